@@ -1,0 +1,87 @@
+//! What is wrong with a manifest, in the form of the API server's `StatusCause`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Machine-readable kind of a problem; the names are Kubernetes' cause types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// A value is missing.
+    FieldValueRequired,
+    /// A value is not allowed.
+    FieldValueInvalid,
+    /// A value, or the field itself, exists in the API but podvirt does not carry it out; or it does not exist.
+    FieldValueNotSupported,
+    /// A value must be unique and is not.
+    FieldValueDuplicate,
+    /// A value refers to something that is not there.
+    FieldValueNotFound,
+    /// A value has another type than the field.
+    FieldValueTypeInvalid,
+}
+
+/// One problem of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// Kind.
+    pub reason: Reason,
+    /// What is wrong and what is allowed, for people.
+    pub message: String,
+    /// Full path of the field, e.g. `spec.domain.devices.interfaces[0].model`.
+    pub field: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// All problems that were found, in the order of the check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The problems as an error, or `Ok` when there is none.
+    ///
+    /// # Errors
+    ///
+    /// Itself, when it holds a problem.
+    pub fn into_result(self) -> Result<(), Problems> {
+        if self.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    pub(crate) fn add(&mut self, reason: Reason, field: impl Into<String>, message: impl Into<String>) {
+        self.0.push(Problem { reason, message: message.into(), field: field.into() });
+    }
+
+    pub(crate) fn required(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.add(Reason::FieldValueRequired, field, message);
+    }
+
+    /// Notes a value that is not allowed, with the value and what is.
+    pub(crate) fn invalid(&mut self, field: impl Into<String>, value: impl fmt::Display, allowed: &str) {
+        self.add(Reason::FieldValueInvalid, field, format!("'{value}' is not allowed; {allowed}"));
+    }
+
+    pub(crate) fn duplicate(&mut self, field: impl Into<String>, value: impl fmt::Display, other: &str) {
+        self.add(Reason::FieldValueDuplicate, field, format!("'{value}' is also the value of {other}"));
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if n == 0 { "" } else { "\n" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,171 @@
+//! Processors, memory, firmware, clock.
+
+use crate::problem::{Problems, Reason};
+use crate::vmi::{Clock, DomainSpec, Firmware, KernelBoot};
+
+use super::{is_plain_serial, is_uuid};
+
+/// Most virtual processors of a machine; QEMU's q35 has more only with an emulated IOMMU.
+const MAX_VCPUS: u64 = 255;
+/// Least memory that firmware can start in, bytes.
+const MIN_MEMORY: u64 = 2 << 20;
+
+const DOMAIN: &str = "spec.domain";
+
+pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
+    resources(domain, problems);
+    if let Some(cpu) = &domain.cpu {
+        if cpu.count() > MAX_VCPUS {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("{DOMAIN}.cpu"),
+                format!(
+                    "sockets × cores × threads is {}; at most {MAX_VCPUS} processors are allowed",
+                    cpu.count()
+                ),
+            );
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        for (n, feature) in cpu.features.iter().enumerate() {
+            let field = format!("{DOMAIN}.cpu.features[{n}].name");
+            if feature.name.is_empty() {
+                problems.required(field, "a feature's name is required");
+            } else if let Some(other) = seen.iter().position(|s| *s == feature.name) {
+                problems.duplicate(field, &feature.name, &format!("{DOMAIN}.cpu.features[{other}].name"));
+            }
+            seen.push(&feature.name);
+        }
+    }
+    match domain.memory.as_ref().and_then(|m| m.guest.as_ref()) {
+        None => problems.required(
+            format!("{DOMAIN}.memory.guest"),
+            "memory.guest, resources.requests.memory or resources.limits.memory is required",
+        ),
+        Some(guest) if guest.value() < MIN_MEMORY => {
+            problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 2Mi is allowed");
+        }
+        Some(_) => {}
+    }
+    if let Some(machine) = &domain.machine
+        && machine.kind != "q35"
+        && !machine.kind.strip_prefix("pc-q35-").is_some_and(is_version)
+    {
+        problems.invalid(
+            format!("{DOMAIN}.machine.type"),
+            &machine.kind,
+            "'q35' or a version of it such as 'pc-q35-10.0' is allowed",
+        );
+    }
+    if let Some(firmware) = &domain.firmware {
+        firmware_and_kernel(firmware, domain, problems);
+    }
+    if let Some(clock) = &domain.clock {
+        check_clock(clock, problems);
+    }
+}
+
+fn is_version(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+fn resources(domain: &DomainSpec, problems: &mut Problems) {
+    let resources = &domain.resources;
+    for (what, map) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        for (name, quantity) in map {
+            let field = format!("{DOMAIN}.resources.{what}.{name}");
+            if name != "memory" && name != "cpu" {
+                problems.add(
+                    Reason::FieldValueNotSupported,
+                    field,
+                    "not supported by podvirt; allowed: memory, cpu",
+                );
+            } else if !quantity.is_positive() {
+                problems.invalid(field, quantity, "an amount above zero is allowed");
+            }
+        }
+    }
+    for (name, request) in &resources.requests {
+        if let Some(limit) = resources.limits.get(name)
+            && request > limit
+        {
+            problems.invalid(
+                format!("{DOMAIN}.resources.requests.{name}"),
+                request,
+                &format!("at most the limit {limit} is allowed"),
+            );
+        }
+    }
+}
+
+fn firmware_and_kernel(firmware: &Firmware, domain: &DomainSpec, problems: &mut Problems) {
+    let path = |field: &str| format!("{DOMAIN}.firmware.{field}");
+    if !firmware.uuid.is_empty() && !is_uuid(&firmware.uuid) {
+        problems.invalid(path("uuid"), &firmware.uuid, "a UUID with dashes is allowed");
+    }
+    if !is_plain_serial(&firmware.serial) {
+        problems.invalid(
+            path("serial"),
+            &firmware.serial,
+            "at most 256 letters, digits, '_', '.', '+' and '-' are allowed",
+        );
+    }
+    let use_serial = firmware
+        .bootloader
+        .as_ref()
+        .and_then(|b| b.bios.as_ref())
+        .and_then(|b| b.use_serial)
+        .unwrap_or(false);
+    if use_serial && domain.devices.autoattach_serial_console == Some(false) {
+        problems.invalid(
+            path("bootloader.bios.useSerial"),
+            true,
+            "autoattachSerialConsole is off: there is no serial console to use",
+        );
+    }
+    let Some(KernelBoot { kernel_args, container }) = &firmware.kernel_boot else { return };
+    let Some(container) = container else {
+        if !kernel_args.is_empty() {
+            problems.required(path("kernelBoot.container"), "kernelArgs need a kernel to go to");
+        }
+        return;
+    };
+    if container.image.is_empty() {
+        problems.required(path("kernelBoot.container.image"), "an image is required");
+    }
+    if container.kernel_path.is_empty() {
+        problems
+            .required(path("kernelBoot.container.kernelPath"), "the kernel's path in the image is required");
+    }
+    for (field, value) in [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)] {
+        if !value.is_empty() && !is_path_in_image(value) {
+            problems.invalid(
+                path(&format!("kernelBoot.container.{field}")),
+                value,
+                "an absolute path without '..' is allowed",
+            );
+        }
+    }
+}
+
+/// Whether a path stays in the image that it is read from.
+pub(super) fn is_path_in_image(path: &str) -> bool {
+    path.starts_with('/') && !path.contains('\0') && path.split('/').all(|part| part != "..")
+}
+
+fn check_clock(clock: &Clock, problems: &mut Problems) {
+    if clock.utc.is_some() && !clock.timezone.is_empty() {
+        problems.invalid(
+            format!("{DOMAIN}.clock.timezone"),
+            &clock.timezone,
+            "either utc or timezone is allowed",
+        );
+    }
+    let zone = |b: u8| b.is_ascii_alphanumeric() || b"/_+-".contains(&b);
+    if !clock.timezone.bytes().all(zone) {
+        problems.invalid(
+            format!("{DOMAIN}.clock.timezone"),
+            &clock.timezone,
+            "a name as in 'Europe/Berlin' is allowed",
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Interfaces and networks.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use crate::mac::MacAddr;
+use crate::problem::{Problems, Reason};
+use crate::vmi::{DhcpOptions, Interface, PortProtocol, VirtualMachineInstance};
+
+use super::{is_dns_label, is_pci_address};
+
+const INTERFACES: &str = "spec.domain.devices.interfaces";
+/// Longest text of a DHCPv4 option (RFC 2132, section 2: one octet of length).
+const MAX_DHCP_TEXT: usize = 255;
+
+pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
+    networks(vmi, problems);
+    let mut names = BTreeMap::new();
+    let mut macs = BTreeMap::new();
+    let mut indices = BTreeMap::new();
+    for (n, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
+        let path = format!("{INTERFACES}[{n}]");
+        let name_ok = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        if interface.name.is_empty() || interface.name.len() > 63 || !interface.name.bytes().all(name_ok) {
+            problems.invalid(
+                format!("{path}.name"),
+                &interface.name,
+                "at most 63 letters, digits, '-' and '_' are allowed",
+            );
+        }
+        if let Some(other) = names.insert(&interface.name, n) {
+            problems.duplicate(
+                format!("{path}.name"),
+                &interface.name,
+                &format!("{INTERFACES}[{other}].name"),
+            );
+        }
+        if vmi.network_of(interface).is_none() {
+            problems.add(
+                Reason::FieldValueNotFound,
+                format!("{path}.name"),
+                format!("'{}' is not the name of a network in spec.networks", interface.name),
+            );
+        }
+        address(interface, &path, problems);
+        if let Ok(mac) = interface.mac_address.parse::<MacAddr>()
+            && let Some(other) = macs.insert(mac, n)
+        {
+            problems.duplicate(
+                format!("{path}.macAddress"),
+                mac,
+                &format!("{INTERFACES}[{other}].macAddress"),
+            );
+        }
+        if interface.acpi_index != 0
+            && let Some(other) = indices.insert(interface.acpi_index, n)
+        {
+            problems.duplicate(
+                format!("{path}.acpiIndex"),
+                interface.acpi_index,
+                &format!("{INTERFACES}[{other}].acpiIndex"),
+            );
+        }
+        ports(interface, &path, problems);
+        if let Some(options) = &interface.dhcp_options {
+            dhcp(options, &format!("{path}.dhcpOptions"), problems);
+        }
+    }
+}
+
+fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
+    let mut names = BTreeMap::new();
+    let mut pod = None;
+    for (n, network) in vmi.spec.networks.iter().enumerate() {
+        let path = format!("spec.networks[{n}]");
+        if network.name.is_empty() {
+            problems.required(format!("{path}.name"), "a name is required");
+        }
+        if let Some(other) = names.insert(&network.name, n) {
+            problems.duplicate(
+                format!("{path}.name"),
+                &network.name,
+                &format!("spec.networks[{other}].name"),
+            );
+        }
+        if network.pod.is_none() {
+            problems.required(format!("{path}.pod"), "a network's kind is required; allowed: pod");
+        } else if let Some(other) = pod.replace(n) {
+            problems.add(
+                Reason::FieldValueDuplicate,
+                format!("{path}.pod"),
+                format!("spec.networks[{other}] is the pod's network already; one is allowed"),
+            );
+        }
+        if !vmi.spec.domain.devices.interfaces.iter().any(|i| i.name == network.name) {
+            problems.add(
+                Reason::FieldValueNotFound,
+                format!("{path}.name"),
+                format!("'{}' is not the name of an interface in {INTERFACES}", network.name),
+            );
+        }
+    }
+}
+
+fn address(interface: &Interface, path: &str, problems: &mut Problems) {
+    if !interface.mac_address.is_empty() {
+        let field = format!("{path}.macAddress");
+        match interface.mac_address.parse::<MacAddr>() {
+            Err(error) => problems.invalid(field, &interface.mac_address, &error.to_string()),
+            Ok(mac) if !mac.is_usable() => {
+                problems.invalid(field, mac, "a unicast address other than zero is allowed");
+            }
+            Ok(_) => {}
+        }
+    }
+    if !interface.pci_address.is_empty() && !is_pci_address(&interface.pci_address) {
+        problems.invalid(
+            format!("{path}.pciAddress"),
+            &interface.pci_address,
+            "an address as in '0000:02:00.0' is allowed",
+        );
+    }
+}
+
+fn ports(interface: &Interface, path: &str, problems: &mut Problems) {
+    let mut names = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
+    for (n, port) in interface.ports.iter().enumerate() {
+        let at = format!("{path}.ports[{n}]");
+        if port.port == 0 {
+            problems.required(format!("{at}.port"), "a number from 1 to 65535 is required");
+        }
+        let protocol = port.protocol.unwrap_or(PortProtocol::Tcp);
+        if let Some(other) = numbers.insert((protocol.as_str(), port.port), n) {
+            problems.duplicate(
+                format!("{at}.port"),
+                format!("{} {}", protocol.as_str(), port.port),
+                &format!("{path}.ports[{other}].port"),
+            );
+        }
+        if port.name.is_empty() {
+            continue;
+        }
+        // A service name (RFC 6335, section 5.1), which is what a Service refers to.
+        if port.name.len() > 15
+            || !is_dns_label(&port.name)
+            || port.name.contains("--")
+            || !port.name.bytes().any(|b| b.is_ascii_lowercase())
+        {
+            problems.invalid(
+                format!("{at}.name"),
+                &port.name,
+                "at most 15 of a-z, 0-9 and single '-', with a letter, are allowed",
+            );
+        }
+        if let Some(other) = names.insert(&port.name, n) {
+            problems.duplicate(format!("{at}.name"), &port.name, &format!("{path}.ports[{other}].name"));
+        }
+    }
+}
+
+fn dhcp(options: &DhcpOptions, path: &str, problems: &mut Problems) {
+    let plain = |text: &str| text.len() <= MAX_DHCP_TEXT;
+    let allowed = "at most 255 bytes are allowed";
+    for (field, text) in
+        [("bootFileName", &options.boot_file_name), ("tftpServerName", &options.tftp_server_name)]
+    {
+        if !plain(text) {
+            problems.invalid(format!("{path}.{field}"), text, allowed);
+        }
+    }
+    for (n, server) in options.ntp_servers.iter().enumerate() {
+        if server.parse::<Ipv4Addr>().is_err() {
+            problems.invalid(format!("{path}.ntpServers[{n}]"), server, "an IPv4 address is allowed");
+        }
+    }
+    let mut codes = BTreeMap::new();
+    for (n, option) in options.private_options.iter().enumerate() {
+        let at = format!("{path}.privateOptions[{n}]");
+        if option.option == 0 {
+            problems.required(format!("{at}.option"), "a code from 224 to 254 is required");
+        }
+        if let Some(other) = codes.insert(option.option, n) {
+            problems.duplicate(
+                format!("{at}.option"),
+                option.option,
+                &format!("{path}.privateOptions[{other}].option"),
+            );
+        }
+        if option.value.is_empty() {
+            problems.required(format!("{at}.value"), "a text is required");
+        } else if !plain(&option.value) {
+            problems.invalid(format!("{at}.value"), &option.value, allowed);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+use crate::problem::Reason;
+use crate::vmi::VirtualMachineInstance;
+use crate::{ParseError, defaults};
+
+use super::validate;
+
+/// A manifest with these lines under `spec`, and what is wrong with it as `field reason`.
+fn wrong(spec: &str) -> Vec<String> {
+    let text = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: vm}}\nspec:\n{spec}"
+    );
+    let mut vmi = VirtualMachineInstance::from_yaml(&text).unwrap();
+    defaults::set_defaults(&mut vmi);
+    validate(&vmi).0.iter().map(|p| format!("{} {:?}", p.field, p.reason)).collect()
+}
+
+const MEMORY: &str = "  domain: {memory: {guest: 64Mi}, devices: {autoattachPodInterface: false}}\n";
+
+/// As [`wrong`], with these lines under `spec.domain.devices`.
+fn wrong_devices(devices: &str, rest: &str) -> Vec<String> {
+    wrong(&format!("  domain:\n    memory: {{guest: 64Mi}}\n    devices: {devices}\n{rest}"))
+}
+
+#[test]
+fn nothing_is_wrong_with_a_small_machine() {
+    assert_eq!(wrong(MEMORY), Vec::<String>::new());
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_value_and_what_is_allowed() {
+    let text = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: Bad_Name, namespace: a-}\n\
+                spec: {hostname: a.b, domain: {}}";
+    let Err(ParseError::Invalid(problems)) = VirtualMachineInstance::load(text) else {
+        panic!("must be refused");
+    };
+    let fields: Vec<&str> = problems.0.iter().map(|p| p.field.as_str()).collect();
+    assert_eq!(fields, ["metadata.name", "metadata.namespace", "spec.domain.memory.guest", "spec.hostname"]);
+    assert_eq!(problems.0[2].reason, Reason::FieldValueRequired);
+    assert_eq!(
+        problems.0[3].to_string(),
+        "spec.hostname: 'a.b' is not allowed; at most 63 of a-z, 0-9 and '-' are allowed"
+    );
+    assert_eq!(
+        serde_json::to_value(&problems.0[2]).unwrap(),
+        serde_json::json!({
+            "reason": "FieldValueRequired",
+            "message": "memory.guest, resources.requests.memory or resources.limits.memory is required",
+            "field": "spec.domain.memory.guest",
+        })
+    );
+}
+
+#[test]
+fn identity_is_required() {
+    let vmi = VirtualMachineInstance::from_yaml("spec: {domain: {memory: {guest: 1Gi}}}").unwrap();
+    let fields: Vec<String> = validate(&vmi).0.into_iter().map(|p| p.field).collect();
+    assert_eq!(fields, ["apiVersion", "kind", "metadata.name"]);
+}
+
+#[test]
+fn processors_memory_and_machine() {
+    let cases = [
+        ("cpu: {sockets: 16, cores: 16}, memory: {guest: 1Gi}", "spec.domain.cpu FieldValueInvalid"),
+        ("memory: {guest: 1Mi}", "spec.domain.memory.guest FieldValueInvalid"),
+        ("memory: {guest: 1Gi}, machine: {type: pc}", "spec.domain.machine.type FieldValueInvalid"),
+        ("memory: {guest: 1Gi}, machine: {type: pc-q35-}", "spec.domain.machine.type FieldValueInvalid"),
+        (
+            "memory: {guest: 1Gi}, cpu: {features: [{name: vmx}, {name: vmx}]}",
+            "spec.domain.cpu.features[1].name FieldValueDuplicate",
+        ),
+        (
+            "memory: {guest: 1Gi}, cpu: {features: [{}]}",
+            "spec.domain.cpu.features[0].name FieldValueRequired",
+        ),
+        (
+            "resources: {requests: {memory: 2Gi}, limits: {memory: 1Gi}}",
+            "spec.domain.resources.requests.memory FieldValueInvalid",
+        ),
+        (
+            "memory: {guest: 1Gi}, resources: {requests: {cpu: 0}}",
+            "spec.domain.resources.requests.cpu FieldValueInvalid",
+        ),
+        (
+            "memory: {guest: 1Gi}, resources: {limits: {\"example.com/gpu\": 1}}",
+            "spec.domain.resources.limits.example.com/gpu FieldValueNotSupported",
+        ),
+        ("memory: {guest: 1Gi}, firmware: {uuid: x}", "spec.domain.firmware.uuid FieldValueInvalid"),
+        ("memory: {guest: 1Gi}, firmware: {serial: a b}", "spec.domain.firmware.serial FieldValueInvalid"),
+        (
+            "memory: {guest: 1Gi}, firmware: {kernelBoot: {kernelArgs: quiet}}",
+            "spec.domain.firmware.kernelBoot.container FieldValueRequired",
+        ),
+        (
+            "memory: {guest: 1Gi}, firmware: {kernelBoot: {container: {image: i, kernelPath: /a/../b}}}",
+            "spec.domain.firmware.kernelBoot.container.kernelPath FieldValueInvalid",
+        ),
+        (
+            "memory: {guest: 1Gi}, firmware: {kernelBoot: {container: {image: i, initrdPath: /b}}}",
+            "spec.domain.firmware.kernelBoot.container.kernelPath FieldValueRequired",
+        ),
+        (
+            "memory: {guest: 1Gi}, firmware: {kernelBoot: {container: {kernelPath: /k}}}",
+            "spec.domain.firmware.kernelBoot.container.image FieldValueRequired",
+        ),
+        (
+            "memory: {guest: 1Gi}, clock: {utc: {}, timezone: Europe/Berlin}",
+            "spec.domain.clock.timezone FieldValueInvalid",
+        ),
+        ("memory: {guest: 1Gi}, clock: {timezone: 'a b'}", "spec.domain.clock.timezone FieldValueInvalid"),
+        (
+            "memory: {guest: 1Gi}, firmware: {bootloader: {bios: {useSerial: true}}}, \
+             devices: {autoattachSerialConsole: false}",
+            "spec.domain.firmware.bootloader.bios.useSerial FieldValueInvalid",
+        ),
+    ];
+    for (domain, expected) in cases {
+        assert_eq!(wrong(&format!("  domain: {{{domain}}}\n")), [expected], "{domain}");
+    }
+}
+
+#[test]
+fn disks_and_volumes() {
+    let volume = "  volumes: [{name: v, emptyDisk: {capacity: 1Gi}}]\n";
+    let cases = [
+        ("{disks: [{name: x}]}", "spec.domain.devices.disks[0].name FieldValueNotFound"),
+        ("{disks: [{name: v}, {name: v}]}", "spec.domain.devices.disks[1].name FieldValueDuplicate"),
+        ("{disks: [{name: v, disk: {}, cdrom: {}}]}", "spec.domain.devices.disks[0] FieldValueInvalid"),
+        (
+            "{disks: [{name: v, cdrom: {readonly: false}}]}",
+            "spec.domain.devices.disks[0].cdrom.readonly FieldValueInvalid",
+        ),
+        (
+            "{disks: [{name: v, disk: {pciAddress: '0000:01:00.0'}}]}",
+            "spec.domain.devices.disks[0].disk.pciAddress FieldValueInvalid",
+        ),
+        (
+            "{disks: [{name: v, disk: {bus: virtio, pciAddress: '1'}}]}",
+            "spec.domain.devices.disks[0].disk.pciAddress FieldValueInvalid",
+        ),
+        ("{disks: [{name: v, serial: 'ä'}]}", "spec.domain.devices.disks[0].serial FieldValueInvalid"),
+        ("{inputs: [{type: tablet}]}", "spec.domain.devices.inputs[0].name FieldValueRequired"),
+        ("{inputs: [{name: a}]}", "spec.domain.devices.inputs[0].type FieldValueRequired"),
+        ("{watchdog: {i6300esb: {}}}", "spec.domain.devices.watchdog.name FieldValueRequired"),
+        ("{watchdog: {name: w}}", "spec.domain.devices.watchdog.i6300esb FieldValueRequired"),
+        ("{panicDevices: [{}]}", "spec.domain.devices.panicDevices[0].model FieldValueRequired"),
+        ("{video: {}, autoattachGraphicsDevice: false}", "spec.domain.devices.video FieldValueInvalid"),
+    ];
+    for (devices, expected) in cases {
+        assert_eq!(wrong_devices(devices, volume), [expected], "{devices}");
+    }
+    let cases = [
+        ("{name: v}", "spec.volumes[0] FieldValueRequired"),
+        ("{name: v, emptyDisk: {}}", "spec.volumes[0].emptyDisk.capacity FieldValueRequired"),
+        ("{name: v, emptyDisk: {capacity: 0}}", "spec.volumes[0].emptyDisk.capacity FieldValueInvalid"),
+        ("{name: v, containerDisk: {}}", "spec.volumes[0].containerDisk.image FieldValueRequired"),
+        (
+            "{name: v, containerDisk: {image: i, path: disk.img}}",
+            "spec.volumes[0].containerDisk.path FieldValueInvalid",
+        ),
+        ("{name: v, hostDisk: {path: /a}}", "spec.volumes[0].hostDisk.type FieldValueRequired"),
+        (
+            "{name: v, hostDisk: {path: /a, type: DiskOrCreate}}",
+            "spec.volumes[0].hostDisk.capacity FieldValueRequired",
+        ),
+        ("{name: v, hostDisk: {path: a, type: Disk}}", "spec.volumes[0].hostDisk.path FieldValueInvalid"),
+        ("{name: v, hostDisk: {type: Disk}}", "spec.volumes[0].hostDisk.path FieldValueRequired"),
+        (
+            "{name: v, emptyDisk: {capacity: 1}, hostDisk: {path: /a, type: Disk}}",
+            "spec.volumes[0] FieldValueInvalid",
+        ),
+        ("{name: v, cloudInitNoCloud: {}}", "spec.volumes[0].cloudInitNoCloud FieldValueRequired"),
+        (
+            "{name: v, cloudInitNoCloud: {userData: a, userDataBase64: YQ==}}",
+            "spec.volumes[0].cloudInitNoCloud.userDataBase64 FieldValueInvalid",
+        ),
+        (
+            "{name: v, cloudInitNoCloud: {networkDataBase64: '%'}}",
+            "spec.volumes[0].cloudInitNoCloud.networkDataBase64 FieldValueInvalid",
+        ),
+    ];
+    for (volume, expected) in cases {
+        assert_eq!(wrong(&format!("{MEMORY}  volumes: [{volume}]\n")), [expected], "{volume}");
+    }
+}
+
+#[test]
+fn boot_order_is_unique_across_disks_and_interfaces() {
+    let found = wrong_devices(
+        "{disks: [{name: v, bootOrder: 1}], interfaces: [{name: n, bootOrder: 1}]}",
+        "  volumes: [{name: v, emptyDisk: {capacity: 1}}]\n  networks: [{name: n, pod: {}}]\n",
+    );
+    assert_eq!(found, ["spec.domain.devices.interfaces[0].bootOrder FieldValueDuplicate"]);
+}
+
+#[test]
+fn interfaces_and_networks() {
+    let networks = "  networks: [{name: n, pod: {}}]\n";
+    let long_boot_file = format!("{{name: n, dhcpOptions: {{bootFileName: {}}}}}", "x".repeat(256));
+    let cases = [
+        ("{name: n, macAddress: '52:54'}", "macAddress FieldValueInvalid"),
+        ("{name: n, macAddress: '01:00:5e:00:00:01'}", "macAddress FieldValueInvalid"),
+        ("{name: n, pciAddress: x}", "pciAddress FieldValueInvalid"),
+        ("{name: n, ports: [{name: http}]}", "ports[0].port FieldValueRequired"),
+        ("{name: n, ports: [{port: 80}, {port: 80}]}", "ports[1].port FieldValueDuplicate"),
+        ("{name: n, ports: [{port: 80, name: '80'}]}", "ports[0].name FieldValueInvalid"),
+        ("{name: n, ports: [{port: 80, name: a}, {port: 81, name: a}]}", "ports[1].name FieldValueDuplicate"),
+        ("{name: n, dhcpOptions: {ntpServers: [pool]}}", "dhcpOptions.ntpServers[0] FieldValueInvalid"),
+        (&long_boot_file, "dhcpOptions.bootFileName FieldValueInvalid"),
+        (
+            "{name: n, dhcpOptions: {privateOptions: [{option: 224, value: a}, {option: 224, value: b}]}}",
+            "dhcpOptions.privateOptions[1].option FieldValueDuplicate",
+        ),
+        (
+            "{name: n, dhcpOptions: {privateOptions: [{option: 224}]}}",
+            "dhcpOptions.privateOptions[0].value FieldValueRequired",
+        ),
+        (
+            "{name: n, dhcpOptions: {privateOptions: [{value: a}]}}",
+            "dhcpOptions.privateOptions[0].option FieldValueRequired",
+        ),
+    ];
+    for (interface, expected) in cases {
+        assert_eq!(
+            wrong_devices(&format!("{{interfaces: [{interface}]}}"), networks),
+            [format!("spec.domain.devices.interfaces[0].{expected}")],
+            "{interface}"
+        );
+    }
+    assert_eq!(
+        wrong_devices("{interfaces: [{name: n, ports: [{port: 53}, {port: 53, protocol: UDP}]}]}", networks),
+        Vec::<String>::new()
+    );
+    let two = "{interfaces: [{name: n, macAddress: '02:00:00:00:00:01', acpiIndex: 1}, \
+               {name: m, macAddress: '02-00-00-00-00-01', acpiIndex: 1}]}";
+    assert_eq!(
+        wrong_devices(two, "  networks: [{name: n, pod: {}}, {name: m, pod: {}}]\n"),
+        [
+            "spec.networks[1].pod FieldValueDuplicate",
+            "spec.domain.devices.interfaces[1].macAddress FieldValueDuplicate",
+            "spec.domain.devices.interfaces[1].acpiIndex FieldValueDuplicate",
+        ]
+    );
+    assert_eq!(
+        wrong_devices("{interfaces: [{name: a.b}]}", "  networks: [{name: n}]\n"),
+        [
+            "spec.networks[0].pod FieldValueRequired",
+            "spec.networks[0].name FieldValueNotFound",
+            "spec.domain.devices.interfaces[0].name FieldValueInvalid",
+            "spec.domain.devices.interfaces[0].name FieldValueNotFound",
+        ]
+    );
+}
+
+#[test]
+fn names_and_resolvers() {
+    let cases = [
+        ("  subdomain: A\n", "spec.subdomain FieldValueInvalid"),
+        ("  dnsPolicy: None\n", "spec.dnsConfig.nameservers FieldValueRequired"),
+        ("  dnsConfig: {nameservers: [x]}\n", "spec.dnsConfig.nameservers[0] FieldValueInvalid"),
+        (
+            "  dnsConfig: {nameservers: ['1.1.1.1', '1.1.1.2', '1.1.1.3', '::1']}\n",
+            "spec.dnsConfig.nameservers FieldValueInvalid",
+        ),
+        ("  dnsConfig: {searches: [a_b]}\n", "spec.dnsConfig.searches[0] FieldValueInvalid"),
+    ];
+    for (rest, expected) in cases {
+        assert_eq!(wrong(&format!("{MEMORY}{rest}")), [expected], "{rest}");
+    }
+    assert_eq!(
+        wrong(&format!("{MEMORY}  dnsConfig: {{searches: ['example.org.']}}\n")),
+        Vec::<String>::new()
+    );
+}

@@ -1,0 +1,100 @@
+//! The VirtualMachineInstance: what one running virtual machine is to be.
+//!
+//! Only fields that podvirt carries out have a place here; the others are refused by [`crate::fields`] before
+//! a value of these types exists. `None`, an empty list and an empty text all mean "not set"; what holds then
+//! is decided once, by [`crate::defaults::set_defaults`].
+
+mod devices;
+mod domain;
+mod network;
+mod volume;
+
+pub use devices::*;
+pub use domain::*;
+pub use network::*;
+pub use volume::*;
+
+use crate::meta::ObjectMeta;
+
+/// Grace period when the manifest gives none, seconds; upstream's for a VirtualMachineInstance.
+pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
+
+objects! {
+    /// One virtual machine that runs or is to run.
+    VirtualMachineInstance {
+        /// `kubevirt.io/v1`.
+        api_version: String,
+        /// `VirtualMachineInstance`.
+        kind: String,
+        /// Name and identity.
+        metadata: ObjectMeta,
+        /// What it is to be.
+        spec: VirtualMachineInstanceSpec,
+    }
+
+    /// What a virtual machine is to be.
+    VirtualMachineInstanceSpec {
+        /// The machine.
+        domain: DomainSpec,
+        /// Seconds between the request to shut down and the end by force.
+        termination_grace_period_seconds: Option<i64>,
+        /// Where the disks' contents come from.
+        volumes: Vec<Volume>,
+        /// Networks that interfaces attach to.
+        networks: Vec<Network>,
+        /// The guest's host name.
+        hostname: String,
+        /// Domain of the guest's fully qualified name.
+        subdomain: String,
+        /// Where resolvers come from.
+        dns_policy: Option<DnsPolicy>,
+        /// Resolvers of the guest's own.
+        dns_config: Option<PodDnsConfig>,
+        /// Processor architecture in Go's words.
+        architecture: String,
+    }
+
+    /// Resolvers that are added to, or stand in place of, the pod's.
+    PodDnsConfig {
+        /// Addresses.
+        nameservers: Vec<String>,
+        /// Search domains.
+        searches: Vec<String>,
+    }
+}
+
+words! {
+    /// Where resolvers come from.
+    DnsPolicy {
+        /// The pod's resolv.conf, which names the cluster's resolver.
+        ClusterFirst = "ClusterFirst",
+        /// As [`DnsPolicy::ClusterFirst`].
+        ClusterFirstWithHostNet = "ClusterFirstWithHostNet",
+        /// The pod's resolv.conf, which is the node's.
+        Default = "Default",
+        /// Only `dnsConfig`.
+        None = "None",
+    }
+}
+
+impl VirtualMachineInstance {
+    /// Namespace and name as one text, for people.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace(), self.metadata.name)
+    }
+
+    /// The namespace, `default` when none is set.
+    pub fn namespace(&self) -> &str {
+        if self.metadata.namespace.is_empty() { "default" } else { &self.metadata.namespace }
+    }
+
+    /// The network that an interface attaches to: the one with its name.
+    pub fn network_of(&self, interface: &Interface) -> Option<&Network> {
+        self.spec.networks.iter().find(|n| n.name == interface.name)
+    }
+
+    /// The volume behind a disk: the one with its name.
+    pub fn volume_of(&self, disk: &Disk) -> Option<&Volume> {
+        self.spec.volumes.iter().find(|v| v.name == disk.name)
+    }
+}
