@@ -1,0 +1,14 @@
+//! Generates the gRPC code. The contracts are compiled by a Rust library, so that no protoc is needed.
+
+use std::error::Error;
+
+const CONTRACTS: &[&str] = &["proto/netd.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for contract in CONTRACTS {
+        println!("cargo::rerun-if-changed={contract}");
+    }
+    let files = protox::compile(CONTRACTS, ["proto"])?;
+    tonic_prost_build::configure().emit_rerun_if_changed(false).compile_fds(files)?;
+    Ok(())
+}
