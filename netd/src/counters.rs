@@ -1,0 +1,148 @@
+//! Counters of the datapath: one writer each, read by anyone.
+//!
+//! Every frame, segment or datagram that netd does not carry is counted under one [`Reason`]; the name of the
+//! variant in snake case is the `reason` label of `netd_dropped_total`. Values are monotonic and in the unit
+//! their name says.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Declares the drop reasons together with their labels and help texts.
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $label:literal,)+) => {
+        /// Why something was dropped, refused or reset.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)+];
+
+            /// The `reason` label.
+            pub fn label(self) -> &'static str {
+                match self { $(Reason::$name => $label,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// A frame that cannot be parsed, or is shorter than its headers say.
+    Malformed = "malformed",
+    /// A wrong IPv4, TCP, UDP or ICMP checksum.
+    Checksum = "checksum",
+    /// An EtherType or IP protocol that netd does not carry.
+    UnknownProtocol = "unknown_protocol",
+    /// A frame whose source is not the guest's address.
+    Spoofed = "spoofed",
+    /// A destination that policy forbids: pod loopback, multicast, the pod itself.
+    Denied = "denied",
+    /// The flow table is full.
+    FlowLimit = "flow_limit",
+    /// More new flows a second than the configuration allows.
+    FlowRate = "flow_rate",
+    /// A socket could not be made: descriptors, ports or memory ran out.
+    SocketLimit = "socket_limit",
+    /// A guest-visible tuple that another flow already has.
+    TupleCollision = "tuple_collision",
+    /// A TCP segment that belongs to no connection.
+    NoConnection = "no_connection",
+    /// A TCP segment outside the window or in an impossible state.
+    TcpUnacceptable = "tcp_unacceptable",
+    /// TCP payload that the pod's socket had no room for: the guest sends it again.
+    TcpNoRoom = "tcp_no_room",
+    /// TCP payload that came out of order: the guest sends it again.
+    TcpOutOfOrder = "tcp_out_of_order",
+    /// A UDP datagram that the pod's socket did not take.
+    UdpSend = "udp_send",
+    /// A datagram for the guest that is larger than it can receive.
+    TooLarge = "too_large",
+    /// No receive buffer in the ring, for traffic that cannot wait in a socket.
+    NoRxBuffer = "no_rx_buffer",
+    /// The guest's address is not known yet.
+    NoGuest = "no_guest",
+    /// A fragment beyond the reassembly limits, or of a datagram that never became whole.
+    Fragment = "fragment",
+    /// A descriptor chain that is not as the virtio specification wants it.
+    BadChain = "bad_chain",
+}
+
+/// Declares the plain counters: field, metric name, help.
+macro_rules! totals {
+    ($($field:ident: $help:literal,)+) => {
+        /// All counters of one netd.
+        #[derive(Debug)]
+        pub struct Counters {
+            $(#[doc = $help] pub $field: Counter,)+
+            dropped: Vec<Counter>,
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Counters {
+                    $($field: Counter::default(),)+
+                    dropped: Reason::ALL.iter().map(|_| Counter::default()).collect(),
+                }
+            }
+        }
+
+        impl Counters {
+            /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
+            pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($field), $help, self.$field.get()),)+]
+            }
+        }
+    };
+}
+
+totals! {
+    guest_tx_frames: "Frames received from the guest.",
+    guest_tx_bytes: "Bytes received from the guest, Ethernet header included.",
+    guest_rx_frames: "Frames given to the guest; one of up to 64 KiB counts once.",
+    guest_rx_bytes: "Bytes given to the guest, Ethernet header included.",
+    guest_kicks: "Wake-ups by the guest.",
+    guest_interrupts: "Interrupts sent to the guest.",
+    guest_rx_empty: "Times the receive ring had no buffer for waiting data.",
+    tcp_opened_by_guest: "TCP connections opened by the guest.",
+    tcp_opened_by_pod: "TCP connections accepted by the pod and opened towards the guest.",
+    tcp_refused: "TCP connections that the pod's network refused or could not reach.",
+    tcp_resets: "TCP connections that ended by a reset.",
+    tcp_retransmits: "TCP segments sent to the guest again.",
+    tcp_bytes_to_pod: "TCP payload bytes carried from the guest.",
+    tcp_bytes_to_guest: "TCP payload bytes carried to the guest.",
+    udp_flows: "UDP flows opened.",
+    udp_datagrams_to_pod: "UDP datagrams carried from the guest.",
+    udp_datagrams_to_guest: "UDP datagrams carried to the guest.",
+    icmp_echo_flows: "Echo flows opened.",
+    icmp_errors_to_guest: "ICMP errors reported to the guest.",
+    ring_errors: "Times a ring was disabled because the driver broke it.",
+    frontend_connections: "Connections of vhost-user frontends.",
+    wakeups: "Turns of the worker's loop.",
+}
+
+impl Counters {
+    /// Counts one dropped unit.
+    pub fn count_drop(&self, reason: Reason) {
+        self.dropped[reason as usize].add(1);
+    }
+
+    /// How many units were dropped for `reason`.
+    pub fn dropped(&self, reason: Reason) -> u64 {
+        self.dropped[reason as usize].get()
+    }
+}
+
+/// A monotonic number with one writing thread and any number of readers.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread may call it: it is a load and a store, not a locked addition.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The present value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,21 @@
+//! netd: a vhost-user network backend that needs no privilege.
+//!
+//! netd runs in the pod of a virtual machine and connects the guest's virtio-net device to ordinary sockets
+//! of the pod. There is no TCP/IP stack in the middle: the guest's TCP endpoint and the pod's kernel socket
+//! are the two ends, netd translates between them, and the kernel's socket buffers are the only queues.
+//!
+//! A frame's way from the guest is [`ring`] → [`wire`] → [`flow`] → translator ([`tcp`], [`udp`], [`icmp`],
+//! [`guest`]) → [`sys`] socket call, and back the same way. One [`worker`] owns all of it and lends time; the
+//! translators never look at a clock or a socket. [`vhost`] speaks the vhost-user protocol, [`pod`] reads the
+//! pod's addresses, [`ctl`] is the control plane.
+//!
+//! `unsafe` is allowed in two modules only: [`ring`] (guest memory) and [`sys`] (system calls on guest memory
+//! and socket options that no crate wraps).
+
+pub mod counters;
+pub mod flow;
+pub mod net;
+pub mod ring;
+pub mod sys;
+pub mod time;
+pub mod wire;

@@ -1,0 +1,299 @@
+//! The link between the guest and its pod: who has which address, and how addresses are translated.
+//!
+//! A [`Link`] is a snapshot. [`crate::pod`] builds one from the configuration and from what netlink and
+//! resolv.conf say, and a new one whenever these change; the worker and the services of [`crate::guest`] only
+//! read it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// The broadcast address.
+    pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
+
+    /// Whether the group bit is set (broadcast or multicast).
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// The modified EUI-64 interface identifier's link-local address (RFC 4291, appendix A).
+    pub fn link_local(self) -> Ipv6Addr {
+        let m = self.0;
+        Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]])
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = self.0;
+        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", m[0], m[1], m[2], m[3], m[4], m[5])
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not an Ethernet address.
+#[derive(Debug, thiserror::Error)]
+#[error("'{0}' is not an Ethernet address: six hexadecimal bytes joined by ':' or '-' are allowed")]
+pub struct MacError(String);
+
+impl FromStr for MacAddr {
+    type Err = MacError;
+
+    fn from_str(s: &str) -> Result<Self, MacError> {
+        let mut bytes = [0; 6];
+        let mut parts = s.split([':', '-']);
+        for b in &mut bytes {
+            let part = parts.next().filter(|p| p.len() == 2 && !p.starts_with('+'));
+            *b = part.and_then(|p| u8::from_str_radix(p, 16).ok()).ok_or_else(|| MacError(s.into()))?;
+        }
+        if parts.next().is_some() {
+            return Err(MacError(s.into()));
+        }
+        Ok(MacAddr(bytes))
+    }
+}
+
+/// How the guest's addresses relate to the pod's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The guest has the pod's own addresses.
+    Passthrough,
+    /// The guest has fixed private addresses, whatever the pod's are.
+    Masquerade,
+}
+
+/// A route that the guest is told of: the destination and the next hop, none when it is on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route<N, A> {
+    /// Destination network.
+    pub to: N,
+    /// Next hop.
+    pub via: Option<A>,
+}
+
+/// The IPv4 side of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkV4 {
+    /// The guest's address.
+    pub guest: Ipv4Addr,
+    /// The guest's prefix length; 32 with an off-link gateway is usual in pods.
+    pub prefix_len: u8,
+    /// The guest's default gateway, which is netd itself.
+    pub gateway: Ipv4Addr,
+    /// The pod's own address (equal to `guest` in passthrough mode).
+    pub pod: Ipv4Addr,
+    /// Further routes.
+    pub routes: Vec<Route<Ipv4Net, Ipv4Addr>>,
+    /// An address that leads the guest to the pod's 127.0.0.1. None: closed.
+    pub loopback: Option<Ipv4Addr>,
+}
+
+/// The IPv6 side of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkV6 {
+    /// The guest's global address.
+    pub guest: Ipv6Addr,
+    /// The guest's prefix length.
+    pub prefix_len: u8,
+    /// The router's link-local address, which is netd itself: always `fe80::/10`.
+    pub gateway: Ipv6Addr,
+    /// The pod's own address (equal to `guest` in passthrough mode).
+    pub pod: Ipv6Addr,
+    /// Further routes.
+    pub routes: Vec<Route<Ipv6Net, Ipv6Addr>>,
+    /// An address that leads the guest to the pod's ::1. None: closed.
+    pub loopback: Option<Ipv6Addr>,
+}
+
+/// A further DHCPv4 option: its code and its raw value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DhcpOption {
+    /// Option code.
+    pub code: u8,
+    /// Option value as it stands on the wire.
+    pub value: Vec<u8>,
+}
+
+/// One snapshot of the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Addressing mode.
+    pub mode: Mode,
+    /// netd's own Ethernet address, the one every neighbour of the guest seems to have.
+    pub mac: MacAddr,
+    /// The guest's Ethernet address if it is configured. DHCP and the spoofing check use it; without it the
+    /// worker learns the address from the guest's frames.
+    pub guest_mac: Option<MacAddr>,
+    /// MTU of the link in bytes, IP header included.
+    pub mtu: u16,
+    /// IPv4, if the pod has it.
+    pub v4: Option<LinkV4>,
+    /// IPv6, if the pod has it.
+    pub v6: Option<LinkV6>,
+    /// Resolvers for the guest, in order of preference.
+    pub dns: Vec<IpAddr>,
+    /// Search domains for the guest.
+    pub search: Vec<String>,
+    /// Host name for the guest.
+    pub hostname: Option<String>,
+    /// Fully qualified name for the guest.
+    pub fqdn: Option<String>,
+    /// Further DHCPv4 options (KubeVirt's `dhcpOptions`).
+    pub dhcp_options: Vec<DhcpOption>,
+}
+
+/// `::6`, the source address of Istio's inbound passthrough over IPv6.
+const ISTIO_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
+
+impl Link {
+    /// The peer address that the guest sees for traffic that reached the pod from `src`.
+    ///
+    /// Everything is preserved but what the guest could not answer: 127/8, `::1`, `::6` and its own address
+    /// become the gateway. None when the family is not configured.
+    pub fn source_for_guest(&self, src: IpAddr) -> Option<IpAddr> {
+        match src {
+            IpAddr::V4(a) => {
+                let l = self.v4.as_ref()?;
+                let hidden = a.is_loopback() || a == l.guest || a.is_unspecified();
+                Some(IpAddr::V4(if hidden { l.gateway } else { a }))
+            }
+            IpAddr::V6(a) => {
+                let l = self.v6.as_ref()?;
+                let hidden = a.is_loopback() || a == ISTIO_V6 || a == l.guest || a.is_unspecified();
+                Some(IpAddr::V6(if hidden { l.gateway } else { a }))
+            }
+        }
+    }
+
+    /// The address to which the pod connects when the guest names `dst`; None when that is forbidden:
+    /// loopback and the pod itself (unless opened), unspecified, multicast and broadcast addresses.
+    pub fn destination_for_pod(&self, dst: IpAddr) -> Option<IpAddr> {
+        match dst {
+            IpAddr::V4(a) => {
+                let l = self.v4.as_ref()?;
+                if l.loopback == Some(a) {
+                    return Some(Ipv4Addr::LOCALHOST.into());
+                }
+                let own = a == l.pod || (self.mode == Mode::Masquerade && a == l.gateway);
+                let forbidden =
+                    own || a.is_loopback() || a.is_unspecified() || a.is_multicast() || a.is_broadcast();
+                (!forbidden).then_some(dst)
+            }
+            IpAddr::V6(a) => {
+                let l = self.v6.as_ref()?;
+                if l.loopback == Some(a) {
+                    return Some(Ipv6Addr::LOCALHOST.into());
+                }
+                let own = a == l.pod || a == l.gateway;
+                let forbidden = own
+                    || a.is_loopback()
+                    || a.is_unspecified()
+                    || a.is_multicast()
+                    || a.is_unicast_link_local()
+                    || a.to_ipv4_mapped().is_some();
+                (!forbidden).then_some(dst)
+            }
+        }
+    }
+
+    /// The guest's address in the family of `like`.
+    pub fn guest_address(&self, like: IpAddr) -> Option<IpAddr> {
+        match like {
+            IpAddr::V4(_) => self.v4.as_ref().map(|l| l.guest.into()),
+            IpAddr::V6(_) => self.v6.as_ref().map(|l| l.guest.into()),
+        }
+    }
+
+    /// The gateway's address in the family of `like`, as the guest sees it.
+    pub fn gateway_address(&self, like: IpAddr) -> Option<IpAddr> {
+        match like {
+            IpAddr::V4(_) => self.v4.as_ref().map(|l| l.gateway.into()),
+            IpAddr::V6(_) => self.v6.as_ref().map(|l| l.gateway.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn test_link() -> Link {
+    Link {
+        mode: Mode::Passthrough,
+        mac: MacAddr([2, 0, 0x5e, 0x10, 0, 1]),
+        guest_mac: Some(MacAddr([0x52, 0x54, 0, 0x11, 0x22, 0x33])),
+        mtu: 1500,
+        v4: Some(LinkV4 {
+            guest: Ipv4Addr::new(10, 9, 0, 2),
+            prefix_len: 24,
+            gateway: Ipv4Addr::new(10, 9, 0, 1),
+            pod: Ipv4Addr::new(10, 9, 0, 2),
+            routes: vec![],
+            loopback: None,
+        }),
+        v6: Some(LinkV6 {
+            guest: "fd00:9::2".parse().unwrap(),
+            prefix_len: 64,
+            gateway: MacAddr([2, 0, 0x5e, 0x10, 0, 1]).link_local(),
+            pod: "fd00:9::2".parse().unwrap(),
+            routes: vec![],
+            loopback: None,
+        }),
+        dns: vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()],
+        search: vec!["default.svc.cluster.local".into(), "svc.cluster.local".into()],
+        hostname: Some("vm1".into()),
+        fqdn: Some("vm1.example.org".into()),
+        dhcp_options: vec![],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_sources_become_the_gateway() {
+        let link = test_link();
+        let seen = |s: &str| link.source_for_guest(s.parse().unwrap()).unwrap().to_string();
+        assert_eq!(seen("127.0.0.6"), "10.9.0.1");
+        assert_eq!(seen("10.9.0.2"), "10.9.0.1");
+        assert_eq!(seen("192.0.2.7"), "192.0.2.7");
+        let gateway = link.v6.as_ref().unwrap().gateway.to_string();
+        assert_eq!(seen("::1"), gateway);
+        assert_eq!(seen("::6"), gateway);
+        assert_eq!(seen("fd00:9::2"), gateway);
+        assert_eq!(seen("2001:db8::1"), "2001:db8::1");
+    }
+
+    #[test]
+    fn pod_loopback_is_closed_unless_opened() {
+        let mut link = test_link();
+        let to = |l: &Link, s: &str| l.destination_for_pod(s.parse().unwrap()).map(|a| a.to_string());
+        for closed in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.9.0.2", "::1", "ff02::1"] {
+            assert_eq!(to(&link, closed), None, "{closed}");
+        }
+        assert_eq!(to(&link, "::ffff:127.0.0.1"), None);
+        assert_eq!(to(&link, "10.9.0.1").as_deref(), Some("10.9.0.1"));
+        link.v4.as_mut().unwrap().loopback = Some(Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!(to(&link, "192.0.2.1").as_deref(), Some("127.0.0.1"));
+    }
+
+    #[test]
+    fn mac_address_text() {
+        let m: MacAddr = "52:54:00:AA-bb-0c".parse().unwrap();
+        assert_eq!(m.to_string(), "52:54:00:aa:bb:0c");
+        for bad in ["", "52:54:00:aa:bb", "52:54:00:aa:bb:cc:dd", "52:54:00:aa:bb:+c", "52:54:00:aa:bb:ccc"] {
+            assert!(bad.parse::<MacAddr>().is_err(), "{bad}");
+        }
+        assert_eq!(m.link_local().to_string(), "fe80::5054:ff:feaa:bb0c");
+    }
+}

@@ -1,0 +1,24 @@
+//! System calls that move guest memory or read socket state, and that no crate wraps.
+//!
+//! Besides [`crate::ring`] the only module with `unsafe`. Everything public is safe: buffers are
+//! [`Iovs`](crate::ring::Iovs), which keep guest memory mapped, or ordinary slices, and descriptors are
+//! borrowed. All sockets are non-blocking; calls carry MSG_DONTWAIT all the same.
+#![allow(unsafe_code)]
+
+mod options;
+mod stream;
+mod udp;
+
+pub use options::{
+    PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
+    set_recv_original, set_recv_ttl, set_ttl, tcp_info,
+};
+pub use stream::{Peek, discard, peek, send};
+pub use udp::{BATCH, Datagram, ReceiveBatch, SendItem, SocketError, recv_error, send_batch};
+
+use std::io;
+
+/// Turns a libc result into a byte count.
+fn cvt(n: isize) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,104 @@
+//! TCP payload between guest memory and the pod's sockets.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::cvt;
+use crate::ring::Iovs;
+
+/// Most slices one call takes (IOV_MAX of Linux).
+const MAX_SLICES: usize = 1024;
+
+/// Sends all of `payload` and returns how many bytes the socket took.
+///
+/// # Errors
+/// As sendmsg(2); `WouldBlock` when the send buffer is full.
+pub fn send(socket: BorrowedFd<'_>, payload: &Iovs) -> io::Result<usize> {
+    let raw = payload.as_raw();
+    // SAFETY: msghdr is plain data for which all zeroes is a valid value (no name, no control data).
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = raw.as_ptr().cast_mut();
+    msg.msg_iovlen = raw.len().min(MAX_SLICES);
+    // SAFETY: the slices are mapped for as long as `payload` lives, and sendmsg only reads them. The guest may
+    // change them at the same time; the kernel copes with that as with any shared memory.
+    cvt(unsafe { libc::sendmsg(socket.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// How the start of unsent data is found in the receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// The kernel keeps the offset (SO_PEEK_OFF).
+    Kernel,
+    /// It does not: bytes already sent are copied into a waste buffer first.
+    Skip(u32),
+}
+
+/// Size of the waste buffer; slices of it are repeated for longer skips.
+const WASTE_BYTES: usize = 64 << 10;
+
+/// Peeks received bytes into `room` and returns how many; zero means end of stream.
+///
+/// # Errors
+/// As recvmsg(2); `WouldBlock` when there is nothing new.
+pub fn peek(socket: BorrowedFd<'_>, room: &Iovs, from: Peek) -> io::Result<usize> {
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: as in `send`.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    match from {
+        Peek::Kernel | Peek::Skip(0) => {
+            let raw = room.as_raw();
+            msg.msg_iov = raw.as_ptr().cast_mut();
+            msg.msg_iovlen = raw.len().min(MAX_SLICES);
+            // SAFETY: the slices are writable guest memory that stays mapped while `room` lives. No Rust
+            // reference to it exists, so the kernel writing there breaks no aliasing rule.
+            cvt(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) })
+        }
+        Peek::Skip(skip) => {
+            let skip = skip as usize;
+            let mut waste = vec![0u8; WASTE_BYTES.min(skip)];
+            let mut iov = Vec::with_capacity(MAX_SLICES);
+            let mut left = skip;
+            while left > 0 && iov.len() < MAX_SLICES {
+                let len = left.min(waste.len());
+                iov.push(libc::iovec { iov_base: waste.as_mut_ptr().cast(), iov_len: len });
+                left -= len;
+            }
+            let rest = MAX_SLICES - iov.len();
+            iov.extend(room.as_raw().iter().take(rest));
+            msg.msg_iov = iov.as_mut_ptr();
+            msg.msg_iovlen = iov.len();
+            // SAFETY: `waste` outlives the call and is written several times over on purpose; the other slices
+            // as above.
+            let n = cvt(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) })?;
+            if n == skip {
+                return eof_or_wait(socket, skip);
+            }
+            Ok(n.saturating_sub(skip))
+        }
+    }
+}
+
+/// Nothing lies behind what was skipped: tells the end of the stream from a pause.
+fn eof_or_wait(socket: BorrowedFd<'_>, skip: usize) -> io::Result<usize> {
+    let info = super::tcp_info(socket)?;
+    // TCP_CLOSE_WAIT (8), TCP_LAST_ACK (9), TCP_CLOSING (11), TCP_TIME_WAIT (6), TCP_CLOSE (7): FIN received.
+    let ended = matches!(info.state, 6..=9 | 11);
+    let mut queued: libc::c_int = 0;
+    // SAFETY: SIOCINQ writes one int.
+    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &mut queued) };
+    if ended && rc == 0 && usize::try_from(queued).is_ok_and(|q| q <= skip) {
+        return Ok(0);
+    }
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Removes `n` bytes from the receive queue without copying them; with a kernel peek offset that moves back by
+/// as much.
+///
+/// # Errors
+/// As recv(2).
+pub fn discard(socket: BorrowedFd<'_>, n: u32) -> io::Result<usize> {
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the buffer (tcp(7)).
+    cvt(unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), n as usize, flags) })
+}
