@@ -17,5 +17,6 @@ pub mod flow;
 pub mod net;
 pub mod ring;
 pub mod sys;
+pub mod tcp;
 pub mod time;
 pub mod wire;

@@ -1,0 +1,60 @@
+//! Tunables of the TCP translator.
+
+use std::time::Duration;
+
+/// Constants of one netd's TCP connections; each carries its reason.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Largest segment that fits the link, in payload bytes: MTU minus IP and TCP headers.
+    pub mss: u16,
+    /// Peers with a smaller round trip are acknowledged as soon as the socket has queued the data. Within a
+    /// node or a rack the peer has it before the guest could tell the difference.
+    pub ack_queued_rtt: Duration,
+    /// How long a connection that nobody closes is left in TIME-WAIT (2 MSL; 60 s as Linux does).
+    pub time_wait: Duration,
+    /// Silence of the guest after which it is probed (RFC 9293 3.8.4: two hours or more).
+    pub keepalive: Duration,
+    /// Handshake with the guest or with the peer gives up after this time.
+    pub handshake: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mss: 1460,
+            ack_queued_rtt: Duration::from_millis(1),
+            time_wait: Duration::from_secs(60),
+            keepalive: Duration::from_secs(7200),
+            handshake: Duration::from_secs(130),
+        }
+    }
+}
+
+/// Shift of the windows netd advertises: 256 bytes a step, 16 MiB at most.
+pub(super) const WINDOW_SCALE: u8 = 8;
+/// Most bytes unacknowledged by the guest, whatever window it offers: what stays peeked in the socket.
+pub(super) const MAX_IN_FLIGHT: u32 = 8 << 20;
+/// RFC 6298 2.4 asks for 1 s, and allows less where the clock is fine: Linux's 200 ms.
+pub(super) const MIN_RTO: Duration = Duration::from_millis(200);
+/// RFC 6298 2.1.
+pub(super) const INITIAL_RTO: Duration = Duration::from_secs(1);
+/// RFC 6298 2.5: a bound of at least 60 s.
+pub(super) const MAX_RTO: Duration = Duration::from_secs(60);
+/// Retransmissions of one segment before the guest is given up (about 100 s with the bounds above).
+pub(super) const MAX_RETRIES: u8 = 9;
+/// SYNs to the guest before it is given up: 1+2+4+8+16+32 s.
+pub(super) const MAX_SYN_RETRIES: u8 = 6;
+/// Keepalive probes 75 s apart before a silent guest is given up (RFC 9293 3.8.4 sets no number; Linux's).
+pub(super) const KEEPALIVE_PROBES: u8 = 9;
+/// Time between keepalive probes.
+pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
+/// MSS to assume when the guest's SYN names none (RFC 9293 3.7.1): 536 for IPv4; IPv6's 1220 is larger.
+pub(super) const DEFAULT_MSS: u16 = 536;
+/// First and longest interval at which the peer's acknowledgement is polled while the guest's data waits.
+pub(super) const POLL_MIN: Duration = Duration::from_millis(1);
+/// See [`POLL_MIN`].
+pub(super) const POLL_MAX: Duration = Duration::from_millis(32);
+/// Most bytes that one ACK of a bulk transfer covers: about one large frame.
+pub(super) const STRETCH: u32 = 64 << 10;
+/// Longest time that an acknowledgement is held back (RFC 9293 3.8.6.3 allows 500 ms): the epoll timeout's grain.
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(1);

@@ -1,0 +1,277 @@
+//! The runs.
+
+use std::time::Duration;
+
+use super::driver::Driver;
+use super::guest::{self, Guest, Reference};
+use super::link::{Faults, Link};
+use super::pod::{self, Pod};
+use super::smol::{self, Smol};
+use super::world::World;
+use super::{Close, Plan, Rng};
+use crate::tcp::Config;
+use crate::time::Time;
+
+fn micros(n: u64) -> Duration {
+    Duration::from_micros(n)
+}
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Near the ends of the number space, or anywhere.
+fn isn(rng: &mut Rng) -> u32 {
+    match rng.next() % 4 {
+        0 => 0u32.wrapping_sub(rng.range(0, 3_000) as u32),
+        1 => (1u32 << 31).wrapping_sub(rng.range(0, 3_000) as u32),
+        2 => rng.range(0, 10) as u32,
+        _ => rng.next() as u32,
+    }
+}
+
+fn config(rng: &mut Rng, plan: &Plan) -> Config {
+    let large = plan.up.max(plan.down) > SMALL;
+    Config {
+        mss: if large { rng.pick(&[1220, 1460, 8960, 65_495]) } else { rng.pick(&[64, 536, 1460]) },
+        time_wait: Duration::from_secs(60),
+        ..Config::default()
+    }
+}
+
+fn faults(rng: &mut Rng, lossy: bool) -> Faults {
+    let latency = micros(rng.pick(&[0, 10, 500, 20_000]));
+    if !lossy {
+        return Faults { latency, ..Faults::default() };
+    }
+    Faults {
+        loss: rng.pick(&[0, 1, 3, 8]),
+        duplication: rng.pick(&[0, 2, 10]),
+        reordering: rng.pick(&[0, 5, 30]),
+        latency,
+    }
+}
+
+/// Up to this many bytes may go in small segments: one case takes milliseconds.
+const SMALL: u64 = 8_000;
+
+fn plan(rng: &mut Rng, most: u64) -> Plan {
+    let mut up = rng.pick(&[0, 1, 700, SMALL, SMALL, most]);
+    let down = rng.pick(&[0, 1, 700, SMALL, SMALL, most]);
+    let closes = [Close::AfterSending, Close::AfterEnd];
+    let (guest_closes, mut peer_closes) = (rng.pick(&closes), rng.pick(&closes));
+    if guest_closes == Close::AfterEnd && peer_closes == Close::AfterEnd {
+        peer_closes = Close::AfterSending;
+    }
+    if up > 1 {
+        up = rng.range(up / 2, up);
+    }
+    Plan { up, down, guest_closes, peer_closes, guest_resets_at: None, peer_resets_at: None }
+}
+
+fn pod_habits(rng: &mut Rng) -> pod::Habits {
+    let near = rng.chance(50);
+    pod::Habits {
+        send_buffer: rng.pick(&[4_000, 16_384, 87_040, 2_000_000]),
+        overhead: rng.pick(&[100, 110, 150, 250]),
+        receive_buffer: rng.pick(&[3_000, 87_040, 1_000_000]),
+        peer_buffer: rng.pick(&[1_000, 65_535, 1_000_000]),
+        round_trip: if near { micros(rng.range(10, 900)) } else { micros(rng.range(1_000, 200_000)) },
+        read: (rng.pick(&[1_000, 5_000, 1_000_000]), micros(rng.pick(&[10, 1_000, 3_000]))),
+        write: (rng.pick(&[500, 3_000, 1_000_000]), micros(rng.pick(&[1, 100, 2_000]))),
+        stall: rng.chance(20).then(|| (rng.range(0, 50_000), millis(rng.pick(&[50, 2_000, 400_000])))),
+        near,
+    }
+}
+
+fn guest_habits(rng: &mut Rng, plan: &Plan, opens: bool) -> guest::Habits {
+    let large = plan.up.max(plan.down) > SMALL;
+    let buffer: u64 = rng.pick(&[500, 8_000, 65_535, 400_000]);
+    let scale: Option<u8> = rng.pick(&[None, None, Some(0), Some(2), Some(7), Some(14)]);
+    guest::Habits {
+        opens,
+        isn: isn(rng),
+        mss: if large {
+            rng.pick(&[None, Some(1460), Some(65_495)])
+        } else {
+            rng.pick(&[None, Some(1), Some(1460)])
+        },
+        // A window of less than a step would never open.
+        scale: scale.filter(|s| buffer >> s >= 4),
+        buffer,
+        reassembles: rng.chance(70),
+        ack_delay: millis(rng.pick(&[0, 1, 40, 200])),
+        odd: !large && rng.chance(30),
+        read: (rng.pick(&[500, 3_000, 1_000_000]), micros(rng.pick(&[1, 200, 2_000]))),
+        write: (rng.pick(&[500, 3_000, 1_000_000]), micros(rng.pick(&[1, 100]))),
+        stall: rng.chance(20).then(|| (rng.range(0, 50_000), millis(rng.pick(&[50, 2_000, 400_000])))),
+        shrinks: rng.chance(10),
+        probes_by_byte: rng.chance(50),
+        acks_from_next: rng.chance(50),
+        eager_fin: rng.chance(50),
+    }
+}
+
+fn world<G: Guest>(guest: G, plan: Plan, opens: bool, lossy: bool, mut rng: Rng) -> World<G> {
+    let mut pod = Pod::new(pod_habits(&mut rng), plan, micros(rng.range(0, 50_000)));
+    if !opens {
+        pod.connect(Time::ZERO);
+    }
+    let starving = rng.pick(&[0, 0, 0, 5]);
+    World {
+        guest,
+        driver: Driver::new(config(&mut rng, &plan), isn(&mut rng), !opens, starving, rng.fork()),
+        pod,
+        to_guest: Link::new(faults(&mut rng, lossy), rng.fork()),
+        to_netd: Link::new(faults(&mut rng, lossy), rng.fork()),
+        now: Time::ZERO,
+        plan,
+        trace: std::env::var_os("TRACE").is_some(),
+    }
+}
+
+/// Runs a case; a failure names its seed.
+fn case(seed: u64, run: impl FnOnce(Rng) + std::panic::UnwindSafe) {
+    if let Err(e) = std::panic::catch_unwind(|| run(Rng(seed))) {
+        eprintln!("failed with seed {seed}");
+        std::panic::resume_unwind(e);
+    }
+}
+
+fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    match std::env::var("SEED").ok().and_then(|s| s.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => first..first + count,
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
+
+fn check_end<G: Guest>(w: &World<G>) {
+    assert_eq!(w.guest.received(), w.plan.down);
+    assert_eq!(w.pod.acked, w.plan.up);
+    assert!(!w.pod.aborted && !w.guest.was_reset(), "{}", w.describe());
+}
+
+fn reference(mut rng: Rng, lossy: bool) {
+    let opens = rng.chance(50);
+    let plan = plan(&mut rng, if lossy { 60_000 } else { 200_000 });
+    let guest = Reference::new(guest_habits(&mut rng, &plan, opens), plan, rng.fork());
+    let mut w = world(guest, plan, opens, lossy, rng);
+    w.run(LIMIT);
+    check_end(&w);
+}
+
+fn smoltcp(mut rng: Rng, lossy: bool) {
+    let opens = rng.chance(50);
+    // Each loss costs smoltcp a timeout that only grows: little data where it can be lost.
+    let plan = plan(&mut rng, if lossy { 30_000 } else { 200_000 });
+    let habits = smol::Habits {
+        opens,
+        seed: rng.next(),
+        mtu: rng.pick(&[576, 1500, 9000, 65_535]),
+        receive_buffer: rng.pick(&[600, 8_000, 65_535, 300_000]),
+        send_buffer: rng.pick(&[600, 8_000, 65_535, 300_000]),
+        ack_delay: rng.pick(&[None, Some(10), Some(40)]),
+        nagle: rng.chance(50),
+        read: (rng.pick(&[500, 3_000, 300_000]), micros(rng.pick(&[1, 200, 2_000]))),
+    };
+    let mut w = world(Smol::new(habits, plan), plan, opens, lossy, rng);
+    // smoltcp 0.14 stops its retransmission timer when the window closes, so a refused byte is never sent again.
+    w.pod.habits.overhead = w.pod.habits.overhead.min(110);
+    w.pod.habits.send_buffer = w.pod.habits.send_buffer.max(87_040);
+    w.run(LIMIT);
+    check_end(&w);
+}
+
+#[test]
+fn any_guest_gets_every_byte_over_a_clean_link() {
+    for seed in seeds(1, 200) {
+        case(seed, |rng| reference(rng, false));
+    }
+}
+
+#[test]
+fn any_guest_gets_every_byte_over_a_faulty_link() {
+    for seed in seeds(10_001, 200) {
+        case(seed, |rng| reference(rng, true));
+    }
+}
+
+#[test]
+fn smoltcp_gets_every_byte_over_a_clean_link() {
+    for seed in seeds(20_001, 120) {
+        case(seed, |rng| smoltcp(rng, false));
+    }
+}
+
+#[test]
+fn smoltcp_gets_every_byte_over_a_faulty_link() {
+    for seed in seeds(30_001, 120) {
+        case(seed, |rng| smoltcp(rng, true));
+    }
+}
+
+#[test]
+fn a_clean_link_needs_no_timeout_and_no_retransmission() {
+    for seed in seeds(40_001, 300) {
+        case(seed, |mut rng| {
+            let opens = rng.chance(50);
+            let plan = plan(&mut rng, 200_000);
+            let mut habits = guest_habits(&mut rng, &plan, opens);
+            habits.stall = None;
+            habits.shrinks = false;
+            habits.ack_delay = habits.ack_delay.min(millis(40));
+            let guest = Reference::new(habits, plan, rng.fork());
+            let mut w = world(guest, plan, opens, false, rng);
+            w.pod.habits.stall = None;
+            w.pod.habits.overhead = w.pod.habits.overhead.min(110);
+            w.pod.habits.round_trip = w.pod.habits.round_trip.min(millis(60));
+            w.driver.never_starve();
+            w.run(LIMIT);
+            check_end(&w);
+            assert_eq!(w.driver.retransmits, 0, "sent again: {}", w.describe());
+            // A window in steps of 256 bytes may promise more than there is when small segments come one by one.
+            if w.driver.refusals == 0 {
+                assert_eq!(w.guest.timeouts, 0, "the guest had to wait: {}", w.describe());
+            }
+        });
+    }
+}
+
+fn run_reset(mut rng: Rng, by_guest: bool) {
+    let opens = rng.chance(50);
+    let mut plan = plan(&mut rng, 200_000);
+    (plan.up, plan.down) = (plan.up.max(2), plan.down.max(2));
+    let at = rng.range(1, if by_guest { plan.down } else { plan.up } / 2 + 1);
+    if by_guest {
+        plan.guest_resets_at = Some(at);
+        (plan.guest_closes, plan.peer_closes) = (Close::AfterEnd, Close::AfterSending);
+    } else {
+        plan.peer_resets_at = Some(at);
+    }
+    let guest = Reference::new(guest_habits(&mut rng, &plan, opens), plan, rng.fork());
+    let mut w = world(guest, plan, opens, false, rng);
+    w.run(LIMIT);
+    if by_guest {
+        assert!(w.pod.aborted, "the peer was not told: {}", w.describe());
+    } else {
+        // The socket may have been closed in order before.
+        let over = !w.pod.died || w.guest.is_past_reset();
+        assert!(w.guest.was_reset() || over, "the guest was not told: {}", w.describe());
+    }
+}
+
+#[test]
+fn a_reset_by_the_guest_reaches_the_peer() {
+    for seed in seeds(50_001, 120) {
+        case(seed, |rng| run_reset(rng, true));
+    }
+}
+
+#[test]
+fn a_reset_by_the_peer_reaches_the_guest() {
+    for seed in seeds(60_001, 120) {
+        case(seed, |rng| run_reset(rng, false));
+    }
+}

@@ -1,0 +1,266 @@
+//! Data to the guest: budget, loss and what is sent again.
+
+use super::*;
+
+/// The peek offset that the kernel keeps, which must be `snd_nxt - snd_una` whenever data is asked for.
+#[derive(Default)]
+struct Peek(u32);
+
+impl Peek {
+    fn obey(&mut self, b: &mut Bench) {
+        for c in b.commands() {
+            match c {
+                Command::Consume(n) => self.0 = self.0.saturating_sub(n),
+                Command::Rewind => self.0 = 0,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(self.0, b.conn.snd_nxt.since(b.conn.snd_una));
+    }
+
+    fn send(&mut self, b: &mut Bench, n: u32) {
+        b.send(n);
+        self.0 += n;
+        self.obey(b);
+    }
+}
+
+#[test]
+fn the_budget_is_the_guests_window_and_nothing_less() {
+    let mut b = Bench::opened();
+    assert_eq!(b.budget(), Some(Budget { seq: d(1), offset: 0, len: 60_000, mss: MSS }));
+    b.send(10_000);
+    assert_eq!(b.budget(), Some(Budget { seq: d(10_001), offset: 10_000, len: 50_000, mss: MSS }));
+    b.send(50_000);
+    assert_eq!(b.budget(), None);
+    b.receive(&seg(1, 10_001, ACK, 0));
+    assert_eq!(b.commands(), [Command::Consume(10_000)]);
+    assert_eq!(b.budget(), Some(Budget { seq: d(60_001), offset: 50_000, len: 10_000, mss: MSS }));
+}
+
+#[test]
+fn three_duplicates_rewind_once() {
+    let mut b = Bench::opened();
+    let mut peek = Peek::default();
+    peek.send(&mut b, 20_000);
+    for _ in 0..2 {
+        b.receive(&seg(1, 1, ACK, 0));
+        assert_eq!(b.commands(), []);
+    }
+    b.receive(&seg(1, 1, ACK, 0));
+    peek.obey(&mut b);
+    assert_eq!(b.budget(), Some(Budget { seq: d(1), offset: 0, len: 10_000, mss: MSS }));
+    peek.send(&mut b, 10_000);
+    for _ in 0..7 {
+        b.receive(&seg(1, 1, ACK, 0));
+        assert_eq!(b.commands(), [], "a duplicate of what was sent again is no new loss");
+    }
+    // The guest kept what came after the hole: it acknowledges more than was sent again.
+    b.receive(&seg(1, 20_001, ACK, 0));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(20_001));
+    // All was acknowledged: the next loss counts again.
+    peek.send(&mut b, 5_000);
+    for _ in 0..3 {
+        b.receive(&seg(1, 20_001, ACK, 0));
+    }
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(20_001));
+}
+
+#[test]
+fn only_bare_acks_of_outstanding_data_with_the_same_window_are_duplicates() {
+    let with_data = seg(1, 1, ACK, 10);
+    let with_fin = seg(500, 1, FIN_ACK, 0);
+    let with_window = Segment { window: 50_000, ..seg(1, 1, ACK, 0) };
+    let other_window = Segment { window: 51_000, ..seg(1, 1, ACK, 0) };
+    let mut b = Bench::opened();
+    for _ in 0..4 {
+        b.receive(&seg(1, 1, ACK, 0));
+    }
+    b.send(5_000);
+    for s in [with_data, with_fin, with_window, other_window, with_window, other_window] {
+        b.receive(&s);
+        assert_eq!(b.commands(), []);
+    }
+}
+
+#[test]
+fn a_loss_halves_the_flight_and_each_round_trip_doubles_it() {
+    let mut b = Bench::opened();
+    b.send(40_000);
+    for _ in 0..3 {
+        b.receive(&seg(1, 1, ACK, 0));
+    }
+    assert_eq!(b.budget().unwrap().len, 20_000);
+    b.send(20_000);
+    b.receive(&seg(1, 20_001, ACK, 0));
+    assert_eq!(b.budget().unwrap().len, 40_000);
+    // A timeout starts from little.
+    b.next_deadline();
+    assert_eq!(b.budget().unwrap().len, 4 * u32::from(MSS));
+}
+
+#[test]
+fn a_partial_acknowledgement_after_a_rewind_keeps_the_offset_right() {
+    let mut b = Bench::opened();
+    let mut peek = Peek::default();
+    peek.send(&mut b, 10_000);
+    b.next_deadline();
+    peek.obey(&mut b);
+    peek.send(&mut b, 2_000);
+    // Before the rewind was carried out an old acknowledgement arrives.
+    b.receive(&seg(1, 6_001, ACK, 0));
+    peek.obey(&mut b);
+    assert_eq!(b.conn.snd_nxt, d(6_001));
+    peek.send(&mut b, 3_000);
+    b.receive(&seg(1, 7_001, ACK, 0));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().offset, 2_000);
+}
+
+#[test]
+fn an_acknowledgement_between_a_timeout_and_its_rewind_is_consumed_first() {
+    let mut b = Bench::opened();
+    b.send(10_000);
+    b.next_deadline();
+    b.receive(&seg(1, 4_001, ACK, 0));
+    assert_eq!(b.commands(), [Command::Consume(4_000), Command::Rewind]);
+    assert_eq!(b.budget().unwrap(), Budget { seq: d(4_001), offset: 0, len: 9_840, mss: MSS });
+}
+
+#[test]
+fn an_end_found_after_a_rewind_is_where_the_stream_ends() {
+    let mut b = Bench::opened();
+    b.send(3_000);
+    b.next_deadline();
+    b.commands();
+    b.send(3_000);
+    b.conn.on_eof();
+    assert_eq!(b.poll_all(), [(FIN_ACK, 3_001, 1)]);
+}
+
+#[test]
+fn the_timeout_follows_the_round_trip_and_doubles() {
+    let mut b = Bench::opened();
+    b.send(1_000);
+    b.wait(millis(100));
+    b.receive(&seg(1, 1_001, ACK, 0));
+    b.commands();
+    b.send(1_000);
+    // The handshake took no time at all, so this sample is all deviation: srtt 12.5 ms, rttvar 25 ms.
+    assert_eq!(b.next_deadline(), millis(200), "not below 200 ms");
+    b.commands();
+    b.send(1_000);
+    assert_eq!(b.next_deadline(), millis(400));
+    // Karn: what was sent twice tells no round trip.
+    b.commands();
+    b.send(1_000);
+    b.wait(millis(50_000));
+    b.receive(&seg(1, 2_001, ACK, 0));
+    b.commands();
+    b.send(1_000);
+    assert_eq!(b.next_deadline(), millis(200));
+}
+
+#[test]
+fn a_guest_that_answers_nothing_is_given_up() {
+    let mut b = Bench::opened();
+    b.send(1_000);
+    for i in 0..9 {
+        assert!(b.next_deadline() <= Duration::from_secs(60), "{i}");
+        assert_eq!(b.commands(), [Command::Rewind]);
+        b.send(1_000);
+    }
+    b.next_deadline();
+    assert_eq!((b.commands(), b.poll_all()), (vec![Command::Abort], vec![(RST_ACK, 1_001, 1)]));
+}
+
+#[test]
+fn a_second_gibibyte_without_a_loss_does_not_blunt_the_first_one() {
+    let mut b = Bench::opened_with(&Segment { window_scale: Some(14), ..syn() }, near(40_000));
+    let mut at = 1u32;
+    for _ in 0..(3u64 << 30) / (8 << 20) {
+        b.send(8 << 20);
+        at = at.wrapping_add(8 << 20);
+        b.receive(&Segment { ack: d(at), ..seg(1, 1, ACK, 0) });
+        b.commands();
+    }
+    b.send(1_000);
+    for _ in 0..3 {
+        b.receive(&Segment { ack: d(at), ..seg(1, 1, ACK, 0) });
+    }
+    assert_eq!(b.commands(), [Command::Rewind]);
+}
+
+#[test]
+fn what_is_sent_stays_below_the_most_that_is_kept_peeked() {
+    let mut b = Bench::opened_with(&Segment { window_scale: Some(14), ..syn() }, near(40_000));
+    assert_eq!(b.budget().unwrap().len, 8 << 20);
+    b.send(8 << 20);
+    assert_eq!(b.budget(), None);
+}
+
+#[test]
+fn no_small_segment_goes_into_a_small_window_while_more_is_on_its_way() {
+    let mut b = Bench::opened();
+    b.send(59_000);
+    assert_eq!(b.budget(), None, "1000 bytes of window, 59000 in flight");
+    b.receive(&seg(1, 59_001, ACK, 0));
+    assert!(b.budget().is_some());
+    // A guest whose whole window is small gets half of it.
+    let mut b = Bench::opened_with(&Segment { window: 1_000, ..syn() }, near(40_000));
+    b.receive(&Segment { window: 1_000, ..seg(1, 1, ACK, 0) });
+    b.conn.snd_wnd_max = 1_000;
+    b.send(500);
+    assert_eq!(b.budget().unwrap().len, 500);
+    b.send(100);
+    assert_eq!(b.budget(), None);
+}
+
+#[test]
+fn a_second_hole_in_one_window_waits_for_the_first_to_be_filled() {
+    let mut b = Bench::opened();
+    b.send(20_000);
+    for _ in 0..3 {
+        b.receive(&seg(1, 1, ACK, 0));
+    }
+    assert_eq!(b.commands(), [Command::Rewind]);
+    b.send(10_000);
+    // RFC 6582 3.2: what is sent again makes duplicates that mean nothing until `recover` is reached.
+    b.receive(&seg(1, 5_001, ACK, 0));
+    for _ in 0..3 {
+        b.receive(&seg(1, 5_001, ACK, 0));
+    }
+    assert_eq!(b.commands(), [Command::Consume(5_000)]);
+}
+
+#[test]
+fn a_long_round_trip_makes_a_long_timeout() {
+    let mut b = Bench::connecting(&syn());
+    b.conn.on_connected(&near(40_000));
+    b.poll();
+    b.wait(millis(400));
+    b.receive(&seg(1, 1, ACK, 0));
+    b.send(1_000);
+    b.wait(millis(400));
+    b.receive(&seg(1, 1_001, ACK, 0));
+    b.send(1_000);
+    // RFC 6298 2.2, 2.3: SRTT 400 ms, RTTVAR 200 ms and then 150 ms.
+    assert_eq!(b.next_deadline(), millis(1_000));
+}
+
+#[test]
+fn what_was_sent_twice_tells_no_round_trip() {
+    let mut b = Bench::opened();
+    b.send(1_000);
+    for _ in 0..3 {
+        b.receive(&seg(1, 1, ACK, 0));
+    }
+    b.commands();
+    b.send(1_000);
+    b.wait(millis(1_000));
+    b.receive(&seg(1, 1_001, ACK, 0));
+    b.send(1_000);
+    assert_eq!(b.next_deadline(), millis(200), "a sample of a second would make it 1125 ms");
+}
