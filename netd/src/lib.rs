@@ -14,6 +14,9 @@
 
 pub mod counters;
 pub mod flow;
+pub mod frag;
+pub mod guest;
+pub mod icmp;
 pub mod net;
 pub mod ring;
 pub mod sys;
