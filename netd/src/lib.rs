@@ -22,4 +22,5 @@ pub mod ring;
 pub mod sys;
 pub mod tcp;
 pub mod time;
+pub mod vhost;
 pub mod wire;

@@ -1,0 +1,151 @@
+//! Where frontends come from: a socket that netd listens on, or one that it connects to.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::poll::PollTimeout;
+use tracing::{info, warn};
+
+use super::serve::{ServeError, Stopper, Waited};
+
+/// Mode of the listening socket: its owner and its group connect.
+const SOCKET_MODE: u32 = 0o660;
+/// Milliseconds between attempts to connect.
+const RETRY_MS: u16 = 1000;
+
+/// Who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketMode {
+    /// netd listens, the frontend connects.
+    Server,
+    /// netd connects, the frontend listens; retried every second.
+    Client,
+}
+
+/// Where the frontend is met.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Path of the socket.
+    pub socket: PathBuf,
+    /// Who listens on it.
+    pub mode: SocketMode,
+}
+
+/// The source of connections.
+pub(super) enum Source {
+    Listener(Bound),
+    Connector { path: PathBuf, complained: bool },
+}
+
+/// A listening socket with its file, which is removed at the end.
+pub(super) struct Bound {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Source {
+    pub(super) fn new(config: &ServerConfig) -> Result<Source, ServeError> {
+        match config.mode {
+            SocketMode::Server => Ok(Source::Listener(Bound::new(&config.socket)?)),
+            SocketMode::Client => Ok(Source::Connector { path: config.socket.clone(), complained: false }),
+        }
+    }
+
+    /// Waits for the next frontend; `None` when netd is to stop.
+    pub(super) fn next(&mut self, stop: &Stopper) -> Result<Option<UnixStream>, ServeError> {
+        loop {
+            match self {
+                Source::Listener(bound) => {
+                    match stop.wait(&[bound.listener.as_fd()], PollTimeout::NONE).map_err(ServeError::Poll)? {
+                        Waited::Stopped => return Ok(None),
+                        Waited::Ready(_) => {}
+                    }
+                    match bound.listener.accept() {
+                        Ok((stream, _)) => {
+                            // Accepted sockets do not inherit the listener's O_NONBLOCK on Linux.
+                            return Ok(Some(stream));
+                        }
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(e) => {
+                            // Out of descriptors or memory, or the frontend gave up: not for ever.
+                            warn!(error = %e, "frontend cannot be accepted");
+                            if let Waited::Stopped =
+                                stop.wait(&[], PollTimeout::from(RETRY_MS)).map_err(ServeError::Poll)?
+                            {
+                                return Ok(None);
+                            }
+                        }
+                    }
+                }
+                Source::Connector { path, complained } => match UnixStream::connect(&*path) {
+                    Ok(stream) => {
+                        *complained = false;
+                        return Ok(Some(stream));
+                    }
+                    Err(e) => {
+                        if !std::mem::replace(complained, true) {
+                            info!(socket = %path.display(), error = %e, "waiting for the frontend's socket");
+                        }
+                        if let Waited::Stopped =
+                            stop.wait(&[], PollTimeout::from(RETRY_MS)).map_err(ServeError::Poll)?
+                        {
+                            return Ok(None);
+                        }
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Bound {
+    fn new(path: &Path) -> Result<Bound, ServeError> {
+        let failed = |source| ServeError::Socket { path: path.to_owned(), source };
+        let directory = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => Path::new("/"),
+        };
+        if !directory.is_dir() {
+            return Err(ServeError::Directory { path: directory.to_owned() });
+        }
+        clear(path)?;
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
+        Ok(Bound { listener, path: path.to_owned(), inode })
+    }
+}
+
+/// Removes the socket of a process that is gone; nothing else is touched.
+fn clear(path: &Path) -> Result<(), ServeError> {
+    let failed = |source| ServeError::Socket { path: path.to_owned(), source };
+    let meta = match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(failed)?,
+    };
+    if !meta.file_type().is_socket() {
+        return Err(ServeError::NotASocket { path: path.to_owned() });
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path).map_err(failed),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(failed(e)),
+        Ok(_) => Err(ServeError::InUse { path: path.to_owned() }),
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // A successor may have put its own socket there.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|meta| meta.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The vhost-user backend: how a frontend (QEMU, User Mode Linux, DPDK) sets up the rings.
+//!
+//! # Theory of operation
+//!
+//! The protocol itself, the memory map and the bookkeeping of rings come from the `vhost-user-backend` crate. It
+//! is shaped by three additions (ADR 0002):
+//!
+//! - [`vring`]: a `VringT` of our own. The crate reports every change of a ring by a call on it; after each
+//!   call the ring is *evaluated*: compared with what runs, and stopped or started on the [`RingSink`].
+//! - `queues_per_thread() -> []`: the crate starts no threads and reads no kicks. The datapath polls the kick
+//!   descriptors itself.
+//! - [`filter`]: a translator of messages in front of the crate, for what real frontends send and the crate does
+//!   not take.
+//!
+//! ```text
+//!   frontend ──socket── filter ──private socket── vhost-user-backend ── HookVring ── RingSink (worker)
+//!             (the thread that runs `serve`)       (a thread a connection)
+//! ```
+//!
+//! One frontend is served at a time. Each connection gets a daemon of its own, so nothing of one frontend is
+//! left for the next; when it ends, for whatever reason, every running ring is stopped and the sink is told.
+//!
+//! A ring runs when features were negotiated, it is enabled (`SET_VRING_ENABLE`), it has a kick descriptor and
+//! its addresses are good. A ring with bad addresses is logged, reported on its error descriptor and left alone;
+//! the other ring and the connection go on.
+//!
+//! On a change of the memory map the rings are stopped, made anew on the new map and started; then the old map
+//! is let go. `GET_VRING_BASE` stops a ring, so the position it answers is final.
+//!
+//! # Dirty logging
+//!
+//! `SET_LOG_BASE` is answered by the filter, which maps the log; `VHOST_F_LOG_ALL` in `SET_FEATURES` puts it on
+//! the memory map and takes it off again. The crate is not asked: it cannot stop logging.
+//!
+//! # What is trusted
+//!
+//! Nothing the frontend sends can stop netd: a message that makes no sense ends its connection, and the next one
+//! is served. One thing is left to the frontend: a memory file that is made shorter while it is mapped ends the
+//! process by SIGBUS, as with every vhost-user backend. Files that are too short when they arrive are refused.
+
+mod channel;
+mod device;
+mod filter;
+mod listen;
+mod message;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod vring;
+
+use crate::ring::Ring;
+
+pub use listen::{ServerConfig, SocketMode};
+pub use serve::{ServeError, Stopper, serve};
+
+/// The rings of the one queue pair: 0 is the guest's receive ring, 1 its transmit ring.
+pub const NUM_RINGS: usize = 2;
+/// The most entries of a ring. QEMU asks for up to 1024.
+pub const MAX_RING_SIZE: u16 = 1024;
+
+/// Virtio feature bits (VIRTIO 1.2, 5.1.3 and 6) and the two of vhost-user itself.
+pub mod feature {
+    /// `VIRTIO_NET_F_CSUM`: the device takes packets with partial checksums.
+    pub const CSUM: u64 = 1;
+    /// `VIRTIO_NET_F_GUEST_CSUM`: the driver takes packets with partial checksums.
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    /// `VIRTIO_NET_F_GUEST_TSO4`.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// `VIRTIO_NET_F_GUEST_TSO6`.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// `VIRTIO_NET_F_HOST_TSO4`.
+    pub const HOST_TSO4: u64 = 1 << 11;
+    /// `VIRTIO_NET_F_HOST_TSO6`.
+    pub const HOST_TSO6: u64 = 1 << 12;
+    /// `VIRTIO_NET_F_MRG_RXBUF`: a frame may be spread over several receive buffers.
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    /// `VHOST_F_LOG_ALL`: the device logs the pages it writes.
+    pub const LOG_ALL: u64 = 1 << 26;
+    /// `VIRTIO_F_INDIRECT_DESC`.
+    pub const INDIRECT_DESC: u64 = 1 << 28;
+    /// `VIRTIO_F_EVENT_IDX`.
+    pub const EVENT_IDX: u64 = 1 << 29;
+    /// `VHOST_USER_F_PROTOCOL_FEATURES`.
+    pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+    /// `VIRTIO_F_VERSION_1`.
+    pub const VERSION_1: u64 = 1 << 32;
+
+    /// What netd offers. A later version must not offer less: a frontend that reconnects would be refused.
+    pub const OFFERED: u64 = CSUM
+        | GUEST_CSUM
+        | GUEST_TSO4
+        | GUEST_TSO6
+        | HOST_TSO4
+        | HOST_TSO6
+        | MRG_RXBUF
+        | LOG_ALL
+        | INDIRECT_DESC
+        | EVENT_IDX
+        | PROTOCOL_FEATURES
+        | VERSION_1;
+}
+
+/// What the vhost-user side tells the datapath.
+///
+/// Called from the threads of this module, never from two at once for the same ring. Calls are synchronous: when
+/// [`RingSink::stop`] returns, the worker no longer touches the ring.
+pub trait RingSink: Send + Sync + 'static {
+    /// Ring `index` runs from now on. It may hold chains already, for which no kick will come.
+    fn start(&self, index: usize, ring: Ring);
+    /// Takes ring `index` back. Every chain that was popped has been completed or given back by `unpop`.
+    fn stop(&self, index: usize) -> Option<Ring>;
+    /// The features that the driver accepted; called before the first start and when they change.
+    fn set_features(&self, acked: u64);
+    /// A frontend has come, or is gone.
+    fn set_connected(&self, connected: bool);
+}

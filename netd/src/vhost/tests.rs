@@ -1,0 +1,612 @@
+//! Real frontends' conversations with [`serve`], and hostile ones. The sink is a double that runs rings by hand.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::message::{Message, code};
+use super::*;
+use crate::counters::Counters;
+use crate::ring::Iovs;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const BASE: u64 = 0x1_8000_0000;
+const LEN: usize = 0x10_0000;
+const SIZE: u16 = 8;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    Connected(bool),
+    Features(u64),
+    Start(usize, u16),
+    Stop(usize),
+}
+
+/// Holds the running rings, so that a test is the worker.
+struct Double {
+    events: Mutex<Sender<Event>>,
+    rings: Mutex<HashMap<usize, Ring>>,
+}
+
+impl Double {
+    fn tell(&self, event: Event) {
+        let _ = self.events.lock().unwrap().send(event);
+    }
+
+    /// Completes everything that is there, writing `answer` into writable buffers; returns what was readable.
+    fn work(&self, index: usize, answer: &[u8]) -> Vec<Vec<u8>> {
+        let mut rings = self.rings.lock().unwrap();
+        let ring = rings.get_mut(&index).expect("ring does not run");
+        let mut seen = Vec::new();
+        loop {
+            let (mut readable, mut writable) = (Iovs::new(), Iovs::new());
+            let Some(popped) = ring.pop(&mut readable, &mut writable).unwrap() else { break };
+            let mut bytes = vec![0; popped.readable as usize];
+            readable.read(0, 0, &mut bytes);
+            seen.push(bytes);
+            let n = writable.write(0, 0, answer);
+            ring.mark_written(&writable, 0, n);
+            ring.push_used(popped.head, n as u32);
+        }
+        if ring.publish() {
+            ring.signal();
+        }
+        seen
+    }
+}
+
+impl RingSink for Double {
+    fn start(&self, index: usize, ring: Ring) {
+        self.tell(Event::Start(index, ring.next_avail()));
+        assert!(self.rings.lock().unwrap().insert(index, ring).is_none(), "started twice");
+    }
+
+    fn stop(&self, index: usize) -> Option<Ring> {
+        self.tell(Event::Stop(index));
+        self.rings.lock().unwrap().remove(&index)
+    }
+
+    fn set_features(&self, acked: u64) {
+        self.tell(Event::Features(acked));
+    }
+
+    fn set_connected(&self, connected: bool) {
+        self.tell(Event::Connected(connected));
+    }
+}
+
+/// A running `serve`, stopped when dropped.
+struct Netd {
+    path: PathBuf,
+    sink: Arc<Double>,
+    events: Receiver<Event>,
+    stop: Stopper,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Netd {
+    fn new() -> Netd {
+        Netd::with(SocketMode::Server)
+    }
+
+    fn with(mode: SocketMode) -> Netd {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+        let (sender, events) = channel();
+        let sink = Arc::new(Double { events: Mutex::new(sender), rings: Mutex::default() });
+        let stop = Stopper::new().unwrap();
+        let config = ServerConfig { socket: path.clone(), mode };
+        let (sink2, stop2) = (Arc::clone(&sink), stop.clone());
+        let thread = std::thread::spawn(move || serve(config, sink2, Arc::new(Counters::default()), stop2));
+        Netd { path, sink, events, stop, thread: Some(thread), _directory: directory }
+    }
+
+    fn connect(&self) -> UnixStream {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match UnixStream::connect(&self.path) {
+                Ok(stream) => return stream,
+                Err(e) if Instant::now() > deadline => panic!("{e}"),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// The next events must be these.
+    fn expect(&self, expected: &[Event]) {
+        for event in expected {
+            assert_eq!(&self.events.recv_timeout(PATIENCE).expect("no event came"), event);
+        }
+    }
+
+    fn expect_nothing_more(&self) {
+        assert!(self.events.try_recv().is_err());
+    }
+}
+
+impl Drop for Netd {
+    fn drop(&mut self) {
+        self.stop.stop();
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap().unwrap();
+            assert!(!self.path.exists(), "the socket file was left");
+        }
+    }
+}
+
+/// The driver's rings, and a frontend to hand them over.
+struct Guest {
+    mem: GuestMemoryMmap,
+    frontend: Frontend,
+    kick: Vec<EventFd>,
+    call: Vec<EventFd>,
+    err: Vec<EventFd>,
+    idx: [u16; 2],
+}
+
+fn memory(ranges: &[(u64, usize)]) -> GuestMemoryMmap {
+    let ranges = ranges.iter().map(|&(at, len)| {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len as u64).unwrap();
+        (GuestAddress(at), len, Some(FileOffset::new(file, 0)))
+    });
+    GuestMemoryMmap::from_ranges_with_files(ranges.collect::<Vec<_>>()).unwrap()
+}
+
+fn regions(mem: &GuestMemoryMmap) -> Vec<VhostUserMemoryRegionInfo> {
+    mem.iter().map(|r| VhostUserMemoryRegionInfo::from_guest_region(r).unwrap()).collect()
+}
+
+impl Guest {
+    /// A frontend that has negotiated everything but has not set up its rings.
+    fn new(stream: UnixStream) -> Guest {
+        let mut frontend = Frontend::from_stream(stream, 2);
+        frontend.set_owner().unwrap();
+        let features = frontend.get_features().unwrap();
+        assert_eq!(features, feature::OFFERED);
+        let protocol = frontend.get_protocol_features().unwrap();
+        assert!(
+            protocol.contains(VhostUserProtocolFeatures::REPLY_ACK | VhostUserProtocolFeatures::LOG_SHMFD)
+        );
+        frontend.set_protocol_features(protocol).unwrap();
+        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        assert_eq!(frontend.get_queue_num().unwrap(), 2);
+        let mem = memory(&[(BASE, LEN)]);
+        frontend.set_mem_table(&regions(&mem)).unwrap();
+        let events = || (0..2).map(|_| EventFd::new(EFD_NONBLOCK).unwrap()).collect::<Vec<_>>();
+        Guest { mem, frontend, kick: events(), call: events(), err: events(), idx: [0; 2] }
+    }
+
+    fn features(&self) -> u64 {
+        feature::OFFERED & !feature::LOG_ALL
+    }
+
+    fn area(index: usize) -> u64 {
+        BASE + 0x1_0000 * index as u64
+    }
+
+    fn host(&self, guest: u64) -> u64 {
+        self.mem.get_host_address(GuestAddress(guest)).unwrap() as u64
+    }
+
+    fn config(&self, index: usize) -> VringConfigData {
+        let area = Guest::area(index);
+        VringConfigData {
+            queue_max_size: SIZE,
+            queue_size: SIZE,
+            flags: 0,
+            desc_table_addr: self.host(area),
+            avail_ring_addr: self.host(area + 0x1000),
+            used_ring_addr: self.host(area + 0x2000),
+            log_addr: None,
+        }
+    }
+
+    fn set_ring(&mut self, index: usize, base: u16) {
+        let f = &mut self.frontend;
+        f.set_vring_num(index, SIZE).unwrap();
+        f.set_vring_base(index, base).unwrap();
+        let config = self.config(index);
+        self.frontend.set_vring_addr(index, &config).unwrap();
+        self.frontend.set_vring_err(index, &self.err[index]).unwrap();
+        self.frontend.set_vring_call(index, &self.call[index]).unwrap();
+        self.frontend.set_vring_kick(index, &self.kick[index]).unwrap();
+    }
+
+    fn start(&mut self) {
+        self.frontend.set_features(self.features()).unwrap();
+        for index in 0..2 {
+            self.set_ring(index, 0);
+            self.frontend.set_vring_enable(index, true).unwrap();
+        }
+    }
+
+    /// Offers `text` (or, without it, an empty buffer of 64 bytes at the same place).
+    fn offer(&mut self, index: usize, text: Option<&[u8]>) {
+        let (area, slot) = (Guest::area(index), self.idx[index] % SIZE);
+        let buffer = area + 0x4000 + 0x100 * u64::from(slot);
+        let (len, flags) = text.map_or((64, 2u16), |t| (t.len() as u32, 0));
+        if let Some(text) = text {
+            self.mem.write_slice(text, GuestAddress(buffer)).unwrap();
+        }
+        let desc = area + 16 * u64::from(slot);
+        self.mem.write_obj(buffer, GuestAddress(desc)).unwrap();
+        self.mem.write_obj(len, GuestAddress(desc + 8)).unwrap();
+        self.mem.write_obj(flags, GuestAddress(desc + 12)).unwrap();
+        self.mem.write_obj(slot, GuestAddress(area + 0x1004 + 2 * u64::from(slot))).unwrap();
+        self.idx[index] = self.idx[index].wrapping_add(1);
+        self.mem.write_obj(self.idx[index], GuestAddress(area + 0x1002)).unwrap();
+    }
+
+    fn used_idx(&self, index: usize) -> u16 {
+        self.mem.read_obj(GuestAddress(Guest::area(index) + 0x2002)).unwrap()
+    }
+}
+
+fn started(features: u64) -> [Event; 4] {
+    [Event::Connected(true), Event::Features(features), Event::Start(0, 0), Event::Start(1, 0)]
+}
+
+#[test]
+fn rings_run_and_their_position_survives_a_stop() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    for text in [b"one".as_slice(), b"two", b"three"] {
+        guest.offer(1, Some(text));
+    }
+    assert_eq!(netd.sink.work(1, &[]), [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()]);
+    assert_eq!(guest.used_idx(1), 3);
+    guest.offer(0, None);
+    netd.sink.work(0, b"for you");
+    assert!(guest.call[0].read().is_ok());
+
+    assert_eq!(guest.frontend.get_vring_base(1).unwrap(), 3);
+    netd.expect(&[Event::Stop(1)]);
+    guest.set_ring(1, 3);
+    netd.expect(&[Event::Start(1, 3)]);
+    guest.offer(1, Some(b"four"));
+    assert_eq!(netd.sink.work(1, &[]), [b"four".to_vec()]);
+    assert_eq!(guest.used_idx(1), 4);
+    netd.expect_nothing_more();
+}
+
+#[test]
+fn netd_connects_to_a_frontend_that_comes_later_and_again() {
+    let netd = Netd::with(SocketMode::Client);
+    for _ in 0..2 {
+        let listener = UnixListener::bind(&netd.path).unwrap();
+        let mut guest = Guest::new(listener.accept().unwrap().0);
+        guest.start();
+        netd.expect(&started(guest.features()));
+        drop(guest);
+        std::fs::remove_file(&netd.path).unwrap();
+        netd.expect(&[Event::Stop(0), Event::Stop(1), Event::Connected(false)]);
+    }
+}
+
+#[test]
+fn a_frontend_that_dies_leaves_nothing_and_the_next_one_is_served() {
+    let netd = Netd::new();
+    for _ in 0..3 {
+        let mut guest = Guest::new(netd.connect());
+        guest.start();
+        netd.expect(&started(guest.features()));
+        drop(guest);
+        netd.expect(&[Event::Stop(0), Event::Stop(1), Event::Connected(false)]);
+        assert!(netd.sink.rings.lock().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn an_enable_before_the_features_takes_effect_after_them() {
+    let netd = Netd::new();
+    let stream = netd.connect();
+    // Not by way of `Frontend`, which refuses to send what QEMU sends.
+    let raw = stream.try_clone().unwrap();
+    let mut guest = Guest::new(stream);
+    for index in 0..2u32 {
+        let body = [index.to_ne_bytes(), 1u32.to_ne_bytes()].concat();
+        let enable = Message { code: code::SET_VRING_ENABLE, flags: 1 | 8, body, fds: Vec::new() };
+        super::channel::send(&raw, &enable).unwrap();
+        let reply = super::channel::recv(&raw).unwrap().unwrap();
+        assert_eq!((reply.code, reply.u64(0)), (code::SET_VRING_ENABLE, Some(0)));
+    }
+    guest.frontend.set_features(guest.features()).unwrap();
+    guest.set_ring(0, 0);
+    guest.set_ring(1, 0);
+    netd.expect(&started(guest.features()));
+}
+
+#[test]
+fn a_reset_stops_the_rings_and_a_reboot_starts_them_again() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    guest.frontend.reset_device().unwrap();
+    netd.expect(&[Event::Stop(0), Event::Stop(1)]);
+    // As QEMU does it: enable, then features, then the rings.
+    guest.frontend.set_vring_enable(0, true).unwrap();
+    guest.frontend.set_vring_enable(1, true).unwrap();
+    guest.frontend.get_vring_base(0).unwrap();
+    guest.frontend.get_vring_base(1).unwrap();
+    guest.frontend.set_features(guest.features()).unwrap();
+    guest.set_ring(0, 0);
+    guest.set_ring(1, 0);
+    netd.expect(&[Event::Features(guest.features()), Event::Start(0, 0), Event::Start(1, 0)]);
+}
+
+#[test]
+fn a_new_memory_table_moves_running_rings() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    guest.offer(1, Some(b"before"));
+    netd.sink.work(1, &[]);
+
+    let more = memory(&[(BASE + LEN as u64, 0x1000)]);
+    let added = regions(&more).remove(0);
+    guest.frontend.add_mem_region(&added).unwrap();
+    netd.expect(&[Event::Stop(0), Event::Stop(1), Event::Start(0, 0), Event::Start(1, 1)]);
+    // A buffer across the old region and the new one.
+    let area = Guest::area(1);
+    guest.mem.write_slice(b"ab", GuestAddress(BASE + LEN as u64 - 2)).unwrap();
+    more.write_slice(b"cd", GuestAddress(BASE + LEN as u64)).unwrap();
+    guest.offer(1, Some(b"xxxx"));
+    guest.mem.write_obj(BASE + LEN as u64 - 2, GuestAddress(area + 16)).unwrap();
+    assert_eq!(netd.sink.work(1, &[]), [b"abcd".to_vec()]);
+
+    guest.frontend.remove_mem_region(&added).unwrap();
+    netd.expect(&[Event::Stop(0), Event::Stop(1), Event::Start(0, 0), Event::Start(1, 2)]);
+    guest.offer(1, Some(b"after"));
+    assert_eq!(netd.sink.work(1, &[]), [b"after".to_vec()]);
+}
+
+#[test]
+fn new_descriptors_reach_a_running_ring() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    guest.offer(0, None);
+    netd.sink.work(0, b"1");
+    let call = EventFd::new(EFD_NONBLOCK).unwrap();
+    guest.frontend.set_vring_call(0, &call).unwrap();
+    netd.expect(&[Event::Stop(0), Event::Start(0, 1)]);
+    assert!(call.read().is_ok(), "a new call descriptor is signalled: an interrupt may have been lost");
+    guest.mem.write_obj(1u16, GuestAddress(Guest::area(0) + 0x1004 + 2 * u64::from(SIZE))).unwrap();
+    guest.offer(0, None);
+    netd.sink.work(0, b"2");
+    assert!(call.read().is_ok());
+}
+
+#[test]
+fn a_ring_with_bad_addresses_harms_nobody_else() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.frontend.set_features(guest.features()).unwrap();
+    guest.set_ring(0, 0);
+    // Not in memory; not aligned; beginning in memory and ending outside.
+    let good = guest.config(0);
+    let outside = VringConfigData { avail_ring_addr: 0x10, ..good };
+    let crooked = VringConfigData { desc_table_addr: good.desc_table_addr + 8, ..good };
+    let over = VringConfigData { used_ring_addr: guest.host(BASE + LEN as u64 - 4), ..good };
+    assert!(guest.frontend.set_vring_addr(0, &outside).is_err());
+    assert!(guest.err[0].read().is_ok());
+    guest.frontend.set_vring_enable(0, true).unwrap();
+    assert!(guest.frontend.set_vring_addr(0, &crooked).is_err());
+    assert!(guest.err[0].read().is_ok());
+    guest.frontend.set_vring_addr(0, &over).unwrap();
+    assert!(guest.err[0].read().is_ok());
+
+    guest.set_ring(1, 0);
+    guest.frontend.set_vring_enable(1, true).unwrap();
+    netd.expect(&[Event::Connected(true), Event::Features(guest.features()), Event::Start(1, 0)]);
+    guest.frontend.set_vring_addr(0, &good).unwrap();
+    netd.expect(&[Event::Start(0, 0)]);
+}
+
+#[test]
+fn sizes_and_numbers_out_of_range_are_refused_without_harm() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    assert!(guest.frontend.set_vring_num(0, 1000).is_err());
+    assert!(guest.frontend.set_vring_num(0, 2048).is_err());
+    assert!(guest.frontend.set_vring_num(0, 0).is_err());
+    assert!(guest.frontend.set_vring_num(0, 1024).is_ok());
+    let short = tempfile::tempfile().unwrap();
+    short.set_len(0xfff).unwrap();
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: BASE * 2,
+        memory_size: 0x1000,
+        userspace_addr: 0x1000,
+        mmap_offset: 0,
+        mmap_handle: short.as_raw_fd(),
+    };
+    assert!(guest.frontend.add_mem_region(&region).is_err(), "a file that is too short");
+    assert!(guest.frontend.set_mem_table(&[region]).is_err(), "a file that is too short");
+    guest.start();
+    netd.expect(&started(guest.features()));
+}
+
+#[test]
+fn dirty_pages_are_logged_from_log_all_on_and_no_longer_without_it() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    let log = tempfile::tempfile().unwrap();
+    // One bit a page.
+    let len = (BASE + LEN as u64) / 0x1000 / 8 + 1;
+    log.set_len(len).unwrap();
+    let dirty = |log: &File| {
+        use std::os::unix::fs::FileExt;
+        let mut bits = vec![0; LEN / 0x1000 / 8];
+        log.read_exact_at(&mut bits, BASE / 0x1000 / 8).unwrap();
+        let set = (0..LEN as u64 / 0x1000).filter(|p| bits[(p / 8) as usize] & (1 << (p % 8)) != 0);
+        let set = set.collect::<Vec<_>>();
+        log.write_all_at(&vec![0; bits.len()], BASE / 0x1000 / 8).unwrap();
+        set
+    };
+    let region = VhostUserDirtyLogRegion { mmap_size: len, mmap_offset: 0, mmap_handle: log.as_raw_fd() };
+    guest.frontend.set_log_base(0, Some(region)).unwrap();
+    let turn = |guest: &mut Guest, on: bool| {
+        let bit = if on { feature::LOG_ALL } else { 0 };
+        guest.frontend.set_features(guest.features() | bit).unwrap();
+        guest.offer(0, None);
+        netd.sink.work(0, b"written");
+    };
+    turn(&mut guest, false);
+    assert!(dirty(&log).is_empty());
+    turn(&mut guest, true);
+    assert_eq!(dirty(&log), [0x2, 0x4], "the used ring and the payload");
+    // A new map inherits the log.
+    guest.frontend.set_mem_table(&regions(&guest.mem)).unwrap();
+    turn(&mut guest, true);
+    assert_eq!(dirty(&log), [0x2, 0x4]);
+    turn(&mut guest, false);
+    assert!(dirty(&log).is_empty());
+}
+
+#[test]
+fn requests_that_were_not_offered_are_answered_and_do_no_harm() {
+    let netd = Netd::new();
+    let stream = netd.connect();
+    let ask = |code: u32, body: &[u8]| {
+        let message = Message { code, flags: 1 | 8, body: body.to_vec(), fds: Vec::new() };
+        super::channel::send(&stream, &message).unwrap();
+        let reply = super::channel::recv(&stream).unwrap().unwrap();
+        assert_eq!(reply.code, code);
+        assert!(reply.is_reply());
+        reply
+    };
+    ask(code::GET_FEATURES, &[]);
+    ask(code::SET_PROTOCOL_FEATURES, &8u64.to_ne_bytes());
+    assert_eq!(ask(code::SET_OWNER, &[]).u64(0), Some(0));
+    assert_eq!(ask(code::SET_OWNER, &[]).u64(0), Some(0));
+    assert_eq!(ask(code::SEND_RARP, &[0; 8]).u64(0), Some(0));
+    assert_eq!(ask(code::NET_SET_MTU, &[0; 8]).u64(0), Some(0));
+    assert_eq!(ask(code::SET_STATUS, &15u64.to_ne_bytes()).u64(0), Some(0));
+    assert_eq!(ask(code::GET_STATUS, &[]).u64(0), Some(15));
+    assert_eq!(ask(code::SET_LOG_FD, &[]).u64(0), Some(0));
+    assert_eq!(ask(code::GET_CONFIG, &[9; 20]).u32(4), Some(0));
+    assert_eq!(ask(28, &[]).u64(0), Some(1));
+    assert_eq!(ask(99, &[1, 2, 3]).u64(0), Some(1));
+    assert_eq!(ask(code::GET_VRING_BASE, &[7; 8]).u32(4), Some(0));
+    assert_eq!(ask(code::GET_FEATURES, &[]).u64(0), Some(feature::OFFERED));
+}
+
+#[test]
+fn hostile_frontends_do_not_stop_the_server() {
+    let netd = Netd::new();
+    let request = |code: u32, body: &[u8]| Message::request(code, body.to_vec()).encode();
+    let mut stories: Vec<Vec<u8>> = vec![
+        Vec::new(),
+        vec![0xff; 12],
+        vec![0xff; 5000],
+        vec![0; 12],
+        vec![1, 0, 0, 0, 1],
+        request(code::SET_FEATURES, &[]),
+        request(code::SET_FEATURES, &[0xff; 8]),
+        request(code::SET_FEATURES, &[0xff; 7]),
+        request(code::SET_MEM_TABLE, &[0xff; 200]),
+        request(code::SET_MEM_TABLE, &[]),
+        request(code::SET_VRING_ADDR, &[0; 40]),
+        request(code::SET_VRING_KICK, &[0; 8]),
+        request(code::SET_LOG_BASE, &[0xff; 16]),
+        request(code::GET_VRING_BASE, &[0; 3]),
+        request(code::SET_BACKEND_REQ_FD, &[]),
+        request(code::REM_MEM_REG, &[0; 40]),
+        request(code::SET_FEATURES, &[0; 8])[..15].to_vec(),
+    ];
+    // Too long a body, and a reply that answers nothing.
+    let mut oversize = request(code::SET_OWNER, &[]);
+    oversize[8..12].copy_from_slice(&0x1001u32.to_ne_bytes());
+    stories.push(oversize);
+    stories.push(Message::reply(1, vec![0; 8]).encode());
+    for story in &stories {
+        let mut stream = netd.connect();
+        // netd may hang up in the middle.
+        let _ = stream.write_all(story);
+        drop(stream);
+    }
+    // Descriptors where none belong, more than fit, and of the wrong kind.
+    for (code, count, body) in [
+        (code::SET_OWNER, 1, 0),
+        (code::GET_FEATURES, 3, 0),
+        (code::SET_VRING_CALL, 2, 8),
+        (code::SET_MEM_TABLE, 32, 8),
+    ] {
+        let stream = netd.connect();
+        let mut message = Message::request(code, vec![0; body]);
+        message.fds = (0..count).map(|_| File::open("/dev/null").unwrap().into()).collect();
+        super::channel::send(&stream, &message).unwrap();
+    }
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    // Each of the hostile ones came and went, and none started a ring.
+    for _ in 0..stories.len() + 4 {
+        loop {
+            match netd.events.recv_timeout(PATIENCE).unwrap() {
+                Event::Connected(false) => break,
+                Event::Connected(true) | Event::Features(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    netd.expect(&started(guest.features()));
+}
+
+#[test]
+fn the_socket_is_for_owner_and_group_and_replaces_a_stale_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    drop(UnixListener::bind(&path).unwrap());
+    let bound =
+        listen::Source::new(&ServerConfig { socket: path.clone(), mode: SocketMode::Server }).unwrap();
+    let meta = std::fs::metadata(&path).unwrap();
+    assert!(meta.file_type().is_socket());
+    assert_eq!(meta.permissions().mode() & 0o777, 0o660);
+    drop(bound);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_is_an_error_that_names_the_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let attempt = |path: &Path| {
+        let config = ServerConfig { socket: path.to_owned(), mode: SocketMode::Server };
+        listen::Source::new(&config).map(|_| ()).unwrap_err()
+    };
+    let missing = directory.path().join("missing");
+    let error = attempt(&missing.join("s"));
+    assert!(matches!(&error, ServeError::Directory { path } if *path == missing));
+    assert!(error.to_string().contains(missing.to_str().unwrap()));
+
+    let file = directory.path().join("file");
+    File::create(&file).unwrap();
+    assert!(matches!(attempt(&file), ServeError::NotASocket { path } if path == file));
+
+    let used = directory.path().join("used");
+    let _listener = UnixListener::bind(&used).unwrap();
+    assert!(matches!(attempt(&used), ServeError::InUse { path } if path == used));
+}
