@@ -12,15 +12,19 @@
 //! `unsafe` is allowed in two modules only: [`ring`] (guest memory) and [`sys`] (system calls on guest memory
 //! and socket options that no crate wraps).
 
+pub mod config;
 pub mod counters;
+pub mod ctl;
 pub mod flow;
 pub mod frag;
 pub mod guest;
 pub mod icmp;
 pub mod net;
+pub mod pod;
 pub mod ring;
 pub mod sys;
 pub mod tcp;
 pub mod time;
+pub mod udp;
 pub mod vhost;
 pub mod wire;

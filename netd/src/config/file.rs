@@ -1,0 +1,240 @@
+//! The configuration file as it is written: every scalar is text until [`File::check`] judges it.
+//!
+//! What each field means, its unit and its default stand at the fields of [`super::Config`] and in
+//! `docs/netd-configuration.md`; the names are the same.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    /// The vhost-user socket.
+    pub vhost_user: VhostUser,
+    /// The control socket.
+    pub control: Control,
+    /// Metrics over HTTP.
+    pub metrics: Metrics,
+    /// Interface name.
+    pub interface: Option<String>,
+    /// `passthrough` or `masquerade`.
+    pub mode: Option<String>,
+    /// netd's Ethernet address.
+    pub mac: Option<String>,
+    /// Bytes.
+    pub mtu: Option<String>,
+    /// What the guest is told.
+    pub guest: Guest,
+    /// The way to the pod's loopback.
+    pub loopback: Loopback,
+    /// Addresses of masquerade mode.
+    pub masquerade: Masquerade,
+    /// Forwarded ports.
+    pub ports: Ports,
+    /// Bounds.
+    pub limits: Limits,
+    /// Times.
+    pub timeouts: Timeouts,
+    /// Log filter.
+    pub log: Option<String>,
+}
+
+/// Section `vhost_user`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VhostUser {
+    /// Path.
+    pub socket: Option<String>,
+    /// `server` or `client`.
+    pub mode: Option<String>,
+}
+
+/// Section `control`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Control {
+    /// Path.
+    pub socket: Option<String>,
+    /// `true` or `false`.
+    pub group: Option<String>,
+}
+
+/// Section `metrics`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Address and port.
+    pub listen: Option<String>,
+}
+
+/// Section `guest`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guest {
+    /// Ethernet address.
+    pub mac: Option<String>,
+    /// Host name.
+    pub hostname: Option<String>,
+    /// Fully qualified name.
+    pub fqdn: Option<String>,
+    /// Resolvers.
+    pub dns: Option<Words>,
+    /// Search domains.
+    pub search: Option<Words>,
+    /// Further DHCPv4 options.
+    pub dhcp_options: Vec<DhcpOption>,
+}
+
+/// An element of `guest.dhcp_options`: a code and one form of its value.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DhcpOption {
+    /// Option code.
+    pub code: Option<String>,
+    /// Value as text.
+    pub text: Option<String>,
+    /// Value as IPv4 addresses.
+    pub addresses: Option<Words>,
+    /// Value in hexadecimal.
+    pub hex: Option<String>,
+}
+
+/// Section `loopback`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Loopback {
+    /// IPv4 address.
+    pub ipv4: Option<String>,
+    /// IPv6 address.
+    pub ipv6: Option<String>,
+}
+
+/// Section `masquerade`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Masquerade {
+    /// The guest's address with its prefix length.
+    pub ipv4: Option<String>,
+    /// The gateway's address.
+    pub ipv4_gateway: Option<String>,
+    /// The guest's address with its prefix length.
+    pub ipv6: Option<String>,
+}
+
+/// Section `ports`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ports {
+    /// Port entries.
+    pub tcp: Option<Words>,
+    /// Port entries.
+    pub udp: Option<Words>,
+    /// Presets, ports and ranges.
+    pub reserved: Option<Words>,
+    /// Listeners.
+    pub all_ports_budget: Option<String>,
+}
+
+/// Section `limits`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Flows.
+    pub flows: Option<String>,
+    /// Flows a second.
+    pub new_flows_per_second: Option<String>,
+    /// Flows.
+    pub new_flows_burst: Option<String>,
+    /// Bytes.
+    pub fragment_bytes: Option<String>,
+    /// Datagrams.
+    pub fragment_datagrams: Option<String>,
+}
+
+/// Section `timeouts`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeouts {
+    /// Time.
+    pub udp_unreplied: Option<String>,
+    /// Time.
+    pub udp_replied: Option<String>,
+    /// Time.
+    pub echo: Option<String>,
+    /// Time.
+    pub tcp_handshake: Option<String>,
+    /// Time.
+    pub tcp_time_wait: Option<String>,
+    /// Time.
+    pub tcp_idle: Option<String>,
+}
+
+impl File {
+    /// Reads YAML.
+    ///
+    /// # Errors
+    ///
+    /// What is not YAML, an unknown field or a value of a wrong shape; with its place.
+    pub fn parse(text: &str) -> Result<File, serde_saphyr::Error> {
+        // An empty document is YAML's null, and a configuration in which everything has its default.
+        Ok(serde_saphyr::from_str::<Option<File>>(text)?.unwrap_or_default())
+    }
+}
+
+/// A list of words: a YAML sequence of scalars, or one scalar with commas as on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words(pub Vec<String>);
+
+impl Words {
+    /// The words of `text`, which commas separate; an empty text has none.
+    pub fn split(text: &str) -> Words {
+        Words(text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect())
+    }
+}
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WordsVisitor)
+    }
+}
+
+struct WordsVisitor;
+
+impl<'de> Visitor<'de> for WordsVisitor {
+    type Value = Words;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list, or one text with commas")
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Words, E> {
+        Ok(Words::split(v))
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Words, E> {
+        Ok(Words(vec![v.to_string()]))
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Words, E> {
+        Ok(Words(vec![v.to_string()]))
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Words, E> {
+        Ok(Words(vec![v.to_string()]))
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Words, E> {
+        Ok(Words(vec![v.to_string()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Words, A::Error> {
+        let mut words = Vec::new();
+        while let Some(word) = seq.next_element::<String>()? {
+            words.push(word);
+        }
+        Ok(Words(words))
+    }
+}

@@ -1,0 +1,358 @@
+//! Which ports of the pod lead to the guest: the grammar and what it expands to.
+//!
+//! ```text
+//! ports  = "none" | entry { "," entry }
+//! entry  = "all" | range [ ":" range ] | "~" range
+//! range  = port [ "-" port ]
+//! port   = 1 … 65535
+//! ```
+//!
+//! `8000-8009:9000-9009` leads the pod's port 8000 to the guest's 9000 and so on: both ranges have the same
+//! length. `~22` takes a port out again; a list of nothing but such entries starts from `all`. An explicit
+//! entry wins over `all`, and no two explicit entries may have a pod port in common.
+//!
+//! `all` means every port that is neither reserved nor ephemeral (a listener on an ephemeral port would now
+//! and then take the port of an outgoing connection), up to a budget: each listener costs about 5 KiB of
+//! kernel memory and a descriptor. Reserved ports belong to a service mesh's proxy in the same pod; they are
+//! never forwarded, not even by an explicit entry.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use super::value::{Problems, integer};
+use crate::ctl::{PortRule, Proto};
+
+/// Ports of Istio's proxy and its ambient redirection, TCP.
+const ISTIO_TCP: &[u16] = &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
+/// Istio's DNS capture, UDP.
+const ISTIO_UDP: &[u16] = &[15053];
+/// Ports of Linkerd's proxy: outbound, inbound, tap and admin, TCP.
+const LINKERD_TCP: &[u16] = &[4140, 4143, 4190, 4191];
+
+/// The default of [`Ports::all_ports_budget`]: about 100 MiB of kernel memory when it is used up.
+pub const DEFAULT_BUDGET: u32 = 24_576;
+
+/// A range of ports, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    /// The ports from `first` to `last`; none when there is no such range or it has port 0.
+    pub fn new(first: u16, last: u16) -> Option<PortRange> {
+        (1..=last).contains(&first).then_some(PortRange { first, last })
+    }
+
+    /// Whether `port` is in the range.
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
+    /// How many ports it has, less one.
+    fn span(self) -> u16 {
+        self.last - self.first
+    }
+
+    /// Its ports.
+    pub fn ports(self) -> impl Iterator<Item = u16> {
+        self.first..=self.last
+    }
+
+    fn one(port: u16) -> PortRange {
+        PortRange { first: port, last: port }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = EntryError;
+
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        let port = |t: &str| {
+            let n = integer(t.trim()).and_then(|n| u16::try_from(n).ok());
+            n.filter(|n| *n != 0).ok_or(EntryError::Port)
+        };
+        let (first, last) = match text.split_once('-') {
+            Some((first, last)) => (port(first)?, port(last)?),
+            None => (port(text)?, port(text)?),
+        };
+        PortRange::new(first, last).ok_or(EntryError::Backwards)
+    }
+}
+
+/// Why a port entry is refused, as the end of a sentence about what is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Not a port number.
+    #[error("ports from 1 to 65535 are, as in '80', '8000-8099', '2222:22' (pod:guest) or '~22'")]
+    Port,
+    /// A range from a higher to a lower port.
+    #[error("a range goes from the lower to the higher port")]
+    Backwards,
+    /// The pod's and the guest's range differ in length.
+    #[error("the ranges before and after ':' have the same number of ports")]
+    Lengths,
+}
+
+/// Ports of the pod and the ports of the guest that they lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortMap {
+    /// Ports of the pod.
+    pub pod: PortRange,
+    /// Ports of the guest, as many.
+    pub guest: PortRange,
+}
+
+impl PortMap {
+    /// The single rules for `proto`.
+    pub fn rules(self, proto: Proto) -> impl Iterator<Item = PortRule> {
+        self.pod.ports().zip(self.guest.ports()).map(move |(pod, guest)| PortRule { proto, pod, guest })
+    }
+}
+
+impl fmt::Display for PortMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pod == self.guest { self.pod.fmt(f) } else { write!(f, "{}:{}", self.pod, self.guest) }
+    }
+}
+
+impl FromStr for PortMap {
+    type Err = EntryError;
+
+    fn from_str(text: &str) -> Result<Self, EntryError> {
+        let (pod, guest) = match text.split_once(':') {
+            Some((pod, guest)) => (pod.parse::<PortRange>()?, guest.parse::<PortRange>()?),
+            None => (text.parse()?, text.parse()?),
+        };
+        if pod.span() == guest.span() { Ok(PortMap { pod, guest }) } else { Err(EntryError::Lengths) }
+    }
+}
+
+/// The forwarded ports of one protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Whether every port that nothing else speaks of leads to the same port of the guest.
+    pub all: bool,
+    /// Explicit entries; no two have a pod port in common.
+    pub maps: Vec<PortMap>,
+    /// Ports of the pod that are taken out.
+    pub except: Vec<PortRange>,
+}
+
+impl PortSpec {
+    /// Every port.
+    pub fn all() -> PortSpec {
+        PortSpec { all: true, ..PortSpec::default() }
+    }
+
+    /// Reads the entries of `field`, noting what is wrong with them.
+    pub fn read(words: &[String], field: &str, problems: &mut Problems) -> PortSpec {
+        let mut spec = PortSpec::default();
+        if words == ["none"] {
+            return spec;
+        }
+        for (i, word) in words.iter().enumerate() {
+            let at = || format!("{field}[{i}]");
+            let text = word.trim();
+            if text == "all" {
+                spec.all = true;
+            } else if text == "none" {
+                problems.wrong(at(), word, "'none' stands alone");
+            } else if let Some(range) = text.strip_prefix('~') {
+                match range.parse() {
+                    Ok(range) => spec.except.push(range),
+                    Err(e) => problems.wrong(at(), word, EntryError::to_string(&e)),
+                }
+            } else {
+                match text.parse::<PortMap>() {
+                    Ok(map) => match spec.maps.iter().find(|m| overlap(m.pod, map.pod)) {
+                        Some(other) => {
+                            problems.wrong(at(), word, format!("'{other}' has ports of the pod in common"));
+                        }
+                        None => spec.maps.push(map),
+                    },
+                    Err(e) => problems.wrong(at(), word, e.to_string()),
+                }
+            }
+        }
+        spec.all |= spec.maps.is_empty() && !spec.except.is_empty();
+        spec
+    }
+}
+
+fn overlap(a: PortRange, b: PortRange) -> bool {
+    a.first <= b.last && b.first <= a.last
+}
+
+/// Ports that are never forwarded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    tcp: Vec<PortRange>,
+    udp: Vec<PortRange>,
+}
+
+impl Reserved {
+    /// Every preset.
+    pub fn presets() -> Reserved {
+        let mut reserved = Reserved::default();
+        reserved.add_istio();
+        reserved.add_linkerd();
+        reserved
+    }
+
+    /// Reads presets, ports and ranges, noting what is wrong with them.
+    pub fn read(words: &[String], field: &str, problems: &mut Problems) -> Reserved {
+        let mut reserved = Reserved::default();
+        if words == ["none"] {
+            return reserved;
+        }
+        for (i, word) in words.iter().enumerate() {
+            match word.trim() {
+                "istio" => reserved.add_istio(),
+                "linkerd" => reserved.add_linkerd(),
+                text => match text.parse::<PortRange>() {
+                    Ok(range) => {
+                        reserved.tcp.push(range);
+                        reserved.udp.push(range);
+                    }
+                    Err(_) => problems.wrong(
+                        format!("{field}[{i}]"),
+                        word,
+                        "'istio', 'linkerd', a port or a range such as '9000-9010' is, or 'none' alone",
+                    ),
+                },
+            }
+        }
+        reserved
+    }
+
+    /// Adds one TCP port, e.g. one on which netd itself listens.
+    pub fn add_tcp(&mut self, port: u16) {
+        self.tcp.push(PortRange::one(port));
+    }
+
+    /// Whether the port is reserved.
+    pub fn contains(&self, proto: Proto, port: u16) -> bool {
+        let ranges = match proto {
+            Proto::Tcp => &self.tcp,
+            Proto::Udp => &self.udp,
+        };
+        ranges.iter().any(|r| r.contains(port))
+    }
+
+    fn add_istio(&mut self) {
+        self.tcp.extend(ISTIO_TCP.iter().copied().map(PortRange::one));
+        self.udp.extend(ISTIO_UDP.iter().copied().map(PortRange::one));
+    }
+
+    fn add_linkerd(&mut self) {
+        self.tcp.extend(LINKERD_TCP.iter().copied().map(PortRange::one));
+    }
+}
+
+/// Forwarded ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// TCP ports; default all.
+    pub tcp: PortSpec,
+    /// UDP ports; default all.
+    pub udp: PortSpec,
+    /// Ports that are never forwarded; default every preset.
+    pub reserved: Reserved,
+    /// How many listeners `all` may open, TCP and UDP together; default [`DEFAULT_BUDGET`].
+    pub all_ports_budget: u32,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Ports {
+            tcp: PortSpec::all(),
+            udp: PortSpec::all(),
+            reserved: Reserved::presets(),
+            all_ports_budget: DEFAULT_BUDGET,
+        }
+    }
+}
+
+/// What the ports of a configuration come to in one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expansion {
+    /// The rules: TCP before UDP, each by ascending port of the pod.
+    pub rules: Vec<PortRule>,
+    /// Explicit rules that were left out because their port is reserved.
+    pub reserved: Vec<PortRule>,
+    /// How many ports `all` leaves out because of the budget.
+    pub beyond_budget: u32,
+}
+
+/// Expands `ports` to single rules. `ephemeral` is the pod's range of ephemeral ports.
+///
+/// When both protocols say `all` they share the budget evenly, and what one does not need the other has; the
+/// lowest ports come first.
+pub fn expand(ports: &Ports, ephemeral: Option<PortRange>) -> Expansion {
+    let mut out = Expansion::default();
+    let tcp = explicit(&ports.tcp, Proto::Tcp, &ports.reserved, &mut out.reserved);
+    let udp = explicit(&ports.udp, Proto::Udp, &ports.reserved, &mut out.reserved);
+    let rest = |spec: &PortSpec, proto: Proto, taken: &BTreeMap<u16, u16>| -> Vec<u16> {
+        let free = |p: &u16| {
+            !ephemeral.is_some_and(|r| r.contains(*p))
+                && !taken.contains_key(p)
+                && !spec.maps.iter().any(|m| m.pod.contains(*p))
+                && !spec.except.iter().any(|r| r.contains(*p))
+                && !ports.reserved.contains(proto, *p)
+        };
+        if spec.all { (1..=u16::MAX).filter(free).collect() } else { Vec::new() }
+    };
+    let all_tcp = rest(&ports.tcp, Proto::Tcp, &tcp);
+    let all_udp = rest(&ports.udp, Proto::Udp, &udp);
+
+    let budget = usize::try_from(ports.all_ports_budget).unwrap_or(usize::MAX);
+    let take_tcp = all_tcp.len().min(budget - all_udp.len().min(budget / 2));
+    let take_udp = all_udp.len().min(budget - take_tcp);
+    let left = all_tcp.len() + all_udp.len() - take_tcp - take_udp;
+    out.beyond_budget = u32::try_from(left).unwrap_or(u32::MAX);
+
+    for (proto, mut map, all, take) in
+        [(Proto::Tcp, tcp, all_tcp, take_tcp), (Proto::Udp, udp, all_udp, take_udp)]
+    {
+        map.extend(all.into_iter().take(take).map(|p| (p, p)));
+        out.rules.extend(map.into_iter().map(|(pod, guest)| PortRule { proto, pod, guest }));
+    }
+    out
+}
+
+/// The explicit rules of `spec` by the pod's port, without the reserved ones, which go to `left_out`.
+fn explicit(
+    spec: &PortSpec,
+    proto: Proto,
+    reserved: &Reserved,
+    left_out: &mut Vec<PortRule>,
+) -> BTreeMap<u16, u16> {
+    let mut map = BTreeMap::new();
+    for rule in spec.maps.iter().flat_map(|m| m.rules(proto)) {
+        if spec.except.iter().any(|r| r.contains(rule.pod)) {
+            continue;
+        }
+        if reserved.contains(proto, rule.pod) {
+            left_out.push(rule);
+        } else {
+            map.insert(rule.pod, rule.guest);
+        }
+    }
+    map
+}
+
+#[cfg(test)]
+mod tests;

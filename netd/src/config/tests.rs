@@ -1,0 +1,232 @@
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser};
+
+use super::cli::Args;
+use super::file::File;
+use super::ports::{PortMap, PortSpec, Reserved};
+use super::*;
+
+const FULL: &str = r#"
+vhost_user: { socket: /run/netd/vm.sock, mode: client }
+control: { socket: /run/netd/control.sock, group: true }
+metrics: { listen: "[::]:9090" }
+interface: eth1
+mode: masquerade
+mac: 02:00:00:00:00:99
+mtu: 9000
+guest:
+  mac: 52:54:00:11:22:33
+  hostname: vm1
+  fqdn: vm1.example.org
+  dns: [10.96.0.10, "fd00:96::a"]
+  search: [default.svc.cluster.local]
+  dhcp_options:
+    - { code: 66, text: tftp.example.org }
+    - { code: 42, addresses: [192.0.2.1, 192.0.2.2] }
+    - { code: 224, hex: "01:ab" }
+loopback: { ipv4: 192.0.2.9, ipv6: "2001:db8::9" }
+masquerade: { ipv4: 172.20.0.9/16, ipv4_gateway: 172.20.0.1, ipv6: "fd20::9/64" }
+ports:
+  tcp: [80, 8000-8099, 2222:22, ~8050]
+  udp: none
+  reserved: [linkerd, 9000]
+  all_ports_budget: 100
+limits:
+  flows: 1000
+  new_flows_per_second: 10
+  new_flows_burst: 20
+  fragment_bytes: 1MiB
+  fragment_datagrams: 8
+timeouts:
+  udp_unreplied: 5s
+  udp_replied: 3m
+  echo: 10
+  tcp_handshake: 2500ms
+  tcp_time_wait: 30s
+  tcp_idle: 3h
+log: netd=debug,info
+"#;
+
+fn check(yaml: &str) -> Result<Config, Problems> {
+    File::parse(yaml).unwrap().check()
+}
+
+#[test]
+fn every_field_reaches_the_configuration() {
+    let c = check(FULL).unwrap();
+    assert_eq!(c.vhost_user, VhostUser { socket: "/run/netd/vm.sock".into(), mode: SocketRole::Client });
+    assert_eq!(c.control, Some(ControlSocket { path: "/run/netd/control.sock".into(), group: true }));
+    assert_eq!(c.metrics_listen, Some("[::]:9090".parse().unwrap()));
+    assert_eq!((c.interface.as_deref(), c.mode, c.mtu), (Some("eth1"), Mode::Masquerade, Some(9000)));
+    assert_eq!(c.mac.unwrap().to_string(), "02:00:00:00:00:99");
+    assert_eq!(c.guest.mac.unwrap().to_string(), "52:54:00:11:22:33");
+    assert_eq!(c.guest.dns.unwrap().len(), 2);
+    assert_eq!(c.guest.search.unwrap(), ["default.svc.cluster.local"]);
+    let options: Vec<(u8, &[u8])> =
+        c.guest.dhcp_options.iter().map(|o| (o.code, o.value.as_slice())).collect();
+    assert_eq!(
+        options,
+        [(66, b"tftp.example.org".as_slice()), (42, &[192, 0, 2, 1, 192, 0, 2, 2]), (224, &[0x01, 0xab]),]
+    );
+    assert_eq!(c.loopback.v4.unwrap().to_string(), "192.0.2.9");
+    assert_eq!(c.loopback.v6.unwrap().to_string(), "2001:db8::9");
+    let m = c.masquerade;
+    assert_eq!((m.guest_v4.to_string().as_str(), m.prefix_v4), ("172.20.0.9", 16));
+    assert_eq!((m.gateway_v4.to_string().as_str(), m.prefix_v6), ("172.20.0.1", 64));
+    let maps: Vec<String> = c.ports.tcp.maps.iter().map(PortMap::to_string).collect();
+    assert_eq!(maps, ["80", "8000-8099", "2222:22"]);
+    assert_eq!(
+        (c.ports.tcp.except.len(), c.ports.udp, c.ports.all_ports_budget),
+        (1, PortSpec::default(), 100)
+    );
+    assert_eq!((c.limits.flows, c.limits.fragment_bytes), (1000, 1 << 20));
+    assert_eq!((c.limits.new_flows_per_second, c.limits.new_flows_burst), (10, 20));
+    assert_eq!(c.limits.fragment_datagrams, 8);
+    let t = c.timeouts;
+    assert_eq!((t.udp_unreplied, t.udp_replied), (Duration::from_secs(5), Duration::from_secs(180)));
+    assert_eq!((t.echo, t.tcp_handshake), (Duration::from_secs(10), Duration::from_millis(2500)));
+    assert_eq!((t.tcp_time_wait, t.tcp_idle), (Duration::from_secs(30), Duration::from_secs(10800)));
+    assert_eq!(c.log, "netd=debug,info");
+}
+
+#[test]
+fn only_the_socket_is_needed() {
+    let c = check("vhost_user: { socket: /run/vm.sock }").unwrap();
+    assert_eq!(c.mode, Mode::Passthrough);
+    assert_eq!((c.limits, c.timeouts, c.masquerade), Default::default());
+    assert_eq!((c.ports.tcp, c.ports.udp), (PortSpec::all(), PortSpec::all()));
+    assert_eq!(c.ports.reserved, Reserved::presets());
+    assert_eq!(c.loopback, Loopback::default());
+    let missing = check("").unwrap_err();
+    assert_eq!(missing.0.len(), 1);
+    assert_eq!((missing.0[0].field.as_str(), &missing.0[0].value), ("vhost_user.socket", &None));
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_field_value_and_what_is_allowed() {
+    let wrong = check(
+        r#"
+vhost_user: { mode: both }
+control: { group: maybe }
+metrics: { listen: ":9090" }
+mode: bridge
+mac: ff:ff:ff:ff:ff:ff
+mtu: 67
+guest:
+  mac: 1
+  hostname: "a b"
+  dns: [127.0.0.1, x]
+  search: ["."]
+  dhcp_options: [{ code: 3, hex: "0" }, { text: a, hex: "00" }]
+loopback: { ipv4: 127.0.0.1, ipv6: "fe80::1" }
+masquerade: { ipv4: 10.0.2.0/24, ipv4_gateway: 10.0.3.1, ipv6: "fe80::1/64" }
+ports: { tcp: "80,x", all_ports_budget: -1 }
+limits: { flows: 0, fragment_bytes: 1 }
+timeouts: { echo: 0 }
+log: "netd=loud"
+"#,
+    )
+    .unwrap_err();
+    let fields: Vec<&str> = wrong.0.iter().map(|p| p.field.as_str()).collect();
+    for expected in [
+        "vhost_user.socket",
+        "vhost_user.mode",
+        "control.group",
+        "metrics.listen",
+        "mode",
+        "mac",
+        "mtu",
+        "guest.mac",
+        "guest.hostname",
+        "guest.dns[0]",
+        "guest.dns[1]",
+        "guest.search[0]",
+        "guest.dhcp_options[0].code",
+        "guest.dhcp_options[0].hex",
+        "guest.dhcp_options[1].code",
+        "guest.dhcp_options[1].text",
+        "loopback.ipv4",
+        "loopback.ipv6",
+        "masquerade.ipv4",
+        "masquerade.ipv4_gateway",
+        "masquerade.ipv6",
+        "ports.tcp[1]",
+        "ports.all_ports_budget",
+        "limits.flows",
+        "limits.fragment_bytes",
+        "timeouts.echo",
+        "log",
+    ] {
+        assert!(fields.contains(&expected), "{expected} is not among {fields:?}");
+    }
+    let text = wrong.to_string();
+    assert!(text.contains("mtu: '67' is not allowed; an integer from 68 to 65535 is"), "{text}");
+    assert!(text.contains("vhost_user.socket: missing; "), "{text}");
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_its_place() {
+    let error = File::parse("limits:\n  flow: 3\n").unwrap_err().to_string();
+    assert!(error.contains("flow") && error.contains("new_flows_burst") && error.contains('2'), "{error}");
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let mac = "52:54:00:00:00:01";
+    let same = format!(
+        "mac: {mac}\nguest: {{ mac: {mac} }}\nvhost_user: {{ socket: /a }}\ncontrol: {{ socket: /a }}"
+    );
+    let fields: Vec<String> = check(&same).unwrap_err().0.into_iter().map(|p| p.field).collect();
+    assert_eq!(fields, ["mac", "control.socket"]);
+}
+
+#[test]
+fn the_masquerade_gateway_is_the_first_address_that_is_free() {
+    let base = "vhost_user: { socket: /a }\nmasquerade: { ipv4: ";
+    let gateway = |net: &str| check(&format!("{base}{net} }}")).unwrap().masquerade.gateway_v4.to_string();
+    assert_eq!(gateway("10.1.0.5/24"), "10.1.0.1");
+    assert_eq!(gateway("10.1.0.1/30"), "10.1.0.2");
+}
+
+#[test]
+fn the_command_line_overrides_the_file() {
+    Args::command().debug_assert();
+    let mut file = File::parse(FULL).unwrap();
+    let args = Args::parse_from(
+        "netd --socket /x --mode passthrough -t all,~22 -u 53 --mtu 1400 --dns 192.0.2.3 --log debug"
+            .split(' '),
+    );
+    args.apply(&mut file);
+    let c = file.check().unwrap();
+    assert_eq!((c.vhost_user.socket.to_str(), c.vhost_user.mode), (Some("/x"), SocketRole::Client));
+    assert_eq!((c.mode, c.mtu, c.log.as_str()), (Mode::Passthrough, Some(1400), "debug"));
+    assert!(c.ports.tcp.all && c.ports.tcp.maps.is_empty());
+    assert_eq!(c.ports.udp.maps.len(), 1);
+    assert_eq!(c.guest.dns.unwrap().len(), 1);
+    assert_eq!(c.guest.hostname.as_deref(), Some("vm1"));
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("netd.yaml");
+    let args = Args { config: Some(path.clone()), ..Args::default() };
+    assert!(matches!(Config::load(&args), Err(ConfigError::Read { .. })));
+    std::fs::write(&path, "vhost_user: [").unwrap();
+    let error = Config::load(&args).unwrap_err();
+    assert!(error.to_string().contains("netd.yaml"), "{error}");
+    std::fs::write(&path, "vhost_user: { socket: /run/vm.sock }").unwrap();
+    assert!(Config::load(&args).is_ok());
+}
+
+#[test]
+fn the_documented_file_is_right_and_shows_the_defaults() {
+    let page = include_str!("../../../docs/netd-configuration.md");
+    let (_, from) = page.split_once("```yaml\n").unwrap();
+    let c = check(from.split_once("```").unwrap().0).unwrap();
+    assert_eq!((c.limits, c.timeouts, c.masquerade), Default::default());
+    assert_eq!(c.ports, Ports::default());
+    assert_eq!((c.mode, c.vhost_user.mode, c.log.as_str()), (Mode::Passthrough, SocketRole::Server, "info"));
+    assert_eq!(c.guest.dhcp_options.len(), 3);
+}

@@ -1,0 +1,131 @@
+//! The client's end of the control interface.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use podvirt_proto::netd::v1 as proto;
+use podvirt_proto::netd::v1::netd_client::NetdClient;
+use tokio::net::UnixStream;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::{PortRule, convert};
+
+/// The answer of netd takes a turn of its worker's loop; one that takes so long does not come.
+const CALL_TIME: Duration = Duration::from_secs(30);
+/// A list of all ports of both protocols has about 6 MiB.
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach netd at {path}")]
+pub struct ConnectError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+/// A connection to the control socket of one netd.
+#[derive(Clone, Debug)]
+pub struct Client(NetdClient<Channel>);
+
+impl Client {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there or it is not permitted.
+    pub async fn connect(path: &Path) -> Result<Client, ConnectError> {
+        let failed = |source| ConnectError { path: path.to_owned(), source };
+        // The first connection is made here, for its error: the transport's own has lost the system's words.
+        let mut first = Some(UnixStream::connect(path).await.map_err(failed)?);
+        let socket = path.to_owned();
+        let connector = tower::service_fn(move |_: Uri| {
+            let (first, socket) = (first.take(), socket.clone());
+            async move {
+                let stream = match first {
+                    Some(stream) => stream,
+                    None => UnixStream::connect(socket).await?,
+                };
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
+        });
+        // The address is not used, but HTTP/2 wants an authority.
+        let channel = Endpoint::from_static("http://netd.invalid")
+            .timeout(CALL_TIME)
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| failed(std::io::Error::other(error)))?;
+        Ok(Client(NetdClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)))
+    }
+
+    /// What netd is doing.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call, as for every call here.
+    pub async fn status(&mut self) -> Result<proto::StatusResponse, Status> {
+        Ok(self.0.status(proto::StatusRequest {}).await?.into_inner())
+    }
+
+    /// The flow table, at most `limit` rows; 0: all.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn flows(&mut self, limit: u32) -> Result<Vec<proto::Flow>, Status> {
+        let mut parts = self.0.list_flows(proto::ListFlowsRequest { limit }).await?.into_inner();
+        let mut flows = Vec::new();
+        while let Some(part) = parts.message().await? {
+            flows.extend(part.flows);
+        }
+        Ok(flows)
+    }
+
+    /// Every forwarded port.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn ports(&mut self) -> Result<Vec<proto::Port>, Status> {
+        Ok(self.0.list_ports(proto::ListPortsRequest {}).await?.into_inner().ports)
+    }
+
+    /// Opens ports and tells for each what became of it.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn add_ports(&mut self, rules: &[PortRule]) -> Result<Vec<proto::Port>, Status> {
+        let rules = rules.iter().copied().map(convert::rule_to_proto).collect();
+        Ok(self.0.add_ports(proto::AddPortsRequest { rules }).await?.into_inner().ports)
+    }
+
+    /// Closes ports and answers those that were open.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn remove_ports(&mut self, rules: &[PortRule]) -> Result<Vec<proto::Port>, Status> {
+        let rules = rules.iter().copied().map(convert::rule_to_proto).collect();
+        Ok(self.0.remove_ports(proto::RemovePortsRequest { rules }).await?.into_inner().ports)
+    }
+
+    /// Every counter.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn counters(&mut self) -> Result<proto::CountersResponse, Status> {
+        Ok(self.0.counters(proto::CountersRequest {}).await?.into_inner())
+    }
+
+    /// The metrics in the OpenMetrics text format.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn metrics(&mut self) -> Result<String, Status> {
+        Ok(self.0.metrics(proto::MetricsRequest {}).await?.into_inner().text)
+    }
+}

@@ -1,0 +1,140 @@
+//! Between the types of [`super::Control`] and those of the gRPC contract.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use podvirt_proto::netd::v1 as proto;
+
+use super::{FlowInfo, FlowKind, PortInfo, PortRule, Proto, Status};
+use crate::counters::{Counters, Reason};
+use crate::net::{Link, Mode, Route};
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn texts<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(T::to_string).collect()
+}
+
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+pub(super) fn status(s: &Status) -> proto::StatusResponse {
+    let [tcp_flows, udp_flows, echo_flows] = s.flows;
+    proto::StatusResponse {
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_ms: millis(s.uptime),
+        frontend_connected: s.frontend_connected,
+        features: s.features,
+        running_rings: s.running_rings.clone(),
+        link: Some(link(&s.link)),
+        guest_mac: text(s.guest_mac),
+        guest_seen: texts::<IpAddr>(&s.guest_seen),
+        tcp_flows,
+        udp_flows,
+        echo_flows,
+        listeners: s.listeners,
+    }
+}
+
+fn link(l: &Link) -> proto::Link {
+    let mode = match l.mode {
+        Mode::Passthrough => proto::link::Mode::Passthrough,
+        Mode::Masquerade => proto::link::Mode::Masquerade,
+    };
+    proto::Link {
+        mode: mode.into(),
+        mac: l.mac.to_string(),
+        mtu: l.mtu.into(),
+        v4: l.v4.as_ref().map(|f| proto::Family {
+            guest: f.guest.to_string(),
+            prefix_len: f.prefix_len.into(),
+            gateway: f.gateway.to_string(),
+            pod: f.pod.to_string(),
+            loopback: text(f.loopback),
+            routes: routes(&f.routes),
+        }),
+        v6: l.v6.as_ref().map(|f| proto::Family {
+            guest: f.guest.to_string(),
+            prefix_len: f.prefix_len.into(),
+            gateway: f.gateway.to_string(),
+            pod: f.pod.to_string(),
+            loopback: text(f.loopback),
+            routes: routes(&f.routes),
+        }),
+        dns: texts(&l.dns),
+        search: l.search.clone(),
+        hostname: text(l.hostname.as_ref()),
+        fqdn: text(l.fqdn.as_ref()),
+    }
+}
+
+fn routes<N: ToString, A: ToString>(routes: &[Route<N, A>]) -> Vec<String> {
+    let one = |r: &Route<N, A>| match &r.via {
+        Some(via) => format!("{} via {}", r.to.to_string(), via.to_string()),
+        None => r.to.to_string(),
+    };
+    routes.iter().map(one).collect()
+}
+
+pub(super) fn flow(f: &FlowInfo) -> proto::Flow {
+    let kind = match f.kind {
+        FlowKind::Tcp => proto::FlowKind::Tcp,
+        FlowKind::Udp => proto::FlowKind::Udp,
+        FlowKind::Echo => proto::FlowKind::Echo,
+    };
+    proto::Flow {
+        kind: kind.into(),
+        state: f.state.into(),
+        from_guest: f.from_guest,
+        guest: f.guest.to_string(),
+        guest_peer: f.guest_peer.to_string(),
+        pod_peer: f.pod_peer.to_string(),
+        bytes_to_pod: f.bytes_to_pod,
+        bytes_to_guest: f.bytes_to_guest,
+        retransmits: f.retransmits,
+        idle_ms: millis(f.idle),
+    }
+}
+
+pub(super) fn port(p: &PortInfo) -> proto::Port {
+    proto::Port { rule: Some(rule_to_proto(p.rule)), error: text(p.error.as_ref()) }
+}
+
+/// The rule as the contract has it.
+pub(super) fn rule_to_proto(r: PortRule) -> proto::PortRule {
+    let transport = match r.proto {
+        Proto::Tcp => proto::Transport::Tcp,
+        Proto::Udp => proto::Transport::Udp,
+    };
+    proto::PortRule { transport: transport.into(), pod: r.pod.into(), guest: r.guest.into() }
+}
+
+/// A rule that somebody sent, or what is wrong with it.
+pub(super) fn rule(r: &proto::PortRule) -> Result<PortRule, String> {
+    let proto = match r.transport() {
+        proto::Transport::Tcp => Proto::Tcp,
+        proto::Transport::Udp => Proto::Udp,
+        proto::Transport::Unspecified => return Err("transport: TCP or UDP is needed".into()),
+    };
+    let port = |field: &str, n: u32| match u16::try_from(n) {
+        Ok(n) if n != 0 => Ok(n),
+        _ => Err(format!("{field}: {n} is not allowed; a port from 1 to 65535 is")),
+    };
+    Ok(PortRule { proto, pod: port("pod", r.pod)?, guest: port("guest", r.guest)? })
+}
+
+pub(super) fn counters(c: &Counters) -> proto::CountersResponse {
+    let counter = |(name, help, value): (&str, &str, u64)| proto::Counter {
+        name: name.into(),
+        help: help.into(),
+        value,
+    };
+    let reason = |r: &Reason| counter((r.label(), "", c.dropped(*r)));
+    proto::CountersResponse {
+        counters: c.totals().into_iter().map(counter).collect(),
+        dropped: Reason::ALL.iter().map(reason).collect(),
+    }
+}

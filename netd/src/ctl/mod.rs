@@ -1,0 +1,132 @@
+//! The control plane: what one netd tells of itself and which changes it takes while it runs.
+//!
+//! [`Control`] is the contract between the datapath and everything that shows or steers it (the gRPC server,
+//! Prometheus, the command line). The worker implements it by its mailbox; calls may block for one turn of
+//! the worker's loop and must not be made from the worker's thread.
+//!
+//! [`server`] serves it as gRPC on a UNIX socket, [`metrics`] as Prometheus metrics, [`http`] serves these over
+//! TCP where that is configured. [`client`] and [`show`] are the other end, the command `netctl`.
+
+pub mod client;
+pub mod http;
+pub mod metrics;
+pub mod server;
+pub mod show;
+pub mod socket;
+
+mod convert;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::counters::Counters;
+use crate::net::{Link, MacAddr};
+
+/// A transport protocol with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Proto {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// One forwarded port: what reaches `pod` goes to `guest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortRule {
+    /// Protocol.
+    pub proto: Proto,
+    /// Port of the pod.
+    pub pod: u16,
+    /// Port of the guest.
+    pub guest: u16,
+}
+
+/// A forwarded port and whether its listener could be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// The rule.
+    pub rule: PortRule,
+    /// None: it listens. Otherwise why it does not, e.g. `address already in use`.
+    pub error: Option<String>,
+}
+
+/// What carries a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKind {
+    /// A TCP connection.
+    Tcp,
+    /// A UDP flow.
+    Udp,
+    /// An ICMP or ICMPv6 echo flow.
+    Echo,
+}
+
+/// One row of the flow table, like a line of `ss`.
+#[derive(Clone, Debug)]
+pub struct FlowInfo {
+    /// Kind.
+    pub kind: FlowKind,
+    /// State name; for TCP the RFC 9293 name of the guest-facing side.
+    pub state: &'static str,
+    /// Whether the guest opened it.
+    pub from_guest: bool,
+    /// The guest's end.
+    pub guest: SocketAddr,
+    /// The peer as the guest sees it.
+    pub guest_peer: SocketAddr,
+    /// The peer as the pod's socket has it.
+    pub pod_peer: SocketAddr,
+    /// Payload bytes carried from the guest.
+    pub bytes_to_pod: u64,
+    /// Payload bytes carried to the guest.
+    pub bytes_to_guest: u64,
+    /// Segments sent to the guest again.
+    pub retransmits: u32,
+    /// Time since anything was carried.
+    pub idle: Duration,
+}
+
+/// What one netd is doing.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Time since start.
+    pub uptime: Duration,
+    /// Whether a vhost-user frontend is connected.
+    pub frontend_connected: bool,
+    /// Virtio features that the driver acknowledged, as the bit mask of the virtio specification.
+    pub features: u64,
+    /// Rings that run, by their index.
+    pub running_rings: Vec<u32>,
+    /// The link's present snapshot.
+    pub link: Arc<Link>,
+    /// The guest's Ethernet address, configured or learned.
+    pub guest_mac: Option<MacAddr>,
+    /// Addresses that the guest was seen to use.
+    pub guest_seen: Vec<IpAddr>,
+    /// Flows now in the table: TCP, UDP, echo.
+    pub flows: [u32; 3],
+    /// Open listeners.
+    pub listeners: u32,
+}
+
+/// The calls that the datapath answers.
+pub trait Control: Send + Sync + 'static {
+    /// The present status; None when the worker has ended.
+    fn status(&self) -> Option<Status>;
+    /// Every flow.
+    fn flows(&self) -> Vec<FlowInfo>;
+    /// Every forwarded port, taken ones included.
+    fn ports(&self) -> Vec<PortInfo>;
+    /// Opens further ports and tells for each what became of it.
+    fn add_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo>;
+    /// Closes listeners; flows that they accepted go on. Answers those that were open.
+    fn remove_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo>;
+    /// Replaces the link's snapshot.
+    fn set_link(&self, link: Arc<Link>);
+    /// The counters.
+    fn counters(&self) -> Arc<Counters>;
+}

@@ -1,0 +1,157 @@
+//! The gRPC server of the control interface.
+//!
+//! [`Control`]'s calls block for a turn of the worker's loop, so each runs on the runtime's blocking threads.
+
+use std::future::Future;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+use podvirt_proto::netd::v1 as proto;
+use podvirt_proto::netd::v1::netd_server::{Netd, NetdServer};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+use super::metrics::Metrics;
+use super::{Control, PortInfo, PortRule, convert};
+use crate::config::ports::Reserved;
+
+/// Rows in one message of the flow table.
+const FLOWS_PER_MESSAGE: usize = 256;
+/// Calls at once on one connection.
+const CALLS: usize = 8;
+/// Every port of both protocols: more rules in one request are a mistake.
+const MAX_RULES: usize = 2 * 65_535;
+
+/// The control interface over one [`Control`].
+pub struct ControlServer {
+    control: Arc<dyn Control>,
+    metrics: Arc<Metrics>,
+    reserved: Reserved,
+}
+
+impl ControlServer {
+    /// Serves `control` and `metrics`; ports of `reserved` cannot be added.
+    pub fn new(control: Arc<dyn Control>, metrics: Arc<Metrics>, reserved: Reserved) -> ControlServer {
+        ControlServer { control, metrics, reserved }
+    }
+
+    /// Serves on `listener`, which does not block, until `stop` is ready and the calls of that moment are answered.
+    ///
+    /// # Errors
+    ///
+    /// When the listener cannot be used at all; what goes wrong with one connection ends that connection.
+    pub async fn serve(self, listener: UnixListener, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+        tonic::transport::Server::builder()
+            .concurrency_limit_per_connection(CALLS)
+            .add_service(NetdServer::new(self))
+            .serve_with_incoming_shutdown(incoming, stop)
+            .await
+            .map_err(io::Error::other)
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&dyn Control) -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        let control = self.control.clone();
+        let task = tokio::task::spawn_blocking(move || f(control.as_ref()));
+        task.await.map_err(|_| Status::internal("the call did not end as it should"))
+    }
+}
+
+/// The rules of a request.
+fn rules(rules: &[proto::PortRule]) -> Result<Vec<PortRule>, Status> {
+    if rules.len() > MAX_RULES {
+        return Err(Status::invalid_argument(format!("at most {MAX_RULES} rules are allowed")));
+    }
+    let read = |(i, r)| convert::rule(r).map_err(|e| Status::invalid_argument(format!("rules[{i}].{e}")));
+    rules.iter().enumerate().map(read).collect()
+}
+
+fn ports(ports: &[PortInfo]) -> Vec<proto::Port> {
+    ports.iter().map(convert::port).collect()
+}
+
+#[tonic::async_trait]
+impl Netd for ControlServer {
+    type ListFlowsStream = tokio_stream::Iter<std::vec::IntoIter<Result<proto::ListFlowsResponse, Status>>>;
+
+    async fn status(
+        &self,
+        _: Request<proto::StatusRequest>,
+    ) -> Result<Response<proto::StatusResponse>, Status> {
+        let status = self.call(Control::status).await?;
+        let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
+        Ok(Response::new(convert::status(&status)))
+    }
+
+    async fn list_flows(
+        &self,
+        request: Request<proto::ListFlowsRequest>,
+    ) -> Result<Response<Self::ListFlowsStream>, Status> {
+        let limit = match request.into_inner().limit {
+            0 => usize::MAX,
+            n => usize::try_from(n).unwrap_or(usize::MAX),
+        };
+        let mut flows = self.call(Control::flows).await?;
+        flows.truncate(limit);
+        let message = |part: &[super::FlowInfo]| {
+            Ok(proto::ListFlowsResponse { flows: part.iter().map(convert::flow).collect() })
+        };
+        let messages: Vec<_> = flows.chunks(FLOWS_PER_MESSAGE).map(message).collect();
+        Ok(Response::new(tokio_stream::iter(messages)))
+    }
+
+    async fn list_ports(
+        &self,
+        _: Request<proto::ListPortsRequest>,
+    ) -> Result<Response<proto::ListPortsResponse>, Status> {
+        let list = self.call(Control::ports).await?;
+        Ok(Response::new(proto::ListPortsResponse { ports: ports(&list) }))
+    }
+
+    async fn add_ports(
+        &self,
+        request: Request<proto::AddPortsRequest>,
+    ) -> Result<Response<proto::AddPortsResponse>, Status> {
+        let rules = rules(&request.into_inner().rules)?;
+        tracing::info!(rules = rules.len(), "asked to open ports");
+        let (reserved, free): (Vec<PortRule>, Vec<PortRule>) =
+            rules.into_iter().partition(|r| self.reserved.contains(r.proto, r.pod));
+        let mut list = self.call(|c| c.add_ports(free)).await?;
+        list.extend(reserved.into_iter().map(|rule| PortInfo {
+            rule,
+            error: Some("the port is reserved by the configuration (ports.reserved)".into()),
+        }));
+        Ok(Response::new(proto::AddPortsResponse { ports: ports(&list) }))
+    }
+
+    async fn remove_ports(
+        &self,
+        request: Request<proto::RemovePortsRequest>,
+    ) -> Result<Response<proto::RemovePortsResponse>, Status> {
+        let rules = rules(&request.into_inner().rules)?;
+        tracing::info!(rules = rules.len(), "asked to close ports");
+        let list = self.call(|c| c.remove_ports(rules)).await?;
+        Ok(Response::new(proto::RemovePortsResponse { ports: ports(&list) }))
+    }
+
+    async fn counters(
+        &self,
+        _: Request<proto::CountersRequest>,
+    ) -> Result<Response<proto::CountersResponse>, Status> {
+        let counters = self.call(Control::counters).await?;
+        Ok(Response::new(convert::counters(&counters)))
+    }
+
+    async fn metrics(
+        &self,
+        _: Request<proto::MetricsRequest>,
+    ) -> Result<Response<proto::MetricsResponse>, Status> {
+        let metrics = self.metrics.clone();
+        let text = self.call(move |_| metrics.text()).await?;
+        Ok(Response::new(proto::MetricsResponse { text }))
+    }
+}

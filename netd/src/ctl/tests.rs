@@ -1,0 +1,276 @@
+//! The control interface end to end: client, socket and server around a datapath that is a plain list.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::client::Client;
+use super::metrics::Metrics;
+use super::server::ControlServer;
+use super::*;
+use crate::config::ports::Reserved;
+use crate::counters::{Counters, Reason};
+use crate::net::{Link, test_link};
+
+/// A datapath of nothing but state; TCP port 81 of the pod is taken by somebody.
+struct Fake {
+    running: bool,
+    ports: Mutex<Vec<PortRule>>,
+    link: Mutex<Arc<Link>>,
+    counters: Arc<Counters>,
+    flows: usize,
+}
+
+impl Fake {
+    fn new() -> Fake {
+        Fake {
+            running: true,
+            ports: Mutex::default(),
+            link: Mutex::new(Arc::new(test_link())),
+            counters: Arc::default(),
+            flows: 600,
+        }
+    }
+}
+
+impl Control for Fake {
+    fn status(&self) -> Option<Status> {
+        self.running.then(|| Status {
+            uptime: Duration::from_millis(61_500),
+            frontend_connected: true,
+            features: 1 << 32 | 1,
+            running_rings: vec![0, 1],
+            link: self.link.lock().unwrap().clone(),
+            guest_mac: Some("52:54:00:11:22:33".parse().unwrap()),
+            guest_seen: vec![IpAddr::from([10, 9, 0, 2])],
+            flows: [3, 2, 1],
+            listeners: 7,
+        })
+    }
+
+    fn flows(&self) -> Vec<FlowInfo> {
+        let flow = |i: usize| FlowInfo {
+            kind: FlowKind::Tcp,
+            state: "ESTABLISHED",
+            from_guest: true,
+            guest: SocketAddr::new(IpAddr::from([10, 9, 0, 2]), u16::try_from(1000 + i).unwrap()),
+            guest_peer: "192.0.2.1:80".parse().unwrap(),
+            pod_peer: "[2001:db8::1]:80".parse().unwrap(),
+            bytes_to_pod: 1,
+            bytes_to_guest: 2,
+            retransmits: 3,
+            idle: Duration::from_millis(4),
+        };
+        (0..self.flows).map(flow).collect()
+    }
+
+    fn ports(&self) -> Vec<PortInfo> {
+        self.ports.lock().unwrap().iter().map(|rule| PortInfo { rule: *rule, error: None }).collect()
+    }
+
+    fn add_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
+        let mut ports = self.ports.lock().unwrap();
+        let mut add = |rule: PortRule| {
+            let error = (rule.pod == 81).then(|| "address already in use".to_owned());
+            if error.is_none() {
+                ports.push(rule);
+            }
+            PortInfo { rule, error }
+        };
+        rules.into_iter().map(&mut add).collect()
+    }
+
+    fn remove_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
+        let mut ports = self.ports.lock().unwrap();
+        let removed = rules.into_iter().filter(|r| ports.contains(r)).collect::<Vec<_>>();
+        ports.retain(|p| !removed.contains(p));
+        removed.into_iter().map(|rule| PortInfo { rule, error: None }).collect()
+    }
+
+    fn set_link(&self, link: Arc<Link>) {
+        *self.link.lock().unwrap() = link;
+    }
+
+    fn counters(&self) -> Arc<Counters> {
+        self.counters.clone()
+    }
+}
+
+/// Runs `test` with a client that is connected to a server around `fake`.
+fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let (listener, _file) = socket::listen(&path, false).unwrap();
+        let control: Arc<dyn Control> = Arc::new(fake);
+        let metrics = Arc::new(Metrics::new(control.clone()));
+        let server = ControlServer::new(control, metrics, Reserved::presets());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let served = tokio::spawn(server.serve(listener, async {
+            let _ = stopped.await;
+        }));
+        test(Client::connect(&path).await.unwrap()).await;
+        stop.send(()).unwrap();
+        served.await.unwrap().unwrap();
+    });
+}
+
+fn tcp(pod: u16, guest: u16) -> PortRule {
+    PortRule { proto: Proto::Tcp, pod, guest }
+}
+
+#[test]
+fn the_status_is_told() {
+    with_client(Fake::new(), async |mut client| {
+        let view = show::StatusView::from(client.status().await.unwrap());
+        let text = show::status(&view);
+        for part in [
+            "up 1m01s",
+            "Frontend     connected",
+            "Rings        0 1",
+            "CSUM VERSION_1",
+            "Mode         passthrough",
+            "Guest MAC    52:54:00:11:22:33",
+            "guest 10.9.0.2/24 gateway 10.9.0.1 pod 10.9.0.2",
+            "DNS          10.96.0.10 fd00:96::a",
+            "Flows        3 TCP, 2 UDP, 1 echo",
+            "Listeners    7",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+    });
+}
+
+#[test]
+fn a_worker_that_has_ended_is_told() {
+    with_client(Fake { running: false, ..Fake::new() }, async |mut client| {
+        assert_eq!(client.status().await.unwrap_err().code(), tonic::Code::Unavailable);
+        assert!(client.metrics().await.unwrap().contains("netd_worker_running 0\n"));
+    });
+}
+
+#[test]
+fn every_flow_is_listed_in_order() {
+    with_client(Fake::new(), async |mut client| {
+        let flows = client.flows(0).await.unwrap();
+        assert_eq!(flows.len(), 600);
+        assert_eq!((flows[0].guest.as_str(), flows[599].guest.as_str()), ("10.9.0.2:1000", "10.9.0.2:1599"));
+        assert_eq!((flows[0].pod_peer.as_str(), flows[0].idle_ms), ("[2001:db8::1]:80", 4));
+        assert_eq!(client.flows(10).await.unwrap().len(), 10);
+    });
+    with_client(Fake { flows: 0, ..Fake::new() }, async |mut client| {
+        assert_eq!(client.flows(0).await.unwrap(), []);
+    });
+}
+
+#[test]
+fn ports_come_and_go() {
+    with_client(Fake::new(), async |mut client| {
+        let rules = [tcp(80, 8080), tcp(81, 81), tcp(15001, 15001)];
+        let added = client.add_ports(&rules).await.unwrap();
+        let errors: Vec<(u32, &str)> =
+            added.iter().map(|p| (p.rule.unwrap().pod, p.error.as_str())).collect();
+        assert_eq!(errors[..2], [(80, ""), (81, "address already in use")]);
+        assert_eq!(errors[2].0, 15001);
+        assert!(errors[2].1.contains("reserved"), "{errors:?}");
+
+        let ports = client.ports().await.unwrap();
+        assert_eq!(ports.len(), 1);
+        assert_eq!(ports[0].rule, Some(convert::rule_to_proto(tcp(80, 8080))));
+        let removed = client.remove_ports(&[tcp(80, 8080), tcp(9, 9)]).await.unwrap();
+        assert_eq!(removed.len(), 1);
+        assert_eq!(client.ports().await.unwrap(), []);
+    });
+}
+
+#[test]
+fn a_list_of_all_ports_fits() {
+    let fake = Fake::new();
+    let all = |proto| (1..=u16::MAX).map(move |p| PortRule { proto, pod: p, guest: p });
+    *fake.ports.lock().unwrap() = all(Proto::Tcp).chain(all(Proto::Udp)).collect();
+    with_client(fake, async |mut client| {
+        assert_eq!(client.ports().await.unwrap().len(), 2 * 65_535);
+    });
+}
+
+#[test]
+fn rules_that_name_no_port_are_refused() {
+    use podvirt_proto::netd::v1 as proto;
+    let rule = |transport: proto::Transport, pod, guest| {
+        convert::rule(&proto::PortRule { transport: transport.into(), pod, guest })
+    };
+    assert_eq!(rule(proto::Transport::Tcp, 80, 8080), Ok(tcp(80, 8080)));
+    assert!(rule(proto::Transport::Unspecified, 80, 80).is_err());
+    assert!(rule(proto::Transport::Udp, 0, 80).unwrap_err().starts_with("pod: 0 "));
+    assert!(rule(proto::Transport::Udp, 80, 65_536).unwrap_err().starts_with("guest: 65536 "));
+}
+
+#[test]
+fn counters_and_metrics_tell_the_same() {
+    let fake = Fake::new();
+    fake.counters.guest_tx_frames.add(5);
+    fake.counters.count_drop(Reason::FlowLimit);
+    fake.counters.count_drop(Reason::FlowLimit);
+    with_client(fake, async |mut client| {
+        let rows = show::counter_rows(client.counters().await.unwrap());
+        let text = show::counters(&rows);
+        let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap().to_owned();
+        assert!(line("guest_tx_frames ").contains(" 5  Frames received from the guest."), "{text}");
+        assert!(line("dropped.flow_limit ").ends_with(" 2"), "{text}");
+
+        let metrics = client.metrics().await.unwrap();
+        for line in [
+            "# TYPE netd_guest_tx_frames counter",
+            "netd_guest_tx_frames_total 5",
+            "netd_dropped_total{reason=\"flow_limit\"} 2",
+            "netd_dropped_total{reason=\"spoofed\"} 0",
+            "netd_flows{kind=\"udp\"} 2",
+            "netd_listeners 7",
+            "netd_frontend_connected 1",
+            "netd_worker_running 1",
+            "netd_uptime_seconds 61.5",
+            "netd_link_mtu_bytes 1500",
+            "# EOF",
+        ] {
+            assert!(metrics.lines().any(|l| l == line), "{line} is not in\n{metrics}");
+        }
+        assert!(metrics.contains("\nprocess_resident_memory_bytes "), "{metrics}");
+    });
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = http::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(http::serve(listener, Arc::new(Metrics::new(Arc::new(Fake::new())))));
+        let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(9000));
+        for (request, status) in [
+            ("GET /metrics HTTP/1.1\r\nHost: netd\r\n\r\n", "200 OK"),
+            ("GET /metrics?x=y HTTP/1.0\r\n\r\n", "200 OK"),
+            ("GET / HTTP/1.1\r\n\r\n", "404 "),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405 "),
+            ("GET /metrics\r\n\r\n", "400 "),
+            ("\r\n\r\n", "400 "),
+            (long.as_str(), "431 "),
+        ] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            // After a refused request the connection may end by a reset: what counts is what came before.
+            let mut answer = Vec::new();
+            while stream.read_buf(&mut answer).await.is_ok_and(|n| n > 0) {}
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {answer}");
+            if status == "200 OK" {
+                let body = answer.split_once("\r\n\r\n").unwrap().1;
+                assert!(answer.contains(&format!("Content-Length: {}\r\n", body.len())));
+                assert!(body.ends_with("# EOF\n"));
+            }
+        }
+    });
+}

@@ -1,0 +1,102 @@
+//! UDP flows: when they end and what their sockets are set to.
+//!
+//! # Theory of operation
+//!
+//! Each pair of guest end and peer is one flow with a connected socket of its own, so that the kernel sorts
+//! what comes back, replies leave from the address the request came to, and ICMP errors find their flow. A flow
+//! that only one side has used ends after [`Timeouts::udp_unreplied`], one that both have used after
+//! [`Timeouts::udp_replied`] without traffic (the times of the kernel's own connection tracking).
+//!
+//! The guest's TTL and its wish not to be fragmented become options of the socket, set when they change, so
+//! that traceroute and path MTU discovery inside the guest see the real path.
+
+use std::time::Duration;
+
+use crate::config::Timeouts;
+use crate::time::Time;
+
+/// How the next datagram of the guest is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendOptions {
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Never fragment: the guest does path MTU discovery itself.
+    pub dont_fragment: bool,
+}
+
+/// The life of a UDP or echo flow.
+#[derive(Debug)]
+pub struct Session {
+    from_guest: bool,
+    from_pod: bool,
+    used: Time,
+    unreplied: Duration,
+    replied: Duration,
+}
+
+impl Session {
+    /// A new UDP flow.
+    pub fn udp(timeouts: &Timeouts, now: Time) -> Self {
+        Session {
+            from_guest: false,
+            from_pod: false,
+            used: now,
+            unreplied: timeouts.udp_unreplied,
+            replied: timeouts.udp_replied,
+        }
+    }
+
+    /// A new echo flow, which has one timeout.
+    pub fn echo(timeouts: &Timeouts, now: Time) -> Self {
+        Session {
+            from_guest: false,
+            from_pod: false,
+            used: now,
+            unreplied: timeouts.echo,
+            replied: timeouts.echo,
+        }
+    }
+
+    /// The guest sent something.
+    pub fn on_guest(&mut self, now: Time) {
+        self.from_guest = true;
+        self.used = now;
+    }
+
+    /// The peer sent something.
+    pub fn on_pod(&mut self, now: Time) {
+        self.from_pod = true;
+        self.used = now;
+    }
+
+    /// Whether both sides have sent.
+    pub fn is_replied(&self) -> bool {
+        self.from_guest && self.from_pod
+    }
+
+    /// When the flow ends unless it is used again.
+    pub fn expires(&self) -> Time {
+        self.used + if self.is_replied() { self.replied } else { self.unreplied }
+    }
+
+    /// Time since the last use.
+    pub fn idle(&self, now: Time) -> Duration {
+        now.since(self.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replied_flow_lives_longer() {
+        let timeouts = Timeouts::default();
+        let mut s = Session::udp(&timeouts, Time::ZERO);
+        s.on_guest(Time::from_millis(10));
+        assert_eq!(s.expires(), Time::from_millis(10) + timeouts.udp_unreplied);
+        s.on_pod(Time::from_millis(20));
+        assert!(s.is_replied());
+        assert_eq!(s.expires(), Time::from_millis(20) + timeouts.udp_replied);
+    }
+}
