@@ -28,3 +28,4 @@ pub mod time;
 pub mod udp;
 pub mod vhost;
 pub mod wire;
+pub mod worker;

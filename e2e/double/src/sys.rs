@@ -1,0 +1,172 @@
+//! What needs `unsafe`: guest memory that a backend writes, vectored I/O on it, and the tap's ioctls.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use vhost::VhostUserMemoryRegionInfo;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Guest memory in one region: a memfd, shared with the backend.
+///
+/// Addresses are guest-physical. An address outside the region is a mistake of the test that uses it, and panics.
+#[derive(Debug)]
+pub struct GuestMem {
+    map: GuestMemoryMmap,
+    host: *mut u8,
+    start: u64,
+    len: u64,
+}
+
+// SAFETY: `host` leads into the mapping that `map` owns; it is only used for raw copies and atomics.
+unsafe impl Send for GuestMem {}
+// SAFETY: as above.
+unsafe impl Sync for GuestMem {}
+
+impl GuestMem {
+    /// `len` bytes from the guest-physical address `start` on.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn new(start: u64, len: u64) -> io::Result<GuestMem> {
+        let file = File::from(memfd_create("guest", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(len)?;
+        let size = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let at = GuestAddress(start);
+        let map = GuestMemoryMmap::from_ranges_with_files([(at, size, Some(FileOffset::new(file, 0)))])
+            .map_err(io::Error::other)?;
+        let host = map.get_host_address(at).map_err(io::Error::other)?;
+        Ok(GuestMem { map, host, start, len })
+    }
+
+    /// The first address.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The length in bytes.
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// The region as the frontend announces it.
+    ///
+    /// # Errors
+    /// Does not happen: the region has a file.
+    pub fn region(&self) -> io::Result<VhostUserMemoryRegionInfo> {
+        let region = self.map.iter().next().ok_or(io::ErrorKind::NotFound)?;
+        VhostUserMemoryRegionInfo::from_guest_region(region).map_err(io::Error::other)
+    }
+
+    /// The address in this process, which vhost-user calls the user address.
+    pub fn user_address(&self, at: u64) -> u64 {
+        self.host as u64 + (at - self.start)
+    }
+
+    fn ptr(&self, at: u64, len: usize) -> *mut u8 {
+        let offset = at.wrapping_sub(self.start);
+        assert!(
+            offset <= self.len && len as u64 <= self.len - offset,
+            "{at:#x}, {len} bytes, is not in guest memory"
+        );
+        // SAFETY: checked above.
+        unsafe { self.host.add(offset as usize) }
+    }
+
+    /// Copies bytes out.
+    pub fn read(&self, at: u64, dst: &mut [u8]) {
+        let src = self.ptr(at, dst.len());
+        // SAFETY: src is valid for the length; dst is a Rust slice outside guest memory.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
+    }
+
+    /// Copies bytes in.
+    pub fn write(&self, at: u64, src: &[u8]) {
+        let dst = self.ptr(at, src.len());
+        // SAFETY: as in `read`.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+    }
+
+    /// Loads a little-endian field at an even address.
+    pub fn load_u16(&self, at: u64, order: Ordering) -> u16 {
+        u16::from_le(self.atomic(at).load(order))
+    }
+
+    /// Stores a little-endian field at an even address.
+    pub fn store_u16(&self, at: u64, value: u16, order: Ordering) {
+        self.atomic(at).store(value.to_le(), order);
+    }
+
+    fn atomic(&self, at: u64) -> &AtomicU16 {
+        let ptr = self.ptr(at, 2).cast::<u16>();
+        assert!(ptr.is_aligned(), "{at:#x} is odd");
+        // SAFETY: valid and aligned; the backend uses atomics there as well.
+        unsafe { AtomicU16::from_ptr(ptr) }
+    }
+
+    /// Reads once from `fd` into one buffer.
+    pub(crate) fn read_from(&self, fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
+        let ptr = self.ptr(at, len);
+        // SAFETY: ptr is valid for len bytes.
+        let n = unsafe { libc::read(fd.as_raw_fd(), ptr.cast(), len) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes buffers to `fd` by one call.
+    pub(crate) fn write_to(&self, fd: BorrowedFd<'_>, parts: &[(u64, usize)]) -> io::Result<usize> {
+        let slices: Vec<libc::iovec> = parts
+            .iter()
+            .map(|&(at, len)| libc::iovec { iov_base: self.ptr(at, len).cast(), iov_len: len })
+            .collect();
+        // SAFETY: every slice is valid for its length.
+        let n = unsafe { libc::writev(fd.as_raw_fd(), slices.as_ptr(), slices.len() as i32) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// The descriptor of an event, for polling.
+pub(crate) fn event_fd(event: &EventFd) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor belongs to `event`, which is borrowed as long as the result.
+    unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) }
+}
+
+mod ioctl {
+    // From linux/if_tun.h.
+    nix::ioctl_write_ptr_bad!(set_iff, nix::request_code_write!(b'T', 202, 4), libc::ifreq);
+    nix::ioctl_write_int_bad!(set_offload, nix::request_code_write!(b'T', 208, 4));
+    nix::ioctl_write_ptr_bad!(set_vnet_header, nix::request_code_write!(b'T', 216, 4), i32);
+}
+
+/// Opens the tap device `name` in the network namespace of the calling thread, making it if it is not there.
+///
+/// Frames have a virtio header of `header` bytes in front; `offload` are the `TUN_F_*` that the reader can take.
+pub(crate) fn open_tap(name: &str, header: i32, offload: u32) -> io::Result<OwnedFd> {
+    let file = File::options().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "name of the tap is too long"));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+    let fd = file.as_raw_fd();
+    // SAFETY: the calls take an ifreq, an int and a pointer to an int, which live as long as the calls.
+    unsafe {
+        ioctl::set_iff(fd, &request)?;
+        ioctl::set_vnet_header(fd, &header)?;
+        ioctl::set_offload(fd, offload as i32)?;
+    }
+    let owned = OwnedFd::from(file);
+    let flags =
+        nix::fcntl::OFlag::from_bits_retain(nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_GETFL)?);
+    nix::fcntl::fcntl(owned.as_fd(), nix::fcntl::FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
+    Ok(owned)
+}

@@ -1,0 +1,141 @@
+//! netctl: shows and steers a running netd through its control socket.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+use netd::config::ports::PortMap;
+use netd::ctl::client::Client;
+use netd::ctl::show::{self, FlowRow, PortRow, StatusView};
+use netd::ctl::{PortRule, Proto};
+use serde::Serialize;
+
+/// Shows and steers a running netd.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Control socket of netd (control.socket in its configuration)
+    #[arg(short, long, value_name = "PATH", default_value = "/run/netd/control.sock")]
+    socket: PathBuf,
+    /// Answer in JSON
+    #[arg(short, long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What netd is doing, and the link of its guest
+    Status,
+    /// The flow table
+    Flows {
+        /// How many flows at most; 0: all
+        #[arg(short, long, default_value_t = 0)]
+        limit: u32,
+    },
+    /// Forwarded ports
+    Ports {
+        #[command(subcommand)]
+        change: Option<PortsCommand>,
+    },
+    /// Every counter
+    Counters,
+    /// The metrics in the OpenMetrics text format
+    Metrics,
+}
+
+#[derive(Debug, Subcommand)]
+enum PortsCommand {
+    /// Open further ports; the exit code is 1 if one cannot be opened
+    Add(PortsArgs),
+    /// Close ports; connections that came through them go on
+    Remove(PortsArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct PortsArgs {
+    /// Protocol
+    proto: ProtoArg,
+    /// Ports of the pod, with the guest's behind ':' where they differ: 80 8000-8099 2222:22
+    #[arg(required = true)]
+    ports: Vec<PortMap>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ProtoArg {
+    Tcp,
+    Udp,
+}
+
+impl PortsArgs {
+    fn rules(&self) -> Vec<PortRule> {
+        let proto = match self.proto {
+            ProtoArg::Tcp => Proto::Tcp,
+            ProtoArg::Udp => Proto::Udp,
+        };
+        self.ports.iter().flat_map(|map| map.rules(proto)).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    let result = run(&Args::parse());
+    match result {
+        Ok(code) => code,
+        // Whoever read the output has enough of it, as in `netctl flows | head`.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(is_closed_pipe) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netctl: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_closed_pipe(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+fn run(args: &Args) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(call(args))
+}
+
+async fn call(args: &Args) -> Result<ExitCode> {
+    let mut client = Client::connect(&args.socket).await?;
+    match &args.command {
+        Command::Status => {
+            print(args, &StatusView::from(client.status().await?), show::status)?;
+        }
+        Command::Flows { limit } => {
+            let rows: Vec<FlowRow> = client.flows(*limit).await?.into_iter().map(FlowRow::from).collect();
+            print(args, &rows, |rows| show::flows(rows))?;
+        }
+        Command::Ports { change } => {
+            let ports = match change {
+                None => client.ports().await?,
+                Some(PortsCommand::Add(ports)) => client.add_ports(&ports.rules()).await?,
+                Some(PortsCommand::Remove(ports)) => client.remove_ports(&ports.rules()).await?,
+            };
+            let rows: Vec<PortRow> = ports.into_iter().map(PortRow::from).collect();
+            print(args, &rows, |rows| show::ports(rows))?;
+            if matches!(change, Some(PortsCommand::Add(_))) && rows.iter().any(PortRow::failed) {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Counters => {
+            let rows = show::counter_rows(client.counters().await?);
+            print(args, &rows, |rows| show::counters(rows))?;
+        }
+        Command::Metrics => io::stdout().write_all(client.metrics().await?.as_bytes())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `value` as JSON or as `text` has it.
+fn print<T: Serialize>(args: &Args, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+    let out = if args.json { serde_json::to_string_pretty(value)? + "\n" } else { text(value) };
+    io::stdout().write_all(out.as_bytes())?;
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! The netd process: configuration, worker, vhost-user server and control plane put together.
+//!
+//! Three threads: the worker, the vhost-user server, and this one, which runs everything that waits for
+//! somebody (gRPC, metrics, netlink, resolv.conf, signals) on a single-threaded runtime and lends calls to the
+//! worker to the runtime's blocking threads. SIGTERM and SIGINT end netd in the order frontend, control socket,
+//! worker; the exit code is then 0. When the worker or the vhost-user server ends by itself netd ends with 1.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+use futures::FutureExt;
+use futures::future::FusedFuture;
+use netd::config::cli::Args;
+use netd::config::ports::{Expansion, expand};
+use netd::config::{Config, SocketRole};
+use netd::counters::Counters;
+use netd::ctl::metrics::Metrics;
+use netd::ctl::server::ControlServer;
+use netd::ctl::{Control, http, socket};
+use netd::net::Link;
+use netd::vhost::{ServerConfig, SocketMode, Stopper};
+use netd::{pod, worker};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+use tracing_subscriber::EnvFilter;
+
+/// Descriptors that netd needs beside those of flows and listeners.
+const OWN_DESCRIPTORS: u64 = 64;
+/// Calls that may block the runtime's own threads at once.
+const BLOCKING_THREADS: usize = 4;
+/// How long each part may take to end.
+const END: Duration = Duration::from_secs(3);
+/// How long clients of the control interface may take to let go.
+const ANSWER: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match start(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The log may not stand yet, and its filter may hide errors.
+            eprintln!("netd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(args: &Args) -> Result<()> {
+    let config = Config::load(args)?;
+    if args.check {
+        return Ok(());
+    }
+    // The command line is stronger than the environment, and that than the file.
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(filter) if args.log.is_none() => filter,
+        _ => config.log.clone(),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(&filter).with_context(|| format!("log filter '{filter}'"))?)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .context("cannot make the control thread's runtime")?;
+    let result = runtime.block_on(run(config));
+    // Blocking calls that wait for a worker that does not end shall not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+/// Starts every part, waits for the end and ends every part.
+async fn run(mut config: Config) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let descriptors = raise_descriptors();
+    let link = Arc::new(pod::read(&config, Path::new(pod::RESOLV_CONF)).await?);
+    log_link(&link);
+    if let Some(address) = config.metrics_listen {
+        config.ports.reserved.add_tcp(address.port());
+    }
+    let ports = expand_ports(&mut config, descriptors);
+    let counters = Arc::new(Counters::default());
+
+    let worker = worker::spawn(worker::Settings {
+        limits: config.limits,
+        timeouts: config.timeouts,
+        link: link.clone(),
+        ports: ports.rules,
+        counters: counters.clone(),
+    })
+    .context("cannot start the worker")?;
+    let mut worker_ended = on_thread("netd-wait", {
+        let worker = worker.clone();
+        move || worker.join()
+    })?
+    .fuse();
+
+    let vhost = ServerConfig {
+        socket: config.vhost_user.socket.clone(),
+        mode: match config.vhost_user.mode {
+            SocketRole::Server => SocketMode::Server,
+            SocketRole::Client => SocketMode::Client,
+        },
+    };
+    let stopper = Stopper::new().context("cannot make an eventfd")?;
+    let mut vhost_ended = on_thread("netd-vhost", {
+        let (sink, counters, stopper) = (Arc::new(worker.clone()), counters.clone(), stopper.clone());
+        move || netd::vhost::serve(vhost, sink, counters, stopper)
+    })?
+    .fuse();
+
+    let (stop_control, stopped) = oneshot::channel();
+    let control = control_plane(Arc::new(config), link, Arc::new(worker.clone()), stopped);
+    let mut control = pin!(control.fuse());
+
+    let result = tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+        _ = &mut worker_ended => Err(anyhow!("the worker ended by itself")),
+        ended = &mut vhost_ended => Err(match ended {
+            Ok(Err(error)) => anyhow::Error::from(error),
+            _ => anyhow!("the vhost-user server ended by itself"),
+        }),
+        ended = &mut control => Err(match ended {
+            Err(error) => error,
+            Ok(()) => anyhow!("the control plane ended by itself"),
+        }),
+    };
+
+    if let Ok(signal) = &result {
+        info!(signal, "ending");
+    }
+    stopper.stop();
+    wait("the vhost-user server", vhost_ended).await;
+    // It fails when the control plane has ended already.
+    let _ = stop_control.send(());
+    wait("the control plane", control.as_mut()).await;
+    worker.shutdown();
+    wait("the worker", worker_ended).await;
+    result.map(|_| ())
+}
+
+/// Waits for a part's end, if it has not ended before.
+async fn wait<F: FusedFuture>(what: &str, ended: F) {
+    if !ended.is_terminated() && timeout(END, ended).await.is_err() {
+        warn!("{what} does not end; it is left behind");
+    }
+}
+
+/// Runs `f` on a thread of its own and tells its result.
+fn on_thread<T: Send + 'static>(
+    name: &str,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<oneshot::Receiver<T>> {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || {
+        // Nobody may wait any more.
+        let _ = sender.send(f());
+    };
+    std::thread::Builder::new().name(name.into()).spawn(run).context("cannot start a thread")?;
+    Ok(receiver)
+}
+
+/// The control socket, the metrics and the watch on the pod's network, until `stop` is ready.
+async fn control_plane(
+    config: Arc<Config>,
+    link: Arc<Link>,
+    control: Arc<dyn Control>,
+    stop: oneshot::Receiver<()>,
+) -> Result<()> {
+    let metrics = Arc::new(Metrics::new(control.clone()));
+    if let Some(address) = config.metrics_listen {
+        let listener = http::listen(address).await.with_context(|| format!("metrics.listen: {address}"))?;
+        info!(%address, "serving metrics");
+        tokio::spawn(http::serve(listener, metrics.clone()));
+    }
+    let (stop_server, server_stopped) = oneshot::channel::<()>();
+    // The sender is never used but dropped, which stops the server as well.
+    let server_stopped = server_stopped.map(|_| ());
+    let mut socket_file = None;
+    let server = match &config.control {
+        Some(at) => {
+            let path = at.path.display();
+            let (listener, file) =
+                socket::listen(&at.path, at.group).with_context(|| format!("control.socket: {path}"))?;
+            socket_file = Some(file);
+            info!(socket = %path, "serving the control interface");
+            let server = ControlServer::new(control.clone(), metrics, config.ports.reserved.clone());
+            server.serve(listener, server_stopped).boxed()
+        }
+        None => server_stopped.map(Ok).boxed(),
+    };
+    let mut server = server.fuse();
+    let push = async move |link| {
+        let control = control.clone();
+        // It fails only when the runtime ends.
+        let _ = tokio::task::spawn_blocking(move || control.set_link(link)).await;
+    };
+    let watch = pod::watch(config, pod::RESOLV_CONF.into(), link, push);
+
+    let result = tokio::select! {
+        _ = stop => Ok(()),
+        result = watch => result.context("the pod's network cannot be watched"),
+        ended = &mut server => ended.context("the control interface failed"),
+    };
+    // No new client, but the calls of this moment are answered.
+    drop(socket_file);
+    drop(stop_server);
+    if !server.is_terminated() && timeout(ANSWER, server).await.is_err() {
+        debug!("a client keeps its connection to the control interface");
+    }
+    result
+}
+
+/// Raises the limit of descriptors as far as it goes and tells it.
+fn raise_descriptors() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            warn!(%error, limit = soft, "the limit of descriptors cannot be raised");
+            soft
+        }
+    }
+}
+
+/// Expands the configured ports as far as the descriptors go, and logs what that leaves out.
+fn expand_ports(config: &mut Config, descriptors: u64) -> Expansion {
+    let flows = u64::from(config.limits.flows);
+    // Flows come first, but a guest without ports is of no use: listeners have half of it at least.
+    let room = descriptors.saturating_sub(flows + OWN_DESCRIPTORS).max(descriptors / 2);
+    let budget = config.ports.all_ports_budget.min(u32::try_from(room).unwrap_or(u32::MAX));
+    config.ports.all_ports_budget = budget;
+    let ports = expand(&config.ports, pod::ephemeral_ports());
+    for rule in &ports.reserved {
+        warn!(proto = ?rule.proto, port = rule.pod, "the port is reserved and not forwarded (ports.reserved)");
+    }
+    if config.ports.tcp.all || config.ports.udp.all {
+        info!(
+            listeners = ports.rules.len(),
+            budget,
+            left_out = ports.beyond_budget,
+            "'all' ports are the lowest that are neither ephemeral nor reserved, within ports.all_ports_budget"
+        );
+    }
+    let listeners = u64::try_from(ports.rules.len()).unwrap_or(u64::MAX);
+    let wanted = flows.saturating_add(listeners).saturating_add(OWN_DESCRIPTORS);
+    if wanted > descriptors {
+        warn!(
+            descriptors,
+            flows,
+            listeners,
+            "the limit of descriptors (RLIMIT_NOFILE) is below limits.flows and the listeners"
+        );
+    }
+    ports
+}
+
+fn log_link(link: &Link) {
+    let v4 = link.v4.as_ref().map(|l| format!("{}/{}", l.guest, l.prefix_len));
+    let v6 = link.v6.as_ref().map(|l| format!("{}/{}", l.guest, l.prefix_len));
+    info!(mode = ?link.mode, mac = %link.mac, mtu = link.mtu, v4, v6, dns = ?link.dns, "the guest's link");
+}

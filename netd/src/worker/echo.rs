@@ -1,0 +1,225 @@
+//! Echo flows: the guest's pings through ping sockets of the pod.
+//!
+//! One socket serves one identifier of the guest, whatever the destinations: a ping socket does not sort
+//! answers by peer, so two of them with one identifier would take each other's.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::Socket;
+
+use super::sockets;
+use super::stream::is_exhausted;
+use super::turn::{Flow, Worker, fd, watch};
+use crate::counters::Reason;
+use crate::ctl::{FlowInfo, FlowKind};
+use crate::flow::{FlowId, Key, Kind};
+use crate::icmp::{self, EchoReply, EchoRequest, IcmpError};
+use crate::sys::{self, SocketError};
+use crate::time::Time;
+use crate::udp::Session;
+
+/// Answers taken from one socket in one turn.
+const READS_PER_TURN: usize = 4;
+/// TTL of replies whose own is not known, and of the gateway's.
+const GATEWAY_TTL: u8 = 64;
+/// Bytes of an echo message before its data.
+const ECHO_HEADER: usize = 8;
+
+/// An echo flow.
+pub(super) struct EchoFlow {
+    socket: Socket,
+    pub(super) session: Session,
+    ttl: Option<u8>,
+    pub(super) queued: bool,
+    bytes_to_pod: u64,
+    bytes_to_guest: u64,
+}
+
+impl EchoFlow {
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
+        FlowInfo {
+            kind: FlowKind::Echo,
+            state: if self.session.is_replied() { "REPLIED" } else { "UNREPLIED" },
+            from_guest: true,
+            guest: key.guest,
+            guest_peer: key.peer,
+            pod_peer: key.peer,
+            bytes_to_pod: self.bytes_to_pod,
+            bytes_to_guest: self.bytes_to_guest,
+            retransmits: 0,
+            idle: self.session.idle(now),
+        }
+    }
+}
+
+impl Worker {
+    /// An echo request of the guest; `packet` is the whole IP packet.
+    pub(super) fn on_echo_request(&mut self, echo: &EchoRequest, packet: &[u8]) -> Result<(), Reason> {
+        let link = &self.port.link;
+        if link.guest_address(echo.src) != Some(echo.src) {
+            return Err(Reason::Spoofed);
+        }
+        let data = packet.get(echo.payload.clone()).ok_or(Reason::Malformed)?;
+        let Some(to) = link.destination_for_pod(echo.dst) else {
+            // The gateway is netd itself where it is not an address of the pod's network.
+            if link.gateway_address(echo.dst) == Some(echo.dst) {
+                self.answer_echo(&EchoReply {
+                    from: echo.dst,
+                    guest: echo.src,
+                    id: echo.id,
+                    sequence: echo.sequence,
+                    payload: data,
+                    ttl: GATEWAY_TTL,
+                });
+                return Ok(());
+            }
+            return Err(Reason::Denied);
+        };
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let key = Key {
+            kind: Kind::Echo,
+            guest: SocketAddr::new(echo.src, echo.id),
+            peer: SocketAddr::new(any, 0),
+        };
+        let id = match self.flows.find(&key) {
+            Some(id) => id,
+            None => self.open_echo(key)?,
+        };
+        let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
+        f.session.on_guest(self.now);
+        if f.ttl != Some(echo.ttl) {
+            // A TTL of zero is never sent (RFC 1122 3.2.1.7).
+            if let Err(error) = sys::set_ttl(fd(&f.socket), to, echo.ttl.max(1)) {
+                tracing::debug!(%error, "TTL");
+            }
+            f.ttl = Some(echo.ttl);
+        }
+        // The kernel fills in identifier and checksum.
+        let mut message = Vec::with_capacity(ECHO_HEADER + data.len());
+        message.extend_from_slice(&[if to.is_ipv4() { 8 } else { 128 }, 0, 0, 0]);
+        message.extend_from_slice(&echo.id.to_be_bytes());
+        message.extend_from_slice(&echo.sequence.to_be_bytes());
+        message.extend_from_slice(data);
+        let to = SocketAddr::new(to, 0).into();
+        let mut sent = f.socket.send_to(&message, &to);
+        if sent.is_err() {
+            // The first call after an ICMP error reports that error instead.
+            sent = f.socket.send_to(&message, &to);
+        }
+        match sent {
+            Ok(_) => f.bytes_to_pod += data.len() as u64,
+            Err(error) => {
+                tracing::debug!(%error, "echo");
+                self.on_datagram_errors(id);
+                let kind = match error.raw_os_error() {
+                    Some(libc::ENETUNREACH) => IcmpError::NetUnreachable,
+                    Some(libc::EACCES | libc::EPERM) => IcmpError::AdminProhibited,
+                    Some(libc::EHOSTUNREACH) => IcmpError::HostUnreachable,
+                    _ => return Err(Reason::UdpSend),
+                };
+                self.tell(kind, None, echo.src, packet);
+            }
+        }
+        Ok(())
+    }
+
+    fn open_echo(&mut self, key: Key) -> Result<FlowId, Reason> {
+        if self.flows.is_full() {
+            return Err(Reason::FlowLimit);
+        }
+        if !self.admission.admit(self.now) {
+            return Err(Reason::FlowRate);
+        }
+        let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {
+            if !is_exhausted(&error) {
+                tracing::warn!(%error, "no ping socket: net.ipv4.ping_group_range must include netd's group");
+            }
+            Reason::SocketLimit
+        })?;
+        let session = Session::echo(&self.timeouts, self.now);
+        let at = session.expires();
+        let flow = EchoFlow { socket, session, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
+        let id = self.flows.insert(key, Flow::Echo(Box::new(flow))).ok_or(Reason::FlowLimit)?;
+        if let Some(Flow::Echo(f)) = self.flows.get_mut(id)
+            && watch(&self.epoll, fd(&f.socket), id).is_err()
+        {
+            self.flows.remove(id);
+            return Err(Reason::SocketLimit);
+        }
+        self.flows.arm(id, at);
+        self.counters.icmp_echo_flows.add(1);
+        Ok(id)
+    }
+
+    /// Moves echo replies of one flow to the guest; true when there may be more.
+    pub(super) fn deliver_echoes(&mut self, id: FlowId) -> bool {
+        for _ in 0..READS_PER_TURN {
+            let most = self.receivable();
+            if most == 0 {
+                return true;
+            }
+            let Some(key) = self.flows.key(id).copied() else { return false };
+            let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
+            let n = match self.datagrams.receive(fd(&f.socket), most) {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    self.on_datagram_errors(id);
+                    return true;
+                }
+            };
+            f.session.on_pod(self.now);
+            let at = f.session.expires();
+            self.flows.arm(id, at);
+            for i in 0..n {
+                let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
+                let Some(d) = self.datagrams.get(i) else { continue };
+                let Some(data) = d.payload.get(ECHO_HEADER..) else { continue };
+                let sequence = u16::from_be_bytes([d.payload[6], d.payload[7]]);
+                let Some(from) = self.port.link.source_for_guest(d.from.ip()) else { continue };
+                f.bytes_to_guest += data.len() as u64;
+                let (ttl, data) = (d.ttl.unwrap_or(GATEWAY_TTL), data.to_vec());
+                self.answer_echo(&EchoReply {
+                    from,
+                    guest: key.guest.ip(),
+                    id: key.guest.port(),
+                    sequence,
+                    payload: &data,
+                    ttl,
+                });
+            }
+            if n < most {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives the guest an echo reply.
+    fn answer_echo(&mut self, reply: &EchoReply<'_>) {
+        let Some(mac) = self.port.guest_mac else { return };
+        let Some(frame) = icmp::echo_reply_frame(&self.port.link, mac, reply) else { return };
+        self.fragment_id = self.fragment_id.wrapping_add(1);
+        let id = self.fragment_id;
+        for fragment in crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
+            self.port.queue(fragment);
+        }
+    }
+
+    /// Relays an error about an echo request.
+    pub(super) fn on_echo_error(&mut self, key: &Key, e: &SocketError, kind: IcmpError) {
+        let Some(to) = e.destination else { return };
+        let Some(header) = e.payload.first_chunk::<ECHO_HEADER>() else { return };
+        let seq = u16::from_be_bytes([header[6], header[7]]);
+        let data = &e.payload[ECHO_HEADER..];
+        if let Some(quote) = icmp::quote_echo(key.guest.ip(), to.ip(), key.guest.port(), seq, data) {
+            self.tell(kind, e.offender, key.guest.ip(), &quote);
+        }
+    }
+}

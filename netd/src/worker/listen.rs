@@ -1,0 +1,273 @@
+//! Listeners: the pod's ports that lead to the guest.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use socket2::Socket;
+
+use super::datagrams::OpenError;
+use super::sockets;
+use super::stream::is_exhausted;
+use super::turn::{Flow, Worker, fd};
+use crate::counters::Reason;
+use crate::ctl::{PortInfo, PortRule, Proto};
+use crate::flow::{FlowId, Key, Kind};
+use crate::sys::BATCH;
+
+/// Connections accepted, or batches of datagrams received, from one listener in one turn.
+const TAKES_PER_TURN: usize = 64;
+/// Other source ports tried when the guest already has a connection from the rewritten address and port.
+const PORT_TRIES: u16 = 256;
+/// Where those start: the dynamic ports of RFC 6335.
+const FIRST_DYNAMIC: u16 = 49_152;
+
+struct Entry {
+    rule: PortRule,
+    socket: Option<Socket>,
+    error: Option<String>,
+}
+
+/// Every forwarded port. An entry's place is its epoll token, so entries are reused, not removed.
+#[derive(Default)]
+pub(super) struct Listeners {
+    entries: Vec<Option<Entry>>,
+}
+
+impl Listeners {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Number of open listeners.
+    pub(super) fn open(&self) -> u32 {
+        self.entries.iter().flatten().filter(|e| e.socket.is_some()).count() as u32
+    }
+
+    /// Every port.
+    pub(super) fn infos(&self) -> Vec<PortInfo> {
+        self.entries.iter().flatten().map(Entry::info).collect()
+    }
+
+    /// Closes listeners and answers those that there were.
+    pub(super) fn remove(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
+        let mut removed = Vec::new();
+        for slot in &mut self.entries {
+            if slot.as_ref().is_some_and(|e| rules.contains(&e.rule)) {
+                removed.extend(slot.take().map(|e| e.info()));
+            }
+        }
+        removed
+    }
+
+    /// The open UDP port `pod`.
+    pub(super) fn udp_rule(&self, pod: u16) -> Option<PortRule> {
+        let open = |e: &&Entry| e.rule.proto == Proto::Udp && e.rule.pod == pod && e.socket.is_some();
+        self.entries.iter().flatten().find(open).map(|e| e.rule)
+    }
+
+    fn find(&self, rule: &PortRule) -> Option<usize> {
+        let same = |e: &Entry| e.rule.proto == rule.proto && e.rule.pod == rule.pod;
+        self.entries.iter().position(|e| e.as_ref().is_some_and(same))
+    }
+}
+
+impl Entry {
+    fn info(&self) -> PortInfo {
+        PortInfo { rule: self.rule, error: self.error.clone() }
+    }
+}
+
+impl Worker {
+    /// Opens listeners and tells what became of each.
+    pub(super) fn add_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
+        // Looking for a duplicate in a long list for each of a long list would be quadratic.
+        let fresh = self.listeners.entries.is_empty();
+        let mut infos = Vec::with_capacity(rules.len());
+        let mut free = 0;
+        for rule in rules {
+            if !fresh && let Some(i) = self.listeners.find(rule) {
+                let open = self.listeners.entries[i].as_ref().is_some_and(|e| e.socket.is_some());
+                if open {
+                    let error = Some("forwarded already".to_owned());
+                    infos.push(PortInfo { rule: *rule, error });
+                    continue;
+                }
+                self.listeners.entries[i] = None;
+            }
+            while self.listeners.entries.get(free).is_some_and(Option::is_some) {
+                free += 1;
+            }
+            let entry = self.open_port(*rule, free);
+            infos.push(entry.info());
+            if let Some(slot) = self.listeners.entries.get_mut(free) {
+                *slot = Some(entry);
+            } else {
+                self.listeners.entries.push(Some(entry));
+            }
+        }
+        infos
+    }
+
+    fn open_port(&self, rule: PortRule, index: usize) -> Entry {
+        let opened = match rule.proto {
+            Proto::Tcp => sockets::listen_tcp(rule.pod),
+            Proto::Udp => sockets::listen_udp(rule.pod),
+        }
+        .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s));
+        match opened {
+            Ok(s) => Entry { rule, socket: Some(s), error: None },
+            Err(e) => Entry { rule, socket: None, error: Some(e.to_string()) },
+        }
+    }
+
+    /// A listener has something.
+    pub(super) fn on_listener(&mut self, index: u32) {
+        let Some(Some(entry)) = self.listeners.entries.get(index as usize) else { return };
+        let rule = entry.rule;
+        for _ in 0..TAKES_PER_TURN {
+            let Some(Some(Entry { socket: Some(socket), .. })) = self.listeners.entries.get(index as usize)
+            else {
+                return;
+            };
+            let taken = match rule.proto {
+                Proto::Tcp => match sockets::accept(socket) {
+                    Ok((s, from)) => {
+                        self.on_accepted(rule, s, from);
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                },
+                Proto::Udp => match self.datagrams.receive(fd(socket), BATCH) {
+                    Ok(n) => {
+                        for i in 0..n {
+                            let to = self.datagrams.get(i).and_then(|d| d.to);
+                            if let Err(reason) = self.on_listener_datagram(rule, i, to) {
+                                self.counters.count_drop(reason);
+                            }
+                        }
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                },
+            };
+            match taken {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if is_exhausted(&e) => return self.retry_listeners(),
+                // An error of one connection that is gone already (accept(2)).
+                Err(error) => tracing::debug!(port = rule.pod, %error, "listener"),
+            }
+        }
+        // More is there, but it makes no new edge.
+        self.recheck_listeners();
+    }
+
+    fn on_accepted(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
+        let opened = self.try_accepted(rule, &socket, from);
+        match opened {
+            Ok(key) => {
+                if let Err(reason) = self.open_by_pod(key, socket, from) {
+                    self.counters.count_drop(reason);
+                }
+            }
+            Err(reason) => {
+                tracing::debug!(port = rule.pod, %from, ?reason, "connection refused");
+                self.counters.count_drop(reason);
+                sockets::abort_on_close(&socket);
+            }
+        }
+    }
+
+    fn try_accepted(&mut self, rule: PortRule, socket: &Socket, from: SocketAddr) -> Result<Key, Reason> {
+        let key = self.guest_key(Kind::Tcp, rule, from)?;
+        if self.flows.is_full() {
+            return Err(Reason::FlowLimit);
+        }
+        if !self.admission.admit(self.now) {
+            return Err(Reason::FlowRate);
+        }
+        sockets::stream_options(socket, from.ip(), self.peek).map_err(|_| Reason::SocketLimit)?;
+        Ok(key)
+    }
+
+    /// The guest-visible tuple for a peer: its own address unless that overlaps, and then a port that no other
+    /// overlapping peer has.
+    fn guest_key(&mut self, kind: Kind, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
+        let link = &self.port.link;
+        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
+        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
+        let guest = SocketAddr::new(guest, rule.guest);
+        let mut key = Key { kind, guest, peer: SocketAddr::new(seen, from.port()) };
+        let mut port = FIRST_DYNAMIC.wrapping_add(self.now.as_micros() as u16 % (u16::MAX - FIRST_DYNAMIC));
+        for _ in 0..PORT_TRIES {
+            let Some(id) = self.flows.find(&key) else { return Ok(key) };
+            if self.is_over(id) {
+                self.flows.remove(id);
+                return Ok(key);
+            }
+            key.peer.set_port(port);
+            port = port.checked_add(1).unwrap_or(FIRST_DYNAMIC);
+        }
+        Err(Reason::TupleCollision)
+    }
+
+    /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.
+    fn is_over(&mut self, id: FlowId) -> bool {
+        matches!(self.flows.get_mut(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
+    }
+
+    /// The `i`th datagram that was received, for a listener and the pod's address `to`: the first of a flow, or
+    /// one that overtook its socket.
+    pub(super) fn on_listener_datagram(
+        &mut self,
+        rule: PortRule,
+        i: usize,
+        to: Option<IpAddr>,
+    ) -> Result<(), Reason> {
+        let Some(d) = self.datagrams.get(i) else { return Ok(()) };
+        let from = d.from;
+        let link = &self.port.link;
+        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
+        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
+        let key = Key {
+            kind: Kind::Udp,
+            guest: SocketAddr::new(guest, rule.guest),
+            peer: SocketAddr::new(seen, from.port()),
+        };
+        let same_peer = match self.flows.find(&key) {
+            Some(id) => match self.flows.get_mut(id) {
+                Some(Flow::Udp(f)) if f.pod_peer() == from => Some(id),
+                _ => None,
+            },
+            None => None,
+        };
+        let id = match same_peer {
+            Some(id) => id,
+            None => {
+                let key = self.guest_key(Kind::Udp, rule, from)?;
+                // Multicast and broadcast destinations cannot be a source address.
+                let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
+                match self.open_udp(key, local, rule.pod, from, false) {
+                    Ok(id) => id,
+                    Err(OpenError::Refused(reason)) => return Err(reason),
+                    Err(OpenError::Socket(error)) => {
+                        tracing::debug!(%from, %error, "UDP flow");
+                        return Err(Reason::SocketLimit);
+                    }
+                }
+            }
+        };
+        if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
+            f.session.on_pod(self.now);
+        }
+        if self.port.guest_mac.is_none() {
+            let link = self.port.link.clone();
+            crate::guest::Services::solicit(&link, &mut self.frames);
+            self.send_frames();
+        }
+        self.deliver_datagram(id, i);
+        // What arrived between bind() and connect() of the flow's socket may already wait there.
+        self.make_ready(id);
+        Ok(())
+    }
+}

@@ -1,0 +1,323 @@
+//! The guest-facing port: the receive ring and frames into it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use virtio_bindings::virtio_net::{
+    VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_MRG_RXBUF,
+};
+
+use crate::counters::{Counters, Reason};
+use crate::net::{Link, MacAddr};
+use crate::ring::{Iovs, PopError, Ring};
+use crate::wire::{EthIp, VNET_LEN, VnetHeader, fold};
+
+/// Frames that netd makes itself and that wait for a receive buffer.
+const MAX_WAITING: usize = 256;
+/// Smallest Ethernet frame without its checksum (IEEE 802.3): shorter ones are padded.
+const MIN_FRAME: usize = 60;
+
+/// The receive ring has no buffer for the frame.
+#[derive(Debug)]
+pub(super) struct Full;
+
+/// A chain popped from the receive ring.
+pub(super) struct Chain {
+    pub(super) head: u16,
+    pub(super) bytes: usize,
+}
+
+/// A frame planned over popped chains.
+pub(super) struct Frame {
+    pub(super) first_chain: usize,
+    pub(super) chains: usize,
+    pub(super) first_slice: usize,
+    /// Payload bytes it can take.
+    pub(super) room: usize,
+}
+
+/// What a TCP frame's headers need besides the connection.
+pub(super) struct Ends {
+    pub(super) at: EthIp,
+    pub(super) src_port: u16,
+    pub(super) dst_port: u16,
+}
+
+/// The port.
+pub(super) struct Port {
+    pub(super) rx: Option<Ring>,
+    pub(super) link: Arc<Link>,
+    /// The guest's Ethernet address, once it is known.
+    pub(super) guest_mac: Option<MacAddr>,
+    /// Something waits for a receive buffer.
+    pub(super) starved: bool,
+    pub(super) counters: Arc<Counters>,
+    pub(super) mergeable: bool,
+    checksum: bool,
+    pub(super) tso4: bool,
+    pub(super) tso6: bool,
+    pub(super) unpublished: bool,
+    waiting: VecDeque<Vec<u8>>,
+    // Scratch of one operation, kept for its capacity.
+    pub(super) chains: Vec<Chain>,
+    pub(super) frames: Vec<Frame>,
+    pub(super) slices: Iovs,
+    pub(super) room: Iovs,
+    none: Iovs,
+}
+
+impl Port {
+    pub(super) fn new(link: Arc<Link>, counters: Arc<Counters>) -> Self {
+        Port {
+            rx: None,
+            guest_mac: link.guest_mac,
+            link,
+            starved: false,
+            counters,
+            mergeable: false,
+            checksum: false,
+            tso4: false,
+            tso6: false,
+            unpublished: false,
+            waiting: VecDeque::new(),
+            chains: Vec::new(),
+            frames: Vec::new(),
+            slices: Iovs::new(),
+            room: Iovs::new(),
+            none: Iovs::new(),
+        }
+    }
+
+    /// Features that the driver acknowledged.
+    pub(super) fn set_features(&mut self, features: u64) {
+        let has = |bit: u32| features & (1 << bit) != 0;
+        self.mergeable = has(VIRTIO_NET_F_MRG_RXBUF);
+        self.checksum = has(VIRTIO_NET_F_GUEST_CSUM);
+        self.tso4 = self.checksum && has(VIRTIO_NET_F_GUEST_TSO4);
+        self.tso6 = self.checksum && has(VIRTIO_NET_F_GUEST_TSO6);
+    }
+
+    /// The ends of a flow's frames; None while the guest's Ethernet address is not known.
+    pub(super) fn ends(&self, key: &crate::flow::Key, ttl: Option<u8>) -> Option<Ends> {
+        let dst_mac = self.guest_mac?;
+        let at = EthIp { dst_mac, src_mac: self.link.mac, src: key.peer.ip(), dst: key.guest.ip(), ttl };
+        Some(Ends { at, src_port: key.peer.port(), dst_port: key.guest.port() })
+    }
+
+    /// Pops one chain onto the scratch lists; false when the ring is empty or broken.
+    pub(super) fn pop(&mut self) -> bool {
+        let Some(ring) = self.rx.as_mut() else { return false };
+        loop {
+            match ring.pop(&mut self.none, &mut self.slices) {
+                Ok(Some(p)) => {
+                    self.none.clear();
+                    self.chains.push(Chain { head: p.head, bytes: p.writable as usize });
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(PopError::Chain { head, .. }) if self.chains.is_empty() => {
+                    self.counters.count_drop(Reason::BadChain);
+                    ring.push_used(head, 0);
+                    self.unpublished = true;
+                }
+                // In the middle of a frame the bad chain cannot be completed before those in front of it: what
+                // was popped is given back first, and the next attempt meets the bad chain alone.
+                Err(PopError::Chain { .. }) => {
+                    ring.unpop(1);
+                    return false;
+                }
+                Err(PopError::Ring(error)) => {
+                    tracing::warn!(%error, "receive ring disabled");
+                    self.counters.ring_errors.add(1);
+                    ring.break_down();
+                    self.rx = None;
+                    return false;
+                }
+            }
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.chains.clear();
+        self.frames.clear();
+        self.slices.clear();
+        self.room.clear();
+    }
+
+    /// Gives the popped chains from the `keep`th on back to the ring.
+    pub(super) fn give_back(&mut self, keep: usize) {
+        let n = self.chains.len().saturating_sub(keep);
+        if let (Some(ring), Ok(n)) = (self.rx.as_mut(), u16::try_from(n)) {
+            ring.unpop(n);
+        }
+        self.chains.truncate(keep);
+    }
+
+    /// Chains of the receive ring that are free, counted up to `most`.
+    pub(super) fn free_chains(&mut self, most: usize) -> usize {
+        self.begin();
+        let mut n = 0;
+        while n < most && self.pop() {
+            n += 1;
+        }
+        self.give_back(0);
+        if n == 0 && self.rx.is_some() {
+            self.full();
+        }
+        n
+    }
+
+    /// Whether a small frame can be written now.
+    pub(super) fn has_room(&mut self) -> bool {
+        !self.starved && self.free_chains(1) == 1
+    }
+
+    /// The ring has no buffer left: the guest's next kick on it is waited for.
+    pub(super) fn full(&mut self) -> Full {
+        if !self.starved {
+            self.starved = true;
+            self.counters.guest_rx_empty.add(1);
+        }
+        Full
+    }
+
+    /// The guest has put buffers into the receive ring again.
+    pub(super) fn feed(&mut self) {
+        if std::mem::take(&mut self.starved)
+            && let Some(ring) = self.rx.as_mut()
+        {
+            ring.suppress_kicks();
+        }
+    }
+
+    /// Writes one frame: headers with the virtio header in front, then the payload.
+    pub(super) fn frame(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), Full> {
+        self.begin();
+        let total = headers.len() + payload.len();
+        let padded = total.max(VNET_LEN + MIN_FRAME);
+        while self.slices.bytes() < padded {
+            let first = self.chains.is_empty();
+            if (!first && !self.mergeable) || !self.pop() {
+                let too_small = !first && !self.mergeable;
+                self.give_back(0);
+                if too_small {
+                    self.counters.count_drop(Reason::TooLarge);
+                    return Ok(());
+                }
+                return Err(self.full());
+            }
+        }
+        self.slices.write(0, 0, headers);
+        self.slices.write(0, headers.len(), payload);
+        if padded > total {
+            self.slices.write(0, total, &[0; MIN_FRAME][..padded - total]);
+        }
+        let frame = Frame { first_chain: 0, chains: self.chains.len(), first_slice: 0, room: 0 };
+        self.finish(&frame, headers, padded, total);
+        Ok(())
+    }
+
+    /// Completes a written frame: number of buffers, checksum, used entries. `checksummed` is where padding
+    /// starts. Returns how many chains it took.
+    pub(super) fn finish(
+        &mut self,
+        frame: &Frame,
+        headers: &[u8],
+        total: usize,
+        checksummed: usize,
+    ) -> usize {
+        let Some(ring) = self.rx.as_mut() else { return 0 };
+        let mut used = 0;
+        let mut covered = 0;
+        for chain in &self.chains[frame.first_chain..frame.first_chain + frame.chains] {
+            used += 1;
+            covered += chain.bytes;
+            if covered >= total {
+                break;
+            }
+        }
+        let mut vnet = [0; VNET_LEN];
+        vnet.copy_from_slice(&headers[..VNET_LEN]);
+        if let Some(h) = VnetHeader::parse(&vnet) {
+            let h = VnetHeader { num_buffers: used as u16, ..h };
+            let h = if h.needs_csum && !self.checksum {
+                let start = VNET_LEN + usize::from(h.csum_start);
+                let sum =
+                    self.slices.checksum(frame.first_slice, start, checksummed.saturating_sub(start), 0);
+                let udp = h.csum_offset == 6;
+                // RFC 768: a UDP checksum of zero means none, so zero is sent as its complement.
+                let sum = match !fold(u32::from(sum)) {
+                    0 if udp => 0xffff,
+                    s => s,
+                };
+                let at = start + usize::from(h.csum_offset);
+                self.slices.write(frame.first_slice, at, &sum.to_be_bytes());
+                VnetHeader { needs_csum: false, csum_start: 0, csum_offset: 0, hdr_len: 0, ..h }
+            } else {
+                h
+            };
+            self.slices.write(frame.first_slice, 0, &h.to_bytes());
+        }
+        ring.mark_written(&self.slices, frame.first_slice, total);
+        let mut left = total;
+        for chain in &self.chains[frame.first_chain..frame.first_chain + used] {
+            let n = chain.bytes.min(left);
+            ring.push_used(chain.head, n as u32);
+            left -= n;
+        }
+        self.unpublished = true;
+        self.counters.guest_rx_frames.add(1);
+        self.counters.guest_rx_bytes.add((total - VNET_LEN) as u64);
+        used
+    }
+
+    /// Queues a whole Ethernet frame; the oldest is not pushed out, the newest is dropped when too many wait.
+    pub(super) fn queue(&mut self, frame: Vec<u8>) {
+        if self.waiting.len() >= MAX_WAITING {
+            self.counters.count_drop(Reason::NoRxBuffer);
+            return;
+        }
+        self.waiting.push_back(frame);
+    }
+
+    /// Writes the frames that wait.
+    pub(super) fn flush_queue(&mut self) {
+        let plain = VnetHeader::PLAIN.to_bytes();
+        while let Some(frame) = self.waiting.pop_front() {
+            if self.rx.is_none() {
+                continue;
+            }
+            if self.frame(&plain, &frame).is_err() {
+                self.waiting.push_front(frame);
+                return;
+            }
+        }
+    }
+
+    /// Makes what was written visible to the guest and interrupts it if it wants to be.
+    pub(super) fn publish(&mut self) {
+        if !std::mem::take(&mut self.unpublished) {
+            return;
+        }
+        if let Some(ring) = self.rx.as_mut()
+            && ring.publish()
+        {
+            ring.signal();
+            self.counters.guest_interrupts.add(1);
+        }
+    }
+
+    /// Takes the ring away, and lets go of guest memory that scratch lists still hold.
+    pub(super) fn take_ring(&mut self) -> Option<Ring> {
+        self.begin();
+        self.none.clear();
+        self.rx.take()
+    }
+
+    /// Forgets what waits, when the guest's rings are gone.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.unpublished = false;
+        self.starved = false;
+    }
+}

@@ -1,0 +1,147 @@
+//! Commands of the mailbox: rings that come and go, a new link, questions about the state.
+
+use std::sync::Arc;
+
+use nix::sys::epoll::{EpollEvent, EpollFlags};
+
+use super::command::Command;
+use super::turn::{Flow, RX, TAG_SHIFT, TX, Worker, tag};
+use crate::ctl::{FlowInfo, Status};
+use crate::net::Link;
+use crate::ring::Ring;
+use crate::time::Time;
+
+impl Worker {
+    /// Carries out a command of the mailbox.
+    pub(super) fn on_command(&mut self, command: Command) {
+        // The asker may have gone; then the answer is of no use.
+        match command {
+            Command::StartRing { index, ring, reply } => {
+                self.start_ring(index, *ring);
+                let _ = reply.send(());
+            }
+            Command::StopRing { index, reply } => {
+                let ring = self.stop_ring(index);
+                let _ = reply.send(ring);
+            }
+            Command::Features(features) => {
+                self.features = features;
+                self.port.set_features(features);
+            }
+            Command::Connected(connected) => {
+                self.connected = connected;
+                if !connected {
+                    self.port.clear();
+                }
+            }
+            Command::Link(link) => self.set_link(link),
+            Command::Status(reply) => {
+                let _ = reply.send(self.status());
+            }
+            Command::Flows(reply) => {
+                let _ = reply.send(self.flow_infos());
+            }
+            Command::Ports(reply) => {
+                let _ = reply.send(self.listeners.infos());
+            }
+            Command::AddPorts(rules, reply) => {
+                let _ = reply.send(self.add_ports(&rules));
+            }
+            Command::RemovePorts(rules, reply) => {
+                let _ = reply.send(self.listeners.remove(&rules));
+            }
+            Command::Shutdown => self.running = false,
+        }
+    }
+
+    fn start_ring(&mut self, index: usize, mut ring: Ring) {
+        let kick = match index {
+            RX => tag::RX_KICK,
+            TX => tag::TX_KICK,
+            _ => return,
+        };
+        let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, kick << TAG_SHIFT);
+        if let Err(error) = self.epoll.add(ring.kick_fd(), event) {
+            tracing::warn!(index, %error, "the ring's kick descriptor cannot be watched; ring disabled");
+            self.counters.ring_errors.add(1);
+            ring.break_down();
+            return;
+        }
+        ring.suppress_kicks();
+        tracing::debug!(index, position = ring.next_avail(), size = ring.size(), "ring started");
+        if index == RX {
+            self.port.rx = Some(ring);
+            self.port.starved = false;
+            self.services.link_up(self.now);
+            // What happened while there was no ring waits for one.
+            self.wake_all();
+        } else {
+            self.tx = Some(ring);
+        }
+    }
+
+    fn stop_ring(&mut self, index: usize) -> Option<Ring> {
+        let ring = match index {
+            RX => {
+                self.port.publish();
+                self.port.take_ring()
+            }
+            TX => {
+                self.none.clear();
+                self.tx.take()
+            }
+            _ => None,
+        }?;
+        if let Err(error) = self.epoll.delete(ring.kick_fd()) {
+            tracing::debug!(index, %error, "epoll_ctl");
+        }
+        tracing::debug!(index, position = ring.next_avail(), "ring stopped");
+        Some(ring)
+    }
+
+    fn set_link(&mut self, link: Arc<Link>) {
+        tracing::info!(v4 = ?link.v4.as_ref().map(|l| l.guest), v6 = ?link.v6.as_ref().map(|l| l.guest), "link changed");
+        if link.guest_mac.is_some() {
+            self.port.guest_mac = link.guest_mac;
+        }
+        self.port.link = link;
+        // The guest learns new routes and resolvers by a router advertisement at once.
+        self.services.link_up(self.now);
+    }
+
+    fn status(&self) -> Status {
+        let mut flows = [0; 3];
+        for (_, _, flow) in self.flows.iter() {
+            match flow {
+                Flow::Tcp(_) => flows[0] += 1,
+                Flow::Udp(_) => flows[1] += 1,
+                Flow::Echo(_) => flows[2] += 1,
+            }
+        }
+        let mut running_rings = Vec::new();
+        running_rings.extend(self.port.rx.as_ref().map(|_| RX as u32));
+        running_rings.extend(self.tx.as_ref().map(|_| TX as u32));
+        Status {
+            uptime: self.now.since(Time::ZERO),
+            frontend_connected: self.connected,
+            features: self.features,
+            running_rings,
+            link: self.port.link.clone(),
+            guest_mac: self.port.guest_mac,
+            guest_seen: self.services.seen().to_vec(),
+            flows,
+            listeners: self.listeners.open(),
+        }
+    }
+
+    fn flow_infos(&self) -> Vec<FlowInfo> {
+        self.flows
+            .iter()
+            .map(|(_, key, flow)| match flow {
+                Flow::Tcp(f) => f.info(key, self.now),
+                Flow::Udp(f) => f.info(key, self.now),
+                Flow::Echo(f) => f.info(key, self.now),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,101 @@
+//! The slow path: link services, fragments, ICMP, and everything else that is rare enough to be copied.
+
+use std::net::IpAddr;
+
+use super::transmit::TxFrame;
+use super::turn::Worker;
+use crate::counters::Reason;
+use crate::frag::Outcome;
+use crate::guest::Handled;
+use crate::icmp::{self, IcmpError};
+use crate::ring::Iovs;
+use crate::wire::{ETH_LEN, Ip, VNET_LEN, VnetHeader};
+
+impl Worker {
+    /// A frame that belongs to netd's own services: ARP, NDP, DHCP, DHCPv6.
+    pub(super) fn on_service_frame(&mut self, frame: &[u8]) -> Result<(), Reason> {
+        self.services.learn(frame);
+        let link = self.port.link.clone();
+        let handled = self.services.handle(frame, &link, self.now, &mut self.frames);
+        self.send_frames();
+        match handled {
+            Handled::Consumed => Ok(()),
+            Handled::NotMine => Err(Reason::UnknownProtocol),
+            Handled::Dropped(reason) => Err(reason),
+        }
+    }
+
+    /// ICMP and ICMPv6: echo requests go through ping sockets, the rest to the services.
+    pub(super) fn on_icmp(&mut self, frame: &TxFrame<'_>, ip: &Ip) -> Result<(), Reason> {
+        let copy = frame.copy();
+        let end = ETH_LEN + ip.header_len + ip.payload_len;
+        let packet = copy.get(ETH_LEN..end).ok_or(Reason::Malformed)?;
+        match icmp::parse_echo(packet) {
+            Ok(echo) => self.on_echo_request(&echo, packet),
+            Err(Reason::UnknownProtocol) => self.on_service_frame(&copy),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// A protocol that netd does not carry: the guest is told (RFC 1122 3.2.2.1).
+    pub(super) fn on_unknown(&mut self, frame: &TxFrame<'_>, ip: &Ip) -> Result<(), Reason> {
+        let copy = frame.copy();
+        let end = ETH_LEN + ip.header_len + ip.payload_len;
+        if let Some(packet) = copy.get(ETH_LEN..end)
+            && self.port.link.guest_address(ip.src) == Some(ip.src)
+        {
+            self.tell(IcmpError::ProtocolUnreachable, None, ip.src, packet);
+        }
+        Err(Reason::UnknownProtocol)
+    }
+
+    /// A fragment: collected until its packet is whole, which then goes the usual way.
+    pub(super) fn on_fragment(&mut self, frame: &TxFrame<'_>) -> Result<(), Reason> {
+        let copy = frame.copy();
+        let (eth, packet) = copy.split_first_chunk::<ETH_LEN>().ok_or(Reason::Malformed)?;
+        let whole = match self.fragments.push(self.now, packet) {
+            Outcome::Incomplete => return Ok(()),
+            Outcome::NotFragment => return Err(Reason::Malformed),
+            Outcome::Dropped(reason) => return Err(reason),
+            Outcome::Whole(packet) => packet,
+        };
+        // The guest has cut it, so it may be cut again, however small it is: the guest may know of a narrow path.
+        let ip = Ip { dont_fragment: false, ..Ip::parse(&whole, whole.len())? };
+        let mut bytes = Vec::with_capacity(VNET_LEN + ETH_LEN + whole.len());
+        bytes.extend_from_slice(&VnetHeader::PLAIN.to_bytes());
+        bytes.extend_from_slice(eth);
+        bytes.extend_from_slice(&whole);
+        let transport = whole.get(ip.header_len..).ok_or(Reason::Malformed)?;
+        let bytes_len = bytes.len();
+        let slices = Iovs::from_owned(bytes);
+        let frame = TxFrame { slices: &slices, first: 0, bytes: bytes_len, vnet: VnetHeader::PLAIN };
+        self.on_packet(&frame, &ip, transport)
+    }
+
+    /// Gives up fragments that have waited too long.
+    pub(super) fn expire_fragments(&mut self) {
+        for expired in self.fragments.expire(self.now) {
+            self.counters.count_drop(Reason::Fragment);
+            if let Some(packet) = expired.first
+                && let Ok(ip) = Ip::parse(&packet, usize::MAX)
+            {
+                self.tell(IcmpError::FragmentTimeExceeded, None, ip.src, &packet);
+            }
+        }
+    }
+
+    /// Tells the guest that its packet `quote` did not arrive. `offender` is who says so; without one it is the
+    /// gateway.
+    pub(super) fn tell(&mut self, kind: IcmpError, offender: Option<IpAddr>, guest: IpAddr, quote: &[u8]) {
+        let Some(mac) = self.port.guest_mac else { return };
+        if !self.errors.allow(self.now) {
+            return;
+        }
+        let link = &self.port.link;
+        let Some(from) = offender.or_else(|| link.gateway_address(guest)) else { return };
+        if let Some(frame) = icmp::error_frame(link, mac, kind, from, quote) {
+            self.counters.icmp_errors_to_guest.add(1);
+            self.port.queue(frame);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The pod's sockets, made as the translators need them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::sys;
+
+/// Connections that wait to be accepted, per listener; the kernel caps it by net.core.somaxconn.
+const BACKLOG: i32 = 1024;
+
+/// Which families have SO_PEEK_OFF.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeekOffset {
+    v4: bool,
+    v6: bool,
+}
+
+impl PeekOffset {
+    /// Tries it on a socket of each family: IPv6 got it later than IPv4.
+    pub(super) fn probe() -> Self {
+        let has = |domain| {
+            Socket::new(domain, Type::STREAM, None)
+                .is_ok_and(|s| sys::enable_peek_offset(s.as_fd(), 0).is_ok())
+        };
+        let probed = PeekOffset { v4: has(Domain::IPV4), v6: has(Domain::IPV6) };
+        if !probed.v4 || !probed.v6 {
+            tracing::warn!(
+                ipv4 = probed.v4,
+                ipv6 = probed.v6,
+                "no SO_PEEK_OFF for TCP: received data in flight is copied once more"
+            );
+        }
+        probed
+    }
+
+    /// Whether the kernel keeps the offset for a socket of the address' family.
+    pub(super) fn of(self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+}
+
+/// A TCP socket that is connecting, or has failed to.
+pub(super) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
+    let s = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    stream_options(&s, to.ip(), peek)?;
+    match s.connect(&to.into()) {
+        Ok(()) => Ok(s),
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(s),
+        Err(e) => Err(e),
+    }
+}
+
+/// Options of connected and accepted sockets alike.
+pub(super) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
+    // The guest's own Nagle has decided already.
+    s.set_tcp_nodelay(true)?;
+    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at Linux's usual pace.
+    s.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(7200)))?;
+    if peek.of(peer) {
+        sys::enable_peek_offset(s.as_fd(), 0)?;
+    }
+    Ok(())
+}
+
+/// Makes close() send a RST.
+pub(super) fn abort_on_close(s: &Socket) {
+    if let Err(error) = s.set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "SO_LINGER");
+    }
+}
+
+/// A listener on every address of the pod, both families if the pod has IPv6.
+pub(super) fn listen_tcp(port: u16) -> io::Result<Socket> {
+    let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
+    s.listen(BACKLOG)?;
+    Ok(s)
+}
+
+/// A datagram socket on every address of the pod that tells where each datagram was sent.
+pub(super) fn listen_udp(port: u16) -> io::Result<Socket> {
+    let s = bind_any(Type::DGRAM, Protocol::UDP, port)?;
+    let dual = s.domain()? == Domain::IPV6;
+    sys::set_recv_original(s.as_fd(), dual)?;
+    Ok(s)
+}
+
+fn bind_any(kind: Type, protocol: Protocol, port: u16) -> io::Result<Socket> {
+    match bind(kind, protocol, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+        // A pod without IPv6.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            bind(kind, protocol, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+        }
+        other => other,
+    }
+}
+
+fn bind(kind: Type, protocol: Protocol, to: SocketAddr) -> io::Result<Socket> {
+    let s = Socket::new(Domain::for_address(to), kind.nonblocking().cloexec(), Some(protocol))?;
+    if to.is_ipv6() {
+        s.set_only_v6(false)?;
+    }
+    s.set_reuse_address(true)?;
+    s.bind(&to.into())?;
+    Ok(s)
+}
+
+/// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
+pub(super) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
+    let any = match peer.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let s = Socket::new(Domain::for_address(peer), kind, Some(Protocol::UDP))?;
+    s.set_reuse_address(true)?;
+    if let Err(error) = s.bind(&SocketAddr::new(local.unwrap_or(any), port).into()) {
+        tracing::debug!(port, %error, "source port not preserved");
+    }
+    sys::set_recv_error(s.as_fd(), peer.ip())?;
+    sys::set_recv_ttl(s.as_fd(), peer.ip())?;
+    s.connect(&peer.into())?;
+    Ok(s)
+}
+
+/// A ping socket with the identifier `id` if it can be had.
+pub(super) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let (domain, protocol, any) = match family {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, Ipv4Addr::UNSPECIFIED.into()),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, Ipv6Addr::UNSPECIFIED.into()),
+    };
+    let s = Socket::new(domain, kind, Some(protocol))?;
+    if let Err(error) = s.bind(&SocketAddr::new(any, id).into()) {
+        tracing::debug!(id, %error, "echo identifier not preserved");
+    }
+    sys::set_recv_error(s.as_fd(), family)?;
+    sys::set_recv_ttl(s.as_fd(), family)?;
+    Ok(s)
+}
+
+/// Takes a connection from a listener.
+pub(super) fn accept(listener: &Socket) -> io::Result<(Socket, SocketAddr)> {
+    let (s, from) = listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+    let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((s, SocketAddr::new(from.ip().to_canonical(), from.port())))
+}
+
+/// The error a socket has pending.
+pub(super) fn take_error(s: &Socket) -> Option<io::Error> {
+    SockRef::from(s).take_error().ok().flatten()
+}

@@ -1,0 +1,345 @@
+//! TCP flows: what connects [`Conn`] to a socket and to the guest's rings.
+
+use std::io;
+use std::net::SocketAddr;
+
+use nix::sys::epoll::EpollFlags;
+use socket2::Socket;
+
+use super::gather::Gather;
+use super::sockets;
+use super::transmit::TxFrame;
+use super::turn::{Flow, Worker, fd, watch_again};
+use crate::counters::Reason;
+use crate::ctl::{FlowInfo, FlowKind};
+use crate::flow::{FlowId, Key};
+use crate::sys;
+use crate::tcp::{Command, Conn, PodState, Segment, State};
+use crate::time::Time;
+use crate::wire::{TcpFlags, TcpMeta};
+
+/// Payload bytes asked of a socket at first; doubles while it has more and shrinks back when it has not.
+pub(super) const FIRST_READ: u32 = 16 << 10;
+/// Slices of one flow in a batch, below IOV_MAX.
+const GATHER_SLICES: usize = 512;
+
+/// A TCP flow.
+pub(super) struct TcpFlow {
+    pub(super) conn: Conn,
+    /// None once both directions have ended.
+    pub(super) socket: Option<Socket>,
+    pub(super) pod_peer: SocketAddr,
+    from_guest: bool,
+    /// The kernel keeps the peek offset.
+    pub(super) kernel_offset: bool,
+    /// The socket has, or may have, data that was not peeked.
+    pub(super) readable: bool,
+    /// The peer has closed: a read will find the end.
+    pub(super) peer_closed: bool,
+    /// In [`Worker::ready`].
+    pub(super) queued: bool,
+    /// Something was sent to the socket, or its buffer may have drained: its state is to be read.
+    stale: bool,
+    /// The peer is near: see [`Config::ack_queued_rtt`].
+    near: bool,
+    /// `tcpi_bytes_acked` when the connection opened: the SYN counts or not, depending on the direction.
+    acked_base: u64,
+    pub(super) want: u32,
+    /// Segments sent again that the counters know of.
+    retransmits: u32,
+    bytes_to_pod: u64,
+    pub(super) bytes_to_guest: u64,
+    pub(super) used: Time,
+}
+
+impl TcpFlow {
+    pub(super) fn new(
+        conn: Conn,
+        socket: Socket,
+        pod_peer: SocketAddr,
+        from_guest: bool,
+        kernel_offset: bool,
+        now: Time,
+    ) -> Self {
+        TcpFlow {
+            conn,
+            socket: Some(socket),
+            pod_peer,
+            from_guest,
+            kernel_offset,
+            readable: false,
+            peer_closed: false,
+            queued: false,
+            stale: false,
+            near: false,
+            acked_base: 0,
+            want: FIRST_READ,
+            retransmits: 0,
+            bytes_to_pod: 0,
+            bytes_to_guest: 0,
+            used: now,
+        }
+    }
+
+    pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
+        FlowInfo {
+            kind: FlowKind::Tcp,
+            state: self.conn.state().name(),
+            from_guest: self.from_guest,
+            guest: key.guest,
+            guest_peer: key.peer,
+            pod_peer: self.pod_peer,
+            bytes_to_pod: self.bytes_to_pod,
+            bytes_to_guest: self.bytes_to_guest,
+            retransmits: self.conn.retransmits(),
+            idle: now.since(self.used),
+        }
+    }
+
+    /// Remembers where the kernel's count of acknowledged bytes starts.
+    pub(super) fn start_counting(&mut self) {
+        if let Some(s) = &self.socket
+            && let Ok(info) = sys::tcp_info(fd(s))
+        {
+            self.acked_base = info.bytes_acked;
+        }
+    }
+
+    /// The socket's state for [`Conn`], and whether epoll must be asked to tell of free space.
+    pub(super) fn pod_state(&mut self) -> Option<(PodState, bool)> {
+        let s = self.socket.as_ref()?;
+        let buffer = sys::send_buffer(fd(s)).ok()?;
+        // An eighth is left for the kernel's own bookkeeping per segment, which counts as well.
+        let free = buffer.free();
+        let mut state =
+            PodState { space: free - free / 8, acked: 0, peer_window: u32::MAX >> 1, near: self.near };
+        if !self.near
+            && let Ok(info) = sys::tcp_info(fd(s))
+        {
+            let threshold = self.conn.config().ack_queued_rtt.as_micros();
+            self.near = u128::from(info.min_rtt) <= threshold;
+            state.near = self.near;
+            state.acked = info.bytes_acked.wrapping_sub(self.acked_base) as u32;
+            state.peer_window = info.snd_wnd;
+        }
+        Some((state, !buffer.writable()))
+    }
+
+    /// Does what the connection asks for on the socket.
+    fn carry_out(&mut self, command: Command) -> io::Result<()> {
+        let Some(s) = &self.socket else { return Ok(()) };
+        match command {
+            Command::Consume(n) => {
+                let mut left = n;
+                while left > 0 {
+                    match sys::discard(fd(s), left)? {
+                        0 => break,
+                        done => left -= (done as u32).min(left),
+                    }
+                }
+            }
+            Command::Rewind => {
+                if self.kernel_offset {
+                    sys::enable_peek_offset(fd(s), 0)?;
+                }
+                self.readable = true;
+            }
+            Command::ShutdownWrite => s.shutdown(std::net::Shutdown::Write)?,
+            Command::Abort => {
+                sockets::abort_on_close(s);
+                self.socket = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Worker {
+    /// A segment of the guest whose payload starts `payload` bytes into the frame.
+    pub(super) fn on_stream_segment(
+        &mut self,
+        key: Key,
+        segment: &Segment,
+        frame: &TxFrame<'_>,
+        payload: usize,
+    ) -> Result<(), Reason> {
+        let Some(id) = self.flows.find(&key) else { return self.on_stray_segment(key, segment) };
+        let crowded = self.gathers.slices_of(id).map_or(self.gathers.is_full(), |n| n > GATHER_SLICES);
+        if segment.len > 0 && crowded {
+            self.flush_gathers();
+        }
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
+        let input = f.conn.on_segment(segment, self.now);
+        f.used = self.now;
+        if input.reopen {
+            self.flows.remove(id);
+            return self.on_stray_segment(key, segment);
+        }
+        if input.take > 0 {
+            let g = self.gathers.of(id);
+            let from = payload + input.skip as usize;
+            g.bytes += g.iovs.append_from(frame.slices, frame.first, from, input.take as usize) as u32;
+        }
+        self.touch(id);
+        input.dropped.map_or(Ok(()), Err)
+    }
+
+    /// Sends a flow's gathered payload.
+    pub(super) fn flush_stream(&mut self, g: &Gather) {
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(g.flow) else { return };
+        let Some(s) = &f.socket else { return };
+        let sent = match sys::send(fd(s), &g.iovs) {
+            Ok(n) => n as u32,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock || is_exhausted(&e) => 0,
+            Err(error) => {
+                tracing::debug!(peer = %f.pod_peer, %error, "send");
+                f.conn.on_pod_error();
+                0
+            }
+        };
+        let short = sent < g.bytes;
+        f.stale = true;
+        f.bytes_to_pod += u64::from(sent);
+        self.counters.tcp_bytes_to_pod.add(u64::from(sent));
+        f.conn.on_flushed(g.bytes, sent, self.now);
+        if short {
+            self.counters.count_drop(Reason::TcpNoRoom);
+        }
+    }
+
+    /// An event of a connection's socket.
+    pub(super) fn on_stream_event(&mut self, id: FlowId, events: EpollFlags) {
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        let Some(s) = &f.socket else { return };
+        if f.conn.state() == State::Connecting {
+            if let Some(error) = sockets::take_error(s) {
+                return self.on_connect_failed(id, &error);
+            }
+            if !events.contains(EpollFlags::EPOLLOUT) || events.contains(EpollFlags::EPOLLHUP) {
+                return;
+            }
+            f.start_counting();
+            if let Some((state, _)) = f.pod_state() {
+                f.conn.on_connected(&state);
+            }
+        } else if events.contains(EpollFlags::EPOLLERR)
+            && let Some(error) = sockets::take_error(s)
+        {
+            tracing::debug!(peer = %f.pod_peer, %error, "connection broke");
+            f.conn.on_pod_error();
+        }
+        if events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
+            f.readable = true;
+            f.peer_closed |= events.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP);
+        }
+        f.stale |= events.contains(EpollFlags::EPOLLOUT);
+        self.settle_stream(id);
+    }
+
+    fn on_connect_failed(&mut self, id: FlowId, error: &io::Error) {
+        let Some((key, Flow::Tcp(f))) = self.flows.remove(id) else { return };
+        let syn = f.conn.guest_isn();
+        self.refuse(&key, syn, error);
+    }
+
+    /// A connection's deadline.
+    pub(super) fn on_stream_deadline(&mut self, id: FlowId) {
+        if let Some(Flow::Tcp(f)) = self.flows.get_mut(id) {
+            f.stale |= f.conn.wants_pod_state(self.now);
+            // Without a ring nothing can be sent again: the guest is stopped, not lost.
+            if self.port.rx.is_some() || f.conn.is_done_with_socket() {
+                f.conn.on_timer(self.now);
+            } else {
+                let later = self.now + std::time::Duration::from_secs(1);
+                self.flows.arm(id, later);
+                return;
+            }
+        }
+        self.settle_stream(id);
+    }
+
+    /// Everything that a connection has to do now, except moving data to the guest.
+    pub(super) fn settle_stream(&mut self, id: FlowId) {
+        let now = self.now;
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        f.conn.on_flushed(0, 0, now);
+        let mut rewatch = false;
+        if std::mem::take(&mut f.stale)
+            && !f.conn.is_done_with_socket()
+            && let Some((state, full)) = f.pod_state()
+        {
+            f.conn.on_pod(&state, now);
+            rewatch = full;
+        }
+        self.send_controls(id);
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        while let Some(command) = f.conn.command() {
+            if let Err(error) = f.carry_out(command) {
+                tracing::debug!(peer = %f.pod_peer, ?command, %error, "socket");
+                f.conn.on_pod_error();
+            }
+        }
+        let counted = std::mem::replace(&mut f.retransmits, f.conn.retransmits());
+        self.counters.tcp_retransmits.add(u64::from(f.retransmits.wrapping_sub(counted)));
+        if f.conn.is_done_with_socket() {
+            f.socket = None;
+        }
+        if f.conn.is_closed() {
+            self.flows.remove(id);
+            return;
+        }
+        // Only a flow that may send is made ready: one that waits for the guest's window would turn the loop for
+        // nothing, and the guest's segment wakes it. Asking for the budget starts the persist timer.
+        let ready = f.readable && f.conn.budget(now).is_some();
+        let at = f.conn.poll_at();
+        if rewatch && let Some(s) = &f.socket {
+            watch_again(&self.epoll, fd(s), id);
+        }
+        if let Some(at) = at {
+            self.flows.arm(id, at);
+        }
+        if ready {
+            self.make_ready(id);
+        }
+    }
+
+    /// Writes the control segments that the connection has.
+    fn send_controls(&mut self, id: FlowId) {
+        let Some(key) = self.flows.key(id).copied() else { return };
+        let Some(ends) = self.port.ends(&key, None) else { return };
+        loop {
+            if !self.port.has_room() {
+                if self.port.rx.is_some() {
+                    self.make_ready(id);
+                }
+                return;
+            }
+            let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+            let Some(c) = f.conn.poll(self.now) else { return };
+            if c.flags.has(TcpFlags::RST) {
+                self.counters.tcp_resets.add(1);
+            }
+            let meta = TcpMeta {
+                src_port: ends.src_port,
+                dst_port: ends.dst_port,
+                seq: c.seq.0,
+                ack: c.ack.0,
+                flags: c.flags,
+                window: c.window,
+                mss: c.mss,
+                window_scale: c.window_scale,
+                payload_len: 0,
+                gso_size: None,
+            };
+            self.write_headers(&ends.at, &meta);
+        }
+    }
+}
+
+/// Whether a call failed because the process or the system ran out of something.
+pub(super) fn is_exhausted(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::EADDRNOTAVAIL | libc::EAGAIN)
+    )
+}

@@ -1,0 +1,377 @@
+//! The worker's variables and the turn of its loop.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+use super::Settings;
+use super::command::Inbox;
+use super::datagrams::UdpFlow;
+use super::echo::EchoFlow;
+use super::gather::Gathers;
+use super::listen::Listeners;
+use super::port::Port;
+use super::sockets::PeekOffset;
+use super::stream::TcpFlow;
+use crate::config::Timeouts;
+use crate::counters::{Counters, Reason};
+use crate::flow::{Admission, FlowId, Key, Table};
+use crate::frag::{self, Reassembler};
+use crate::guest::Services;
+use crate::icmp::ErrorLimiter;
+use crate::ring::{Iovs, Ring};
+use crate::sys::ReceiveBatch;
+use crate::time::{Clock, Time};
+
+/// Index of the ring that the guest receives by.
+pub(super) const RX: usize = 0;
+/// Index of the ring that the guest transmits by.
+pub(super) const TX: usize = 1;
+
+/// What an epoll event speaks of, in the top byte of its token.
+pub(super) mod tag {
+    pub(in crate::worker) const BELL: u64 = 1;
+    pub(in crate::worker) const RX_KICK: u64 = 2;
+    pub(in crate::worker) const TX_KICK: u64 = 3;
+    pub(in crate::worker) const LISTENER: u64 = 4;
+    pub(in crate::worker) const FLOW: u64 = 5;
+}
+/// Where the tag stands in a token.
+pub(super) const TAG_SHIFT: u32 = 56;
+
+/// Events taken from epoll at once.
+const EVENTS: usize = 256;
+/// Flows served with data in one turn, before the transmit ring gets its turn again.
+const FLOWS_PER_TURN: usize = 64;
+/// ICMP errors to the guest: RFC 1812 4.3.2.8 asks for a limit; these are Linux's icmp_msgs_per_sec and burst.
+const ERRORS_PER_SECOND: u32 = 1000;
+/// See [`ERRORS_PER_SECOND`].
+const ERRORS_BURST: u32 = 50;
+/// How soon a listener is tried again that ran out of descriptors.
+const LISTENER_RETRY: Duration = Duration::from_millis(100);
+
+/// A flow of any kind.
+pub(super) enum Flow {
+    Tcp(Box<TcpFlow>),
+    Udp(Box<UdpFlow>),
+    Echo(Box<EchoFlow>),
+}
+
+/// The worker. See the [module](super) for its theory.
+pub(super) struct Worker {
+    pub(super) clock: Clock,
+    pub(super) now: Time,
+    pub(super) epoll: Epoll,
+    inbox: Inbox,
+    pub(super) counters: Arc<Counters>,
+    pub(super) timeouts: Timeouts,
+    pub(super) port: Port,
+    pub(super) tx: Option<Ring>,
+    pub(super) features: u64,
+    pub(super) connected: bool,
+    pub(super) flows: Table<Flow>,
+    pub(super) admission: Admission,
+    pub(super) peek: PeekOffset,
+    pub(super) isn: RandomState,
+    pub(super) listeners: Listeners,
+    listeners_retry: Option<Time>,
+    pub(super) services: Services,
+    pub(super) fragments: Reassembler,
+    /// Name of the last datagram that was cut for the guest.
+    pub(super) fragment_id: u32,
+    pub(super) errors: ErrorLimiter,
+    /// Flows that have, or may have, something for the guest.
+    pub(super) ready: VecDeque<FlowId>,
+    /// Flows that this batch of the transmit ring has touched.
+    pub(super) touched: Vec<FlowId>,
+    pub(super) gathers: Gathers,
+    /// Slices of the chains popped from the transmit ring since the last flush.
+    pub(super) slices: Iovs,
+    pub(super) none: Iovs,
+    pub(super) heads: Vec<u16>,
+    pub(super) datagrams: ReceiveBatch,
+    pub(super) frames: Vec<Vec<u8>>,
+    pub(super) running: bool,
+}
+
+impl Worker {
+    pub(super) fn new(settings: Settings, inbox: Inbox) -> io::Result<Self> {
+        let clock = Clock::new();
+        let now = clock.now();
+        let Settings { limits, timeouts, link, ports, counters } = settings;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(
+            inbox.bell(),
+            EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, tag::BELL << TAG_SHIFT),
+        )?;
+        let mut worker = Worker {
+            clock,
+            now,
+            epoll,
+            inbox,
+            port: Port::new(link, counters.clone()),
+            tx: None,
+            features: 0,
+            connected: false,
+            flows: Table::new(limits.flows),
+            admission: Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now),
+            peek: PeekOffset::probe(),
+            isn: RandomState::new(),
+            listeners: Listeners::default(),
+            listeners_retry: None,
+            services: Services::new(),
+            fragments: Reassembler::new(frag::Limits {
+                max_datagrams: limits.fragment_datagrams,
+                max_bytes: limits.fragment_bytes,
+            }),
+            fragment_id: 0,
+            errors: ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
+            ready: VecDeque::new(),
+            touched: Vec::new(),
+            gathers: Gathers::default(),
+            slices: Iovs::new(),
+            none: Iovs::new(),
+            heads: Vec::new(),
+            datagrams: ReceiveBatch::default(),
+            frames: Vec::new(),
+            running: true,
+            counters,
+            timeouts,
+        };
+        worker.add_ports(&ports);
+        Ok(worker)
+    }
+
+    /// Turns until a shutdown is asked for.
+    pub(super) fn run(&mut self) {
+        let mut events = vec![EpollEvent::empty(); EVENTS];
+        let mut more = false;
+        while self.running {
+            let timeout = if more { EpollTimeout::ZERO } else { self.timeout() };
+            let n = match self.epoll.wait(&mut events, timeout) {
+                Ok(n) => n,
+                Err(nix::errno::Errno::EINTR) => 0,
+                Err(error) => {
+                    tracing::error!(%error, "epoll_wait");
+                    return;
+                }
+            };
+            self.now = self.clock.now();
+            self.counters.wakeups.add(1);
+            for event in events.iter().take(n) {
+                self.on_event(*event);
+            }
+            self.on_deadlines();
+            more = self.transmit();
+            more |= self.serve_ready();
+            self.port.flush_queue();
+            self.port.publish();
+            more |= self.rest();
+        }
+    }
+
+    /// Before sleeping: kicks are asked for; true when there is more to do at once.
+    fn rest(&mut self) -> bool {
+        let tx = self.tx.as_mut().is_some_and(Ring::request_kicks);
+        let rx = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_kicks);
+        if rx {
+            self.port.feed();
+        }
+        tx || rx
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        let next = [
+            self.flows.next_deadline(),
+            self.services.poll_at(),
+            self.fragments.poll_at(),
+            self.listeners_retry,
+        ];
+        match next.into_iter().flatten().min() {
+            None => EpollTimeout::NONE,
+            // Up to the next millisecond: waking early would turn the loop for nothing.
+            Some(at) => {
+                let ms = at.since(self.clock.now()).as_micros().div_ceil(1000);
+                EpollTimeout::from(u16::try_from(ms).unwrap_or(u16::MAX))
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: EpollEvent) {
+        let token = event.data();
+        match token >> TAG_SHIFT {
+            tag::BELL => {
+                while let Some(command) = self.inbox.next() {
+                    self.on_command(command);
+                }
+            }
+            tag::RX_KICK => {
+                self.counters.guest_kicks.add(1);
+                self.port.feed();
+            }
+            tag::TX_KICK => self.counters.guest_kicks.add(1),
+            tag::LISTENER => self.on_listener(token as u32),
+            tag::FLOW => self.on_flow_event(FlowId::from_token(token), event.events()),
+            _ => {}
+        }
+    }
+
+    fn on_flow_event(&mut self, id: FlowId, events: EpollFlags) {
+        match self.flows.get_mut(id) {
+            Some(Flow::Tcp(_)) => self.on_stream_event(id, events),
+            Some(Flow::Udp(_) | Flow::Echo(_)) => {
+                if events.contains(EpollFlags::EPOLLERR) {
+                    self.on_datagram_errors(id);
+                }
+                self.make_ready(id);
+            }
+            None => {}
+        }
+    }
+
+    /// Puts a flow into the queue of those that have something for the guest.
+    pub(super) fn make_ready(&mut self, id: FlowId) {
+        let queued = match self.flows.get_mut(id) {
+            Some(Flow::Tcp(f)) => &mut f.queued,
+            Some(Flow::Udp(f)) => &mut f.queued,
+            Some(Flow::Echo(f)) => &mut f.queued,
+            None => return,
+        };
+        if !std::mem::replace(queued, true) {
+            self.ready.push_back(id);
+        }
+    }
+
+    /// Makes every flow ready: what each has waited for is there.
+    pub(super) fn wake_all(&mut self) {
+        let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
+        for id in all {
+            self.make_ready(id);
+        }
+    }
+
+    /// Lets flows fill the receive ring, each a bounded amount; true when some are left that could go on.
+    fn serve_ready(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.ready.len()) {
+            if self.port.starved || self.port.rx.is_none() {
+                return false;
+            }
+            let Some(id) = self.ready.pop_front() else { break };
+            let again = match self.flows.get_mut(id) {
+                Some(Flow::Tcp(f)) => {
+                    f.queued = false;
+                    self.deliver_stream(id)
+                }
+                Some(Flow::Udp(f)) => {
+                    f.queued = false;
+                    self.deliver_datagrams(id)
+                }
+                Some(Flow::Echo(f)) => {
+                    f.queued = false;
+                    self.deliver_echoes(id)
+                }
+                None => false,
+            };
+            if again {
+                self.make_ready(id);
+            }
+        }
+        !self.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
+    }
+
+    fn on_deadlines(&mut self) {
+        while let Some(id) = self.flows.due(self.now) {
+            match self.flows.get_mut(id) {
+                Some(Flow::Tcp(_)) => self.on_stream_deadline(id),
+                Some(Flow::Udp(f)) => {
+                    let at = f.session.expires();
+                    self.expire(id, at);
+                }
+                Some(Flow::Echo(f)) => {
+                    let at = f.session.expires();
+                    self.expire(id, at);
+                }
+                None => {}
+            }
+        }
+        if self.services.poll_at().is_some_and(|at| at <= self.now) {
+            let link = self.port.link.clone();
+            self.services.poll(self.now, &link, &mut self.frames);
+            self.send_frames();
+        }
+        if self.fragments.poll_at().is_some_and(|at| at <= self.now) {
+            self.expire_fragments();
+        }
+        if self.listeners_retry.is_some_and(|at| at <= self.now) {
+            self.listeners_retry = None;
+            for index in 0..self.listeners.len() {
+                self.on_listener(index as u32);
+            }
+        }
+    }
+
+    /// Descriptors ran out at a listener: its edge has been used up, so it is asked again soon.
+    pub(super) fn retry_listeners(&mut self) {
+        self.counters.count_drop(Reason::SocketLimit);
+        self.listeners_retry.get_or_insert(self.now + LISTENER_RETRY);
+    }
+
+    /// A listener has more than one turn takes; no edge will tell of it.
+    pub(super) fn recheck_listeners(&mut self) {
+        self.listeners_retry = Some(self.now);
+    }
+
+    /// Ends a datagram flow whose time has come, or waits on.
+    fn expire(&mut self, id: FlowId, at: Time) {
+        if at <= self.now {
+            self.flows.remove(id);
+        } else {
+            self.flows.arm(id, at);
+        }
+    }
+
+    /// Watches a listener.
+    pub(super) fn watch_listener(&self, fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(fd, EpollEvent::new(flags, tag::LISTENER << TAG_SHIFT | u64::from(index)))?)
+    }
+
+    /// An initial sequence number: a keyed hash of the tuple plus a clock of 4 microseconds (RFC 9293 3.4.1).
+    pub(super) fn initial_sequence(&self, key: &Key) -> u32 {
+        (self.isn.hash_one(key) as u32).wrapping_add((self.now.as_micros() / 4) as u32)
+    }
+
+    /// Queues the frames that services made.
+    pub(super) fn send_frames(&mut self) {
+        for frame in self.frames.drain(..) {
+            self.port.queue(frame);
+        }
+    }
+}
+
+/// The descriptor of a socket, for calls that borrow it.
+pub(super) fn fd<S: AsFd>(s: &S) -> BorrowedFd<'_> {
+    s.as_fd()
+}
+
+fn flow_event(id: FlowId) -> EpollEvent {
+    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+    EpollEvent::new(flags, tag::FLOW << TAG_SHIFT | id.to_token())
+}
+
+/// Watches a flow's socket, by edges.
+pub(super) fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) -> io::Result<()> {
+    Ok(epoll.add(fd, flow_event(id))?)
+}
+
+/// Makes epoll look at a flow's socket again: if it is not writable now, the kernel will tell when it is.
+pub(super) fn watch_again(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) {
+    if let Err(error) = epoll.modify(fd, &mut flow_event(id)) {
+        tracing::debug!(%error, "epoll_ctl");
+    }
+}

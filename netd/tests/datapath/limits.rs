@@ -1,0 +1,161 @@
+//! What happens at the limits, and to frames whose source is not the guest's.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+
+use etherparse::PacketBuilder;
+use netd::config::Limits;
+use netd::counters::Reason;
+
+use crate::bed::raw::{CLIENT_V4, CLIENT_V6, GUEST_V4, GUEST_V6};
+use crate::bed::{GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, with_bed, with_pod};
+
+fn limited(limits: Limits) -> Setup {
+    Setup { limits, ..Setup::default() }
+}
+
+#[test]
+fn a_full_flow_table_refuses_by_reset() {
+    with_bed(limited(Limits { flows: 4, ..Limits::default() }), |bed| {
+        let [v4, v6] = bed.families();
+        let server = bed.client.listen(v4.client(7000));
+        let inbound = bed.guest.listen(v4.any(7000));
+        let mut open = Vec::new();
+        for _ in 0..2 {
+            open.push((bed.guest.connect(v4.client(7000)).unwrap(), server.accept().0));
+            open.push((bed.client.connect(v4.pod(7000)).unwrap(), inbound.accept().0));
+        }
+        assert_eq!(bed.netd.status().flows, [4, 0, 0]);
+        for family in [v4, v6] {
+            let error = bed.guest.connect(family.client(7000)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+            assert_refused_late(bed.client.connect(family.pod(7000)));
+        }
+        assert_eq!(bed.netd.dropped(Reason::FlowLimit), 4);
+        // Datagrams as well.
+        bed.guest.udp(v4.guest(6000)).send_to(b"hello", v4.client(5000)).unwrap();
+        eventually("a drop", || (bed.netd.dropped(Reason::FlowLimit) == 5).then_some(()));
+        // Those that are open go on.
+        for (a, b) in &open {
+            exchange(a, b, 10_000);
+        }
+    });
+}
+
+#[test]
+fn a_flow_that_ends_makes_room() {
+    let mut setup = limited(Limits { flows: 1, ..Limits::default() });
+    setup.timeouts.tcp_time_wait = std::time::Duration::from_millis(10);
+    with_bed(setup, |bed| {
+        let [v4, _] = bed.families();
+        let server = bed.client.listen(v4.client(7000));
+        for _ in 0..5 {
+            let guest = bed.guest.connect(v4.client(7000)).unwrap();
+            exchange(&guest, &server.accept().0, 10_000);
+            drop(guest);
+            eventually("an empty table", || (bed.netd.status().flows == [0; 3]).then_some(()));
+        }
+    });
+}
+
+#[test]
+fn too_many_new_flows_a_second_are_refused() {
+    let limits = Limits { new_flows_per_second: 1, new_flows_burst: 3, ..Limits::default() };
+    with_bed(limited(limits), |bed| {
+        let [v4, _] = bed.families();
+        let server = bed.client.listen(v4.client(7000));
+        let mut open = Vec::new();
+        let mut refused = 0;
+        for _ in 0..20 {
+            match bed.guest.connect(v4.client(7000)) {
+                Ok(guest) => open.push((guest, server.accept().0)),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::ConnectionRefused, "{e}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(open.len() >= 3, "the burst is allowed");
+        assert!(refused > 0, "the rate is not");
+        assert_eq!(bed.netd.dropped(Reason::FlowRate), refused);
+    });
+}
+
+#[test]
+fn frames_of_another_source_are_dropped() {
+    with_pod(Setup::default(), |pod| {
+        let mut raw = Raw::plug(&pod.netd);
+        let other_mac = [0x52, 0x54, 0, 0, 0, 9];
+        let frames = [
+            (other_mac, GUEST_V4.octets(), None),
+            (GUEST_MAC.0, [10, 9, 0, 3], None),
+            (GUEST_MAC.0, CLIENT_V4.octets(), None),
+            (GUEST_MAC.0, [127, 0, 0, 1], None),
+            (GUEST_MAC.0, [0; 4], Some("fd00:9::3".parse::<std::net::Ipv6Addr>().unwrap())),
+            (GUEST_MAC.0, [0; 4], Some("::1".parse().unwrap())),
+            (other_mac, [0; 4], Some(GUEST_V6)),
+        ];
+        let server = pod.client.udp("[::]:5000".parse().unwrap());
+        for (count, (mac, v4, v6)) in (0..).zip(frames) {
+            let ip = || match v6 {
+                None => PacketBuilder::ethernet2(mac, MAC.0).ipv4(v4, CLIENT_V4.octets(), 64),
+                Some(v6) => PacketBuilder::ethernet2(mac, MAC.0).ipv6(v6.octets(), CLIENT_V6.octets(), 64),
+            };
+            let mut frames = [const { Vec::new() }; 3];
+            ip().udp(6000, 5000).write(&mut frames[0], b"not me").unwrap();
+            ip().tcp(6000, 5000, 1, 1000).syn().write(&mut frames[1], b"").unwrap();
+            match v6 {
+                None => ip().icmpv4_echo_request(1, 1).write(&mut frames[2], b"").unwrap(),
+                Some(_) => ip().icmpv6_echo_request(1, 1).write(&mut frames[2], b"").unwrap(),
+            }
+            for frame in &frames {
+                raw.send(frame);
+            }
+            let spoofed = 3 * (count + 1);
+            eventually("a drop", || (pod.netd.dropped(Reason::Spoofed) == spoofed).then_some(()));
+        }
+        raw.ping();
+        server.set_nonblocking(true).unwrap();
+        assert_eq!(server.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let flows = pod.netd.status().flows;
+        assert_eq!(flows, [0, 0, 2], "only the pings have flows");
+    });
+}
+
+#[test]
+fn frames_to_forbidden_destinations_are_dropped() {
+    with_pod(Setup::default(), |pod| {
+        let mut raw = Raw::plug(&pod.netd);
+        let v4 = pod.pod.udp("0.0.0.0:5000".parse().unwrap());
+        let destinations = [
+            "127.0.0.1",
+            "127.1.2.3",
+            "0.0.0.0",
+            "255.255.255.255",
+            "224.0.0.1",
+            "239.1.2.3",
+            "10.9.0.2",
+            "::1",
+            "::",
+            "ff02::1",
+            "fe80::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.9.0.1",
+            "fd00:9::2",
+        ];
+        for (count, to) in (1..).zip(destinations) {
+            let ethernet = PacketBuilder::ethernet2(GUEST_MAC.0, MAC.0);
+            let ip = match to.parse().unwrap() {
+                IpAddr::V4(to) => ethernet.ipv4(GUEST_V4.octets(), to.octets(), 64),
+                IpAddr::V6(to) => ethernet.ipv6(GUEST_V6.octets(), to.octets(), 64),
+            };
+            let mut frame = Vec::new();
+            ip.udp(6000, 5000).write(&mut frame, b"hello").unwrap();
+            raw.send(&frame);
+            eventually(to, || (pod.netd.dropped(Reason::Denied) == count).then_some(()));
+        }
+        raw.ping();
+        v4.set_nonblocking(true).unwrap();
+        assert_eq!(v4.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}

@@ -1,0 +1,16 @@
+//! netd's datapath with real sockets on both sides: the guest is a namespace's own TCP/IP stack.
+//!
+//! See [`bed`] for the set-up. The tests need root and are passed over, loudly, without.
+
+// The configuration's permission for tests does not reach helpers of an integration test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod addresses;
+mod bed;
+mod device;
+mod echo;
+mod hostile;
+mod limits;
+mod ports;
+mod tcp;
+mod udp;

@@ -1,0 +1,230 @@
+//! UDP: addresses of replies, lengths, fragments, errors.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use netd::counters::Reason;
+use netd::sys;
+use socket2::SockRef;
+
+use crate::bed::{Setup, content, eventually, with_bed};
+
+/// Receives one datagram, which must be `expected`; answers whom it is from.
+#[track_caller]
+fn receive(socket: &UdpSocket, expected: &[u8]) -> SocketAddr {
+    let mut buffer = vec![0; 1 << 16];
+    let (n, from) = socket.recv_from(&mut buffer).expect("no datagram came");
+    assert_eq!(n, expected.len());
+    assert!(&buffer[..n] == expected, "a datagram of {n} bytes differs");
+    from
+}
+
+#[test]
+fn replies_come_from_where_the_request_went() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            // The guest asks.
+            let server = bed.client.udp(family.client(5000));
+            let guest = bed.guest.udp(family.guest(6000));
+            guest.send_to(b"question", family.client(5000)).unwrap();
+            let from = receive(&server, b"question");
+            assert_eq!(from, family.pod(6000));
+            server.send_to(b"answer", from).unwrap();
+            assert_eq!(receive(&guest, b"answer"), family.client(5000));
+            // The guest is asked, at a port that leads to another one.
+            let server = bed.guest.udp(family.any(80));
+            let client = bed.client.udp(family.client(5001));
+            client.send_to(b"question", family.pod(8080)).unwrap();
+            let from = receive(&server, b"question");
+            assert_eq!(from, family.client(5001));
+            server.send_to(b"answer", from).unwrap();
+            assert_eq!(receive(&client, b"answer"), family.pod(8080));
+        }
+        assert_eq!(bed.netd.counters().udp_flows.get(), 4);
+    });
+}
+
+#[test]
+fn peers_of_one_guest_port_are_told_apart() {
+    const PEERS: u16 = 100;
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let server = bed.guest.udp(family.any(7000));
+            let peers: Vec<_> = (0..PEERS).map(|i| bed.client.udp(family.client(5000 + i))).collect();
+            for round in 0..3 {
+                for (i, peer) in (0..).zip(&peers) {
+                    peer.send_to(&content(i, 100 + round), family.pod(7000)).unwrap();
+                }
+                let mut buffer = [0; 2048];
+                for _ in 0..PEERS {
+                    let (n, from) = server.recv_from(&mut buffer).unwrap();
+                    let i = u64::from(from.port() - 5000);
+                    assert!(buffer[..n] == content(i, 100 + round), "from {from}");
+                    assert_eq!(from.ip(), family.client);
+                    server.send_to(&content(1000 + i, 100 + round), from).unwrap();
+                }
+                for (i, peer) in (0..).zip(&peers) {
+                    assert_eq!(receive(peer, &content(1000 + i, 100 + round)), family.pod(7000));
+                }
+            }
+            // One socket of the guest asks all of them, too.
+            let guest = bed.guest.udp(family.guest(6001));
+            for (i, peer) in (0..).zip(&peers) {
+                guest.send_to(&content(i, 50), peer.local_addr().unwrap()).unwrap();
+                let from = receive(peer, &content(i, 50));
+                assert_eq!(from, family.pod(6001));
+                peer.send_to(b"here", from).unwrap();
+                assert_eq!(receive(&guest, b"here"), peer.local_addr().unwrap());
+            }
+        }
+    });
+}
+
+#[test]
+fn datagrams_of_any_length_pass_both_ways() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let server = bed.client.udp(family.client(5000));
+            let guest = bed.guest.udp(family.guest(6000));
+            for len in [0, 1, 17, 18, 19, 1452, 1453, 1472, 1473, 2000, 2944, 8000, 30_000, 65_507] {
+                eprintln!("{family:?}, {len} bytes");
+                guest.send_to(&content(10, len), family.client(5000)).unwrap();
+                let from = receive(&server, &content(10, len));
+                server.send_to(&content(11, len), from).unwrap();
+                assert_eq!(receive(&guest, &content(11, len)), family.client(5000));
+            }
+            // The client begins.
+            let server = bed.guest.udp(family.any(7000));
+            let client = bed.client.udp(family.client(5001));
+            for len in [0, 1472, 1473, 65_507] {
+                client.send_to(&content(12, len), family.pod(7000)).unwrap();
+                let from = receive(&server, &content(12, len));
+                server.send_to(&content(13, len), from).unwrap();
+                assert_eq!(receive(&client, &content(13, len)), family.pod(7000));
+            }
+        }
+        assert_eq!(bed.netd.dropped(Reason::Fragment), 0);
+        assert_eq!(bed.netd.dropped(Reason::Checksum), 0);
+    });
+}
+
+#[test]
+fn a_burst_arrives_in_order() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let server = bed.client.udp(family.client(5000));
+            let guest = bed.guest.udp(family.guest(6000));
+            // What waits for a neighbour may be overtaken in the guest itself.
+            guest.send_to(b"first", family.client(5000)).unwrap();
+            let from = receive(&server, b"first");
+            for i in 0..100 {
+                guest.send_to(&content(i, 300), family.client(5000)).unwrap();
+            }
+            for i in 0..100 {
+                receive(&server, &content(i, 300));
+            }
+            for i in 0..100 {
+                server.send_to(&content(i, 400), from).unwrap();
+            }
+            for i in 0..100 {
+                receive(&guest, &content(i, 400));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_closed_port_is_an_error_at_the_guest() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let guest = bed.guest.udp(family.guest(6000));
+            guest.connect(family.client(9)).unwrap();
+            for _ in 0..3 {
+                guest.send(b"anybody?").unwrap();
+                let error = guest.recv(&mut [0; 16]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+            }
+            // It opens, and the same flow works.
+            let server = bed.client.udp(family.client(9));
+            guest.send(b"now?").unwrap();
+            let from = receive(&server, b"now?");
+            server.send_to(b"yes", from).unwrap();
+            assert_eq!(receive(&guest, b"yes"), family.client(9));
+        }
+        assert!(bed.netd.counters().icmp_errors_to_guest.get() >= 6);
+    });
+}
+
+#[test]
+fn an_unreachable_destination_is_an_error_at_the_guest() {
+    with_bed(Setup::default(), |bed| {
+        bed.pod.ip("route del default via 10.9.0.1\nroute del default via fd00:9::1\n");
+        for (family, to) in bed.families().into_iter().zip(["198.51.100.1:80", "[2001:db8:1::1]:80"]) {
+            let guest = bed.guest.udp(family.guest(6000));
+            guest.connect(to.parse::<SocketAddr>().unwrap()).unwrap();
+            sys::set_recv_error(guest.as_fd(), family.guest).unwrap();
+            guest.send(b"anybody?").unwrap();
+            let error = guest.recv(&mut [0; 16]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "{error}");
+        }
+    });
+}
+
+#[test]
+fn errors_of_routers_reach_the_guest_with_their_address() {
+    with_bed(Setup::default(), |bed| {
+        let far = bed.far(1300);
+        let peers = ["192.0.2.2:5000", "[2001:db8::2]:5000"].map(|a| a.parse::<SocketAddr>().unwrap());
+        for (family, to) in bed.families().into_iter().zip(peers) {
+            let server = far.udp(to);
+            let guest = bed.guest.udp(family.guest(6000));
+            guest.connect(to).unwrap();
+            sys::set_recv_error(guest.as_fd(), family.guest).unwrap();
+            let error = || {
+                // Waits for the error.
+                guest.recv(&mut [0; 16]).unwrap_err();
+                eventually("an error", || sys::recv_error(guest.as_fd()).unwrap())
+            };
+            // The path is narrower than the guest's link (RFC 1191, RFC 8201).
+            guest.send(&content(1, 1400)).unwrap();
+            let e = error();
+            assert_eq!((e.errno.cast_signed(), e.info), (libc::EMSGSIZE, 1300), "{e:?}");
+            // The guest has learned: now it fragments.
+            guest.send(&content(1, 1400)).unwrap();
+            receive(&server, &content(1, 1400));
+            // One hop only.
+            sys::set_ttl(guest.as_fd(), family.guest, 1).unwrap();
+            guest.send(b"not far").unwrap();
+            let e = error();
+            assert_eq!(e.errno.cast_signed(), libc::EHOSTUNREACH, "{e:?}");
+            let kind = if family.guest.is_ipv4() { 11 } else { 3 };
+            assert_eq!((e.icmp_type, e.icmp_code, e.offender), (kind, 0, Some(family.client)), "{e:?}");
+            // Two are enough; and the answer's way is counted.
+            sys::set_ttl(guest.as_fd(), family.guest, 2).unwrap();
+            guest.send(b"far").unwrap();
+            let from = receive(&server, b"far");
+            assert_eq!(from, family.pod(6000));
+            server.send_to(b"well done", from).unwrap();
+            receive(&guest, b"well done");
+        }
+    });
+}
+
+#[test]
+fn a_datagram_to_the_guest_that_nobody_wants_does_no_harm() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let client = bed.client.udp(family.client(5000));
+            client.send_to(b"anybody?", family.pod(7000)).unwrap();
+            let counters = bed.netd.counters();
+            let before = counters.guest_tx_frames.get();
+            // The guest's own kernel answers by an ICMP error, which netd takes.
+            eventually("the guest's answer", || (counters.guest_tx_frames.get() > before).then_some(()));
+            let server = bed.guest.udp(family.any(7000));
+            assert!(SockRef::from(&client).take_error().unwrap().is_none());
+            client.send_to(b"now?", family.pod(7000)).unwrap();
+            assert_eq!(receive(&server, b"now?"), family.client(5000));
+        }
+    });
+}

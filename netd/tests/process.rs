@@ -1,0 +1,158 @@
+//! The netd process from outside: it starts without privilege, tells what it does, and ends in order.
+
+// The configuration's permission for tests does not reach helpers of an integration test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use futures::TryStreamExt;
+use netd::ctl::client::Client;
+use netd::ctl::{PortRule, Proto};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rtnetlink::{LinkUnspec, LinkVeth};
+
+/// Runs `test` in a network namespace with one interface, eth0 with 10.9.0.2/24. Processes that it starts are
+/// in it, too. Without the privilege to make one the test is passed over, loudly.
+fn in_pod<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+            eprintln!("SKIPPED: cannot make a network namespace: {error}");
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
+            tokio::spawn(connection);
+            handle.link().add(LinkVeth::new("eth0", "peer").build()).execute().await.unwrap();
+            for name in ["peer", "eth0"] {
+                let mut links = handle.link().get().match_name(name.to_owned()).execute();
+                let index = links.try_next().await.unwrap().unwrap().header.index;
+                handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
+                if name == "eth0" {
+                    handle.address().add(index, [10, 9, 0, 2].into(), 24).execute().await.unwrap();
+                }
+            }
+            test().await;
+        });
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A netd that is killed if a test leaves it behind.
+struct Netd(Child);
+
+impl Drop for Netd {
+    fn drop(&mut self) {
+        // Both fail when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Netd {
+    /// Starts netd with its sockets in `dir` and waits until both are there.
+    fn start(dir: &Path, args: &[&str]) -> Netd {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_netd"))
+            .args(["--log", "info", "--socket"])
+            .arg(dir.join("vm.sock"))
+            .arg("--control")
+            .arg(dir.join("control.sock"))
+            .args(args)
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut seen = String::new();
+        while !(seen.contains("waiting for a frontend") && seen.contains("serving the control interface")) {
+            let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
+            seen = seen + &line + "\n";
+        }
+        // Nobody reads the rest; it must not fill the pipe.
+        std::thread::spawn(move || log.for_each(drop));
+        Netd(child)
+    }
+
+    /// Sends `signal` and waits; the exit code.
+    fn end(&mut self, signal: Signal) -> Option<i32> {
+        let pid = Pid::from_raw(self.0.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+        self.0.wait().unwrap().code()
+    }
+}
+
+fn netctl(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_netctl"))
+        .arg("--socket")
+        .arg(dir.join("control.sock"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn it_serves_and_ends_in_order() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        in_pod(async move || {
+            let dir = tempfile::tempdir().unwrap();
+            let mut netd = Netd::start(dir.path(), &["-t", "8080,2222:22", "-u", "none"]);
+            let mut client = Client::connect(&dir.path().join("control.sock")).await.unwrap();
+            let status = client.status().await.unwrap();
+            assert_eq!(status.link.unwrap().v4.unwrap().guest, "10.9.0.2");
+            assert_eq!(status.listeners, 2);
+            let rule = PortRule { proto: Proto::Tcp, pod: 9000, guest: 9000 };
+            assert_eq!(client.add_ports(&[rule]).await.unwrap()[0].error, "");
+            assert_eq!(client.ports().await.unwrap().len(), 3);
+            drop(client);
+            assert_eq!(netd.end(signal), Some(0));
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the sockets are removed");
+        });
+    }
+}
+
+#[test]
+fn netctl_shows_and_steers_it() {
+    in_pod(async || {
+        let dir = tempfile::tempdir().unwrap();
+        let _netd = Netd::start(dir.path(), &["-t", "8080", "-u", "none"]);
+        let text = |args: &[&str]| String::from_utf8(netctl(dir.path(), args).stdout).unwrap();
+        assert!(text(&["status"]).contains("guest 10.9.0.2/24"));
+        let json: serde_json::Value = serde_json::from_str(&text(&["status", "--json"])).unwrap();
+        assert_eq!(json["v4"]["pod"], "10.9.0.2");
+        assert!(text(&["ports", "add", "tcp", "9000-9001:90-91"]).contains("9000-9001  90-91  listening"));
+        let reserved = netctl(dir.path(), &["ports", "add", "tcp", "15001"]);
+        assert_eq!(reserved.status.code(), Some(1));
+        assert!(text(&["ports", "remove", "tcp", "8080"]).contains("8080"));
+        assert!(!text(&["ports"]).contains("8080"));
+        assert_eq!(text(&["flows", "--json"]), "[]\n");
+        assert!(text(&["metrics"]).ends_with("# EOF\n"));
+    });
+}
+
+#[test]
+fn wrong_settings_are_told_before_anything_starts() {
+    let out = Command::new(env!("CARGO_BIN_EXE_netd"))
+        .args(["--check", "--mtu", "3", "-t", "80,x"])
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let text = String::from_utf8(out.stderr).unwrap();
+    for field in ["vhost_user.socket: missing", "mtu: '3'", "ports.tcp[1]: 'x'"] {
+        assert!(text.contains(field), "{text}");
+    }
+}
+
+#[test]
+fn netctl_names_the_socket_that_nobody_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = netctl(dir.path(), &["status"]);
+    assert_eq!(out.status.code(), Some(1));
+    let text = String::from_utf8(out.stderr).unwrap();
+    assert!(text.contains("control.sock") && text.contains("No such file"), "{text}");
+}
