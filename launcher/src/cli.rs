@@ -1,0 +1,105 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Runs one virtual machine through libvirt
+///
+/// Exit codes: 0 the guest shut down (asked or on its own), 1 it did not start, 2 wrong command line, 3 it
+/// crashed, 4 it was killed after its grace period, 5 it was destroyed from outside, 6 nobody knows.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "virt-launcher", version)]
+pub struct Cli {
+    /// Log level or filter, e.g. info or virt_launcher=debug; the environment's RUST_LOG when not given
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Reap orphans and pass signals on, as when the launcher is process 1
+    #[arg(long, global = true)]
+    pub init: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Run the machine of a manifest, without a cluster
+    Standalone(Standalone),
+}
+
+/// How a machine is run without a cluster.
+#[derive(Clone, Debug, Args)]
+pub struct Standalone {
+    /// Manifest of a VirtualMachineInstance, YAML or JSON; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub vmi: PathBuf,
+    /// Check the manifest, tell every problem, and end
+    #[arg(long)]
+    pub check: bool,
+    /// Directory for sockets, logs, made disks and libvirt's state; at most 32 bytes long
+    #[arg(long, value_name = "DIR", default_value = "/run/virt-launcher")]
+    pub run_dir: PathBuf,
+    /// Directory that stands for the image of spec.domain.firmware.kernelBoot.container
+    #[arg(long, value_name = "DIR")]
+    pub kernel_root: Option<PathBuf>,
+    /// File that stands for the image of a containerDisk volume; may be given for each
+    #[arg(long = "container-disk", value_name = "VOLUME=FILE")]
+    pub container_disks: Vec<ContainerDisk>,
+    /// vhost-user socket of a backend that runs already, in place of one that is started
+    #[arg(long, value_name = "PATH", conflicts_with = "netd")]
+    pub netd_socket: Option<PathBuf>,
+    /// The netd to start, a path or a name in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = "netd")]
+    pub netd: PathBuf,
+    /// libvirt to use, e.g. qemu:///session, in place of one that is started
+    #[arg(long, value_name = "URI")]
+    pub connect: Option<String>,
+    /// Attach this terminal to the guest's serial console; ^] detaches
+    #[arg(long)]
+    pub console: bool,
+}
+
+/// A volume and the file that stands for its image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerDisk {
+    /// The volume's name.
+    pub volume: String,
+    /// The file.
+    pub file: PathBuf,
+}
+
+impl FromStr for ContainerDisk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((volume, file)) if !volume.is_empty() && !file.is_empty() => {
+                Ok(ContainerDisk { volume: volume.into(), file: file.into() })
+            }
+            _ => Err("VOLUME=FILE is allowed".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn container_disks_name_volume_and_file() {
+        let disk: ContainerDisk = "root=/images/a=b.qcow2".parse().unwrap();
+        assert_eq!((disk.volume.as_str(), disk.file), ("root", PathBuf::from("/images/a=b.qcow2")));
+        assert!("root".parse::<ContainerDisk>().is_err());
+        assert!("=x".parse::<ContainerDisk>().is_err());
+    }
+}

@@ -1,0 +1,339 @@
+//! Devices.
+
+use std::path::Path;
+
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::vmi::{
+    Cpu, Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Input, InputBus, InputKind, Interface,
+    InterfaceState, PanicModel, TrayState, WatchdogAction,
+};
+
+use super::convert::ConvertError;
+use super::schema as xml;
+use super::{Environment, Image};
+
+/// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
+const QUEUE_SIZE: u32 = 1024;
+/// Most queue pairs of an interface, as upstream has it.
+const MAX_QUEUE_PAIRS: u64 = 256;
+/// Seconds between QEMU's attempts to reach a netd that went away.
+const RECONNECT_SECONDS: u32 = 1;
+/// Where the guest's random numbers come from; it never blocks.
+const RANDOM: &str = "/dev/urandom";
+
+pub(super) fn convert(
+    vmi: &VirtualMachineInstance,
+    cpu: &Cpu,
+    environment: &Environment,
+) -> Result<xml::Devices, ConvertError> {
+    let devices = &vmi.spec.domain.devices;
+    let transitional = devices.use_virtio_transitional.unwrap_or(false);
+    let virtio = if transitional { "virtio-transitional" } else { "virtio-non-transitional" };
+    let on = |setting: Option<bool>| setting.unwrap_or(true);
+
+    let mut names = DiskNames::default();
+    let disk_queues = devices.block_multi_queue.unwrap_or(false).then(|| cpu.count());
+    let disks = devices
+        .disks
+        .iter()
+        .map(|d| {
+            let image =
+                environment.images.get(&d.name).ok_or_else(|| ConvertError::NoImage(d.name.clone()))?;
+            disk(vmi, d, image, &mut names, virtio, disk_queues)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let pairs =
+        devices.network_interface_multiqueue.unwrap_or(false).then(|| cpu.count().min(MAX_QUEUE_PAIRS));
+    let interfaces = devices
+        .interfaces
+        .iter()
+        .map(|i| {
+            let socket =
+                environment.sockets.get(&i.name).ok_or_else(|| ConvertError::NoSocket(i.name.clone()))?;
+            interface(i, socket, virtio, pairs)
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
+    let usb = inputs.iter().any(|i| i.bus == "usb");
+    let mut controllers = vec![xml::Controller {
+        kind: "usb".into(),
+        index: "0".into(),
+        model: Some(if usb { "qemu-xhci" } else { "none" }.into()),
+    }];
+    if disks.iter().any(|d| d.target.bus == "scsi") {
+        controllers.push(xml::Controller {
+            kind: "scsi".into(),
+            index: "0".into(),
+            model: Some(virtio.into()),
+        });
+    }
+
+    let mut serials = Vec::new();
+    if on(devices.autoattach_serial_console) {
+        serials.push(xml::Serial {
+            kind: "unix".into(),
+            source: xml::SocketSource {
+                path: path_text(&environment.serial_socket)?,
+                mode: "bind".into(),
+                ..Default::default()
+            },
+            log: if on(devices.log_serial_console) {
+                Some(xml::Log { file: path_text(&environment.serial_log)?, append: "on".into() })
+            } else {
+                None
+            },
+            target: xml::Port { port: "0".into() },
+            alias: alias("serial0"),
+        });
+    }
+    let (mut graphics, mut videos) = (Vec::new(), Vec::new());
+    if on(devices.autoattach_graphics_device) {
+        graphics.push(xml::Graphics {
+            kind: "vnc".into(),
+            listen: xml::Listen { kind: "socket".into(), socket: path_text(&environment.vnc_socket)? },
+        });
+        let kind = devices.video.as_ref().map(|v| v.kind.as_str()).filter(|k| !k.is_empty()).unwrap_or("vga");
+        videos.push(xml::Video { model: xml::TypeOnly { kind: kind.into() } });
+    }
+
+    Ok(xml::Devices {
+        disks,
+        controllers,
+        interfaces,
+        serials,
+        channels: vec![xml::Channel {
+            kind: "unix".into(),
+            target: xml::ChannelTarget { kind: "virtio".into(), name: "org.qemu.guest_agent.0".into() },
+        }],
+        inputs,
+        graphics,
+        videos,
+        watchdogs: devices
+            .watchdog
+            .iter()
+            .filter_map(|w| w.i6300esb.as_ref().map(|model| (w, model)))
+            .map(|(w, model)| xml::Watchdog {
+                model: "i6300esb".into(),
+                action: model.action.unwrap_or(WatchdogAction::Reset).as_str().into(),
+                alias: alias(&w.name),
+            })
+            .collect(),
+        memballoon: Some(xml::Model {
+            model: if on(devices.autoattach_mem_balloon) { virtio } else { "none" }.into(),
+        }),
+        rngs: devices
+            .rng
+            .iter()
+            .map(|_| xml::Rng {
+                model: virtio.into(),
+                backend: xml::RngBackend { model: "random".into(), file: RANDOM.into() },
+            })
+            .collect(),
+        panics: devices
+            .panic_devices
+            .iter()
+            .filter_map(|p| p.model)
+            .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
+            .collect(),
+    })
+}
+
+/// What must be told to QEMU past libvirt.
+///
+/// QEMU 10 does not tell a vhost-user backend when the guest changes its offloads by the control queue, so a
+/// driver that switched them off would still get large frames without checksums: the guest is not offered that.
+pub(super) fn overrides(devices: &xml::Devices) -> Option<xml::QemuOverride> {
+    let devices: Vec<xml::QemuDevice> = devices
+        .interfaces
+        .iter()
+        .map(|i| xml::QemuDevice {
+            alias: i.alias.name.clone(),
+            frontend: xml::QemuFrontend {
+                properties: vec![xml::QemuProperty {
+                    name: "ctrl_guest_offloads".into(),
+                    kind: "bool".into(),
+                    value: "false".into(),
+                }],
+            },
+        })
+        .collect();
+    (!devices.is_empty()).then_some(xml::QemuOverride { devices })
+}
+
+/// libvirt leaves aliases that begin with `ua-` alone.
+fn alias(name: &str) -> xml::NameOnly {
+    xml::NameOnly { name: format!("ua-{name}") }
+}
+
+pub(super) fn path_text(path: &Path) -> Result<String, ConvertError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| ConvertError::Path(path.display().to_string()))
+}
+
+/// Names of disks in the guest, counted by their prefix.
+#[derive(Default)]
+struct DiskNames {
+    vd: usize,
+    sd: usize,
+}
+
+impl DiskNames {
+    fn next(&mut self, bus: DiskBus) -> String {
+        let (prefix, count) = match bus {
+            DiskBus::Virtio => ("vd", &mut self.vd),
+            DiskBus::Sata | DiskBus::Scsi => ("sd", &mut self.sd),
+        };
+        let name = format!("{prefix}{}", letters(*count));
+        *count += 1;
+        name
+    }
+}
+
+/// a … z, aa … zz and on, as the kernel counts disks.
+fn letters(mut n: usize) -> String {
+    let mut reversed = Vec::new();
+    loop {
+        // The remainder is below 26.
+        reversed.push(char::from(b'a' + u8::try_from(n % 26).unwrap_or(0)));
+        if n < 26 {
+            break;
+        }
+        n = n / 26 - 1;
+    }
+    reversed.iter().rev().collect()
+}
+
+fn disk(
+    vmi: &VirtualMachineInstance,
+    disk: &Disk,
+    image: &Image,
+    names: &mut DiskNames,
+    virtio: &str,
+    queues: Option<u64>,
+) -> Result<xml::Disk, ConvertError> {
+    let (device, bus, readonly, tray, pci) = match &disk.cdrom {
+        Some(cdrom) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
+        None => {
+            let target = disk.disk.as_ref();
+            let readonly = target.is_some_and(|t| t.readonly);
+            ("disk", target.and_then(|t| t.bus), readonly, None, target.map_or("", |t| &t.pci_address))
+        }
+    };
+    let bus = bus.unwrap_or(DiskBus::Sata);
+    let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
+    Ok(xml::Disk {
+        kind: "file".into(),
+        device: device.into(),
+        model: (bus == DiskBus::Virtio).then(|| virtio.into()),
+        driver: xml::DiskDriver {
+            name: "qemu".into(),
+            format: image.format.as_str().into(),
+            cache: disk.cache.map(|c: DriverCache| c.as_str().into()),
+            io: disk.io.map(|i: DriverIo| i.as_str().into()),
+            error_policy: disk.error_policy.map(|p: DiskErrorPolicy| p.as_str().into()),
+            queues: queues.filter(|_| bus == DiskBus::Virtio),
+        },
+        source: xml::FileSource { file: path_text(&image.path)? },
+        target: xml::DiskTarget {
+            dev: names.next(bus),
+            bus: bus.as_str().into(),
+            tray: tray.map(|t: TrayState| t.as_str().into()),
+        },
+        serial: (!disk.serial.is_empty()).then(|| disk.serial.clone()),
+        readonly: readonly.then_some(xml::Flag {}),
+        shareable: (disk.shareable == Some(true) || shared == Some(true)).then_some(xml::Flag {}),
+        boot: disk.boot_order.map(|order| xml::Boot { order }),
+        alias: alias(&disk.name),
+        address: pci_address(pci),
+    })
+}
+
+fn interface(
+    interface: &Interface,
+    socket: &Path,
+    virtio: &str,
+    queues: Option<u64>,
+) -> Result<xml::Interface, ConvertError> {
+    Ok(xml::Interface {
+        kind: "vhostuser".into(),
+        mac: xml::Mac { address: interface.mac_address.replace('-', ":") },
+        source: xml::SocketSource {
+            kind: Some("unix".into()),
+            path: path_text(socket)?,
+            mode: "client".into(),
+            // A netd that crashed or was updated is back soon; QEMU then hands it the rings again.
+            reconnect: Some(xml::Reconnect { enabled: "yes".into(), timeout: RECONNECT_SECONDS }),
+        },
+        model: xml::TypeOnly { kind: virtio.into() },
+        driver: xml::InterfaceDriver { queues, rx_queue_size: QUEUE_SIZE, tx_queue_size: QUEUE_SIZE },
+        link: (interface.state == Some(InterfaceState::Down))
+            .then(|| xml::StateOnly { state: "down".into() }),
+        boot: interface.boot_order.map(|order| xml::Boot { order }),
+        // Boot code that is not to be used would only cost the guest's firmware time.
+        rom: interface.boot_order.is_none().then(|| xml::Rom { enabled: "no".into() }),
+        acpi: (interface.acpi_index > 0).then_some(xml::AcpiIndex { index: interface.acpi_index }),
+        alias: alias(&interface.name),
+        address: pci_address(&interface.pci_address),
+    })
+}
+
+/// `0000:02:00.0` in libvirt's words; the form was validated.
+fn pci_address(text: &str) -> Option<xml::PciAddress> {
+    let (rest, function) = text.rsplit_once('.')?;
+    let mut parts = rest.split(':').map(|part| format!("0x{part}"));
+    Some(xml::PciAddress {
+        kind: "pci".into(),
+        domain: parts.next()?,
+        bus: parts.next()?,
+        slot: parts.next()?,
+        function: format!("0x{function}"),
+    })
+}
+
+fn inputs(autoattach: Option<bool>, inputs: &[Input], virtio: &str) -> Vec<xml::Input> {
+    let tablet = Input { name: "default-0".into(), bus: None, kind: Some(InputKind::Tablet) };
+    let added = (autoattach == Some(true) && inputs.is_empty()).then_some(&tablet);
+    inputs
+        .iter()
+        .chain(added)
+        .map(|input| {
+            let bus = input.bus.unwrap_or(InputBus::Usb);
+            xml::Input {
+                kind: input.kind.unwrap_or(InputKind::Tablet).as_str().into(),
+                bus: bus.as_str().into(),
+                model: (bus == InputBus::Virtio).then(|| virtio.into()),
+                alias: alias(&input.name),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_counted_as_the_kernel_does() {
+        assert_eq!(letters(0), "a");
+        assert_eq!(letters(25), "z");
+        assert_eq!(letters(26), "aa");
+        assert_eq!(letters(701), "zz");
+        assert_eq!(letters(702), "aaa");
+    }
+
+    #[test]
+    fn sata_and_scsi_share_their_names() {
+        let mut names = DiskNames::default();
+        let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi].map(|bus| names.next(bus));
+        assert_eq!(given, ["sda", "vda", "sdb"]);
+    }
+
+    #[test]
+    fn pci_addresses_are_taken_apart() {
+        let address = pci_address("0000:02:1f.3").unwrap();
+        assert_eq!((address.domain.as_str(), address.bus.as_str()), ("0x0000", "0x02"));
+        assert_eq!((address.slot.as_str(), address.function.as_str()), ("0x1f", "0x3"));
+        assert_eq!(pci_address(""), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! From a VirtualMachineInstance to libvirt's domain XML.
+//!
+//! [`convert()`] is a pure function of the manifest and of [`Environment`], which says where the things are that
+//! were prepared outside: files behind disks, sockets of netd. Nothing is left to libvirt's judgement that
+//! podvirt has an opinion of; what a guest could notice (addresses, machine version) libvirt fills in.
+
+mod convert;
+mod devices;
+pub mod schema;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+pub use convert::{ConvertError, convert, domain_name};
+
+/// Who executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+/// Format of a disk image. It is always told to QEMU: a guest could write another format's header into its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// The plain contents.
+    Raw,
+    /// QEMU's copy-on-write format.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// The name that QEMU has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ImageFormat::Raw => "raw",
+            ImageFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// A disk image that is ready to be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// File.
+    pub path: PathBuf,
+    /// Format.
+    pub format: ImageFormat,
+}
+
+/// A kernel that is booted directly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The kernel's file.
+    pub kernel: PathBuf,
+    /// The initrd's file.
+    pub initrd: Option<PathBuf>,
+}
+
+/// Where the things are that the machine needs from outside.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Who executes the guest's instructions.
+    pub accelerator: Accelerator,
+    /// Kernel for direct boot; needed when the manifest has one.
+    pub kernel: Option<Kernel>,
+    /// Disk image by volume.
+    pub images: BTreeMap<String, Image>,
+    /// vhost-user socket by interface.
+    pub sockets: BTreeMap<String, PathBuf>,
+    /// Socket of the serial console.
+    pub serial_socket: PathBuf,
+    /// File that gets what the guest sends to the serial console.
+    pub serial_log: PathBuf,
+    /// Socket of the display.
+    pub vnc_socket: PathBuf,
+}

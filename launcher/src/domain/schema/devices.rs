@@ -1,0 +1,309 @@
+//! `<devices>` and what stands in it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Flag, NameOnly, StateOnly, TypeOnly, unset};
+
+elements! {
+    /// `<devices>`.
+    Devices {
+        /// Disks.
+        "disk" disks: Vec<Disk>,
+        /// Controllers.
+        "controller" controllers: Vec<Controller>,
+        /// Network interfaces.
+        "interface" interfaces: Vec<Interface>,
+        /// Serial ports.
+        "serial" serials: Vec<Serial>,
+        /// Channels to the guest.
+        "channel" channels: Vec<Channel>,
+        /// Input devices.
+        "input" inputs: Vec<Input>,
+        /// Displays.
+        "graphics" graphics: Vec<Graphics>,
+        /// Graphics cards.
+        "video" videos: Vec<Video>,
+        /// Watchdogs.
+        "watchdog" watchdogs: Vec<Watchdog>,
+        /// Memory balloon.
+        "memballoon" memballoon: Option<Model>,
+        /// Sources of random numbers.
+        "rng" rngs: Vec<Rng>,
+        /// Crash notifiers.
+        "panic" panics: Vec<Model>,
+    }
+
+    /// `<disk>`.
+    Disk {
+        /// `file`.
+        "@type" kind: String,
+        /// `disk` or `cdrom`.
+        "@device" device: String,
+        /// virtio's interface.
+        "@model" model: Option<String>,
+        /// Driver.
+        "driver" driver: DiskDriver,
+        /// File.
+        "source" source: FileSource,
+        /// Place in the guest.
+        "target" target: DiskTarget,
+        /// Serial number.
+        "serial" serial: Option<String>,
+        /// Write protection.
+        "readonly" readonly: Option<Flag>,
+        /// Shared with other machines.
+        "shareable" shareable: Option<Flag>,
+        /// Boot order.
+        "boot" boot: Option<Boot>,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+        /// PCI address.
+        "address" address: Option<PciAddress>,
+    }
+
+    /// `<driver>` of a disk.
+    DiskDriver {
+        /// `qemu`.
+        "@name" name: String,
+        /// Format.
+        "@type" format: String,
+        /// Cache mode.
+        "@cache" cache: Option<String>,
+        /// How input and output are done.
+        "@io" io: Option<String>,
+        /// What happens on an error.
+        "@error_policy" error_policy: Option<String>,
+        /// Number of queues.
+        "@queues" queues: Option<u64>,
+    }
+
+    /// A file.
+    FileSource {
+        /// Path.
+        "@file" file: String,
+    }
+
+    /// `<target>` of a disk.
+    DiskTarget {
+        /// Name.
+        "@dev" dev: String,
+        /// Bus.
+        "@bus" bus: String,
+        /// `open` or `closed`.
+        "@tray" tray: Option<String>,
+    }
+
+    /// `<boot>`.
+    Boot {
+        /// Place, from 1.
+        "@order" order: u32,
+    }
+
+    /// A PCI address.
+    PciAddress {
+        /// `pci`.
+        "@type" kind: String,
+        /// Domain.
+        "@domain" domain: String,
+        /// Bus.
+        "@bus" bus: String,
+        /// Slot.
+        "@slot" slot: String,
+        /// Function.
+        "@function" function: String,
+    }
+
+    /// `<controller>`.
+    Controller {
+        /// Bus.
+        "@type" kind: String,
+        /// Number.
+        "@index" index: String,
+        /// Model.
+        "@model" model: Option<String>,
+    }
+
+    /// `<interface>`.
+    Interface {
+        /// `vhostuser`.
+        "@type" kind: String,
+        /// Ethernet address.
+        "mac" mac: Mac,
+        /// Socket.
+        "source" source: SocketSource,
+        /// Model.
+        "model" model: TypeOnly,
+        /// Queues.
+        "driver" driver: InterfaceDriver,
+        /// Link.
+        "link" link: Option<StateOnly>,
+        /// Boot order.
+        "boot" boot: Option<Boot>,
+        /// Boot code on the card.
+        "rom" rom: Option<Rom>,
+        /// Index that gives the interface its name in the guest.
+        "acpi" acpi: Option<AcpiIndex>,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+        /// PCI address.
+        "address" address: Option<PciAddress>,
+    }
+
+    /// `<mac>`.
+    Mac {
+        /// Address.
+        "@address" address: String,
+    }
+
+    /// A UNIX socket.
+    SocketSource {
+        /// `unix`, where it has to be said.
+        "@type" kind: Option<String>,
+        /// Path.
+        "@path" path: String,
+        /// `client`, `bind`.
+        "@mode" mode: String,
+        /// Whether to connect again.
+        "reconnect" reconnect: Option<Reconnect>,
+    }
+
+    /// `<reconnect>`.
+    Reconnect {
+        /// `yes` or `no`.
+        "@enabled" enabled: String,
+        /// Seconds between attempts.
+        "@timeout" timeout: u32,
+    }
+
+    /// `<driver>` of an interface.
+    InterfaceDriver {
+        /// Queue pairs.
+        "@queues" queues: Option<u64>,
+        /// Descriptors of a receive ring.
+        "@rx_queue_size" rx_queue_size: u32,
+        /// Descriptors of a transmit ring.
+        "@tx_queue_size" tx_queue_size: u32,
+    }
+
+    /// `<rom>`.
+    Rom {
+        /// `yes` or `no`.
+        "@enabled" enabled: String,
+    }
+
+    /// `<acpi index>`.
+    AcpiIndex {
+        /// Index.
+        "@index" index: i64,
+    }
+
+    /// `<serial>`.
+    Serial {
+        /// `unix`.
+        "@type" kind: String,
+        /// Socket.
+        "source" source: SocketSource,
+        /// Copy of what the guest sends.
+        "log" log: Option<Log>,
+        /// Port.
+        "target" target: Port,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+    }
+
+    /// `<log>`.
+    Log {
+        /// File.
+        "@file" file: String,
+        /// `on` or `off`.
+        "@append" append: String,
+    }
+
+    /// A port's number.
+    Port {
+        /// Number.
+        "@port" port: String,
+    }
+
+    /// `<channel>`.
+    Channel {
+        /// `unix`.
+        "@type" kind: String,
+        /// Place in the guest.
+        "target" target: ChannelTarget,
+    }
+
+    /// `<target>` of a channel.
+    ChannelTarget {
+        /// `virtio`.
+        "@type" kind: String,
+        /// Name.
+        "@name" name: String,
+    }
+
+    /// `<input>`.
+    Input {
+        /// What it is.
+        "@type" kind: String,
+        /// Bus.
+        "@bus" bus: String,
+        /// virtio's interface.
+        "@model" model: Option<String>,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+    }
+
+    /// `<graphics>`.
+    Graphics {
+        /// `vnc`.
+        "@type" kind: String,
+        /// Socket.
+        "listen" listen: Listen,
+    }
+
+    /// `<listen>`.
+    Listen {
+        /// `socket`.
+        "@type" kind: String,
+        /// Path.
+        "@socket" socket: String,
+    }
+
+    /// `<video>`.
+    Video {
+        /// Model.
+        "model" model: TypeOnly,
+    }
+
+    /// `<watchdog>`.
+    Watchdog {
+        /// Model.
+        "@model" model: String,
+        /// What it does.
+        "@action" action: String,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+    }
+
+    /// An element with only a model.
+    Model {
+        /// Model.
+        "@model" model: String,
+    }
+
+    /// `<rng>`.
+    Rng {
+        /// virtio's interface.
+        "@model" model: String,
+        /// Source.
+        "backend" backend: RngBackend,
+    }
+
+    /// `<backend>` of a source of random numbers.
+    RngBackend {
+        /// `random`.
+        "@model" model: String,
+        /// File.
+        "$text" file: String,
+    }
+}

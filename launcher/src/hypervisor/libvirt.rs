@@ -1,0 +1,246 @@
+//! libvirt, through its C library.
+
+use std::net::IpAddr;
+
+use virt::connect::Connect;
+use virt::domain::Domain;
+use virt::error::{Error, ErrorNumber};
+use virt::sys;
+
+use super::events::{self, Subscription};
+use super::{Connector, DomainState, EventSink, Hypervisor, HypervisorError, InterfaceAddresses, Stopped};
+
+/// Seconds between probes of a silent connection, and how many may stay without answer.
+const KEEPALIVE: (i32, u32) = (5, 3);
+
+/// Opens connections to a URI such as `qemu:///session` or `test:///default`.
+#[derive(Clone, Debug)]
+pub struct LibvirtConnector {
+    uri: String,
+}
+
+impl LibvirtConnector {
+    /// A connector to `uri`.
+    pub fn new(uri: impl Into<String>) -> Self {
+        LibvirtConnector { uri: uri.into() }
+    }
+}
+
+impl Connector for LibvirtConnector {
+    fn connect(&self, name: &str, sink: EventSink) -> Result<Box<dyn Hypervisor>, HypervisorError> {
+        events::start_loop()?;
+        // libvirt would print each error to stderr beside returning it.
+        virt::error::clear_error_callback();
+        let connection = Connect::open(Some(&self.uri)).map_err(|e| refused("connect", &e))?;
+        // Drivers inside the process have no connection to keep alive and refuse: no loss.
+        let _ = connection.set_keep_alive(KEEPALIVE.0, KEEPALIVE.1);
+        let subscription = Subscription::new(&connection, name, &sink)?;
+        Ok(Box::new(Libvirt { _subscription: subscription, connection, name: name.to_owned() }))
+    }
+}
+
+struct Libvirt {
+    // Before the connection: fields are dropped in order.
+    _subscription: Subscription,
+    connection: Connect,
+    name: String,
+}
+
+fn refused(action: &'static str, error: &Error) -> HypervisorError {
+    HypervisorError::Refused { action, message: error.message().to_owned() }
+}
+
+impl Libvirt {
+    /// The domain, or none when there is none.
+    fn find(&self) -> Result<Option<Domain>, HypervisorError> {
+        match Domain::lookup_by_name(&self.connection, &self.name) {
+            Ok(domain) => Ok(Some(domain)),
+            Err(e) if e.code() == ErrorNumber::NoDomain => Ok(None),
+            Err(e) => Err(refused("look up the domain", &e)),
+        }
+    }
+
+    fn domain(&self) -> Result<Domain, HypervisorError> {
+        self.find()?.ok_or_else(|| HypervisorError::NotRunning(self.name.clone()))
+    }
+
+    /// The error of a call to `domain`: that it does not run is told apart, whatever the driver calls it.
+    fn failed(&self, domain: &Domain, action: &'static str, error: &Error) -> HypervisorError {
+        if domain.is_active().unwrap_or(true) {
+            refused(action, error)
+        } else {
+            HypervisorError::NotRunning(self.name.clone())
+        }
+    }
+}
+
+impl Hypervisor for Libvirt {
+    fn state(&self) -> Result<DomainState, HypervisorError> {
+        let Some(domain) = self.find()? else { return Ok(DomainState::Absent) };
+        let (state, reason) = domain.get_state().map_err(|e| refused("read the domain's state", &e))?;
+        Ok(match state {
+            sys::VIR_DOMAIN_SHUTOFF => DomainState::Off(shutoff(reason)),
+            sys::VIR_DOMAIN_CRASHED => DomainState::Off(Stopped::Crashed),
+            _ => DomainState::Active,
+        })
+    }
+
+    fn start(&self, xml: &str) -> Result<(), HypervisorError> {
+        let domain =
+            Domain::define_xml(&self.connection, xml).map_err(|e| refused("define the domain", &e))?;
+        domain.create().map_err(|e| refused("start the domain", &e))?;
+        Ok(())
+    }
+
+    fn shutdown(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        domain.shutdown().map_err(|e| self.failed(&domain, "shut the domain down", &e))?;
+        Ok(())
+    }
+
+    fn destroy(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        domain.destroy().map_err(|e| self.failed(&domain, "destroy the domain", &e))
+    }
+
+    fn undefine(&self) -> Result<(), HypervisorError> {
+        self.domain()?.undefine().map_err(|e| refused("undefine the domain", &e))
+    }
+
+    fn xml(&self) -> Result<String, HypervisorError> {
+        let domain = self.domain()?;
+        domain.get_xml_desc(0).map_err(|e| self.failed(&domain, "read the domain's XML", &e))
+    }
+
+    fn interface_addresses(&self) -> Result<Vec<InterfaceAddresses>, HypervisorError> {
+        let domain = self.domain()?;
+        let interfaces = domain
+            .interface_addresses(sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT, 0)
+            .map_err(|e| self.failed(&domain, "ask the guest agent for addresses", &e))?;
+        Ok(interfaces
+            .into_iter()
+            .map(|i| InterfaceAddresses {
+                name: i.name,
+                mac: i.hwaddr,
+                addresses: i.addrs.iter().filter_map(|a| a.addr.parse::<IpAddr>().ok()).collect(),
+            })
+            .collect())
+    }
+}
+
+/// How a domain ended, by libvirt's number.
+fn shutoff(reason: i32) -> Stopped {
+    match u32::try_from(reason).unwrap_or(0) {
+        sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => Stopped::Shutdown,
+        sys::VIR_DOMAIN_SHUTOFF_DESTROYED => Stopped::Destroyed,
+        sys::VIR_DOMAIN_SHUTOFF_CRASHED => Stopped::Crashed,
+        sys::VIR_DOMAIN_SHUTOFF_MIGRATED => Stopped::Migrated,
+        sys::VIR_DOMAIN_SHUTOFF_SAVED => Stopped::Saved,
+        // DAEMON: libvirt found at its own start that QEMU was gone; nobody saw how it ended.
+        sys::VIR_DOMAIN_SHUTOFF_FAILED | sys::VIR_DOMAIN_SHUTOFF_DAEMON => Stopped::Failed,
+        _ => Stopped::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use super::super::Event;
+    use super::*;
+    use crate::domain::schema::Domain as Schema;
+
+    /// Every connection to the test driver's default shares its domains: each test has its own name.
+    fn connect(name: &str) -> (Box<dyn Hypervisor>, Receiver<Event>) {
+        let (sender, receiver) = channel();
+        let sender = Mutex::new(sender);
+        let sink: EventSink = Arc::new(move |event| {
+            let _ = sender.lock().unwrap().send(event);
+        });
+        (LibvirtConnector::new("test:///default").connect(name, sink).unwrap(), receiver)
+    }
+
+    fn xml(name: &str) -> String {
+        format!(
+            "<domain type='test'><name>{name}</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+             <os><type>hvm</type></os></domain>"
+        )
+    }
+
+    fn wait_for(events: &Receiver<Event>, wanted: Event) {
+        loop {
+            let event = events.recv_timeout(Duration::from_secs(20)).expect("the event does not come");
+            if event == wanted {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_domain_starts_and_shuts_down_and_tells_so() {
+        let (hypervisor, events) = connect("one");
+        assert_eq!(hypervisor.state(), Ok(DomainState::Absent));
+        hypervisor.start(&xml("one")).unwrap();
+        wait_for(&events, Event::Started);
+        assert_eq!(hypervisor.state(), Ok(DomainState::Active));
+        hypervisor.shutdown().unwrap();
+        wait_for(&events, Event::Stopped(Stopped::Shutdown));
+        assert_eq!(hypervisor.state(), Ok(DomainState::Off(Stopped::Shutdown)));
+        assert_eq!(hypervisor.shutdown(), Err(HypervisorError::NotRunning("one".into())));
+        assert_eq!(hypervisor.destroy(), Err(HypervisorError::NotRunning("one".into())));
+    }
+
+    #[test]
+    fn a_destroyed_domain_is_told_apart() {
+        let (hypervisor, events) = connect("two");
+        hypervisor.start(&xml("two")).unwrap();
+        hypervisor.destroy().unwrap();
+        wait_for(&events, Event::Stopped(Stopped::Destroyed));
+        assert_eq!(hypervisor.state(), Ok(DomainState::Off(Stopped::Destroyed)));
+    }
+
+    #[test]
+    fn events_of_other_domains_are_not_reported() {
+        let (mine, events) = connect("three");
+        let (other, others) = connect("four");
+        other.start(&xml("four")).unwrap();
+        wait_for(&others, Event::Started);
+        mine.start(&xml("three")).unwrap();
+        wait_for(&events, Event::Started);
+        other.destroy().unwrap();
+        wait_for(&others, Event::Stopped(Stopped::Destroyed));
+        mine.destroy().unwrap();
+        wait_for(&events, Event::Stopped(Stopped::Destroyed));
+        assert!(events.try_recv().is_err(), "one Stopped only");
+    }
+
+    #[test]
+    fn xml_that_libvirt_wrote_is_read() {
+        let (hypervisor, _events) = connect("five");
+        hypervisor.start(&xml("five")).unwrap();
+        let domain = Schema::from_xml(&hypervisor.xml().unwrap()).unwrap();
+        assert_eq!((domain.name.as_str(), domain.vcpu), ("five", 1));
+        assert_eq!(domain.memory.amount, 64 * 1024);
+        assert!(!domain.uuid.is_empty());
+    }
+
+    #[test]
+    fn refusals_carry_the_hypervisors_words() {
+        let (hypervisor, _events) = connect("six");
+        let Err(HypervisorError::Refused { action, message }) = hypervisor.start("<domain/>") else {
+            panic!("must be refused");
+        };
+        assert_eq!(action, "define the domain");
+        assert!(!message.is_empty());
+        assert!(matches!(hypervisor.xml(), Err(HypervisorError::NotRunning(_))));
+    }
+
+    #[test]
+    fn nobody_at_the_uri_is_an_error() {
+        let sink: EventSink = Arc::new(|_| {});
+        let connector = LibvirtConnector::new("qemu+unix:///session?socket=/nonexistent/libvirt-sock");
+        assert!(connector.connect("x", sink).is_err());
+    }
+}

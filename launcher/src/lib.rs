@@ -1,0 +1,24 @@
+//! virt-launcher: runs one virtual machine in one pod, through libvirt.
+//!
+//! The way from a manifest to a machine, by module:
+//!
+//! ```text
+//!   podvirt_api ──> standalone ──> media     disks, kernel, cloud-init
+//!                       │    ├───> domain    manifest -> libvirt's XML (pure)
+//!                       │    ├───> netd      manifest -> netd's configuration (pure)
+//!                       │    └───> process   virtlogd, libvirtd, netd; duties of process 1
+//!                       └──> life            state machine of the machine's life, and its runner
+//!                              └──> hypervisor   libvirt behind a trait
+//! ```
+
+pub mod accelerator;
+pub mod cli;
+pub mod console;
+pub mod domain;
+pub mod hypervisor;
+pub mod life;
+pub mod media;
+pub mod netd;
+pub mod process;
+pub mod rundir;
+pub mod standalone;

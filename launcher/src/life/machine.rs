@@ -1,0 +1,390 @@
+//! The state machine of a virtual machine's life.
+//!
+//! ```text
+//!                 stop                            start fails
+//!   Preparing ───────────> Ended(NeverStarted)   ┌───────────> Ended(FailedToStart)
+//!       │ connected                              │
+//!       └────────────> Starting ─────────────────┘
+//!                          │ started                    guest off, crash, destroyed by others
+//!                          v                      ┌──────────────────────────────────────────> Ended(…)
+//!                       Running ──────────────────┤
+//!                          │ stop                 │
+//!                          v                      │
+//!                    ShuttingDown ────────────────┤   the power button is pressed again every 5 s
+//!                          │ grace period over    │
+//!                          v                      │
+//!                      Destroying ────────────────┘   again every 5 s; 20 s later Ended(Killed) regardless
+//! ```
+//!
+//! Beside the state stands the link to the hypervisor, which is up or down. A link that goes down takes nothing
+//! with it: the domain lives in QEMU, and the launcher connects again, every 200 ms, and asks what became of the
+//! domain meanwhile. Before the domain runs the link must come up within 60 s; afterwards there is no limit,
+//! since giving up would end a healthy machine. The grace period runs on while the link is down, and what could
+//! not be said (power button, destroy) is said when it is up again.
+//!
+//! Events tell nearly everything at once, but not all: a libvirtd that starts finds out only by and by which of its
+//! machines died while it was away, calls them active until then, and reports nothing afterwards. Therefore the
+//! state is asked for 1 s after a link came up and then every 10 s.
+//!
+//! A stop that comes while the domain starts is remembered. A guest whose firmware or kernel does not listen yet
+//! misses the power button, therefore it is pressed again. A reboot changes nothing: QEMU resets the machine and
+//! goes on. A later stop request changes nothing either: the grace period of the first one counts.
+//!
+//! All calls carry `now`, the time since the launcher's start; [`Machine::wake_at`] says when the next call is
+//! due if nothing happens before.
+
+use std::time::Duration;
+
+use crate::hypervisor::{DomainState, Event, Stopped};
+
+/// Time since the launcher's start.
+pub type Time = Duration;
+
+/// Between two presses of the power button, and between two attempts to destroy.
+pub const REPEAT: Duration = Duration::from_secs(5);
+/// Between two attempts to connect.
+pub const RECONNECT: Duration = Duration::from_millis(200);
+/// How long the hypervisor may take to answer for the first time; probing QEMU's abilities takes seconds.
+pub const FIRST_LINK: Duration = Duration::from_secs(60);
+/// From a new link to the first question for the domain's state.
+pub const FIRST_CHECK: Duration = Duration::from_secs(1);
+/// Between two questions for the domain's state; they cost the hypervisor little, and nobody waits for the answer.
+pub const CHECK: Duration = Duration::from_secs(10);
+/// How long a domain that is destroyed may still be seen.
+pub const DESTROY: Duration = Duration::from_secs(20);
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The guest switched itself off, asked or on its own.
+    ShutDown,
+    /// It was asked to stop before it ran.
+    NeverStarted,
+    /// It runs elsewhere now.
+    Migrated,
+    /// It did not start; the reason is the hypervisor's.
+    FailedToStart(String),
+    /// The guest or QEMU crashed.
+    Crashed,
+    /// The guest did not shut down in its grace period.
+    Killed,
+    /// Somebody else ended it by force.
+    Destroyed,
+    /// It is gone and nobody knows how it ended.
+    Lost,
+}
+
+impl Ending {
+    /// The launcher's exit code. Zero lets the pod succeed, anything else makes it fail.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Ending::ShutDown | Ending::NeverStarted | Ending::Migrated => 0,
+            Ending::FailedToStart(_) => 1,
+            // 2 is a wrong command line.
+            Ending::Crashed => 3,
+            Ending::Killed => 4,
+            Ending::Destroyed => 5,
+            Ending::Lost => 6,
+        }
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ending::ShutDown => f.write_str("the guest shut down"),
+            Ending::NeverStarted => f.write_str("stopped before it started"),
+            Ending::Migrated => f.write_str("migrated away"),
+            Ending::FailedToStart(reason) => write!(f, "failed to start: {reason}"),
+            Ending::Crashed => f.write_str("crashed"),
+            Ending::Killed => f.write_str("killed: the guest did not shut down in its grace period"),
+            Ending::Destroyed => f.write_str("destroyed from outside"),
+            Ending::Lost => f.write_str("gone, and nobody knows how"),
+        }
+    }
+}
+
+/// What the machine is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Nothing happened; time went on.
+    Tick,
+    /// A connection is there, and this is what became of the domain.
+    Connected(DomainState),
+    /// There is no connection, for this reason.
+    NotConnected(String),
+    /// What the domain is doing, by the present connection.
+    State(DomainState),
+    /// The domain was started.
+    Started,
+    /// The domain could not be started.
+    StartFailed(String),
+    /// The hypervisor reports.
+    Event(Event),
+    /// The launcher is asked to end.
+    Stop,
+}
+
+/// What the machine wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Open a connection; answer `Connected` or `NotConnected`.
+    Connect,
+    /// Ask for the domain's state; answer `State`, or nothing when there is no answer.
+    Check,
+    /// Start the domain; answer `Started` or `StartFailed`.
+    Start,
+    /// Press the power button. No answer is needed.
+    Shutdown,
+    /// Destroy the domain. No answer is needed.
+    Destroy,
+    /// The end.
+    Finish(Ending),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Preparing,
+    Starting,
+    Running,
+    ShuttingDown { until: Time, repeat: Time },
+    Destroying { until: Time, repeat: Time, ours: bool },
+    Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    Up,
+    /// An attempt is on its way.
+    Connecting,
+    /// The next attempt is due then.
+    Down(Time),
+}
+
+/// The life of one virtual machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    phase: Phase,
+    link: Link,
+    grace: Duration,
+    check: Time,
+    stop: bool,
+    connected_once: bool,
+    link_error: String,
+}
+
+impl Machine {
+    /// A machine that is not there yet; `grace` is what a guest has to shut down.
+    pub fn new(grace: Duration) -> Self {
+        Machine {
+            phase: Phase::Preparing,
+            link: Link::Down(Time::ZERO),
+            grace,
+            check: Time::ZERO,
+            stop: false,
+            connected_once: false,
+            link_error: "the hypervisor does not answer".into(),
+        }
+    }
+
+    /// The state's name, for the log.
+    pub fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Preparing => "preparing",
+            Phase::Starting => "starting",
+            Phase::Running => "running",
+            Phase::ShuttingDown { .. } => "shutting down",
+            Phase::Destroying { .. } => "destroying",
+            Phase::Ended => "ended",
+        }
+    }
+
+    /// Takes what happened at `now` and says what to do.
+    pub fn handle(&mut self, now: Time, input: Input) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match input {
+            Input::Tick => {}
+            Input::Connected(state) => self.connected(now, state, &mut actions),
+            Input::NotConnected(reason) => {
+                self.link_error = reason;
+                self.link = Link::Down(now + RECONNECT);
+            }
+            Input::State(DomainState::Active) => {}
+            Input::State(state) => self.gone(state, &mut actions),
+            Input::Started => {
+                if self.phase == Phase::Starting {
+                    self.phase = Phase::Running;
+                }
+            }
+            Input::StartFailed(reason) => {
+                // A daemon that dies while it starts a domain makes the call fail: ask the next one first.
+                if self.phase == Phase::Starting && self.link == Link::Up {
+                    self.finish(Ending::FailedToStart(reason), &mut actions);
+                }
+            }
+            Input::Event(event) => self.event(now, event, &mut actions),
+            Input::Stop => self.stop = true,
+        }
+        self.advance(now, &mut actions);
+        actions
+    }
+
+    /// When [`Machine::handle`] is to be called with [`Input::Tick`]; none when only an input can change anything.
+    pub fn wake_at(&self) -> Option<Time> {
+        let link = match self.link {
+            Link::Down(at) => Some(at),
+            Link::Up | Link::Connecting => None,
+        };
+        let check = (self.link == Link::Up && self.is_alive()).then_some(self.check);
+        let phase = match self.phase {
+            Phase::Preparing if !self.connected_once => Some(FIRST_LINK),
+            Phase::ShuttingDown { until, repeat } | Phase::Destroying { until, repeat, .. } => {
+                Some(until.min(repeat))
+            }
+            Phase::Preparing | Phase::Starting | Phase::Running => None,
+            Phase::Ended => return None,
+        };
+        link.into_iter().chain(phase).chain(check).min()
+    }
+
+    /// Whether there is a domain whose end is awaited.
+    fn is_alive(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::ShuttingDown { .. } | Phase::Destroying { .. })
+    }
+
+    /// A domain that does not run, by the hypervisor's answer. One that is yet to start is none that ended.
+    fn gone(&mut self, state: DomainState, actions: &mut Vec<Action>) {
+        match state {
+            _ if !self.is_alive() => {}
+            DomainState::Off(how) => self.stopped(how, actions),
+            DomainState::Absent => self.finish(Ending::Lost, actions),
+            DomainState::Active => {}
+        }
+    }
+
+    fn finish(&mut self, ending: Ending, actions: &mut Vec<Action>) {
+        if self.phase != Phase::Ended {
+            self.phase = Phase::Ended;
+            actions.push(Action::Finish(ending));
+        }
+    }
+
+    fn connected(&mut self, now: Time, state: DomainState, actions: &mut Vec<Action>) {
+        self.link = Link::Up;
+        self.check = now + FIRST_CHECK;
+        self.connected_once = true;
+        match (self.phase, state) {
+            (Phase::Ended, _) => {}
+            (Phase::Preparing, DomainState::Active) | (Phase::Starting, DomainState::Active) => {
+                self.phase = Phase::Running;
+            }
+            // A stop that came before needs no domain at all.
+            (Phase::Preparing, _) if self.stop => {}
+            (Phase::Preparing | Phase::Starting, _) => {
+                self.phase = Phase::Starting;
+                actions.push(Action::Start);
+            }
+            (_, DomainState::Off(_) | DomainState::Absent) => self.gone(state, actions),
+            // What could not be said while the link was down is due now.
+            (Phase::ShuttingDown { until, .. }, DomainState::Active) => {
+                self.phase = Phase::ShuttingDown { until, repeat: now };
+            }
+            (Phase::Destroying { until, ours, .. }, DomainState::Active) => {
+                self.phase = Phase::Destroying { until, repeat: now, ours };
+            }
+            (Phase::Running, DomainState::Active) => {}
+        }
+    }
+
+    fn event(&mut self, now: Time, event: Event, actions: &mut Vec<Action>) {
+        match event {
+            Event::Closed => {
+                if self.link == Link::Up {
+                    self.link = Link::Down(now);
+                }
+            }
+            Event::Started => {
+                if self.phase == Phase::Starting {
+                    self.phase = Phase::Running;
+                }
+            }
+            Event::Stopped(how) => {
+                // While it starts, libvirt answers the call with the reason as well: that one is better.
+                if self.phase != Phase::Starting && self.phase != Phase::Preparing {
+                    self.stopped(how, actions);
+                }
+            }
+            Event::Suspended | Event::Resumed | Event::ShutDown | Event::GuestCrashed | Event::Rebooted => {}
+        }
+    }
+
+    fn stopped(&mut self, how: Stopped, actions: &mut Vec<Action>) {
+        let by_us = matches!(self.phase, Phase::Destroying { ours: true, .. });
+        let ending = match how {
+            Stopped::Shutdown | Stopped::Saved => Ending::ShutDown,
+            Stopped::Migrated => Ending::Migrated,
+            Stopped::Crashed => Ending::Crashed,
+            Stopped::Destroyed if by_us => Ending::Killed,
+            Stopped::Destroyed => Ending::Destroyed,
+            // QEMU ended on its own, or under a libvirtd that was not looking.
+            Stopped::Failed | Stopped::Unknown if by_us => Ending::Killed,
+            Stopped::Failed => Ending::Crashed,
+            Stopped::Unknown => Ending::Lost,
+        };
+        self.finish(ending, actions);
+    }
+
+    /// What is due at `now`.
+    fn advance(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if let (Link::Down(at), true) = (self.link, self.phase != Phase::Ended)
+            && at <= now
+        {
+            self.link = Link::Connecting;
+            actions.push(Action::Connect);
+        }
+        if self.stop {
+            match self.phase {
+                Phase::Preparing => self.finish(Ending::NeverStarted, actions),
+                Phase::Running => {
+                    self.phase = Phase::ShuttingDown { until: now + self.grace, repeat: now };
+                }
+                _ => {}
+            }
+        }
+        if self.phase == Phase::Preparing && !self.connected_once && now >= FIRST_LINK {
+            let reason = format!("no connection after {} s: {}", FIRST_LINK.as_secs(), self.link_error);
+            self.finish(Ending::FailedToStart(reason), actions);
+        }
+        if let Phase::ShuttingDown { until, .. } = self.phase
+            && now >= until
+        {
+            self.phase = Phase::Destroying { until: now + DESTROY, repeat: now, ours: false };
+        }
+        let up = self.link == Link::Up;
+        if up && self.is_alive() && now >= self.check {
+            self.check = now + CHECK;
+            actions.push(Action::Check);
+        }
+        match &mut self.phase {
+            Phase::ShuttingDown { repeat, .. } if now >= *repeat => {
+                *repeat = now + REPEAT;
+                if up {
+                    actions.push(Action::Shutdown);
+                }
+            }
+            Phase::Destroying { until, .. } if now >= *until => self.finish(Ending::Killed, actions),
+            Phase::Destroying { repeat, ours, .. } if now >= *repeat => {
+                *repeat = now + REPEAT;
+                if up {
+                    *ours = true;
+                    actions.push(Action::Destroy);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -1,0 +1,199 @@
+//! Disk images: what is behind each volume, made ready before the machine starts.
+//!
+//! A containerDisk is never written: the guest gets an overlay in the run directory. An emptyDisk is a sparse
+//! file there. A hostDisk is the file itself, made sparse when the manifest allows it. Formats are read from
+//! the file's first bytes and told to QEMU; an image of others that refers to a further file (a qcow2 backing
+//! or data file) is refused, since that name would be opened with the launcher's rights.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
+
+use super::{MediaError, cloud_init};
+use crate::domain::{Image, ImageFormat};
+
+/// Where volumes come from and where made files go.
+#[derive(Clone, Debug)]
+pub struct ImageSources<'a> {
+    /// Files of containerDisk volumes, by volume.
+    pub container_disks: &'a BTreeMap<String, PathBuf>,
+    /// Directory for overlays, empty disks and cloud-init disks; it exists.
+    pub directory: &'a Path,
+}
+
+/// Makes the disk image of every volume of `vmi`.
+///
+/// # Errors
+///
+/// [`MediaError`]: a file is missing or cannot be made.
+pub fn prepare(
+    vmi: &VirtualMachineInstance,
+    sources: &ImageSources<'_>,
+) -> Result<BTreeMap<String, Image>, MediaError> {
+    vmi.spec.volumes.iter().map(|v| Ok((v.name.clone(), volume(vmi, v, sources)?))).collect()
+}
+
+fn volume(
+    vmi: &VirtualMachineInstance,
+    volume: &Volume,
+    sources: &ImageSources<'_>,
+) -> Result<Image, MediaError> {
+    let made = |suffix: &str| sources.directory.join(format!("{}.{suffix}", volume.name));
+    if let Some(disk) = &volume.container_disk {
+        let base = sources.container_disks.get(&volume.name).ok_or_else(|| MediaError::NoContainerDisk {
+            volume: volume.name.clone(),
+            image: disk.image.clone(),
+        })?;
+        let base = base.canonicalize().map_err(|e| MediaError::file("find", base, e))?;
+        return overlay(&base, &made("qcow2"));
+    }
+    if let Some(disk) = &volume.host_disk {
+        return host_disk(disk);
+    }
+    if let Some(disk) = &volume.empty_disk {
+        let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
+        let path = made("img");
+        sparse(&path, size)?;
+        return Ok(Image { path, format: ImageFormat::Raw });
+    }
+    if let Some(source) = &volume.cloud_init_no_cloud {
+        let path = made("iso");
+        cloud_init::write(vmi, &volume.name, source, &path)?;
+        return Ok(Image { path, format: ImageFormat::Raw });
+    }
+    Err(MediaError::NoSource(volume.name.clone()))
+}
+
+fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
+    let path = PathBuf::from(&disk.path);
+    if let (Some(HostDiskType::DiskOrCreate), Some(size), false) = (disk.kind, &disk.capacity, path.exists())
+    {
+        sparse(&path, size.value())?;
+    }
+    let format = format_of(&path)?;
+    Ok(Image { path, format })
+}
+
+/// Makes a file of `size` bytes that takes no space yet; sizes are rounded up to whole sectors.
+fn sparse(path: &Path, size: u64) -> Result<(), MediaError> {
+    const SECTOR: u64 = 512;
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|e| MediaError::file("make", path, e))?;
+    file.set_len(size.checked_next_multiple_of(SECTOR).unwrap_or(size))
+        .map_err(|e| MediaError::file("size", path, e))
+}
+
+/// Makes a copy-on-write layer over `base`.
+fn overlay(base: &Path, path: &Path) -> Result<Image, MediaError> {
+    let format = format_of(base)?;
+    let output = Command::new("qemu-img")
+        .args(["create", "-q", "-f", "qcow2", "-F", format.as_str(), "-b"])
+        .args([base, path])
+        .output()
+        .map_err(|e| MediaError::file("run qemu-img for", path, e))?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(MediaError::QemuImg { path: path.to_owned(), message });
+    }
+    Ok(Image { path: path.to_owned(), format: ImageFormat::Qcow2 })
+}
+
+/// Reads an image's format from its header.
+fn format_of(path: &Path) -> Result<ImageFormat, MediaError> {
+    let read = |e| MediaError::file("read", path, e);
+    let mut file = File::open(path).map_err(|e| MediaError::file("open", path, e))?;
+    // qcow2, version 2 and 3: magic, version, offset of the backing file's name; version 3 has its incompatible
+    // features at 72, of which bit 2 is an external data file (docs/interop/qcow2.txt in QEMU's sources).
+    let mut header = [0u8; 80];
+    let mut have = 0;
+    while have < header.len() {
+        match file.read(header.get_mut(have..).unwrap_or_default()).map_err(read)? {
+            0 => break,
+            n => have += n,
+        }
+    }
+    file.seek(SeekFrom::Start(0)).map_err(read)?;
+    let [b'Q', b'F', b'I', 0xfb, rest @ ..] = header else { return Ok(ImageFormat::Raw) };
+    let [_, _, _, version, b0, b1, b2, b3, b4, b5, b6, b7, ..] = rest;
+    let backing = u64::from_be_bytes([b0, b1, b2, b3, b4, b5, b6, b7]);
+    let external_data = version >= 3 && header[79] & 0b100 != 0;
+    if backing != 0 || external_data {
+        return Err(MediaError::BackingFile(path.to_owned()));
+    }
+    Ok(ImageFormat::Qcow2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vmi(volumes: &str) -> VirtualMachineInstance {
+        VirtualMachineInstance::load(&format!(
+            "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: vm}}\n\
+             spec: {{domain: {{memory: {{guest: 64Mi}}}}, volumes: [{volumes}]}}"
+        ))
+        .unwrap()
+    }
+
+    fn prepare_in(dir: &Path, volumes: &str) -> Result<BTreeMap<String, Image>, MediaError> {
+        prepare(&vmi(volumes), &ImageSources { container_disks: &BTreeMap::new(), directory: dir })
+    }
+
+    #[test]
+    fn an_empty_disk_is_a_sparse_file_of_whole_sectors() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = prepare_in(dir.path(), "{name: v, emptyDisk: {capacity: 1000001}}").unwrap();
+        let image = &images["v"];
+        assert_eq!(image.format, ImageFormat::Raw);
+        assert_eq!(std::fs::metadata(&image.path).unwrap().len(), 1_000_448);
+    }
+
+    #[test]
+    fn a_host_disk_is_made_only_when_allowed_and_kept_when_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        let disk = format!("{{name: v, hostDisk: {{path: {}, type: Disk}}}}", path.display());
+        assert!(matches!(prepare_in(dir.path(), &disk), Err(MediaError::File { action: "open", .. })));
+        let disk = disk.replace("type: Disk", "type: DiskOrCreate, capacity: 1Mi");
+        assert_eq!(prepare_in(dir.path(), &disk).unwrap()["v"].path, path);
+        std::fs::write(&path, "kept").unwrap();
+        prepare_in(dir.path(), &disk).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn a_container_disk_needs_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = prepare_in(dir.path(), "{name: v, containerDisk: {image: debian}}").unwrap_err();
+        assert!(error.to_string().contains("--container-disk v=FILE"), "{error}");
+    }
+
+    #[test]
+    fn formats_are_read_from_the_header() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let qcow2 = |version: u8, backing: u8, features: u8| {
+            let mut header = vec![0u8; 104];
+            header[..4].copy_from_slice(b"QFI\xfb");
+            (header[7], header[15], header[79]) = (version, backing, features);
+            std::fs::write(&path, header).unwrap();
+            format_of(&path)
+        };
+        assert_eq!(qcow2(3, 0, 0).unwrap(), ImageFormat::Qcow2);
+        assert_eq!(qcow2(2, 0, 4).unwrap(), ImageFormat::Qcow2, "version 2 has no features");
+        assert!(matches!(qcow2(2, 1, 0), Err(MediaError::BackingFile(_))));
+        assert!(matches!(qcow2(3, 0, 4), Err(MediaError::BackingFile(_))));
+        std::fs::write(&path, "short").unwrap();
+        assert_eq!(format_of(&path).unwrap(), ImageFormat::Raw);
+    }
+}

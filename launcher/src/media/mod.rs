@@ -1,0 +1,68 @@
+//! What a machine's disks are made of: image files, their overlays, and the disk that cloud-init reads.
+
+pub mod cloud_init;
+pub mod images;
+pub mod kernel;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a disk or kernel could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum MediaError {
+    /// A file cannot be used.
+    #[error("cannot {action} {path}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A path leads out of the image that it is to stay in.
+    #[error("{path} leads out of {root}")]
+    Escape {
+        /// The path.
+        path: PathBuf,
+        /// The image's directory.
+        root: PathBuf,
+    },
+    /// Nobody said where a volume's disk image is.
+    #[error("no file is known for the volume {volume}, image {image}; give --container-disk {volume}=FILE")]
+    NoContainerDisk {
+        /// The volume.
+        volume: String,
+        /// The image.
+        image: String,
+    },
+    /// Nobody said where the image of the kernel is.
+    #[error("no directory is known for the image {0}; give --kernel-root DIR")]
+    NoKernelRoot(String),
+    /// A disk image of others refers to further files, which could be any of ours.
+    #[error("the disk image {0} refers to another file, which is not allowed")]
+    BackingFile(PathBuf),
+    /// The manifest passed validation and still lacks something.
+    #[error("the volume {0} has no usable source")]
+    NoSource(String),
+    /// base64 cannot be read.
+    #[error("the base64 of the volume {0} cannot be read")]
+    Base64(String, #[source] base64::DecodeError),
+    /// The ISO image cannot be written.
+    #[error("cannot write the cloud-init disk: {0}")]
+    Iso(String),
+    /// qemu-img failed.
+    #[error("qemu-img cannot make {path}: {message}")]
+    QemuImg {
+        /// The overlay.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+}
+
+impl MediaError {
+    pub(crate) fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
+        MediaError::File { action, path: path.to_owned(), source }
+    }
+}

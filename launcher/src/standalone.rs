@@ -1,0 +1,293 @@
+//! A machine without a cluster: manifest, files and sockets from the command line, until the guest is off.
+//!
+//! The order of things:
+//!
+//! 1. read the manifest and judge it; take the run directory
+//! 2. make disks, find the kernel, choose KVM or TCG, write the domain's XML
+//! 3. start virtlogd, libvirtd and netd, or use those that run; wait for netd's socket
+//! 4. live ([`crate::life`]); SIGTERM, SIGINT and SIGHUP ask the guest to shut down
+//! 5. stop netd and libvirtd, after QEMU is gone: it would only try to reach netd again
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use podvirt_api::{ParseError, VirtualMachineInstance};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::{Instrument, info, warn};
+
+use crate::accelerator;
+use crate::cli::Standalone;
+use crate::console::Console;
+use crate::domain::{Environment, convert, domain_name};
+use crate::hypervisor::Connector;
+use crate::life::Ending;
+use crate::life::runner::{Life, run as live};
+use crate::media::images::{ImageSources, prepare};
+use crate::media::kernel;
+use crate::netd::NetdConfig;
+use crate::process::daemon::{Daemon, Program, find};
+use crate::rundir::RunDir;
+
+/// How long a vhost-user backend may take to make its socket.
+const SOCKET_WAIT: Duration = Duration::from_secs(20);
+/// The pod's resolvers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// Reads a manifest, with defaults, and judges it.
+///
+/// # Errors
+///
+/// The file cannot be read, or the manifest has problems; the message lists them, one a line.
+pub fn load(path: &Path) -> Result<VirtualMachineInstance> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read the manifest")?;
+        text
+    } else {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
+    };
+    match VirtualMachineInstance::load(&text) {
+        Ok(vmi) => Ok(vmi),
+        Err(ParseError::Invalid(problems)) => bail!("the manifest is refused:\n{problems}"),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs the machine of `vmi` until it ends.
+///
+/// # Errors
+///
+/// Something that the machine needs cannot be made ready.
+pub async fn run(args: &Standalone, vmi: &VirtualMachineInstance) -> Result<Ending> {
+    let stop = stop_signals()?;
+    let rundir = RunDir::open(&args.run_dir)?;
+    if args.console && vmi.spec.domain.devices.autoattach_serial_console == Some(false) {
+        bail!("--console needs a serial console, and autoattachSerialConsole is off");
+    }
+    let environment = environment(args, vmi, &rundir)?;
+    let xml = convert(vmi, &environment)?.to_xml()?;
+    let xml_file = rundir.join("domain.xml");
+    std::fs::write(&xml_file, &xml).with_context(|| format!("cannot write {}", xml_file.display()))?;
+
+    let mut daemons = Daemons::default();
+    let result = started(args, vmi, &rundir, &environment, xml, stop, &mut daemons).await;
+    daemons.stop().await;
+    result
+}
+
+/// The part of the run in which daemons may be there.
+async fn started(
+    args: &Standalone,
+    vmi: &VirtualMachineInstance,
+    rundir: &RunDir,
+    environment: &Environment,
+    xml: String,
+    stop: watch::Receiver<bool>,
+    daemons: &mut Daemons,
+) -> Result<Ending> {
+    let uri = match &args.connect {
+        Some(uri) => uri.clone(),
+        None => {
+            daemons.libvirt(rundir)?;
+            rundir.libvirt_uri()
+        }
+    };
+    let connector = connector(&uri)?;
+    if args.netd_socket.is_none() {
+        for interface in &vmi.spec.domain.devices.interfaces {
+            daemons.netd(args, vmi, interface, rundir, environment)?;
+        }
+    }
+    for socket in environment.sockets.values() {
+        tokio::select! {
+            waited = wait_for_socket(socket) => waited?,
+            () = asked(stop.clone()) => return Ok(Ending::NeverStarted),
+        }
+    }
+    let (running_sender, running) = watch::channel(false);
+    let grace = u64::try_from(vmi.spec.termination_grace_period_seconds.unwrap_or(0)).unwrap_or(0);
+    let life = Life {
+        connector,
+        name: domain_name(vmi),
+        xml,
+        // A grace period beyond any clock is no grace period to the arithmetic of times.
+        grace: Duration::from_secs(grace.min(u64::from(u32::MAX))),
+    };
+    info!(serial_log = %environment.serial_log.display(), "the machine starts");
+    let living = live(life, stop, running_sender);
+    if !args.console {
+        return Ok(living.await);
+    }
+    let console = tokio::spawn(attach(running, environment.serial_socket.clone()).in_current_span());
+    let ending = living.await;
+    // The task has attached long ago, or waits for a machine that never ran.
+    console.abort();
+    drop(console.await);
+    Ok(ending)
+}
+
+/// Attaches the console once the machine runs, and holds it.
+async fn attach(mut running: watch::Receiver<bool>, socket: PathBuf) {
+    if running.wait_for(|running| *running).await.is_err() {
+        return;
+    }
+    match Console::attach(&socket) {
+        Ok(_console) => std::future::pending().await,
+        Err(error) => warn!(%error, socket = %socket.display(), "cannot attach to the console"),
+    }
+}
+
+/// Where everything is that the domain names, made if it has to be.
+fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir) -> Result<Environment> {
+    let (accelerator, reason) = accelerator::choose();
+    info!(?accelerator, %reason, "the accelerator is chosen");
+    let boot = vmi.spec.domain.firmware.as_ref().and_then(|f| f.kernel_boot.as_ref());
+    let kernel = boot
+        .and_then(|b| b.container.as_ref())
+        .map(|c| kernel::resolve(c, args.kernel_root.as_deref()))
+        .transpose()?;
+    let container_disks: BTreeMap<String, PathBuf> =
+        args.container_disks.iter().map(|d| (d.volume.clone(), d.file.clone())).collect();
+    for volume in container_disks.keys() {
+        let known = vmi.spec.volumes.iter().any(|v| v.container_disk.is_some() && v.name == *volume);
+        if !known {
+            bail!("--container-disk names {volume}, which is no containerDisk volume of the manifest");
+        }
+    }
+    let directory = rundir.join("disks");
+    let images = prepare(vmi, &ImageSources { container_disks: &container_disks, directory: &directory })?;
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    let sockets = interfaces
+        .iter()
+        .map(|i| {
+            let made = || rundir.join(&format!("net/{}.sock", i.name));
+            (i.name.clone(), args.netd_socket.clone().unwrap_or_else(made))
+        })
+        .collect();
+    Ok(Environment {
+        accelerator,
+        kernel,
+        images,
+        sockets,
+        serial_socket: rundir.join("serial.sock"),
+        serial_log: rundir.join("serial.log"),
+        vnc_socket: rundir.join("vnc.sock"),
+    })
+}
+
+/// The daemons of one machine, in the order of their starts.
+#[derive(Default)]
+struct Daemons(Vec<Daemon>);
+
+impl Daemons {
+    fn start(&mut self, program: Program) -> Result<()> {
+        let name = program.name.clone();
+        self.0.push(Daemon::start(program).with_context(|| format!("cannot start {name}"))?);
+        Ok(())
+    }
+
+    /// virtlogd, which keeps the console's log, and libvirtd, which keeps QEMU.
+    fn libvirt(&mut self, rundir: &RunDir) -> Result<()> {
+        if nix::unistd::geteuid().is_root() {
+            bail!("libvirt is started for an ordinary user only; run as one, or give --connect");
+        }
+        for name in ["virtlogd", "libvirtd"] {
+            self.start(Program {
+                name: name.into(),
+                path: find(Path::new(name))?,
+                args: Vec::new(),
+                env: rundir.environment(),
+                log: Some(rundir.join(&format!("{name}.log"))),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn netd(
+        &mut self,
+        args: &Standalone,
+        vmi: &VirtualMachineInstance,
+        interface: &podvirt_api::vmi::Interface,
+        rundir: &RunDir,
+        environment: &Environment,
+    ) -> Result<()> {
+        let name = &interface.name;
+        let socket = environment.sockets.get(name).context("an interface without a socket")?;
+        let control = rundir.join(&format!("net/{name}.ctl"));
+        let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+        let config = NetdConfig::new(vmi, interface, socket, &control, &resolv_conf).to_yaml()?;
+        let file = rundir.join(&format!("net/{name}.yaml"));
+        std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+        self.start(Program {
+            name: format!("netd-{name}"),
+            path: find(&args.netd)?,
+            args: vec!["--config".into(), file.into()],
+            env: Vec::new(),
+            log: None,
+        })
+    }
+
+    /// Stops them, the last one first.
+    async fn stop(self) {
+        for daemon in self.0.into_iter().rev() {
+            daemon.stop().await;
+        }
+    }
+}
+
+#[cfg(feature = "libvirt")]
+fn connector(uri: &str) -> Result<Arc<dyn Connector>> {
+    Ok(Arc::new(crate::hypervisor::libvirt::LibvirtConnector::new(uri)))
+}
+
+#[cfg(not(feature = "libvirt"))]
+fn connector(uri: &str) -> Result<Arc<dyn Connector>> {
+    bail!("cannot connect to {uri}: this virt-launcher was built without the feature libvirt")
+}
+
+/// Waits until a backend has made its socket. Connecting would tell more, but would be taken for a frontend.
+async fn wait_for_socket(path: &Path) -> Result<()> {
+    let is_there = || path.metadata().is_ok_and(|m| m.file_type().is_socket());
+    let waiting = async {
+        while !is_there() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let seconds = SOCKET_WAIT.as_secs();
+    timeout(SOCKET_WAIT, waiting)
+        .await
+        .with_context(|| format!("no vhost-user socket {} after {seconds} s", path.display()))
+}
+
+/// Becomes true when the launcher is asked to end.
+fn stop_signals() -> Result<watch::Receiver<bool>> {
+    let (sender, receiver) = watch::channel(false);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let wait = async move {
+        // The watch stays until the end: a second signal must not kill the launcher under its guest.
+        loop {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+                _ = hangup.recv() => "SIGHUP",
+            };
+            info!(signal = name, "the guest is to shut down");
+            sender.send_replace(true);
+        }
+    };
+    tokio::spawn(wait.in_current_span());
+    Ok(receiver)
+}
+
+async fn asked(mut stop: watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}

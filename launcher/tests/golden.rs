@@ -1,0 +1,93 @@
+//! Every manifest in `tests/golden` and the domain XML that it becomes. `UPDATE_GOLDEN=1` writes the XML anew.
+
+#[cfg(test)]
+mod golden {
+    use std::collections::BTreeMap;
+    use std::path::{Path, PathBuf};
+
+    use podvirt_api::VirtualMachineInstance;
+    use virt_launcher::domain::schema::Domain;
+    use virt_launcher::domain::{Accelerator, Environment, Image, ImageFormat, Kernel, convert};
+
+    fn environment(vmi: &VirtualMachineInstance, accelerator: Accelerator) -> Environment {
+        let image = |name: &str| {
+            let format = if name.contains("container") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
+            Image { path: PathBuf::from(format!("/run/vm/disks/{name}.{}", format.as_str())), format }
+        };
+        let socket = |name: &str| PathBuf::from(format!("/run/vm/net/{name}.sock"));
+        Environment {
+            accelerator,
+            kernel: Some(Kernel {
+                kernel: "/guest/vmlinuz".into(),
+                initrd: Some("/guest/initrd.img".into()),
+            }),
+            images: vmi.spec.volumes.iter().map(|v| (v.name.clone(), image(&v.name))).collect(),
+            sockets: vmi
+                .spec
+                .domain
+                .devices
+                .interfaces
+                .iter()
+                .map(|i| (i.name.clone(), socket(&i.name)))
+                .collect(),
+            serial_socket: "/run/vm/serial.sock".into(),
+            serial_log: "/run/vm/serial.log".into(),
+            vnc_socket: "/run/vm/vnc.sock".into(),
+        }
+    }
+
+    fn directory() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+    }
+
+    fn load(name: &str) -> VirtualMachineInstance {
+        let text = std::fs::read_to_string(directory().join(name)).unwrap();
+        VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+
+    #[test]
+    fn manifests_become_the_domains_beside_them() {
+        let mut seen = 0;
+        for entry in std::fs::read_dir(directory()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|e| e != "yaml") {
+                continue;
+            }
+            seen += 1;
+            let vmi = load(path.file_name().unwrap().to_str().unwrap());
+            // A manifest whose name says so is converted for KVM.
+            let kvm = path.file_stem().unwrap().to_str().unwrap().ends_with("-kvm");
+            let accelerator = if kvm { Accelerator::Kvm } else { Accelerator::Tcg };
+            let domain = convert(&vmi, &environment(&vmi, accelerator)).unwrap();
+            let xml = domain.to_xml().unwrap();
+            assert_eq!(Domain::from_xml(&xml).unwrap(), domain, "{}: read back", path.display());
+            let golden = path.with_extension("xml");
+            if std::env::var_os("UPDATE_GOLDEN").is_some() {
+                std::fs::write(&golden, &xml).unwrap();
+            }
+            let written = std::fs::read_to_string(&golden).unwrap_or_default();
+            assert_eq!(written, xml, "{}", golden.display());
+        }
+        assert!(seen >= 4, "the golden files are gone");
+    }
+
+    #[test]
+    fn what_the_environment_lacks_is_told() {
+        let vmi = load("full.yaml");
+        let complete = environment(&vmi, Accelerator::Tcg);
+        let message = |change: fn(&mut Environment)| {
+            let mut environment = complete.clone();
+            change(&mut environment);
+            convert(&vmi, &environment).unwrap_err().to_string()
+        };
+        assert!(message(|e| e.images = BTreeMap::new()).starts_with("there is no disk image for the volume"));
+        assert!(message(|e| e.sockets = BTreeMap::new()).contains("socket for the interface default"));
+        let vmi = load("netd.yaml");
+        let mut environment = environment(&vmi, Accelerator::Tcg);
+        environment.kernel = None;
+        assert_eq!(
+            convert(&vmi, &environment).unwrap_err().to_string(),
+            "there is no kernel for direct boot"
+        );
+    }
+}
