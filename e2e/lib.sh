@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# Sourced by every script in this directory.
+#
+# Everything that is built here is an artefact: a directory $CACHE/<name>-<key>, where the key is the hash of what
+# it is made from. An artefact appears whole (built aside, then renamed) and is never changed afterwards, so any
+# number of tests may use it at once, and a change of a recipe makes a new one.
+set -euo pipefail
+E2E=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+TOP=$(dirname "$E2E")
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/podvirt
+SUITE=trixie
+
+say() { printf '%s  %s\n' "$(date +%H:%M:%S)" "$*" >&2; }
+die() { printf 'error: %s\n' "$*" >&2; exit 1; }
+need() { local c; for c; do command -v "$c" >/dev/null || die "missing command $c; run: make setup"; done; }
+need_root() { [ "$(id -u)" = 0 ] || die "$1 needs root (name spaces, a Debian tree)"; }
+
+# key FILE-OR-DIR...: the first 12 digits of the hash of their contents and of $SUITE.
+key() { { echo "$SUITE"; find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 cat; } | sha256sum | cut -c1-12; }
+
+# artefact NAME: where the artefact is, built or not. A recipe that uses another artefact has its key in its own.
+artefact() { local root
+  root=$(key "$E2E/mk-root")
+  case $1 in
+    root) echo "$CACHE/root-$root" ;;
+    uml) echo "$CACHE/uml-$(key "$E2E/mk-uml")" ;;
+    tiny) echo "$CACHE/tiny-$(key "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
+    testpmd) echo "$CACHE/testpmd-$(key "$E2E/mk-testpmd" "$E2E/mk-root")" ;;
+    debian) echo "$CACHE/debian-$(key "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
+    *) die "no artefact is called $1" ;;
+  esac; }
+
+# build NAME...: builds the artefacts that are not there yet by mk-<name> OUT. One builder at a time.
+build() { local name dir tmp t0
+  for name; do
+    dir=$(artefact "$name"); [ -d "$dir" ] && continue
+    mkdir -p "$CACHE"; exec 8>"$CACHE/.$name.lock"; flock 8
+    if [ ! -d "$dir" ]; then
+      say "building $name"; t0=$SECONDS
+      tmp=$(mktemp -d "$CACHE/.$name.XXXXXX"); chmod 755 "$tmp"
+      if ! nice "$E2E/mk-$name" "$tmp/out" >"$tmp/log" 2>&1; then tail -n 30 "$tmp/log" >&2; rm -rf "$tmp"; die "mk-$name failed"; fi
+      mv "$tmp/log" "$CACHE/$name.log"; mv -T "$tmp/out" "$dir"; rm -rf "$tmp"
+      say "$name is ready after $((SECONDS - t0)) s: $dir"
+    fi
+    exec 8>&-
+  done; }
+
+# bin NAME: a program of this project, from $PODVIRT_BIN or from where cargo puts a release build.
+bin() { local d; for d in "${PODVIRT_BIN:-}" "${CARGO_TARGET_DIR:-$TOP/target}/release" "${CARGO_TARGET_DIR:-$TOP/target}/debug"; do
+  [ -n "$d" ] && [ -x "$d/$1" ] && { echo "$d/$1"; return; }; done; die "$1 is not built; run: make build"; }
+
+# in_root DIR CMD...: runs a command of the Debian tree that sees DIR as /mnt; for building artefacts.
+in_root() { unshare -m --propagation private sh -ec 'mount --bind "$1" "$0/mnt"; shift; exec chroot "$0" "$@"' "$(artefact root)" "$@"; }
+
+# apt_sources SUITE: sources.list lines for another suite of the distribution the machine itself is set up for, from
+# the same place. apt_options: the machine's own apt settings about fetching, for --aptopt.
+apt_sources() { local release base security
+  release=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || die "this machine is not a Debian"
+  base=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | awk -v r="$release" '$2 == r && $3 == "main" {print $1; exit}')
+  [ -n "$base" ] || die "apt has no source for $release main"
+  echo "deb $base $1 main"; [ "$1" = sid ] && return
+  echo "deb $base $1-updates main"
+  security=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | awk -v r="$release-security" '$2 == r {print $1; exit}')
+  [ -z "$security" ] || echo "deb $security $1-security main"; }
+apt_options() { apt-config dump | grep -E '^Acquire::(http|https|ftp|Check|Retries|ForceIPv)[^ ]* "[^"]+";' || true; }

@@ -1,0 +1,122 @@
+//! The pod's network: a pair of network namespaces, made by the script `e2e/net`.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use anyhow::{Result, ensure};
+use nix::sched::{CloneFlags, setns};
+
+use crate::artefacts::script;
+
+/// A named network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Its name, as `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a thread inside the namespace. Sockets stay in the namespace they were made in, so a listener
+    /// or a connection made here can be used outside.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or what `work` returned.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let namespace = File::open(PathBuf::from("/run/netns").join(&self.name))?;
+        let inside = move || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            work()
+        };
+        match thread::scope(|scope| scope.spawn(inside).join()) {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// What kind of network it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetOptions {
+    /// MTU of the pod's link in bytes; 1500 if not given.
+    pub mtu: Option<u16>,
+    /// A router between client and pod that forwards at most this many bytes.
+    pub hop: Option<u16>,
+    /// The pod has host addresses and a gateway outside of them.
+    pub offlink: bool,
+}
+
+/// A pod's network namespace and its only neighbour, the client.
+#[derive(Debug)]
+pub struct Net {
+    prefix: String,
+    /// The pod: eth0 with [`Net::POD4`] and [`Net::POD6`].
+    pub pod: Netns,
+    /// The peer of the test, and the pod's router unless there is a hop between.
+    pub client: Netns,
+    /// The client's IPv4 address.
+    pub client4: Ipv4Addr,
+    /// The client's IPv6 address.
+    pub client6: Ipv6Addr,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Net {
+    /// The pod's IPv4 address.
+    pub const POD4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+    /// The pod's IPv6 address.
+    pub const POD6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 2);
+
+    /// Makes a network of its own for this test.
+    ///
+    /// # Errors
+    /// The script failed.
+    pub fn up(options: NetOptions) -> Result<Net> {
+        let prefix = format!("t{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut up = Command::new(script("net"));
+        up.args(["up", &prefix]);
+        if let Some(mtu) = options.mtu {
+            up.args(["--mtu", &mtu.to_string()]);
+        }
+        if let Some(limit) = options.hop {
+            up.args(["--hop", &limit.to_string()]);
+        }
+        if options.offlink {
+            up.arg("--offlink");
+        }
+        let third = u8::from(options.hop.is_some());
+        let net = Net {
+            pod: Netns { name: format!("{prefix}-pod") },
+            client: Netns { name: format!("{prefix}-client") },
+            client4: Ipv4Addr::new(10, 9, third, 1),
+            client6: Ipv6Addr::new(0xfd00, 9, u16::from(third), 0, 0, 0, 0, 1),
+            prefix,
+        };
+        ensure!(up.status()?.success(), "the network cannot be made");
+        Ok(net)
+    }
+
+    /// The client's addresses, both families.
+    pub fn client_addresses(&self) -> [IpAddr; 2] {
+        [self.client4.into(), self.client6.into()]
+    }
+
+    /// A port of the pod, both families.
+    pub fn pod_addresses(port: u16) -> [SocketAddr; 2] {
+        [(Net::POD4, port).into(), (Net::POD6, port).into()]
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        drop(Command::new(script("net")).args(["down", &self.prefix]).status());
+    }
+}

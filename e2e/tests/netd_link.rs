@@ -1,0 +1,108 @@
+//! The guest's link is the pod's: its MTU, its address families, and what changes of them.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::process::Command;
+use std::time::Duration;
+
+use podvirt_e2e::{
+    Backend, BackendOptions, Bed, Boot, Family, Guest, Net, NetOptions, PORT, Pod, Vhost, until,
+};
+
+/// netd looks again within a second or so of a change.
+const SOON: Duration = Duration::from_secs(30);
+
+fn options() -> BackendOptions {
+    BackendOptions { tcp: vec![PORT], udp: vec![PORT], ..Default::default() }
+}
+
+/// A bed whose pod was changed by these `ip` commands before netd saw it.
+fn bed(net: NetOptions, changes: &[&str], kernel: &str) -> Bed {
+    let pod = Pod::new(net).unwrap();
+    changes.iter().for_each(|change| ip(&pod, change));
+    let running = Backend::Netd.start(&pod, &options()).unwrap();
+    let vhost = Vhost { kernel: vec![kernel.into()], ..Default::default() };
+    let guest = Guest::boot(Boot::Uml, &pod, &vhost).unwrap();
+    Bed { backend: Backend::Netd, guest, running, pod }
+}
+
+fn ip(pod: &Pod, command: &str) {
+    let mut ip = Command::new("ip");
+    let status = ip.args(["-n", pod.net.pod.name()]).args(command.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {command}");
+}
+
+/// The guest's MTU is the pod's, and frames of neither direction are too large for it.
+fn mtu(mtu: u16) {
+    let mut bed = bed(NetOptions { mtu: Some(mtu), ..Default::default() }, &[], "");
+    assert_eq!(bed.guest.said("mtu").unwrap(), mtu.to_string());
+    bed.works().unwrap();
+    for family in Family::BOTH {
+        // An IP header and that of ICMP.
+        let headers = if family == Family::V4 { 28 } else { 48 };
+        for bytes in [mtu - headers, mtu - headers + 1] {
+            bed.ping(family, bytes.into()).unwrap();
+        }
+        bed.tcp_out(family, 1 << 20).unwrap();
+        bed.tcp_in(family.pod(PORT), PORT, 1 << 20).unwrap();
+        for bytes in [mtu - headers, 30_000] {
+            bed.udp_out(family, bytes.into()).unwrap();
+            bed.udp_in(family.pod(PORT), PORT, bytes.into()).unwrap();
+        }
+    }
+    assert_eq!(bed.running.counter("dropped.too_large").unwrap(), 0);
+    bed.guest.shut_down().unwrap();
+}
+
+#[test]
+fn the_least_mtu_of_ipv6_is_the_guests() {
+    mtu(1280);
+}
+
+#[test]
+fn a_jumbo_mtu_is_the_guests() {
+    mtu(9000);
+}
+
+#[test]
+fn a_pod_with_one_family_gives_the_guest_one() {
+    let mut four = bed(NetOptions::default(), &["-6 addr flush dev eth0"], "pv.dhcp=4");
+    assert_eq!(four.guest.said("ip").unwrap(), format!("{}/24", Net::POD4));
+    four.ping(Family::V4, 56).unwrap();
+    four.tcp_out(Family::V4, 5000).unwrap();
+    four.tcp_in(Family::V4.pod(PORT), PORT, 5000).unwrap();
+    assert!(four.running.ask("status").unwrap()["v6"].is_null());
+    drop(four);
+    let mut six = bed(NetOptions::default(), &["-4 addr flush dev eth0"], "pv.dhcp=6");
+    assert_eq!(six.guest.said("ip6").unwrap(), format!("{}/128", Net::POD6));
+    six.ping(Family::V6, 56).unwrap();
+    six.tcp_out(Family::V6, 5000).unwrap();
+    six.tcp_in(Family::V6.pod(PORT), PORT, 5000).unwrap();
+    assert!(six.running.ask("status").unwrap()["v4"].is_null());
+}
+
+#[test]
+fn the_guests_link_follows_the_pods() {
+    let mut bed = bed(NetOptions::default(), &[], "");
+    bed.works().unwrap();
+    ip(&bed.pod, "addr del 10.9.0.2/24 dev eth0");
+    ip(&bed.pod, "addr add 10.9.0.7/24 dev eth0");
+    ip(&bed.pod, "route replace default via 10.9.0.1 dev eth0");
+    ip(&bed.pod, "link set eth0 mtu 1400");
+    until("netd's link", SOON, || {
+        let status = bed.running.ask("status")?;
+        Ok((status["v4"]["guest"] == "10.9.0.7" && status["mtu"] == 1400).then_some(()))
+    })
+    .unwrap();
+    bed.guest.sh("net-up").unwrap();
+    assert_eq!(
+        bed.guest.sh("ip -4 -o addr show dev eth0 scope global | awk '{print $4}'").unwrap(),
+        "10.9.0.7/24"
+    );
+    assert_eq!(bed.guest.sh("cat /sys/class/net/eth0/mtu").unwrap(), "1400");
+    bed.ping(Family::V4, 56).unwrap();
+    bed.tcp_out(Family::V4, 1 << 20).unwrap();
+    bed.tcp_in(([10, 9, 0, 7], PORT).into(), PORT, 1 << 20).unwrap();
+    bed.tcp_in(Family::V6.pod(PORT), PORT, 1 << 20).unwrap();
+    bed.guest.shut_down().unwrap();
+}
