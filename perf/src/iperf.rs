@@ -1,0 +1,130 @@
+//! iperf3's JSON report, as far as it is used.
+//!
+//! The receiver's report says what arrived; the sender's says what it had to send again. Intervals of the warm-up are
+//! in it too, marked as omitted: they do not count for the throughput but their bytes cost CPU time like any others.
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// One end's report.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(crate) struct Report {
+    #[serde(default)]
+    intervals: Vec<Interval>,
+    #[serde(default)]
+    end: End,
+    error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Interval {
+    sum: Sum,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Sum {
+    seconds: f64,
+    bytes: f64,
+    #[serde(default)]
+    omitted: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+struct End {
+    sum_sent: Option<Sent>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Sent {
+    retransmits: Option<u64>,
+}
+
+/// A tick's worth of an interval at the end of the test says nothing about the rate.
+const SHORTEST_SECONDS: f64 = 0.1;
+
+impl Report {
+    /// Reads what `iperf3 --json` printed.
+    ///
+    /// # Errors
+    /// It is not a report, or it reports that the test failed.
+    pub(crate) fn parse(text: &str) -> Result<Report> {
+        let report: Report =
+            serde_json::from_str(text).with_context(|| format!("not iperf3's report: {text}"))?;
+        if let Some(error) = &report.error {
+            bail!("iperf3: {error}");
+        }
+        Ok(report)
+    }
+
+    fn measured(&self) -> impl Iterator<Item = &Sum> {
+        self.intervals.iter().map(|i| &i.sum).filter(|s| !s.omitted)
+    }
+
+    /// Throughput after the warm-up in Gbit/s.
+    ///
+    /// # Errors
+    /// Nothing was measured.
+    pub(crate) fn gbits(&self) -> Result<f64> {
+        let seconds: f64 = self.measured().map(|s| s.seconds).sum();
+        let bytes: f64 = self.measured().map(|s| s.bytes).sum();
+        if seconds <= 0.0 || bytes <= 0.0 {
+            bail!("iperf3 moved nothing after the warm-up");
+        }
+        Ok(bytes * 8.0 / seconds / 1e9)
+    }
+
+    /// Throughput of each interval after the warm-up in Gbit/s: a stall shows here.
+    pub(crate) fn course(&self) -> Vec<f64> {
+        self.measured()
+            .filter(|s| s.seconds > SHORTEST_SECONDS)
+            .map(|s| s.bytes * 8.0 / s.seconds / 1e9)
+            .collect()
+    }
+
+    /// All bytes, those of the warm-up too, in GB of 10^9 bytes.
+    pub(crate) fn gigabytes(&self) -> f64 {
+        self.intervals.iter().map(|i| i.sum.bytes).sum::<f64>() / 1e9
+    }
+
+    /// Segments the sender sent more than once, if this is the sender's report.
+    pub(crate) fn retransmits(&self) -> Option<u64> {
+        self.end.sum_sent.as_ref()?.retransmits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"{
+        "start": {"version": "iperf 3.18"},
+        "intervals": [
+            {"streams": [], "sum": {"start": 0, "end": 1, "seconds": 1.0, "bytes": 1000000000, "omitted": true}},
+            {"streams": [], "sum": {"start": 0, "end": 1, "seconds": 1.0, "bytes": 500000000, "omitted": false}},
+            {"streams": [], "sum": {"start": 1, "end": 2, "seconds": 1.0, "bytes": 250000000, "omitted": false}},
+            {"streams": [], "sum": {"start": 2, "end": 2, "seconds": 0.001, "bytes": 0, "omitted": false}}
+        ],
+        "end": {"sum_sent": {"bytes": 750000000, "retransmits": 7}}
+    }"#;
+
+    #[test]
+    fn the_warm_up_costs_but_does_not_count() {
+        let report = Report::parse(REPORT).unwrap();
+        assert!((report.gbits().unwrap() - 6.0 / 2.001).abs() < 1e-9);
+        assert!((report.gigabytes() - 1.75).abs() < 1e-9);
+        assert_eq!(report.course(), [4.0, 2.0]);
+        assert_eq!(report.retransmits(), Some(7));
+    }
+
+    #[test]
+    fn a_failed_test_is_an_error() {
+        let text = r#"{"start": {}, "intervals": [], "end": {}, "error": "unable to connect"}"#;
+        assert!(Report::parse(text).unwrap_err().to_string().contains("unable to connect"));
+        assert!(Report::parse("iperf3: not found").is_err());
+    }
+
+    #[test]
+    fn a_test_that_moved_nothing_has_no_throughput() {
+        assert!(Report::parse(r#"{"intervals": [], "end": {}}"#).unwrap().gbits().is_err());
+    }
+}
