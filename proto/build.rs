@@ -2,7 +2,13 @@
 
 use std::error::Error;
 
-const CONTRACTS: &[&str] = &["proto/netd.proto"];
+const CONTRACTS: &[&str] = &[
+    "proto/netd.proto",
+    "proto/cmd.proto",
+    "proto/cmd_info.proto",
+    "proto/notify.proto",
+    "proto/notify_info.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for contract in CONTRACTS {

@@ -1,7 +1,12 @@
-//! gRPC contracts between podvirt's processes.
+//! Contracts between podvirt's processes.
 //!
-//! The contracts are the `.proto` files beside this crate; each module here is one of their packages. Within a
-//! version (`v1`) fields are only ever added: both ends of a call may be of different releases.
+//! The gRPC contracts are the `.proto` files beside this crate; each module here is one of their packages. Within a
+//! version (`v1`) fields are only ever added: both ends of a call may be of different releases. What those
+//! interfaces carry as JSON is typed in [`domain`].
+
+pub mod domain;
+
+pub mod steering;
 
 /// The control interface of netd, package `podvirt.netd.v1`.
 pub mod netd {
@@ -10,5 +15,45 @@ pub mod netd {
     #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
     pub mod v1 {
         tonic::include_proto!("podvirt.netd.v1");
+    }
+}
+
+/// The launcher's command interface, packages `kubevirt.cmd.*`: virt-handler calls, virt-launcher serves.
+pub mod cmd {
+    /// The version that is spoken, as [`info`] and [`v1`] name it.
+    pub const VERSION: &str = "v1";
+
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod v1 {
+        tonic::include_proto!("kubevirt.cmd.v1");
+    }
+
+    /// Negotiation of the version.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod info {
+        tonic::include_proto!("kubevirt.cmd.info");
+    }
+}
+
+/// What a launcher tells by itself, packages `kubevirt.notify.*`: virt-launcher calls, virt-handler serves.
+pub mod notify {
+    /// The version that is spoken, as [`info`] and [`v1`] name it.
+    pub const VERSION: &str = "v1";
+
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod v1 {
+        tonic::include_proto!("kubevirt.notify.v1");
+    }
+
+    /// Negotiation of the version.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod info {
+        tonic::include_proto!("kubevirt.notify.info");
     }
 }
