@@ -22,6 +22,7 @@ pub mod icmp;
 pub mod net;
 pub mod pod;
 pub mod ring;
+pub mod steer;
 pub mod sys;
 pub mod tcp;
 pub mod time;

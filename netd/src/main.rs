@@ -22,10 +22,10 @@ use netd::config::{Config, SocketRole};
 use netd::counters::Counters;
 use netd::ctl::metrics::Metrics;
 use netd::ctl::server::ControlServer;
-use netd::ctl::{Control, http, socket};
+use netd::ctl::{Control, PortRule, Proto, http, socket};
 use netd::net::Link;
 use netd::vhost::{ServerConfig, SocketMode, Stopper};
-use netd::{pod, worker};
+use netd::{pod, steer, worker};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -90,7 +90,7 @@ async fn run(mut config: Config) -> Result<()> {
     if let Some(address) = config.metrics_listen {
         config.ports.reserved.add_tcp(address.port());
     }
-    let ports = expand_ports(&mut config, descriptors);
+    let (ports, later) = expand_ports(&mut config, descriptors);
     let counters = Arc::new(Counters::default());
 
     let worker = worker::spawn(worker::Settings {
@@ -121,6 +121,18 @@ async fn run(mut config: Config) -> Result<()> {
     })?
     .fuse();
 
+    let steering_ended = match &config.ports.steering {
+        Some(path) if config.ports.is_steered() => {
+            let steering = steer::Steering::open(path, &config.ports, later)
+                .with_context(|| format!("ports.steering: {}", path.display()))?;
+            worker.steer(steering.sockets().context("cannot share the steered sockets")?);
+            let (control, stopper) = (worker.clone(), stopper.clone());
+            on_thread("netd-steer", move || steering.serve(&control, &stopper))?
+        }
+        _ => on_thread("netd-steer", || {})?,
+    }
+    .fuse();
+
     let (stop_control, stopped) = oneshot::channel();
     let control = control_plane(Arc::new(config), link, Arc::new(worker.clone()), stopped);
     let mut control = pin!(control.fuse());
@@ -144,6 +156,7 @@ async fn run(mut config: Config) -> Result<()> {
     }
     stopper.stop();
     wait("the vhost-user server", vhost_ended).await;
+    wait("the steering", steering_ended).await;
     // It fails when the control plane has ended already.
     let _ = stop_control.send(());
     wait("the control plane", control.as_mut()).await;
@@ -237,17 +250,19 @@ fn raise_descriptors() -> u64 {
 }
 
 /// Expands the configured ports as far as the descriptors go, and logs what that leaves out.
-fn expand_ports(config: &mut Config, descriptors: u64) -> Expansion {
+///
+/// The second part is of those that wait for the ports to be steered: the listeners that `all` has without.
+fn expand_ports(config: &mut Config, descriptors: u64) -> (Expansion, Vec<PortRule>) {
     let flows = u64::from(config.limits.flows);
     // Flows come first, but a guest without ports is of no use: listeners have half of it at least.
     let room = descriptors.saturating_sub(flows + OWN_DESCRIPTORS).max(descriptors / 2);
     let budget = config.ports.all_ports_budget.min(u32::try_from(room).unwrap_or(u32::MAX));
     config.ports.all_ports_budget = budget;
-    let ports = expand(&config.ports, pod::ephemeral_ports());
+    let mut ports = expand(&config.ports, pod::ephemeral_ports());
     for rule in &ports.reserved {
         warn!(proto = ?rule.proto, port = rule.pod, "the port is reserved and not forwarded (ports.reserved)");
     }
-    if config.ports.tcp.all || config.ports.udp.all {
+    if (config.ports.tcp.all || config.ports.udp.all) && !config.ports.is_steered() {
         info!(
             listeners = ports.rules.len(),
             budget,
@@ -265,7 +280,16 @@ fn expand_ports(config: &mut Config, descriptors: u64) -> Expansion {
             "the limit of descriptors (RLIMIT_NOFILE) is below limits.flows and the listeners"
         );
     }
-    ports
+    if !config.ports.is_steered() {
+        return (ports, Vec::new());
+    }
+    let explicit = |rule: &PortRule| {
+        let spec = if rule.proto == Proto::Tcp { &config.ports.tcp } else { &config.ports.udp };
+        spec.maps.iter().any(|m| m.pod.contains(rule.pod))
+    };
+    let (now, later) = ports.rules.into_iter().partition(explicit);
+    ports.rules = now;
+    (ports, later)
 }
 
 fn log_link(link: &Link) {

@@ -278,7 +278,8 @@ fn ports(p: &mut Problems, file: &file::Ports) -> Ports {
     };
     let budget = p.integer("ports.all_ports_budget", file.all_ports_budget.as_deref(), 0, 131_070);
     let all_ports_budget = budget.and_then(|n| u32::try_from(n).ok()).unwrap_or(default.all_ports_budget);
-    Ports { tcp, udp, reserved, all_ports_budget }
+    let steering = socket_path(p, "ports.steering", file.steering.as_deref());
+    Ports { tcp, udp, reserved, all_ports_budget, steering }
 }
 
 fn limits(p: &mut Problems, file: &file::Limits) -> Limits {

@@ -62,6 +62,9 @@ pub struct Args {
     /// Presets and ports that are never forwarded: istio, linkerd, 9000-9010; or none (ports.reserved)
     #[arg(long, value_name = "PORTS")]
     pub reserved: Option<String>,
+    /// Where the sockets of 'all' ports are lent to who can steer every port to them (ports.steering)
+    #[arg(long, value_name = "PATH")]
+    pub steering: Option<String>,
     /// Log level or filter, e.g. info or netd=debug (log)
     #[arg(short, long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -96,6 +99,7 @@ impl Args {
         words(&mut file.ports.tcp, &self.tcp_ports);
         words(&mut file.ports.udp, &self.udp_ports);
         words(&mut file.ports.reserved, &self.reserved);
+        text(&mut file.ports.steering, &self.steering);
         text(&mut file.log, &self.log);
     }
 }

@@ -136,6 +136,8 @@ pub struct Ports {
     pub reserved: Option<Words>,
     /// Listeners.
     pub all_ports_budget: Option<String>,
+    /// Path.
+    pub steering: Option<String>,
 }
 
 /// Section `limits`.

@@ -18,6 +18,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::value::{Problems, integer};
@@ -59,6 +60,11 @@ impl PortRange {
     /// Its ports.
     pub fn ports(self) -> impl Iterator<Item = u16> {
         self.first..=self.last
+    }
+
+    /// Its first and last port.
+    pub fn bounds(self) -> (u16, u16) {
+        (self.first, self.last)
     }
 
     fn one(port: u16) -> PortRange {
@@ -273,6 +279,8 @@ pub struct Ports {
     pub reserved: Reserved,
     /// How many listeners `all` may open, TCP and UDP together; default [`DEFAULT_BUDGET`].
     pub all_ports_budget: u32,
+    /// Where netd lends the sockets to which every port can be steered; default none: `all` opens listeners.
+    pub steering: Option<PathBuf>,
 }
 
 impl Default for Ports {
@@ -282,7 +290,28 @@ impl Default for Ports {
             udp: PortSpec::all(),
             reserved: Reserved::presets(),
             all_ports_budget: DEFAULT_BUDGET,
+            steering: None,
         }
+    }
+}
+
+impl Ports {
+    /// Whether `all` ports of some protocol are to be steered.
+    pub fn is_steered(&self) -> bool {
+        self.steering.is_some() && (self.tcp.all || self.udp.all)
+    }
+
+    /// The ports of the pod that are never forwarded, as ranges.
+    pub fn closed(&self, proto: Proto) -> Vec<(u16, u16)> {
+        let (reserved, spec) = match proto {
+            Proto::Tcp => (&self.reserved.tcp, &self.tcp),
+            Proto::Udp => (&self.reserved.udp, &self.udp),
+        };
+        let everything = (!spec.all).then_some((1, u16::MAX));
+        // An explicit rule has a listener of its own.
+        let maps = spec.maps.iter().map(|m| m.pod);
+        let ranges = reserved.iter().chain(&spec.except).copied().chain(maps);
+        everything.into_iter().chain(ranges.map(|r| (r.first, r.last))).collect()
     }
 }
 

@@ -226,7 +226,8 @@ fn the_documented_file_is_right_and_shows_the_defaults() {
     let (_, from) = page.split_once("```yaml\n").unwrap();
     let c = check(from.split_once("```").unwrap().0).unwrap();
     assert_eq!((c.limits, c.timeouts, c.masquerade), Default::default());
-    assert_eq!(c.ports, Ports::default());
+    let steering = Some("/run/netd/ports.sock".into());
+    assert_eq!(c.ports, Ports { steering, ..Ports::default() }, "all but the one that has no default");
     assert_eq!((c.mode, c.vhost_user.mode, c.log.as_str()), (Mode::Passthrough, SocketRole::Server, "info"));
     assert_eq!(c.guest.dhcp_options.len(), 3);
 }

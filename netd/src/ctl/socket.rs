@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -27,17 +27,27 @@ pub struct SocketFile {
 ///
 /// `AddrInUse` when somebody listens there or the path is no socket, otherwise what the system says.
 pub fn listen(path: &Path, group: bool) -> io::Result<(UnixListener, SocketFile)> {
-    remove_stale(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    let (socket, file) = listen_as(Type::STREAM, path, group)?;
+    Ok((socket.into(), file))
+}
+
+/// As [`listen`], with a socket of another kind.
+///
+/// # Errors
+///
+/// As [`listen`].
+pub fn listen_as(kind: Type, path: &Path, group: bool) -> io::Result<(Socket, SocketFile)> {
+    remove_stale(kind, path)?;
+    let socket = Socket::new(Domain::UNIX, kind.nonblocking().cloexec(), None)?;
     socket.bind(&SockAddr::unix(path)?)?;
     let metadata = std::fs::symlink_metadata(path)?;
     let file = SocketFile { path: path.to_owned(), id: (metadata.dev(), metadata.ino()) };
     std::fs::set_permissions(path, PermissionsExt::from_mode(if group { 0o660 } else { 0o600 }))?;
     socket.listen(BACKLOG)?;
-    Ok((socket.into(), file))
+    Ok((socket, file))
 }
 
-fn remove_stale(path: &Path) -> io::Result<()> {
+fn remove_stale(kind: Type, path: &Path) -> io::Result<()> {
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -47,7 +57,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if !metadata.file_type().is_socket() {
         return in_use("the path is taken by something that is no socket");
     }
-    match UnixStream::connect(path) {
+    let probe = Socket::new(Domain::UNIX, kind.cloexec(), None)?;
+    match probe.connect(&SockAddr::unix(path)?) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(e) => Err(e),
         Ok(_) => in_use("somebody listens there"),
@@ -67,6 +78,8 @@ impl Drop for SocketFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]

@@ -215,6 +215,18 @@ pub fn set_recv_original(socket: BorrowedFd<'_>, dual_stack_v6: bool) -> io::Res
     set_int(socket, IPPROTO_IP, libc::IP_RECVTTL, 1)
 }
 
+/// Asks for the local port of what is received; on a dual-stack socket for both families. It differs from the
+/// socket's own where a program steers datagrams of other ports to it.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_recv_original_port(socket: BorrowedFd<'_>, dual_stack_v6: bool) -> io::Result<()> {
+    if dual_stack_v6 {
+        set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVORIGDSTADDR, 1)?;
+    }
+    set_int(socket, IPPROTO_IP, libc::IP_RECVORIGDSTADDR, 1)
+}
+
 /// Sets the TTL or hop limit of what is sent.
 ///
 /// # Errors

@@ -14,8 +14,8 @@ use crate::ring::Iovs;
 pub const BATCH: usize = 32;
 /// Largest buffer a datagram needs.
 const SLOT_BYTES: usize = 65_536;
-/// Room for control messages: TTL and packet info, or an extended error.
-const CONTROL_BYTES: usize = 128;
+/// Room for control messages: TTL, packet info and original destination, or an extended error.
+const CONTROL_BYTES: usize = 256;
 
 #[repr(align(8))]
 #[derive(Clone, Copy)]
@@ -30,6 +30,8 @@ pub struct Datagram<'a> {
     pub from: SocketAddr,
     /// Local address it was sent to, where the socket asks for it.
     pub to: Option<IpAddr>,
+    /// Local port it was sent to, where the socket asks for it.
+    pub to_port: Option<u16>,
     /// TTL or hop limit, where the socket asks for it.
     pub ttl: Option<u8>,
 }
@@ -113,6 +115,7 @@ impl ReceiveBatch {
             payload: &self.slots[i * SLOT_BYTES..][..len],
             from: address(&self.names[i])?,
             to: None,
+            to_port: None,
             ttl: None,
         };
         for (level, kind, data) in controls(&h.msg_hdr) {
@@ -124,6 +127,10 @@ impl ReceiveBatch {
                 }
                 (IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     d.to = data.first_chunk::<16>().map(|b| Ipv6Addr::from(*b).to_canonical());
+                }
+                // struct sockaddr_in or sockaddr_in6: family, then the port.
+                (IPPROTO_IP, libc::IP_ORIGDSTADDR) | (IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR) => {
+                    d.to_port = data.get(2..4).and_then(|b| b.first_chunk()).map(|b| u16::from_be_bytes(*b));
                 }
                 (IPPROTO_IP, libc::IP_TTL) | (IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     d.ttl = int(data).and_then(|t| u8::try_from(t).ok());

@@ -51,6 +51,7 @@ mod vring;
 use crate::ring::Ring;
 
 pub use listen::{ServerConfig, SocketMode};
+pub(crate) use serve::Waited;
 pub use serve::{ServeError, Stopper, serve};
 
 /// The rings of the one queue pair: 0 is the guest's receive ring, 1 its transmit ring.

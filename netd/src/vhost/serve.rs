@@ -80,7 +80,7 @@ pub enum ServeError {
 pub struct Stopper(Arc<EventFd>);
 
 /// What a wait ended with.
-pub(super) enum Waited {
+pub(crate) enum Waited {
     Stopped,
     /// Which of the descriptors have something; none after a timeout.
     Ready(Vec<bool>),
@@ -103,7 +103,7 @@ impl Stopper {
     }
 
     /// Waits for the signal or for one of `fds` to become readable, at most `timeout`.
-    pub(super) fn wait(&self, fds: &[BorrowedFd<'_>], timeout: PollTimeout) -> io::Result<Waited> {
+    pub(crate) fn wait(&self, fds: &[BorrowedFd<'_>], timeout: PollTimeout) -> io::Result<Waited> {
         let mut polled = vec![PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         polled.extend(fds.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         loop {

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::sockets::SteeredSockets;
 use crate::ctl::{FlowInfo, PortInfo, PortRule, Status};
 use crate::net::Link;
 use crate::ring::Ring;
@@ -23,6 +24,7 @@ pub(super) enum Command {
     Ports(SyncSender<Vec<PortInfo>>),
     AddPorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
     RemovePorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
+    Steer(SteeredSockets),
     Shutdown,
 }
 

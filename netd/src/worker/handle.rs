@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::command::{Command, Mailbox};
+use super::sockets::SteeredSockets;
 use crate::counters::Counters;
 use crate::ctl::{Control, FlowInfo, PortInfo, PortRule, Status};
 use crate::net::Link;
@@ -26,6 +27,11 @@ impl Handle {
     /// Asks the worker to end; its sockets are closed, connections reset.
     pub fn shutdown(&self) {
         self.mailbox.send(Command::Shutdown);
+    }
+
+    /// Hands over the sockets to which every port may be steered.
+    pub fn steer(&self, sockets: SteeredSockets) {
+        self.mailbox.send(Command::Steer(sockets));
     }
 
     /// Waits until the worker has ended; at once when somebody has waited already.

@@ -1,12 +1,13 @@
 //! Listeners: the pod's ports that lead to the guest.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use socket2::Socket;
 
 use super::datagrams::OpenError;
-use super::sockets;
+use super::sockets::{self, SteeredSockets};
 use super::stream::is_exhausted;
 use super::turn::{Flow, Worker, fd};
 use crate::counters::Reason;
@@ -20,6 +21,9 @@ const TAKES_PER_TURN: usize = 64;
 const PORT_TRIES: u16 = 256;
 /// Where those start: the dynamic ports of RFC 6335.
 const FIRST_DYNAMIC: u16 = 49_152;
+
+/// The pod's port in the rule of a socket to which every port is steered.
+const STEERED: u16 = 0;
 
 struct Entry {
     rule: PortRule,
@@ -45,12 +49,14 @@ impl Listeners {
 
     /// Every port.
     pub(super) fn infos(&self) -> Vec<PortInfo> {
-        self.entries.iter().flatten().map(Entry::info).collect()
+        self.entries.iter().flatten().filter(|e| e.rule.pod != STEERED).map(Entry::info).collect()
     }
 
     /// Closes listeners and answers those that there were.
     pub(super) fn remove(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
         let mut removed = Vec::new();
+        // Looking through a long list for each of a long list would be quadratic.
+        let rules: HashSet<&PortRule> = rules.iter().collect();
         for slot in &mut self.entries {
             if slot.as_ref().is_some_and(|e| rules.contains(&e.rule)) {
                 removed.extend(slot.take().map(|e| e.info()));
@@ -61,13 +67,36 @@ impl Listeners {
 
     /// The open UDP port `pod`.
     pub(super) fn udp_rule(&self, pod: u16) -> Option<PortRule> {
-        let open = |e: &&Entry| e.rule.proto == Proto::Udp && e.rule.pod == pod && e.socket.is_some();
-        self.entries.iter().flatten().find(open).map(|e| e.rule)
+        let open = |port: u16| {
+            let is = move |e: &&Entry| e.rule.proto == Proto::Udp && e.rule.pod == port && e.socket.is_some();
+            self.entries.iter().flatten().find(is).map(|e| e.rule.for_port(pod))
+        };
+        open(pod).or_else(|| open(STEERED))
+    }
+
+    /// The first free place from `from` on.
+    fn free(&self, from: usize) -> usize {
+        let taken = self.entries.iter().skip(from).take_while(|e| e.is_some()).count();
+        from + taken
+    }
+
+    fn put(&mut self, at: usize, entry: Entry) {
+        match self.entries.get_mut(at) {
+            Some(slot) => *slot = Some(entry),
+            None => self.entries.push(Some(entry)),
+        }
     }
 
     fn find(&self, rule: &PortRule) -> Option<usize> {
         let same = |e: &Entry| e.rule.proto == rule.proto && e.rule.pod == rule.pod;
         self.entries.iter().position(|e| e.as_ref().is_some_and(same))
+    }
+}
+
+impl PortRule {
+    /// The rule for what came to the pod's `port`: of a steered socket every port leads to the same of the guest.
+    fn for_port(self, port: u16) -> PortRule {
+        if self.pod == STEERED { PortRule { proto: self.proto, pod: port, guest: port } } else { self }
     }
 }
 
@@ -94,18 +123,25 @@ impl Worker {
                 }
                 self.listeners.entries[i] = None;
             }
-            while self.listeners.entries.get(free).is_some_and(Option::is_some) {
-                free += 1;
-            }
+            free = self.listeners.free(free);
             let entry = self.open_port(*rule, free);
             infos.push(entry.info());
-            if let Some(slot) = self.listeners.entries.get_mut(free) {
-                *slot = Some(entry);
-            } else {
-                self.listeners.entries.push(Some(entry));
-            }
+            self.listeners.put(free, entry);
         }
         infos
+    }
+
+    /// Serves sockets to which every port may be steered.
+    pub(super) fn add_steered(&mut self, sockets: SteeredSockets) {
+        for (proto, socket) in [(Proto::Tcp, sockets.tcp), (Proto::Udp, sockets.udp)] {
+            let Some(socket) = socket else { continue };
+            let free = self.listeners.free(0);
+            let rule = PortRule { proto, pod: STEERED, guest: STEERED };
+            match self.watch_listener(fd(&socket), free as u32) {
+                Ok(()) => self.listeners.put(free, Entry { rule, socket: Some(socket), error: None }),
+                Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),
+            }
+        }
     }
 
     fn open_port(&self, rule: PortRule, index: usize) -> Entry {
@@ -132,6 +168,8 @@ impl Worker {
             let taken = match rule.proto {
                 Proto::Tcp => match sockets::accept(socket) {
                     Ok((s, from)) => {
+                        let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
+                        let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
                         self.on_accepted(rule, s, from);
                         Ok(())
                     }
@@ -140,7 +178,9 @@ impl Worker {
                 Proto::Udp => match self.datagrams.receive(fd(socket), BATCH) {
                     Ok(n) => {
                         for i in 0..n {
-                            let to = self.datagrams.get(i).and_then(|d| d.to);
+                            let (to, port) =
+                                self.datagrams.get(i).map_or((None, None), |d| (d.to, d.to_port));
+                            let rule = rule.for_port(port.unwrap_or(STEERED));
                             if let Err(reason) = self.on_listener_datagram(rule, i, to) {
                                 self.counters.count_drop(reason);
                             }

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::thread;
 
 pub use handle::Handle;
+pub use sockets::SteeredSockets;
 
 use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;

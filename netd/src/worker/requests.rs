@@ -47,6 +47,7 @@ impl Worker {
             Command::AddPorts(rules, reply) => {
                 let _ = reply.send(self.add_ports(&rules));
             }
+            Command::Steer(sockets) => self.add_steered(sockets),
             Command::RemovePorts(rules, reply) => {
                 let _ = reply.send(self.listeners.remove(&rules));
             }

@@ -88,6 +88,38 @@ pub(super) fn listen_udp(port: u16) -> io::Result<Socket> {
     Ok(s)
 }
 
+/// The two sockets to which every port of the pod can be steered.
+#[derive(Debug)]
+pub struct SteeredSockets {
+    /// Listening, if TCP ports are steered.
+    pub tcp: Option<Socket>,
+    /// Bound, if UDP ports are steered.
+    pub udp: Option<Socket>,
+}
+
+impl SteeredSockets {
+    /// Opens them; their own ports are the kernel's choice.
+    ///
+    /// # Errors
+    /// As socket(2), bind(2), listen(2).
+    pub fn open(tcp: bool, udp: bool) -> io::Result<Self> {
+        let udp = udp.then(|| listen_udp(0)).transpose()?;
+        if let Some(s) = &udp {
+            sys::set_recv_original_port(s.as_fd(), s.domain()? == Domain::IPV6)?;
+        }
+        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0)).transpose()?, udp })
+    }
+
+    /// Further descriptors of the same sockets.
+    ///
+    /// # Errors
+    /// As dup(2).
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let clone = |s: &Option<Socket>| s.as_ref().map(Socket::try_clone).transpose();
+        Ok(SteeredSockets { tcp: clone(&self.tcp)?, udp: clone(&self.udp)? })
+    }
+}
+
 fn bind_any(kind: Type, protocol: Protocol, port: u16) -> io::Result<Socket> {
     match bind(kind, protocol, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
         // A pod without IPv6.
