@@ -4,32 +4,113 @@
 //! identities are made from namespace, name and uid, so that they are the same at every start.
 
 use crate::mac::{MacAddr, hash64};
+use crate::v1;
 use crate::vmi::{
     CdRomTarget, Cpu, CpuFeaturePolicy, DEFAULT_GRACE_PERIOD_SECONDS, Disk, DiskBus, DiskTarget, DnsPolicy,
-    FeatureState, Features, Firmware, Interface, InterfacePasstBinding, InterfaceState, Machine, Memory,
-    Network, PodNetwork, PortProtocol, RebootPolicy, TrayState, VirtualMachineInstance,
+    DomainSpec, FeatureState, Features, Firmware, Interface, InterfaceMasquerade, InterfacePasstBinding,
+    InterfaceState, Machine, Memory, Network, PodNetwork, PortProtocol, RebootPolicy, TrayState,
+    VirtualMachineInstance, VirtualMachineInstanceSpec,
 };
 
 /// Name of the interface and network that a manifest without any gets.
 pub const DEFAULT_NETWORK_NAME: &str = "default";
 
-/// Sets everything that the manifest leaves open.
-pub fn set_defaults(vmi: &mut VirtualMachineInstance) {
-    if vmi.metadata.namespace.is_empty() {
-        "default".clone_into(&mut vmi.metadata.namespace);
+/// How an interface is bound to the pod's network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Binding {
+    /// The guest has the pod's addresses.
+    #[default]
+    Passt,
+    /// The guest has addresses of its own, behind the pod's.
+    Masquerade,
+}
+
+/// What holds for machines that say nothing; a cluster's administrator may choose otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Binding of interfaces that name none.
+    pub binding: Binding,
+    /// Machine type.
+    pub machine_type: String,
+    /// Processor model; empty leaves it open.
+    pub cpu_model: String,
+    /// Whether the serial console is logged.
+    pub log_serial_console: bool,
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Choices {
+            binding: Binding::Passt,
+            machine_type: "q35".into(),
+            cpu_model: String::new(),
+            log_serial_console: true,
+        }
     }
+}
+
+impl Choices {
+    /// What a KubeVirt object says; what it leaves open is podvirt's choice.
+    pub fn of(config: &v1::KubeVirtConfiguration) -> Self {
+        let default = Choices::default();
+        let network = config.network.as_ref().and_then(|n| n.default_network_interface.as_deref());
+        let amd64 = config.architecture_configuration.as_ref().and_then(|a| a.amd64.as_ref());
+        let machine_type = amd64.and_then(|a| a.machine_type.as_ref()).or(config.machine_type.as_ref());
+        let options = config.virtual_machine_options.as_ref();
+        Choices {
+            binding: if network == Some("masquerade") { Binding::Masquerade } else { Binding::Passt },
+            machine_type: machine_type.filter(|m| !m.is_empty()).cloned().unwrap_or(default.machine_type),
+            cpu_model: config.cpu_model.clone().unwrap_or_default(),
+            log_serial_console: options.is_none_or(|o| o.disable_serial_console_log.is_none()),
+        }
+    }
+}
+
+/// Sets everything that the manifest leaves open, as it holds without a cluster.
+pub fn set_defaults(vmi: &mut VirtualMachineInstance) {
+    set_defaults_with(vmi, &Choices::default());
+}
+
+/// Sets everything that the manifest leaves open, as it holds in a cluster with these choices.
+pub fn set_defaults_with(vmi: &mut VirtualMachineInstance, choices: &Choices) {
+    fill(vmi, choices);
+    identify(vmi);
+}
+
+/// Sets what does not depend on the machine's identity.
+pub(crate) fn fill(vmi: &mut VirtualMachineInstance, choices: &Choices) {
     let spec = &mut vmi.spec;
     spec.termination_grace_period_seconds.get_or_insert(DEFAULT_GRACE_PERIOD_SECONDS);
     spec.dns_policy.get_or_insert(DnsPolicy::ClusterFirst);
-    if spec.hostname.is_empty() {
-        spec.hostname = host_name(&vmi.metadata.name);
-    }
     if spec.architecture.is_empty() {
         "amd64".clone_into(&mut spec.architecture);
     }
-    machine(vmi);
-    network(vmi);
+    machine(&mut spec.domain, choices);
+    network(spec, choices);
     disks(vmi);
+}
+
+/// Sets what is made from names and identity: addresses, UUID, host name.
+fn identify(vmi: &mut VirtualMachineInstance) {
+    let meta = &mut vmi.metadata;
+    if meta.namespace.is_empty() {
+        "default".clone_into(&mut meta.namespace);
+    }
+    let (meta, spec) = (&vmi.metadata, &mut vmi.spec);
+    if spec.hostname.is_empty() {
+        spec.hostname = host_name(&meta.name);
+    }
+    let identity = [meta.namespace.as_str(), meta.name.as_str(), meta.lasting_uid()];
+    let firmware = spec.domain.firmware.get_or_insert_with(Firmware::default);
+    if firmware.uuid.is_empty() {
+        firmware.uuid = uuid(&identity);
+    }
+    for interface in &mut spec.domain.devices.interfaces {
+        if interface.mac_address.is_empty() {
+            let words = [&identity[..], &[interface.name.as_str()]].concat();
+            interface.mac_address = MacAddr::derived(&words).to_string();
+        }
+    }
 }
 
 /// The longest host name that a VM's name gives: up to its first dot, at most 63 letters (RFC 1035, 2.3.4).
@@ -38,14 +119,10 @@ fn host_name(name: &str) -> String {
     label.trim_end_matches('-').to_owned()
 }
 
-fn machine(vmi: &mut VirtualMachineInstance) {
-    let identity = [vmi.metadata.namespace.as_str(), vmi.metadata.name.as_str(), vmi.metadata.uid.as_str()];
-    let uuid = uuid(&identity);
-    let domain = &mut vmi.spec.domain;
-
+fn machine(domain: &mut DomainSpec, choices: &Choices) {
     let machine = domain.machine.get_or_insert_with(Machine::default);
     if machine.kind.is_empty() {
-        "q35".clone_into(&mut machine.kind);
+        choices.machine_type.clone_into(&mut machine.kind);
     }
 
     // Only a CPU count that the manifest gives nowhere else comes from the resources, as sockets.
@@ -58,6 +135,9 @@ fn machine(vmi: &mut VirtualMachineInstance) {
     for count in [&mut cpu.cores, &mut cpu.sockets, &mut cpu.threads] {
         *count = (*count).max(1);
     }
+    if cpu.model.is_empty() {
+        choices.cpu_model.clone_into(&mut cpu.model);
+    }
     for feature in &mut cpu.features {
         feature.policy.get_or_insert(CpuFeaturePolicy::Require);
     }
@@ -67,10 +147,6 @@ fn machine(vmi: &mut VirtualMachineInstance) {
         memory.guest = resources.requests.get("memory").or_else(|| resources.limits.get("memory")).cloned();
     }
 
-    let firmware = domain.firmware.get_or_insert_with(Firmware::default);
-    if firmware.uuid.is_empty() {
-        firmware.uuid = uuid;
-    }
     let features = domain.features.get_or_insert_with(Features::default);
     features.acpi.get_or_insert_with(FeatureState::default).enabled.get_or_insert(true);
     domain.reboot_policy.get_or_insert(RebootPolicy::Reboot);
@@ -80,15 +156,15 @@ fn machine(vmi: &mut VirtualMachineInstance) {
         &mut devices.autoattach_pod_interface,
         &mut devices.autoattach_graphics_device,
         &mut devices.autoattach_serial_console,
-        &mut devices.log_serial_console,
         &mut devices.autoattach_mem_balloon,
     ] {
         on.get_or_insert(true);
     }
+    devices.log_serial_console.get_or_insert(choices.log_serial_console);
 }
 
 /// A UUID of version 8 (RFC 9562, section 5.8) from `words`.
-fn uuid(words: &[&str]) -> String {
+pub fn uuid(words: &[&str]) -> String {
     let high = hash64(words);
     let low = hash64(&[words, &["uuid"]].concat());
     format!(
@@ -101,9 +177,7 @@ fn uuid(words: &[&str]) -> String {
     )
 }
 
-fn network(vmi: &mut VirtualMachineInstance) {
-    let meta = &vmi.metadata;
-    let spec = &mut vmi.spec;
+fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
     let devices = &mut spec.domain.devices;
     let attach = devices.autoattach_pod_interface.unwrap_or(true);
     if attach && devices.interfaces.is_empty() && spec.networks.is_empty() {
@@ -112,14 +186,15 @@ fn network(vmi: &mut VirtualMachineInstance) {
         spec.networks.push(Network { name, pod: Some(PodNetwork {}) });
     }
     for interface in &mut devices.interfaces {
-        interface.passt_binding.get_or_insert(InterfacePasstBinding {});
+        if interface.passt_binding.is_none() && interface.masquerade.is_none() {
+            match choices.binding {
+                Binding::Passt => interface.passt_binding = Some(InterfacePasstBinding {}),
+                Binding::Masquerade => interface.masquerade = Some(InterfaceMasquerade {}),
+            }
+        }
         interface.state.get_or_insert(InterfaceState::Up);
         if interface.model.is_empty() {
             "virtio".clone_into(&mut interface.model);
-        }
-        if interface.mac_address.is_empty() {
-            let words = [&meta.namespace, &meta.name, &meta.uid, &interface.name].map(String::as_str);
-            interface.mac_address = MacAddr::derived(&words).to_string();
         }
         for port in &mut interface.ports {
             port.protocol.get_or_insert(PortProtocol::Tcp);
@@ -190,6 +265,39 @@ mod tests {
         assert_ne!(a.devices.interfaces[0].mac_address, b.devices.interfaces[0].mac_address);
         assert_ne!(a.firmware.as_ref().unwrap().uuid, b.firmware.unwrap().uuid);
         assert_eq!(a.firmware.unwrap().uuid.len(), 36);
+    }
+
+    #[test]
+    fn a_virtual_machines_addresses_outlive_its_instances() {
+        let make = |uid: &str| {
+            let mut vmi = VirtualMachineInstance::from_value(serde_json::json!({
+                "metadata": {"name": "a", "uid": uid, "ownerReferences": [{"kind": "VirtualMachine", "uid": "v"}]},
+            }))
+            .unwrap();
+            set_defaults(&mut vmi);
+            vmi.spec
+        };
+        assert_eq!(make("first"), make("second"));
+    }
+
+    #[test]
+    fn a_clusters_choices_hold_where_the_manifest_is_silent() {
+        let config: v1::KubeVirtConfiguration = serde_json::from_value(serde_json::json!({
+            "cpuModel": "Haswell",
+            "machineType": "pc-q35-9.0",
+            "network": {"defaultNetworkInterface": "masquerade"},
+            "architectureConfiguration": {"amd64": {"machineType": "pc-q35-10.0"}},
+            "virtualMachineOptions": {"disableSerialConsoleLog": {}},
+        }))
+        .unwrap();
+        let mut vmi = VirtualMachineInstance::from_yaml(&format!("{HEAD}metadata: {{name: a}}")).unwrap();
+        set_defaults_with(&mut vmi, &Choices::of(&config));
+        let domain = vmi.spec.domain;
+        assert_eq!(domain.machine.unwrap().kind, "pc-q35-10.0");
+        assert_eq!(domain.cpu.unwrap().model, "Haswell");
+        assert_eq!(domain.devices.log_serial_console, Some(false));
+        let interface = &domain.devices.interfaces[0];
+        assert!(interface.masquerade.is_some() && interface.passt_binding.is_none());
     }
 
     #[test]

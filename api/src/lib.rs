@@ -21,13 +21,17 @@
 #[macro_use]
 mod object;
 
+pub mod admission;
 pub mod defaults;
 pub mod fields;
 pub mod mac;
 pub mod meta;
+pub mod names;
 mod parse;
 pub mod problem;
 pub mod quantity;
+pub mod resources;
+pub mod v1;
 pub mod validate;
 pub mod vmi;
 

@@ -15,5 +15,22 @@ objects! {
         labels: BTreeMap<String, String>,
         /// Annotations.
         annotations: BTreeMap<String, String>,
+        /// Objects that this one goes with.
+        owner_references: Vec<OwnerReference>,
+    }
+
+    /// An object that another goes with.
+    OwnerReference {
+        /// Kind.
+        kind: String,
+        /// Identity.
+        uid: String,
+    }
+}
+
+impl ObjectMeta {
+    /// The identity that outlives a restart: the owning VirtualMachine's, else the object's own.
+    pub fn lasting_uid(&self) -> &str {
+        self.owner_references.iter().find(|o| o.kind == "VirtualMachine").map_or(&self.uid, |o| &o.uid)
     }
 }

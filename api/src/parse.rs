@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::fields::{Place, Resource};
 use crate::problem::Problems;
 use crate::vmi::VirtualMachineInstance;
 use crate::{defaults, fields, validate};
@@ -21,7 +22,8 @@ pub enum ParseError {
 }
 
 impl VirtualMachineInstance {
-    /// Reads a manifest; YAML, of which JSON is a part. Nothing is defaulted or validated yet.
+    /// Reads a manifest that is to be carried out without a cluster; YAML, of which JSON is a part. Nothing is
+    /// defaulted or validated yet.
     ///
     /// # Errors
     ///
@@ -31,17 +33,23 @@ impl VirtualMachineInstance {
         let options = serde_saphyr::options! { strict_booleans: true };
         let value: Value = serde_saphyr::from_str_with_options(text, options)
             .map_err(|e| ParseError::Yaml(e.to_string()))?;
-        Self::from_value(value)
+        Self::from_document(Place::Alone, value)
     }
 
-    /// Takes a document that was parsed already.
+    /// Takes a document from a cluster.
+    ///
+    /// What the cluster carries out and the machine does not see, such as `spec.nodeSelector`, is left out.
     ///
     /// # Errors
     ///
     /// As [`VirtualMachineInstance::from_yaml`].
-    pub fn from_value(mut value: Value) -> Result<Self, ParseError> {
+    pub fn from_value(value: Value) -> Result<Self, ParseError> {
+        Self::from_document(Place::Cluster, value)
+    }
+
+    fn from_document(place: Place, mut value: Value) -> Result<Self, ParseError> {
         let mut problems = Problems::default();
-        fields::check(&value, &mut problems);
+        fields::check(Resource::Vmi, place, &value, &mut problems);
         problems.into_result()?;
         drop_nulls(&mut value);
         serde_json::from_value(value).map_err(ParseError::Types)

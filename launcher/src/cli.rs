@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 /// Runs one virtual machine through libvirt
 ///
-/// Exit codes: 0 the guest shut down (asked or on its own), 1 it did not start, 2 wrong command line, 3 it
+/// Exit codes: 0 the guest shut down (asked or on its own), 1 it did not start (in a pod also: it was not to), 2 wrong command line, 3 it
 /// crashed, 4 it was killed after its grace period, 5 it was destroyed from outside, 6 nobody knows.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "virt-launcher", version)]
@@ -28,6 +29,71 @@ pub struct Cli {
 pub enum Command {
     /// Run the machine of a manifest, without a cluster
     Standalone(Standalone),
+    /// Run the machine of this pod: what the container compute does
+    Pod(Pod),
+    /// Serve the pod's network to the machine: what the container netd does; the VMI is in VMI_JSON
+    RunNetd(RunNetd),
+    /// Ask whether the guest accepts connections at a TCP port; the exit code tells: what the kubelet runs
+    Probe(Probe),
+}
+
+/// How a pod's machine is run.
+#[derive(Clone, Debug, Args)]
+pub struct Pod {
+    /// Name of the VirtualMachineInstance
+    #[arg(long)]
+    pub name: String,
+    /// Its namespace
+    #[arg(long)]
+    pub namespace: String,
+    /// Its UID
+    #[arg(long)]
+    pub uid: String,
+    /// Seconds that the guest has to shut down
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub grace_period_seconds: u64,
+    /// How long there may be no machine, e.g. 240s or 4m
+    #[arg(long, value_name = "DURATION", default_value = "240s", value_parser = duration)]
+    pub qemu_timeout: Duration,
+    /// Let QEMU translate where KVM cannot be used
+    #[arg(long)]
+    pub allow_emulation: bool,
+}
+
+/// How a pod's network is served.
+#[derive(Clone, Debug, Args)]
+pub struct RunNetd {
+    /// The netd to become
+    #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/netd")]
+    pub netd: PathBuf,
+}
+
+/// What of the guest is looked at.
+#[derive(Clone, Debug, Args)]
+pub struct Probe {
+    /// netd's control socket
+    #[arg(long, value_name = "SOCKET")]
+    pub netd: PathBuf,
+    /// The pod's port
+    #[arg(long)]
+    pub port: u16,
+    /// How long the guest may take, e.g. 1s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub timeout: Duration,
+}
+
+/// Whole seconds, minutes or hours; seconds without a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let allowed = || format!("'{text}' is no duration; a number with s, m or h is allowed, such as 240s");
+    let (number, unit) = text.split_at(text.trim_end_matches(char::is_alphabetic).len());
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(allowed()),
+    };
+    let seconds = number.parse::<u32>().map_err(|_| allowed())?;
+    Ok(Duration::from_secs(u64::from(seconds) * factor))
 }
 
 /// How a machine is run without a cluster.
@@ -93,6 +159,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("240s"), Ok(Duration::from_secs(240)));
+        assert_eq!(duration("4m"), Ok(Duration::from_secs(240)));
+        assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        for wrong in ["", "s", "-1s", "1d", "4m0s", "99999999999s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //!                       └──> life            state machine of the machine's life, and its runner
 //!                              └──> hypervisor   libvirt behind a trait
 //! ```
+//!
+//! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
+//! [`probe`] is run there by the kubelet, to ask the guest.
 
 pub mod accelerator;
 pub mod cli;
@@ -19,6 +22,9 @@ pub mod hypervisor;
 pub mod life;
 pub mod media;
 pub mod netd;
+pub mod pod;
+pub mod probe;
 pub mod process;
+pub mod run_netd;
 pub mod rundir;
 pub mod standalone;

@@ -8,13 +8,16 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use tracing::{Instrument, error, info, info_span};
 use tracing_subscriber::EnvFilter;
-use virt_launcher::cli::{Cli, Command, Standalone};
+use virt_launcher::cli::{Cli, Command};
+use virt_launcher::life::Ending;
 use virt_launcher::process::init;
-use virt_launcher::standalone;
+use virt_launcher::{pod, probe, run_netd, standalone};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = if cli.init || std::process::id() == 1 { split(cli.init) } else { start(&cli) };
+    // netd itself is process 1 of its container: it has no orphans.
+    let splits = cli.init || (std::process::id() == 1 && !matches!(cli.command, Command::RunNetd(_)));
+    let result = if splits { split(cli.init) } else { start(&cli) };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -49,26 +52,43 @@ fn start(cli: &Cli) -> Result<u8> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let Command::Standalone(args) = &cli.command;
-    let vmi = standalone::load(&args.vmi)?;
-    if args.check {
-        return Ok(0);
+    match &cli.command {
+        Command::Standalone(args) => {
+            let vmi = standalone::load(&args.vmi)?;
+            if args.check {
+                return Ok(0);
+            }
+            let span = info_span!("vmi", name = %vmi.full_name());
+            let ending = block_on(standalone::run(args, &vmi).instrument(span))?;
+            Ok(told(&ending, ending.exit_code()))
+        }
+        Command::Pod(args) => {
+            let span = info_span!("vmi", name = %format!("{}/{}", args.namespace, args.name), uid = args.uid);
+            let ending = block_on(pod::run(args).instrument(span))?;
+            Ok(told(&ending, pod::exit_code(&ending)))
+        }
+        Command::Probe(args) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(probe::run(args))?;
+            Ok(0)
+        }
+        Command::RunNetd(args) => match run_netd::run(&args.netd)? {},
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let span = info_span!("vmi", name = %vmi.full_name());
-    let code = runtime.block_on(run(args, &vmi).instrument(span));
-    // Threads that wait for a hypervisor or for the terminal shall not keep the process.
-    runtime.shutdown_background();
-    code
 }
 
-async fn run(args: &Standalone, vmi: &podvirt_api::VirtualMachineInstance) -> Result<u8> {
-    let ending = standalone::run(args, vmi).await?;
-    let code = ending.exit_code();
+fn block_on(work: impl Future<Output = Result<Ending>>) -> Result<Ending> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let ending = runtime.block_on(work);
+    // Threads that wait for a hypervisor or for the terminal shall not keep the process.
+    runtime.shutdown_background();
+    ending
+}
+
+fn told(ending: &Ending, code: u8) -> u8 {
     if code == 0 {
         info!(%ending, "the end");
     } else {
         error!(%ending, code, "the end");
     }
-    Ok(code)
+    code
 }

@@ -12,6 +12,8 @@ use serde::Serialize;
 /// The part of netd's configuration file that the launcher writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NetdConfig {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<&'static str>,
     vhost_user: VhostUser,
     control: Control,
     guest: Guest,
@@ -56,6 +58,19 @@ struct DhcpOption {
 struct Ports {
     tcp: Vec<String>,
     udp: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    steering: Option<String>,
+}
+
+/// Where netd's sockets are to be.
+#[derive(Clone, Copy, Debug)]
+pub struct NetdSockets<'a> {
+    /// The one that QEMU connects to.
+    pub vhost_user: &'a Path,
+    /// The control interface.
+    pub control: &'a Path,
+    /// Where netd lends the sockets of all ports to whoever can steer ports to them; none: netd listens itself.
+    pub steering: Option<&'a Path>,
 }
 
 /// DHCPv4 options by number (RFC 2132).
@@ -70,16 +85,18 @@ impl NetdConfig {
     pub fn new(
         vmi: &VirtualMachineInstance,
         interface: &Interface,
-        socket: &Path,
-        control: &Path,
+        sockets: &NetdSockets<'_>,
         resolv_conf: &str,
     ) -> Self {
         let pod = Resolvers::parse(resolv_conf);
         let fqdn = fqdn(vmi, &pod);
         let resolvers = resolvers(vmi, pod);
+        let all = interface.ports.is_empty();
         NetdConfig {
-            vhost_user: VhostUser { socket: socket.display().to_string(), mode: "server" },
-            control: Control { socket: control.display().to_string() },
+            // Passthrough is netd's own default.
+            mode: interface.masquerade.is_some().then_some("masquerade"),
+            vhost_user: VhostUser { socket: sockets.vhost_user.display().to_string(), mode: "server" },
+            control: Control { socket: sockets.control.display().to_string() },
             guest: Guest {
                 mac: interface.mac_address.replace('-', ":"),
                 hostname: vmi.spec.hostname.clone(),
@@ -91,6 +108,8 @@ impl NetdConfig {
             ports: Ports {
                 tcp: ports(&interface.ports, PortProtocol::Tcp),
                 udp: ports(&interface.ports, PortProtocol::Udp),
+                // A list of ports is served by listeners: there is nothing to steer.
+                steering: sockets.steering.filter(|_| all).map(|s| s.display().to_string()),
             },
         }
     }
@@ -211,10 +230,31 @@ mod tests {
              networks: [{{name: default, pod: {{}}}}]\n{spec}"
         ))
         .unwrap();
+        config(&vmi, None)
+    }
+
+    fn config(vmi: &VirtualMachineInstance, steering: Option<&Path>) -> String {
+        let sockets =
+            NetdSockets { vhost_user: Path::new("/run/n.sock"), control: Path::new("/run/n.ctl"), steering };
         let interface = &vmi.spec.domain.devices.interfaces[0];
-        NetdConfig::new(&vmi, interface, Path::new("/run/n.sock"), Path::new("/run/n.ctl"), RESOLV_CONF)
-            .to_yaml()
+        NetdConfig::new(vmi, interface, &sockets, RESOLV_CONF).to_yaml().unwrap()
+    }
+
+    #[test]
+    fn masquerade_and_steering_are_told() {
+        let vmi = |interface: serde_json::Value| {
+            VirtualMachineInstance::from_value(serde_json::json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+                "spec": {"domain": {"devices": {"interfaces": [interface]}}},
+            }))
             .unwrap()
+        };
+        let socket = Some(Path::new("/run/n.ports"));
+        let all = config(&vmi(serde_json::json!({"name": "a", "masquerade": {}})), socket);
+        assert!(all.starts_with("mode: masquerade\n"), "{all}");
+        assert!(all.ends_with("  steering: /run/n.ports\n"), "{all}");
+        let listed = config(&vmi(serde_json::json!({"name": "a", "ports": [{"port": 80}]})), socket);
+        assert!(!listed.contains("steering") && !listed.contains("mode: masq"), "{listed}");
     }
 
     #[test]

@@ -10,29 +10,27 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use podvirt_api::{ParseError, VirtualMachineInstance};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tracing::{Instrument, info, warn};
 
 use crate::accelerator;
-use crate::cli::Standalone;
+use crate::cli::{ContainerDisk, Standalone};
 use crate::console::Console;
 use crate::domain::{Environment, convert, domain_name};
-use crate::hypervisor::Connector;
+use crate::hypervisor::connector;
 use crate::life::Ending;
-use crate::life::runner::{Life, run as live};
-use crate::media::images::{ImageSources, prepare};
+use crate::life::runner::{Life, View, Wish, run as live};
+use crate::media::images::{ImageSources, prepare, wrap};
 use crate::media::kernel;
-use crate::netd::NetdConfig;
-use crate::process::daemon::{Daemon, Program, find};
+use crate::netd::{NetdConfig, NetdSockets};
+use crate::process::daemon::{Daemons, Program, find, wait_for_socket};
+use crate::process::signals::StopSignals;
 use crate::rundir::RunDir;
 
 /// How long a vhost-user backend may take to make its socket.
@@ -66,7 +64,7 @@ pub fn load(path: &Path) -> Result<VirtualMachineInstance> {
 ///
 /// Something that the machine needs cannot be made ready.
 pub async fn run(args: &Standalone, vmi: &VirtualMachineInstance) -> Result<Ending> {
-    let stop = stop_signals()?;
+    let wish = stop_signals()?;
     let rundir = RunDir::open(&args.run_dir)?;
     if args.console && vmi.spec.domain.devices.autoattach_serial_console == Some(false) {
         bail!("--console needs a serial console, and autoattachSerialConsole is off");
@@ -77,7 +75,7 @@ pub async fn run(args: &Standalone, vmi: &VirtualMachineInstance) -> Result<Endi
     std::fs::write(&xml_file, &xml).with_context(|| format!("cannot write {}", xml_file.display()))?;
 
     let mut daemons = Daemons::default();
-    let result = started(args, vmi, &rundir, &environment, xml, stop, &mut daemons).await;
+    let result = started(args, vmi, &rundir, &environment, xml, wish, &mut daemons).await;
     daemons.stop().await;
     result
 }
@@ -89,7 +87,7 @@ async fn started(
     rundir: &RunDir,
     environment: &Environment,
     xml: String,
-    stop: watch::Receiver<bool>,
+    wish: watch::Receiver<Wish>,
     daemons: &mut Daemons,
 ) -> Result<Ending> {
     let uri = match &args.connect {
@@ -102,30 +100,31 @@ async fn started(
     let connector = connector(&uri)?;
     if args.netd_socket.is_none() {
         for interface in &vmi.spec.domain.devices.interfaces {
-            daemons.netd(args, vmi, interface, rundir, environment)?;
+            start_netd(daemons, args, vmi, interface, rundir, environment)?;
         }
     }
     for socket in environment.sockets.values() {
         tokio::select! {
-            waited = wait_for_socket(socket) => waited?,
-            () = asked(stop.clone()) => return Ok(Ending::NeverStarted),
+            waited = wait_for_netd(socket) => waited?,
+            () = asked(wish.clone()) => return Ok(Ending::NeverStarted),
         }
     }
-    let (running_sender, running) = watch::channel(false);
+    let (shown, view) = watch::channel(View::default());
     let grace = u64::try_from(vmi.spec.termination_grace_period_seconds.unwrap_or(0)).unwrap_or(0);
     let life = Life {
         connector,
         name: domain_name(vmi),
         xml,
+        paused: false,
         // A grace period beyond any clock is no grace period to the arithmetic of times.
         grace: Duration::from_secs(grace.min(u64::from(u32::MAX))),
     };
     info!(serial_log = %environment.serial_log.display(), "the machine starts");
-    let living = live(life, stop, running_sender);
+    let living = live(life, wish, shown);
     if !args.console {
         return Ok(living.await);
     }
-    let console = tokio::spawn(attach(running, environment.serial_socket.clone()).in_current_span());
+    let console = tokio::spawn(attach(view, environment.serial_socket.clone()).in_current_span());
     let ending = living.await;
     // The task has attached long ago, or waits for a machine that never ran.
     console.abort();
@@ -134,8 +133,8 @@ async fn started(
 }
 
 /// Attaches the console once the machine runs, and holds it.
-async fn attach(mut running: watch::Receiver<bool>, socket: PathBuf) {
-    if running.wait_for(|running| *running).await.is_err() {
+async fn attach(mut view: watch::Receiver<View>, socket: PathBuf) {
+    if view.wait_for(|view| view.running).await.is_err() {
         return;
     }
     match Console::attach(&socket) {
@@ -153,16 +152,23 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         .and_then(|b| b.container.as_ref())
         .map(|c| kernel::resolve(c, args.kernel_root.as_deref()))
         .transpose()?;
-    let container_disks: BTreeMap<String, PathBuf> =
-        args.container_disks.iter().map(|d| (d.volume.clone(), d.file.clone())).collect();
-    for volume in container_disks.keys() {
+    let mut container_disks = BTreeMap::new();
+    for ContainerDisk { volume, file } in &args.container_disks {
         let known = vmi.spec.volumes.iter().any(|v| v.container_disk.is_some() && v.name == *volume);
         if !known {
             bail!("--container-disk names {volume}, which is no containerDisk volume of the manifest");
         }
+        container_disks.insert(volume.clone(), wrap(file)?);
     }
     let directory = rundir.join("disks");
-    let images = prepare(vmi, &ImageSources { container_disks: &container_disks, directory: &directory })?;
+    let sources = ImageSources {
+        container_disks: &container_disks,
+        overlays: &directory,
+        private: &directory,
+        claims: None,
+        secrets: None,
+    };
+    let images = prepare(vmi, &sources)?;
     let interfaces = &vmi.spec.domain.devices.interfaces;
     let sockets = interfaces
         .iter()
@@ -182,112 +188,56 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
     })
 }
 
-/// The daemons of one machine, in the order of their starts.
-#[derive(Default)]
-struct Daemons(Vec<Daemon>);
-
-impl Daemons {
-    fn start(&mut self, program: Program) -> Result<()> {
-        let name = program.name.clone();
-        self.0.push(Daemon::start(program).with_context(|| format!("cannot start {name}"))?);
-        Ok(())
-    }
-
-    /// virtlogd, which keeps the console's log, and libvirtd, which keeps QEMU.
-    fn libvirt(&mut self, rundir: &RunDir) -> Result<()> {
-        if nix::unistd::geteuid().is_root() {
-            bail!("libvirt is started for an ordinary user only; run as one, or give --connect");
-        }
-        for name in ["virtlogd", "libvirtd"] {
-            self.start(Program {
-                name: name.into(),
-                path: find(Path::new(name))?,
-                args: Vec::new(),
-                env: rundir.environment(),
-                log: Some(rundir.join(&format!("{name}.log"))),
-            })?;
-        }
-        Ok(())
-    }
-
-    fn netd(
-        &mut self,
-        args: &Standalone,
-        vmi: &VirtualMachineInstance,
-        interface: &podvirt_api::vmi::Interface,
-        rundir: &RunDir,
-        environment: &Environment,
-    ) -> Result<()> {
-        let name = &interface.name;
-        let socket = environment.sockets.get(name).context("an interface without a socket")?;
-        let control = rundir.join(&format!("net/{name}.ctl"));
-        let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-        let config = NetdConfig::new(vmi, interface, socket, &control, &resolv_conf).to_yaml()?;
-        let file = rundir.join(&format!("net/{name}.yaml"));
-        std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
-        self.start(Program {
-            name: format!("netd-{name}"),
-            path: find(&args.netd)?,
-            args: vec!["--config".into(), file.into()],
-            env: Vec::new(),
-            log: None,
-        })
-    }
-
-    /// Stops them, the last one first.
-    async fn stop(self) {
-        for daemon in self.0.into_iter().rev() {
-            daemon.stop().await;
-        }
-    }
+/// Starts netd for an interface.
+fn start_netd(
+    daemons: &mut Daemons,
+    args: &Standalone,
+    vmi: &VirtualMachineInstance,
+    interface: &podvirt_api::vmi::Interface,
+    rundir: &RunDir,
+    environment: &Environment,
+) -> Result<()> {
+    let name = &interface.name;
+    let socket = environment.sockets.get(name).context("an interface without a socket")?;
+    let control = rundir.join(&format!("net/{name}.ctl"));
+    let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let sockets = NetdSockets { vhost_user: socket, control: &control, steering: None };
+    let config = NetdConfig::new(vmi, interface, &sockets, &resolv_conf).to_yaml()?;
+    let file = rundir.join(&format!("net/{name}.yaml"));
+    std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+    daemons.start(Program {
+        name: format!("netd-{name}"),
+        path: find(&args.netd)?,
+        args: vec!["--config".into(), file.into()],
+        env: Vec::new(),
+        log: None,
+    })
 }
 
-#[cfg(feature = "libvirt")]
-fn connector(uri: &str) -> Result<Arc<dyn Connector>> {
-    Ok(Arc::new(crate::hypervisor::libvirt::LibvirtConnector::new(uri)))
-}
-
-#[cfg(not(feature = "libvirt"))]
-fn connector(uri: &str) -> Result<Arc<dyn Connector>> {
-    bail!("cannot connect to {uri}: this virt-launcher was built without the feature libvirt")
-}
-
-/// Waits until a backend has made its socket. Connecting would tell more, but would be taken for a frontend.
-async fn wait_for_socket(path: &Path) -> Result<()> {
-    let is_there = || path.metadata().is_ok_and(|m| m.file_type().is_socket());
-    let waiting = async {
-        while !is_there() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
+/// Waits for netd's socket.
+async fn wait_for_netd(path: &Path) -> Result<()> {
     let seconds = SOCKET_WAIT.as_secs();
-    timeout(SOCKET_WAIT, waiting)
+    timeout(SOCKET_WAIT, wait_for_socket(path))
         .await
         .with_context(|| format!("no vhost-user socket {} after {seconds} s", path.display()))
 }
 
-/// Becomes true when the launcher is asked to end.
-fn stop_signals() -> Result<watch::Receiver<bool>> {
-    let (sender, receiver) = watch::channel(false);
-    let mut term = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+/// Becomes more than [`Wish::Run`] when the launcher is asked to end.
+fn stop_signals() -> Result<watch::Receiver<Wish>> {
+    let (sender, receiver) = watch::channel(Wish::Run);
+    let mut signals = StopSignals::new()?;
     let wait = async move {
         // The watch stays until the end: a second signal must not kill the launcher under its guest.
         loop {
-            let name = tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-                _ = hangup.recv() => "SIGHUP",
-            };
+            let name = signals.next().await;
             info!(signal = name, "the guest is to shut down");
-            sender.send_replace(true);
+            sender.send_replace(Wish::ShutDown);
         }
     };
     tokio::spawn(wait.in_current_span());
     Ok(receiver)
 }
 
-async fn asked(mut stop: watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
+async fn asked(mut wish: watch::Receiver<Wish>) {
+    let _ = wish.wait_for(|wish| *wish > Wish::Run).await;
 }

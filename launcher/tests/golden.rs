@@ -7,12 +7,14 @@ mod golden {
 
     use podvirt_api::VirtualMachineInstance;
     use virt_launcher::domain::schema::Domain;
-    use virt_launcher::domain::{Accelerator, Environment, Image, ImageFormat, Kernel, convert};
+    use virt_launcher::domain::{Accelerator, Base, Environment, Image, ImageFormat, Kernel, convert};
 
     fn environment(vmi: &VirtualMachineInstance, accelerator: Accelerator) -> Environment {
         let image = |name: &str| {
             let format = if name.contains("container") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
-            Image { path: PathBuf::from(format!("/run/vm/disks/{name}.{}", format.as_str())), format }
+            let base = (format == ImageFormat::Qcow2)
+                .then(|| Base { path: format!("/images/{name}").into(), format: ImageFormat::Raw });
+            Image { path: PathBuf::from(format!("/run/vm/disks/{name}.{}", format.as_str())), format, base }
         };
         let socket = |name: &str| PathBuf::from(format!("/run/vm/net/{name}.sock"));
         Environment {

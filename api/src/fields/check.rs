@@ -4,112 +4,151 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{Kind, Node, Support, VMI};
+use super::{Field, KUBEVIRT, Kind, Node, Resource, Support, VMI};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 
-static TREE: LazyLock<Node> = LazyLock::new(|| Node::build(VMI));
+static VMI_TREE: LazyLock<Node> = LazyLock::new(|| Node::build(VMI));
+static VM_TREE: LazyLock<Node> = LazyLock::new(|| Node::of_vm(&VMI_TREE));
+static KUBEVIRT_TREE: LazyLock<Node> = LazyLock::new(|| Node::build(KUBEVIRT));
+
+/// Where a document is to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a cluster.
+    Cluster,
+    /// By `virt-launcher` alone.
+    Alone,
+}
 
 /// Tells every field of `document` that podvirt does not know or carry out and every value of a wrong type.
-pub fn check(document: &Value, problems: &mut Problems) {
+pub fn check(resource: Resource, place: Place, document: &Value, problems: &mut Problems) {
+    let tree = match resource {
+        Resource::Vmi => &*VMI_TREE,
+        Resource::Vm => &*VM_TREE,
+        Resource::KubeVirt => &*KUBEVIRT_TREE,
+    };
     match document {
-        Value::Object(map) => object(&TREE, map, "", problems),
+        Value::Object(map) => Check { place, problems }.object(tree, map, ""),
         other => wrong_type("", other, "an object", problems),
     }
 }
 
-fn object(node: &Node, map: &Map<String, Value>, path: &str, problems: &mut Problems) {
-    for (name, value) in map {
-        let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let Some(child) = node.children.get(name.as_str()) else {
-            problems.add(Reason::FieldValueNotSupported, here, "unknown field");
-            continue;
-        };
-        if value.is_null() {
-            continue;
+struct Check<'a> {
+    place: Place,
+    problems: &'a mut Problems,
+}
+
+/// Why a field is refused at a place, or nothing when it is carried out there.
+fn refusal(field: &Field, place: Place) -> Option<String> {
+    match (field.support, place) {
+        (Support::Carried | Support::Kept, _)
+        | (Support::Cluster, Place::Cluster)
+        | (Support::Alone, Place::Alone) => None,
+        (Support::Cluster, Place::Alone) => Some("not supported by podvirt outside a cluster".into()),
+        (Support::Alone, Place::Cluster) => {
+            Some(format!("not supported by podvirt in a cluster; {}", field.note))
         }
-        let kind = match child.field {
-            Some(field) => match field.support {
-                Support::Carried => field.kind,
-                Support::Kept => continue,
-                Support::Refused => {
-                    let note =
-                        if field.note.is_empty() { String::new() } else { format!("; {}", field.note) };
-                    problems.add(
-                        Reason::FieldValueNotSupported,
-                        here,
-                        format!("not supported by podvirt{note}"),
-                    );
-                    continue;
-                }
-            },
-            None => Kind::Object,
-        };
-        scalar_or_deeper(child, kind, value, &here, problems);
+        (Support::Refused, _) if field.note.is_empty() => Some("not supported by podvirt".into()),
+        (Support::Refused, _) => Some(format!("not supported by podvirt; {}", field.note)),
     }
 }
 
-fn scalar_or_deeper(node: &Node, kind: Kind, value: &Value, here: &str, problems: &mut Problems) {
-    match (kind, value) {
-        (Kind::Object, Value::Object(map)) => object(node, map, here, problems),
-        (Kind::Object, other) => wrong_type(here, other, "an object", problems),
-        (Kind::List, Value::Array(items)) => {
-            for (n, item) in items.iter().enumerate() {
-                let at = format!("{here}[{n}]");
-                match item {
-                    Value::Object(map) => object(node, map, &at, problems),
-                    other => wrong_type(&at, other, "an object", problems),
+impl Check<'_> {
+    fn object(&mut self, node: &Node, map: &Map<String, Value>, path: &str) {
+        for (name, value) in map {
+            let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            let Some(child) = node.children.get(name.as_str()) else {
+                self.problems.add(Reason::FieldValueNotSupported, here, "unknown field");
+                continue;
+            };
+            if value.is_null() {
+                continue;
+            }
+            let kind = match child.field {
+                Some(field) => match refusal(field, self.place) {
+                    None if field.support == Support::Kept => continue,
+                    None => field.kind,
+                    // An empty list asks for nothing.
+                    Some(_) if value.as_array().is_some_and(Vec::is_empty) => continue,
+                    Some(message) => {
+                        self.problems.add(Reason::FieldValueNotSupported, here, message);
+                        continue;
+                    }
+                },
+                None => Kind::Object,
+            };
+            self.value(child, kind, value, &here);
+        }
+    }
+
+    fn value(&mut self, node: &Node, kind: Kind, value: &Value, here: &str) {
+        let problems = &mut *self.problems;
+        match (kind, value) {
+            (Kind::Object, Value::Object(map)) => self.object(node, map, here),
+            (Kind::Object, other) => wrong_type(here, other, "an object", problems),
+            (Kind::List, Value::Array(items)) => {
+                for (n, item) in items.iter().enumerate() {
+                    let at = format!("{here}[{n}]");
+                    match item {
+                        Value::Object(map) => self.object(node, map, &at),
+                        other => wrong_type(&at, other, "an object", self.problems),
+                    }
                 }
             }
-        }
-        (Kind::List, other) => wrong_type(here, other, "a list of objects", problems),
-        (Kind::Texts, Value::Array(items)) => {
-            for (n, item) in items.iter().enumerate() {
-                scalar_or_deeper(node, Kind::Text, item, &format!("{here}[{n}]"), problems);
+            (Kind::List, other) => wrong_type(here, other, "a list of objects", problems),
+            (Kind::Texts, Value::Array(items)) => {
+                for (n, item) in items.iter().enumerate() {
+                    self.value(node, Kind::Text, item, &format!("{here}[{n}]"));
+                }
             }
-        }
-        (Kind::Texts, other) => wrong_type(here, other, "a list of texts", problems),
-        (Kind::TextMap, Value::Object(map)) => {
-            for (name, item) in map.iter().filter(|(_, item)| !item.is_string()) {
-                wrong_type(&format!("{here}[{name}]"), item, "a text", problems);
+            (Kind::Texts, other) => wrong_type(here, other, "a list of texts", problems),
+            (Kind::TextMap, Value::Object(map)) => {
+                for (name, item) in map.iter().filter(|(_, item)| !item.is_string()) {
+                    wrong_type(&format!("{here}[{name}]"), item, "a text", problems);
+                }
             }
-        }
-        (Kind::TextMap, other) => wrong_type(here, other, "a map of texts", problems),
-        (Kind::QuantityMap, Value::Object(map)) => {
-            for (name, item) in map {
-                quantity(&format!("{here}.{name}"), item, problems);
+            (Kind::TextMap, other) => wrong_type(here, other, "a map of texts", problems),
+            (Kind::QuantityMap, Value::Object(map)) => {
+                for (name, item) in map {
+                    quantity(&format!("{here}.{name}"), item, problems);
+                }
             }
-        }
-        (Kind::QuantityMap, other) => wrong_type(here, other, "a map of quantities", problems),
-        (Kind::Quantity, value) => quantity(here, value, problems),
-        (Kind::Text, Value::String(text)) => {
-            // These go into XML, command lines and DHCP, none of which can carry control characters.
-            if text.chars().any(char::is_control) {
-                problems.invalid(here, text.escape_debug(), "a text without control characters is allowed");
+            (Kind::QuantityMap, other) => wrong_type(here, other, "a map of quantities", problems),
+            (Kind::Quantity, value) => quantity(here, value, problems),
+            (Kind::Text, Value::String(text)) => {
+                // These go into XML, command lines and DHCP, none of which can carry control characters.
+                if text.chars().any(char::is_control) {
+                    problems.invalid(
+                        here,
+                        text.escape_debug(),
+                        "a text without control characters is allowed",
+                    );
+                }
             }
-        }
-        (Kind::Lines, Value::String(_)) | (Kind::Bool, Value::Bool(_)) | (Kind::Any, _) => {}
-        (Kind::Text | Kind::Lines, other) => wrong_type(here, other, "a text", problems),
-        (Kind::Bool, other) => wrong_type(here, other, "true or false", problems),
-        (Kind::Int(min, max), value) => match value.as_i64() {
-            Some(number) if (min..=max).contains(&number) => {}
-            Some(number) => {
-                problems.invalid(here, number, &format!("a whole number from {min} to {max} is allowed"));
+            (Kind::Lines, Value::String(_)) | (Kind::Bool, Value::Bool(_)) | (Kind::Any, _) => {}
+            (Kind::Text | Kind::Lines, other) => wrong_type(here, other, "a text", problems),
+            (Kind::Bool, other) => wrong_type(here, other, "true or false", problems),
+            (Kind::Int(min, max), value) => match value.as_i64() {
+                Some(number) if (min..=max).contains(&number) => {}
+                Some(number) => {
+                    problems.invalid(here, number, &format!("a whole number from {min} to {max} is allowed"));
+                }
+                None => wrong_type(here, value, "a whole number", problems),
+            },
+            (Kind::OneOf(names), Value::String(text)) => {
+                if !names.contains(&text.as_str()) {
+                    let allowed = names.join(", ");
+                    problems.add(
+                        Reason::FieldValueNotSupported,
+                        here,
+                        format!("'{text}' is not supported by podvirt; allowed: {allowed}"),
+                    );
+                }
             }
-            None => wrong_type(here, value, "a whole number", problems),
-        },
-        (Kind::OneOf(names), Value::String(text)) => {
-            if !names.contains(&text.as_str()) {
-                let allowed = names.join(", ");
-                problems.add(
-                    Reason::FieldValueNotSupported,
-                    here,
-                    format!("'{text}' is not supported by podvirt; allowed: {allowed}"),
-                );
+            (Kind::OneOf(names), other) => {
+                wrong_type(here, other, &format!("one of {}", names.join(", ")), problems);
             }
-        }
-        (Kind::OneOf(names), other) => {
-            wrong_type(here, other, &format!("one of {}", names.join(", ")), problems);
         }
     }
 }

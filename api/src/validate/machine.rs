@@ -44,6 +44,18 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
         Some(guest) if guest.value() < MIN_MEMORY => {
             problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 2Mi is allowed");
         }
+        // The kernel would end QEMU as soon as the guest uses its memory. A request above the limit is told already.
+        Some(guest)
+            if domain.resources.limits.get("memory").is_some_and(|limit| guest > limit)
+                && domain.resources.requests.get("memory") != Some(guest) =>
+        {
+            let limit = &domain.resources.limits["memory"];
+            problems.invalid(
+                format!("{DOMAIN}.memory.guest"),
+                guest,
+                &format!("at most {DOMAIN}.resources.limits.memory, {limit}, is allowed"),
+            );
+        }
         Some(_) => {}
     }
     if let Some(machine) = &domain.machine

@@ -44,11 +44,11 @@ fn identity(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let name = &vmi.metadata.name;
     if name.is_empty() {
         problems.required("metadata.name", "a name is required");
-    } else if !is_dns_subdomain(name) || name.len() > 63 {
+    } else if !is_dns_subdomain(name) {
         problems.invalid(
             "metadata.name",
             name,
-            "at most 63 of a-z, 0-9, '-' and '.' are allowed, letters or digits at the ends and around dots",
+            "at most 253 of a-z, 0-9, '-' and '.' are allowed, letters or digits at the ends and around dots",
         );
     }
     if !is_dns_label(vmi.namespace()) {

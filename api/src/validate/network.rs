@@ -42,6 +42,13 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("'{}' is not the name of a network in spec.networks", interface.name),
             );
         }
+        if interface.passt_binding.is_some() && interface.masquerade.is_some() {
+            problems.add(
+                Reason::FieldValueInvalid,
+                path.clone(),
+                "only one of passtBinding and masquerade is allowed",
+            );
+        }
         address(interface, &path, problems);
         if let Ok(mac) = interface.mac_address.parse::<MacAddr>()
             && let Some(other) = macs.insert(mac, n)

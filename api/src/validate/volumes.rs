@@ -6,10 +6,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{CloudInitNoCloudSource, HostDiskType, VirtualMachineInstance, Volume};
+use crate::vmi::{
+    CloudInitSource, HostDiskType, PersistentVolumeClaimSource, VirtualMachineInstance, Volume,
+};
 
-use super::is_dns_label;
 use super::machine::is_path_in_image;
+use super::{is_dns_label, is_dns_subdomain};
 
 pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let mut names = BTreeMap::new();
@@ -34,14 +36,20 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         ("containerDisk", volume.container_disk.is_some()),
         ("hostDisk", volume.host_disk.is_some()),
         ("cloudInitNoCloud", volume.cloud_init_no_cloud.is_some()),
+        ("cloudInitConfigDrive", volume.cloud_init_config_drive.is_some()),
+        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
+        ("ephemeral", volume.ephemeral.is_some()),
         ("emptyDisk", volume.empty_disk.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, given)| given.then_some(name))
     .collect();
     if given.is_empty() {
-        problems
-            .required(path, "a source is required: containerDisk, hostDisk, cloudInitNoCloud or emptyDisk");
+        problems.required(
+            path,
+            "a source is required: containerDisk, persistentVolumeClaim, ephemeral, emptyDisk, hostDisk, \
+             cloudInitNoCloud or cloudInitConfigDrive",
+        );
     } else if given.len() > 1 {
         problems.add(
             Reason::FieldValueInvalid,
@@ -95,18 +103,78 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
             Some(_) => {}
         }
     }
-    if let Some(cloud_init) = &volume.cloud_init_no_cloud {
-        no_cloud(cloud_init, &format!("{path}.cloudInitNoCloud"), problems);
+    if let Some(source) = &volume.persistent_volume_claim {
+        claim(source, &format!("{path}.persistentVolumeClaim"), problems);
+    }
+    if let Some(source) = &volume.ephemeral {
+        let path = format!("{path}.ephemeral.persistentVolumeClaim");
+        match &source.persistent_volume_claim {
+            Some(source) => claim(source, &path, problems),
+            None => problems.required(path, "a claim is required"),
+        }
+    }
+    for (name, source) in [
+        ("cloudInitNoCloud", &volume.cloud_init_no_cloud),
+        ("cloudInitConfigDrive", &volume.cloud_init_config_drive),
+    ] {
+        if let Some(source) = source {
+            cloud_init(source, &format!("{path}.{name}"), problems);
+        }
     }
 }
 
-fn no_cloud(source: &CloudInitNoCloudSource, path: &str, problems: &mut Problems) {
+fn claim(source: &PersistentVolumeClaimSource, path: &str, problems: &mut Problems) {
+    let field = format!("{path}.claimName");
+    if source.claim_name.is_empty() {
+        problems.required(field, "a claim's name is required");
+    } else if !is_dns_subdomain(&source.claim_name) {
+        problems.invalid(field, &source.claim_name, "a-z, 0-9, '-' and '.' are allowed");
+    }
+}
+
+fn cloud_init(source: &CloudInitSource, path: &str, problems: &mut Problems) {
+    for (field, secret) in
+        [("secretRef", &source.secret_ref), ("networkDataSecretRef", &source.network_data_secret_ref)]
+    {
+        if secret.as_ref().is_some_and(|s| !is_dns_subdomain(&s.name)) {
+            problems.required(format!("{path}.{field}.name"), "a Secret's name is required");
+        }
+    }
     if source.user_data.is_empty()
         && source.user_data_base64.is_empty()
         && source.network_data.is_empty()
         && source.network_data_base64.is_empty()
+        && source.secret_ref.is_none()
+        && source.network_data_secret_ref.is_none()
     {
-        problems.required(path, "userData, userDataBase64, networkData or networkDataBase64 is required");
+        problems.required(
+            path,
+            "userData, userDataBase64, secretRef, networkData, networkDataBase64 or networkDataSecretRef is required",
+        );
+    }
+    for (secret, secret_given, plain, encoded, given) in [
+        (
+            "secretRef",
+            source.secret_ref.is_some(),
+            "userData",
+            "userDataBase64",
+            !(source.user_data.is_empty() && source.user_data_base64.is_empty()),
+        ),
+        (
+            "networkDataSecretRef",
+            source.network_data_secret_ref.is_some(),
+            "networkData",
+            "networkDataBase64",
+            !(source.network_data.is_empty() && source.network_data_base64.is_empty()),
+        ),
+    ] {
+        if secret_given && given {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("{path}.{secret}"),
+                format!("only one of {secret}, {plain} and {encoded} is allowed"),
+            );
+        }
     }
     for (plain, plain_text, encoded, encoded_text) in [
         ("userData", &source.user_data, "userDataBase64", &source.user_data_base64),

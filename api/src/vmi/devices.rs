@@ -101,6 +101,8 @@ objects! {
         model: String,
         /// Served by netd. The name is upstream's.
         passt_binding: Option<InterfacePasstBinding>,
+        /// Served by netd behind an address of the guest's own, 10.0.2.2 and fd10:0:2::2.
+        masquerade: Option<InterfaceMasquerade>,
         /// Ports that are forwarded to the guest; none means all.
         ports: Vec<Port>,
         /// Ethernet address.
@@ -119,6 +121,9 @@ objects! {
 
     /// Served by netd.
     InterfacePasstBinding {}
+
+    /// Served by netd behind an address of the guest's own.
+    InterfaceMasquerade {}
 
     /// A port that is forwarded to the guest.
     Port {

@@ -36,6 +36,8 @@ objects! {
     VirtualMachineInstanceSpec {
         /// The machine.
         domain: DomainSpec,
+        /// What the machine does once it is made; it runs when not set.
+        start_strategy: Option<StartStrategy>,
         /// Seconds between the request to shut down and the end by force.
         termination_grace_period_seconds: Option<i64>,
         /// Where the disks' contents come from.
@@ -64,6 +66,12 @@ objects! {
 }
 
 words! {
+    /// What a machine does once it is made.
+    StartStrategy {
+        /// It waits until a user lets it go on.
+        Paused = "Paused",
+    }
+
     /// Where resolvers come from.
     DnsPolicy {
         /// The pod's resolv.conf, which names the cluster's resolver.

@@ -12,7 +12,13 @@ objects! {
         /// A disk image that is a file of the node.
         host_disk: Option<HostDisk>,
         /// A disk that configures the guest by cloud-init's NoCloud source.
-        cloud_init_no_cloud: Option<CloudInitNoCloudSource>,
+        cloud_init_no_cloud: Option<CloudInitSource>,
+        /// A disk that configures the guest by cloud-init's ConfigDrive source.
+        cloud_init_config_drive: Option<CloudInitSource>,
+        /// A disk image on a claim.
+        persistent_volume_claim: Option<PersistentVolumeClaimSource>,
+        /// A disk image on a claim that is only read: what the guest writes is lost when the machine ends.
+        ephemeral: Option<EphemeralSource>,
         /// An empty disk that is lost when the machine ends.
         empty_disk: Option<EmptyDiskSource>,
     }
@@ -38,8 +44,27 @@ objects! {
         shared: Option<bool>,
     }
 
-    /// cloud-init's NoCloud source.
-    CloudInitNoCloudSource {
+    /// A disk image on a claim.
+    PersistentVolumeClaimSource {
+        /// The claim's name.
+        claim_name: String,
+        /// Whether the guest may only read.
+        read_only: Option<bool>,
+    }
+
+    /// A disk image that is only read.
+    EphemeralSource {
+        /// Where it is.
+        persistent_volume_claim: Option<PersistentVolumeClaimSource>,
+    }
+
+    /// What cloud-init gets: texts of the manifest, or Secrets that are mounted at
+    /// [`crate::names::path::cloud_init_secret`] and [`crate::names::path::cloud_init_network_secret`].
+    CloudInitSource {
+        /// A Secret with the user data.
+        secret_ref: Option<LocalObjectReference>,
+        /// A Secret with the network configuration.
+        network_data_secret_ref: Option<LocalObjectReference>,
         /// User data.
         user_data: String,
         /// User data in base64.
@@ -50,12 +75,21 @@ objects! {
         network_data_base64: String,
     }
 
+    /// An object of the same namespace.
+    LocalObjectReference {
+        /// Name.
+        name: String,
+    }
+
     /// An empty disk.
     EmptyDiskSource {
         /// Size.
         capacity: Option<Quantity>,
     }
 }
+
+/// cloud-init's NoCloud source.
+pub type CloudInitNoCloudSource = CloudInitSource;
 
 words! {
     /// Whether a file of the node may be made.

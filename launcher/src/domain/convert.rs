@@ -6,6 +6,9 @@ use podvirt_api::vmi::{Clock, Cpu, DomainSpec, Firmware, RebootPolicy, TickTimer
 use super::schema as xml;
 use super::{Accelerator, Environment, devices};
 
+/// Room for code that QEMU has translated, MiB; the model of a launcher pod's memory counts it.
+const TRANSLATED_CODE_MIB: u64 = 128;
+
 /// Why a manifest cannot become a domain.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
@@ -123,7 +126,11 @@ fn os(spec: &DomainSpec, firmware: &Firmware, environment: &Environment) -> Resu
 }
 
 fn features(spec: &DomainSpec, accelerator: Accelerator) -> xml::Features {
-    let Some(features) = &spec.features else { return xml::Features::default() };
+    // Unbound it may take an eighth of the node's memory, up to 1 GiB, which nobody asked the scheduler for.
+    let tcg = (accelerator == Accelerator::Tcg).then(|| xml::TcgFeatures {
+        tb_cache: xml::Memory { unit: "MiB".into(), amount: TRANSLATED_CODE_MIB },
+    });
+    let Some(features) = &spec.features else { return xml::Features { tcg, ..xml::Features::default() } };
     let state = |on: bool| xml::StateOnly { state: if on { "on" } else { "off" }.into() };
     xml::Features {
         acpi: features.acpi.as_ref().filter(|f| f.is_on()).map(|_| xml::Flag {}),
@@ -140,6 +147,7 @@ fn features(spec: &DomainSpec, accelerator: Accelerator) -> xml::Features {
             .map(|f| xml::KvmFeatures { hidden: Some(state(f.hidden)) }),
         pvspinlock: features.pvspinlock.as_ref().map(|f| state(f.is_on())),
         smm: features.smm.as_ref().map(|f| state(f.is_on())),
+        tcg,
     }
 }
 

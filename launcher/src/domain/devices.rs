@@ -18,6 +18,8 @@ const QUEUE_SIZE: u32 = 1024;
 const MAX_QUEUE_PAIRS: u64 = 256;
 /// Seconds between QEMU's attempts to reach a netd that went away.
 const RECONNECT_SECONDS: u32 = 1;
+/// The channel by which the guest's agent is reached; the agent looks for this name.
+pub const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
 /// Where the guest's random numbers come from; it never blocks.
 const RANDOM: &str = "/dev/urandom";
 
@@ -105,7 +107,7 @@ pub(super) fn convert(
         serials,
         channels: vec![xml::Channel {
             kind: "unix".into(),
-            target: xml::ChannelTarget { kind: "virtio".into(), name: "org.qemu.guest_agent.0".into() },
+            target: xml::ChannelTarget { kind: "virtio".into(), name: AGENT_CHANNEL.into(), state: None },
         }],
         inputs,
         graphics,
@@ -216,7 +218,9 @@ fn disk(
         Some(cdrom) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
         None => {
             let target = disk.disk.as_ref();
-            let readonly = target.is_some_and(|t| t.readonly);
+            let claim = vmi.volume_of(disk).and_then(|v| v.persistent_volume_claim.as_ref());
+            let readonly =
+                target.is_some_and(|t| t.readonly) || claim.is_some_and(|c| c.read_only == Some(true));
             ("disk", target.and_then(|t| t.bus), readonly, None, target.map_or("", |t| &t.pci_address))
         }
     };
@@ -235,6 +239,16 @@ fn disk(
             queues: queues.filter(|_| bus == DiskBus::Virtio),
         },
         source: xml::FileSource { file: path_text(&image.path)? },
+        // Said in full, so that neither libvirt nor QEMU looks for it in the image.
+        backing_store: Some(match &image.base {
+            None => xml::BackingStore::default(),
+            Some(base) => xml::BackingStore {
+                kind: Some("file".into()),
+                format: Some(xml::TypeOnly { kind: base.format.as_str().into() }),
+                source: Some(xml::FileSource { file: path_text(&base.path)? }),
+                end: Some(xml::Flag {}),
+            },
+        }),
         target: xml::DiskTarget {
             dev: names.next(bus),
             bus: bus.as_str().into(),

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use convert::{ConvertError, convert, domain_name};
+pub use devices::AGENT_CHANNEL;
 
 /// Who executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,17 @@ impl ImageFormat {
 /// A disk image that is ready to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
+    /// File.
+    pub path: PathBuf,
+    /// Format.
+    pub format: ImageFormat,
+    /// What an overlay lies over. It is told to QEMU as well: the file's own word for it is never believed.
+    pub base: Option<Base>,
+}
+
+/// A disk image below an overlay; it is only read, and there is nothing below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
     /// File.
     pub path: PathBuf,
     /// Format.

@@ -95,9 +95,20 @@ impl Subscription {
                 unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void),
             >(lifecycle)
         };
-        for (id, callback) in [
-            (sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, lifecycle),
-            (sys::VIR_DOMAIN_EVENT_ID_REBOOT, on_reboot as unsafe extern "C" fn(_, _, _)),
+        let agent: unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, c_int, c_int, *mut c_void) =
+            on_agent;
+        // SAFETY: as above; for this event the type is virConnectDomainEventAgentLifecycleCallback, `on_agent`'s.
+        let agent = unsafe {
+            std::mem::transmute::<
+                unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, c_int, c_int, *mut c_void),
+                unsafe extern "C" fn(sys::virConnectPtr, sys::virDomainPtr, *mut c_void),
+            >(agent)
+        };
+        for (id, callback, required) in [
+            (sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, lifecycle, true),
+            (sys::VIR_DOMAIN_EVENT_ID_REBOOT, on_reboot as unsafe extern "C" fn(_, _, _), true),
+            // Drivers without agents (libvirt's test driver) have no such event.
+            (sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, agent, false),
         ] {
             let opaque = opaque();
             // SAFETY: the connection is open. A null domain means every domain. `opaque` is a Sink that nobody
@@ -116,6 +127,9 @@ impl Subscription {
             if number < 0 {
                 // SAFETY: the registration failed, so libvirt kept nothing and the box is ours again.
                 unsafe { free(opaque) };
+                if !required {
+                    continue;
+                }
                 return Err(refused(virt::error::Error::last_error()));
             }
             subscription.callbacks.push(number);
@@ -190,6 +204,17 @@ unsafe extern "C" fn on_lifecycle(
 unsafe extern "C" fn on_reboot(_: sys::virConnectPtr, domain: sys::virDomainPtr, opaque: *mut c_void) {
     // SAFETY: libvirt passes a valid domain and what was registered.
     unsafe { report(domain, opaque, Event::Rebooted) };
+}
+
+unsafe extern "C" fn on_agent(
+    _: sys::virConnectPtr,
+    domain: sys::virDomainPtr,
+    _: c_int,
+    _: c_int,
+    opaque: *mut c_void,
+) {
+    // SAFETY: libvirt passes a valid domain and what was registered.
+    unsafe { report(domain, opaque, Event::Agent) };
 }
 
 unsafe extern "C" fn on_close(_: sys::virConnectPtr, _: c_int, opaque: *mut c_void) {

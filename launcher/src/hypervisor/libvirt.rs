@@ -1,14 +1,17 @@
 //! libvirt, through its C library.
 
-use std::net::IpAddr;
+use std::time::Duration;
 
+use podvirt_proto::domain::{Status, reason};
 use virt::connect::Connect;
 use virt::domain::Domain;
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
 use super::events::{self, Subscription};
-use super::{Connector, DomainState, EventSink, Hypervisor, HypervisorError, InterfaceAddresses, Stopped};
+use super::{
+    Connector, DomainState, DomainStatus, DomainUsage, EventSink, Hypervisor, HypervisorError, Stopped,
+};
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
 const KEEPALIVE: (i32, u32) = (5, 3);
@@ -85,11 +88,49 @@ impl Hypervisor for Libvirt {
         })
     }
 
-    fn start(&self, xml: &str) -> Result<(), HypervisorError> {
+    fn status(&self) -> Result<DomainStatus, HypervisorError> {
+        let Some(domain) = self.find()? else { return Ok(DomainStatus::default()) };
+        let (state, reason) = domain.get_state().map_err(|e| refused("read the domain's state", &e))?;
+        Ok(status(state, u32::try_from(reason).unwrap_or(0)))
+    }
+
+    fn start(&self, xml: &str, paused: bool) -> Result<(), HypervisorError> {
         let domain =
             Domain::define_xml(&self.connection, xml).map_err(|e| refused("define the domain", &e))?;
-        domain.create().map_err(|e| refused("start the domain", &e))?;
+        let flags = if paused { sys::VIR_DOMAIN_START_PAUSED } else { 0 };
+        domain.create_with_flags(flags).map_err(|e| refused("start the domain", &e))?;
         Ok(())
+    }
+
+    fn suspend(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        if self.status()?.status == Status::Paused {
+            return Ok(());
+        }
+        domain.suspend().map_err(|e| self.failed(&domain, "pause the domain", &e))?;
+        Ok(())
+    }
+
+    fn resume(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        if self.status()?.status == Status::Running {
+            return Ok(());
+        }
+        domain.resume().map_err(|e| self.failed(&domain, "let the domain run", &e))?;
+        Ok(())
+    }
+
+    fn reset(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        domain.reset().map_err(|e| self.failed(&domain, "reset the domain", &e))?;
+        Ok(())
+    }
+
+    fn reboot(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        // libvirt tries them in its own order: the agent, if one is connected, comes first.
+        let ways = sys::VIR_DOMAIN_REBOOT_GUEST_AGENT | sys::VIR_DOMAIN_REBOOT_ACPI_POWER_BTN;
+        domain.reboot(ways).map_err(|e| self.failed(&domain, "reboot the domain", &e))
     }
 
     fn shutdown(&self) -> Result<(), HypervisorError> {
@@ -112,20 +153,91 @@ impl Hypervisor for Libvirt {
         domain.get_xml_desc(0).map_err(|e| self.failed(&domain, "read the domain's XML", &e))
     }
 
-    fn interface_addresses(&self) -> Result<Vec<InterfaceAddresses>, HypervisorError> {
+    fn agent(&self, command: &str, timeout: Duration) -> Result<String, HypervisorError> {
         let domain = self.domain()?;
-        let interfaces = domain
-            .interface_addresses(sys::VIR_DOMAIN_INTERFACE_ADDRESSES_SRC_AGENT, 0)
-            .map_err(|e| self.failed(&domain, "ask the guest agent for addresses", &e))?;
-        Ok(interfaces
-            .into_iter()
-            .map(|i| InterfaceAddresses {
-                name: i.name,
-                mac: i.hwaddr,
-                addresses: i.addrs.iter().filter_map(|a| a.addr.parse::<IpAddr>().ok()).collect(),
-            })
-            .collect())
+        let seconds = i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).max(1);
+        domain.qemu_agent_command(command, seconds, 0).map_err(|e| {
+            match (self.failed(&domain, "ask the guest agent", &e), e.code()) {
+                (
+                    HypervisorError::Refused { action, message },
+                    ErrorNumber::AgentUnresponsive | ErrorNumber::AgentCommandTimeout,
+                ) => HypervisorError::Silent { action, message },
+                (other, _) => other,
+            }
+        })
     }
+
+    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
+        let domain = self.domain()?;
+        let info = domain.get_info().map_err(|e| self.failed(&domain, "read the domain's usage", &e))?;
+        Ok(DomainUsage {
+            vcpus: info.nr_virt_cpu,
+            cpu_time_ns: info.cpu_time,
+            memory_max_kib: info.max_mem,
+            memory_kib: info.memory,
+        })
+    }
+
+    fn version(&self) -> Result<String, HypervisorError> {
+        let version = self.connection.get_hyp_version().map_err(|e| refused("ask for QEMU's version", &e))?;
+        Ok(format!("{}.{}.{}", version / 1_000_000, version / 1_000 % 1_000, version % 1_000))
+    }
+}
+
+/// A domain's state and reason, by libvirt's numbers.
+fn status(state: sys::virDomainState, number: u32) -> DomainStatus {
+    let (status, reason) = match state {
+        sys::VIR_DOMAIN_RUNNING => (
+            Status::Running,
+            match number {
+                sys::VIR_DOMAIN_RUNNING_BOOTED => reason::BOOTED,
+                sys::VIR_DOMAIN_RUNNING_MIGRATED => reason::MIGRATED,
+                sys::VIR_DOMAIN_RUNNING_UNPAUSED => reason::UNPAUSED,
+                sys::VIR_DOMAIN_RUNNING_WAKEUP => "Wakeup",
+                sys::VIR_DOMAIN_RUNNING_CRASHED => reason::CRASHED,
+                _ => reason::UNKNOWN,
+            },
+        ),
+        sys::VIR_DOMAIN_BLOCKED => (Status::Blocked, reason::UNKNOWN),
+        sys::VIR_DOMAIN_PAUSED => (
+            Status::Paused,
+            match number {
+                sys::VIR_DOMAIN_PAUSED_USER => reason::USER,
+                sys::VIR_DOMAIN_PAUSED_MIGRATION => reason::MIGRATION,
+                sys::VIR_DOMAIN_PAUSED_SAVE => "Save",
+                sys::VIR_DOMAIN_PAUSED_DUMP => "Dump",
+                sys::VIR_DOMAIN_PAUSED_IOERROR => reason::IO_ERROR,
+                sys::VIR_DOMAIN_PAUSED_WATCHDOG => "Watchdog",
+                sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN => "ShuttingDown",
+                sys::VIR_DOMAIN_PAUSED_SNAPSHOT => "Snapshot",
+                sys::VIR_DOMAIN_PAUSED_CRASHED => reason::CRASHED,
+                sys::VIR_DOMAIN_PAUSED_STARTING_UP => reason::STARTING_UP,
+                sys::VIR_DOMAIN_PAUSED_POSTCOPY => "Postcopy",
+                sys::VIR_DOMAIN_PAUSED_POSTCOPY_FAILED => "PostcopyFailed",
+                _ => reason::UNKNOWN,
+            },
+        ),
+        sys::VIR_DOMAIN_SHUTDOWN => (Status::Shutdown, reason::UNKNOWN),
+        sys::VIR_DOMAIN_SHUTOFF => (
+            Status::Shutoff,
+            match number {
+                sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => reason::SHUTDOWN,
+                sys::VIR_DOMAIN_SHUTOFF_DESTROYED => reason::DESTROYED,
+                sys::VIR_DOMAIN_SHUTOFF_CRASHED => reason::CRASHED,
+                sys::VIR_DOMAIN_SHUTOFF_MIGRATED => reason::MIGRATED,
+                sys::VIR_DOMAIN_SHUTOFF_SAVED => reason::SAVED,
+                sys::VIR_DOMAIN_SHUTOFF_FAILED | sys::VIR_DOMAIN_SHUTOFF_DAEMON => reason::FAILED,
+                _ => reason::UNKNOWN,
+            },
+        ),
+        sys::VIR_DOMAIN_CRASHED if number == sys::VIR_DOMAIN_CRASHED_PANICKED => {
+            (Status::Crashed, reason::PANICKED)
+        }
+        sys::VIR_DOMAIN_CRASHED => (Status::Crashed, reason::CRASHED),
+        sys::VIR_DOMAIN_PMSUSPENDED => (Status::PMSuspended, reason::UNKNOWN),
+        _ => (Status::NoState, reason::UNKNOWN),
+    };
+    DomainStatus { status, reason }
 }
 
 /// How a domain ended, by libvirt's number.
@@ -182,7 +294,7 @@ mod tests {
     fn a_domain_starts_and_shuts_down_and_tells_so() {
         let (hypervisor, events) = connect("one");
         assert_eq!(hypervisor.state(), Ok(DomainState::Absent));
-        hypervisor.start(&xml("one")).unwrap();
+        hypervisor.start(&xml("one"), false).unwrap();
         wait_for(&events, Event::Started);
         assert_eq!(hypervisor.state(), Ok(DomainState::Active));
         hypervisor.shutdown().unwrap();
@@ -193,9 +305,33 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_pauses_and_goes_on_however_often_it_is_asked() {
+        let (hypervisor, events) = connect("seven");
+        assert_eq!(hypervisor.status(), Ok(DomainStatus::default()));
+        hypervisor.start(&xml("seven"), false).unwrap();
+        let state = || hypervisor.status().unwrap();
+        assert_eq!(state(), DomainStatus { status: Status::Running, reason: reason::BOOTED });
+        hypervisor.suspend().unwrap();
+        for _ in 0..2 {
+            hypervisor.resume().unwrap();
+            assert_eq!(state().status, Status::Running);
+        }
+        wait_for(&events, Event::Resumed);
+        for _ in 0..2 {
+            hypervisor.suspend().unwrap();
+            assert_eq!(state(), DomainStatus { status: Status::Paused, reason: reason::USER });
+        }
+        wait_for(&events, Event::Suspended);
+        assert_eq!(hypervisor.usage().unwrap().memory_kib, 64 * 1024);
+        hypervisor.destroy().unwrap();
+        assert_eq!(state(), DomainStatus { status: Status::Shutoff, reason: reason::DESTROYED });
+        assert!(hypervisor.suspend().is_err());
+    }
+
+    #[test]
     fn a_destroyed_domain_is_told_apart() {
         let (hypervisor, events) = connect("two");
-        hypervisor.start(&xml("two")).unwrap();
+        hypervisor.start(&xml("two"), false).unwrap();
         hypervisor.destroy().unwrap();
         wait_for(&events, Event::Stopped(Stopped::Destroyed));
         assert_eq!(hypervisor.state(), Ok(DomainState::Off(Stopped::Destroyed)));
@@ -205,9 +341,9 @@ mod tests {
     fn events_of_other_domains_are_not_reported() {
         let (mine, events) = connect("three");
         let (other, others) = connect("four");
-        other.start(&xml("four")).unwrap();
+        other.start(&xml("four"), false).unwrap();
         wait_for(&others, Event::Started);
-        mine.start(&xml("three")).unwrap();
+        mine.start(&xml("three"), false).unwrap();
         wait_for(&events, Event::Started);
         other.destroy().unwrap();
         wait_for(&others, Event::Stopped(Stopped::Destroyed));
@@ -219,7 +355,7 @@ mod tests {
     #[test]
     fn xml_that_libvirt_wrote_is_read() {
         let (hypervisor, _events) = connect("five");
-        hypervisor.start(&xml("five")).unwrap();
+        hypervisor.start(&xml("five"), false).unwrap();
         let domain = Schema::from_xml(&hypervisor.xml().unwrap()).unwrap();
         assert_eq!((domain.name.as_str(), domain.vcpu), ("five", 1));
         assert_eq!(domain.memory.amount, 64 * 1024);
@@ -229,7 +365,7 @@ mod tests {
     #[test]
     fn refusals_carry_the_hypervisors_words() {
         let (hypervisor, _events) = connect("six");
-        let Err(HypervisorError::Refused { action, message }) = hypervisor.start("<domain/>") else {
+        let Err(HypervisorError::Refused { action, message }) = hypervisor.start("<domain/>", false) else {
             panic!("must be refused");
         };
         assert_eq!(action, "define the domain");

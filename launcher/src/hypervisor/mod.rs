@@ -9,8 +9,10 @@ mod events;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
 
-use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_proto::domain::Status;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +26,14 @@ pub enum HypervisorError {
         /// What was asked.
         action: &'static str,
         /// The answer.
+        message: String,
+    },
+    /// The guest's agent did not answer in time: it may still do what it was told.
+    #[error("{action}: {message}")]
+    Silent {
+        /// What was asked.
+        action: &'static str,
+        /// The hypervisor's words.
         message: String,
     },
 }
@@ -73,6 +83,8 @@ pub enum Event {
     GuestCrashed,
     /// The guest rebooted.
     Rebooted,
+    /// The guest's agent came or went.
+    Agent,
     /// It ended.
     Stopped(Stopped),
     /// The connection is gone. The domain may well live on.
@@ -82,15 +94,26 @@ pub enum Event {
 /// Where a connection reports events of its domain; called from any thread, must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// Addresses of an interface as the guest agent tells them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterfaceAddresses {
-    /// The interface's name in the guest.
-    pub name: String,
-    /// Its Ethernet address.
-    pub mac: String,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
+/// What a domain is doing, in full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainStatus {
+    /// Its state.
+    pub status: Status,
+    /// The hypervisor's reason for the state; see [`podvirt_proto::domain::reason`].
+    pub reason: &'static str,
+}
+
+/// What a running domain uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainUsage {
+    /// Processors.
+    pub vcpus: u32,
+    /// Time on the processors, nanoseconds.
+    pub cpu_time_ns: u64,
+    /// Memory that the guest may have, KiB.
+    pub memory_max_kib: u64,
+    /// Memory that the guest has now, KiB.
+    pub memory_kib: u64,
 }
 
 /// Opens connections.
@@ -112,12 +135,48 @@ pub trait Hypervisor: Send + Sync {
     /// The connection broke.
     fn state(&self) -> Result<DomainState, HypervisorError>;
 
-    /// Defines the domain of `xml`, in place of an older definition, and starts it.
+    /// What the domain is doing and why; [`Status::NoState`] when there is none.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    fn status(&self) -> Result<DomainStatus, HypervisorError>;
+
+    /// Defines the domain of `xml`, in place of an older definition, and starts it; with its processors standing
+    /// still when `paused`.
     ///
     /// # Errors
     ///
     /// The XML is refused or QEMU does not start; the message is the hypervisor's.
-    fn start(&self, xml: &str) -> Result<(), HypervisorError>;
+    fn start(&self, xml: &str, paused: bool) -> Result<(), HypervisorError>;
+
+    /// Stops the processors. Nothing happens when they stand still already.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run.
+    fn suspend(&self) -> Result<(), HypervisorError>;
+
+    /// Lets the processors run again. Nothing happens when they run already.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run.
+    fn resume(&self) -> Result<(), HypervisorError>;
+
+    /// Presses the reset button.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run.
+    fn reset(&self) -> Result<(), HypervisorError>;
+
+    /// Asks the guest to restart, by its agent if one answers, else by ACPI.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run.
+    fn reboot(&self) -> Result<(), HypervisorError>;
 
     /// Presses the ACPI power button. The guest may take its time, or not listen.
     ///
@@ -147,10 +206,45 @@ pub trait Hypervisor: Send + Sync {
     /// The domain is not there.
     fn xml(&self) -> Result<String, HypervisorError>;
 
-    /// Addresses that the guest agent tells.
+    /// Gives the guest's agent a command (QEMU's guest agent protocol, JSON) and returns its answer.
     ///
     /// # Errors
     ///
-    /// The domain does not run, or no agent answers.
-    fn interface_addresses(&self) -> Result<Vec<InterfaceAddresses>, HypervisorError>;
+    /// The domain does not run, no agent answers within `timeout` (whole seconds, at least one), or it refuses.
+    fn agent(&self, command: &str, timeout: Duration) -> Result<String, HypervisorError>;
+
+    /// What the domain uses.
+    ///
+    /// # Errors
+    ///
+    /// The domain is not there.
+    fn usage(&self) -> Result<DomainUsage, HypervisorError>;
+
+    /// Version of the program that runs the domain, such as `10.0.8`.
+    ///
+    /// # Errors
+    ///
+    /// The connection broke.
+    fn version(&self) -> Result<String, HypervisorError>;
+}
+
+/// A connector to libvirt at `uri`, such as `qemu:///session`.
+///
+/// # Errors
+///
+/// The launcher was built without libvirt.
+#[cfg(feature = "libvirt")]
+pub fn connector(uri: &str) -> Result<Arc<dyn Connector>, HypervisorError> {
+    Ok(Arc::new(libvirt::LibvirtConnector::new(uri)))
+}
+
+/// A connector to libvirt at `uri`, such as `qemu:///session`.
+///
+/// # Errors
+///
+/// The launcher was built without libvirt.
+#[cfg(not(feature = "libvirt"))]
+pub fn connector(uri: &str) -> Result<Arc<dyn Connector>, HypervisorError> {
+    let message = format!("to {uri}: this virt-launcher was built without the feature libvirt");
+    Err(HypervisorError::Refused { action: "connect", message })
 }

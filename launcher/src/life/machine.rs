@@ -26,6 +26,8 @@
 //! machines died while it was away, calls them active until then, and reports nothing afterwards. Therefore the
 //! state is asked for 1 s after a link came up and then every 10 s.
 //!
+//! A kill goes to Destroying without a grace period, from wherever the machine is.
+//!
 //! A stop that comes while the domain starts is remembered. A guest whose firmware or kernel does not listen yet
 //! misses the power button, therefore it is pressed again. A reboot changes nothing: QEMU resets the machine and
 //! goes on. A later stop request changes nothing either: the grace period of the first one counts.
@@ -121,8 +123,10 @@ pub enum Input {
     StartFailed(String),
     /// The hypervisor reports.
     Event(Event),
-    /// The launcher is asked to end.
+    /// The guest is to shut down.
     Stop,
+    /// The domain is to be destroyed at once.
+    Kill,
 }
 
 /// What the machine wants.
@@ -169,6 +173,7 @@ pub struct Machine {
     grace: Duration,
     check: Time,
     stop: bool,
+    kill: bool,
     connected_once: bool,
     link_error: String,
 }
@@ -182,6 +187,7 @@ impl Machine {
             grace,
             check: Time::ZERO,
             stop: false,
+            kill: false,
             connected_once: false,
             link_error: "the hypervisor does not answer".into(),
         }
@@ -224,6 +230,7 @@ impl Machine {
             }
             Input::Event(event) => self.event(now, event, &mut actions),
             Input::Stop => self.stop = true,
+            Input::Kill => (self.stop, self.kill) = (true, true),
         }
         self.advance(now, &mut actions);
         actions
@@ -314,7 +321,12 @@ impl Machine {
                     self.stopped(how, actions);
                 }
             }
-            Event::Suspended | Event::Resumed | Event::ShutDown | Event::GuestCrashed | Event::Rebooted => {}
+            Event::Suspended
+            | Event::Resumed
+            | Event::ShutDown
+            | Event::GuestCrashed
+            | Event::Rebooted
+            | Event::Agent => {}
         }
     }
 
@@ -350,6 +362,9 @@ impl Machine {
                 }
                 _ => {}
             }
+        }
+        if self.kill && matches!(self.phase, Phase::ShuttingDown { .. }) {
+            self.phase = Phase::Destroying { until: now + DESTROY, repeat: now, ours: false };
         }
         if self.phase == Phase::Preparing && !self.connected_once && now >= FIRST_LINK {
             let reason = format!("no connection after {} s: {}", FIRST_LINK.as_secs(), self.link_error);

@@ -56,6 +56,30 @@ fn a_stop_presses_the_power_button_until_the_guest_is_off() {
 }
 
 #[test]
+fn a_kill_needs_no_grace_period_and_waits_for_a_start_under_way() {
+    let killed = |machine: &mut Machine, now| {
+        assert_eq!(machine.state(), "destroying");
+        let ended = orders(machine, now, Input::Event(Event::Stopped(Stopped::Destroyed)));
+        assert_eq!(ended, finish(Ending::Killed));
+    };
+    let mut machine = running();
+    assert_eq!(orders(&mut machine, at(10), Input::Kill), [Action::Destroy]);
+    killed(&mut machine, at(11));
+
+    let mut machine = running();
+    orders(&mut machine, at(10), Input::Stop);
+    assert_eq!(orders(&mut machine, at(11), Input::Kill), [Action::Destroy]);
+    killed(&mut machine, at(12));
+
+    let mut machine = Machine::new(GRACE);
+    orders(&mut machine, at(0), Input::Tick);
+    orders(&mut machine, at(0), Input::Connected(DomainState::Absent));
+    assert_eq!(orders(&mut machine, at(1), Input::Kill), []);
+    assert_eq!(orders(&mut machine, at(2), Input::Started), [Action::Destroy]);
+    killed(&mut machine, at(3));
+}
+
+#[test]
 fn a_guest_that_does_not_listen_is_destroyed_when_its_grace_period_is_over() {
     let mut machine = running();
     orders(&mut machine, at(10), Input::Stop);
@@ -325,6 +349,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         1 => how.prop_map(|h| Input::Event(Event::Stopped(h))),
         2 => how_or_active().prop_map(Input::State),
         1 => Just(Input::Stop),
+        1 => Just(Input::Kill),
     ]
 }
 

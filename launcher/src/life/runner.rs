@@ -16,6 +16,33 @@ use tracing::{debug, info, warn};
 use super::machine::{Action, Ending, Input, Machine};
 use crate::hypervisor::{Connector, DomainState, Event, EventSink, Hypervisor, HypervisorError};
 
+/// What is wished of a life, each stronger than the one before; a wish is never taken back.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Wish {
+    /// To go on.
+    #[default]
+    Run,
+    /// To shut the guest down.
+    ShutDown,
+    /// To end it at once.
+    Kill,
+}
+
+/// What can be seen of a life from outside. Every change of the domain that the hypervisor tells changes it.
+#[derive(Clone, Default)]
+pub struct View {
+    /// Whether the domain runs and nobody asked for its end.
+    pub running: bool,
+    /// The present connection; none while there is none.
+    pub hypervisor: Option<Arc<dyn Hypervisor>>,
+    /// Number of events.
+    pub events: u64,
+    /// Whether the guest told that it crashed.
+    pub panicked: bool,
+    /// How often the guest was reset or rebooted.
+    pub reboots: u64,
+}
+
 /// A domain that is to live.
 pub struct Life {
     /// Opens connections.
@@ -24,6 +51,8 @@ pub struct Life {
     pub name: String,
     /// The domain's XML.
     pub xml: String,
+    /// Whether its processors are to stand still at first.
+    pub paused: bool,
     /// What the guest has to shut down.
     pub grace: Duration,
 }
@@ -42,15 +71,30 @@ struct Runner {
     connection: Option<Arc<dyn Hypervisor>>,
     /// Number of the latest connection or attempt.
     number: u64,
+    events: u64,
+    panicked: bool,
+    reboots: u64,
+    running: bool,
+    view: watch::Sender<View>,
 }
 
-/// Lives until the domain ends. `stop` asks for the end; `running` becomes true once the domain runs.
-pub async fn run(life: Life, mut stop: watch::Receiver<bool>, running: watch::Sender<bool>) -> Ending {
+/// Lives until the domain ends. `wish` asks for the end; `view` shows what can be seen meanwhile.
+pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sender<View>) -> Ending {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let mut machine = Machine::new(life.grace);
-    let mut runner = Runner { life, sender, connection: None, number: 0 };
+    let mut runner = Runner {
+        life,
+        sender,
+        connection: None,
+        number: 0,
+        events: 0,
+        panicked: false,
+        reboots: 0,
+        running: false,
+        view,
+    };
     let start = Instant::now();
-    let mut stop_seen = false;
+    let mut wished = Wish::Run;
     let mut input = Input::Tick;
     loop {
         let before = machine.state();
@@ -58,7 +102,8 @@ pub async fn run(life: Life, mut stop: watch::Receiver<bool>, running: watch::Se
         if machine.state() != before {
             info!(state = machine.state(), "the machine is");
         }
-        running.send_replace(machine.state() == "running");
+        runner.running = machine.state() == "running";
+        runner.show();
         for action in actions {
             if let Action::Finish(ending) = action {
                 runner.forget().await;
@@ -73,22 +118,48 @@ pub async fn run(life: Life, mut stop: watch::Receiver<bool>, running: watch::Se
                 // The runner holds a sender itself.
                 None => Input::Tick,
             },
-            () = asked(&mut stop), if !stop_seen => {
-                stop_seen = true;
-                info!("asked to stop");
-                Input::Stop
+            stronger = asked(&mut wish, wished), if wished < Wish::Kill => {
+                wished = stronger;
+                info!(wish = ?stronger, "asked to end");
+                if stronger == Wish::Kill { Input::Kill } else { Input::Stop }
             }
             () = sleep_until(start + wake.unwrap_or_default()), if wake.is_some() => Input::Tick,
         };
     }
 }
 
-/// Until somebody asks for the end, or nobody can any more.
-async fn asked(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
+/// Until somebody wishes more than `wished`; for ever when nobody can any more.
+async fn asked(wish: &mut watch::Receiver<Wish>, wished: Wish) -> Wish {
+    let stronger = wish.wait_for(|wish| *wish > wished).await.map(|wish| *wish);
+    match stronger {
+        Ok(stronger) => stronger,
+        Err(_) => std::future::pending().await,
+    }
 }
 
 impl Runner {
+    /// Shows what changed, if anything did.
+    fn show(&self) {
+        self.view.send_if_modified(|shown| {
+            let same_link = match (&shown.hypervisor, &self.connection) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                (None, None) => true,
+                _ => false,
+            };
+            if same_link && (shown.running, shown.events) == (self.running, self.events) {
+                return false;
+            }
+            *shown = View {
+                running: self.running,
+                hypervisor: self.connection.clone(),
+                events: self.events,
+                panicked: self.panicked,
+                reboots: self.reboots,
+            };
+            true
+        });
+    }
+
     fn carry_out(&mut self, action: Action) {
         let sender = self.sender.clone();
         match action {
@@ -97,6 +168,8 @@ impl Runner {
                 let number = self.number;
                 let (connector, name) = (self.life.connector.clone(), self.life.name.clone());
                 let old = self.connection.take();
+                // What is shown must not be the last one to hold it: closing may block.
+                self.show();
                 spawn_blocking(move || {
                     drop(old);
                     let events = sender.clone();
@@ -116,9 +189,9 @@ impl Runner {
                 }
             }),
             Action::Start => {
-                let xml = self.life.xml.clone();
+                let (xml, paused) = (self.life.xml.clone(), self.life.paused);
                 self.call(move |connection, number| {
-                    let _ = sender.send(Message::Started(number, connection.start(&xml)));
+                    let _ = sender.send(Message::Started(number, connection.start(&xml, paused)));
                 });
             }
             Action::Shutdown => {
@@ -158,6 +231,9 @@ impl Runner {
         match message {
             Message::Event(_, event) => {
                 info!(?event, "the hypervisor reports");
+                self.events += 1;
+                self.panicked |= event == Event::GuestCrashed;
+                self.reboots += u64::from(event == Event::Rebooted);
                 Input::Event(event)
             }
             Message::Connected(_, Ok((connection, state))) => {
@@ -177,7 +253,9 @@ impl Runner {
 
     /// Takes the definition of a domain that ended out of the hypervisor again, if there is a hypervisor.
     async fn forget(&mut self) {
-        let Some(connection) = self.connection.take() else { return };
+        let connection = self.connection.take();
+        self.show();
+        let Some(connection) = connection else { return };
         let done = spawn_blocking(move || connection.undefine());
         match tokio::time::timeout(Duration::from_secs(5), done).await {
             Ok(Ok(Ok(()))) => {}

@@ -1,7 +1,9 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::hypervisor::{InterfaceAddresses, Stopped};
+use podvirt_proto::domain::{Status, reason};
+
+use crate::hypervisor::{DomainStatus, DomainUsage, Stopped};
 
 /// A hypervisor in memory: the domain outlives connections, and every call is written down.
 #[derive(Default)]
@@ -54,8 +56,17 @@ impl Hypervisor for Fake {
         Ok(self.world(|w| if w.active { DomainState::Active } else { DomainState::Absent }))
     }
 
-    fn start(&self, xml: &str) -> Result<(), HypervisorError> {
-        assert_eq!(xml, "<domain/>");
+    fn status(&self) -> Result<DomainStatus, HypervisorError> {
+        let active = self.world(|w| w.active);
+        Ok(if active {
+            DomainStatus { status: Status::Running, reason: reason::BOOTED }
+        } else {
+            DomainStatus::default()
+        })
+    }
+
+    fn start(&self, xml: &str, paused: bool) -> Result<(), HypervisorError> {
+        assert_eq!((xml, paused), ("<domain/>", false));
         self.world(|w| {
             w.calls.push("start");
             w.active = !w.start_fails;
@@ -92,34 +103,59 @@ impl Hypervisor for Fake {
         Ok(String::new())
     }
 
-    fn interface_addresses(&self) -> Result<Vec<InterfaceAddresses>, HypervisorError> {
-        Ok(Vec::new())
+    fn suspend(&self) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn resume(&self) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn reset(&self) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn reboot(&self) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn agent(&self, _: &str, _: Duration) -> Result<String, HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
+        Ok(DomainUsage::default())
+    }
+
+    fn version(&self) -> Result<String, HypervisorError> {
+        Ok("0.0.0".into())
     }
 }
 
 struct Running {
     fake: Fake,
-    stop: watch::Sender<bool>,
-    running: watch::Receiver<bool>,
+    wish: watch::Sender<Wish>,
+    view: watch::Receiver<View>,
     task: tokio::task::JoinHandle<Ending>,
 }
 
 fn live(fake: &Fake, grace: u64) -> Running {
-    let (stop, stopping) = watch::channel(false);
-    let (sender, running) = watch::channel(false);
+    let (wish, wishes) = watch::channel(Wish::Run);
+    let (sender, view) = watch::channel(View::default());
     let life = Life {
         connector: Arc::new(fake.clone()),
         name: "n".into(),
         xml: "<domain/>".into(),
+        paused: false,
         grace: Duration::from_secs(grace),
     };
-    let task = tokio::spawn(run(life, stopping, sender));
-    Running { fake: fake.clone(), stop, running, task }
+    let task = tokio::spawn(run(life, wishes, sender));
+    Running { fake: fake.clone(), wish, view, task }
 }
 
 impl Running {
     async fn wait(&mut self) {
-        self.running.wait_for(|running| *running).await.unwrap();
+        self.view.wait_for(|view| view.running).await.unwrap();
     }
 }
 
@@ -127,7 +163,7 @@ impl Running {
 async fn a_stop_shuts_the_guest_down() {
     let mut life = live(&Fake::default(), 30);
     life.wait().await;
-    life.stop.send_replace(true);
+    life.wish.send_replace(Wish::ShutDown);
     assert_eq!(life.task.await.unwrap(), Ending::ShutDown);
     assert_eq!(life.fake.world(|w| w.calls.clone()), ["connect", "start", "shutdown", "undefine"]);
 }
@@ -138,9 +174,38 @@ async fn a_deaf_guest_without_a_grace_period_is_destroyed() {
     fake.world(|w| w.deaf = true);
     let mut life = live(&fake, 0);
     life.wait().await;
-    life.stop.send_replace(true);
+    life.wish.send_replace(Wish::ShutDown);
     assert_eq!(life.task.await.unwrap(), Ending::Killed);
     assert_eq!(fake.world(|w| w.calls.clone()), ["connect", "start", "destroy", "undefine"]);
+}
+
+#[tokio::test]
+async fn a_kill_does_not_wait_for_a_deaf_guest() {
+    let fake = Fake::default();
+    fake.world(|w| w.deaf = true);
+    let mut life = live(&fake, 3600);
+    life.wait().await;
+    life.wish.send_replace(Wish::ShutDown);
+    life.view.wait_for(|view| !view.running).await.unwrap();
+    life.wish.send_replace(Wish::Kill);
+    assert_eq!(life.task.await.unwrap(), Ending::Killed);
+    assert_eq!(fake.world(|w| w.calls.clone()), ["connect", "start", "shutdown", "destroy", "undefine"]);
+}
+
+#[tokio::test]
+async fn what_the_hypervisor_tells_is_seen() {
+    let fake = Fake::default();
+    let mut life = live(&fake, 30);
+    life.wait().await;
+    let sink = fake.world(|w| w.connections[0].clone());
+    sink(Event::Rebooted);
+    life.view.wait_for(|view| view.reboots == 1).await.unwrap();
+    sink(Event::GuestCrashed);
+    let seen = life.view.wait_for(|view| view.panicked).await.unwrap().clone();
+    assert_eq!(seen.hypervisor.unwrap().status().unwrap().status, Status::Running);
+    fake.end(Stopped::Crashed);
+    assert_eq!(life.task.await.unwrap(), Ending::Crashed);
+    assert!(life.view.borrow().hypervisor.is_none());
 }
 
 #[tokio::test]
@@ -165,7 +230,7 @@ async fn a_connection_that_is_lost_is_made_again_and_the_domain_goes_on() {
     again.recv().await.unwrap();
     assert!(!life.task.is_finished());
     lost(Event::Stopped(Stopped::Crashed));
-    life.stop.send_replace(true);
+    life.wish.send_replace(Wish::ShutDown);
     assert_eq!(life.task.await.unwrap(), Ending::ShutDown, "the old connection is not believed");
     assert_eq!(fake.world(|w| w.calls.clone()), ["connect", "start", "connect", "shutdown", "undefine"]);
 }
@@ -173,18 +238,19 @@ async fn a_connection_that_is_lost_is_made_again_and_the_domain_goes_on() {
 #[cfg(feature = "libvirt")]
 #[tokio::test]
 async fn a_domain_of_libvirts_test_driver_lives_and_ends() {
-    let (stop, stopping) = watch::channel(false);
-    let (sender, mut running) = watch::channel(false);
+    let (wish, wishes) = watch::channel(Wish::Run);
+    let (sender, mut view) = watch::channel(View::default());
     let life = Life {
         connector: Arc::new(crate::hypervisor::libvirt::LibvirtConnector::new("test:///default")),
         name: "whole-life".into(),
         xml: "<domain type='test'><name>whole-life</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
               <os><type>hvm</type></os></domain>"
             .into(),
+        paused: false,
         grace: Duration::from_secs(30),
     };
-    let task = tokio::spawn(run(life, stopping, sender));
-    running.wait_for(|running| *running).await.unwrap();
-    stop.send_replace(true);
+    let task = tokio::spawn(run(life, wishes, sender));
+    view.wait_for(|view| view.running).await.unwrap();
+    wish.send_replace(Wish::ShutDown);
     assert_eq!(task.await.unwrap(), Ending::ShutDown);
 }

@@ -1,10 +1,14 @@
-//! The disk from which cloud-init's NoCloud source reads: an ISO 9660 image with the label `cidata` that holds
-//! `meta-data`, `user-data` and, if there is one, `network-config`.
+//! The disk from which cloud-init reads: an ISO 9660 image.
+//!
+//! NoCloud's has the label `cidata` and holds `meta-data`, `user-data` and, if there is one, `network-config`.
+//! ConfigDrive's has the label `config-2` and holds OpenStack's layout, `openstack/latest/meta_data.json`,
+//! `user_data` and, if there is one, `network_data.json`.
 //!
 //! The instance id is the VM's name and namespace, as upstream has it: cloud-init runs its once-per-instance
 //! parts again when it changes, so it must stay the same across restarts.
 
-use std::io::Cursor;
+use std::io::{self, Cursor};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use base64::Engine;
@@ -13,62 +17,144 @@ use hadris_iso::read::PathSeparator;
 use hadris_iso::write::options::{CreationFeatures, IsoFormatOptions};
 use hadris_iso::write::{InputEntry, InputTree, IsoImageWriter};
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::vmi::CloudInitNoCloudSource;
+use podvirt_api::vmi::CloudInitSource;
 
 use super::MediaError;
 
-/// By this label cloud-init finds the disk.
-const LABEL: &str = "cidata";
+/// Keys of user data in a Secret.
+const USER_DATA_KEYS: (&[&str], &str) = (&["userdata", "userData"], "userdata, userData");
+/// Keys of network data in a Secret.
+const NETWORK_DATA_KEYS: (&[&str], &str) = (&["networkdata", "networkData"], "networkdata, networkData");
 
-/// Writes the disk of `volume` to `path`.
+/// Which of cloud-init's sources reads the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// NoCloud.
+    NoCloud,
+    /// ConfigDrive.
+    ConfigDrive,
+}
+
+impl Kind {
+    /// By this label cloud-init finds the disk.
+    const fn label(self) -> &'static str {
+        match self {
+            Kind::NoCloud => "cidata",
+            Kind::ConfigDrive => "config-2",
+        }
+    }
+}
+
+/// Writes the disk of `volume` to `path`; `secrets` is the directory below which Secrets are mounted.
 ///
 /// # Errors
 ///
-/// base64 that cannot be read, or a file that cannot be written.
+/// base64 or a Secret that cannot be read, or a file that cannot be written.
 pub fn write(
     vmi: &VirtualMachineInstance,
     volume: &str,
-    source: &CloudInitNoCloudSource,
+    kind: Kind,
+    source: &CloudInitSource,
+    secrets: Option<&Path>,
     path: &Path,
 ) -> Result<(), MediaError> {
-    let files = files(vmi, volume, source)?;
-    std::fs::write(path, iso(files)?).map_err(|e| MediaError::file("write", path, e))
-}
-
-/// The files of the disk, by name.
-fn files(
-    vmi: &VirtualMachineInstance,
-    volume: &str,
-    source: &CloudInitNoCloudSource,
-) -> Result<Vec<(&'static str, Vec<u8>)>, MediaError> {
-    let decode = |plain: &str, encoded: &str| {
-        if encoded.is_empty() {
-            return Ok(plain.as_bytes().to_vec());
-        }
-        BASE64_STANDARD.decode(encoded).map_err(|e| MediaError::Base64(volume.to_owned(), e))
+    let data = Data::read(volume, source, secrets)?;
+    let entries = match kind {
+        Kind::NoCloud => no_cloud(vmi, data),
+        Kind::ConfigDrive => config_drive(vmi, data),
     };
-    // Both texts are DNS names: they need no quotes in YAML beyond these.
-    let meta_data = format!(
-        "instance-id: \"{}.{}\"\nlocal-hostname: \"{}\"\n",
-        vmi.metadata.name,
-        vmi.namespace(),
-        vmi.spec.hostname,
-    );
-    let mut files = vec![
-        ("meta-data", meta_data.into_bytes()),
-        ("user-data", decode(&source.user_data, &source.user_data_base64)?),
-    ];
-    let network = decode(&source.network_data, &source.network_data_base64)?;
-    if !network.is_empty() {
-        files.push(("network-config", network));
-    }
-    Ok(files)
+    let image = iso(kind.label(), entries)?;
+    let mut options = std::fs::OpenOptions::new();
+    // It may hold passwords.
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    file.and_then(|mut file| io::Write::write_all(&mut file, &image))
+        .map_err(|e| MediaError::file("write", path, e))
 }
 
-fn iso(files: Vec<(&'static str, Vec<u8>)>) -> Result<Vec<u8>, MediaError> {
-    let entries = files.into_iter().map(|(name, contents)| InputEntry::file(name, contents)).collect();
+/// What the manifest gives to cloud-init.
+struct Data {
+    user: Vec<u8>,
+    network: Vec<u8>,
+}
+
+impl Data {
+    fn read(volume: &str, source: &CloudInitSource, secrets: Option<&Path>) -> Result<Data, MediaError> {
+        let one = |secret: bool, plain: &str, encoded: &str, keys| {
+            if secret {
+                let directory = secrets.ok_or_else(|| MediaError::NoSecrets(volume.to_owned()))?.join(volume);
+                return from_secret(volume, &directory, keys);
+            }
+            if encoded.is_empty() {
+                return Ok(plain.as_bytes().to_vec());
+            }
+            BASE64_STANDARD.decode(encoded).map_err(|e| MediaError::Base64(volume.to_owned(), e))
+        };
+        Ok(Data {
+            user: one(
+                source.secret_ref.is_some(),
+                &source.user_data,
+                &source.user_data_base64,
+                USER_DATA_KEYS,
+            )?,
+            network: one(
+                source.network_data_secret_ref.is_some(),
+                &source.network_data,
+                &source.network_data_base64,
+                NETWORK_DATA_KEYS,
+            )?,
+        })
+    }
+}
+
+/// Reads the first of `keys` that a mounted Secret has.
+fn from_secret(volume: &str, directory: &Path, keys: (&[&str], &'static str)) -> Result<Vec<u8>, MediaError> {
+    for key in keys.0 {
+        let path = directory.join(key);
+        match std::fs::read(&path) {
+            Ok(data) => return Ok(data),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(MediaError::file("read", &path, error)),
+        }
+    }
+    Err(MediaError::Secret { volume: volume.to_owned(), keys: keys.1 })
+}
+
+fn instance_id(vmi: &VirtualMachineInstance) -> String {
+    format!("{}.{}", vmi.metadata.name, vmi.namespace())
+}
+
+fn no_cloud(vmi: &VirtualMachineInstance, data: Data) -> Vec<InputEntry> {
+    // Both texts are DNS names: they need no quotes in YAML beyond these.
+    let meta_data =
+        format!("instance-id: \"{}\"\nlocal-hostname: \"{}\"\n", instance_id(vmi), vmi.spec.hostname);
+    let mut files = vec![InputEntry::file("meta-data", meta_data), InputEntry::file("user-data", data.user)];
+    if !data.network.is_empty() {
+        files.push(InputEntry::file("network-config", data.network));
+    }
+    files
+}
+
+fn config_drive(vmi: &VirtualMachineInstance, data: Data) -> Vec<InputEntry> {
+    let uuid = vmi.spec.domain.firmware.as_ref().map(|f| f.uuid.clone()).unwrap_or_default();
+    let meta_data = serde_json::json!({
+        "instance_id": instance_id(vmi),
+        "uuid": uuid,
+        "hostname": vmi.spec.hostname,
+        "local_hostname": vmi.spec.hostname,
+    });
+    let mut files = vec![
+        InputEntry::file("meta_data.json", meta_data.to_string()),
+        InputEntry::file("user_data", data.user),
+    ];
+    if !data.network.is_empty() {
+        files.push(InputEntry::file("network_data.json", data.network));
+    }
+    vec![InputEntry::directory("openstack", vec![InputEntry::directory("latest", files)])]
+}
+
+fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
     let options = IsoFormatOptions {
-        volume_name: LABEL.into(),
+        volume_name: label.into(),
         system_id: None,
         volume_set_id: None,
         publisher_id: None,
@@ -105,35 +191,65 @@ mod tests {
         .unwrap()
     }
 
+    fn source(text: &str) -> CloudInitSource {
+        serde_saphyr::from_str(text).unwrap()
+    }
+
+    /// The disk's bytes as text.
+    fn disk(kind: Kind, source: &CloudInitSource, secrets: Option<&Path>) -> Result<String, MediaError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.iso");
+        write(&vmi(), "v", kind, source, secrets, &path)?;
+        Ok(String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned())
+    }
+
     #[test]
     fn plain_and_encoded_data_become_the_three_files() {
-        let source = CloudInitNoCloudSource {
-            user_data: "#cloud-config\n".into(),
-            network_data_base64: BASE64_STANDARD.encode("version: 2\n"),
-            ..Default::default()
-        };
-        let files = files(&vmi(), "v", &source).unwrap();
-        let text: Vec<(&str, &str)> =
-            files.iter().map(|(n, c)| (*n, std::str::from_utf8(c).unwrap())).collect();
-        assert_eq!(
-            text,
-            [
-                ("meta-data", "instance-id: \"web.shop\"\nlocal-hostname: \"front\"\n"),
-                ("user-data", "#cloud-config\n"),
-                ("network-config", "version: 2\n"),
-            ]
-        );
+        let encoded = BASE64_STANDARD.encode("version: 2\n");
+        let source = source(&format!("{{userData: '#cloud-config', networkDataBase64: {encoded}}}"));
+        let text = disk(Kind::NoCloud, &source, None).unwrap();
+        for content in
+            ["instance-id: \"web.shop\"\nlocal-hostname: \"front\"\n", "#cloud-config", "version: 2\n"]
+        {
+            assert!(text.contains(content), "{content}");
+        }
+        assert!(text.contains("network-config"));
     }
 
     #[test]
     fn without_network_data_there_is_no_network_config() {
-        let source = CloudInitNoCloudSource { user_data: "x".into(), ..Default::default() };
-        assert_eq!(files(&vmi(), "v", &source).unwrap().len(), 2);
+        let text = disk(Kind::NoCloud, &source("{userData: x}"), None).unwrap();
+        assert!(text.contains("user-data") && !text.contains("network-config"));
+    }
+
+    #[test]
+    fn a_config_drive_has_openstacks_layout() {
+        let text = disk(Kind::ConfigDrive, &source("{userData: u, networkData: '{}'}"), None).unwrap();
+        for content in ["openstack", "latest", "meta_data.json", "user_data", "network_data.json"] {
+            assert!(text.contains(content), "{content}");
+        }
+        assert!(text.contains(r#""instance_id":"web.shop""#) && text.contains(r#""hostname":"front""#));
+        assert_eq!(&text.as_bytes()[16 * 2048 + 40..16 * 2048 + 48], b"config-2");
+    }
+
+    #[test]
+    fn data_comes_from_the_mounted_secret_under_either_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("v")).unwrap();
+        let both = source("{secretRef: {name: s}, networkDataSecretRef: {name: s}}");
+        std::fs::write(dir.path().join("v/userData"), "from the secret").unwrap();
+        let error = disk(Kind::NoCloud, &both, Some(dir.path())).unwrap_err().to_string();
+        assert_eq!(error, "the Secret of the volume v has none of the keys networkdata, networkData");
+        std::fs::write(dir.path().join("v/networkdata"), "version: 1").unwrap();
+        let text = disk(Kind::NoCloud, &both, Some(dir.path())).unwrap();
+        assert!(text.contains("from the secret") && text.contains("version: 1"));
+        assert!(matches!(disk(Kind::NoCloud, &both, None), Err(MediaError::NoSecrets(_))));
     }
 
     #[test]
     fn the_image_has_the_label_and_the_files_under_their_full_names() {
-        let image = iso(vec![("meta-data", b"m".to_vec()), ("user-data", vec![b'u'; 5000])]).unwrap();
+        let files = vec![InputEntry::file("meta-data", "m"), InputEntry::file("user-data", vec![b'u'; 5000])];
+        let image = iso("cidata", files).unwrap();
         assert_eq!(image.len() % 2048, 0);
         // The primary volume descriptor is sector 16; its volume identifier is at 40 (ECMA-119, 8.4).
         assert_eq!(&image[16 * 2048 + 1..16 * 2048 + 6], b"CD001");

@@ -1,9 +1,13 @@
 //! Disk images: what is behind each volume, made ready before the machine starts.
 //!
 //! A containerDisk is never written: the guest gets an overlay in the run directory. An emptyDisk is a sparse
-//! file there. A hostDisk is the file itself, made sparse when the manifest allows it. Formats are read from
-//! the file's first bytes and told to QEMU; an image of others that refers to a further file (a qcow2 backing
-//! or data file) is refused, since that name would be opened with the launcher's rights.
+//! file there. A hostDisk is the file itself, made sparse when the manifest allows it. A claim holds a raw
+//! `disk.img`, which is used as it is or, by `ephemeral`, below an overlay; raw and nothing else, since a guest that
+//! wrote another format's header into its own disk would choose what is opened at the next start.
+//!
+//! Formats of images that no guest has written are read from their first bytes and told to QEMU; one that refers to
+//! a further file (a qcow2 backing or data file) is refused, since that name would be opened with the launcher's
+//! rights. qemu-img is never asked: it would open that file to answer.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,18 +17,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
+use podvirt_api::names::path;
+use podvirt_api::vmi::{HostDisk, HostDiskType, PersistentVolumeClaimSource, Volume};
 
 use super::{MediaError, cloud_init};
-use crate::domain::{Image, ImageFormat};
+use crate::domain::{Base, Image, ImageFormat};
 
 /// Where volumes come from and where made files go.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct ImageSources<'a> {
-    /// Files of containerDisk volumes, by volume.
-    pub container_disks: &'a BTreeMap<String, PathBuf>,
-    /// Directory for overlays, empty disks and cloud-init disks; it exists.
-    pub directory: &'a Path,
+    /// Images of containerDisk volumes, by volume.
+    pub container_disks: &'a BTreeMap<String, Base>,
+    /// Directory for overlays and empty disks; it exists.
+    pub overlays: &'a Path,
+    /// Directory for cloud-init disks, which may hold passwords; it exists.
+    pub private: &'a Path,
+    /// Directory below which claims are mounted; none outside a cluster.
+    pub claims: Option<&'a Path>,
+    /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
+    pub secrets: Option<&'a Path>,
 }
 
 /// Makes the disk image of every volume of `vmi`.
@@ -44,30 +55,63 @@ fn volume(
     volume: &Volume,
     sources: &ImageSources<'_>,
 ) -> Result<Image, MediaError> {
-    let made = |suffix: &str| sources.directory.join(format!("{}.{suffix}", volume.name));
+    let made = |suffix: &str| sources.overlays.join(format!("{}.{suffix}", volume.name));
     if let Some(disk) = &volume.container_disk {
         let base = sources.container_disks.get(&volume.name).ok_or_else(|| MediaError::NoContainerDisk {
             volume: volume.name.clone(),
             image: disk.image.clone(),
         })?;
-        let base = base.canonicalize().map_err(|e| MediaError::file("find", base, e))?;
-        return overlay(&base, &made("qcow2"));
+        return overlay(base.clone(), &made("qcow2"));
     }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk);
+    }
+    if let Some(source) = &volume.persistent_volume_claim {
+        let path = claim(volume, source, sources)?;
+        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+    }
+    if let Some(source) = &volume.ephemeral {
+        let missing = || MediaError::NoSource(volume.name.clone());
+        let source = source.persistent_volume_claim.as_ref().ok_or_else(missing)?;
+        let path = claim(volume, source, sources)?;
+        return overlay(Base { path, format: ImageFormat::Raw }, &made("qcow2"));
     }
     if let Some(disk) = &volume.empty_disk {
         let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
         let path = made("img");
         sparse(&path, size)?;
-        return Ok(Image { path, format: ImageFormat::Raw });
+        return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
-    if let Some(source) = &volume.cloud_init_no_cloud {
-        let path = made("iso");
-        cloud_init::write(vmi, &volume.name, source, &path)?;
-        return Ok(Image { path, format: ImageFormat::Raw });
+    let cloud_init = [
+        (&volume.cloud_init_no_cloud, cloud_init::Kind::NoCloud),
+        (&volume.cloud_init_config_drive, cloud_init::Kind::ConfigDrive),
+    ];
+    for (source, kind) in cloud_init {
+        let Some(source) = source else { continue };
+        let path = sources.private.join(format!("{}.iso", volume.name));
+        cloud_init::write(vmi, &volume.name, kind, source, sources.secrets, &path)?;
+        return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
     Err(MediaError::NoSource(volume.name.clone()))
+}
+
+/// The disk image on a claim.
+fn claim(
+    volume: &Volume,
+    source: &PersistentVolumeClaimSource,
+    sources: &ImageSources<'_>,
+) -> Result<PathBuf, MediaError> {
+    let claims = sources.claims.ok_or_else(|| MediaError::NoClaims(volume.name.clone()))?;
+    let path = claims.join(&volume.name).join(path::DISK_IMAGE);
+    let file = File::open(&path).map_err(|source_error| MediaError::Claim {
+        volume: volume.name.clone(),
+        claim: source.claim_name.clone(),
+        source: source_error,
+    })?;
+    if !file.metadata().map_err(|e| MediaError::file("read", &path, e))?.is_file() {
+        return Err(MediaError::NotAFile(path));
+    }
+    Ok(path)
 }
 
 fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
@@ -77,7 +121,7 @@ fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
         sparse(&path, size.value())?;
     }
     let format = format_of(&path)?;
-    Ok(Image { path, format })
+    Ok(Image { path, format, base: None })
 }
 
 /// Makes a file of `size` bytes that takes no space yet; sizes are rounded up to whole sectors.
@@ -94,24 +138,43 @@ fn sparse(path: &Path, size: u64) -> Result<(), MediaError> {
 }
 
 /// Makes a copy-on-write layer over `base`.
-fn overlay(base: &Path, path: &Path) -> Result<Image, MediaError> {
-    let format = format_of(base)?;
+fn overlay(base: Base, path: &Path) -> Result<Image, MediaError> {
     let output = Command::new("qemu-img")
-        .args(["create", "-q", "-f", "qcow2", "-F", format.as_str(), "-b"])
-        .args([base, path])
+        .args(["create", "-q", "-f", "qcow2", "-F", base.format.as_str(), "-b"])
+        .args([base.path.as_path(), path])
         .output()
         .map_err(|e| MediaError::file("run qemu-img for", path, e))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(MediaError::QemuImg { path: path.to_owned(), message });
     }
-    Ok(Image { path: path.to_owned(), format: ImageFormat::Qcow2 })
+    Ok(Image { path: path.to_owned(), format: ImageFormat::Qcow2, base: Some(base) })
+}
+
+/// The image in `file`, for an overlay.
+///
+/// # Errors
+///
+/// It cannot be read, or refers to a further file.
+pub fn wrap(file: &Path) -> Result<Base, MediaError> {
+    let path = file.canonicalize().map_err(|e| MediaError::file("find", file, e))?;
+    let format = format_of(&path)?;
+    Ok(Base { path, format })
 }
 
 /// Reads an image's format from its header.
 fn format_of(path: &Path) -> Result<ImageFormat, MediaError> {
-    let read = |e| MediaError::file("read", path, e);
     let mut file = File::open(path).map_err(|e| MediaError::file("open", path, e))?;
+    format_of_file(&mut file, path)
+}
+
+/// Reads an image's format from its header; `path` is its name for people.
+///
+/// # Errors
+///
+/// It cannot be read, or refers to a further file.
+pub fn format_of_file(file: &mut File, path: &Path) -> Result<ImageFormat, MediaError> {
+    let read = |e| MediaError::file("read", path, e);
     // qcow2, version 2 and 3: magic, version, offset of the backing file's name; version 3 has its incompatible
     // features at 72, of which bit 2 is an external data file (docs/interop/qcow2.txt in QEMU's sources).
     let mut header = [0u8; 80];
@@ -137,16 +200,39 @@ fn format_of(path: &Path) -> Result<ImageFormat, MediaError> {
 mod tests {
     use super::*;
 
-    fn vmi(volumes: &str) -> VirtualMachineInstance {
-        VirtualMachineInstance::load(&format!(
-            "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: vm}}\n\
-             spec: {{domain: {{memory: {{guest: 64Mi}}}}, volumes: [{volumes}]}}"
-        ))
-        .unwrap()
+    fn prepare_with(claims: &Path, dir: &Path, volumes: &str) -> Result<BTreeMap<String, Image>, MediaError> {
+        let manifest = serde_json::json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}}},
+        });
+        let mut vmi = VirtualMachineInstance::from_value(manifest).unwrap();
+        vmi.spec.volumes = vec![serde_saphyr::from_str(volumes).unwrap()];
+        let sources = ImageSources {
+            container_disks: &BTreeMap::new(),
+            overlays: dir,
+            private: dir,
+            claims: Some(claims),
+            secrets: None,
+        };
+        prepare(&vmi, &sources)
+    }
+
+    #[test]
+    fn a_claim_holds_a_raw_disk_whatever_its_first_bytes_say() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = "{name: v, persistentVolumeClaim: {claimName: data}}";
+        let error = prepare_in(dir.path(), volume).unwrap_err().to_string();
+        assert!(error.contains("the claim data of the volume v"), "{error}");
+        let disk = dir.path().join("claims/v/disk.img");
+        std::fs::create_dir_all(disk.parent().unwrap()).unwrap();
+        // A guest may write this into its own disk.
+        std::fs::write(&disk, b"QFI\xfb\0\0\0\x02").unwrap();
+        let image = prepare_in(dir.path(), volume).unwrap()["v"].clone();
+        assert_eq!(image, Image { path: disk, format: ImageFormat::Raw, base: None });
     }
 
     fn prepare_in(dir: &Path, volumes: &str) -> Result<BTreeMap<String, Image>, MediaError> {
-        prepare(&vmi(volumes), &ImageSources { container_disks: &BTreeMap::new(), directory: dir })
+        prepare_with(&dir.join("claims"), dir, volumes)
     }
 
     #[test]

@@ -36,6 +36,33 @@ pub enum MediaError {
         /// The image.
         image: String,
     },
+    /// There are no claims outside a cluster.
+    #[error("the volume {0} is on a claim, which only a cluster has")]
+    NoClaims(String),
+    /// There are no Secrets outside a cluster.
+    #[error("the volume {0} names a Secret, which only a cluster has")]
+    NoSecrets(String),
+    /// A claim holds no disk image.
+    #[error("the claim {claim} of the volume {volume} has no readable disk.img")]
+    Claim {
+        /// The volume.
+        volume: String,
+        /// The claim.
+        claim: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A Secret lacks what cloud-init is to get.
+    #[error("the Secret of the volume {volume} has none of the keys {keys}")]
+    Secret {
+        /// The volume.
+        volume: String,
+        /// The keys.
+        keys: &'static str,
+    },
+    /// A disk image is something else.
+    #[error("{0} is not a regular file")]
+    NotAFile(PathBuf),
     /// Nobody said where the image of the kernel is.
     #[error("no directory is known for the image {0}; give --kernel-root DIR")]
     NoKernelRoot(String),

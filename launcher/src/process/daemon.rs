@@ -12,10 +12,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -23,6 +25,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{Instrument, info, warn};
+
+use crate::rundir::RunDir;
 
 /// The first pause before a daemon is started again.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -32,6 +36,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const WELL: Duration = Duration::from_secs(30);
 /// How long a daemon may take to end by SIGTERM.
 const END: Duration = Duration::from_secs(5);
+/// Between two looks for a socket that is to come.
+const SOCKET_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -98,6 +104,59 @@ impl Daemon {
         if let Err(error) = self.task.await {
             warn!(daemon = self.name, %error, "its keeper failed");
         }
+    }
+}
+
+/// The daemons of one machine, in the order of their starts.
+#[derive(Debug, Default)]
+pub struct Daemons(Vec<Daemon>);
+
+impl Daemons {
+    /// Starts one more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Daemon::start`], with the daemon's name.
+    pub fn start(&mut self, program: Program) -> anyhow::Result<()> {
+        let name = program.name.clone();
+        self.0.push(Daemon::start(program).with_context(|| format!("cannot start {name}"))?);
+        Ok(())
+    }
+
+    /// Starts virtlogd, which keeps the console's log, and libvirtd, which keeps QEMU.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be started, or the launcher is root: session daemons are an ordinary user's.
+    pub fn libvirt(&mut self, rundir: &RunDir) -> anyhow::Result<()> {
+        if nix::unistd::geteuid().is_root() {
+            bail!("libvirt is started for an ordinary user only; run as one, or give --connect");
+        }
+        for name in ["virtlogd", "libvirtd"] {
+            self.start(Program {
+                name: name.into(),
+                path: find(Path::new(name))?,
+                args: Vec::new(),
+                env: rundir.environment(),
+                log: Some(rundir.join(&format!("{name}.log"))),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Stops them, the last one first.
+    pub async fn stop(self) {
+        for daemon in self.0.into_iter().rev() {
+            daemon.stop().await;
+        }
+    }
+}
+
+/// Waits until somebody has made a socket. Connecting would tell more, but a vhost-user backend would take it for
+/// its frontend.
+pub async fn wait_for_socket(path: &Path) {
+    while !path.metadata().is_ok_and(|m| m.file_type().is_socket()) {
+        sleep(SOCKET_INTERVAL).await;
     }
 }
 

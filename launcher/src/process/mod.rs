@@ -1,4 +1,5 @@
-//! Processes: the duties of process 1, and daemons that are kept running.
+//! Processes: the duties of process 1, daemons that are kept running, the signals that ask for the end.
 
 pub mod daemon;
 pub mod init;
+pub mod signals;

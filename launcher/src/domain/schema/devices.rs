@@ -45,6 +45,8 @@ elements! {
         "driver" driver: DiskDriver,
         /// File.
         "source" source: FileSource,
+        /// What lies below; an empty one says that nothing does.
+        "backingStore" backing_store: Option<BackingStore>,
         /// Place in the guest.
         "target" target: DiskTarget,
         /// Serial number.
@@ -75,6 +77,18 @@ elements! {
         "@error_policy" error_policy: Option<String>,
         /// Number of queues.
         "@queues" queues: Option<u64>,
+    }
+
+    /// `<backingStore>`.
+    BackingStore {
+        /// `file`; nothing when nothing lies below.
+        "@type" kind: Option<String>,
+        /// Format.
+        "format" format: Option<TypeOnly>,
+        /// File.
+        "source" source: Option<FileSource>,
+        /// The end of the chain.
+        "backingStore" end: Option<Flag>,
     }
 
     /// A file.
@@ -239,6 +253,8 @@ elements! {
         "@type" kind: String,
         /// Name.
         "@name" name: String,
+        /// `connected` when somebody in the guest has opened it; only in what libvirt wrote.
+        "@state" state: Option<String>,
     }
 
     /// `<input>`.

@@ -181,6 +181,14 @@ elements! {
         "pvspinlock" pvspinlock: Option<StateOnly>,
         /// System management mode.
         "smm" smm: Option<StateOnly>,
+        /// The translator's.
+        "tcg" tcg: Option<TcgFeatures>,
+    }
+
+    /// `<tcg>`.
+    TcgFeatures {
+        /// Room for translated code.
+        "tb-cache" tb_cache: Memory,
     }
 
     /// `<apic>`.

@@ -1,3 +1,5 @@
+mod model;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -5,8 +7,12 @@ use crate::problem::{Problems, Reason};
 use crate::vmi::VirtualMachineInstance;
 
 fn problems(document: &Value) -> Vec<(String, Reason)> {
+    problems_at(Place::Cluster, document)
+}
+
+fn problems_at(place: Place, document: &Value) -> Vec<(String, Reason)> {
     let mut problems = Problems::default();
-    check(document, &mut problems);
+    check(Resource::Vmi, place, document, &mut problems);
     problems.0.into_iter().map(|p| (p.field, p.reason)).collect()
 }
 
@@ -38,26 +44,57 @@ fn samples(kind: Kind) -> Vec<Value> {
 #[test]
 fn paths_are_unique_and_have_parents() {
     let mut seen = std::collections::BTreeSet::new();
-    for field in VMI {
-        assert!(seen.insert(field.path), "{} stands twice", field.path);
+    for (n, field) in
+        [VMI, VM, KUBEVIRT].into_iter().enumerate().flat_map(|(n, t)| t.iter().map(move |f| (n, f)))
+    {
+        assert!(seen.insert((n, field.path)), "{} stands twice", field.path);
         if let Some((parent, _)) = field.path.rsplit_once('.') {
             let parent = parent.trim_end_matches("[]");
-            let row = VMI.iter().find(|f| f.path == parent).unwrap_or_else(|| panic!("{parent} is missing"));
-            assert_eq!(row.support, Support::Carried, "{parent} stands for what is below it");
+            let row = [VMI, VM, KUBEVIRT][n]
+                .iter()
+                .find(|f| f.path == parent)
+                .unwrap_or_else(|| panic!("{parent} is missing"));
+            assert!(
+                matches!(row.support, Support::Carried | Support::Cluster | Support::Alone),
+                "{parent} stands for what is below it"
+            );
         }
     }
 }
 
+/// Fields that the launcher pod carries out: the machine does not see them.
+const OF_THE_POD: &[&str] = &[
+    "metadata.generateName",
+    "spec.affinity",
+    "spec.evictionStrategy",
+    "spec.livenessProbe",
+    "spec.nodeSelector",
+    "spec.priorityClassName",
+    "spec.readinessProbe",
+    "spec.schedulerName",
+    "spec.tolerations",
+    "spec.topologySpreadConstraints",
+    "spec.domain.firmware.kernelBoot.container.imagePull",
+    "spec.volumes[].containerDisk.imagePull",
+];
+
 #[test]
 fn every_carried_field_has_its_place_in_the_types() {
-    for field in VMI.iter().filter(|f| f.support == Support::Carried) {
+    for field in VMI.iter() {
+        let place = match field.support {
+            Support::Carried | Support::Cluster => Place::Cluster,
+            Support::Alone => Place::Alone,
+            Support::Refused | Support::Kept => continue,
+        };
         for sample in samples(field.kind) {
             let given = document(field.path, &sample);
-            assert_eq!(problems(&given), [], "{}", field.path);
-            let vmi = VirtualMachineInstance::from_value(given.clone()).unwrap_or_else(|e| {
-                panic!("{}: {e}: {}", field.path, std::error::Error::source(&e).unwrap())
-            });
+            assert_eq!(problems_at(place, &given), [], "{}", field.path);
+            let vmi: VirtualMachineInstance =
+                serde_json::from_value(given.clone()).unwrap_or_else(|e| panic!("{}: {e}", field.path));
             let written = serde_json::to_value(&vmi).unwrap();
+            if OF_THE_POD.iter().any(|p| field.path.starts_with(p)) {
+                continue;
+            }
             // An object that must be there and holds nothing is left out: that is no loss.
             if sample != json!({}) {
                 assert_eq!(written, given, "{} is lost or changed", field.path);
@@ -67,16 +104,35 @@ fn every_carried_field_has_its_place_in_the_types() {
 }
 
 #[test]
+fn a_field_of_another_place_is_refused_by_its_path() {
+    for field in VMI {
+        let (place, told) = match field.support {
+            Support::Cluster => (Place::Alone, "outside a cluster"),
+            Support::Alone => (Place::Cluster, "in a cluster"),
+            _ => continue,
+        };
+        let sample = samples(field.kind).remove(0);
+        let mut found = Problems::default();
+        check(Resource::Vmi, place, &document(field.path, &sample), &mut found);
+        assert_eq!(found.0.len(), 1, "{}", field.path);
+        assert!(found.0[0].message.contains(told), "{}", found.0[0]);
+        assert!(field.path.replace("[]", "[0]").starts_with(&found.0[0].field));
+    }
+}
+
+#[test]
 fn every_refused_field_is_refused_by_its_path() {
     for field in VMI.iter().filter(|f| f.support == Support::Refused) {
         let path = field.path.replace("[]", "[0]");
-        for sample in [json!({}), json!(true), json!([]), json!("x")] {
+        for sample in [json!({}), json!(true), json!([{}]), json!("x")] {
             assert_eq!(
                 problems(&document(field.path, &sample)),
                 [(path.clone(), Reason::FieldValueNotSupported)]
             );
         }
-        assert_eq!(problems(&document(field.path, &Value::Null)), [], "null is not set");
+        for nothing in [Value::Null, json!([])] {
+            assert_eq!(problems(&document(field.path, &nothing)), [], "{nothing} is not set");
+        }
     }
 }
 
@@ -95,7 +151,7 @@ fn an_unknown_field_is_told_with_its_full_path() {
         "spec": {"domain": {"devices": {"interfaces": [{"name": "a"}, {"foo": 1, "ports": [{"prot": "TCP"}]}]}}},
     });
     let mut found = Problems::default();
-    check(&given, &mut found);
+    check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
@@ -109,15 +165,16 @@ fn an_unknown_field_is_told_with_its_full_path() {
 
 #[test]
 fn a_refused_field_says_that_podvirt_does_not_support_it() {
-    let given = json!({"spec": {"affinity": {}, "domain": {"devices": {"interfaces": [{"bridge": {}}]}}}});
+    let given =
+        json!({"spec": {"resourceClaims": [{}], "domain": {"devices": {"interfaces": [{"bridge": {}}]}}}});
     let mut found = Problems::default();
-    check(&given, &mut found);
+    check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
-            "spec.affinity: not supported by podvirt",
-            "spec.domain.devices.interfaces[0].bridge: not supported by podvirt; use passtBinding",
+            "spec.domain.devices.interfaces[0].bridge: not supported by podvirt; use passtBinding or masquerade",
+            "spec.resourceClaims: not supported by podvirt",
         ]
     );
 }
@@ -141,7 +198,7 @@ fn values_of_wrong_types_and_ranges_are_told_with_what_is_allowed() {
         },
     });
     let mut found = Problems::default();
-    check(&given, &mut found);
+    check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let mut lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     lines.sort();
     assert_eq!(
@@ -168,7 +225,7 @@ fn values_of_wrong_types_and_ranges_are_told_with_what_is_allowed() {
 fn a_text_of_one_line_has_no_control_characters() {
     let given = json!({"spec": {"hostname": "a\u{0}b", "dnsConfig": {"searches": ["a\n"]}}});
     let mut found = Problems::default();
-    check(&given, &mut found);
+    check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
@@ -184,12 +241,23 @@ fn a_document_that_is_no_object_is_refused() {
     assert_eq!(problems(&json!([])), [(".".to_owned(), Reason::FieldValueTypeInvalid)]);
 }
 
-#[test]
-fn the_document_for_users_is_in_step_with_the_table() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/vmi-fields.md");
+fn in_step(name: &str, wanted: &str) {
+    let path = format!("{}/../docs/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(path, markdown()).unwrap();
+        std::fs::write(&path, wanted).unwrap();
     }
-    let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(written == markdown(), "docs/vmi-fields.md is stale: UPDATE_DOCS=1 cargo test -p podvirt-api");
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == wanted, "docs/{name} is stale: UPDATE_DOCS=1 cargo test -p podvirt-api");
+}
+
+#[test]
+fn the_documents_for_users_are_in_step_with_the_tables() {
+    const BEGIN: &str = "<!-- Written from the tables in api/src/fields: begin -->\n";
+    const END: &str = "<!-- Written from the tables in api/src/fields: end -->\n";
+    in_step("vmi-fields.md", &markdown());
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/compatibility.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the begin marker");
+    let (_, after) = rest.split_once(END).expect("the end marker");
+    in_step("compatibility.md", &format!("{before}{BEGIN}{}{END}{after}", refused_markdown()));
 }

@@ -1,0 +1,135 @@
+//! The model: upstream's types as data. A type has fields, or is another name of a text with the values known.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+/// Types by name.
+pub(crate) type Types = BTreeMap<String, Type>;
+
+/// One named type.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Type {
+    #[serde(default)]
+    pub(crate) fields: Vec<Field>,
+    pub(crate) alias: Option<String>,
+    #[serde(default, rename = "enum")]
+    pub(crate) values: Vec<String>,
+}
+
+/// One field of a type.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Field {
+    /// Its name in JSON; empty for an inlined type.
+    #[serde(default)]
+    pub(crate) json: String,
+    /// Its type in Go's notation.
+    #[serde(rename = "type")]
+    pub(crate) go: String,
+    #[serde(default)]
+    pub(crate) optional: bool,
+    #[serde(default)]
+    pub(crate) inline: bool,
+    /// What upstream says to its schema generator.
+    #[serde(default)]
+    pub(crate) markers: BTreeMap<String, String>,
+}
+
+/// A field's type taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Pointer(Box<Shape>),
+    List(Box<Shape>),
+    Map(Box<Shape>),
+    Named(String),
+}
+
+impl Shape {
+    pub(crate) fn parse(go: &str) -> Shape {
+        if let Some(rest) = go.strip_prefix('*') {
+            Shape::Pointer(Box::new(Shape::parse(rest)))
+        } else if go == "[]byte" {
+            Shape::Named(go.into())
+        } else if let Some(rest) = go.strip_prefix("[]") {
+            Shape::List(Box::new(Shape::parse(rest)))
+        } else if let Some((_, rest)) = go.strip_prefix("map[").and_then(|r| r.split_once(']')) {
+            // Every key is a text in JSON.
+            Shape::Map(Box::new(Shape::parse(rest)))
+        } else {
+            Shape::Named(go.into())
+        }
+    }
+
+    /// The named type at its core.
+    pub(crate) fn core(&self) -> &str {
+        match self {
+            Shape::Pointer(inner) | Shape::List(inner) | Shape::Map(inner) => inner.core(),
+            Shape::Named(name) => name,
+        }
+    }
+}
+
+/// Reads the model and puts the fields of inlined types in place of the inlining.
+pub(crate) fn read(path: &Path) -> Result<Types> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let packages: BTreeMap<String, Types> =
+        serde_json::from_str(&text).with_context(|| format!("{} is not a model", path.display()))?;
+    let types = packages.get("core/v1").context("the model has no package core/v1")?;
+    types
+        .iter()
+        .map(|(name, ty)| Ok((name.clone(), Type { fields: flatten(name, types)?, ..ty.clone() })))
+        .collect()
+}
+
+fn flatten(name: &str, types: &Types) -> Result<Vec<Field>> {
+    let mut fields = Vec::new();
+    for field in &types.get(name).with_context(|| format!("no type {name}"))?.fields {
+        if !field.inline {
+            fields.push(field.clone());
+            continue;
+        }
+        let shape = Shape::parse(&field.go);
+        let mut inner = match shape.core() {
+            "metav1.TypeMeta" => vec![text("kind"), text("apiVersion")],
+            "v1.LocalObjectReference" => vec![text("name")],
+            "v1.PersistentVolumeClaimVolumeSource" => {
+                vec![required("claimName", "string"), optional("readOnly", "bool")]
+            }
+            own => flatten(own, types).with_context(|| format!("{name} inlines {own}"))?,
+        };
+        if matches!(shape, Shape::Pointer(_)) {
+            for field in &mut inner {
+                field.optional = true;
+            }
+        }
+        fields.append(&mut inner);
+    }
+    Ok(fields)
+}
+
+fn required(json: &str, go: &str) -> Field {
+    Field { json: json.into(), go: go.into(), optional: false, inline: false, markers: BTreeMap::new() }
+}
+
+fn optional(json: &str, go: &str) -> Field {
+    Field { optional: true, ..required(json, go) }
+}
+
+fn text(json: &str) -> Field {
+    optional(json, "string")
+}
+
+/// The types that `roots` are made of.
+pub(crate) fn reachable(types: &Types, roots: &[&str]) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    let mut todo: Vec<String> = roots.iter().map(|r| (*r).to_owned()).collect();
+    while let Some(name) = todo.pop() {
+        let Some(ty) = types.get(&name) else { continue };
+        if seen.insert(name) {
+            todo.extend(ty.fields.iter().map(|f| Shape::parse(&f.go).core().to_owned()));
+        }
+    }
+    seen
+}

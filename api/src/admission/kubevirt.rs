@@ -1,0 +1,73 @@
+//! The KubeVirt object: the cluster's configuration.
+
+use serde_json::Value;
+
+use crate::defaults::Choices;
+use crate::fields::{Place, Resource, check};
+use crate::problem::{Problems, Reason};
+use crate::quantity::Quantity;
+use crate::v1;
+
+use super::{EMULATED_MACHINES, is_emulated};
+
+const CONFIGURATION: &str = "spec.configuration";
+
+/// Judges a new or changed KubeVirt object.
+pub fn validate(object: &Value) -> Problems {
+    let mut problems = Problems::default();
+    if !object["metadata"]["deletionTimestamp"].is_null() {
+        return problems;
+    }
+    check(Resource::KubeVirt, Place::Cluster, object, &mut problems);
+    if !problems.is_empty() {
+        return problems;
+    }
+    let given = &object["spec"]["configuration"];
+    let config = if given.is_null() {
+        Ok(v1::KubeVirtConfiguration::default())
+    } else {
+        <v1::KubeVirtConfiguration as serde::Deserialize>::deserialize(given)
+    };
+    match config {
+        Ok(config) => configuration(&config, &mut problems),
+        Err(error) => problems.add(Reason::FieldValueTypeInvalid, CONFIGURATION, error.to_string()),
+    }
+    problems
+}
+
+fn configuration(config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    if let Some(ratio) = &config.additional_guest_memory_overhead_ratio {
+        let plain = ratio.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        if !plain || !ratio.parse::<Quantity>().is_ok_and(|q| q.milli_value() >= 1000) {
+            problems.invalid(
+                format!("{CONFIGURATION}.additionalGuestMemoryOverheadRatio"),
+                ratio,
+                "a decimal number of at least 1 is allowed",
+            );
+        }
+    }
+    if let Some(request) = &config.cpu_request
+        && !request.0.parse::<Quantity>().is_ok_and(|q| q.is_positive())
+    {
+        problems.invalid(
+            format!("{CONFIGURATION}.cpuRequest"),
+            &request.0,
+            "an amount above zero is allowed",
+        );
+    }
+    let amd64 = config.architecture_configuration.as_ref().and_then(|a| a.amd64.as_ref());
+    let own = amd64.map(|a| &a.emulated_machines).filter(|m| !m.is_empty());
+    let machine = Choices::of(config).machine_type;
+    let field = if amd64.is_some_and(|a| a.machine_type.is_some()) {
+        format!("{CONFIGURATION}.architectureConfiguration.amd64.machineType")
+    } else {
+        format!("{CONFIGURATION}.machineType")
+    };
+    let patterns = own.unwrap_or(&config.emulated_machines);
+    if !is_emulated(&machine, EMULATED_MACHINES) {
+        problems.invalid(field, &machine, "'q35' or a version of it such as 'pc-q35-10.0' is allowed");
+    } else if !patterns.is_empty() && !is_emulated(&machine, patterns) {
+        let allowed = format!("emulatedMachines allows: {}", patterns.join(", "));
+        problems.invalid(field, &machine, &allowed);
+    }
+}

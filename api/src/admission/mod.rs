@@ -1,0 +1,109 @@
+//! What virt-api's webhooks do: defaults set and objects judged, as pure functions.
+//!
+//! ```text
+//! request ── mutate ──> object with its defaults ── validate ──> Problems: none, or each a StatusCause
+//! ```
+//!
+//! The functions take and change JSON, so that a webhook can answer with the difference as a JSON patch and
+//! nothing is lost that the types do not know. What an API server checks by itself (names, owner references,
+//! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
+
+pub mod kubevirt;
+mod probe;
+pub mod vm;
+pub mod vmi;
+
+use serde_json::{Map, Value};
+
+use crate::names;
+use crate::problem::{Problems, Reason};
+
+#[cfg(test)]
+mod tests;
+
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A user.
+    User,
+    /// One of podvirt's daemons: what is carried out is theirs to change.
+    Daemon,
+}
+
+impl By {
+    /// Who `username` is where podvirt runs in `namespace`.
+    pub fn of(username: &str, namespace: &str) -> By {
+        if names::is_daemon(username, namespace) { By::Daemon } else { By::User }
+    }
+}
+
+/// Refuses a kind that the API has and podvirt does not carry out.
+pub fn not_supported(kind: &str) -> Problems {
+    let mut problems = Problems::default();
+    problems.add(Reason::FieldValueNotSupported, "kind", format!("{kind} is not supported by podvirt"));
+    problems
+}
+
+/// Machine types that are allowed when the KubeVirt object names none.
+const EMULATED_MACHINES: &[&str] = &["q35*", "pc-q35*"];
+
+/// Whether a machine type is among patterns; a `*` at a pattern's end stands for anything.
+fn is_emulated<S: AsRef<str>>(machine: &str, patterns: &[S]) -> bool {
+    patterns.iter().any(|pattern| match pattern.as_ref().strip_suffix('*') {
+        Some(start) => machine.starts_with(start),
+        None => machine == pattern.as_ref(),
+    })
+}
+
+/// Adds to `into` what only `from` has: members of objects and items behind the end of lists.
+fn add_missing(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                match into.get_mut(name) {
+                    Some(there) if !there.is_null() => add_missing(there, value),
+                    _ => {
+                        into.insert(name.clone(), value.clone());
+                    }
+                }
+            }
+        }
+        (Value::Array(into), Value::Array(from)) => {
+            for (there, value) in into.iter_mut().zip(from) {
+                add_missing(there, value);
+            }
+            if let Some(more) = from.get(into.len()..) {
+                into.extend_from_slice(more);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The object at `name`, made if it is not there; nothing when something else is.
+fn object_at<'a>(map: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
+    let value = map.entry(name).or_insert(Value::Null);
+    if value.is_null() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut()
+}
+
+/// Whether two documents say the same: a null and an empty list count as not set.
+fn same(a: &Value, b: &Value) -> bool {
+    fn empty(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::Array(items) => items.is_empty(),
+            _ => false,
+        }
+    }
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let nothing = Value::Null;
+            a.keys().chain(b.keys()).all(|k| same(a.get(k).unwrap_or(&nothing), b.get(k).unwrap_or(&nothing)))
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a.iter().zip(b).all(|(a, b)| same(a, b)),
+        _ => a == b || empty(a) && empty(b),
+    }
+}

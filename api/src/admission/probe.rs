@@ -1,0 +1,53 @@
+//! Probes: kubelet asks the pod's address, and netd takes the question to the guest.
+
+use crate::problem::{Problems, Reason};
+use crate::v1;
+
+/// Judges the probes of a machine.
+pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Problems) {
+    for (name, probe) in [("livenessProbe", &spec.liveness_probe), ("readinessProbe", &spec.readiness_probe)]
+    {
+        let Some(probe) = probe else { continue };
+        let path = format!("spec.{name}");
+        match (&probe.http_get, &probe.tcp_socket) {
+            (None, None) => {
+                problems.required(path.clone(), "a way to probe is required: tcpSocket or httpGet");
+            }
+            (Some(_), Some(_)) => {
+                problems.add(
+                    Reason::FieldValueInvalid,
+                    path.clone(),
+                    "only one of tcpSocket and httpGet is allowed",
+                );
+            }
+            (Some(_), None) | (None, Some(_)) if !has_pod_network(spec) => problems.add(
+                Reason::FieldValueInvalid,
+                path.clone(),
+                "a probe needs an interface on the pod's network",
+            ),
+            _ => {}
+        }
+        let hosts = [
+            ("httpGet", probe.http_get.as_ref().and_then(|p| p.host.as_deref())),
+            ("tcpSocket", probe.tcp_socket.as_ref().and_then(|p| p.host.as_deref())),
+        ];
+        for (way, _) in hosts.iter().filter(|(_, host)| host.is_some_and(|h| !h.is_empty())) {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                format!("{path}.{way}.host"),
+                "not supported by podvirt; a probe asks the machine itself",
+            );
+        }
+        if name == "livenessProbe"
+            && let Some(count) = probe.success_threshold.filter(|n| *n > 1)
+        {
+            problems.invalid(format!("{path}.successThreshold"), count, "1 is allowed");
+        }
+    }
+}
+
+fn has_pod_network(spec: &v1::VirtualMachineInstanceSpec) -> bool {
+    let silent = spec.networks.is_empty() && spec.domain.devices.interfaces.is_empty();
+    let attached = spec.domain.devices.autoattach_pod_interface != Some(false);
+    spec.networks.iter().any(|n| n.pod.is_some()) || silent && attached
+}

@@ -1,0 +1,482 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::v1::KubeVirtConfiguration;
+
+fn config() -> KubeVirtConfiguration {
+    KubeVirtConfiguration::default()
+}
+
+fn instance(spec: Value) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": "a", "namespace": "default", "labels": {"app": "a"}},
+        "spec": spec,
+    })
+}
+
+fn machine(spec: Value) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": "a", "namespace": "default"},
+        "spec": spec,
+    })
+}
+
+fn small() -> Value {
+    json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {}}})
+}
+
+fn lines(problems: &Problems) -> Vec<String> {
+    problems.0.iter().map(ToString::to_string).collect()
+}
+
+fn fields(problems: &Problems) -> Vec<(&str, Reason)> {
+    problems.0.iter().map(|p| (p.field.as_str(), p.reason)).collect()
+}
+
+mod vmi_create {
+    use super::*;
+
+    #[test]
+    fn a_bare_instance_is_stored_with_its_defaults_and_finalizer() {
+        let mut object = instance(small());
+        object["status"] = json!({"phase": "Running"});
+        vmi::mutate_create(&mut object, &config());
+        assert_eq!(object["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
+        assert_eq!(object.get("status"), None);
+        let spec = &object["spec"];
+        assert_eq!(spec["networks"], json!([{"name": "default", "pod": {}}]));
+        assert_eq!(
+            spec["domain"]["devices"]["interfaces"],
+            json!([{"name": "default", "model": "virtio", "passtBinding": {}, "state": "up"}])
+        );
+        assert_eq!(spec["domain"]["machine"], json!({"type": "q35"}));
+        assert_eq!(spec["domain"]["cpu"], json!({"cores": 1, "sockets": 1, "threads": 1}));
+        assert_eq!(spec["terminationGracePeriodSeconds"], 30);
+        assert_eq!(spec["evictionStrategy"], Value::Null);
+        let again = object.clone();
+        vmi::mutate_create(&mut object, &config());
+        assert_eq!(object, again, "a second webhook changes nothing");
+        assert_eq!(vmi::validate_create(&object, &config(), By::User), Problems::default());
+    }
+
+    #[test]
+    fn what_the_manifest_says_stays_as_it_is() {
+        let spec = json!({
+            "nodeSelector": {"a": "b"},
+            "terminationGracePeriodSeconds": 0,
+            "tolerations": [{"key": "k", "operator": "Exists"}],
+            "domain": {
+                "memory": {"guest": "64Mi"},
+                "cpu": {"cores": 2},
+                "devices": {
+                    "disks": [{"name": "d", "disk": {"bus": "virtio"}}, {"name": "c", "cdrom": {}}],
+                    "interfaces": [{"name": "n", "masquerade": {}, "ports": [{"port": 80}]}],
+                },
+            },
+            "networks": [{"name": "n", "pod": {}}],
+            "volumes": [
+                {"name": "d", "containerDisk": {"image": "i", "imagePullPolicy": "Never"}},
+                {"name": "c", "cloudInitConfigDrive": {"secretRef": {"name": "s"}}},
+            ],
+        });
+        let mut object = instance(spec);
+        vmi::mutate_create(&mut object, &config());
+        let spec = &object["spec"];
+        assert_eq!(spec["nodeSelector"], json!({"a": "b"}));
+        assert_eq!(spec["tolerations"], json!([{"key": "k", "operator": "Exists"}]));
+        assert_eq!(spec["terminationGracePeriodSeconds"], 0);
+        assert_eq!(spec["volumes"][0]["containerDisk"], json!({"image": "i", "imagePullPolicy": "Never"}));
+        let devices = &spec["domain"]["devices"];
+        assert_eq!(devices["disks"][1]["cdrom"], json!({"bus": "sata", "readonly": true, "tray": "closed"}));
+        assert_eq!(devices["interfaces"][0]["masquerade"], json!({}));
+        assert_eq!(devices["interfaces"][0].get("passtBinding"), None);
+        assert_eq!(devices["interfaces"][0]["ports"], json!([{"port": 80, "protocol": "TCP"}]));
+        assert_eq!(devices["interfaces"][0].get("macAddress"), None, "it follows the identity");
+        assert_eq!(vmi::validate_create(&object, &config(), By::User), Problems::default());
+    }
+
+    #[test]
+    fn the_cluster_chooses_binding_machine_and_eviction() {
+        let config = serde_json::from_value(json!({
+            "network": {"defaultNetworkInterface": "masquerade"},
+            "machineType": "pc-q35-9.0",
+            "evictionStrategy": "LiveMigrateIfPossible",
+        }))
+        .unwrap();
+        let mut object = instance(small());
+        vmi::mutate_create(&mut object, &config);
+        assert_eq!(object["spec"]["domain"]["devices"]["interfaces"][0]["masquerade"], json!({}));
+        assert_eq!(object["spec"]["domain"]["machine"]["type"], "pc-q35-9.0");
+        assert_eq!(object["spec"]["evictionStrategy"], "LiveMigrateIfPossible");
+    }
+
+    #[test]
+    fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
+        let mut object = instance(json!({"domain": {"devices": {"tpm": {}}}}));
+        vmi::mutate_create(&mut object, &config());
+        assert_eq!(object["spec"], json!({"domain": {"devices": {"tpm": {}}}}));
+        for mut strange in
+            [json!(null), json!([]), json!({"metadata": 1, "spec": []}), json!({"spec": {"domain": 1}})]
+        {
+            vmi::mutate_create(&mut strange, &config());
+            assert!(!vmi::validate_create(&strange, &config(), By::User).is_empty());
+            vm::mutate(&mut strange, &config());
+            assert!(!vm::validate(&strange, &config(), By::User).is_empty());
+            kubevirt::validate(&strange);
+        }
+    }
+
+    #[test]
+    fn every_problem_is_told_by_its_path() {
+        let mut spec = small();
+        spec["domain"]["devices"]["tpm"] = json!({});
+        spec["accessCredentials"] = json!([{}]);
+        assert_eq!(
+            fields(&vmi::validate_create(&instance(spec), &config(), By::User)),
+            [
+                ("spec.accessCredentials", Reason::FieldValueNotSupported),
+                ("spec.domain.devices.tpm", Reason::FieldValueNotSupported),
+            ]
+        );
+        let mut spec = small();
+        spec["volumes"] = json!([{"name": "v", "hostDisk": {"path": "/d", "type": "Disk"}}]);
+        assert_eq!(
+            lines(&vmi::validate_create(&instance(spec), &config(), By::User)),
+            [
+                "spec.volumes[0].hostDisk: not supported by podvirt in a cluster; files of the node are not for pods"
+            ]
+        );
+    }
+
+    #[test]
+    fn claims_and_cloud_init_must_be_whole() {
+        let mut spec = small();
+        spec["volumes"] = json!([
+            {"name": "a", "persistentVolumeClaim": {}},
+            {"name": "b", "ephemeral": {}},
+            {"name": "c", "cloudInitNoCloud": {"secretRef": {"name": "s"}, "userData": "x"}},
+            {"name": "d", "cloudInitConfigDrive": {}},
+            {"name": "e", "cloudInitConfigDrive": {"networkDataSecretRef": {}}},
+        ]);
+        let found = vmi::validate_create(&instance(spec), &config(), By::User);
+        assert_eq!(
+            fields(&found),
+            [
+                ("spec.volumes[0].persistentVolumeClaim.claimName", Reason::FieldValueRequired),
+                ("spec.volumes[1].ephemeral.persistentVolumeClaim", Reason::FieldValueRequired),
+                ("spec.volumes[2].cloudInitNoCloud.secretRef", Reason::FieldValueInvalid),
+                ("spec.volumes[3].cloudInitConfigDrive", Reason::FieldValueRequired),
+                (
+                    "spec.volumes[4].cloudInitConfigDrive.networkDataSecretRef.name",
+                    Reason::FieldValueRequired
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_guest_must_fit_into_its_limit() {
+        let mut spec = small();
+        spec["domain"]["resources"] = json!({"limits": {"memory": "32Mi"}});
+        assert_eq!(
+            lines(&vmi::validate_create(&instance(spec), &config(), By::User)),
+            [
+                "spec.domain.memory.guest: '64Mi' is not allowed; at most spec.domain.resources.limits.memory, 32Mi, \
+              is allowed"
+            ]
+        );
+    }
+
+    #[test]
+    fn only_machine_types_of_the_cluster_are_allowed() {
+        let config = serde_json::from_value(json!({"emulatedMachines": ["pc-q35-10.*"]})).unwrap();
+        let found = vmi::validate_create(&instance(small()), &config, By::User);
+        assert_eq!(
+            lines(&found),
+            ["spec.domain.machine.type: 'q35' is not allowed in this cluster; allowed: pc-q35-10.*"]
+        );
+    }
+
+    #[test]
+    fn a_name_may_be_generated_and_reserved_labels_are_for_daemons() {
+        let mut object = instance(small());
+        object["metadata"] = json!({"generateName": "a-", "labels": {"kubevirt.io/created-by": "x"}});
+        assert_eq!(
+            lines(&vmi::validate_create(&object, &config(), By::User)),
+            ["metadata.labels: only podvirt may set the label kubevirt.io/created-by"]
+        );
+        assert_eq!(vmi::validate_create(&object, &config(), By::Daemon), Problems::default());
+    }
+
+    #[test]
+    fn probes_have_one_way_and_a_pod_network_to_go() {
+        let cases = [
+            (json!({"tcpSocket": {"port": 22}}), json!({}), vec![]),
+            (json!({"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 5}), json!({}), vec![]),
+            (json!({}), json!({}), vec!["spec.livenessProbe"]),
+            (json!({"exec": {"command": ["true"]}}), json!({}), vec!["spec.livenessProbe.exec"]),
+            (
+                json!({"tcpSocket": {"port": 22}, "httpGet": {"port": 80}}),
+                json!({}),
+                vec!["spec.livenessProbe"],
+            ),
+            (
+                json!({"tcpSocket": {"port": 22, "host": "192.0.2.1"}}),
+                json!({}),
+                vec!["spec.livenessProbe.tcpSocket.host"],
+            ),
+            (
+                json!({"tcpSocket": {"port": 22}, "successThreshold": 2}),
+                json!({}),
+                vec!["spec.livenessProbe.successThreshold"],
+            ),
+            (
+                json!({"tcpSocket": {"port": 22}}),
+                json!({"autoattachPodInterface": false}),
+                vec!["spec.livenessProbe"],
+            ),
+        ];
+        for (probe, devices, wanted) in cases {
+            let mut spec = small();
+            spec["livenessProbe"] = probe.clone();
+            spec["domain"]["devices"] = devices;
+            let mut object = instance(spec);
+            vmi::mutate_create(&mut object, &config());
+            let found = vmi::validate_create(&object, &config(), By::User);
+            assert_eq!(found.0.iter().map(|p| p.field.as_str()).collect::<Vec<_>>(), wanted, "{probe}");
+        }
+    }
+}
+
+mod vmi_update {
+    use super::*;
+
+    #[test]
+    fn a_users_status_is_undone_and_a_daemons_stays() {
+        let mut old = instance(small());
+        old["status"] = json!({"phase": "Running"});
+        let mut new = old.clone();
+        new["status"]["phase"] = json!("Failed");
+        let mut by_user = new.clone();
+        vmi::mutate_update(&old, &mut by_user, By::User);
+        assert_eq!(by_user, old);
+        let mut by_daemon = new.clone();
+        vmi::mutate_update(&old, &mut by_daemon, By::Daemon);
+        assert_eq!(by_daemon, new);
+    }
+
+    #[test]
+    fn users_change_neither_specification_nor_reserved_labels() {
+        let old = instance(small());
+        let mut new = old.clone();
+        new["metadata"]["labels"]["app"] = json!("b");
+        new["spec"]["volumes"] = json!([]);
+        assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default());
+        new["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("n");
+        new["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
+        let refused = vmi::validate_update(&old, &new, By::User);
+        assert_eq!(
+            fields(&refused),
+            [("spec", Reason::FieldValueNotSupported), ("metadata.labels", Reason::FieldValueNotSupported)]
+        );
+        assert_eq!(vmi::validate_update(&old, &new, By::Daemon), Problems::default());
+    }
+}
+
+mod virtual_machine {
+    use super::super::vm::{mutate, validate};
+    use super::*;
+
+    #[test]
+    fn the_template_keeps_its_machine_type_and_has_a_longer_grace_period() {
+        let mut object = machine(json!({"runStrategy": "Always", "template": {"spec": small()}}));
+        mutate(&mut object, &config());
+        let spec = &object["spec"]["template"]["spec"];
+        assert_eq!(spec["domain"]["machine"]["type"], "q35");
+        assert_eq!(spec["terminationGracePeriodSeconds"], 180);
+        assert_eq!(spec["architecture"], "amd64");
+        assert_eq!(spec["domain"].get("cpu"), None, "set with each instance");
+        assert_eq!(validate(&object, &config(), By::User), Problems::default());
+    }
+
+    #[test]
+    fn run_strategy_and_running_exclude_each_other_and_one_is_required() {
+        let template = json!({"spec": small()});
+        let cases = [
+            (json!({"running": true}), vec![]),
+            (json!({"runStrategy": "Manual"}), vec![]),
+            (json!({}), vec![("spec.runStrategy", Reason::FieldValueRequired)]),
+            (
+                json!({"running": false, "runStrategy": "Halted"}),
+                vec![("spec.running", Reason::FieldValueInvalid)],
+            ),
+            (
+                json!({"runStrategy": "WaitAsReceiver"}),
+                vec![("spec.runStrategy", Reason::FieldValueNotSupported)],
+            ),
+        ];
+        for (mut spec, wanted) in cases {
+            spec["template"] = template.clone();
+            assert_eq!(fields(&validate(&machine(spec.clone()), &config(), By::User)), wanted, "{spec}");
+        }
+    }
+
+    #[test]
+    fn problems_of_the_template_have_its_path() {
+        let template = json!({
+            "metadata": {"labels": {"kubevirt.io/nodeName": "n"}},
+            "spec": {
+                "domain": {"memory": {"guest": "1"}, "devices": {"disks": [{"name": "d"}]}},
+            },
+        });
+        let object =
+            machine(json!({"runStrategy": "Halted", "template": template, "dataVolumeTemplates": [{}]}));
+        assert_eq!(
+            fields(&validate(&object, &config(), By::User)),
+            [
+                ("spec.dataVolumeTemplates", Reason::FieldValueNotSupported),
+                ("spec.template.metadata.labels", Reason::FieldValueNotSupported),
+                ("spec.template.spec.domain.memory.guest", Reason::FieldValueInvalid),
+                ("spec.template.spec.domain.devices.disks[0].name", Reason::FieldValueNotFound),
+            ]
+        );
+        let object = machine(json!({"runStrategy": "Halted"}));
+        assert_eq!(
+            fields(&validate(&object, &config(), By::User)),
+            [("spec.template", Reason::FieldValueRequired)]
+        );
+    }
+
+    #[test]
+    fn an_object_that_is_being_deleted_is_let_go() {
+        let mut object = machine(json!({"instancetype": {}}));
+        object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(validate(&object, &config(), By::User), Problems::default());
+    }
+}
+
+mod the_kubevirt_object {
+    use super::super::kubevirt::validate;
+    use super::*;
+
+    fn problems_of(configuration: Value) -> Vec<String> {
+        lines(&validate(&json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": {"configuration": configuration},
+        })))
+    }
+
+    #[test]
+    fn its_values_must_be_usable() {
+        let none: [&str; 0] = [];
+        assert_eq!(problems_of(json!(null)), none);
+        assert_eq!(
+            problems_of(json!({
+                "machineType": "pc-q35-9.0", "emulatedMachines": ["pc-q35-9*"],
+                "additionalGuestMemoryOverheadRatio": "1.25", "cpuRequest": "50m",
+            })),
+            none
+        );
+        assert_eq!(
+            problems_of(json!({
+                "machineType": "virt", "additionalGuestMemoryOverheadRatio": "0.5", "cpuRequest": "0",
+            })),
+            [
+                "spec.configuration.additionalGuestMemoryOverheadRatio: '0.5' is not allowed; a decimal number of \
+                 at least 1 is allowed",
+                "spec.configuration.cpuRequest: '0' is not allowed; an amount above zero is allowed",
+                "spec.configuration.machineType: 'virt' is not allowed; 'q35' or a version of it such as \
+                 'pc-q35-10.0' is allowed",
+            ]
+        );
+        assert_eq!(
+            problems_of(json!({"emulatedMachines": ["pc-q35-9*"]})),
+            ["spec.configuration.machineType: 'q35' is not allowed; emulatedMachines allows: pc-q35-9*"]
+        );
+    }
+
+    #[test]
+    fn the_bridge_binding_is_refused_with_what_is_allowed() {
+        assert_eq!(
+            problems_of(json!({"network": {"defaultNetworkInterface": "bridge"}})),
+            [
+                "spec.configuration.network.defaultNetworkInterface: 'bridge' is not supported by podvirt; allowed: \
+              passtBinding, masquerade"
+            ]
+        );
+    }
+}
+
+#[test]
+fn kinds_that_are_not_carried_out_are_refused_whole() {
+    assert_eq!(
+        lines(&not_supported("VirtualMachineInstanceMigration")),
+        ["kind: VirtualMachineInstanceMigration is not supported by podvirt"]
+    );
+}
+
+#[test]
+fn nothing_set_in_two_ways_is_the_same() {
+    assert!(same(&json!({"a": null, "b": []}), &json!({})));
+    assert!(!same(&json!({"a": {}}), &json!({})), "an empty object asks for something");
+    assert!(!same(&json!([1]), &json!([1, 2])));
+}
+
+mod readable {
+    use super::*;
+    use crate::fields::{Place, Resource, check};
+
+    #[test]
+    fn a_machine_that_the_controllers_could_not_read_is_refused_also_while_it_is_deleted() {
+        for (metadata, word) in [
+            (json!({"name": 123}), "123"),
+            (json!({"creationTimestamp": ""}), ""),
+            (json!({"ownerReferences": "x"}), "x"),
+            (json!({"deletionGracePeriodSeconds": 1.5}), "1.5"),
+        ] {
+            for deleted in [Value::Null, json!("2026-01-01T00:00:00Z")] {
+                let mut vm = machine(json!({
+                    "runStrategy": "Halted", "template": {"metadata": metadata, "spec": small()},
+                }));
+                let mut found = Problems::default();
+                check(Resource::Vm, Place::Cluster, &vm, &mut found);
+                assert_eq!(found, Problems::default(), "the fields' table lets it pass");
+                vm["metadata"]["deletionTimestamp"] = deleted;
+                let problems = vm::validate(&vm, &config(), By::User);
+                assert_eq!(
+                    fields(&problems),
+                    [("spec.template.metadata", Reason::FieldValueTypeInvalid)],
+                    "{metadata}"
+                );
+                assert!(problems.0[0].to_string().contains(word), "{problems:?}");
+            }
+        }
+        let mut vm = machine(json!({"runStrategy": "Halted", "template": {
+            "metadata": {"name": "x", "creationTimestamp": null}, "spec": small(),
+        }}));
+        assert_eq!(vm::validate(&vm, &config(), By::User), Problems::default());
+        vm["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        vm["spec"]["running"] = json!("maybe");
+        assert_eq!(
+            fields(&vm::validate(&vm, &config(), By::User)),
+            [("spec", Reason::FieldValueTypeInvalid)]
+        );
+    }
+
+    #[test]
+    fn an_instance_does_not_become_unreadable_by_a_change() {
+        let old = instance(small());
+        let mut new = old.clone();
+        new["spec"]["nodeSelector"] = json!([]);
+        for by in [By::User, By::Daemon] {
+            assert_eq!(
+                fields(&vmi::validate_update(&old, &new, by)),
+                [("spec", Reason::FieldValueTypeInvalid)]
+            );
+            assert_eq!(vmi::validate_update(&new, &new, by), Problems::default(), "its finalizers may go");
+        }
+    }
+}

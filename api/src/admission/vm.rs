@@ -1,0 +1,118 @@
+//! VirtualMachines: a run strategy and the template of the instances.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::defaults::Choices;
+use crate::fields::{Place, Resource, check};
+use crate::problem::{Problem, Problems, Reason};
+use crate::v1;
+
+use super::vmi::{reserved_labels, spec_problems, unreadable};
+use super::{By, object_at};
+
+/// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
+pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
+
+const TEMPLATE: &str = "spec.template";
+
+/// Sets what must not change between the instances of a VirtualMachine.
+///
+/// The machine type is the hardware that the guest was installed on: when the cluster's default moves on, the
+/// guest keeps its own. The other defaults are set with each instance.
+pub fn mutate(object: &mut Value, config: &v1::KubeVirtConfiguration) {
+    if is_being_deleted(object) {
+        return;
+    }
+    let spec = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut);
+    let Some(spec) = spec else { return };
+    for (name, value) in [
+        ("terminationGracePeriodSeconds", json!(DEFAULT_GRACE_PERIOD_SECONDS)),
+        ("architecture", json!("amd64")),
+    ] {
+        let there = spec.entry(name).or_insert(Value::Null);
+        if there.is_null() || there == "" {
+            *there = value;
+        }
+    }
+    let machine = object_at(spec, "domain").and_then(|domain| object_at(domain, "machine"));
+    if let Some(machine) = machine {
+        let kind = machine.entry("type").or_insert(Value::Null);
+        if kind.is_null() || kind == "" {
+            *kind = Choices::of(config).machine_type.into();
+        }
+    }
+}
+
+/// Judges a new or changed VirtualMachine.
+pub fn validate(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    // One object that the controllers cannot read would end their lists of all: no exception while it is deleted.
+    let unread = unread(object);
+    if is_being_deleted(object) {
+        // Only its finalizers go; an object that older rules took must not stay for ever.
+        return unread.unwrap_or_default();
+    }
+    let mut problems = judge(object, config, by);
+    if let Some(unread) = unread.filter(|_| problems.0.is_empty()) {
+        problems = unread;
+    }
+    problems
+}
+
+/// Why the controllers could not read the object, if so.
+fn unread(object: &Value) -> Option<Problems> {
+    let error = v1::VirtualMachine::deserialize(object).err()?;
+    let metadata = &object["spec"]["template"]["metadata"];
+    match Option::<ObjectMeta>::deserialize(metadata) {
+        Err(error) => Some(unreadable("spec.template.metadata", &error)),
+        Ok(_) => Some(unreadable("spec", &error)),
+    }
+}
+
+fn judge(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    let mut problems = Problems::default();
+    check(Resource::Vm, Place::Cluster, object, &mut problems);
+    let spec = &object["spec"];
+    run_strategy(spec, &mut problems);
+    let template = &spec["template"];
+    if template.is_null() {
+        problems.required(TEMPLATE, "a template is required");
+        return problems;
+    }
+    if by == By::User {
+        reserved_labels(&template["metadata"]["labels"], "spec.template.metadata.labels", &mut problems);
+    }
+    if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
+        return problems;
+    }
+    let instance = json!({
+        "apiVersion": v1::API_VERSION,
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"]},
+        "spec": template["spec"],
+    });
+    let found = spec_problems(&instance, config).0.into_iter();
+    problems.0.extend(found.map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
+    problems
+}
+
+fn is_being_deleted(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+fn run_strategy(spec: &Value, problems: &mut Problems) {
+    let given = |name: &str| !spec[name].is_null() && spec[name] != "";
+    match (given("running"), given("runStrategy")) {
+        (true, true) => problems.add(
+            Reason::FieldValueInvalid,
+            "spec.running",
+            "running and runStrategy exclude each other; running is deprecated: use runStrategy",
+        ),
+        (false, false) => problems.required(
+            "spec.runStrategy",
+            "a run strategy is required: Always, Halted, Manual, RerunOnFailure or Once",
+        ),
+        _ => {}
+    }
+}

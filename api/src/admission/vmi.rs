@@ -1,0 +1,152 @@
+//! VirtualMachineInstances.
+//!
+//! A VirtualMachineInstance has no status subresource: everybody who may change it could write its status. So a
+//! user's change of the status is undone, one of the specification refused.
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::defaults::{self, Choices};
+use crate::names::{self, label};
+use crate::problem::{Problems, Reason};
+use crate::validate::validate;
+use crate::{ParseError, VirtualMachineInstance, v1};
+
+use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
+
+/// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
+///
+/// Addresses, UUID and host name are left open: they follow the identity, which the object does not have yet.
+pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
+    let Some(map) = object.as_object_mut() else { return };
+    map.remove("status");
+    if let Some(metadata) = object_at(map, "metadata") {
+        let finalizers = metadata.entry("finalizers").or_insert(Value::Null);
+        if finalizers.is_null() {
+            *finalizers = json!([]);
+        }
+        if let Some(list) = finalizers.as_array_mut()
+            && !list.iter().any(|f| f == names::VMI_FINALIZER)
+        {
+            list.push(names::VMI_FINALIZER.into());
+        }
+    }
+    let Ok(mut vmi) = VirtualMachineInstance::from_value(object.clone()) else { return };
+    defaults::fill(&mut vmi, &Choices::of(config));
+    let mut filled = json!({ "spec": vmi.spec });
+    if let Some(strategy) = &config.eviction_strategy {
+        filled["spec"]["evictionStrategy"] = strategy.as_str().into();
+    }
+    add_missing(object, &filled);
+}
+
+/// Undoes a user's change of the status.
+pub fn mutate_update(old: &Value, new: &mut Value, by: By) {
+    let (By::User, Some(map)) = (by, new.as_object_mut()) else { return };
+    match old.get("status") {
+        Some(status) if !status.is_null() => map.insert("status".into(), status.clone()),
+        _ => map.remove("status"),
+    };
+}
+
+/// Judges a new VirtualMachineInstance.
+pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    let mut problems = spec_problems(object, config);
+    if by == By::User {
+        reserved_labels(&object["metadata"]["labels"], "metadata.labels", &mut problems);
+    }
+    problems
+}
+
+/// Judges a change of a VirtualMachineInstance.
+pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
+    // The controllers could not list it any more. One that could not be read before may lose its finalizers.
+    if let Err(error) = v1::VirtualMachineInstance::deserialize(new)
+        && v1::VirtualMachineInstance::deserialize(old).is_ok()
+    {
+        return unreadable("spec", &error);
+    }
+    let mut problems = Problems::default();
+    if by == By::Daemon {
+        return problems;
+    }
+    if !same(&old["spec"], &new["spec"]) {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            "spec",
+            "the specification of a VirtualMachineInstance cannot be changed: change the VirtualMachine that it \
+             belongs to, or delete it and make another",
+        );
+    }
+    for name in label::RESERVED {
+        let (old, new) = (&old["metadata"]["labels"][name], &new["metadata"]["labels"][name]);
+        if old != new {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                "metadata.labels",
+                format!("only podvirt may change the label {name}"),
+            );
+        }
+    }
+    problems
+}
+
+/// Notes labels that users may not set.
+pub(super) fn reserved_labels(labels: &Value, path: &str, problems: &mut Problems) {
+    for name in labels.as_object().into_iter().flat_map(|map| map.keys()).filter(|n| label::is_reserved(n)) {
+        problems.add(Reason::FieldValueNotSupported, path, format!("only podvirt may set the label {name}"));
+    }
+}
+
+/// Judges what a machine is to be, whoever asks for it.
+pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) -> Problems {
+    let mut vmi = match VirtualMachineInstance::from_value(object.clone()) {
+        Ok(vmi) => vmi,
+        Err(ParseError::Invalid(problems)) => return problems,
+        Err(error) => return unreadable("spec", &error),
+    };
+    if vmi.metadata.name.is_empty() {
+        // The API server makes the name of `generateName` after it has asked.
+        "generated".clone_into(&mut vmi.metadata.name);
+    }
+    defaults::set_defaults_with(&mut vmi, &Choices::of(config));
+    let mut problems = validate(&vmi);
+    machine_type(&vmi, config, &mut problems);
+    match v1::VirtualMachineInstance::deserialize(object) {
+        Ok(wire) => probe::check(&wire.spec, &mut problems),
+        Err(error) => problems.0.extend(unreadable("spec", &error).0),
+    }
+    problems
+}
+
+/// Says that an object cannot be read because of `field`, or of something in it.
+pub(super) fn unreadable(field: &str, error: &dyn std::error::Error) -> Problems {
+    let mut problems = Problems::default();
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    problems.add(Reason::FieldValueTypeInvalid, field, text);
+    problems
+}
+
+fn machine_type(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    let machine = vmi.spec.domain.machine.as_ref().map_or("", |m| m.kind.as_str());
+    let amd64 = config.architecture_configuration.as_ref().and_then(|a| a.amd64.as_ref());
+    let chosen =
+        amd64.map(|a| &a.emulated_machines).filter(|m| !m.is_empty()).unwrap_or(&config.emulated_machines);
+    let (allowed, names) = if chosen.is_empty() {
+        (is_emulated(machine, EMULATED_MACHINES), EMULATED_MACHINES.join(", "))
+    } else {
+        (is_emulated(machine, chosen), chosen.join(", "))
+    };
+    if !allowed && !problems.0.iter().any(|p| p.field == "spec.domain.machine.type") {
+        problems.add(
+            Reason::FieldValueInvalid,
+            "spec.domain.machine.type",
+            format!("'{machine}' is not allowed in this cluster; allowed: {names}"),
+        );
+    }
+}

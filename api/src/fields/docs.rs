@@ -1,0 +1,93 @@
+//! The tables for people.
+
+use std::fmt::Write;
+
+use super::{Field, KUBEVIRT, Kind, Support, VM, VMI};
+
+fn kind_text(kind: Kind) -> String {
+    match kind {
+        Kind::Object => "object".into(),
+        Kind::List => "list of objects".into(),
+        Kind::Text => "text".into(),
+        Kind::Lines => "text, any number of lines".into(),
+        Kind::Texts => "list of texts".into(),
+        Kind::TextMap => "map of texts".into(),
+        Kind::Int(i64::MIN, i64::MAX) => "integer".into(),
+        Kind::Int(min, i64::MAX) => format!("integer, at least {min}"),
+        Kind::Int(min, max) => format!("integer, {min} to {max}"),
+        Kind::Bool => "`true`, `false`".into(),
+        Kind::Quantity => "quantity".into(),
+        Kind::QuantityMap => "map of quantities".into(),
+        Kind::OneOf(names) => names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "),
+        Kind::Any => String::new(),
+    }
+}
+
+/// Writes the rows with `support`, headed by `title` and `text`; nothing when there is none.
+fn section(out: &mut String, table: &[Field], support: Support, title: &str, text: &str) {
+    let rows: Vec<&Field> = table.iter().filter(|f| f.support == support).collect();
+    if rows.is_empty() {
+        return;
+    }
+    // Writing to a String cannot fail.
+    let _ = write!(out, "\n### {title}\n\n{text}");
+    let values = matches!(support, Support::Carried | Support::Cluster | Support::Alone);
+    out.push_str(if values {
+        "| Field | Values | Remarks |\n|---|---|---|\n"
+    } else {
+        "| Field | Remarks |\n|---|---|\n"
+    });
+    for field in rows {
+        let _ = if values {
+            writeln!(out, "| `{}` | {} | {} |", field.path, kind_text(field.kind), field.note)
+        } else {
+            writeln!(out, "| `{}` | {} |", field.path, field.note)
+        };
+    }
+}
+
+/// The tables as the Markdown document `docs/vmi-fields.md`.
+pub fn markdown() -> String {
+    let mut out = String::from(
+        "# Fields\n\n\
+         This page is written from the tables in `api/src/fields`; a test keeps it in step\n\
+         (`UPDATE_DOCS=1 cargo test -p podvirt-api` writes it anew).\n\n\
+         A manifest that sets a field podvirt does not carry out is refused, with the field's full path. So is\n\
+         one that sets a field which does not exist. A field that is null or an empty list counts as not set.\n",
+    );
+    for (kind, table) in [("VirtualMachineInstance", VMI), ("VirtualMachine", VM), ("KubeVirt", KUBEVIRT)] {
+        let _ = writeln!(out, "\n## {kind}");
+        section(&mut out, table, Support::Carried, "Carried out", "");
+        let text = "`virt-launcher` alone, outside a cluster, refuses these.\n\n";
+        section(&mut out, table, Support::Cluster, "Carried out in a cluster", text);
+        let text = "`virt-launcher` alone carries these out; a cluster refuses them.\n\n";
+        section(&mut out, table, Support::Alone, "Carried out without a cluster", text);
+        section(
+            &mut out,
+            table,
+            Support::Refused,
+            "Refused",
+            "With each of these goes all that is below it.\n\n",
+        );
+        let text =
+            "These have no effect: the API server and controllers write them, or the remark says why.\n\n";
+        section(&mut out, table, Support::Kept, "Read over", text);
+    }
+    out
+}
+
+/// Every field that a cluster refuses, as the part of `docs/compatibility.md` between its markers.
+pub fn refused_markdown() -> String {
+    let mut out = String::new();
+    for (kind, table) in [("VirtualMachineInstance", VMI), ("VirtualMachine", VM), ("KubeVirt", KUBEVIRT)] {
+        let text = match kind {
+            "VirtualMachine" => "Besides those of a VirtualMachineInstance, below `spec.template.spec`:\n\n",
+            _ => "",
+        };
+        let _ = write!(out, "\n### {kind}\n\n{text}| Field | Remarks |\n|---|---|\n");
+        for field in table.iter().filter(|f| matches!(f.support, Support::Refused | Support::Alone)) {
+            let _ = writeln!(out, "| `{}` | {} |", field.path, field.note);
+        }
+    }
+    out
+}

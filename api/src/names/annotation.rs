@@ -1,0 +1,18 @@
+//! Annotations.
+
+/// Name of the VirtualMachineInstance, uncut: on its launcher pod.
+pub const DOMAIN: &str = "kubevirt.io/domain";
+/// Container that `kubectl logs` and `kubectl exec` take when none is named.
+pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// When virt-handler was last seen alive, RFC 3339: on its node.
+pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
+/// Version of the API that an object was written with.
+pub const LATEST_OBSERVED_API_VERSION: &str = "kubevirt.io/latest-observed-api-version";
+/// Version of the API that an object was stored with.
+pub const STORAGE_OBSERVED_API_VERSION: &str = "kubevirt.io/storage-observed-api-version";
+/// Generation of the VirtualMachine that a VirtualMachineInstance was made from.
+pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
+/// Bytes that the launcher pod asks for beside the guest's memory.
+pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
+/// Interfaces whose traffic Istio takes for a virtual machine's.
+pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";

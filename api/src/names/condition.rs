@@ -1,0 +1,70 @@
+//! Conditions of VirtualMachineInstances, VirtualMachines and launcher pods, and their reasons.
+
+/// The launcher pod's readiness gate: set by virt-controller, false while the guest is paused.
+pub const VIRTUAL_MACHINE_UNPAUSED: &str = "kubevirt.io/virtual-machine-unpaused";
+
+/// The guest runs and its readiness probe, if there is one, succeeds.
+pub const READY: &str = "Ready";
+/// The launcher pod was bound to a node; false says why it is not.
+pub const POD_SCHEDULED: &str = "PodScheduled";
+/// The VirtualMachineInstance is being prepared.
+pub const PROVISIONING: &str = "Provisioning";
+/// The machine is as its specification says; false says why it is not.
+pub const SYNCHRONIZED: &str = "Synchronized";
+/// The guest is paused.
+pub const PAUSED: &str = "Paused";
+/// The guest agent answers.
+pub const AGENT_CONNECTED: &str = "AgentConnected";
+/// The machine can be migrated while it runs.
+pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
+/// The guest is executed by an emulator, not by the processor.
+pub const SOFTWARE_EMULATION: &str = "SoftwareEmulation";
+/// Of a VirtualMachine: something failed.
+pub const FAILURE: &str = "Failure";
+/// Of a VirtualMachine: a change takes effect at the next start.
+pub const RESTART_REQUIRED: &str = "RestartRequired";
+
+/// Values of a condition's `status`.
+pub const TRUE: &str = "True";
+/// See [`TRUE`].
+pub const FALSE: &str = "False";
+/// See [`TRUE`].
+pub const UNKNOWN: &str = "Unknown";
+
+/// Reasons that conditions carry.
+pub mod reason {
+    /// [`super::READY`] is false: there is no guest yet.
+    pub const GUEST_NOT_RUNNING: &str = "GuestNotRunning";
+    /// [`super::READY`] is false: the launcher pod is being deleted.
+    pub const POD_TERMINATING: &str = "PodTerminating";
+    /// [`super::READY`] is false: there is no launcher pod.
+    pub const POD_NOT_EXISTS: &str = "PodNotExists";
+    /// [`super::READY`] is false: the launcher pod has no such condition.
+    pub const POD_CONDITION_MISSING: &str = "PodConditionMissing";
+    /// [`super::PAUSED`]: a user asked for it.
+    pub const PAUSED_BY_USER: &str = "PausedByUser";
+    /// [`super::PAUSED`]: a disk failed.
+    pub const PAUSED_IO_ERROR: &str = "PausedIOError";
+    /// [`super::PAUSED`]: a migration watches.
+    pub const PAUSED_BY_MIGRATION_MONITOR: &str = "PausedByMigrationMonitor";
+    /// Pod condition [`super::VIRTUAL_MACHINE_UNPAUSED`]: the guest is not paused.
+    pub const NOT_PAUSED: &str = "NotPaused";
+    /// Pod condition [`super::VIRTUAL_MACHINE_UNPAUSED`]: the guest is paused.
+    pub const PAUSED: &str = "Paused";
+    /// [`super::LIVE_MIGRATABLE`] is false: podvirt does not migrate machines.
+    pub const MIGRATION_NOT_SUPPORTED: &str = "MigrationNotSupported";
+    /// [`super::SYNCHRONIZED`] is false: the launcher pod could not be made.
+    pub const FAILED_CREATE: &str = "FailedCreate";
+    /// [`super::SYNCHRONIZED`] is false: the launcher pod could not be deleted.
+    pub const FAILED_DELETE: &str = "FailedDelete";
+    /// [`super::SYNCHRONIZED`] is false: a volume's claim does not exist.
+    pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+    /// [`super::SYNCHRONIZED`] is false: an image cannot be pulled.
+    pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+    /// [`super::SYNCHRONIZED`] is false: an image could not be pulled.
+    pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
+    /// [`super::SYNCHRONIZED`] is false: virt-handler could not carry out the specification.
+    pub const SYNCHRONIZING_FAILED: &str = "Synchronizing with the Domain failed.";
+    /// [`super::POD_SCHEDULED`] is false: no node fits.
+    pub const UNSCHEDULABLE: &str = "Unschedulable";
+}

@@ -1,0 +1,38 @@
+//! Reasons of events.
+
+/// A pod, or an instance of a VirtualMachine, was made.
+pub const SUCCESSFUL_CREATE: &str = "SuccessfulCreate";
+/// A pod, or an instance of a VirtualMachine, was deleted.
+pub const SUCCESSFUL_DELETE: &str = "SuccessfulDelete";
+/// A pod, or an instance of a VirtualMachine, could not be made.
+pub const FAILED_CREATE: &str = "FailedCreate";
+/// A pod, or an instance of a VirtualMachine, could not be deleted.
+pub const FAILED_DELETE: &str = "FailedDelete";
+/// A claim that a volume names does not exist.
+pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+/// The guest was defined.
+pub const CREATED: &str = "Created";
+/// The guest runs.
+pub const STARTED: &str = "Started";
+/// The guest ended.
+pub const STOPPED: &str = "Stopped";
+/// The guest was asked to shut down.
+pub const SHUTTING_DOWN: &str = "ShuttingDown";
+/// The guest was ended by force.
+pub const DELETED: &str = "Deleted";
+/// The machine could not be made as its specification says.
+pub const SYNC_FAILED: &str = "SyncFailed";
+/// The guest was paused.
+pub const PAUSED: &str = "Paused";
+/// The guest goes on.
+pub const UNPAUSED: &str = "Unpaused";
+/// The machine's node no longer answers.
+pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
+/// A VirtualMachine was asked to start.
+pub const STARTING: &str = "Starting";
+/// A VirtualMachine was asked to stop.
+pub const STOPPING: &str = "Stopping";
+/// A VirtualMachine's instance failed and is started again later.
+pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+/// A change takes effect at the next start.
+pub const RESTART_REQUIRED: &str = "RestartRequired";

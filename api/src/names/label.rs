@@ -1,0 +1,53 @@
+//! Labels.
+
+/// Which daemon, or `virt-launcher`: on pods, services and workloads.
+pub const APP: &str = "kubevirt.io";
+/// Value of [`APP`] on a launcher pod.
+pub const APP_LAUNCHER: &str = "virt-launcher";
+/// Value of [`APP`] on virt-handler's pods.
+pub const APP_HANDLER: &str = "virt-handler";
+/// Value of [`APP`] on virt-controller's pods.
+pub const APP_CONTROLLER: &str = "virt-controller";
+/// Value of [`APP`] on virt-api's pods.
+pub const APP_API: &str = "virt-api";
+/// UID of the VirtualMachineInstance that a launcher pod was made for.
+pub const CREATED_BY: &str = "kubevirt.io/created-by";
+/// Name of the VirtualMachineInstance, on its launcher pod; cut by [`super::label_value`].
+pub const VM_NAME: &str = "vm.kubevirt.io/name";
+/// Name of the VirtualMachineInstance as a migration-proof selector, on its launcher pod.
+pub const VMI_ID: &str = "vmi.kubevirt.io/id";
+/// Node that a VirtualMachineInstance runs on: on the VMI and its launcher pod.
+pub const NODE_NAME: &str = "kubevirt.io/nodeName";
+/// Node that a VirtualMachineInstance is migrating to.
+pub const MIGRATION_TARGET_NODE_NAME: &str = "kubevirt.io/migrationTargetNodeName";
+/// UID of a migration: on the target's launcher pod.
+pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
+/// Image of the launcher is not the installed one.
+pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
+/// `true` on a node whose virt-handler is alive.
+pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
+/// Architecture of a node, in Go's words.
+pub const ARCH: &str = "kubernetes.io/arch";
+/// `true` in the template of a pod which Istio puts its sidecar into.
+pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
+/// Prefix of the labels that say which processor models a node can show a guest.
+pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
+/// Prefix of the labels that say which processor features a node can show a guest.
+pub const CPU_FEATURE_PREFIX: &str = "cpu-feature.node.kubevirt.io/";
+/// Prefix of the labels that say which machine types a node can run.
+pub const MACHINE_TYPE_PREFIX: &str = "machine-type.node.kubevirt.io/";
+
+/// Labels of a VirtualMachineInstance that only podvirt's daemons may set or change.
+pub const RESERVED: &[&str] = &[
+    CREATED_BY,
+    MIGRATION_JOB,
+    NODE_NAME,
+    MIGRATION_TARGET_NODE_NAME,
+    "kubevirt.io/install-strategy",
+    SCHEDULABLE,
+];
+
+/// Whether users may not set `label` on a VirtualMachineInstance.
+pub fn is_reserved(label: &str) -> bool {
+    RESERVED.contains(&label)
+}

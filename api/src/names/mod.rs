@@ -1,0 +1,75 @@
+//! Names that several rooms, users and their tools share: labels, annotations, paths, reasons.
+//!
+//! Where a client can see a name it is upstream's, so that selectors, dashboards and scripts go on working.
+//! A name that only podvirt has stands under `podvirt.io/`.
+
+pub mod annotation;
+pub mod condition;
+pub mod event;
+pub mod label;
+pub mod path;
+pub mod pod;
+
+/// Namespace of podvirt's own objects.
+pub const NAMESPACE: &str = "kubevirt";
+/// Name of the KubeVirt object, the cluster's configuration.
+pub const KUBEVIRT: &str = "kubevirt";
+
+/// Finalizer on a VirtualMachineInstance: it stays until its launcher pods are gone.
+pub const VMI_FINALIZER: &str = "foregroundDeleteVirtualMachine";
+/// Finalizer on a VirtualMachine: it stays until its instance is gone.
+pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
+
+/// Longest label value (Kubernetes' rule for labels).
+const LABEL_VALUE_MAX: usize = 63;
+
+/// Start of the launcher pods' names; the API server adds five letters (`metadata.generateName`).
+pub fn launcher_generate_name(vmi: &str) -> String {
+    format!("virt-launcher-{vmi}-")
+}
+
+/// `name` as a label's value: cut where it is too long, and ended so that it is still valid.
+pub fn label_value(name: &str) -> String {
+    let cut: String = name.chars().take(LABEL_VALUE_MAX).collect();
+    cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+/// Service account of virt-api.
+pub const API_ACCOUNT: &str = "kubevirt-apiserver";
+/// Service account of virt-controller.
+pub const CONTROLLER_ACCOUNT: &str = "kubevirt-controller";
+/// Service account of virt-handler.
+pub const HANDLER_ACCOUNT: &str = "kubevirt-handler";
+
+/// Whether a user is one of podvirt's daemons, which run in `namespace`: they may change what users may not.
+pub fn is_daemon(username: &str, namespace: &str) -> bool {
+    let account = username
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|rest| rest.strip_prefix(namespace))
+        .and_then(|rest| rest.strip_prefix(':'));
+    account.is_some_and(|a| [API_ACCOUNT, CONTROLLER_ACCOUNT, HANDLER_ACCOUNT].contains(&a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_daemons_accounts_of_the_namespace_are_daemons() {
+        assert!(is_daemon("system:serviceaccount:kubevirt:kubevirt-handler", NAMESPACE));
+        for other in [
+            "system:serviceaccount:kube:kubevirt-handler",
+            "kubevirt-handler",
+            "system:serviceaccount:kubevirt:x",
+        ] {
+            assert!(!is_daemon(other, NAMESPACE), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_to_a_valid_label() {
+        assert_eq!(label_value("short"), "short");
+        let name = format!("{}.{}", "a".repeat(62), "b");
+        assert_eq!(label_value(&name), "a".repeat(62));
+    }
+}

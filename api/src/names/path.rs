@@ -1,0 +1,90 @@
+//! Paths in a launcher pod, and where the node has them.
+
+use std::path::{Path, PathBuf};
+
+/// Mount of [`super::pod::volume::PRIVATE`].
+pub const PRIVATE: &str = "/var/run/kubevirt-private";
+/// Mount of [`super::pod::volume::PUBLIC`].
+pub const PUBLIC: &str = "/var/run/kubevirt";
+/// Mount of [`super::pod::volume::SOCKETS`].
+pub const SOCKETS: &str = "/var/run/kubevirt/sockets";
+/// Mount of [`super::pod::volume::LIBVIRT_RUNTIME`].
+pub const LIBVIRT_RUNTIME: &str = "/var/run/libvirt";
+/// Mount of [`super::pod::volume::EPHEMERAL_DISKS`].
+pub const EPHEMERAL_DISKS: &str = "/var/run/kubevirt-ephemeral-disks";
+/// Mount of [`super::pod::volume::CONTAINER_DISKS`].
+pub const CONTAINER_DISKS: &str = "/var/run/kubevirt/container-disks";
+/// Mount of [`super::pod::volume::NETD`].
+pub const NETD: &str = "/var/run/kubevirt/netd";
+/// Mount of [`super::pod::volume::BIN_SHARE`].
+pub const BIN_SHARE: &str = "/init/usr/bin";
+/// Claims in filesystem mode are mounted below it, under their volumes' names.
+pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
+/// Secrets of cloud-init are mounted below it, under their volumes' names.
+pub const SECRETS: &str = "/var/run/kubevirt-private/secret";
+
+/// The disk image on a claim in filesystem mode.
+pub const DISK_IMAGE: &str = "disk.img";
+/// The launcher's command socket while it starts, in [`SOCKETS`].
+pub const LAUNCHER_INIT_SOCKET: &str = "launcher-init-sock";
+/// The launcher's command socket, in [`SOCKETS`].
+pub const LAUNCHER_SOCKET: &str = "launcher-sock";
+/// The socket that virt-handler listens on for the launcher's notifications, in [`PUBLIC`].
+pub const NOTIFY_SOCKET: &str = "domain-notify-pipe.sock";
+/// The serial console's socket, in [`machine_dir`].
+pub const SERIAL_SOCKET: &str = "virt-serial0";
+/// The VNC server's socket, in [`machine_dir`].
+pub const VNC_SOCKET: &str = "virt-vnc";
+/// The socket of [`super::pod::KERNEL_BOOT`], in [`CONTAINER_DISKS`].
+pub const KERNEL_BOOT_SOCKET: &str = "kernel-boot.sock";
+/// The container-disk binary, in [`BIN_SHARE`].
+pub const CONTAINER_DISK_BINARY: &str = "container-disk";
+/// Directory of the disk image in a containerDisk's image.
+pub const CONTAINER_DISK_DIR: &str = "/disk";
+/// kubelet's directory of pods on the node.
+pub const KUBELET_PODS: &str = "/var/lib/kubelet/pods";
+
+/// Directory of a machine's console and VNC sockets.
+pub fn machine_dir(vmi_uid: &str) -> PathBuf {
+    Path::new(PRIVATE).join(vmi_uid)
+}
+
+/// The disk image of a claim's volume.
+pub fn claim_image(volume: &str) -> PathBuf {
+    Path::new(VMI_DISKS).join(volume).join(DISK_IMAGE)
+}
+
+/// The file with the user data of a cloud-init volume that names a Secret.
+pub fn cloud_init_secret(volume: &str) -> PathBuf {
+    Path::new(SECRETS).join(volume).join("userdata")
+}
+
+/// The file with the network data of a cloud-init volume that names a Secret.
+pub fn cloud_init_network_secret(volume: &str) -> PathBuf {
+    Path::new(SECRETS).join(volume).join("networkdata")
+}
+
+/// The socket of the container-disk sidecar of `spec.volumes[index]`.
+pub fn container_disk_socket(index: usize) -> PathBuf {
+    Path::new(CONTAINER_DISKS).join(format!("disk_{index}.sock"))
+}
+
+/// netd's vhost-user socket of `spec.domain.devices.interfaces[index]`.
+pub fn netd_socket(index: usize) -> PathBuf {
+    Path::new(NETD).join(format!("n{index}.sock"))
+}
+
+/// netd's control socket of `spec.domain.devices.interfaces[index]`.
+pub fn netd_control(index: usize) -> PathBuf {
+    Path::new(NETD).join(format!("n{index}.ctl"))
+}
+
+/// The socket by which netd hands over the sockets of all ports of `spec.domain.devices.interfaces[index]`.
+pub fn netd_ports(index: usize) -> PathBuf {
+    Path::new(NETD).join(format!("n{index}.ports"))
+}
+
+/// Where the node has an emptyDir volume of a pod.
+pub fn on_node(pod_uid: &str, volume: &str) -> PathBuf {
+    Path::new(KUBELET_PODS).join(pod_uid).join("volumes/kubernetes.io~empty-dir").join(volume)
+}

@@ -1,0 +1,55 @@
+//! The launcher pod: users, containers, volumes, devices.
+
+/// User and group that everything in a launcher pod runs as.
+pub const UID: i64 = 107;
+/// User and group that everything in a launcher pod runs as.
+pub const GID: i64 = 107;
+
+/// Container that holds virt-launcher, libvirt and QEMU; the first.
+pub const COMPUTE: &str = "compute";
+/// Native sidecar that serves the interface on the pod's network.
+pub const NETD: &str = "netd";
+/// Init container that puts the container-disk binary where the sidecars find it.
+pub const CONTAINER_DISK_BINARY: &str = "container-disk-binary";
+/// Native sidecar that holds the kernel and the initrd of `kernelBoot.container`.
+pub const KERNEL_BOOT: &str = "kernel-boot-volume";
+
+/// Native sidecar that holds the containerDisk of a volume.
+pub fn container_disk(volume: &str) -> String {
+    format!("volume{volume}")
+}
+
+/// Names of the pod's own emptyDir volumes; their mounts stand in [`super::path`].
+pub mod volume {
+    /// Console and VNC sockets, what only this machine may read.
+    pub const PRIVATE: &str = "private";
+    /// virt-handler's notification socket.
+    pub const PUBLIC: &str = "public";
+    /// The launcher's command socket.
+    pub const SOCKETS: &str = "sockets";
+    /// libvirt's runtime files.
+    pub const LIBVIRT_RUNTIME: &str = "libvirt-runtime";
+    /// Overlays and empty disks.
+    pub const EPHEMERAL_DISKS: &str = "ephemeral-disks";
+    /// Sockets of the container-disk sidecars.
+    pub const CONTAINER_DISKS: &str = "container-disks";
+    /// The container-disk binary.
+    pub const BIN_SHARE: &str = "virt-bin-share-dir";
+    /// netd's sockets.
+    pub const NETD: &str = "netd";
+}
+
+/// Device plugin resource of `/dev/kvm`.
+pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
+/// Device plugin resource of `/dev/net/tun`.
+pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
+/// Device plugin resource of `/dev/vhost-net`.
+pub const VHOST_NET_DEVICE: &str = "devices.kubevirt.io/vhost-net";
+
+/// Seconds that a launcher pod has beside the guest's own grace period: to report, and to end by force.
+pub const EXTRA_GRACE_SECONDS: i64 = 30;
+
+/// Seconds that Kubernetes gives a launcher pod to end, for a guest that has `guest` seconds.
+pub fn termination_grace_period_seconds(guest: i64) -> i64 {
+    guest.max(0).saturating_add(EXTRA_GRACE_SECONDS)
+}

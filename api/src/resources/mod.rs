@@ -1,0 +1,232 @@
+//! What a launcher pod asks Kubernetes for.
+//!
+//! A machine's pod needs the guest's memory and what the programs around the guest need: the *overhead*. The
+//! scheduler places pods by requests, so a request that is too small puts too many machines on a node, and with
+//! a limit the kernel ends QEMU; one that is too large wastes the node. Every number of the model stands in
+//! [`overhead`], with what it is for.
+//!
+//! ```text
+//! compute   memory  resources.requests.memory, else resources.limits.memory,
+//!                   else guest * 100 / memoryOvercommit; and the overhead
+//!           cpu     resources.requests.cpu, else resources.limits.cpu, else the
+//!                   cluster's cpuRequest, else processors / cpuAllocationRatio
+//!           limits  resources.limits; memory and the overhead
+//!           kvm     1 unless developerConfiguration.useEmulation
+//! netd      one sidecar for the interface on the pod's network
+//! sidecars  each containerDisk, kernelBoot.container
+//! ```
+//!
+//! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod.
+
+mod overhead;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+
+use crate::names::pod;
+use crate::quantity::Quantity;
+use crate::v1;
+
+pub use overhead::MemoryOverhead;
+
+/// Processors of guests that share one of the node's, when the KubeVirt object says nothing.
+pub const DEFAULT_CPU_ALLOCATION_RATIO: i64 = 10;
+/// Guest memory in percent of what the pod asks for, when the KubeVirt object says nothing.
+pub const DEFAULT_MEMORY_OVERCOMMIT: i64 = 100;
+
+/// Scratch space of a launcher pod, bytes: logs, sockets, cloud-init media.
+const EPHEMERAL_STORAGE: u64 = 50_000_000;
+
+const MI: u64 = 1 << 20;
+
+/// Requests and limits of a launcher pod's containers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodResources {
+    /// Of the container `compute`.
+    pub compute: ResourceRequirements,
+    /// Of the sidecar `netd`.
+    pub netd: ResourceRequirements,
+    /// Of each sidecar that holds a container disk, and of the init container before them.
+    pub container_disk: ResourceRequirements,
+    /// What `compute` asks for beside the guest's memory, part by part.
+    pub overhead: MemoryOverhead,
+}
+
+impl PodResources {
+    /// The resources for a machine in a cluster that is configured so.
+    ///
+    /// A quantity that does not parse counts as not set: admission has refused it before.
+    pub fn for_vmi(
+        spec: &v1::VirtualMachineInstanceSpec,
+        config: &v1::KubeVirtConfiguration,
+    ) -> PodResources {
+        let given = &spec.domain.resources;
+        let given = given.as_ref();
+        let requests = given.and_then(|r| r.requests.as_ref());
+        let limits = given.and_then(|r| r.limits.as_ref());
+        let amount = |map: Option<&BTreeMap<String, K8sQuantity>>, name: &str| {
+            map.and_then(|m| m.get(name))
+                .and_then(|q| q.0.parse::<Quantity>().ok())
+                .filter(Quantity::is_positive)
+        };
+        let emulated = developer(config).and_then(|d| d.use_emulation).unwrap_or(false);
+
+        let guest = guest_memory(spec);
+        let memory = amount(requests, "memory")
+            .or_else(|| amount(limits, "memory"))
+            .map_or_else(|| overcommitted(guest, config), |q| q.value());
+        let overhead = MemoryOverhead::for_vmi(spec, memory, emulated);
+        let ratio = ratio(config.additional_guest_memory_overhead_ratio.as_deref());
+        let extra = scaled(overhead.total(), ratio);
+
+        let cpu = amount(requests, "cpu")
+            .or_else(|| amount(limits, "cpu"))
+            .or_else(|| config.cpu_request.as_ref().and_then(|q| q.0.parse().ok()))
+            .map_or_else(|| cpu_share(spec, config), |q| q.milli_value());
+
+        let mut compute = Amounts::default();
+        compute.request("cpu", millis(cpu));
+        compute.request("memory", bytes(memory.saturating_add(extra)));
+        compute.request("ephemeral-storage", bytes(EPHEMERAL_STORAGE));
+        if let Some(limit) = amount(limits, "memory") {
+            compute.limit("memory", bytes(limit.value().saturating_add(extra)));
+        }
+        if let Some(limit) = amount(limits, "cpu") {
+            compute.limit("cpu", millis(limit.milli_value()));
+        }
+        if !emulated {
+            compute.request(pod::KVM_DEVICE, "1".into());
+            compute.limit(pod::KVM_DEVICE, "1".into());
+        }
+
+        let limited = (amount(limits, "memory").is_some(), amount(limits, "cpu").is_some());
+        PodResources {
+            compute: compute.into(),
+            netd: sidecar(&overhead::NETD, limited),
+            container_disk: sidecar(&overhead::CONTAINER_DISK, limited),
+            overhead,
+        }
+    }
+}
+
+/// What a sidecar asks for and may have at most.
+struct Sidecar {
+    cpu: u64,
+    memory: u64,
+    cpu_limit: u64,
+    memory_limit: u64,
+}
+
+fn sidecar(needs: &Sidecar, (memory, cpu): (bool, bool)) -> ResourceRequirements {
+    let mut amounts = Amounts::default();
+    amounts.request("cpu", millis(needs.cpu));
+    amounts.request("memory", bytes(needs.memory));
+    if memory {
+        amounts.limit("memory", bytes(needs.memory_limit));
+    }
+    if cpu {
+        amounts.limit("cpu", millis(needs.cpu_limit));
+    }
+    amounts.into()
+}
+
+/// The guest's memory in bytes; 0 when nothing says it.
+pub fn guest_memory(spec: &v1::VirtualMachineInstanceSpec) -> u64 {
+    let resources = spec.domain.resources.as_ref();
+    let in_map = |map: Option<&BTreeMap<String, K8sQuantity>>| map.and_then(|m| m.get("memory")).cloned();
+    spec.domain
+        .memory
+        .as_ref()
+        .and_then(|m| m.guest.clone())
+        .or_else(|| in_map(resources.and_then(|r| r.requests.as_ref())))
+        .or_else(|| in_map(resources.and_then(|r| r.limits.as_ref())))
+        .and_then(|q| q.0.parse::<Quantity>().ok())
+        .map_or(0, |q| q.value())
+}
+
+/// The guest's processors: the topology, else the processors that the resources name, else one.
+pub fn vcpus(spec: &v1::VirtualMachineInstanceSpec) -> u64 {
+    if let Some(cpu) = spec.domain.cpu.as_ref() {
+        let counts = [cpu.sockets, cpu.cores, cpu.threads].map(|n| u64::from(n.unwrap_or(0)));
+        if counts.iter().any(|n| *n > 0) {
+            return counts.iter().fold(1, |all, n| all.saturating_mul(*n.max(&1)));
+        }
+    }
+    let resources = spec.domain.resources.as_ref();
+    let in_map = |map: Option<&BTreeMap<String, K8sQuantity>>| {
+        map.and_then(|m| m.get("cpu")).and_then(|q| q.0.parse::<Quantity>().ok())
+    };
+    in_map(resources.and_then(|r| r.limits.as_ref()))
+        .or_else(|| in_map(resources.and_then(|r| r.requests.as_ref())))
+        .map_or(1, |q| q.value().max(1))
+}
+
+fn developer(config: &v1::KubeVirtConfiguration) -> Option<&v1::DeveloperConfiguration> {
+    config.developer_configuration.as_ref()
+}
+
+fn overcommitted(guest: u64, config: &v1::KubeVirtConfiguration) -> u64 {
+    let percent = developer(config)
+        .and_then(|d| d.memory_overcommit)
+        .filter(|p| *p > 0)
+        .unwrap_or(DEFAULT_MEMORY_OVERCOMMIT);
+    let asked = u128::from(guest) * 100 / u128::from(percent.unsigned_abs());
+    u64::try_from(asked).unwrap_or(u64::MAX)
+}
+
+/// Thousandths of a processor.
+fn cpu_share(spec: &v1::VirtualMachineInstanceSpec, config: &v1::KubeVirtConfiguration) -> u64 {
+    let ratio = developer(config)
+        .and_then(|d| d.cpu_allocation_ratio)
+        .filter(|r| *r > 0)
+        .unwrap_or(DEFAULT_CPU_ALLOCATION_RATIO);
+    (vcpus(spec).saturating_mul(1000) / ratio.unsigned_abs()).max(1)
+}
+
+/// `additionalGuestMemoryOverheadRatio` in thousandths: a decimal number of at least 1, else 1.
+fn ratio(text: Option<&str>) -> u64 {
+    text.and_then(|t| t.parse::<Quantity>().ok()).map_or(1000, |q| q.milli_value()).max(1000)
+}
+
+fn scaled(bytes: u64, thousandths: u64) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(thousandths) / 1000).unwrap_or(u64::MAX)
+}
+
+fn bytes(amount: u64) -> String {
+    if amount.is_multiple_of(MI) { format!("{}Mi", amount / MI) } else { amount.to_string() }
+}
+
+fn millis(amount: u64) -> String {
+    format!("{amount}m")
+}
+
+#[derive(Default)]
+struct Amounts {
+    requests: BTreeMap<String, K8sQuantity>,
+    limits: BTreeMap<String, K8sQuantity>,
+}
+
+impl Amounts {
+    fn request(&mut self, name: &str, amount: String) {
+        self.requests.insert(name.to_owned(), K8sQuantity(amount));
+    }
+
+    fn limit(&mut self, name: &str, amount: String) {
+        self.limits.insert(name.to_owned(), K8sQuantity(amount));
+    }
+}
+
+impl From<Amounts> for ResourceRequirements {
+    fn from(amounts: Amounts) -> Self {
+        ResourceRequirements {
+            requests: Some(amounts.requests),
+            limits: (!amounts.limits.is_empty()).then_some(amounts.limits),
+            claims: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

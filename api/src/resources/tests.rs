@@ -1,0 +1,136 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn resources(spec: Value, config: Value) -> PodResources {
+    let spec: v1::VirtualMachineInstanceSpec = serde_json::from_value(spec).unwrap();
+    PodResources::for_vmi(&spec, &serde_json::from_value(config).unwrap())
+}
+
+fn request(of: &ResourceRequirements, name: &str) -> Option<String> {
+    of.requests.as_ref()?.get(name).map(|q| q.0.clone())
+}
+
+fn limit(of: &ResourceRequirements, name: &str) -> Option<String> {
+    of.limits.as_ref()?.get(name).map(|q| q.0.clone())
+}
+
+fn mebibytes(text: Option<String>) -> u64 {
+    text.unwrap().parse::<Quantity>().unwrap().value() / MI
+}
+
+#[test]
+fn a_machine_of_one_processor_and_a_gibibyte_asks_for_the_sum_of_the_parts() {
+    let got = resources(json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {}}}), json!({}));
+    assert_eq!(got.overhead.total() / MI, 24 + 40 + 50 + 8 + 8 + 32 + 2);
+    assert_eq!(mebibytes(request(&got.compute, "memory")), 1024 + 164);
+    assert_eq!(request(&got.compute, "cpu").unwrap(), "100m");
+    assert_eq!(request(&got.compute, pod::KVM_DEVICE).unwrap(), "1");
+    assert_eq!(limit(&got.compute, pod::KVM_DEVICE).unwrap(), "1");
+    assert_eq!(limit(&got.compute, "memory"), None);
+    assert_eq!(got.netd.limits, None);
+}
+
+#[test]
+fn processors_graphics_and_emulation_change_the_overhead() {
+    let base = json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {}}});
+    let bare = resources(
+        json!({"domain": {
+            "memory": {"guest": "1Gi"}, "cpu": {"cores": 2, "sockets": 2},
+            "devices": {"autoattachGraphicsDevice": false},
+        }}),
+        json!({}),
+    );
+    assert_eq!(bare.overhead.vcpus / MI, 32);
+    assert_eq!(bare.overhead.graphics, 0);
+    assert_eq!(request(&bare.compute, "cpu").unwrap(), "400m");
+    let emulated = resources(base, json!({"developerConfiguration": {"useEmulation": true}}));
+    assert_eq!(emulated.overhead.emulation / MI, 128);
+    assert_eq!(request(&emulated.compute, pod::KVM_DEVICE), None);
+    assert_eq!(emulated.compute.limits, None);
+}
+
+#[test]
+fn the_manifests_own_requests_and_limits_hold() {
+    let got = resources(
+        json!({"domain": {
+            "memory": {"guest": "2Gi"},
+            "resources": {"requests": {"memory": "1Gi", "cpu": "1500m"}, "limits": {"memory": "3Gi", "cpu": "2"}},
+            "devices": {"autoattachGraphicsDevice": false},
+        }}),
+        json!({}),
+    );
+    let overhead = 24 + 40 + 50 + 16 + 8 + 2;
+    assert_eq!(mebibytes(request(&got.compute, "memory")), 1024 + overhead);
+    assert_eq!(mebibytes(limit(&got.compute, "memory")), 3072 + overhead);
+    assert_eq!(request(&got.compute, "cpu").unwrap(), "1500m");
+    assert_eq!(limit(&got.compute, "cpu").unwrap(), "2000m");
+    assert!(limit(&got.netd, "memory").is_some() && limit(&got.container_disk, "cpu").is_some());
+}
+
+#[test]
+fn the_clusters_configuration_scales_memory_and_processors() {
+    let got = resources(
+        json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {"autoattachGraphicsDevice": false}}}),
+        json!({
+            "developerConfiguration": {"memoryOvercommit": 200, "cpuAllocationRatio": 4},
+            "additionalGuestMemoryOverheadRatio": "1.5",
+        }),
+    );
+    let overhead = (24 + 40 + 50 + 8 + 8 + 1) * 3 / 2;
+    assert_eq!(mebibytes(request(&got.compute, "memory")), 512 + overhead);
+    assert_eq!(request(&got.compute, "cpu").unwrap(), "250m");
+}
+
+#[test]
+fn memory_of_the_guest_comes_from_wherever_it_stands() {
+    for domain in [
+        json!({"memory": {"guest": "64Mi"}, "devices": {}}),
+        json!({"resources": {"requests": {"memory": "64Mi"}}, "devices": {}}),
+        json!({"resources": {"limits": {"memory": "64Mi"}}, "devices": {}}),
+    ] {
+        let spec = serde_json::from_value(json!({ "domain": domain })).unwrap();
+        assert_eq!(guest_memory(&spec), 64 << 20);
+    }
+}
+
+#[test]
+fn nonsense_neither_panics_nor_asks_for_nothing() {
+    let got = resources(
+        json!({"domain": {
+            "memory": {"guest": "8Ei"}, "cpu": {"cores": 4_294_967_295_u32, "sockets": 4_294_967_295_u32, "threads": 9},
+            "resources": {"requests": {"memory": "many"}}, "devices": {},
+        }}),
+        json!({"developerConfiguration": {"memoryOvercommit": -5, "cpuAllocationRatio": 0}}),
+    );
+    assert!(request(&got.compute, "memory").is_some());
+}
+
+#[test]
+fn the_document_has_the_models_numbers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/resources.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let got = resources(
+        json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {}}, "architecture": "arm64"}),
+        json!({"developerConfiguration": {"useEmulation": true}}),
+    );
+    let MemoryOverhead { launcher, libvirt, qemu, vcpus, io, graphics, page_tables, emulation, architecture } =
+        got.overhead;
+    let memory = |of: &ResourceRequirements| mebibytes(request(of, "memory")) * MI;
+    for (part, bytes) in [
+        ("virt-launcher", launcher),
+        ("libvirt", libvirt),
+        ("QEMU", qemu),
+        ("each processor", vcpus),
+        ("disk threads", io),
+        ("graphics device", graphics),
+        ("page tables, each GiB of the guest", page_tables),
+        ("emulation without KVM", emulation),
+        ("arm64", architecture),
+        ("sidecar netd", memory(&got.netd)),
+        ("sidecar of a container disk", memory(&got.container_disk)),
+    ] {
+        let row = format!("| {part} | {} Mi |", bytes / MI);
+        assert!(text.contains(&row), "docs/resources.md has no row {row}");
+    }
+}

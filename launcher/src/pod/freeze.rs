@@ -1,0 +1,217 @@
+//! Freezing the guest's file systems for a backup, and thawing them again.
+//!
+//! A guest that stays frozen hangs, so a freeze with a time limit ends whatever becomes of the one who asked: the
+//! work is a task of its own, which a caller that gives up does not take along. Each freeze has a number; its timer
+//! thaws only while no later freeze or thaw has come, so an old timer does not end a newer freeze. An agent that
+//! did not answer in time may freeze all the same: the timer runs then, too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::sleep;
+use tracing::error;
+
+use super::agent::AgentError;
+use super::shared::Shared;
+use crate::hypervisor::HypervisorError;
+
+const FREEZE: &str = "guest-fsfreeze-freeze";
+const THAW: &str = "guest-fsfreeze-thaw";
+/// How long either may take: the guest writes everything out before.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How often a timer tries to thaw, and the pause between two attempts.
+const ATTEMPTS: (u32, Duration) = (6, Duration::from_secs(10));
+
+/// Who is frozen.
+pub(super) trait Guest: Clone + Send + Sync + 'static {
+    /// Has the guest's agent carry out a command.
+    fn tell(&self, command: &'static str) -> impl Future<Output = Result<(), AgentError>> + Send;
+    /// Notes whether it is frozen.
+    fn set_frozen(&self, frozen: bool);
+    /// What was noted.
+    fn is_frozen(&self) -> bool;
+}
+
+impl Guest for Arc<Shared> {
+    async fn tell(&self, command: &'static str) -> Result<(), AgentError> {
+        self.agent_command(command, Value::Null, ANSWER).await.map(drop)
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        self.facts.send_if_modified(|facts| std::mem::replace(&mut facts.frozen, frozen) != frozen);
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.facts.borrow().frozen
+    }
+}
+
+/// The number of the last freeze or thaw, held while the agent is at one. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Freezes(Arc<Mutex<u64>>);
+
+impl Freezes {
+    /// Freezes the guest, for at most `limit`.
+    pub(super) async fn freeze<G: Guest>(&self, guest: G, limit: Option<Duration>) -> Result<(), String> {
+        let freezes = self.clone();
+        let work = tokio::spawn(async move {
+            let mut number = freezes.0.lock().await;
+            let result = guest.tell(FREEZE).await;
+            let silent = matches!(result, Err(AgentError::Refused(HypervisorError::Silent { .. })));
+            match limit {
+                // What was before stands, an older freeze's timer among it.
+                _ if result.is_err() && !silent => return result,
+                None if silent => return result,
+                _ => *number += 1,
+            }
+            if !silent {
+                guest.set_frozen(true);
+            }
+            if let Some(limit) = limit {
+                tokio::spawn(freezes.clone().thaw_later(guest, *number, limit, silent));
+            }
+            result
+        });
+        work.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    }
+
+    /// Thaws the guest.
+    pub(super) async fn thaw<G: Guest>(&self, guest: G) -> Result<(), String> {
+        let freezes = self.clone();
+        let work = tokio::spawn(async move {
+            let mut number = freezes.0.lock().await;
+            guest.tell(THAW).await?;
+            *number += 1;
+            guest.set_frozen(false);
+            Ok::<_, AgentError>(())
+        });
+        work.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    }
+
+    /// The timer of the freeze `number`; `unsure` whether there was one.
+    async fn thaw_later<G: Guest>(self, guest: G, number: u64, limit: Duration, unsure: bool) {
+        sleep(limit).await;
+        for _ in 0..ATTEMPTS.0 {
+            let present = self.0.lock().await;
+            if *present != number || !(unsure || guest.is_frozen()) {
+                return;
+            }
+            match guest.tell(THAW).await {
+                Ok(()) => return guest.set_frozen(false),
+                Err(error) => error!(%error, "the guest's file systems are not thawed"),
+            }
+            drop(present);
+            sleep(ATTEMPTS.1).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex as Lock;
+
+    use tokio::sync::{Notify, mpsc};
+
+    use super::*;
+
+    /// Says what it was told; answers a freeze as it is set to, once it may.
+    #[derive(Clone)]
+    struct Fake(Arc<Inner>);
+
+    struct Inner {
+        told: mpsc::UnboundedSender<&'static str>,
+        answer: Lock<Option<HypervisorError>>,
+        may_answer: Option<Notify>,
+        frozen: Lock<bool>,
+    }
+
+    impl Guest for Fake {
+        async fn tell(&self, command: &'static str) -> Result<(), AgentError> {
+            self.0.told.send(command).unwrap();
+            if let Some(gate) = &self.0.may_answer {
+                gate.notified().await;
+            }
+            let answer = self.0.answer.lock().unwrap().clone().filter(|_| command == FREEZE);
+            answer.map_or(Ok(()), |error| Err(error.into()))
+        }
+
+        fn set_frozen(&self, frozen: bool) {
+            *self.0.frozen.lock().unwrap() = frozen;
+        }
+
+        fn is_frozen(&self) -> bool {
+            *self.0.frozen.lock().unwrap()
+        }
+    }
+
+    fn guest(may_answer: Option<Notify>) -> (Fake, mpsc::UnboundedReceiver<&'static str>) {
+        let (told, heard) = mpsc::unbounded_channel();
+        let inner = Inner { told, answer: Lock::default(), may_answer, frozen: Lock::default() };
+        (Fake(Arc::new(inner)), heard)
+    }
+
+    const LIMIT: Option<Duration> = Some(Duration::from_secs(300));
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_gives_up_leaves_the_timer_running() {
+        let (guest, mut heard) = guest(Some(Notify::new()));
+        let freezes = Freezes::default();
+        let call = tokio::spawn({
+            let (freezes, guest) = (freezes.clone(), guest.clone());
+            async move { freezes.freeze(guest, LIMIT).await }
+        });
+        assert_eq!(heard.recv().await, Some(FREEZE));
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        let gate = guest.0.may_answer.as_ref().unwrap();
+        gate.notify_one();
+        assert_eq!(heard.recv().await, Some(THAW));
+        assert!(guest.is_frozen());
+        gate.notify_one();
+        drop(freezes.0.lock().await);
+        assert!(!guest.is_frozen());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_timer_does_not_end_a_newer_freeze() {
+        let (guest, mut heard) = guest(None);
+        let freezes = Freezes::default();
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap();
+        freezes.thaw(guest.clone()).await.unwrap();
+        freezes.freeze(guest.clone(), None).await.unwrap();
+        sleep(Duration::from_secs(1000)).await;
+        assert!(guest.is_frozen());
+        let mut commands = Vec::new();
+        while let Ok(command) = heard.try_recv() {
+            commands.push(command);
+        }
+        assert_eq!(commands, [FREEZE, THAW, FREEZE]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_did_not_answer_is_thawed_and_one_that_refused_is_left_alone() {
+        let (guest, mut heard) = guest(None);
+        let freezes = Freezes::default();
+        let (action, message) = ("ask the guest agent", String::new());
+        *guest.0.answer.lock().unwrap() = Some(HypervisorError::Silent { action, message: message.clone() });
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap_err();
+        assert_eq!((heard.recv().await, heard.recv().await), (Some(FREEZE), Some(THAW)));
+        *guest.0.answer.lock().unwrap() = Some(HypervisorError::Refused { action, message });
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap_err();
+        assert_eq!(heard.recv().await, Some(FREEZE));
+        sleep(Duration::from_secs(1000)).await;
+        heard.try_recv().unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_was_reset_is_not_thawed() {
+        let (guest, mut heard) = guest(None);
+        Freezes::default().freeze(guest.clone(), LIMIT).await.unwrap();
+        assert_eq!(heard.recv().await, Some(FREEZE));
+        guest.set_frozen(false);
+        sleep(Duration::from_secs(1000)).await;
+        heard.try_recv().unwrap_err();
+    }
+}

@@ -1,0 +1,248 @@
+//! The launcher in a pod: one machine, made by virt-handler's word, told to it, and outlived by nothing.
+//!
+//! ```text
+//!        virt-handler                              this process, child of the container's process 1
+//!   ┌───────────────────┐  cmd.v1   ┌────────────────────────────────────────────────────────────────┐
+//!   │ launcher-sock <───┼───────────┼─> server ── sync ──> start ── prepare ──> life (crate::life)    │
+//!   │                   │           │     │   └─ wish ───────────────────────────────^   │ view       │
+//!   │ domain-notify-    │ notify.v1 │     │ pause, reset, …: on the view's connection   v            │
+//!   │ pipe.sock    <────┼───────────┼─ notify <── report <──────────────────────── reporter <── agent  │
+//!   └───────────────────┘           │                                                  ^────── netd    │
+//!                                   └────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! States, as the report tells them:
+//!
+//! 1. **Waiting** (`NoState`): libvirtd is started and the command socket is served as `launcher-init-sock`; once
+//!    libvirt answers, the socket is renamed to `launcher-sock`. Without a machine after `--qemu-timeout` the
+//!    launcher ends.
+//! 2. **Preparing** (`NoState`, `waitingFor` says for what): SyncVirtualMachine brought a VMI that was found valid.
+//!    Disks, kernel and netd's socket are made ready. What cannot be made ready is told in the answer and as an
+//!    event, and the launcher waits for the next SyncVirtualMachine.
+//! 3. **Living**: [`crate::life`] has the machine. A start that the hypervisor refuses leads back to waiting.
+//! 4. **Ended** (`Shutoff` or `Crashed`): the last report is told to the handler until it took it, for at most
+//!    [`LAST_WORDS`], while GetDomain answers it; then daemons are stopped and the exit code tells it to the pod.
+//!
+//! Who decides: the handler asks for shutdown and kill. SIGTERM sets `gracefulShutdownRequested` and leaves the rest
+//! to it; if no shutdown comes within [`HANDLER_REACTS`], the launcher does it itself, so that a node whose handler
+//! is gone still ends its guests cleanly. From the first of the two the grace period runs, and at its end the machine
+//! is killed.
+//!
+//! All state is in [`shared::Shared`], in watch channels: whoever looks sees the last state, and nothing queues up
+//! for a reader that is away. A handler that was restarted asks GetDomain, or gets the report again.
+
+mod agent;
+mod answers;
+mod descriptor;
+mod freeze;
+pub(crate) mod link;
+mod notify;
+mod prepare;
+mod report;
+mod reporter;
+mod server;
+mod shared;
+mod start;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::path;
+use podvirt_proto::domain::{Status, reason};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tracing::{Instrument, info, warn};
+
+use crate::cli::Pod;
+use crate::hypervisor::{Connector, EventSink, connector};
+use crate::life::Ending;
+use crate::life::runner::Wish;
+use crate::process::daemon::Daemons;
+use crate::process::signals::StopSignals;
+use crate::rundir::RunDir;
+use shared::{Final, Identity, Shared};
+
+/// How long the handler has, after SIGTERM, to ask for the guest's shutdown before the launcher does.
+const HANDLER_REACTS: Duration = Duration::from_secs(3);
+/// How long an ended machine's launcher tries to tell so.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+/// Between two looks whether libvirtd answers.
+const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Runs the machine of a pod until it ends.
+///
+/// # Errors
+///
+/// The pod's directories or sockets cannot be used, or libvirt cannot be started.
+pub async fn run(args: &Pod) -> Result<Ending> {
+    let signals = StopSignals::new()?;
+    let identity =
+        Identity { name: args.name.clone(), namespace: args.namespace.clone(), uid: args.uid.clone() };
+    let (sync, syncs) = mpsc::channel(1);
+    let shared = Arc::new(Shared::new(identity, sync));
+    let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?;
+    let mut daemons = Daemons::default();
+    let result = with_daemons(args, &shared, &rundir, syncs, signals, &mut daemons).await;
+    daemons.stop().await;
+    result
+}
+
+async fn with_daemons(
+    args: &Pod,
+    shared: &Arc<Shared>,
+    rundir: &RunDir,
+    syncs: mpsc::Receiver<Box<VirtualMachineInstance>>,
+    signals: StopSignals,
+    daemons: &mut Daemons,
+) -> Result<Ending> {
+    daemons.libvirt(rundir)?;
+    let connector = connector(&rundir.libvirt_uri())?;
+    let grace = Duration::from_secs(args.grace_period_seconds);
+
+    let listener = listen(&init_socket())?;
+    let server = tokio::spawn(server::serve(listener, shared.clone()).in_current_span());
+    let reporter = tokio::spawn(reporter::run(shared.clone()).in_current_span());
+    let notifier = tokio::spawn(
+        notify::run(Path::new(path::PUBLIC).join(path::NOTIFY_SOCKET), shared.clone()).in_current_span(),
+    );
+    let stopper = tokio::spawn(on_stop(signals, shared.clone(), grace).in_current_span());
+
+    let ready = async {
+        answers(connector.clone()).await;
+        std::fs::rename(init_socket(), command_socket()).context("cannot rename the command socket")?;
+        info!(socket = %command_socket().display(), "ready for the handler");
+        Ok::<_, anyhow::Error>(())
+    };
+    let starter = start::Starter {
+        shared: shared.clone(),
+        connector: connector.clone(),
+        allow_emulation: args.allow_emulation,
+        grace,
+        limit: args.qemu_timeout,
+    };
+    let live = start::run(starter, syncs);
+    let ending = tokio::select! {
+        ending = live => ending,
+        failed = async { match ready.await { Ok(()) => std::future::pending().await, Err(error) => error } } => {
+            return Err(failed);
+        }
+    };
+
+    shared.facts.send_modify(|facts| facts.ended = Some(last_state(&ending, shared.view.borrow().panicked)));
+    if timeout(LAST_WORDS, shared.told()).await.is_err() {
+        warn!("the handler did not take the last report");
+    }
+    for task in [stopper, notifier, reporter, server] {
+        task.abort();
+    }
+    Ok(ending)
+}
+
+/// The command socket while the launcher starts, and afterwards.
+fn init_socket() -> PathBuf {
+    Path::new(path::SOCKETS).join(path::LAUNCHER_INIT_SOCKET)
+}
+
+fn command_socket() -> PathBuf {
+    Path::new(path::SOCKETS).join(path::LAUNCHER_SOCKET)
+}
+
+fn listen(socket: &Path) -> Result<UnixListener> {
+    for leftover in [init_socket(), command_socket()] {
+        match std::fs::remove_file(&leftover) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", leftover.display()));
+            }
+            _ => {}
+        }
+    }
+    UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))
+}
+
+/// Until libvirtd answers. It is kept running, so there is no end to this but the launcher's own.
+async fn answers(connector: Arc<dyn Connector>) {
+    loop {
+        let connector = connector.clone();
+        let sink: EventSink = Arc::new(|_| {});
+        let tried = tokio::task::spawn_blocking(move || connector.connect("", sink).map(drop));
+        match tried.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::debug!(%error, "libvirt does not answer yet"),
+            Err(error) => warn!(%error, "the attempt to reach libvirt failed"),
+        }
+        sleep(LIBVIRT_INTERVAL).await;
+    }
+}
+
+/// Waits for signals that ask for the end.
+async fn on_stop(mut signals: StopSignals, shared: Arc<Shared>, grace: Duration) {
+    let mut wish: watch::Receiver<Wish> = shared.wish.subscribe();
+    let signal = signals.next().await;
+    info!(signal, "asked to end; the handler is to shut the guest down");
+    shared.facts.send_modify(|facts| {
+        facts.stop_requested = true;
+        facts.kill_at = Some(report::now() + HANDLER_REACTS + grace);
+    });
+    let react = async {
+        if wish.wait_for(|wish| *wish > Wish::Run).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    if shared.has_machine() && timeout(HANDLER_REACTS, react).await.is_err() {
+        info!("the handler did nothing");
+    }
+    shared.wish_for(Wish::ShutDown);
+    // The watch stays until the end: a second signal must not kill the launcher under its guest.
+    loop {
+        let signal = signals.next().await;
+        info!(signal, "asked to end again");
+    }
+}
+
+/// The machine's last state in the words of the report.
+fn last_state(ending: &Ending, panicked: bool) -> Final {
+    let (status, reason) = match ending {
+        Ending::ShutDown => (Status::Shutoff, reason::SHUTDOWN),
+        Ending::Migrated => (Status::Shutoff, reason::MIGRATED),
+        Ending::Crashed if panicked => (Status::Crashed, reason::PANICKED),
+        Ending::Crashed => (Status::Crashed, reason::CRASHED),
+        Ending::Killed | Ending::Destroyed => (Status::Shutoff, reason::DESTROYED),
+        Ending::NeverStarted | Ending::FailedToStart(_) | Ending::Lost => (Status::Shutoff, reason::FAILED),
+    };
+    Final { status, reason, message: ending.to_string() }
+}
+
+/// The exit code of a pod's launcher. A machine that never ran has not succeeded: its pod was taken away under it.
+#[must_use]
+pub fn exit_code(ending: &Ending) -> u8 {
+    match ending {
+        Ending::NeverStarted => 1,
+        other => other.exit_code(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_decide_between_success_and_failure() {
+        let cases = [
+            (Ending::ShutDown, false, Status::Shutoff, reason::SHUTDOWN, 0),
+            (Ending::Crashed, false, Status::Crashed, reason::CRASHED, 3),
+            (Ending::Crashed, true, Status::Crashed, reason::PANICKED, 3),
+            (Ending::Killed, false, Status::Shutoff, reason::DESTROYED, 4),
+            (Ending::Lost, false, Status::Shutoff, reason::FAILED, 6),
+            (Ending::NeverStarted, false, Status::Shutoff, reason::FAILED, 1),
+            (Ending::FailedToStart("no".into()), false, Status::Shutoff, reason::FAILED, 1),
+        ];
+        for (ending, panicked, status, reason, code) in cases {
+            let last = last_state(&ending, panicked);
+            assert_eq!((last.status, last.reason, exit_code(&ending)), (status, reason, code), "{ending}");
+        }
+    }
+}

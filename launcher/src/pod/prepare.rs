@@ -1,0 +1,207 @@
+//! Everything that a machine needs before it can be started: disks, kernel, netd's socket, its XML.
+//!
+//! Images of container disks come as descriptors ([`super::descriptor`]): nothing is mounted or copied. QEMU opens
+//! them by `/proc/<this process>/fd/<n>`, which the kernel lets the same user follow, through a link with a name that
+//! people recognise. The descriptors are held as long as the machine lives.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::path;
+use podvirt_api::vmi::StartStrategy;
+use tracing::info;
+
+use super::descriptor::receive;
+use super::shared::{ManifestInterface, Shared};
+use crate::accelerator;
+use crate::domain::{Accelerator, Base, Environment, Kernel, convert, domain_name};
+use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
+use crate::process::daemon::wait_for_socket;
+
+/// Links to the images of container disks, below [`path::EPHEMERAL_DISKS`].
+const CONTAINER_DISK_LINKS: &str = "container-disk-data";
+/// Overlays and empty disks, below [`path::EPHEMERAL_DISKS`].
+const OVERLAYS: &str = "disks";
+/// cloud-init's disks, in the machine's private directory.
+const PRIVATE_DISKS: &str = "disks";
+/// What the guest sends to the serial console, beside its socket.
+const SERIAL_LOG: &str = "virt-serial0-log";
+
+/// A machine that can be started.
+pub(super) struct Prepared {
+    pub(super) name: String,
+    pub(super) xml: String,
+    pub(super) paused: bool,
+    pub(super) interfaces: Vec<ManifestInterface>,
+    /// What the domain refers to by this process's descriptors.
+    pub(super) files: Vec<File>,
+}
+
+/// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
+pub(super) async fn prepare(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    allow_emulation: bool,
+) -> Result<Prepared> {
+    let (accelerator, reason) = accelerator::choose();
+    info!(?accelerator, %reason, "the accelerator is chosen");
+    if accelerator == Accelerator::Tcg && !allow_emulation {
+        bail!(
+            "KVM cannot be used ({reason}), and emulation is not allowed; \
+             spec.configuration.developerConfiguration.useEmulation of the KubeVirt object allows it"
+        );
+    }
+    let directory = path::machine_dir(&shared.identity.uid);
+    let (links, overlays, private) = (
+        Path::new(path::EPHEMERAL_DISKS).join(CONTAINER_DISK_LINKS),
+        Path::new(path::EPHEMERAL_DISKS).join(OVERLAYS),
+        directory.join(PRIVATE_DISKS),
+    );
+    // What an earlier attempt left is of no use.
+    for made in [&links, &overlays, &private] {
+        renew(made)?;
+    }
+    let mut files = Vec::new();
+    let container_disks = container_disks(shared, vmi, &links, &mut files).await?;
+    let kernel = kernel(shared, vmi, &links, &mut files).await?;
+
+    let image_vmi = vmi.clone();
+    let images = tokio::task::spawn_blocking(move || {
+        let sources = ImageSources {
+            container_disks: &container_disks,
+            overlays: &overlays,
+            private: &private,
+            claims: Some(Path::new(path::VMI_DISKS)),
+            secrets: Some(Path::new(path::SECRETS)),
+        };
+        prepare_images(&image_vmi, &sources)
+    });
+    let images = images.await.context("disks were not prepared")??;
+
+    let mut sockets = BTreeMap::new();
+    for (index, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
+        let socket = path::netd_socket(index);
+        waits_for(shared, format!("netd's socket {}", socket.display()));
+        wait_for_socket(&socket).await;
+        sockets.insert(interface.name.clone(), socket);
+    }
+    let environment = Environment {
+        accelerator,
+        kernel,
+        images,
+        sockets,
+        serial_socket: directory.join(path::SERIAL_SOCKET),
+        serial_log: directory.join(SERIAL_LOG),
+        vnc_socket: directory.join(path::VNC_SOCKET),
+    };
+    let xml = convert(vmi, &environment)?.to_xml()?;
+    Ok(Prepared {
+        name: domain_name(vmi),
+        xml,
+        paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
+        interfaces: interfaces(vmi),
+        files,
+    })
+}
+
+fn waits_for(shared: &Shared, what: String) {
+    info!(what, "waiting");
+    shared.facts.send_modify(|facts| facts.waiting_for = what);
+}
+
+/// Makes a directory that is empty.
+fn renew(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot clear {}", directory.display()));
+        }
+        _ => {}
+    }
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
+}
+
+/// The images of container disks, by volume.
+async fn container_disks(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    links: &Path,
+    files: &mut Vec<File>,
+) -> Result<BTreeMap<String, Base>> {
+    let mut images = BTreeMap::new();
+    for (index, volume) in vmi.spec.volumes.iter().enumerate() {
+        let Some(source) = &volume.container_disk else { continue };
+        waits_for(shared, format!("the image {} of the volume {}", source.image, volume.name));
+        let socket = path::container_disk_socket(index);
+        let what = || format!("the containerDisk of the volume {}", volume.name);
+        let mut handed = receive(&socket, 1).await.with_context(what)?;
+        let Some(mut disk) = handed.pop() else { bail!("{}: no file was handed over", what()) };
+        // By the file's own header: a word from the image's container is none to build on.
+        let format = format_of_file(&mut disk.file, &disk.path).with_context(what)?;
+        let path = link(links, &volume.name, path::DISK_IMAGE, &disk.file)?;
+        info!(volume = volume.name, file = %disk.path.display(), ?format, "the container disk is there");
+        images.insert(volume.name.clone(), Base { path, format });
+        files.push(disk.file);
+    }
+    Ok(images)
+}
+
+/// The kernel for direct boot.
+async fn kernel(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    links: &Path,
+    files: &mut Vec<File>,
+) -> Result<Option<Kernel>> {
+    let boot = vmi.spec.domain.firmware.as_ref().and_then(|f| f.kernel_boot.as_ref());
+    let Some(container) = boot.and_then(|b| b.container.as_ref()) else { return Ok(None) };
+    waits_for(shared, format!("the image {} of spec.domain.firmware.kernelBoot", container.image));
+    let wanted: Vec<&str> = [("kernel", &container.kernel_path), ("initrd", &container.initrd_path)]
+        .into_iter()
+        .filter_map(|(name, path)| (!path.is_empty()).then_some(name))
+        .collect();
+    let socket = Path::new(path::CONTAINER_DISKS).join(path::KERNEL_BOOT_SOCKET);
+    let handed = receive(&socket, wanted.len()).await.context("spec.domain.firmware.kernelBoot.container")?;
+    let (mut kernel, mut initrd) = (None, None);
+    for (name, handed) in wanted.into_iter().zip(handed) {
+        let path = link(links, "kernel-boot", name, &handed.file)?;
+        *(if name == "kernel" { &mut kernel } else { &mut initrd }) = Some(path);
+        files.push(handed.file);
+    }
+    let kernel = kernel.context("spec.domain.firmware.kernelBoot.container.kernelPath: required")?;
+    Ok(Some(Kernel { kernel, initrd }))
+}
+
+/// Makes a link to an open file of this process.
+fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBuf> {
+    let directory = links.join(directory);
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let path = directory.join(name);
+    let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    std::os::unix::fs::symlink(target, &path).with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(path)
+}
+
+/// The machine's interfaces as its report names them.
+fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
+    let devices = &vmi.spec.domain.devices;
+    let multiqueue = devices.network_interface_multiqueue.unwrap_or(false);
+    let processors = vmi.spec.domain.cpu.as_ref().map_or(1, podvirt_api::vmi::Cpu::count);
+    let queues = if multiqueue { i32::try_from(processors.min(256)).unwrap_or(256) } else { 1 };
+    devices
+        .interfaces
+        .iter()
+        .enumerate()
+        .map(|(index, interface)| ManifestInterface {
+            index,
+            name: interface.name.clone(),
+            mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
+            queues,
+            up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
+            masquerade: interface.masquerade.is_some(),
+        })
+        .collect()
+}

@@ -1,0 +1,121 @@
+//! Keeps the report: asks the hypervisor whenever something may have changed, and joins what the others found.
+//!
+//! Nothing is taken from events but that something happened: the state is asked for anew, so a lost event loses
+//! nothing that the next one, or the next connection, does not bring.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_proto::domain::{Status, reason};
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use super::freeze::Guest as _;
+use super::report::{self, Seen};
+use super::shared::Shared;
+use super::{agent, link};
+use crate::domain::AGENT_CHANNEL;
+use crate::domain::schema::Domain as Xml;
+use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
+
+/// The state is asked for again after this time, whatever happened.
+const RECHECK: Duration = Duration::from_secs(15);
+
+/// Runs until it is aborted.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut view = shared.view.subscribe();
+    let mut facts = shared.facts.subscribe();
+    let mut agent = shared.agent.subscribe();
+    let mut links = shared.links.subscribe();
+    let mut seen = Seen::default();
+    let mut reboots = 0;
+    let agent_poll = agent::poll(&shared);
+    let link_poll = link::poll(&shared);
+    tokio::pin!(agent_poll, link_poll);
+    loop {
+        let rebooted = view.borrow_and_update().reboots;
+        if std::mem::replace(&mut reboots, rebooted) != rebooted {
+            // No file system stays frozen in a kernel that starts anew.
+            shared.set_frozen(false);
+        }
+        match shared.call(look).await {
+            Ok(look) => {
+                seen.domain = look.domain;
+                // A domain that is going down has no XML to speak of: what was known stays.
+                if let Some((machine, connected)) = look.xml {
+                    (seen.machine, seen.agent_connected) = (Some(machine), connected);
+                }
+            }
+            Err(HypervisorError::NotRunning(_)) => debug!("no hypervisor to ask"),
+            // The link is down or about to be: what was known last holds.
+            Err(error) => debug!(%error, "the hypervisor does not tell the machine's state"),
+        }
+        shared.agent_connected.send_if_modified(|connected| {
+            let changed = *connected != seen.agent_connected;
+            *connected = seen.agent_connected;
+            changed
+        });
+        seen.agent.clone_from(&agent.borrow_and_update());
+        seen.links.clone_from(&links.borrow_and_update());
+        let known = facts.borrow_and_update().clone();
+        publish(&shared, &known, &seen);
+        tokio::select! {
+            _ = view.changed() => {}
+            _ = facts.changed() => {}
+            _ = agent.changed() => {}
+            _ = links.changed() => {}
+            () = sleep(RECHECK) => {}
+            () = &mut agent_poll => {}
+            () = &mut link_poll => {}
+        }
+    }
+}
+
+fn publish(shared: &Shared, facts: &super::shared::Facts, seen: &Seen) {
+    shared.report.send_if_modified(|present| {
+        let Some(next) = report::next(present, facts, seen, report::now()) else { return false };
+        if next.status != present.status || next.reason != present.reason {
+            info!(status = ?next.status, reason = next.reason, "the machine is reported");
+            for_users(shared, next.status, &next.reason);
+        }
+        *present = next;
+        true
+    });
+}
+
+/// Tells the VMI's user of states that nobody asked for.
+fn for_users(shared: &Shared, status: Status, why: &str) {
+    match (status, why) {
+        (Status::Paused, reason::IO_ERROR) => shared.event(
+            "Warning",
+            "PausedIOError",
+            "the machine is paused: one of its disks failed or is full; unpause it once that is mended",
+        ),
+        (Status::Paused, reason::CRASHED) | (Status::Crashed, reason::PANICKED) => {
+            shared.event("Warning", "GuestPanicked", "the guest's kernel told that it panicked");
+        }
+        (Status::Crashed, _) => shared.event("Warning", "Crashed", "QEMU ended unexpectedly"),
+        _ => {}
+    }
+}
+
+struct Look {
+    domain: DomainStatus,
+    /// Machine type, and whether the agent's channel is open.
+    xml: Option<(String, bool)>,
+}
+
+fn look(hypervisor: &dyn Hypervisor) -> Result<Look, HypervisorError> {
+    let domain = hypervisor.status()?;
+    let xml = match domain.status {
+        status if !status.is_active() => None,
+        Status::Shutdown => None,
+        _ => hypervisor.xml().ok().and_then(|xml| Xml::from_xml(&xml).ok()),
+    };
+    let xml = xml.map(|xml| {
+        let channel = xml.devices.channels.iter().find(|c| c.target.name == AGENT_CHANNEL);
+        let connected = channel.and_then(|c| c.target.state.as_deref()) == Some("connected");
+        (xml.os.kind.machine, connected)
+    });
+    Ok(Look { domain, xml })
+}

@@ -1,0 +1,368 @@
+//! The command interface: cmd.v1 on the pod's command socket.
+//!
+//! Whoever reaches the socket is the pod itself or the node's root; there is no more to check. A request that
+//! carries another VMI than this launcher's is refused all the same: a handler that mixed up two pods must not
+//! pause the wrong machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
+use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
+use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
+use podvirt_proto::cmd::v1 as cmd;
+use podvirt_proto::cmd::v1::cmd_server::{Cmd, CmdServer};
+use podvirt_proto::{cmd as versions, domain};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+use tracing::{error, info};
+
+use super::agent::ANSWER;
+use super::answers;
+use super::freeze::Guest as _;
+use super::shared::Shared;
+use crate::hypervisor::{Hypervisor, HypervisorError};
+use crate::life::runner::Wish;
+
+/// A VMI's JSON is at most what etcd stores; some room above that.
+const MAX_MESSAGE: usize = 8 * 1024 * 1024;
+
+/// Serves until it is aborted.
+pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
+    let server = Server(shared);
+    let result = tonic::transport::Server::builder()
+        .add_service(CmdServer::new(server.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(CmdInfoServer::new(server))
+        .serve_with_incoming(UnixListenerStream::new(listener))
+        .await;
+    if let Err(error) = result {
+        error!(%error, "the command interface failed");
+    }
+}
+
+#[derive(Clone)]
+struct Server(Arc<Shared>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+fn outcome<E: std::fmt::Display>(result: Result<(), E>) -> cmd::Response {
+    match result {
+        Ok(()) => cmd::Response { success: true, message: String::new() },
+        Err(error) => cmd::Response { success: false, message: error.to_string() },
+    }
+}
+
+/// The present method is one of upstream's that podvirt does not carry out.
+fn not_yet<T>(method: &str) -> Answer<T> {
+    Err(Status::unimplemented(format!("{method} is not supported by podvirt")))
+}
+
+/// The part of a VMI by which it is known.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    metadata: Metadata,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    uid: String,
+}
+
+impl Server {
+    /// Refuses a request about another VMI.
+    fn mine(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+        let Some(vmi) = vmi.filter(|vmi| !vmi.vmi_json.is_empty()) else { return Ok(()) };
+        let named: Named = serde_json::from_slice(&vmi.vmi_json).map_err(|e| format!("vmi: {e}"))?;
+        let (theirs, ours) = (&named.metadata.uid, &self.0.identity.uid);
+        if theirs != ours {
+            return Err(format!(
+                "metadata.uid: '{theirs}' is another machine; this launcher is for '{ours}'"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Carries out an order at the hypervisor.
+    async fn order(
+        &self,
+        vmi: Option<&cmd::Vmi>,
+        call: impl FnOnce(&dyn Hypervisor) -> Result<(), HypervisorError> + Send + 'static,
+    ) -> Answer<cmd::Response> {
+        let result = match self.mine(vmi) {
+            Ok(()) => self.0.call(call).await.map_err(|e| e.to_string()),
+            Err(error) => Err(error),
+        };
+        Ok(Response::new(outcome(result)))
+    }
+
+    /// Wishes something of the machine's life.
+    fn wish(&self, vmi: Option<&cmd::Vmi>, wish: Wish) -> Answer<cmd::Response> {
+        let result = self.mine(vmi).map(|()| {
+            info!(?wish, "the handler wishes");
+            self.0.wish_for(wish);
+        });
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+        self.mine(vmi)?;
+        let json = vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default();
+        let value: Value = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
+        let mut vmi = VirtualMachineInstance::from_value(value).map_err(|error| match error {
+            ParseError::Invalid(problems) => problems.to_string(),
+            error => error.to_string(),
+        })?;
+        defaults::set_defaults(&mut vmi);
+        validate::validate(&vmi).into_result().map_err(|problems| problems.to_string())?;
+        if let Some(ended) = &self.0.facts.borrow().ended {
+            return Err(format!("the machine has ended: {}", ended.message));
+        }
+        if *self.0.wish.borrow() > Wish::Run {
+            return Err("the machine is being ended".into());
+        }
+        let mut attempts = self.0.attempts.subscribe();
+        if self.0.facts.borrow().started_at.is_some() {
+            // There is nothing yet that a running machine is changed by.
+            return Ok(());
+        }
+        // A full queue holds one like this: the answer is the same.
+        let _ = self.0.sync.try_send(Box::new(vmi));
+        attempts.changed().await.map_err(|_| "the launcher is ending".to_owned())?;
+        let attempt = attempts.borrow();
+        attempt.clone()
+    }
+
+    async fn agent(&self, command: &str, timeout: Duration) -> Result<Value, String> {
+        self.0.agent_command(command, Value::Null, timeout).await.map_err(|e| e.to_string())
+    }
+
+    async fn freeze(&self, request: &cmd::FreezeRequest) -> Result<(), String> {
+        self.mine(request.vmi.as_ref())?;
+        let seconds = u64::try_from(request.unfreeze_timeout_seconds).ok().filter(|seconds| *seconds > 0);
+        self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await
+    }
+
+    /// What the agent answers to a question, as JSON in `to_json`'s words.
+    async fn question<T: serde::Serialize>(
+        &self,
+        command: &str,
+        read: impl FnOnce(&Value) -> T,
+    ) -> (cmd::Response, String) {
+        let json = match self.agent(command, ANSWER).await {
+            Ok(told) => serde_json::to_string(&read(&told)).map_err(|e| e.to_string()),
+            Err(error) => Err(error),
+        };
+        match json {
+            Ok(json) => (outcome(Ok::<_, String>(())), json),
+            Err(error) => (outcome(Err(error)), String::new()),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl CmdInfo for Server {
+    async fn info(&self, _: Request<CmdInfoRequest>) -> Answer<CmdInfoResponse> {
+        Ok(Response::new(CmdInfoResponse {
+            supported_cmd_versions: vec![versions::VERSION.into()],
+            supported_kube_virt_api_versions: vec!["v1".into()],
+            supported_domain_versions: vec![domain::VERSION.into()],
+            supported_domain_stats_versions: vec!["v1".into()],
+        }))
+    }
+}
+
+/// The methods that podvirt does not carry out.
+macro_rules! not_supported {
+    ($($method:ident($request:ty) -> $response:ty = $name:literal,)*) => {$(
+        fn $method<'a, 'b>(
+            &'a self,
+            _: Request<$request>,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Answer<$response>> + Send + 'b>>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            Box::pin(async { not_yet($name) })
+        }
+    )*};
+}
+
+#[tonic::async_trait]
+impl Cmd for Server {
+    async fn sync_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        let result = self.sync(request.into_inner().vmi.as_ref()).await;
+        if let Err(message) = &result {
+            error!(message, "SyncVirtualMachine fails");
+        }
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn shutdown_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.wish(request.into_inner().vmi.as_ref(), Wish::ShutDown)
+    }
+
+    async fn kill_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.wish(request.into_inner().vmi.as_ref(), Wish::Kill)
+    }
+
+    async fn delete_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        let result = self.mine(request.into_inner().vmi.as_ref()).and_then(|()| {
+            if self.0.facts.borrow().ended.is_none() {
+                return Err("the machine has not ended; KillVirtualMachine ends it".into());
+            }
+            // Nobody needs to be told any more.
+            self.0.taken.send_replace(u64::MAX);
+            Ok(())
+        });
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn pause_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.order(request.into_inner().vmi.as_ref(), |h| h.suspend()).await
+    }
+
+    async fn unpause_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.order(request.into_inner().vmi.as_ref(), |h| h.resume()).await
+    }
+
+    async fn reset_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        let answer = self.order(request.into_inner().vmi.as_ref(), |h| h.reset()).await?;
+        if answer.get_ref().success {
+            // No file system stays frozen in a kernel that starts anew.
+            self.0.set_frozen(false);
+        }
+        Ok(answer)
+    }
+
+    async fn soft_reboot_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.order(request.into_inner().vmi.as_ref(), |h| h.reboot()).await
+    }
+
+    async fn freeze_virtual_machine(&self, request: Request<cmd::FreezeRequest>) -> Answer<cmd::Response> {
+        Ok(Response::new(outcome(self.freeze(&request.into_inner()).await)))
+    }
+
+    async fn unfreeze_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        let result = match self.mine(request.into_inner().vmi.as_ref()) {
+            Ok(()) => self.0.freezes.thaw(Arc::clone(&self.0)).await,
+            Err(error) => Err(error),
+        };
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn ping(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::Response> {
+        Ok(Response::new(outcome(Ok::<_, String>(()))))
+    }
+
+    async fn get_domain(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainResponse> {
+        let domain = serde_json::to_string(&*self.0.report.borrow());
+        let domain = domain.map_err(|e| Status::internal(e.to_string()))?;
+        Ok(Response::new(cmd::DomainResponse { response: Some(outcome(Ok::<_, String>(()))), domain }))
+    }
+
+    async fn get_domain_stats(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainStatsResponse> {
+        let usage = self.0.call(|h| h.usage()).await;
+        let stats = usage.as_ref().ok().map(|usage| {
+            json!({
+                "name": self.0.identity.name,
+                "uuid": self.0.identity.uid,
+                "nrVirtCpu": usage.vcpus,
+                "cpu": {"time": usage.cpu_time_ns},
+                "memory": {"totalKiB": usage.memory_max_kib, "usedKiB": usage.memory_kib},
+            })
+            .to_string()
+        });
+        Ok(Response::new(cmd::DomainStatsResponse {
+            response: Some(outcome(usage.map(drop))),
+            domain_stats: stats.unwrap_or_default(),
+        }))
+    }
+
+    async fn get_qemu_version(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::QemuVersionResponse> {
+        let version = self.0.call(|h| h.version()).await;
+        Ok(Response::new(cmd::QemuVersionResponse {
+            version: version.as_ref().cloned().unwrap_or_default(),
+            response: Some(outcome(version.map(drop))),
+        }))
+    }
+
+    async fn get_guest_info(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestInfoResponse> {
+        let info = answers::guest_info(&self.0).await;
+        let json = info.as_ref().ok().and_then(|info| serde_json::to_string(info).ok());
+        Ok(Response::new(cmd::GuestInfoResponse {
+            response: Some(outcome(info.map(drop))),
+            guest_info_response: json.unwrap_or_default(),
+        }))
+    }
+
+    async fn get_users(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestUserListResponse> {
+        let (response, json) = self.question("guest-get-users", answers::users).await;
+        Ok(Response::new(cmd::GuestUserListResponse {
+            response: Some(response),
+            guest_user_list_response: json,
+        }))
+    }
+
+    async fn get_filesystems(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestFilesystemsResponse> {
+        let (response, json) = self.question("guest-get-fsinfo", answers::filesystems).await;
+        Ok(Response::new(cmd::GuestFilesystemsResponse {
+            response: Some(response),
+            guest_filesystems_response: json,
+        }))
+    }
+
+    async fn guest_ping(&self, request: Request<cmd::GuestPingRequest>) -> Answer<cmd::GuestPingResponse> {
+        let limit = seconds(request.into_inner().timeout_seconds);
+        let result = self.agent("guest-ping", limit).await.map(drop);
+        Ok(Response::new(cmd::GuestPingResponse { response: Some(outcome(result)) }))
+    }
+
+    async fn exec(&self, request: Request<cmd::ExecRequest>) -> Answer<cmd::ExecResponse> {
+        let request = request.into_inner();
+        let limit = seconds(request.timeout_seconds);
+        let executed = answers::execute(&self.0, &request.command, &request.args, limit).await;
+        let (result, executed) = match executed {
+            Ok(Some(executed)) => (Ok(()), executed),
+            Ok(None) => (
+                Err(format!("the program did not end within {} s", limit.as_secs())),
+                answers::Executed::default(),
+            ),
+            Err(error) => (Err(error.to_string()), answers::Executed::default()),
+        };
+        Ok(Response::new(cmd::ExecResponse {
+            response: Some(outcome(result)),
+            exit_code: executed.code,
+            std_out: executed.output,
+        }))
+    }
+
+    not_supported! {
+        migrate_virtual_machine(cmd::MigrationRequest) -> cmd::Response = "MigrateVirtualMachine",
+        sync_migration_target(cmd::VmiRequest) -> cmd::Response = "SyncMigrationTarget",
+        cancel_virtual_machine_migration(cmd::VmiRequest) -> cmd::Response = "CancelVirtualMachineMigration",
+        signal_target_pod_cleanup(cmd::VmiRequest) -> cmd::Response = "SignalTargetPodCleanup",
+        finalize_virtual_machine_migration(cmd::VmiRequest) -> cmd::Response = "FinalizeVirtualMachineMigration",
+        hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
+        sync_virtual_machine_cp_us(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineCPUs",
+        sync_virtual_machine_memory(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineMemory",
+        get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
+        get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
+        get_screenshot(cmd::VmiRequest) -> cmd::ScreenshotResponse = "GetScreenshot",
+        virtual_machine_memory_dump(cmd::MemoryDumpRequest) -> cmd::Response = "VirtualMachineMemoryDump",
+        backup_virtual_machine(cmd::BackupRequest) -> cmd::Response = "BackupVirtualMachine",
+        redefine_checkpoint(cmd::RedefineCheckpointRequest) -> cmd::RedefineCheckpointResponse = "RedefineCheckpoint",
+        get_sev_info(cmd::EmptyRequest) -> cmd::SevInfoResponse = "GetSEVInfo",
+        get_launch_measurement(cmd::VmiRequest) -> cmd::LaunchMeasurementResponse = "GetLaunchMeasurement",
+        inject_launch_secret(cmd::InjectLaunchSecretRequest) -> cmd::Response = "InjectLaunchSecret",
+    }
+}
+
+/// A limit from a request: at least a second.
+fn seconds(given: i32) -> Duration {
+    Duration::from_secs(u64::try_from(given).unwrap_or(0).max(1))
+}

@@ -1,0 +1,255 @@
+//! What the parts of a pod's launcher know of each other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use podvirt_api::VirtualMachineInstance;
+use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, Status};
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::freeze::Freezes;
+use crate::hypervisor::{Hypervisor, HypervisorError};
+use crate::life::runner::{View, Wish};
+
+/// How many events for users may wait for the handler; the oldest gives way.
+const MAX_EVENTS: usize = 32;
+
+/// The VMI that this launcher is for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Identity {
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+}
+
+/// The last state of a machine.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Final {
+    pub(super) status: Status,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// What the launcher itself knows, beside what the hypervisor tells. Times are since 1970.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// Whether the launcher was told to end.
+    pub(super) stop_requested: bool,
+    /// When it kills the machine.
+    pub(super) kill_at: Option<Duration>,
+    /// When the machine was started.
+    pub(super) started_at: Option<Duration>,
+    /// What preparing waits for.
+    pub(super) waiting_for: String,
+    /// What went wrong last.
+    pub(super) message: String,
+    /// Whether the guest's file systems are frozen.
+    pub(super) frozen: bool,
+    /// The machine's interfaces by its manifest; there are some once it is prepared.
+    pub(super) interfaces: Vec<ManifestInterface>,
+    /// How it ended.
+    pub(super) ended: Option<Final>,
+}
+
+/// An interface by the manifest.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct ManifestInterface {
+    /// Its place in the manifest.
+    pub(super) index: usize,
+    pub(super) name: String,
+    pub(super) mac: String,
+    pub(super) queues: i32,
+    pub(super) up: bool,
+    pub(super) masquerade: bool,
+}
+
+/// What the guest's agent tells.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct AgentFacts {
+    pub(super) version: Option<String>,
+    pub(super) os: Option<GuestOsInfo>,
+    pub(super) interfaces: Vec<Interface>,
+}
+
+/// Addresses of the pod that lead to the guest, by interface.
+pub(super) type Links = BTreeMap<String, Vec<String>>;
+
+/// Everything the parts share.
+pub(super) struct Shared {
+    pub(super) identity: Identity,
+    /// What is wished of the machine's life.
+    pub(super) wish: watch::Sender<Wish>,
+    /// What the life shows.
+    pub(super) view: watch::Sender<View>,
+    pub(super) facts: watch::Sender<Facts>,
+    /// Whether the guest's agent is connected.
+    pub(super) agent_connected: watch::Sender<bool>,
+    pub(super) agent: watch::Sender<AgentFacts>,
+    pub(super) links: watch::Sender<Links>,
+    /// The present report.
+    pub(super) report: watch::Sender<Domain>,
+    /// Number of the last report that the handler has taken.
+    pub(super) taken: watch::Sender<u64>,
+    /// VMIs from SyncVirtualMachine that were found valid.
+    pub(super) sync: mpsc::Sender<Box<VirtualMachineInstance>>,
+    /// What became of each attempt to start the machine.
+    pub(super) attempts: watch::Sender<Result<(), String>>,
+    events: Mutex<VecDeque<K8sEvent>>,
+    pub(super) event_added: Notify,
+    pub(super) freezes: Freezes,
+}
+
+impl Shared {
+    pub(super) fn new(identity: Identity, sync: mpsc::Sender<Box<VirtualMachineInstance>>) -> Shared {
+        let report = Domain {
+            name: identity.name.clone(),
+            namespace: identity.namespace.clone(),
+            uid: identity.uid.clone(),
+            ..Domain::default()
+        };
+        Shared {
+            identity,
+            wish: watch::Sender::new(Wish::Run),
+            view: watch::Sender::new(View::default()),
+            facts: watch::Sender::new(Facts::default()),
+            agent_connected: watch::Sender::new(false),
+            agent: watch::Sender::new(AgentFacts::default()),
+            links: watch::Sender::new(Links::default()),
+            report: watch::Sender::new(report),
+            taken: watch::Sender::new(0),
+            sync,
+            attempts: watch::Sender::new(Ok(())),
+            events: Mutex::new(VecDeque::new()),
+            event_added: Notify::new(),
+            freezes: Freezes::default(),
+        }
+    }
+
+    /// Wishes at least this much.
+    pub(super) fn wish_for(&self, wish: Wish) {
+        self.wish.send_if_modified(|present| {
+            let stronger = wish > *present;
+            *present = wish.max(*present);
+            stronger
+        });
+    }
+
+    /// Tells whoever waits what became of an attempt to start the machine.
+    pub(super) fn attempted(&self, result: Result<(), String>) {
+        self.attempts.send_modify(|attempt| *attempt = result);
+    }
+
+    /// Whether there is a machine, or may be one in a moment.
+    pub(super) fn has_machine(&self) -> bool {
+        let view = self.view.borrow();
+        view.running || view.hypervisor.is_some()
+    }
+
+    /// Runs `call` with the machine's hypervisor, where it may block.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn Hypervisor) -> Result<T, HypervisorError> + Send + 'static,
+    ) -> Result<T, HypervisorError> {
+        let hypervisor: Option<Arc<dyn Hypervisor>> = self.view.borrow().hypervisor.clone();
+        let Some(hypervisor) = hypervisor else {
+            return Err(HypervisorError::NotRunning(self.identity.name.clone()));
+        };
+        let called = tokio::task::spawn_blocking(move || call(hypervisor.as_ref())).await;
+        called.unwrap_or_else(|error| {
+            Err(HypervisorError::Refused { action: "ask the hypervisor", message: error.to_string() })
+        })
+    }
+
+    /// Queues an event for the VMI's user.
+    pub(super) fn event(&self, kind: &str, reason: &str, message: impl Into<String>) {
+        let event = K8sEvent { kind: kind.into(), reason: reason.into(), message: message.into() };
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.back() == Some(&event) {
+            return;
+        }
+        if events.len() == MAX_EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+        drop(events);
+        self.event_added.notify_one();
+    }
+
+    /// The oldest event that waits.
+    pub(super) fn first_event(&self) -> Option<K8sEvent> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).front().cloned()
+    }
+
+    /// Forgets `event`, which was told, if it is still the oldest one.
+    pub(super) fn event_told(&self, event: &K8sEvent) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.front() == Some(event) {
+            events.pop_front();
+        }
+    }
+
+    /// Until the handler has taken a report of the machine's end.
+    pub(super) async fn told(&self) {
+        let mut reports = self.report.subscribe();
+        let last = reports.wait_for(|report| report.status.is_final()).await.map(|r| r.generation);
+        let Ok(last) = last else { return std::future::pending().await };
+        let mut taken = self.taken.subscribe();
+        if taken.wait_for(|taken| *taken >= last).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Shared {
+        Shared::new(Identity::default(), mpsc::channel(1).0)
+    }
+
+    #[test]
+    fn a_wish_is_never_taken_back() {
+        let shared = shared();
+        shared.wish_for(Wish::Kill);
+        shared.wish_for(Wish::ShutDown);
+        assert_eq!(*shared.wish.borrow(), Wish::Kill);
+    }
+
+    #[test]
+    fn the_oldest_event_gives_way_and_a_repeated_one_is_told_once() {
+        let shared = shared();
+        for n in 0..40 {
+            shared.event("Normal", "N", format!("event {n}"));
+            shared.event("Normal", "N", format!("event {n}"));
+        }
+        let first = shared.first_event().unwrap();
+        assert_eq!(first.message, "event 8");
+        shared.event_told(&first);
+        shared.event_told(&first);
+        assert_eq!(shared.first_event().unwrap().message, "event 9");
+    }
+
+    #[tokio::test]
+    async fn the_end_is_told_when_the_last_report_was_taken() {
+        let shared = Arc::new(shared());
+        let waiting = tokio::spawn({
+            let shared = shared.clone();
+            async move { shared.told().await }
+        });
+        shared.report.send_modify(|r| (r.generation, r.status) = (4, Status::Running));
+        shared.taken.send_replace(4);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        shared.report.send_modify(|r| (r.generation, r.status) = (5, Status::Shutoff));
+        shared.taken.send_replace(5);
+        waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_machine_calls_say_so() {
+        let error = shared().call(|h| h.suspend()).await.unwrap_err();
+        assert!(matches!(error, HypervisorError::NotRunning(_)));
+    }
+}
