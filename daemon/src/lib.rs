@@ -1,0 +1,26 @@
+//! What every daemon of podvirt needs, so that they all log, report their health, lead and write alike.
+//!
+//! | module | for |
+//! |---|---|
+//! | [`telemetry`] | logs |
+//! | [`http`] | `/healthz`, `/readyz`, `/metrics` |
+//! | [`shutdown`] | one future for SIGTERM and SIGINT, for many tasks |
+//! | [`crypto`] | the process's one provider of cryptography |
+//! | [`leader`] | one working replica among several, by a Lease |
+//! | [`events`] | Kubernetes events |
+//! | [`pki`] | certificates, and TLS that follows their renewal |
+//! | [`patch`] | writing the changed part of an object's status, or nothing |
+//! | [`backoff`] | growing delays per object |
+//! | [`pki`] | the daemons' certificates, made and followed |
+
+#![forbid(unsafe_code)]
+
+pub mod backoff;
+pub mod crypto;
+pub mod events;
+pub mod http;
+pub mod leader;
+pub mod patch;
+pub mod pki;
+pub mod shutdown;
+pub mod telemetry;

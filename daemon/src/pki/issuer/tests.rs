@@ -1,0 +1,135 @@
+//! Issuers against a made-up API server that counts versions as the real one does.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Default)]
+struct Server {
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    writes: Vec<String>,
+    conflicts: usize,
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
+        let failure = |code: u16, reason: &str| {
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}),
+            )
+        };
+        let path = match *method {
+            Method::POST => format!("{path}/{}", body["metadata"]["name"].as_str().unwrap()),
+            _ => path.to_owned(),
+        };
+        let stored = self.objects.get(&path);
+        if *method == Method::GET {
+            return stored.map_or_else(|| failure(404, "NotFound"), |object| (200, object.clone()));
+        }
+        let fits = match (method, stored) {
+            (&Method::POST, None) => true,
+            (_, Some(object)) => object["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"],
+            (_, None) => return failure(404, "NotFound"),
+        };
+        if !fits {
+            self.conflicts += 1;
+            return failure(409, "Conflict");
+        }
+        self.version += 1;
+        body["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.writes.push(format!("{method} {}", path.rsplit('/').next().unwrap()));
+        self.objects.insert(path, body.clone());
+        (200, body)
+    }
+}
+
+fn client(server: &Arc<Mutex<Server>>) -> Client {
+    let server = Arc::clone(server);
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let server = Arc::clone(&server);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            // Lets the others in between a reading and the writing that follows from it.
+            tokio::task::yield_now().await;
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let (code, answer) = server.lock().unwrap().answer(&parts.method, parts.uri.path(), body);
+            let body = axum::body::Body::from(answer.to_string());
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Response::builder().status(code).body(body)?)
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn issuer(server: &Arc<Mutex<Server>>) -> Issuer {
+    Issuer::new(client(server), "kubevirt", LeafRequest::of_the_daemons("kubevirt"), Policy::default())
+}
+
+#[tokio::test]
+async fn replicas_that_start_together_make_everything_once() {
+    let server = Arc::default();
+    let (one, two, three) = (issuer(&server), issuer(&server), issuer(&server));
+    let (a, b, c) = tokio::join!(one.ensure(), two.ensure(), three.ensure());
+    a.and(b).and(c).unwrap();
+    let mut server = server.lock().unwrap();
+    assert!(server.conflicts > 0, "they did meet");
+    server.writes.sort();
+    assert_eq!(
+        server.writes,
+        [
+            "POST kubevirt-ca",
+            "POST kubevirt-ca",
+            "POST kubevirt-virt-api-certs",
+            "POST kubevirt-virt-handler-certs",
+            "POST kubevirt-virt-handler-server-certs",
+        ],
+        "a Secret and a ConfigMap kubevirt-ca, and the leaves"
+    );
+}
+
+#[tokio::test]
+async fn what_is_in_order_is_not_written_again() {
+    let server = Arc::default();
+    issuer(&server).ensure().await.unwrap();
+    let written = server.lock().unwrap().writes.len();
+    issuer(&server).ensure().await.unwrap();
+    assert_eq!(server.lock().unwrap().writes.len(), written);
+}
+
+#[tokio::test]
+async fn a_spoilt_secret_is_replaced_and_keeps_its_labels() {
+    let server = Arc::default();
+    issuer(&server).ensure().await.unwrap();
+    let path = "/api/v1/namespaces/kubevirt/secrets/kubevirt-virt-api-certs";
+    {
+        let mut server = server.lock().unwrap();
+        let secret = server.objects.get_mut(path).unwrap();
+        secret["data"]["tls.key"] = json!("bm8ga2V5");
+        secret["metadata"]["labels"]["team"] = json!("infra");
+    }
+    issuer(&server).ensure().await.unwrap();
+    let server = server.lock().unwrap();
+    assert_eq!(server.writes.last().unwrap(), "PUT kubevirt-virt-api-certs");
+    let secret: Secret = serde_json::from_value(server.objects[path].clone()).unwrap();
+    assert!(usable(Some(&secret)).is_some());
+    assert_eq!(secret.metadata.labels.unwrap()["team"], "infra");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_an_error_that_says_what_was_tried() {
+    let service = tower::service_fn(|_: Request<kube::client::Body>| async {
+        let status = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"});
+        let body = axum::body::Body::from(status.to_string());
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Response::builder().status(403).body(body)?)
+    });
+    let issuer = Issuer::new(Client::new(service, "x"), "kubevirt", Vec::new(), Policy::default());
+    let error = issuer.ensure().await.unwrap_err();
+    assert_eq!(error.to_string(), "reading ConfigMap kubevirt-ca");
+}

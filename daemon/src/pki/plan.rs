@@ -1,0 +1,166 @@
+//! What to do next with the stored certificates: a function of what is stored and of the time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::certificate::{BACKDATE, Certificate, Purpose};
+
+/// Spans of the certificates' lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Life of a CA.
+    pub ca_life: Duration,
+    /// Life of a leaf.
+    pub leaf_life: Duration,
+    /// How long after a new CA was made its first leaves may be signed: the time every reader has to take the
+    /// new bundle. A watch takes less than a second; a daemon that lost its connection takes a minute or so.
+    pub distribution: Duration,
+    /// How long an old CA stays trusted at least after a new one was made.
+    pub overlap: Duration,
+}
+
+impl Default for Policy {
+    /// Upstream's: a week for the CA, a day for the leaves.
+    fn default() -> Self {
+        const HOUR: u64 = 3600;
+        Policy {
+            ca_life: Duration::from_secs(168 * HOUR),
+            leaf_life: Duration::from_secs(24 * HOUR),
+            distribution: Duration::from_secs(120),
+            overlap: Duration::from_secs(HOUR),
+        }
+    }
+}
+
+/// A leaf certificate that has to exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafRequest {
+    /// Secret it is kept in.
+    pub secret: String,
+    /// Common name of its subject.
+    pub common_name: String,
+    /// DNS names it is valid for.
+    pub dns_names: Vec<String>,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+impl LeafRequest {
+    /// The leaves of podvirt's daemons in `namespace`.
+    pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
+        use super::{API_SERVER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
+        use super::{HANDLER_SERVER_NAME, HANDLER_SERVER_SECRET};
+        vec![
+            LeafRequest {
+                secret: API_SERVER_SECRET.to_owned(),
+                common_name: format!("virt-api.{namespace}.svc"),
+                dns_names: vec![
+                    format!("virt-api.{namespace}.svc"),
+                    format!("virt-api.{namespace}.svc.cluster.local"),
+                    format!("virt-api.{namespace}"),
+                    "virt-api".to_owned(),
+                ],
+                purpose: Purpose::Server,
+            },
+            LeafRequest {
+                secret: HANDLER_SERVER_SECRET.to_owned(),
+                common_name: HANDLER_SERVER_NAME.to_owned(),
+                dns_names: vec![HANDLER_SERVER_NAME.to_owned()],
+                purpose: Purpose::Server,
+            },
+            LeafRequest {
+                secret: HANDLER_CLIENT_SECRET.to_owned(),
+                common_name: HANDLER_CLIENT_NAME.to_owned(),
+                dns_names: Vec::new(),
+                purpose: Purpose::Client,
+            },
+        ]
+    }
+
+    fn is_met_by(&self, leaf: &Certificate) -> bool {
+        !leaf.is_ca
+            && leaf.common_name == self.common_name
+            && leaf.dns_names == self.dns_names
+            && leaf.purpose == Some(self.purpose)
+    }
+}
+
+/// What is stored. What cannot be read, or whose key does not fit, counts as not stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// The CA that signs.
+    pub ca: Option<Certificate>,
+    /// The CAs that are trusted, in the order of the bundle.
+    pub bundle: Vec<Certificate>,
+    /// The leaves, in the order of the requests.
+    pub leaves: Vec<Option<Certificate>>,
+}
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make a CA and store it in place of the one that was read.
+    MakeCa,
+    /// Store exactly these certificates as the bundle.
+    WriteBundle(Vec<Certificate>),
+    /// Make the leaf of this request.
+    MakeLeaf(usize),
+}
+
+fn after(moment: Timestamp, span: Duration) -> Timestamp {
+    moment.checked_add(span).unwrap_or(Timestamp::MAX)
+}
+
+/// Whether four fifths of the certificate's life are over, or it is not valid at all.
+fn is_due(certificate: &Certificate, now: Timestamp) -> bool {
+    let life = certificate.not_after.as_second() - certificate.not_before.as_second();
+    let age = now.as_second() - certificate.not_before.as_second();
+    age < 0 || age * 5 >= life * 4
+}
+
+fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
+    certificate.not_before <= now && now <= certificate.not_after
+}
+
+/// Names the next step, or `None` when all is as it should be.
+pub fn next_step(
+    observed: &Observed,
+    requests: &[LeafRequest],
+    policy: &Policy,
+    now: Timestamp,
+) -> Option<Step> {
+    let Some(ca) = observed.ca.as_ref().filter(|ca| ca.is_ca && !is_due(ca, now)) else {
+        return Some(Step::MakeCa);
+    };
+    let made = after(ca.not_before, BACKDATE);
+
+    let in_overlap = now < after(made, policy.overlap);
+    let signed_a_leaf = |old: &Certificate| {
+        observed.leaves.iter().flatten().any(|leaf| leaf.authority_key == old.subject_key)
+    };
+    let mut bundle = vec![ca.clone()];
+    bundle.extend(
+        observed
+            .bundle
+            .iter()
+            .filter(|old| old.der != ca.der && old.is_ca && is_valid(old, now))
+            .filter(|old| in_overlap || signed_a_leaf(old))
+            .cloned(),
+    );
+    if bundle != observed.bundle {
+        return Some(Step::WriteBundle(bundle));
+    }
+
+    let distributed = now >= after(made, policy.distribution);
+    requests.iter().enumerate().find_map(|(index, request)| {
+        let leaf = observed.leaves.get(index).and_then(Option::as_ref);
+        let needed = leaf.is_none_or(|leaf| {
+            let of_this_ca = leaf.authority_key == ca.subject_key;
+            let trusted = bundle.iter().any(|ca| ca.subject_key == leaf.authority_key);
+            let unusable = !request.is_met_by(leaf) || !trusted || !is_valid(leaf, now);
+            unusable || (distributed && !of_this_ca) || (of_this_ca && is_due(leaf, now))
+        });
+        needed.then_some(Step::MakeLeaf(index))
+    })
+}
