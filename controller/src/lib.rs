@@ -1,0 +1,21 @@
+//! virt-controller: what keeps the cluster's objects as their specifications say.
+//!
+//! | module | keeps |
+//! |---|---|
+//! | [`vm`] | VirtualMachines: starts and stops their instances |
+//! | [`vmi`] | VirtualMachineInstances and their launcher pods |
+//! | [`node`] | nodes that fall silent, and the machines on them |
+//! | [`template`] | the launcher pod of a machine, as a pure function |
+//! | [`settings`] | the cluster's configuration |
+//! | [`watch`] | watches that one unreadable object does not end |
+//! | [`metrics`] | counters |
+
+#![forbid(unsafe_code)]
+
+pub mod metrics;
+pub mod node;
+pub mod settings;
+pub mod template;
+pub mod vm;
+pub mod vmi;
+pub mod watch;

@@ -1,0 +1,139 @@
+//! virt-controller: runs the controllers in the replica that leads, health and metrics in each.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use kube::Client;
+use podvirt_api::names;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::http::{self, Readiness};
+use podvirt_daemon::leader::{self, LeaseConfig};
+use podvirt_daemon::shutdown::{self, Shutdown};
+use podvirt_daemon::{crypto, telemetry};
+use prometheus_client::registry::Registry;
+use virt_controller::metrics::Metrics;
+use virt_controller::{node, settings, vm, vmi};
+
+/// Name of the daemon, of its Lease and of the source of its events.
+const NAME: &str = "virt-controller";
+/// Names the launcher's image where the flag does not.
+const LAUNCHER_IMAGE: &str = "LAUNCHER_IMAGE";
+/// Names this replica: the pod's name.
+const POD_NAME: &str = "POD_NAME";
+/// How often an API server that does not answer is asked.
+const API_RETRY: Duration = Duration::from_secs(2);
+
+/// Keeps podvirt's virtual machines as their objects say.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version)]
+struct Flags {
+    /// Namespace of podvirt itself: of the KubeVirt object and of the Lease.
+    #[arg(long, default_value = names::NAMESPACE)]
+    namespace: String,
+    /// Image of virt-launcher; the variable LAUNCHER_IMAGE when not given.
+    #[arg(long)]
+    launcher_image: Option<String>,
+    /// Seconds without a heartbeat after which a node gets no new machines.
+    #[arg(long, default_value_t = 300)]
+    node_heartbeat_limit: u64,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, default_value = "[::]:8080")]
+    listen: SocketAddr,
+    /// How logs are written: json or text.
+    #[arg(long, default_value = "json")]
+    log_format: telemetry::Format,
+    /// What is logged, in the form of RUST_LOG.
+    #[arg(long, default_value = "info")]
+    log_filter: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let flags = Flags::parse();
+    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    crypto::install();
+    let image = flags
+        .launcher_image
+        .or_else(|| std::env::var(LAUNCHER_IMAGE).ok())
+        .filter(|image| !image.is_empty())
+        .with_context(|| {
+            format!("the launcher's image is not known: set --launcher-image or {LAUNCHER_IMAGE}")
+        })?;
+    let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
+    let client = Client::try_default().await.context("find the API server")?;
+    let shutdown = shutdown::signal().context("take over signals")?;
+
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let lease = LeaseConfig::new(&flags.namespace, NAME, &replica);
+    registry.register("podvirt_controller_leading", "Whether this replica works", lease.leading.clone());
+    let readiness = Readiness::new();
+    let reached = readiness.gate("API server");
+
+    let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
+    let recorder = Recorder::new(client.clone(), NAME, Some(replica));
+    let leading = async {
+        if shutdown.or(reachable(&client)).await.is_none() {
+            return Ok(());
+        }
+        // A replica that waits for the lead is ready, too: it takes over at any time.
+        reached.open();
+        let nodes = node::Config { heartbeat_limit: Duration::from_secs(flags.node_heartbeat_limit) };
+        lead(client.clone(), lease, &shutdown, nodes, |cluster| vmi::Context {
+            client: client.clone(),
+            cluster,
+            launcher_image: image.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+        })
+        .await
+    };
+    tokio::try_join!(async { serving.await.context("serve health and metrics") }, Box::pin(leading))?;
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// Works whenever this replica leads, until the end is asked for.
+async fn lead(
+    client: Client,
+    lease: LeaseConfig,
+    shutdown: &Shutdown,
+    nodes: node::Config,
+    context: impl Fn(settings::Cluster) -> vmi::Context,
+) -> Result<()> {
+    let namespace = lease.namespace.clone();
+    let work = || {
+        let (cluster, following) = settings::follow(client.clone(), &namespace);
+        let context = context(cluster);
+        let recorder = &context.recorder;
+        let machines = vm::run(client.clone(), recorder.clone());
+        let nodes = node::run(client.clone(), recorder.clone(), nodes);
+        let instances = vmi::run(context);
+        Box::pin(async move {
+            tokio::join!(following, machines, instances, nodes);
+        })
+    };
+    let ended = leader::run(client.clone(), lease, shutdown, work).await.context("elect a leader")?;
+    // Controllers run until they are dropped.
+    anyhow::ensure!(ended.is_none(), "the controllers ended by themselves");
+    Ok(())
+}
+
+/// Returns once the API server answers.
+async fn reachable(client: &Client) {
+    loop {
+        match client.apiserver_version().await {
+            Ok(version) => {
+                tracing::info!(version = version.git_version, "API server reached");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "API server not reached");
+                tokio::time::sleep(API_RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The pod's containers.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, ResourceRequirements, SecurityContext, VolumeMount,
+};
+use podvirt_api::names::{path, pod};
+use podvirt_api::resources::PodResources;
+use podvirt_api::v1::{Interface, KubeVirtConfiguration, VirtualMachineInstance};
+use serde_json::json;
+
+use super::probes::Probes;
+use super::volumes::mount;
+use super::{Identity, Images, TemplateError, grace_seconds, kernel_container};
+
+pub(super) const LAUNCHER: &str = "/usr/bin/virt-launcher";
+const CONTAINER_DISK: &str = "/usr/bin/container-disk";
+
+/// How long virt-launcher waits for QEMU after the machine was handed to it.
+const QEMU_TIMEOUT: &str = "240s";
+
+/// A container that ends badly leaves the last lines of its log in its status, for the machine's conditions.
+const TELL_WHY: &str = "FallbackToLogsOnError";
+
+/// Kubernetes restarts a sidecar whatever its end, and ends it after the other containers.
+const SIDECAR: &str = "Always";
+
+const DEFAULT_PULL_POLICY: &str = "IfNotPresent";
+
+/// Virt-launcher with libvirt and QEMU.
+pub(super) fn compute(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+    mounts: Vec<VolumeMount>,
+    probes: Probes,
+) -> Container {
+    let mut command = vec![
+        LAUNCHER.to_owned(),
+        "pod".into(),
+        "--name".into(),
+        identity.name.into(),
+        "--namespace".into(),
+        identity.namespace.into(),
+        "--uid".into(),
+        identity.uid.into(),
+        "--grace-period-seconds".into(),
+        grace_seconds(vmi).to_string(),
+        "--qemu-timeout".into(),
+        QEMU_TIMEOUT.into(),
+    ];
+    if uses_emulation(config) {
+        command.push("--allow-emulation".into());
+    }
+    let ports: Vec<_> = vmi.spec.domain.devices.interfaces.iter().flat_map(ports).collect();
+    Container {
+        command: Some(command),
+        ports: Some(ports).filter(|p| !p.is_empty()),
+        volume_mounts: Some(mounts),
+        liveness_probe: probes.liveness,
+        readiness_probe: probes.readiness,
+        ..own(pod::COMPUTE, config, images, &resources.compute)
+    }
+}
+
+/// Init containers: what disks and network need before and beside the machine.
+pub(super) fn sidecars(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+) -> Result<Vec<Container>, TemplateError> {
+    let mut sidecars = container_disks(vmi, resources);
+    if !sidecars.is_empty() {
+        sidecars.insert(0, container_disk_binary(config, images, resources));
+    }
+    sidecars.extend(netd(vmi, identity, config, images, resources)?);
+    Ok(sidecars)
+}
+
+/// Whether a machine may run without KVM.
+fn uses_emulation(config: &KubeVirtConfiguration) -> bool {
+    config.developer_configuration.as_ref().and_then(|d| d.use_emulation) == Some(true)
+}
+
+fn container_disk_binary(
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+) -> Container {
+    Container {
+        command: Some(vec![CONTAINER_DISK.into(), "--copy-to".into(), shared_binary()]),
+        volume_mounts: Some(vec![mount(pod::volume::BIN_SHARE, path::BIN_SHARE)]),
+        ..own(pod::CONTAINER_DISK_BINARY, config, images, &resources.container_disk)
+    }
+}
+
+fn shared_binary() -> String {
+    format!("{}/{}", path::BIN_SHARE, path::CONTAINER_DISK_BINARY)
+}
+
+/// A sidecar for each image that holds a disk, or the kernel.
+fn container_disks(vmi: &VirtualMachineInstance, resources: &PodResources) -> Vec<Container> {
+    let disks = vmi.spec.volumes.iter().enumerate().filter_map(|(n, volume)| {
+        let disk = volume.container_disk.as_ref()?;
+        let path = disk.path.clone().filter(|p| !p.is_empty());
+        Some(image_sidecar(
+            &pod::container_disk(&volume.name),
+            (&disk.image, &disk.image_pull_policy),
+            path::container_disk_socket(n).display().to_string(),
+            &[path.unwrap_or_else(|| path::CONTAINER_DISK_DIR.to_owned())],
+            resources,
+        ))
+    });
+    let kernel = kernel_container(vmi).map(|kernel| {
+        let paths: Vec<String> = [&kernel.kernel_path, &kernel.initrd_path]
+            .into_iter()
+            .flatten()
+            .filter(|p| !p.is_empty())
+            .cloned()
+            .collect();
+        image_sidecar(
+            pod::KERNEL_BOOT,
+            (&kernel.image, &kernel.image_pull_policy),
+            format!("{}/{}", path::CONTAINER_DISKS, path::KERNEL_BOOT_SOCKET),
+            &paths,
+            resources,
+        )
+    });
+    disks.chain(kernel).collect()
+}
+
+/// The user's image with our binary in it: it opens the files and hands the descriptors out.
+fn image_sidecar(
+    name: &str,
+    (image, pull_policy): (&str, &Option<String>),
+    socket: String,
+    paths: &[String],
+    resources: &PodResources,
+) -> Container {
+    let mut command = vec![shared_binary(), "--listen".into(), socket];
+    for path in paths {
+        command.extend(["--path".into(), path.clone()]);
+    }
+    let mut binary = mount(pod::volume::BIN_SHARE, path::BIN_SHARE);
+    binary.read_only = Some(true);
+    Container {
+        name: name.to_owned(),
+        image: Some(image.to_owned()),
+        // Not set, it is Kubernetes' choice: Always for `latest`, else IfNotPresent.
+        image_pull_policy: pull_policy.clone().filter(|p| !p.is_empty()),
+        command: Some(command),
+        restart_policy: Some(SIDECAR.into()),
+        security_context: Some(confined()),
+        termination_message_policy: Some(TELL_WHY.into()),
+        resources: Some(resources.container_disk.clone()),
+        volume_mounts: Some(vec![binary, mount(pod::volume::CONTAINER_DISKS, path::CONTAINER_DISKS)]),
+        ..Container::default()
+    }
+}
+
+/// netd for the interface on the pod's network, if there is one.
+fn netd(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+) -> Result<Option<Container>, TemplateError> {
+    const INTERFACES: &str = "spec.domain.devices.interfaces";
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    if let Some(n) = vmi.spec.networks.iter().position(|network| network.multus.is_some()) {
+        return Err(TemplateError::unsupported(format!("spec.networks[{n}].multus"), "pod"));
+    }
+    for (n, interface) in interfaces.iter().enumerate() {
+        if let Some(binding) = other_binding(interface) {
+            let field = format!("{INTERFACES}[{n}].{binding}");
+            return Err(TemplateError::unsupported(field, "passtBinding and masquerade, which netd serves"));
+        }
+    }
+    if interfaces.len() > 1 {
+        let field = format!("{INTERFACES}[1]");
+        return Err(TemplateError::unsupported(field, "one interface, on the pod's network"));
+    }
+    if interfaces.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Container {
+        command: Some(vec![LAUNCHER.into(), "run-netd".into()]),
+        env: Some(vec![EnvVar {
+            name: "VMI_JSON".into(),
+            value: Some(network_part(vmi, identity)?),
+            value_from: None,
+        }]),
+        restart_policy: Some(SIDECAR.into()),
+        volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
+        ..own(pod::NETD, config, images, &resources.netd)
+    }))
+}
+
+/// A binding of the interface that netd does not serve.
+fn other_binding(interface: &Interface) -> Option<&'static str> {
+    [
+        ("bridge", interface.bridge.is_some()),
+        ("sriov", interface.sriov.is_some()),
+        ("macvtap", interface.macvtap.is_some()),
+        ("passt", interface.passt.is_some()),
+        ("slirp", interface.slirp.is_some()),
+        ("binding", interface.binding.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(name, given)| given.then_some(name))
+}
+
+/// What netd's configuration is made of: a machine with its network and nothing else.
+///
+/// Volumes stay out: they may hold secrets, and a pod's environment is no place for them. The memory's size
+/// is there because a machine without one is none.
+fn network_part(vmi: &VirtualMachineInstance, identity: Identity<'_>) -> Result<String, TemplateError> {
+    let spec = &vmi.spec;
+    let part = VirtualMachineInstance {
+        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            name: Some(identity.name.to_owned()),
+            namespace: Some(identity.namespace.to_owned()),
+            uid: Some(identity.uid.to_owned()),
+            // The guest's MAC address follows the owning VirtualMachine: netd must come to the same.
+            owner_references: vmi.metadata.owner_references.clone(),
+            ..Default::default()
+        },
+        ..VirtualMachineInstance::default()
+    };
+    let mut value = serde_json::to_value(&part).map_err(|e| TemplateError::Json(e.to_string()))?;
+    let mut out = json!({
+        "domain": {
+            "devices": {"interfaces": spec.domain.devices.interfaces},
+            "memory": spec.domain.memory,
+            "resources": spec.domain.resources,
+        },
+        "networks": spec.networks,
+        "hostname": spec.hostname,
+        "subdomain": spec.subdomain,
+        "dnsPolicy": spec.dns_policy,
+        "dnsConfig": spec.dns_config,
+    });
+    drop_nulls(&mut out);
+    value["spec"] = out;
+    serde_json::to_string(&value).map_err(|e| TemplateError::Json(e.to_string()))
+}
+
+fn drop_nulls(value: &mut serde_json::Value) {
+    if let serde_json::Value::Object(map) = value {
+        map.retain(|_, v| !v.is_null());
+        map.values_mut().for_each(drop_nulls);
+    }
+}
+
+/// Ports that the manifest names, as ports of the container: documentation, and names for probes and Services.
+fn ports(interface: &Interface) -> Vec<ContainerPort> {
+    interface
+        .ports
+        .iter()
+        .map(|port| ContainerPort {
+            container_port: port.port,
+            name: port.name.clone().filter(|n| !n.is_empty()),
+            protocol: Some(port.protocol.clone().filter(|p| !p.is_empty()).unwrap_or_else(|| "TCP".into())),
+            ..ContainerPort::default()
+        })
+        .collect()
+}
+
+/// A container of the launcher image.
+fn own(
+    name: &str,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &ResourceRequirements,
+) -> Container {
+    let policy = config.image_pull_policy.clone().filter(|p| !p.is_empty());
+    Container {
+        name: name.to_owned(),
+        image: Some(images.launcher.clone()),
+        image_pull_policy: Some(policy.unwrap_or_else(|| DEFAULT_PULL_POLICY.into())),
+        security_context: Some(confined()),
+        termination_message_policy: Some(TELL_WHY.into()),
+        resources: Some(resources.clone()),
+        ..Container::default()
+    }
+}
+
+/// Nothing a container could do more than its user. Users and the seccomp profile stand in the pod.
+fn confined() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".into()]) }),
+        privileged: Some(false),
+        run_as_non_root: Some(true),
+        ..SecurityContext::default()
+    }
+}

@@ -1,0 +1,130 @@
+//! Probes of the guest, carried out by kubelet at the pod's address.
+//!
+//! netd makes the guest's ports ports of the pod. So an HTTP probe of the manifest is a probe of the `compute`
+//! container, and kubelet reaches the guest as any client does. A TCP probe would end at netd, which accepts before the
+//! guest is asked: kubelet runs `virt-launcher probe` in the container instead, which knows the guest's answer. A probe
+//! that runs a command in the guest or pings its agent needs a way into the guest, which there is not yet: it is refused.
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use podvirt_api::names::path;
+use podvirt_api::v1::{Port, Probe, VirtualMachineInstanceSpec};
+
+use super::TemplateError;
+use super::containers::LAUNCHER;
+
+/// Seconds that a probe starts later than the manifest says: what libvirt and QEMU take before the guest's
+/// own time begins (upstream's figure).
+const START_DELAY_SECONDS: i32 = 10;
+
+/// Seconds that a probe has when the manifest says nothing (kubelet's figure).
+const TIMEOUT_SECONDS: i32 = 1;
+/// Seconds that kubelet gives a command beyond the probe's own, to be started.
+const COMMAND_SECONDS: i32 = 1;
+
+/// Probes of the `compute` container.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    pub(super) liveness: Option<core::Probe>,
+    pub(super) readiness: Option<core::Probe>,
+}
+
+pub(super) fn probes(spec: &VirtualMachineInstanceSpec) -> Result<Probes, TemplateError> {
+    let render =
+        |probe: &Option<Probe>, field: &str| probe.as_ref().map(|p| probe_of(spec, p, field)).transpose();
+    Ok(Probes {
+        liveness: render(&spec.liveness_probe, "spec.livenessProbe")?,
+        readiness: render(&spec.readiness_probe, "spec.readinessProbe")?,
+    })
+}
+
+fn probe_of(
+    spec: &VirtualMachineInstanceSpec,
+    probe: &Probe,
+    field: &str,
+) -> Result<core::Probe, TemplateError> {
+    const ALLOWED: &str = "tcpSocket and httpGet";
+    if probe.exec.is_some() {
+        return Err(TemplateError::unsupported(format!("{field}.exec"), ALLOWED));
+    }
+    if probe.guest_agent_ping.is_some() {
+        return Err(TemplateError::unsupported(format!("{field}.guestAgentPing"), ALLOWED));
+    }
+    // A probe of another host would let a namespace's user send requests from the node; Pod Security refuses it.
+    let elsewhere = |host: &Option<String>| host.as_ref().is_some_and(|h| !h.is_empty());
+    if probe.http_get.as_ref().is_some_and(|p| elsewhere(&p.host)) {
+        return Err(TemplateError::unsupported(
+            format!("{field}.httpGet.host"),
+            "no host: the pod's address",
+        ));
+    }
+    if probe.tcp_socket.as_ref().is_some_and(|p| elsewhere(&p.host)) {
+        return Err(TemplateError::unsupported(
+            format!("{field}.tcpSocket.host"),
+            "no host: the pod's address",
+        ));
+    }
+    if probe.http_get.is_none() && probe.tcp_socket.is_none() {
+        return Err(TemplateError::unsupported(format!("{field} without a handler"), ALLOWED));
+    }
+    let timeout = probe.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
+    let command = match &probe.tcp_socket {
+        Some(socket) => Some(tcp(spec, &socket.port, timeout, field)?),
+        None => None,
+    };
+    Ok(core::Probe {
+        http_get: probe.http_get.clone(),
+        timeout_seconds: match &command {
+            Some(_) => Some(timeout.saturating_add(COMMAND_SECONDS)),
+            None => probe.timeout_seconds,
+        },
+        exec: command.map(|command| core::ExecAction { command: Some(command) }),
+        initial_delay_seconds: Some(
+            probe.initial_delay_seconds.unwrap_or(0).saturating_add(START_DELAY_SECONDS),
+        ),
+        period_seconds: probe.period_seconds,
+        success_threshold: probe.success_threshold,
+        failure_threshold: probe.failure_threshold,
+        ..core::Probe::default()
+    })
+}
+
+/// The command that asks whether the guest accepts connections at a port.
+fn tcp(
+    spec: &VirtualMachineInstanceSpec,
+    port: &IntOrString,
+    timeout: i32,
+    field: &str,
+) -> Result<Vec<String>, TemplateError> {
+    let interfaces = &spec.domain.devices.interfaces;
+    let wrong = || {
+        TemplateError::unsupported(
+            match port {
+                IntOrString::Int(number) => format!("{field}.tcpSocket.port {number}"),
+                IntOrString::String(name) => format!("{field}.tcpSocket.port '{name}'"),
+            },
+            "a port's number, 1 to 65535, or the name of one that the interface lists",
+        )
+    };
+    let number = match port {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(name) => {
+            let tcp = |p: &&Port| p.protocol.as_deref().is_none_or(|p| p.is_empty() || p == "TCP");
+            let mut ports = interfaces.iter().flat_map(|i| &i.ports).filter(tcp);
+            ports.find(|p| p.name.as_ref() == Some(name)).ok_or_else(wrong)?.port
+        }
+    };
+    let number = u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(wrong)?;
+    let on_pod_network = |network: &str| spec.networks.iter().any(|n| n.name == network && n.pod.is_some());
+    let index = interfaces.iter().position(|i| on_pod_network(&i.name)).unwrap_or(0);
+    Ok(vec![
+        LAUNCHER.to_owned(),
+        "probe".into(),
+        "--netd".into(),
+        path::netd_control(index).display().to_string(),
+        "--port".into(),
+        number.to_string(),
+        "--timeout".into(),
+        format!("{timeout}s"),
+    ])
+}

@@ -1,0 +1,520 @@
+use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A machine as the API server gives it, with `spec` laid over a small one.
+fn machine(spec: Value) -> VirtualMachineInstance {
+    let mut vmi = json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "0a1b", "labels": {"tier": "front"}},
+        "spec": {
+            "domain": {"memory": {"guest": "256Mi"}, "devices": {"interfaces": [{"name": "default", "passtBinding": {}}]}},
+            "networks": [{"name": "default", "pod": {}}],
+        },
+    });
+    json_patch::merge(&mut vmi["spec"], &spec);
+    serde_json::from_value(vmi).unwrap()
+}
+
+fn config(value: Value) -> KubeVirtConfiguration {
+    serde_json::from_value(value).unwrap()
+}
+
+fn images() -> Images {
+    Images { launcher: "podvirt/virt-launcher:dev".into(), pull_secrets: Vec::new() }
+}
+
+fn render(spec: Value) -> Pod {
+    launcher_pod(&machine(spec), &config(json!({})), &images()).unwrap()
+}
+
+fn refused(spec: Value) -> String {
+    launcher_pod(&machine(spec), &config(json!({})), &images()).unwrap_err().to_string()
+}
+
+fn container<'a>(pod: &'a Pod, name: &str) -> &'a Container {
+    let spec = pod.spec.as_ref().unwrap();
+    let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    all.find(|c| c.name == name).unwrap_or_else(|| panic!("no container {name}"))
+}
+
+fn init_names(pod: &Pod) -> Vec<&str> {
+    pod.spec.as_ref().unwrap().init_containers.iter().flatten().map(|c| c.name.as_str()).collect()
+}
+
+fn mount_of<'a>(container: &'a Container, path: &str) -> &'a VolumeMount {
+    let mut mounts = container.volume_mounts.iter().flatten();
+    mounts.find(|m| m.mount_path == path).unwrap_or_else(|| panic!("nothing mounted at {path}"))
+}
+
+fn everything() -> Value {
+    json!({
+        "domain": {
+            "firmware": {"kernelBoot": {"container": {
+                "image": "kernels:6", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd",
+                "imagePullSecret": "kernels", "imagePullPolicy": "Never",
+            }}},
+            "devices": {"interfaces": [{"name": "default", "passtBinding": {},
+                "ports": [{"name": "http", "port": 80}, {"port": 53, "protocol": "UDP"}]}]},
+        },
+        "volumes": [
+            {"name": "root", "containerDisk": {"image": "fedora:42", "imagePullSecret": "disks"}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data-claim"}},
+            {"name": "base", "ephemeral": {"persistentVolumeClaim": {"claimName": "base-claim"}}},
+            {"name": "scratch", "emptyDisk": {"capacity": "1Gi"}},
+            {"name": "tools", "containerDisk": {"image": "tools:1", "path": "/images/tools.img", "imagePullPolicy": "Always"}},
+            {"name": "seed", "cloudInitNoCloud": {
+                "secretRef": {"name": "user"}, "networkDataSecretRef": {"name": "net"}}},
+            {"name": "drive", "cloudInitConfigDrive": {"secretRef": {"name": "user"}}},
+        ],
+        "readinessProbe": {"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 3},
+        "livenessProbe": {"tcpSocket": {"port": 80}, "initialDelaySeconds": 20},
+    })
+}
+
+#[test]
+fn every_rendered_pod_obeys_the_restricted_standard() {
+    for spec in
+        [json!({}), everything(), json!({"domain": {"devices": {"interfaces": null}}, "networks": null})]
+    {
+        for settings in [
+            json!({}),
+            json!({"developerConfiguration": {"useEmulation": true}, "imagePullPolicy": "Always"}),
+        ] {
+            let pod = launcher_pod(&machine(spec.clone()), &config(settings), &images()).unwrap();
+            assert_eq!(restricted::violations(&pod), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn the_standards_rules_see_what_is_forbidden() {
+    let mut pod = render(json!({}));
+    let spec = pod.spec.as_mut().unwrap();
+    spec.host_network = Some(true);
+    spec.security_context.as_mut().unwrap().seccomp_profile = None;
+    spec.volumes.as_mut().unwrap()[0] = k8s_openapi::api::core::v1::Volume {
+        name: "h".into(),
+        host_path: Some(Default::default()),
+        ..Default::default()
+    };
+    let context = spec.containers[0].security_context.as_mut().unwrap();
+    context.allow_privilege_escalation = None;
+    context.capabilities.as_mut().unwrap().add = Some(vec!["NET_ADMIN".into()]);
+    let found = restricted::violations(&pod);
+    for what in [
+        "hostNetwork",
+        "volumes[0] h has a forbidden type",
+        "container compute: allowPrivilegeEscalation is not false",
+        "container compute: capabilities are added",
+        "container compute: no seccomp profile",
+        "container netd: no seccomp profile",
+    ] {
+        assert!(found.iter().any(|f| f == what), "{what} in {found:?}");
+    }
+}
+
+#[test]
+fn the_pod_belongs_to_the_machine_and_says_so() {
+    let mut vmi = machine(json!({}));
+    vmi.metadata.labels.get_or_insert_default().insert(label::NODE_NAME.into(), "old".into());
+    vmi.metadata.annotations = Some(BTreeMap::from([
+        ("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into()),
+        ("kubevirt.io/latest-observed-api-version".into(), "v1".into()),
+        ("sidecar.istio.io/inject".into(), "true".into()),
+    ]));
+    let meta = launcher_pod(&vmi, &config(json!({})), &images()).unwrap().metadata;
+    assert_eq!(meta.name, Some(pod_name("web", "0a1b")));
+    assert_eq!(meta.namespace.as_deref(), Some("shop"));
+    let labels = meta.labels.unwrap();
+    for (key, value) in [
+        ("tier", "front"),
+        ("kubevirt.io", "virt-launcher"),
+        ("kubevirt.io/created-by", "0a1b"),
+        ("vm.kubevirt.io/name", "web"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert!(!labels.contains_key(label::NODE_NAME));
+    let annotations = meta.annotations.unwrap();
+    assert_eq!(annotations["kubevirt.io/domain"], "web");
+    assert_eq!(annotations["kubectl.kubernetes.io/default-container"], "compute");
+    assert_eq!(annotations["sidecar.istio.io/inject"], "true");
+    assert_eq!(annotations.len(), 4, "{annotations:?}");
+    let owner = &meta.owner_references.unwrap()[0];
+    assert_eq!(
+        (owner.uid.as_str(), owner.controller, owner.block_owner_deletion),
+        ("0a1b", Some(true), Some(true))
+    );
+}
+
+#[test]
+fn a_machines_pod_has_one_name_and_another_machines_another() {
+    let name = pod_name("web", "0a1b");
+    assert_eq!(name, pod_name("web", "0a1b"));
+    let suffix = name.strip_prefix("virt-launcher-web-").unwrap();
+    assert!(suffix.len() == 5 && suffix.bytes().all(|b| b.is_ascii_alphanumeric()), "{name}");
+    let names: BTreeSet<_> = (0..1000).map(|n| pod_name("web", &format!("uid-{n}"))).collect();
+    assert!(names.len() > 998, "{}", names.len());
+    assert_eq!(pod_name(&"x".repeat(63), "0a1b").len(), 63);
+}
+
+#[test]
+fn the_pod_as_a_whole_is_unprivileged_and_ends_after_its_guest() {
+    let spec = render(json!({"terminationGracePeriodSeconds": 5})).spec.unwrap();
+    assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(spec.termination_grace_period_seconds, Some(35));
+    assert_eq!(spec.enable_service_links, Some(false));
+    assert_eq!(spec.automount_service_account_token, Some(false));
+    assert_eq!(spec.readiness_gates.unwrap()[0].condition_type, "kubevirt.io/virtual-machine-unpaused");
+    let context = spec.security_context.unwrap();
+    assert_eq!(
+        (context.run_as_user, context.run_as_group, context.fs_group),
+        (Some(107), Some(107), Some(107))
+    );
+    let sysctls: Vec<_> = context.sysctls.unwrap().into_iter().map(|s| (s.name, s.value)).collect();
+    assert_eq!(
+        sysctls,
+        [
+            ("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned()),
+            ("net.ipv4.ping_group_range".to_owned(), "107 107".to_owned()),
+        ]
+    );
+    assert_eq!(spec.containers.len(), 1);
+}
+
+#[test]
+fn every_container_leaves_word_of_why_it_ended() {
+    let spec = render(everything()).spec.unwrap();
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let policy = container.termination_message_policy.as_deref();
+        assert_eq!(policy, Some("FallbackToLogsOnError"), "{}", container.name);
+    }
+}
+
+#[test]
+fn compute_comes_first_and_is_told_whose_it_is() {
+    let pod = render(json!({}));
+    let compute = &pod.spec.as_ref().unwrap().containers[0];
+    assert_eq!(compute.name, "compute");
+    assert_eq!(
+        compute.command.as_ref().unwrap().join(" "),
+        "/usr/bin/virt-launcher pod --name web --namespace shop --uid 0a1b --grace-period-seconds 30 \
+         --qemu-timeout 240s"
+    );
+    assert_eq!(compute.env, None, "the machine comes with the handler's call");
+    for (path, volume) in [
+        ("/var/run/kubevirt-private", "private"),
+        ("/var/run/kubevirt", "public"),
+        ("/var/run/kubevirt/sockets", "sockets"),
+        ("/var/run/libvirt", "libvirt-runtime"),
+        ("/var/run/kubevirt-ephemeral-disks", "ephemeral-disks"),
+        ("/var/run/kubevirt/container-disks", "container-disks"),
+        ("/var/run/kubevirt/netd", "netd"),
+    ] {
+        assert_eq!(mount_of(compute, path).name, volume);
+    }
+}
+
+#[test]
+fn kvm_is_asked_for_unless_the_cluster_emulates() {
+    let kvm = |pod: &Pod| {
+        let limits = container(pod, "compute").resources.as_ref().unwrap().limits.clone();
+        limits.unwrap_or_default().contains_key("devices.kubevirt.io/kvm")
+    };
+    assert!(kvm(&render(json!({}))));
+    let settings = config(json!({"developerConfiguration": {"useEmulation": true}}));
+    let pod = launcher_pod(&machine(json!({})), &settings, &images()).unwrap();
+    assert!(!kvm(&pod));
+    let command = container(&pod, "compute").command.clone().unwrap();
+    assert_eq!(command.last().unwrap(), "--allow-emulation");
+}
+
+#[test]
+fn netd_and_the_machine_agree_on_the_guests_address() {
+    let mut vmi = machine(json!({}));
+    vmi.metadata.owner_references =
+        Some(vec![k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference {
+            api_version: "kubevirt.io/v1".into(),
+            kind: "VirtualMachine".into(),
+            name: "web".into(),
+            uid: "of-the-vm".into(),
+            ..Default::default()
+        }]);
+    let pod = launcher_pod(&vmi, &config(json!({})), &images()).unwrap();
+    let text = container(&pod, "netd").env.as_ref().unwrap()[0].value.clone().unwrap();
+    let address = |value: Value| {
+        let mut vmi = podvirt_api::VirtualMachineInstance::from_value(value).unwrap();
+        podvirt_api::defaults::set_defaults(&mut vmi);
+        vmi.spec.domain.devices.interfaces[0].mac_address.clone()
+    };
+    assert_eq!(address(serde_json::from_str(&text).unwrap()), address(serde_json::to_value(&vmi).unwrap()));
+}
+
+#[test]
+fn netd_is_told_the_network_and_nothing_of_the_disks() {
+    let pod = render(json!({
+        "hostname": "shop-front", "subdomain": "db", "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["192.0.2.53"]},
+        "volumes": [{"name": "seed", "cloudInitNoCloud": {"userData": "password: hush"}}],
+    }));
+    assert_eq!(init_names(&pod), ["netd"]);
+    let netd = container(&pod, "netd");
+    assert_eq!(netd.restart_policy.as_deref(), Some("Always"));
+    assert_eq!(netd.command.as_ref().unwrap().join(" "), "/usr/bin/virt-launcher run-netd");
+    let env = &netd.env.as_ref().unwrap()[0];
+    assert_eq!(env.name, "VMI_JSON");
+    let text = env.value.as_ref().unwrap();
+    assert!(!text.contains("hush") && !text.contains("volumes"), "{text}");
+    let value: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(
+        value,
+        json!({
+            "apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachineInstance",
+            "metadata": {"name": "web", "namespace": "shop", "uid": "0a1b"},
+            "spec": {
+                "domain": {
+                    "devices": {"interfaces": [{"name": "default", "passtBinding": {}}]},
+                    "memory": {"guest": "256Mi"},
+                },
+                "networks": [{"name": "default", "pod": {}}],
+                "hostname": "shop-front",
+                "subdomain": "db",
+                "dnsPolicy": "None",
+                "dnsConfig": {"nameservers": ["192.0.2.53"]},
+            },
+        })
+    );
+    // The launcher reads it as a machine.
+    podvirt_api::VirtualMachineInstance::load(text).unwrap();
+    assert_eq!(netd.volume_mounts.as_ref().unwrap().len(), 1);
+}
+
+#[test]
+fn a_machine_without_an_interface_has_no_netd() {
+    let pod = render(json!({"domain": {"devices": {"interfaces": null}}, "networks": null}));
+    assert_eq!(init_names(&pod), [""; 0]);
+}
+
+#[test]
+fn images_become_sidecars_behind_the_binarys_copy() {
+    let pod = render(everything());
+    assert_eq!(
+        init_names(&pod),
+        ["container-disk-binary", "volumeroot", "volumetools", "kernel-boot-volume", "netd"]
+    );
+    let command = |name: &str| container(&pod, name).command.clone().unwrap().join(" ");
+    assert_eq!(
+        command("container-disk-binary"),
+        "/usr/bin/container-disk --copy-to /init/usr/bin/container-disk"
+    );
+    assert_eq!(container(&pod, "container-disk-binary").restart_policy, None);
+    assert_eq!(
+        command("volumeroot"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/disk_0.sock --path /disk"
+    );
+    assert_eq!(
+        command("volumetools"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/disk_4.sock \
+         --path /images/tools.img"
+    );
+    assert_eq!(
+        command("kernel-boot-volume"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/kernel-boot.sock \
+         --path /boot/vmlinuz --path /boot/initrd"
+    );
+    let policy = |name: &str| container(&pod, name).image_pull_policy.clone();
+    assert_eq!(policy("volumeroot"), None, "Kubernetes' default");
+    assert_eq!(policy("volumetools").as_deref(), Some("Always"));
+    assert_eq!(policy("kernel-boot-volume").as_deref(), Some("Never"));
+    assert_eq!(policy("compute").as_deref(), Some("IfNotPresent"));
+    let secrets = pod.spec.unwrap().image_pull_secrets.unwrap();
+    assert_eq!(secrets.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["disks", "kernels"]);
+}
+
+#[test]
+fn claims_are_mounted_and_one_under_an_overlay_is_not_written() {
+    let pod = render(everything());
+    let compute = container(&pod, "compute");
+    let data = mount_of(compute, "/var/run/kubevirt-private/vmi-disks/data");
+    let base = mount_of(compute, "/var/run/kubevirt-private/vmi-disks/base");
+    assert_eq!((data.read_only, base.read_only), (None, Some(true)));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let claim = |name: &str| {
+        let volume = volumes.iter().find(|v| v.name == name).unwrap();
+        volume.persistent_volume_claim.clone().unwrap()
+    };
+    assert_eq!((claim("data").claim_name.as_str(), claim("data").read_only), ("data-claim", None));
+    assert_eq!((claim("base").claim_name.as_str(), claim("base").read_only), ("base-claim", None));
+}
+
+#[test]
+fn the_secrets_of_cloud_init_are_one_directory_and_each_gives_its_own_file() {
+    let pod = render(everything());
+    let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/secret/seed");
+    assert_eq!(mounted.read_only, Some(true));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let sources = |name: &str| {
+        let volume = volumes.iter().find(|v| v.name == name).unwrap();
+        let sources = volume.projected.clone().unwrap().sources.unwrap();
+        sources.into_iter().map(|s| s.secret.unwrap()).collect::<Vec<_>>()
+    };
+    let told = |name: &str| {
+        let sources = sources(name).into_iter();
+        let told = sources.map(|s| {
+            let items = s.items.into_iter().flatten().map(|i| format!(" {}>{}", i.key, i.path));
+            format!(
+                "{}{}{}",
+                s.name,
+                items.collect::<String>(),
+                if s.optional == Some(true) { "?" } else { "" }
+            )
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told("seed"),
+        ["user userData>userdata?", "user", "net networkData>networkdata?", "net"],
+        "both must exist, and a later one wins"
+    );
+    assert_eq!(told("drive"), ["user userData>userdata?", "user"]);
+}
+
+#[test]
+fn a_volume_may_have_the_name_of_one_of_the_pods_own() {
+    let pod = render(json!({"volumes": [{"name": "private", "persistentVolumeClaim": {"claimName": "c"}}]}));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let names: BTreeSet<_> = volumes.iter().map(|v| &v.name).collect();
+    assert_eq!(names.len(), volumes.len(), "{names:?}");
+    let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/vmi-disks/private");
+    assert_eq!(mounted.name, "vmi-private");
+}
+
+#[test]
+fn probes_go_to_the_guests_ports_and_start_later() {
+    let pod = render(everything());
+    let compute = container(&pod, "compute");
+    let readiness = compute.readiness_probe.as_ref().unwrap();
+    assert_eq!((readiness.initial_delay_seconds, readiness.period_seconds), (Some(10), Some(3)));
+    assert!(readiness.http_get.is_some());
+    let liveness = compute.liveness_probe.as_ref().unwrap();
+    assert_eq!((liveness.initial_delay_seconds, liveness.timeout_seconds), (Some(30), Some(2)));
+    // netd would accept what kubelet itself connects: the launcher asks whether the guest does.
+    assert!(liveness.tcp_socket.is_none());
+    let asks =
+        |probe: &k8s_openapi::api::core::v1::Probe| probe.exec.clone().unwrap().command.unwrap().join(" ");
+    let command = "/usr/bin/virt-launcher probe --netd /var/run/kubevirt/netd/n0.ctl --port 80 --timeout 1s";
+    assert_eq!(asks(liveness), command);
+    let ports: Vec<_> = compute
+        .ports
+        .iter()
+        .flatten()
+        .map(|p| (p.container_port, p.name.as_deref(), p.protocol.as_deref()))
+        .collect();
+    assert_eq!(ports, [(80, Some("http"), Some("TCP")), (53, None, Some("UDP"))]);
+}
+
+#[test]
+fn a_tcp_probe_names_its_port_by_number_or_by_the_interfaces_name() {
+    let rendered = |port: Value| {
+        let mut spec = everything();
+        spec["readinessProbe"] = json!({"tcpSocket": {"port": port}, "timeoutSeconds": 5});
+        launcher_pod(&machine(spec), &config(json!({})), &images())
+    };
+    let pod = rendered(json!("http")).unwrap();
+    let readiness = container(&pod, "compute").readiness_probe.clone().unwrap();
+    assert_eq!(readiness.timeout_seconds, Some(6));
+    let command = readiness.exec.unwrap().command.unwrap();
+    assert!(command.ends_with(&["--port", "80", "--timeout", "5s"].map(str::to_owned)), "{command:?}");
+    for wrong in [json!("https"), json!(0), json!(65536)] {
+        let error = rendered(wrong).unwrap_err().to_string();
+        assert!(error.contains("spec.readinessProbe.tcpSocket.port"), "{error}");
+    }
+}
+
+#[test]
+fn the_scheduler_is_told_what_manifest_and_configuration_say() {
+    let settings = config(json!({
+        "developerConfiguration": {"nodeSelectors": {"pool": "vms", "disk": "any"}},
+        "defaultRuntimeClass": "fast",
+    }));
+    let vmi = machine(json!({
+        "nodeSelector": {"disk": "ssd", "kubevirt.io/schedulable": "false"},
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "priorityClassName": "high",
+        "schedulerName": "other",
+        "architecture": "arm64",
+    }));
+    let spec = launcher_pod(&vmi, &settings, &images()).unwrap().spec.unwrap();
+    let selector = spec.node_selector.unwrap();
+    let selector: Vec<_> = selector.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(
+        selector,
+        [
+            ("disk", "ssd"),
+            ("kubernetes.io/arch", "arm64"),
+            ("kubevirt.io/schedulable", "true"),
+            ("pool", "vms")
+        ]
+    );
+    assert!(spec.affinity.is_some());
+    assert_eq!(spec.tolerations.unwrap().len(), 1);
+    assert_eq!(spec.priority_class_name.as_deref(), Some("high"));
+    assert_eq!(spec.scheduler_name.as_deref(), Some("other"));
+    assert_eq!(spec.runtime_class_name.as_deref(), Some("fast"));
+}
+
+#[test]
+fn the_hostname_is_a_label() {
+    let named = |name: &str, spec: Value| {
+        let mut vmi = machine(spec);
+        vmi.metadata.name = Some(name.into());
+        launcher_pod(&vmi, &config(json!({})), &images()).unwrap().spec.unwrap().hostname.unwrap()
+    };
+    assert_eq!(named("web", json!({})), "web");
+    assert_eq!(named("web.example.org", json!({})), "web");
+    assert_eq!(named("web", json!({"hostname": "shop"})), "shop");
+    assert_eq!(named(&format!("{}-b", "a".repeat(62)), json!({})), "a".repeat(62));
+}
+
+#[test]
+fn what_is_not_carried_out_is_refused_with_its_path() {
+    for (spec, field) in [
+        (
+            json!({"volumes": [{"name": "a", "hostDisk": {"path": "/d", "type": "Disk"}}]}),
+            "spec.volumes[0].hostDisk",
+        ),
+        (json!({"volumes": [{"name": "a", "secret": {"secretName": "s"}}]}), "spec.volumes[0].secret"),
+        (json!({"volumes": [{"name": "a", "dataVolume": {"name": "s"}}]}), "spec.volumes[0].dataVolume"),
+        (
+            json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}}]}),
+            "spec.volumes[0].persistentVolumeClaim.hotpluggable",
+        ),
+        (json!({"networks": [{"name": "a", "multus": {"networkName": "n"}}]}), "spec.networks[0].multus"),
+        (
+            json!({"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}}}),
+            "spec.domain.devices.interfaces[0].bridge",
+        ),
+        (
+            json!({"domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}}}),
+            "spec.domain.devices.interfaces[1]",
+        ),
+        (json!({"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.livenessProbe.exec"),
+        (json!({"readinessProbe": {"guestAgentPing": {}}}), "spec.readinessProbe.guestAgentPing"),
+        (
+            json!({"readinessProbe": {"tcpSocket": {"host": "10.0.0.1", "port": 1}}}),
+            "spec.readinessProbe.tcpSocket.host",
+        ),
+    ] {
+        let message = refused(spec);
+        assert!(message.starts_with(&format!("{field} is not supported by podvirt; allowed: ")), "{message}");
+    }
+    let mut nobody = machine(json!({}));
+    nobody.metadata.uid = None;
+    let error = launcher_pod(&nobody, &config(json!({})), &images()).unwrap_err();
+    assert_eq!(error, TemplateError::Identity("uid"));
+}

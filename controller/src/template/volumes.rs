@@ -1,0 +1,176 @@
+//! Volumes of the pod and what `compute` mounts of them.
+
+use k8s_openapi::api::core::v1::{
+    EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource,
+    SecretProjection, Volume, VolumeMount, VolumeProjection,
+};
+use podvirt_api::names::{path, pod::volume};
+use podvirt_api::v1::{self, VirtualMachineInstance};
+
+use super::TemplateError;
+
+/// The pod's own volumes and where `compute` has them.
+const OWN: &[(&str, &str)] = &[
+    (volume::PRIVATE, path::PRIVATE),
+    (volume::PUBLIC, path::PUBLIC),
+    (volume::SOCKETS, path::SOCKETS),
+    (volume::LIBVIRT_RUNTIME, path::LIBVIRT_RUNTIME),
+    (volume::EPHEMERAL_DISKS, path::EPHEMERAL_DISKS),
+    (volume::CONTAINER_DISKS, path::CONTAINER_DISKS),
+    (volume::NETD, path::NETD),
+];
+
+/// Mode of the files of a Secret: the pod's group reads them, nobody else.
+const SECRET_MODE: i32 = 0o440;
+
+/// Sources that a volume of a machine may have.
+const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral and \
+                       persistentVolumeClaim";
+
+/// Volumes of the pod and mounts of `compute`.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    pub(super) volumes: Vec<Volume>,
+    pub(super) mounts: Vec<VolumeMount>,
+}
+
+/// A claim that a volume of the machine names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim<'a> {
+    pub(super) name: &'a str,
+    read_only: bool,
+}
+
+pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateError> {
+    let mut storage = Storage::default();
+    for (name, mount_path) in OWN {
+        storage.volumes.push(empty_dir(name));
+        storage.mounts.push(mount(name, mount_path));
+    }
+    if vmi.spec.volumes.iter().any(|v| v.container_disk.is_some()) || super::kernel_container(vmi).is_some() {
+        storage.volumes.push(empty_dir(volume::BIN_SHARE));
+    }
+    for (n, source) in vmi.spec.volumes.iter().enumerate() {
+        one(source, n, &mut storage)?;
+    }
+    Ok(storage)
+}
+
+/// The claim of a volume, if it has one.
+pub(super) fn claim(volume: &v1::Volume) -> Option<Claim<'_>> {
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(Claim { name: &claim.claim_name, read_only: claim.read_only == Some(true) });
+    }
+    // The overlay takes the writes: the claim itself is never written.
+    let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
+    Some(Claim { name: &claim.claim_name, read_only: true })
+}
+
+fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), TemplateError> {
+    let field = |name: &str| format!("spec.volumes[{n}].{name}");
+    if source.persistent_volume_claim.as_ref().is_some_and(|c| c.hotpluggable == Some(true)) {
+        let field = field("persistentVolumeClaim.hotpluggable");
+        return Err(TemplateError::unsupported(field, "false"));
+    }
+    if let Some(claim) = claim(source) {
+        let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::VMI_DISKS, source.name));
+        mounted.read_only = claim.read_only.then_some(true);
+        storage.mounts.push(mounted);
+        storage.volumes.push(Volume {
+            name: pod_volume(source),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.name.to_owned(),
+                // A read-only mount is enough for an overlay; a claim that others write stays attachable.
+                read_only: source
+                    .persistent_volume_claim
+                    .as_ref()
+                    .and_then(|c| c.read_only)
+                    .filter(|read_only| *read_only),
+            }),
+            ..Volume::default()
+        });
+        return Ok(());
+    }
+    if let Some(source_) = &source.cloud_init_no_cloud {
+        return cloud_init(source, &source_.secret_ref, &source_.network_data_secret_ref, storage);
+    }
+    if let Some(source_) = &source.cloud_init_config_drive {
+        return cloud_init(source, &source_.secret_ref, &source_.network_data_secret_ref, storage);
+    }
+    if source.container_disk.is_some() || source.empty_disk.is_some() {
+        return Ok(());
+    }
+    let refused = [
+        ("hostDisk", source.host_disk.is_some()),
+        ("sysprep", source.sysprep.is_some()),
+        ("dataVolume", source.data_volume.is_some()),
+        ("configMap", source.config_map.is_some()),
+        ("secret", source.secret.is_some()),
+        ("downwardAPI", source.downward_api.is_some()),
+        ("serviceAccount", source.service_account.is_some()),
+        ("downwardMetrics", source.downward_metrics.is_some()),
+        ("memoryDump", source.memory_dump.is_some()),
+        ("containerPath", source.container_path.is_some()),
+    ];
+    let name = refused.iter().find_map(|(name, given)| given.then_some(*name));
+    Err(TemplateError::unsupported(field(name.unwrap_or("name without a source")), SOURCES))
+}
+
+/// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
+fn pod_volume(volume: &v1::Volume) -> String {
+    if OWN.iter().any(|(own, _)| *own == volume.name) || volume.name == volume::BIN_SHARE {
+        return format!("vmi-{}", volume.name);
+    }
+    volume.name.clone()
+}
+
+type SecretRef = Option<k8s_openapi::api::core::v1::LocalObjectReference>;
+
+/// Mounts the Secrets of a cloud-init volume into one directory, `userdata` and `networkdata` as files.
+///
+/// A Secret is projected as a whole, so that the pod waits until it exists, and before that its keys in
+/// upstream's other spelling under the file's name: a later source wins.
+fn cloud_init(
+    volume: &v1::Volume,
+    user: &SecretRef,
+    network: &SecretRef,
+    storage: &mut Storage,
+) -> Result<(), TemplateError> {
+    let secrets = [(user, "userData", "userdata"), (network, "networkData", "networkdata")];
+    let given = secrets.into_iter().filter_map(|(secret, other, file)| {
+        let name = secret.as_ref().map(|s| s.name.clone()).filter(|n| !n.is_empty())?;
+        Some((name, KeyToPath { key: other.into(), path: file.into(), mode: None }))
+    });
+    let sources: Vec<_> = given
+        .flat_map(|(name, other)| {
+            let renamed =
+                SecretProjection { name: name.clone(), items: Some(vec![other]), optional: Some(true) };
+            [renamed, SecretProjection { name, ..SecretProjection::default() }]
+        })
+        .collect();
+    if sources.is_empty() {
+        return Ok(());
+    }
+    let project = |secret| VolumeProjection { secret: Some(secret), ..VolumeProjection::default() };
+    let mut mounted = mount(&pod_volume(volume), &format!("{}/{}", path::SECRETS, volume.name));
+    mounted.read_only = Some(true);
+    storage.mounts.push(mounted);
+    storage.volumes.push(Volume {
+        name: pod_volume(volume),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(SECRET_MODE),
+            sources: Some(sources.into_iter().map(project).collect()),
+        }),
+        ..Volume::default()
+    });
+    Ok(())
+}
+
+fn empty_dir(name: &str) -> Volume {
+    Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+}
+
+/// A mount of a whole volume.
+pub(super) fn mount(name: &str, mount_path: &str) -> VolumeMount {
+    VolumeMount { name: name.into(), mount_path: mount_path.into(), ..VolumeMount::default() }
+}

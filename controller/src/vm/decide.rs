@@ -1,0 +1,346 @@
+//! What to do with a machine: a pure function of what is there and the time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use podvirt_api::names::{self, condition as names_condition, event};
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineConditionType, VirtualMachineInstance,
+    VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy, VirtualMachineStatus,
+};
+
+use super::instance::{TEMPLATE_DIGEST, generation_of, render, template_digest};
+use super::printable::printable;
+use super::{Strategy, condition, failure, is_final, request};
+
+/// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
+const ORPHAN: &str = "orphan";
+/// Reason of the condition Failure for a specification that cannot be carried out.
+pub const INVALID_SPEC: &str = "InvalidSpec";
+
+/// What is there under the machine's name.
+#[derive(Clone, Copy, Debug)]
+pub enum Instance<'a> {
+    /// Nothing.
+    None,
+    /// The machine's own instance.
+    Own(&'a VirtualMachineInstance),
+    /// An instance that somebody else made.
+    Foreign,
+}
+
+impl<'a> Instance<'a> {
+    /// Judges by the controller reference whose `vmi` is.
+    pub fn of(vm: &VirtualMachine, vmi: Option<&'a VirtualMachineInstance>) -> Self {
+        let Some(vmi) = vmi else { return Self::None };
+        let owners = vmi.owner_references();
+        let own = owners
+            .iter()
+            .any(|owner| owner.controller == Some(true) && Some(&owner.uid) == vm.uid().as_ref());
+        if own { Self::Own(vmi) } else { Self::Foreign }
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Put the finalizer on the machine, so that its instance can end before it is gone.
+    AddFinalizer,
+    /// Take the finalizer away: nothing is left to wait for.
+    RemoveFinalizer,
+    /// Make this instance.
+    Start(Box<VirtualMachineInstance>),
+    /// Delete the instance with this UID.
+    Stop {
+        /// The instance's UID.
+        uid: String,
+        /// Its resource version: what it was judged by.
+        version: Option<String>,
+        /// Why, for people.
+        because: &'static str,
+    },
+    /// Write `runStrategy: Always`: a halted machine is asked to start.
+    BecomeAlways,
+    /// Write the machine's generation on its instance: nothing that the instance was made from has changed.
+    NoteGeneration {
+        /// The instance's UID.
+        uid: String,
+        /// The generation.
+        generation: i64,
+    },
+}
+
+/// What a pass leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The status as it shall be. Written before the action.
+    pub status: VirtualMachineStatus,
+    /// What to do.
+    pub action: Option<Action>,
+    /// When to look again if nothing happens before.
+    pub again_after: Option<Duration>,
+    /// Warnings for people: reason and message of an event.
+    pub warnings: Vec<(&'static str, String)>,
+}
+
+/// Decides on `vm` with what is there under its name, at `now`.
+pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Plan {
+    let mut status = vm.status.clone();
+    let vmi = match instance {
+        Instance::Own(vmi) => Some(vmi),
+        Instance::None | Instance::Foreign => None,
+    };
+    let strategy = Strategy::of(vm);
+    request::drop_done(&mut status, vmi);
+    let was_halted =
+        status.run_strategy.as_ref().is_none_or(|before| *before == VirtualMachineRunStrategy::Halted);
+    if strategy == Ok(Strategy::Halted) && !was_halted {
+        request::drop_starts(&mut status);
+    }
+    if let Ok(strategy) = strategy {
+        failure::count(&mut status, strategy, vmi, now);
+    }
+
+    let mut problem = None;
+    let step = if vm.metadata.deletion_timestamp.is_some() {
+        end(vm, vmi)
+    } else if !has_finalizer(vm, names::VM_FINALIZER) {
+        Step::Do(Action::AddFinalizer)
+    } else {
+        match (&strategy, &vm.spec.template) {
+            (Err(error), _) => {
+                problem = Some((INVALID_SPEC, error.to_string()));
+                Step::None
+            }
+            (_, None) => {
+                problem = Some((INVALID_SPEC, "spec.template: required".to_owned()));
+                Step::None
+            }
+            (Ok(strategy), Some(_)) => keep(*strategy, &mut status, vm, vmi, now),
+        }
+    };
+    let (mut action, again_after) = match step {
+        Step::None => (None, None),
+        Step::Do(action) => (Some(action), None),
+        Step::Later(left) => (None, Some(left)),
+    };
+    if matches!(action, Some(Action::Start(_))) && matches!(instance, Instance::Foreign) {
+        action = None;
+        problem = Some((
+            event::FAILED_CREATE,
+            format!(
+                "a VirtualMachineInstance {:?} that this VirtualMachine does not own is in the way",
+                vm.name_any()
+            ),
+        ));
+    }
+    if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
+        action = vmi.and_then(|vmi| unchanged_generation(vm, vmi));
+    }
+
+    let warnings = tell(vm, &mut status, strategy.ok(), vmi, &action, problem, now);
+    Plan { status, action, again_after, warnings }
+}
+
+enum Step {
+    None,
+    Do(Action),
+    Later(Duration),
+}
+
+/// The machine is deleted: its instance goes first.
+fn end(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> Step {
+    if !has_finalizer(vm, names::VM_FINALIZER) {
+        return Step::None;
+    }
+    match vmi {
+        Some(vmi) if !has_finalizer(vm, ORPHAN) => stop(vmi, "the VirtualMachine is deleted"),
+        _ => Step::Do(Action::RemoveFinalizer),
+    }
+}
+
+/// The next step of a machine that stays; the table is in the module's documentation.
+fn keep(
+    strategy: Strategy,
+    status: &mut VirtualMachineStatus,
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    now: Timestamp,
+) -> Step {
+    let new_here = status.run_strategy != Some(strategy.word());
+    let Some(vmi) = vmi else {
+        let asked = request::start(status);
+        return match strategy {
+            Strategy::Halted if asked => Step::Do(Action::BecomeAlways),
+            Strategy::Halted => Step::None,
+            Strategy::Manual if !asked => Step::None,
+            Strategy::RerunOnFailure | Strategy::Once if !asked && !new_here => Step::None,
+            _ => start(status, vm, now),
+        };
+    };
+    // A run that ended before the machine was given this strategy does not count as its start.
+    let ends = is_final(vmi) || vmi.metadata.deletion_timestamp.is_some();
+    let older = generation_of(vmi).zip(vm.metadata.generation).is_some_and(|(made, now)| made < now);
+    let starts = new_here && matches!(strategy, Strategy::RerunOnFailure | Strategy::Once);
+    let left_over = starts && ends && older;
+    if left_over {
+        request::add_start(status);
+    }
+    if vmi.metadata.deletion_timestamp.is_some() {
+        return Step::None;
+    }
+    if left_over {
+        return stop(vmi, "the run ended before the run strategy was changed");
+    }
+    if request::stop(status, vmi) {
+        return stop(vmi, "a stop was requested");
+    }
+    match strategy {
+        Strategy::Halted => stop(vmi, "the run strategy is Halted"),
+        Strategy::Always if is_final(vmi) => stop(vmi, "the run ended and the run strategy is Always"),
+        Strategy::RerunOnFailure if is_final(vmi) => {
+            if vmi.status.phase == Some(Phase::Failed) {
+                request::add_start(status);
+                stop(vmi, "the run failed and the run strategy is RerunOnFailure")
+            } else {
+                stop(vmi, "the run ended well and the run strategy is RerunOnFailure")
+            }
+        }
+        Strategy::Manual | Strategy::Once if is_final(vmi) && request::start(status) => {
+            stop(vmi, "the run ended and a start was requested")
+        }
+        _ => Step::None,
+    }
+}
+
+fn start(status: &VirtualMachineStatus, vm: &VirtualMachine, now: Timestamp) -> Step {
+    match failure::time_left(status, now) {
+        Some(left) => Step::Later(left.unsigned_abs()),
+        None => Step::Do(Action::Start(Box::new(render(vm, request::start_paused(status))))),
+    }
+}
+
+fn stop(vmi: &VirtualMachineInstance, because: &'static str) -> Step {
+    match vmi.uid() {
+        Some(uid) if vmi.metadata.deletion_timestamp.is_none() => {
+            Step::Do(Action::Stop { uid, version: vmi.resource_version(), because })
+        }
+        _ => Step::None,
+    }
+}
+
+/// The instance was made from an older generation, but from the template as it still is.
+fn unchanged_generation(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let generation = vm.metadata.generation?;
+    let ends = is_final(vmi) || vmi.metadata.deletion_timestamp.is_some();
+    let noted = generation_of(vmi) == Some(generation);
+    (!ends && !noted && !is_outdated(vm, vmi)).then_some(())?;
+    Some(Action::NoteGeneration { uid: vmi.uid()?, generation })
+}
+
+/// Whether the template changed since the instance was made. One made by hand never counts as outdated.
+fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
+    vmi.annotations().get(TEMPLATE_DIGEST).is_some_and(|digest| *digest != template_digest(vm))
+}
+
+/// Writes into `status` how the machine is. Returns what people should be told of.
+fn tell(
+    vm: &VirtualMachine,
+    status: &mut VirtualMachineStatus,
+    strategy: Option<Strategy>,
+    vmi: Option<&VirtualMachineInstance>,
+    action: &Option<Action>,
+    problem: Option<(&'static str, String)>,
+    now: Timestamp,
+) -> Vec<(&'static str, String)> {
+    let mut warnings = Vec::new();
+    // An absent field is upstream's way to write a false.
+    status.created = vmi.is_some().then_some(true);
+    status.desired_generation = vm.metadata.generation;
+    status.observed_generation = vmi.and_then(generation_of).or(vm.metadata.generation);
+    // A strategy counts as begun once what it starts with is there: a start that fails is tried again.
+    if let Some(strategy) = strategy
+        && !matches!(action, Some(Action::Start(_) | Action::AddFinalizer))
+        && problem.is_none()
+        && failure::time_left(status, now).is_none()
+    {
+        status.run_strategy = Some(strategy.word());
+    }
+
+    condition::follow(status, vmi, now);
+    let is_ready = |condition: &podvirt_api::v1::VirtualMachineCondition| {
+        condition.r#type == VirtualMachineConditionType::Ready && condition.status == names_condition::TRUE
+    };
+    status.ready = status.conditions.iter().any(is_ready).then_some(true);
+
+    match problem {
+        Some((reason, message)) => {
+            if !has_failed_so(status, reason, &message) {
+                warnings.push((reason, message.clone()));
+            }
+            fail(status, reason, &message, now);
+        }
+        // What is about to be tried again has not got better yet.
+        None if !matches!(action, Some(Action::Start(_) | Action::Stop { .. } | Action::BecomeAlways)) => {
+            condition::clear(status, &VirtualMachineConditionType::Failure);
+        }
+        None => {}
+    }
+
+    let outdated = vmi.is_some_and(|vmi| {
+        !is_final(vmi) && vmi.metadata.deletion_timestamp.is_none() && is_outdated(vm, vmi)
+    });
+    if outdated {
+        let message = "the template changed: it takes effect when the machine is started the next time";
+        let known =
+            status.conditions.iter().any(|c| c.r#type == VirtualMachineConditionType::RestartRequired);
+        if !known {
+            warnings.push((event::RESTART_REQUIRED, message.to_owned()));
+        }
+        let kind = VirtualMachineConditionType::RestartRequired;
+        condition::set(status, kind, names_condition::TRUE, event::RESTART_REQUIRED, message, now);
+    } else {
+        condition::clear(status, &VirtualMachineConditionType::RestartRequired);
+    }
+
+    let failures = |status: &VirtualMachineStatus| status.start_failure.as_ref()?.consecutive_fail_count;
+    if let (Some(count), before) = (failures(status), failures(&vm.status))
+        && before != Some(count)
+    {
+        let seconds = failure::time_left(status, now).unwrap_or_default().as_secs();
+        warnings.push((
+            event::CRASH_LOOP_BACK_OFF,
+            format!("start {count} in a row ended before the guest ran, the next one is in {seconds} s"),
+        ));
+    }
+    status.printable_status = Some(printable(vm, status, vmi));
+    warnings
+}
+
+/// Writes the condition Failure.
+pub fn fail(status: &mut VirtualMachineStatus, reason: &str, message: &str, now: Timestamp) {
+    let kind = VirtualMachineConditionType::Failure;
+    condition::set(status, kind, names_condition::TRUE, reason, message, now);
+}
+
+fn has_failed_so(status: &VirtualMachineStatus, reason: &str, message: &str) -> bool {
+    status.conditions.iter().any(|condition| {
+        condition.r#type == VirtualMachineConditionType::Failure
+            && condition.reason.as_deref() == Some(reason)
+            && condition.message.as_deref() == Some(message)
+    })
+}
+
+/// Whether the condition Failure tells of this reason, with a message that begins with `what`.
+pub fn has_failed_for(status: &VirtualMachineStatus, reason: &str, what: &str) -> bool {
+    status.conditions.iter().any(|condition| {
+        condition.r#type == VirtualMachineConditionType::Failure
+            && condition.reason.as_deref() == Some(reason)
+            && condition.message.as_deref().is_some_and(|message| message.starts_with(what))
+    })
+}
+
+fn has_finalizer(vm: &VirtualMachine, finalizer: &str) -> bool {
+    vm.finalizers().iter().any(|name| name == finalizer)
+}

@@ -1,0 +1,76 @@
+//! The VirtualMachineInstance that a VirtualMachine's template makes.
+//!
+//! A guest must find its machine unchanged at every start: operating systems tie licences, network names and
+//! addresses to the firmware's identity and to MAC addresses. Where the template names none they follow from
+//! namespace and name, with the functions the API's defaults use, so that also an export to another cluster or a
+//! deleted and restored VirtualMachine keeps them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource, ResourceExt};
+use podvirt_api::defaults::uuid;
+use podvirt_api::names::annotation;
+use podvirt_api::v1::{
+    Firmware, StartStrategy, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec,
+};
+use podvirt_api::{MacAddr, names};
+
+/// Annotation on a VirtualMachineInstance: digest of the template it was made from.
+pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
+
+/// What [`TEMPLATE_DIGEST`] holds for the template as it is now.
+pub fn template_digest(vm: &VirtualMachine) -> String {
+    let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    // Values that were read from JSON can be written again. Were it not so, all templates would be equal: a
+    // machine would run on, and miss a hint.
+    let text = serde_json::to_vec(&spec).unwrap_or_default();
+    // FNV-1a: must be the same in all replicas and versions, and need not withstand anybody.
+    let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+/// Generation of the VirtualMachine that `vmi` was made from, or was found to be equal to.
+pub fn generation_of(vmi: &VirtualMachineInstance) -> Option<i64> {
+    vmi.annotations().get(annotation::VM_GENERATION)?.parse().ok()
+}
+
+/// The instance to start `vm` with. `paused`: the guest's processors wait for an unpause.
+pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
+    let template = vm.spec.template.clone().unwrap_or_default();
+    let given = template.metadata.unwrap_or_default();
+    let mut annotations = given.annotations.unwrap_or_default();
+    annotations.insert(annotation::VM_GENERATION.into(), vm.meta().generation.unwrap_or(0).to_string());
+    annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm));
+    let metadata = ObjectMeta {
+        name: Some(vm.name_any()),
+        namespace: vm.namespace(),
+        labels: given.labels,
+        annotations: Some(annotations),
+        owner_references: vm
+            .controller_owner_ref(&())
+            .map(|owner| vec![OwnerReference { block_owner_deletion: Some(true), ..owner }]),
+        finalizers: Some(vec![names::VMI_FINALIZER.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    let mut spec = template.spec.unwrap_or_default();
+    identify(&mut spec, &vm.namespace().unwrap_or_default(), &vm.name_any());
+    if paused {
+        spec.start_strategy = Some(StartStrategy::Paused);
+    }
+    VirtualMachineInstance { metadata, spec, ..VirtualMachineInstance::default() }
+}
+
+/// Gives firmware and interfaces the identity that the template leaves open.
+fn identify(spec: &mut VirtualMachineInstanceSpec, namespace: &str, name: &str) {
+    let firmware = spec.domain.firmware.get_or_insert_with(Firmware::default);
+    if firmware.uuid.as_deref().unwrap_or_default().is_empty() {
+        firmware.uuid = Some(uuid(&[namespace, name, ""]));
+    }
+    for interface in &mut spec.domain.devices.interfaces {
+        if interface.mac_address.as_deref().unwrap_or_default().is_empty() {
+            interface.mac_address =
+                Some(MacAddr::derived(&[namespace, name, "", &interface.name]).to_string());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! VirtualMachines: machines that outlive their guests' runs.
+//!
+//! A VirtualMachine has at most one VirtualMachineInstance, of its own name and with its controller reference:
+//! that is one run. This controller makes and deletes the instance as `runStrategy` and the requests in
+//! `status.stateChangeRequests` say, and tells in `status` how it is.
+//!
+//! ```text
+//!             no instance                      instance lives            instance ended
+//! Always      start (after the back-off)       a stop request deletes    delete
+//! Rerun..     start if asked, or new here      a stop request deletes    delete; failed: ask for a start
+//! Manual      start if asked                   a stop request deletes    leave; a start request deletes
+//! Once        start if asked, or new here      a stop request deletes    leave; a start request deletes
+//! Halted      start request: become Always     delete                    delete
+//! ```
+//!
+//! "New here": `status.runStrategy` is another one still, the machine was not started by this strategy yet. An
+//! instance of an older generation that ended, or is being deleted, then makes room for a start, too. A machine that
+//! is newly halted forgets the starts it was asked for before.
+//!
+//! One pass of [`decide()`] looks at the machine, its instance and the clock and gives the new status and at most
+//! one action. The shell in [`reconcile`] writes the status first, so that what the action rests on (a counted
+//! failure, a request of its own) is not lost by a crash in between, then acts; the instance's change calls for
+//! the next pass. Every write is tied to what was read by resource version or UID. An instance is made, a request
+//! dropped, the finalizer taken away only after a look at the API server itself, never from a cache alone.
+//!
+//! An instance of the machine's name that is not its own is left alone, and told in the condition Failure.
+
+pub mod condition;
+pub mod decide;
+pub mod failure;
+pub mod instance;
+pub mod printable;
+pub mod reconcile;
+pub mod request;
+#[cfg(test)]
+mod shell_tests;
+#[cfg(test)]
+mod tests;
+
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy,
+};
+
+pub use decide::{Action, Instance, Plan, decide};
+pub use reconcile::run;
+
+/// When a machine shall run: the strategies that podvirt carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Always.
+    Always,
+    /// Never.
+    Halted,
+    /// When asked.
+    Manual,
+    /// Until it ends without a failure.
+    RerunOnFailure,
+    /// One time.
+    Once,
+}
+
+/// The specification does not say when the machine shall run, or says something podvirt does not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StrategyError {
+    /// Both of the exclusive fields are there.
+    #[error("spec.running and spec.runStrategy: only one of them is allowed")]
+    Both,
+    /// An unknown strategy, or one that podvirt does not carry out.
+    #[error("spec.runStrategy {0:?}: Always, Halted, Manual, RerunOnFailure and Once are allowed")]
+    NotSupported(String),
+}
+
+impl Strategy {
+    /// The strategy of a machine. None given: halted.
+    ///
+    /// # Errors
+    ///
+    /// See [`StrategyError`].
+    pub fn of(vm: &VirtualMachine) -> Result<Self, StrategyError> {
+        let word = match (vm.spec.running, &vm.spec.run_strategy) {
+            (Some(_), Some(_)) => return Err(StrategyError::Both),
+            (Some(true), None) => return Ok(Self::Always),
+            (Some(false) | None, None) => return Ok(Self::Halted),
+            (None, Some(word)) => word,
+        };
+        match word {
+            VirtualMachineRunStrategy::Always => Ok(Self::Always),
+            VirtualMachineRunStrategy::Halted => Ok(Self::Halted),
+            VirtualMachineRunStrategy::Manual => Ok(Self::Manual),
+            VirtualMachineRunStrategy::RerunOnFailure => Ok(Self::RerunOnFailure),
+            VirtualMachineRunStrategy::Once => Ok(Self::Once),
+            VirtualMachineRunStrategy::WaitAsReceiver | VirtualMachineRunStrategy::Other(_) => {
+                Err(StrategyError::NotSupported(word.to_string()))
+            }
+        }
+    }
+
+    /// Its word in the API.
+    pub fn word(self) -> VirtualMachineRunStrategy {
+        match self {
+            Self::Always => VirtualMachineRunStrategy::Always,
+            Self::Halted => VirtualMachineRunStrategy::Halted,
+            Self::Manual => VirtualMachineRunStrategy::Manual,
+            Self::RerunOnFailure => VirtualMachineRunStrategy::RerunOnFailure,
+            Self::Once => VirtualMachineRunStrategy::Once,
+        }
+    }
+}
+
+/// Whether an instance has ended.
+pub(crate) fn is_final(vmi: &VirtualMachineInstance) -> bool {
+    matches!(vmi.status.phase, Some(Phase::Succeeded | Phase::Failed))
+}

@@ -1,0 +1,298 @@
+//! The shell around [`decide()`]: caches, writes, events, retries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
+use kube::runtime::reflector::store::WriterDropped;
+use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::names::{self, event};
+use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
+use podvirt_daemon::backoff::Backoff;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+use serde_json::json;
+use tracing::Instrument;
+
+use super::decide::{Action, Instance, decide, fail, has_failed_for};
+use super::request;
+use crate::watch;
+
+/// Machines that are worked on at the same time.
+const CONCURRENCY: u16 = 16;
+/// When to look again at a machine of which the cache is too old to act on. Its change comes by itself, as a rule.
+const STALE_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a pass failed. It is tried again after a growing delay.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caches ended.
+    #[error("cache of VirtualMachineInstances")]
+    Cache(#[from] WriterDropped),
+    /// The machine could not be written.
+    #[error("VirtualMachine not written")]
+    Write(#[from] patch::Error),
+    /// The API server could not be asked.
+    #[error("API server not asked")]
+    Ask(#[source] kube::Error),
+    /// An action was refused; people have been told.
+    #[error("{0}")]
+    Refused(String),
+}
+
+pub(super) struct Shell {
+    pub(super) client: Client,
+    pub(super) recorder: Recorder,
+    pub(super) instances: Store<VirtualMachineInstance>,
+    /// By UID: another machine of the same name starts anew.
+    pub(super) backoff: Backoff<String>,
+}
+
+/// Runs the controller until it is dropped. To be run while leading; it leaves nothing behind that runs.
+pub async fn run(client: Client, recorder: Recorder) {
+    let (machines, machine_writer) = store();
+    let (instances, instance_writer) = store();
+    let shell = Arc::new(Shell { client: client.clone(), recorder, instances, backoff: Backoff::default() });
+    let forgetful = shell.clone();
+    let of_machines = reflector(machine_writer, watch::all::<VirtualMachine>(&client))
+        .flat_map(move |event| stream::iter(changed_machine(event, &forgetful.backoff)));
+    let known = machines.clone();
+    let of_instances = reflector(instance_writer, watch::all::<VirtualMachineInstance>(&client))
+        .flat_map(move |event| stream::iter(machines_of(event, &known)));
+    let queue = stream::select(of_machines, of_instances);
+
+    let config = Config::default().concurrency(CONCURRENCY);
+    applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
+        .for_each(|result| async {
+            match result {
+                // A machine that is gone, or an instance without one.
+                Ok(_) | Err(PassError::ObjectNotFound(_)) => {}
+                // Told by `pass` where it is known what it was about.
+                Err(PassError::ReconcilerFailed(..)) => {}
+                Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "watching"),
+            }
+        })
+        .await;
+}
+
+type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
+
+fn changed_machine(
+    event: Result<Event<VirtualMachine>, watcher::Error>,
+    backoff: &Backoff<String>,
+) -> Option<Reference> {
+    match event {
+        Ok(Event::Apply(vm) | Event::InitApply(vm)) => Some(Ok(ObjectRef::from_obj(&vm))),
+        Ok(Event::Delete(vm)) => {
+            backoff.forget(&vm.uid().unwrap_or_default());
+            None
+        }
+        Ok(Event::Init | Event::InitDone) => None,
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// The machines that an instance's change concerns: the one of its name. An instance that went while nobody watched
+/// is missing in a new list, so after one all machines are looked at.
+fn machines_of(
+    event: Result<Event<VirtualMachineInstance>, watcher::Error>,
+    known: &Store<VirtualMachine>,
+) -> Vec<Reference> {
+    match event {
+        Ok(Event::Apply(vmi) | Event::Delete(vmi)) => {
+            vec![Ok(ObjectRef::new(&vmi.name_any()).within(&vmi.namespace().unwrap_or_default()))]
+        }
+        Ok(Event::InitDone) => known.state().iter().map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect(),
+        Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
+        Err(error) => vec![Err(error)],
+    }
+}
+
+fn retry(vm: Arc<VirtualMachine>, _: &Error, shell: Arc<Shell>) -> Next {
+    Next::requeue(shell.backoff.failed(vm.uid().unwrap_or_default()))
+}
+
+async fn pass(vm: Arc<VirtualMachine>, shell: Arc<Shell>) -> Result<Next, Error> {
+    let span = tracing::info_span!("vm", namespace = vm.namespace(), name = vm.name_any(), uid = vm.uid());
+    // Boxed, as the action is: a pass may write several objects, and thousands may wait.
+    Box::pin(async {
+        match shell.pass(&vm).await {
+            Ok(next) => {
+                shell.backoff.forget(&vm.uid().unwrap_or_default());
+                Ok(next)
+            }
+            Err(Error::Write(error)) if error.is_stale() => Ok(Next::requeue(STALE_RETRY)),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "to be tried again");
+                Err(error)
+            }
+        }
+    })
+    .instrument(span)
+    .await
+}
+
+impl Shell {
+    pub(super) async fn pass(&self, vm: &VirtualMachine) -> Result<Next, Error> {
+        self.instances.wait_until_ready().await?;
+        let namespace = vm.namespace().unwrap_or_default();
+        let vmi = self.instances.get(&ObjectRef::new(&vm.name_any()).within(&namespace));
+        let plan = decide(vm, Instance::of(vm, vmi.as_deref()), Timestamp::now());
+
+        // What cannot be taken back rests on the instance itself, never on a cache that may lag.
+        let drops = request::drops(&vm.status, &plan.status);
+        if drops || matches!(plan.action, Some(Action::RemoveFinalizer)) {
+            let instances = Api::<VirtualMachineInstance>::namespaced(self.client.clone(), &namespace);
+            let there = instances.get_metadata_opt(&vm.name_any()).await.map_err(Error::Ask)?;
+            if there.and_then(|there| there.uid()) != vmi.as_ref().and_then(|vmi| vmi.uid()) {
+                return Ok(Next::requeue(STALE_RETRY));
+            }
+        }
+
+        let machines = Api::<VirtualMachine>::namespaced(self.client.clone(), &namespace);
+        let wanted = VirtualMachine { status: plan.status, ..vm.clone() };
+        let written = patch::status_subresource(&machines, vm, &wanted).await?;
+        for (reason, message) in &plan.warnings {
+            self.recorder.warning(vm, reason, message).await;
+        }
+        if let Some(action) = plan.action {
+            // What was just written on top of the cached state proves that the cache is right.
+            let proven = written.is_some();
+            let vm = written.as_ref().unwrap_or(vm);
+            if !proven && !is_current(&machines, vm).await? {
+                return Ok(Next::requeue(STALE_RETRY));
+            }
+            if !Box::pin(self.act(&machines, vm, action)).await? {
+                return Ok(Next::requeue(STALE_RETRY));
+            }
+        }
+        Ok(plan.again_after.map_or_else(Next::await_change, Next::requeue))
+    }
+
+    /// Does one thing. `false`: what it rests on is not so any more.
+    async fn act(
+        &self,
+        machines: &Api<VirtualMachine>,
+        vm: &VirtualMachine,
+        action: Action,
+    ) -> Result<bool, Error> {
+        let instances = Api::<VirtualMachineInstance>::namespaced(
+            self.client.clone(),
+            &vm.namespace().unwrap_or_default(),
+        );
+        let name = vm.name_any();
+        match action {
+            Action::AddFinalizer => {
+                let mut wanted = vm.clone();
+                wanted.finalizers_mut().push(names::VM_FINALIZER.to_owned());
+                patch::metadata(machines, vm, &wanted).await?;
+            }
+            Action::RemoveFinalizer => {
+                let mut wanted = vm.clone();
+                wanted.finalizers_mut().retain(|finalizer| finalizer != names::VM_FINALIZER);
+                patch::metadata(machines, vm, &wanted).await?;
+            }
+            Action::Start(vmi) => {
+                // The cache may not have the last instance yet, or no longer.
+                if instances.get_metadata_opt(&name).await.map_err(Error::Ask)?.is_some() {
+                    return Ok(false);
+                }
+                match instances.create(&PostParams::default(), &vmi).await {
+                    Ok(made) => {
+                        let message =
+                            format!("VirtualMachineInstance {} made", made.uid().unwrap_or_default());
+                        tracing::info!(vmi = made.uid(), "instance made");
+                        self.recorder.normal(vm, event::SUCCESSFUL_CREATE, &message).await;
+                    }
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(false),
+                    Err(error) => {
+                        return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
+                    }
+                }
+            }
+            Action::Stop { uid, version, because } => {
+                let only = Preconditions { uid: Some(uid.clone()), resource_version: version };
+                match instances.delete(&name, &DeleteParams::default().preconditions(only)).await {
+                    Ok(_) => {
+                        tracing::info!(vmi = uid, because, "instance deleted");
+                        let message = format!("VirtualMachineInstance {uid} deleted: {because}");
+                        self.recorder.normal(vm, event::SUCCESSFUL_DELETE, &message).await;
+                    }
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                        return Ok(false);
+                    }
+                    Err(error) => {
+                        return self.refused(machines, vm, event::FAILED_DELETE, "not stopped", error).await;
+                    }
+                }
+            }
+            Action::BecomeAlways => {
+                let spec = if vm.spec.running.is_some() {
+                    json!({"running": true})
+                } else {
+                    json!({"runStrategy": "Always"})
+                };
+                let change = json!({"metadata": {"resourceVersion": vm.resource_version()}, "spec": spec});
+                match machines.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+                    Ok(_) => {
+                        let message = "a start was requested: the machine is no longer halted";
+                        self.recorder.normal(vm, event::STARTING, message).await;
+                    }
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                        return Ok(false);
+                    }
+                    Err(error) => {
+                        return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
+                    }
+                }
+            }
+            Action::NoteGeneration { uid, generation } => {
+                let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
+                let change = json!({"metadata": {"uid": uid, "annotations": annotations}});
+                match instances.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+                    Ok(_) => {}
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                        return Ok(false);
+                    }
+                    Err(error) => return Err(Error::Ask(error)),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tells people that the API server refused an action, by an event and by the condition Failure.
+    async fn refused(
+        &self,
+        machines: &Api<VirtualMachine>,
+        vm: &VirtualMachine,
+        reason: &str,
+        what: &str,
+        error: kube::Error,
+    ) -> Result<bool, Error> {
+        let message = match &error {
+            kube::Error::Api(status) => format!("{what}: {}", status.message),
+            other => format!("{what}: {other}"),
+        };
+        self.recorder.warning(vm, reason, &message).await;
+        // Texts of one refusal may differ each time: writing them anew would wake the next attempt before its time.
+        if has_failed_for(&vm.status, reason, what) {
+            return Err(Error::Refused(message));
+        }
+        let mut wanted = vm.clone();
+        fail(&mut wanted.status, reason, &message, Timestamp::now());
+        patch::status_subresource(machines, vm, &wanted).await?;
+        Err(Error::Refused(message))
+    }
+}
+
+/// Whether the API server has the machine as it is here.
+async fn is_current(machines: &Api<VirtualMachine>, vm: &VirtualMachine) -> Result<bool, Error> {
+    let there = machines.get_metadata_opt(&vm.name_any()).await.map_err(Error::Ask)?;
+    Ok(there.is_some_and(|there| there.resource_version() == vm.resource_version()))
+}

@@ -1,0 +1,155 @@
+//! The shell before an API server that answers as it is told and keeps what it was asked.
+
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use kube::runtime::reflector::store;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::Event;
+use podvirt_api::names;
+use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
+use podvirt_daemon::backoff::Backoff;
+use podvirt_daemon::events::Recorder;
+use serde_json::{Value, json};
+
+use super::reconcile::{Error, Shell};
+
+type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+const INSTANCE: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm";
+const MACHINE: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachines/vm";
+
+/// A shell whose cache has this instance, what it asks, and the cache's writer: without it the cache
+/// ends. `answer`: code and body; `None` sends back what came.
+fn shell(
+    cached: Option<VirtualMachineInstance>,
+    answer: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static,
+) -> (Shell, Asked, Writer<VirtualMachineInstance>) {
+    let (asked, answer) = (Asked::default(), Arc::new(answer));
+    let log = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (log, answer) = (log.clone(), answer.clone());
+        async move {
+            let what = format!("{} {}", request.method(), request.uri().path());
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let (code, value) = answer(&what).unwrap_or((200, body.clone()));
+            log.lock().unwrap().push((what, body));
+            let mut response = Response::new(Body::from(value.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let client = Client::new(service, "ns");
+    let (instances, mut writer) = store();
+    writer.apply_watcher_event(&Event::Init);
+    if let Some(vmi) = cached {
+        writer.apply_watcher_event(&Event::InitApply(vmi));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    let recorder = Recorder::new(client.clone(), "virt-controller", None);
+    (Shell { client, recorder, instances, backoff: Backoff::default() }, asked, writer)
+}
+
+fn machine(more: &Value) -> VirtualMachine {
+    let mut vm = json!({
+        "metadata": {"name": "vm", "namespace": "ns", "uid": "v1", "resourceVersion": "5", "generation": 1,
+            "finalizers": [names::VM_FINALIZER]},
+        "spec": {"runStrategy": "Manual", "template": {"spec": {"domain": {"devices": {}}}}},
+        "status": {"runStrategy": "Manual"},
+    });
+    json_patch::merge(&mut vm, more);
+    serde_json::from_value(vm).unwrap()
+}
+
+fn instance(uid: &str) -> VirtualMachineInstance {
+    let vmi = json!({
+        "metadata": {"name": "vm", "namespace": "ns", "uid": uid, "resourceVersion": "9",
+            "annotations": {"kubevirt.io/vm-generation": "1"},
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm",
+                "uid": "v1", "controller": true}]},
+        "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running"},
+    });
+    serde_json::from_value(vmi).unwrap()
+}
+
+fn failure(code: u16, message: &str) -> (u16, Value) {
+    let reason = match code {
+        404 => "NotFound",
+        409 => "Conflict",
+        _ => "Forbidden",
+    };
+    (code, json!({"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code}))
+}
+
+/// Methods and paths that were asked.
+fn paths(asked: &Asked) -> Vec<String> {
+    asked.lock().unwrap().iter().map(|(what, _)| what.clone()).collect()
+}
+
+#[tokio::test]
+async fn a_request_is_not_dropped_and_the_machine_not_let_go_by_a_cache_that_lags() {
+    let stop = json!({"status": {"stateChangeRequests": [{"action": "Stop", "uid": "u2"}]}});
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-03-01T11:00:00Z"}});
+    for (vm, cached) in
+        [(machine(&stop), None), (machine(&stop), Some(instance("u1"))), (machine(&deleted), None)]
+    {
+        let (shell, asked, _cache) = shell(cached, |what| {
+            let there = json!({"metadata": {"name": "vm", "namespace": "ns", "uid": "u2"}});
+            what.ends_with(INSTANCE).then_some((200, there))
+        });
+        shell.pass(&vm).await.unwrap();
+        assert_eq!(paths(&asked), [format!("GET {INSTANCE}")], "nothing is written");
+    }
+    let (shell, asked, _cache) = shell(None, |what| what.ends_with(INSTANCE).then(|| failure(404, "gone")));
+    shell.pass(&machine(&stop)).await.unwrap();
+    assert_eq!(paths(&asked), [format!("GET {INSTANCE}"), format!("PATCH {MACHINE}/status")]);
+}
+
+#[tokio::test]
+async fn a_stop_names_the_version_that_was_judged() {
+    let stop = machine(&json!({"status": {"stateChangeRequests": [{"action": "Stop", "uid": "u1"}]}}));
+    let vm = serde_json::to_value(&stop).unwrap();
+    let (shell, asked, _cache) = shell(Some(instance("u1")), move |what| match what {
+        _ if what.starts_with("DELETE") => Some(failure(409, "changed")),
+        _ if what.contains("/virtualmachines/") => Some((200, vm.clone())),
+        _ => None,
+    });
+    shell.pass(&stop).await.unwrap();
+    let asked = asked.lock().unwrap();
+    let (_, body) = asked.iter().find(|(what, _)| what.starts_with("DELETE")).unwrap();
+    assert_eq!(body["preconditions"], json!({"uid": "u1", "resourceVersion": "9"}));
+}
+
+#[tokio::test]
+async fn a_refusal_with_another_text_each_time_is_written_once() {
+    let mut vm = machine(&json!({"status": {"stateChangeRequests": [{"action": "Start"}]}}));
+    for (text, writes) in [("exceeded quota, used 3", 1), ("exceeded quota, used 4", 0)] {
+        let stored = serde_json::to_value(&vm).unwrap();
+        let (shell, asked, _cache) = shell(None, move |what| match what {
+            _ if what.starts_with("POST") && what.ends_with("/virtualmachineinstances") => {
+                Some(failure(403, text))
+            }
+            _ if what.ends_with(INSTANCE) => Some(failure(404, "none")),
+            _ if what.contains("/virtualmachines/") => Some((200, stored.clone())),
+            _ => None,
+        });
+        // Its own conditions first, as in the pass before.
+        let decided = super::decide(&vm, super::Instance::None, jiff::Timestamp::now());
+        vm.status = decided.status;
+        let error = shell.pass(&vm).await.unwrap_err();
+        assert!(matches!(&error, Error::Refused(message) if message.ends_with(text)), "{error}");
+        let asked = asked.lock().unwrap();
+        let failures: Vec<_> = asked
+            .iter()
+            .filter_map(|(_, body)| body["status"]["conditions"].as_array())
+            .filter_map(|all| all.iter().find(|one| one["type"] == "Failure").cloned())
+            .collect();
+        assert_eq!(failures.len(), writes, "{text}: {failures:?}");
+        let conditions: Vec<_> =
+            failures.into_iter().map(|one| serde_json::from_value(one).unwrap()).collect();
+        vm.status.conditions.extend(conditions);
+    }
+}

@@ -1,0 +1,145 @@
+//! Carrying out what was decided: pods made, deleted, written.
+
+use std::time::Instant;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
+use podvirt_api::names::{condition, event};
+use podvirt_api::v1::VirtualMachineInstance;
+use serde_json::json;
+
+use super::controller::{Error, Shared, write};
+use super::decide::{self, Action};
+use super::pods;
+
+/// Asks for what was decided.
+pub(super) async fn carry_out(
+    api: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    action: Action,
+    shared: &Shared,
+) -> Result<(), Error> {
+    match action {
+        Action::Create(pod) => Box::pin(create(api, vmi, &pod, shared)).await,
+        Action::Delete { name, uid } => delete(api, vmi, name, uid, shared).await,
+        Action::Gate { name, uid, open, reason } => {
+            let gate = json!({
+                "type": condition::VIRTUAL_MACHINE_UNPAUSED,
+                "status": if open { "True" } else { "False" },
+                "reason": reason,
+                "lastTransitionTime": Time(Timestamp::now()),
+            });
+            // A strategic merge: the other conditions are kubelet's and stay.
+            let body = json!({"metadata": {"uid": uid}, "status": {"conditions": [gate]}});
+            let params = PatchParams::default();
+            settled(api.patch_status(&name, &params, &Patch::Strategic(&body)).await, name)
+        }
+        Action::Label { name, uid, key, value } => {
+            let body = json!({"metadata": {"uid": uid, "labels": {key: value}}});
+            settled(api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await, name)
+        }
+    }
+}
+
+/// A pod that went meanwhile, or came anew under its name, needs no write; its change is being told.
+fn settled(result: Result<Pod, kube::Error>, name: String) -> Result<(), Error> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(source) => Err(Error::Update { name, source }),
+    }
+}
+
+async fn create(
+    api: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    pod: &Pod,
+    shared: &Shared,
+) -> Result<(), Error> {
+    let (name, machine) = (pod.name_any(), vmi.uid().unwrap_or_default());
+    match api.create(&PostParams::default(), pod).await {
+        Ok(made) => {
+            shared.expectations.expect_creation(&machine, &made.uid().unwrap_or_default(), Instant::now());
+            // Its echo may have come before the answer.
+            for seen in shared.pods.of(&machine) {
+                let deleting = seen.metadata.deletion_timestamp.is_some();
+                shared.expectations.seen(&machine, &seen.uid().unwrap_or_default(), deleting);
+            }
+            let message = format!("made launcher pod {name}");
+            tracing::info!(pod = name, "launcher pod made");
+            shared.context.recorder.normal(vmi, event::SUCCESSFUL_CREATE, &message).await;
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let there =
+                api.get_opt(&name).await.map_err(|source| Error::Create { name: name.clone(), source })?;
+            match there {
+                Some(there) if pods::owner(&there).is_none_or(|owner| owner.uid != machine) => {
+                    Err(Error::Taken(name))
+                }
+                // Ours, or gone by now: the watch tells.
+                _ => Ok(()),
+            }
+        }
+        Err(source) => {
+            // The machine may have been written just now: what is in the cache is older.
+            let api: Api<VirtualMachineInstance> =
+                Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+            if let Ok(Some(current)) = api.get_opt(&vmi.name_any()).await
+                && current.uid() == vmi.uid()
+            {
+                let decision = decide::refused(&current, &reason_of(&source), Timestamp::now());
+                write(&current, &decision, shared).await?;
+            }
+            Err(Error::Create { name, source })
+        }
+    }
+}
+
+fn reason_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+async fn delete(
+    api: &Api<Pod>,
+    vmi: &VirtualMachineInstance,
+    name: String,
+    uid: String,
+    shared: &Shared,
+) -> Result<(), Error> {
+    let params = DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&name, &params).await {
+        Ok(_) => {
+            let machine = vmi.uid().unwrap_or_default();
+            shared.expectations.expect_deletion(&machine, &uid, Instant::now());
+            let there = shared.pods.of(&machine);
+            match there.iter().find(|p| p.uid().as_ref() == Some(&uid)) {
+                Some(pod) => {
+                    let deleting = pod.metadata.deletion_timestamp.is_some();
+                    shared.expectations.seen(&machine, &uid, deleting);
+                }
+                None => shared.expectations.gone(&machine, &uid),
+            }
+            tracing::info!(pod = name, "launcher pod deleted");
+            let message = format!("deleted launcher pod {name}");
+            shared.context.recorder.normal(vmi, event::SUCCESSFUL_DELETE, &message).await;
+            Ok(())
+        }
+        // Gone, or another one has its name.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(source) => {
+            let message = format!("launcher pod {name} could not be deleted: {}", reason_of(&source));
+            shared.context.recorder.warning(vmi, event::FAILED_DELETE, &message).await;
+            Err(Error::Delete { name, source })
+        }
+    }
+}

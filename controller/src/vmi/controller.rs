@@ -1,0 +1,311 @@
+//! The shell around [`super::decide()`]: watches, reads, writes.
+//!
+//! Everything runs in the one future that [`run`] returns, so that dropping it ends the work at once: a replica
+//! that lost the lead must start nothing more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{Stream, StreamExt, TryStreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{
+    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
+};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::names::label;
+use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+use podvirt_daemon::backoff::Backoff;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+use tracing::Instrument;
+
+use super::act;
+use super::claims;
+use super::decide::{self, Decision, Note, Observed, needs_claims};
+use super::expectations::Expectations;
+use super::pods::{self, Pods};
+use super::status::phase;
+use crate::metrics::Metrics;
+use crate::settings::Cluster;
+use crate::{template, watch};
+
+/// Machines that are worked on at a time. Each is a few requests; the API server's own limits come first.
+const CONCURRENCY: u16 = 16;
+
+/// When to decide again after the cache turned out to lag.
+const STALE_RETRY: Duration = Duration::from_millis(500);
+
+/// When to look again at a pod that the watch does not show.
+const UNSEEN_RETRY: Duration = Duration::from_secs(5);
+
+/// A reconciliation failed; it is tried again, later each time.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The machine could not be written.
+    #[error("write the machine")]
+    Write(#[from] patch::Error),
+    /// The API server refused a pod.
+    #[error("make launcher pod {name}")]
+    Create {
+        /// Name of the pod.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// Another object has the pod's name.
+    #[error("pod {0} belongs to somebody else")]
+    Taken(String),
+    /// A pod could not be deleted.
+    #[error("delete pod {name}")]
+    Delete {
+        /// Name of the pod.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// A pod could not be written.
+    #[error("write pod {name}")]
+    Update {
+        /// Name of the pod.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// The pod could not be read.
+    #[error("read launcher pod {name}")]
+    Read {
+        /// Name of the pod.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// The claims could not be read.
+    #[error("read the claims")]
+    Claims(#[source] kube::Error),
+}
+
+impl Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Create { .. } | Self::Taken(_) => "create",
+            Self::Delete { .. } => "delete",
+            Self::Update { .. } => "update",
+            Self::Read { .. } => "read",
+            Self::Claims(_) => "claims",
+        }
+    }
+}
+
+/// What the controller needs of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// The cluster's configuration.
+    pub cluster: Cluster,
+    /// Image of the launcher.
+    pub launcher_image: String,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+}
+
+/// What the reconciliations share.
+pub(super) struct Shared {
+    pub(super) context: Context,
+    pub(super) pods: Pods,
+    pub(super) expectations: Expectations,
+    pub(super) backoff: Backoff<String>,
+}
+
+/// Keeps all machines until it is dropped.
+pub async fn run(context: Context) {
+    let client = context.client.clone();
+    let shared = Arc::new(Shared {
+        context,
+        pods: Pods::default(),
+        expectations: Expectations::default(),
+        backoff: Backoff::default(),
+    });
+    let (store, writer) = reflector::store();
+    let machines = machines(&client, writer, shared.clone());
+    let launchers = launchers(Api::all(client), shared.clone());
+    let queue = futures::stream::select(machines, launchers);
+    let config = Config::default().concurrency(CONCURRENCY);
+    let filled = fill(&store, &shared);
+    let work = applier(
+        |vmi, shared| Box::pin(reconcile(vmi, shared)),
+        |vmi, error, shared| failed(&vmi, error, &shared),
+        shared.clone(),
+        store.clone(),
+        queue,
+        config,
+    )
+    .for_each(|result| async {
+        match result {
+            // The object went while it was in the queue; a failure was logged where it happened.
+            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "watch of machines or pods");
+            }
+        }
+    });
+    futures::join!(work, filled);
+}
+
+async fn fill(store: &Store<VirtualMachineInstance>, shared: &Shared) {
+    shared.pods.complete().await;
+    if store.wait_until_ready().await.is_ok() {
+        tracing::info!(machines = store.len(), "caches are filled");
+    }
+}
+
+type Request = ReconcileRequest<VirtualMachineInstance>;
+
+fn machines(
+    client: &Client,
+    writer: reflector::store::Writer<VirtualMachineInstance>,
+    shared: Arc<Shared>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let events = watch::all::<VirtualMachineInstance>(client).inspect_ok(move |event| {
+        if let Event::Delete(vmi) = event {
+            let uid = vmi.uid().unwrap_or_default();
+            shared.expectations.forget(&uid);
+            shared.backoff.forget(&uid);
+        }
+    });
+    events.reflect(writer).applied_objects().map_ok(|vmi| Request::from(ObjectRef::from_obj(&vmi)))
+}
+
+fn launchers(api: Api<Pod>, shared: Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> {
+    let config = watcher::Config::default().labels(&format!("{}={}", label::APP, label::APP_LAUNCHER));
+    watcher(api, config)
+        .modify(|pod| pod.metadata.managed_fields = None)
+        .default_backoff()
+        .map_ok(move |event| {
+            let owners = shared.pods.apply(event, &shared.expectations);
+            futures::stream::iter(owners.into_iter().map(|owner| Ok(Request::from(owner))))
+        })
+        .try_flatten()
+}
+
+async fn reconcile(vmi: Arc<VirtualMachineInstance>, shared: Arc<Shared>) -> Result<Requeue, Error> {
+    let span = tracing::info_span!(
+        "vmi",
+        namespace = vmi.namespace().unwrap_or_default(),
+        name = vmi.name_any(),
+        uid = vmi.uid().unwrap_or_default()
+    );
+    let result = Box::pin(one(&vmi, &shared)).instrument(span).await;
+    shared.context.metrics.reconciled("vmi", result.as_ref().err().map(Error::label));
+    if result.is_ok() {
+        shared.backoff.forget(&vmi.uid().unwrap_or_default());
+    }
+    result
+}
+
+fn failed(vmi: &VirtualMachineInstance, error: &Error, shared: &Shared) -> Requeue {
+    let delay = shared.backoff.failed(vmi.uid().unwrap_or_default());
+    tracing::warn!(
+        namespace = vmi.namespace().unwrap_or_default(),
+        name = vmi.name_any(),
+        retry_s = delay.as_secs_f32(),
+        error = error as &dyn std::error::Error,
+        "reconciliation failed"
+    );
+    Requeue::requeue(delay)
+}
+
+pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Requeue, Error> {
+    shared.pods.complete().await;
+    let settings = shared.context.cluster.settings().await;
+    let (namespace, uid) = (vmi.namespace().unwrap_or_default(), vmi.uid().unwrap_or_default());
+    if let Some(wait) = shared.expectations.wait(&uid, Instant::now()) {
+        return Ok(Requeue::requeue(wait));
+    }
+    let mut pods = shared.pods.of(&uid);
+    let unseen = if pods.is_empty() && believes_in_pod(vmi) { unseen_pod(vmi, shared).await? } else { None };
+    let is_unseen = unseen.is_some();
+    pods.extend(unseen.map(Arc::new));
+    let claims = if needs_claims(vmi, &pods) {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
+        claims::problems(&api, vmi).await.map_err(Error::Claims)?
+    } else {
+        Vec::new()
+    };
+    let seen = Observed {
+        vmi,
+        pods: &pods,
+        claims: &claims,
+        settings: &settings,
+        launcher_image: &shared.context.launcher_image,
+    };
+    let decision = decide::decide(&seen, Timestamp::now());
+    if !write(vmi, &decision, shared).await? {
+        return Ok(Requeue::requeue(STALE_RETRY));
+    }
+    let api = Api::namespaced(shared.context.client.clone(), &namespace);
+    for action in decision.actions {
+        Box::pin(act::carry_out(&api, &decision.vmi, action, shared)).await?;
+    }
+    let again = decision.look_again.into_iter().chain(is_unseen.then_some(UNSEEN_RETRY)).min();
+    Ok(again.map_or_else(Requeue::await_change, Requeue::requeue))
+}
+
+/// Whether that a machine has no pod would end it, or let it go.
+fn believes_in_pod(vmi: &VirtualMachineInstance) -> bool {
+    let active = [Phase::Scheduling, Phase::Scheduled, Phase::Running, Phase::Unknown];
+    vmi.metadata.deletion_timestamp.is_some() || active.contains(&phase(vmi))
+}
+
+/// The machine's pod as the API server has it. The watch shows pods with the launcher's label alone, which anybody
+/// who may write pods can take away: the guest lives on.
+async fn unseen_pod(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Option<Pod>, Error> {
+    let uid = vmi.uid().unwrap_or_default();
+    let name = template::pod_name(&vmi.name_any(), &uid);
+    let api: Api<Pod> = Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+    let there = api.get_opt(&name).await.map_err(|source| Error::Read { name, source })?;
+    Ok(there.filter(|pod| pods::is_of(pod, &uid)))
+}
+
+/// Writes the machine and tells what there is to tell. Whether the decision still holds.
+pub(super) async fn write(
+    vmi: &VirtualMachineInstance,
+    decision: &Decision,
+    shared: &Shared,
+) -> Result<bool, Error> {
+    let api: Api<VirtualMachineInstance> =
+        Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+    match patch::status(&api, vmi, &decision.vmi).await {
+        Ok(None) => {}
+        Ok(Some(written)) => {
+            let (before, after) = (&vmi.status.phase, &written.status.phase);
+            if before != after {
+                let text = |phase: &Option<podvirt_api::v1::VirtualMachineInstancePhase>| {
+                    phase.as_ref().map(ToString::to_string).unwrap_or_default()
+                };
+                tracing::info!(from = text(before), to = text(after), "phase");
+                shared.context.metrics.transition(vmi, &decision.vmi);
+            }
+        }
+        Err(error) if error.is_stale() => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "decided from an old copy");
+            return Ok(false);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    for Note { warning, reason, message } in &decision.notes {
+        if *warning {
+            shared.context.recorder.warning(vmi, reason, message).await;
+        } else {
+            shared.context.recorder.normal(vmi, reason, message).await;
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,443 @@
+//! What to do about a machine, from what is seen of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
+use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
+use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+
+use super::claims::Problem;
+use super::observe::{self, Trouble};
+use super::status::{condition, is_final, is_true, phase, remove_condition, set_condition, set_phase};
+use crate::settings::Settings;
+use crate::template::{self, Images};
+
+/// How long virt-handler has to say how a guest ended, after its pod did. It may be restarting just then; after
+/// this time the pod's own end is all that is known.
+pub const HANDOVER_GRACE: Duration = Duration::from_secs(60);
+
+/// When to look again for a claim that was missing. Claims are not watched: there may be many, of others.
+const CLAIM_RETRY: Duration = Duration::from_secs(5);
+
+/// Reason of [`conditions::SYNCHRONIZED`]: a claim cannot be used.
+const FAILED_PVC_MODE: &str = "FailedPvcVolumeMode";
+/// Reason of [`conditions::SYNCHRONIZED`] and of events: the launcher pod ended before the guest was started.
+const FAILED_SCHEDULING: &str = "FailedScheduling";
+const POD_DELETED: &str = "PodDeleted";
+/// How a message on a refused pod begins.
+const REFUSED: &str = "the launcher pod could not be made";
+
+/// What is seen.
+#[derive(Clone, Debug)]
+pub struct Observed<'a> {
+    /// The machine.
+    pub vmi: &'a VirtualMachineInstance,
+    /// The pods that it controls, oldest first.
+    pub pods: &'a [Arc<Pod>],
+    /// What is wrong with its claims; looked for only while [`needs_claims`].
+    pub claims: &'a [(String, Problem)],
+    /// The cluster's configuration.
+    pub settings: &'a Settings,
+    /// Image of the launcher.
+    pub launcher_image: &'a str,
+}
+
+/// What to ask of the API server, besides writing the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Make the launcher pod.
+    Create(Box<Pod>),
+    /// Delete a pod.
+    Delete {
+        /// Its name.
+        name: String,
+        /// Its UID: not another's of the same name.
+        uid: String,
+    },
+    /// Open or close the pod's readiness gate.
+    Gate {
+        /// The pod's name.
+        name: String,
+        /// The pod's UID.
+        uid: String,
+        /// Whether the guest can be reached as far as its machine is concerned.
+        open: bool,
+        /// Why.
+        reason: &'static str,
+    },
+    /// Set a label of the pod.
+    Label {
+        /// The pod's name.
+        name: String,
+        /// The pod's UID.
+        uid: String,
+        /// The label.
+        key: &'static str,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// Something that a user should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Whether it is something to look at.
+    pub warning: bool,
+    /// Reason of the event.
+    pub reason: String,
+    /// Message of the event.
+    pub message: String,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The machine as it should be written.
+    pub vmi: VirtualMachineInstance,
+    /// What to ask for, in this order, after the machine was written.
+    pub actions: Vec<Action>,
+    /// Events, once the machine was written.
+    pub notes: Vec<Note>,
+    /// When to look again although nothing changed.
+    pub look_again: Option<Duration>,
+}
+
+impl Decision {
+    fn warn(&mut self, reason: &str, message: impl Into<String>) {
+        self.notes.push(Note { warning: true, reason: reason.to_owned(), message: message.into() });
+    }
+
+    fn fail(&mut self, trouble: &Trouble, now: Timestamp) {
+        let status = &mut self.vmi.status;
+        set_phase(status, Phase::Failed, now);
+        status.reason = Some(trouble.reason.clone());
+        set_condition(status, conditions::SYNCHRONIZED, FALSE, &trouble.reason, &trouble.message, now);
+        self.warn(&trouble.reason, &trouble.message);
+    }
+
+    /// The specification cannot be met now, which a condition and one event say.
+    fn unsynchronized(&mut self, trouble: &Trouble, now: Timestamp) {
+        let before = condition(&self.vmi.status, conditions::SYNCHRONIZED)
+            .filter(|c| c.status == FALSE)
+            .and_then(|c| c.reason.clone());
+        let status = &mut self.vmi.status;
+        set_condition(status, conditions::SYNCHRONIZED, FALSE, &trouble.reason, &trouble.message, now);
+        // An image that cannot be pulled is told in turns by two reasons: one event is enough for both.
+        let images = [reason::ERR_IMAGE_PULL, reason::IMAGE_PULL_BACK_OFF];
+        let same = |a: &str, b: &str| a == b || (images.contains(&a) && images.contains(&b));
+        if !before.is_some_and(|before| same(&before, &trouble.reason)) {
+            self.warn(&trouble.reason, &trouble.message);
+        }
+    }
+}
+
+/// Whether the machine's claims matter for the next decision.
+pub fn needs_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>]) -> bool {
+    vmi.metadata.deletion_timestamp.is_none() && pods.is_empty() && phase(vmi) == Phase::Pending
+}
+
+/// Decides.
+pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
+    let mut decision =
+        Decision { vmi: seen.vmi.clone(), actions: Vec::new(), notes: Vec::new(), look_again: None };
+    let pod = current(seen);
+    if seen.vmi.metadata.deletion_timestamp.is_some() {
+        delete(seen, &mut decision, now);
+    } else {
+        live(seen, pod, &mut decision, now);
+        drop_others(seen, pod, &mut decision);
+    }
+    if phase(&decision.vmi) != Phase::default() {
+        follow_pod(pod, &mut decision, now);
+    }
+    if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
+        follow_vmi(pod, &mut decision);
+    }
+    decision
+}
+
+/// The pod that runs the machine: the one that it was handed over in, else the oldest that lives.
+fn current<'a>(seen: &Observed<'a>) -> Option<&'a Pod> {
+    let active = &seen.vmi.status.active_pods;
+    let handed_over = seen.pods.iter().find(|p| active.contains_key(observe::uid(p)));
+    let living = || seen.pods.iter().find(|p| !observe::is_terminating(p));
+    handed_over.or_else(living).or(seen.pods.first()).map(AsRef::as_ref)
+}
+
+fn delete(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
+    for pod in seen.pods.iter().filter(|p| !observe::is_terminating(p)) {
+        decision.actions.push(delete_action(pod));
+    }
+    if seen.pods.is_empty() {
+        if !is_final(&phase(&decision.vmi)) {
+            set_phase(&mut decision.vmi.status, Phase::Failed, now);
+        }
+        if let Some(finalizers) = &mut decision.vmi.metadata.finalizers {
+            finalizers.retain(|f| f != VMI_FINALIZER);
+        }
+    }
+}
+
+fn delete_action(pod: &Pod) -> Action {
+    Action::Delete { name: observe::name(pod).to_owned(), uid: observe::uid(pod).to_owned() }
+}
+
+fn live(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
+    match (phase(seen.vmi), pod) {
+        (Phase::Succeeded | Phase::Failed, _) => {}
+        (Phase::Pending, None) => create(seen, decision, now),
+        (Phase::Pending, Some(pod)) => {
+            set_phase(&mut decision.vmi.status, Phase::Scheduling, now);
+            scheduling(pod, decision, now);
+        }
+        (Phase::Scheduling, Some(pod)) => scheduling(pod, decision, now),
+        (Phase::Other(text), _) if text.is_empty() => begin(decision, now),
+        (_, Some(pod)) => handed_over(pod, decision, now),
+        (_, None) => {
+            let message = "the launcher pod is gone: it was deleted, or its node was removed".to_owned();
+            decision.fail(&Trouble { reason: POD_DELETED.into(), message }, now);
+        }
+    }
+}
+
+fn begin(decision: &mut Decision, now: Timestamp) {
+    let finalizers = decision.vmi.metadata.finalizers.get_or_insert_default();
+    if !finalizers.iter().any(|f| f == VMI_FINALIZER) {
+        finalizers.push(VMI_FINALIZER.to_owned());
+    }
+    let status = &mut decision.vmi.status;
+    status.runtime_user = u64::try_from(pod_names::UID).ok();
+    set_phase(status, Phase::Pending, now);
+}
+
+fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
+    let namespace = seen.vmi.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some((claim, problem)) = seen.claims.first() {
+        let (reason, message) = match problem {
+            Problem::Missing => (
+                reason::FAILED_PVC_NOT_FOUND,
+                format!(
+                    "PersistentVolumeClaim {namespace}/{claim} does not exist; the machine starts once it does"
+                ),
+            ),
+            Problem::Block => (
+                FAILED_PVC_MODE,
+                format!(
+                    "PersistentVolumeClaim {namespace}/{claim} has volumeMode Block, which is not supported by \
+                     podvirt; allowed: Filesystem"
+                ),
+            ),
+        };
+        decision.unsynchronized(&Trouble { reason: reason.into(), message }, now);
+        decision.look_again = Some(CLAIM_RETRY);
+        return;
+    }
+    let images = Images {
+        launcher: seen.launcher_image.to_owned(),
+        pull_secrets: seen.settings.image_pull_secrets.clone(),
+    };
+    match template::launcher_pod(seen.vmi, &seen.settings.configuration, &images) {
+        Ok(pod) => {
+            let failed = condition(&decision.vmi.status, conditions::SYNCHRONIZED)
+                .and_then(|c| c.reason.as_deref())
+                .is_some_and(|r| [reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE].contains(&r));
+            if failed {
+                remove_condition(&mut decision.vmi.status, conditions::SYNCHRONIZED);
+            }
+            decision.actions.push(Action::Create(Box::new(pod)));
+        }
+        Err(error) => {
+            let trouble = Trouble { reason: reason::FAILED_CREATE.into(), message: error.to_string() };
+            decision.unsynchronized(&trouble, now);
+        }
+    }
+}
+
+/// A pod is there, and virt-handler has not got the machine yet.
+fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
+    if observe::is_done(pod) || observe::is_terminating(pod) || observe::compute_end(pod).is_some() {
+        decision.fail(&observe::end(pod), now);
+        return;
+    }
+    let node = observe::node(pod).filter(|_| observe::compute_runs(pod));
+    if let Some(node) = node {
+        hand_over(pod, node, &mut decision.vmi, now);
+        return;
+    }
+    match observe::waiting(pod, now) {
+        Some(trouble) => {
+            decision.unsynchronized(&trouble, now);
+            // A container that goes on running changes nothing that would be told.
+            decision.look_again = Some(observe::RECOVERED_AFTER.unsigned_abs());
+        }
+        None => forget_trouble(&mut decision.vmi),
+    }
+}
+
+/// Removes what this controller said about a pod that does not start. What virt-handler says stays.
+fn forget_trouble(vmi: &mut VirtualMachineInstance) {
+    let ours = |r: &str| {
+        observe::is_waiting_reason(r)
+            || [reason::FAILED_CREATE, reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE].contains(&r)
+    };
+    let told = condition(&vmi.status, conditions::SYNCHRONIZED).and_then(|c| c.reason.as_deref());
+    if told.is_some_and(ours) {
+        remove_condition(&mut vmi.status, conditions::SYNCHRONIZED);
+    }
+}
+
+/// Launcher and node are there: virt-handler takes over.
+fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Timestamp) {
+    forget_trouble(vmi);
+    let labels = vmi.metadata.labels.get_or_insert_default();
+    labels.insert(label::NODE_NAME.into(), node.to_owned());
+    let status = &mut vmi.status;
+    status.node_name = Some(node.to_owned());
+    status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
+    status.qos_class = pod.status.as_ref().and_then(|s| s.qos_class.clone());
+    status.launcher_container_image_version = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.containers.iter().find(|c| c.name == pod_names::COMPUTE)?.image.clone());
+    set_phase(status, Phase::Scheduled, now);
+}
+
+/// The machine is virt-handler's. Only a pod that ended long ago is judged here.
+fn handed_over(pod: &Pod, decision: &mut Decision, now: Timestamp) {
+    // The pod as a whole ends after its sidecars; the guest ended with virt-launcher.
+    if !observe::is_done(pod) && observe::compute_end(pod).is_none() {
+        return;
+    }
+    let since = observe::ended_at(pod)
+        .map_or(Duration::ZERO, |ended| Duration::try_from(now.duration_since(ended)).unwrap_or_default());
+    let left = HANDOVER_GRACE.saturating_sub(since);
+    if !left.is_zero() {
+        decision.look_again = Some(left);
+    } else if observe::succeeded(pod) {
+        set_phase(&mut decision.vmi.status, Phase::Succeeded, now);
+    } else {
+        decision.fail(&observe::end(pod), now);
+    }
+}
+
+/// A machine has one pod. What is there besides is deleted, unless the machine itself is over: then pods are
+/// kept for whoever wants to read their logs.
+fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision) {
+    if is_final(&phase(seen.vmi)) {
+        return;
+    }
+    let kept = pod.map(observe::uid);
+    let others = seen.pods.iter().filter(|p| Some(observe::uid(p)) != kept && !observe::is_terminating(p));
+    decision.actions.extend(others.map(|p| delete_action(p)));
+}
+
+/// Conditions of the machine that tell of its pod.
+fn follow_pod(pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
+    let over = is_final(&phase(&decision.vmi));
+    let running = phase(&decision.vmi) == Phase::Running;
+    let (value, reason, message) = match pod {
+        None => (FALSE, reason::POD_NOT_EXISTS, "there is no launcher pod".to_owned()),
+        Some(pod) if observe::is_terminating(pod) => {
+            (FALSE, reason::POD_TERMINATING, "the launcher pod is ending".to_owned())
+        }
+        Some(_) if !running => (FALSE, reason::GUEST_NOT_RUNNING, "the guest does not run".to_owned()),
+        Some(pod) => match observe::condition(pod, "Ready") {
+            Some(ready) if ready.status == TRUE => (TRUE, "", String::new()),
+            Some(ready) => {
+                let reason = ready.reason.as_deref().unwrap_or(reason::GUEST_NOT_RUNNING);
+                (FALSE, reason, ready.message.clone().unwrap_or_default())
+            }
+            None => {
+                let message = "the launcher pod has no condition Ready yet".to_owned();
+                (FALSE, reason::POD_CONDITION_MISSING, message)
+            }
+        },
+    };
+    set_condition(&mut decision.vmi.status, conditions::READY, value, reason, &message, now);
+    if !over {
+        set_condition(
+            &mut decision.vmi.status,
+            conditions::LIVE_MIGRATABLE,
+            FALSE,
+            reason::MIGRATION_NOT_SUPPORTED,
+            "podvirt does not migrate running machines yet",
+            now,
+        );
+    }
+    let unscheduled = pod
+        .filter(|_| !over)
+        .and_then(|pod| observe::condition(pod, conditions::POD_SCHEDULED).filter(|c| c.status == FALSE));
+    follow_scheduler(unscheduled, decision, now);
+    // An entry stays until its pod is gone: it tells virt-handler where to clean up.
+    if pod.is_none() && !decision.vmi.status.active_pods.is_empty() {
+        decision.vmi.status.active_pods.clear();
+    }
+}
+
+fn follow_scheduler(
+    unscheduled: Option<&k8s_openapi::api::core::v1::PodCondition>,
+    decision: &mut Decision,
+    now: Timestamp,
+) {
+    let status = &mut decision.vmi.status;
+    let Some(pod) = unscheduled else {
+        let told = condition(status, conditions::POD_SCHEDULED).and_then(|c| c.reason.clone());
+        if told.is_some() && status.reason == told {
+            status.reason = None;
+        }
+        remove_condition(status, conditions::POD_SCHEDULED);
+        return;
+    };
+    let known = condition(status, conditions::POD_SCHEDULED).is_some();
+    let reason = pod.reason.as_deref().unwrap_or(reason::UNSCHEDULABLE);
+    let message = pod.message.as_deref().unwrap_or("no node was found");
+    set_condition(status, conditions::POD_SCHEDULED, FALSE, reason, message, now);
+    status.reason = Some(reason.to_owned());
+    if !known {
+        let message = format!("no node can run the machine: {message}");
+        decision.warn(FAILED_SCHEDULING, message);
+    }
+}
+
+/// What the pod shows of its machine: the readiness gate, the node's label.
+///
+/// Until the guest runs the gate was never opened, and the pod receives no traffic.
+fn follow_vmi(pod: &Pod, decision: &mut Decision) {
+    let (name, uid) = (observe::name(pod).to_owned(), observe::uid(pod).to_owned());
+    let paused = is_true(&decision.vmi.status, conditions::PAUSED);
+    let gate = observe::condition(pod, conditions::VIRTUAL_MACHINE_UNPAUSED).map(|c| c.status == TRUE);
+    let running = phase(&decision.vmi) == Phase::Running;
+    let (open, why) = if paused { (false, reason::PAUSED) } else { (true, reason::NOT_PAUSED) };
+    if running && gate != Some(open) {
+        decision.actions.push(Action::Gate { name: name.clone(), uid: uid.clone(), open, reason: why });
+    }
+    let labels = decision.vmi.metadata.labels.as_ref();
+    if let Some(node) = labels.and_then(|l| l.get(label::NODE_NAME)) {
+        let there = pod.metadata.labels.as_ref().and_then(|l| l.get(label::NODE_NAME));
+        if there != Some(node) {
+            decision.actions.push(Action::Label { name, uid, key: label::NODE_NAME, value: node.clone() });
+        }
+    }
+}
+
+/// The machine after the API server refused its pod.
+pub fn refused(vmi: &VirtualMachineInstance, why: &str, now: Timestamp) -> Decision {
+    let mut decision =
+        Decision { vmi: vmi.clone(), actions: Vec::new(), notes: Vec::new(), look_again: None };
+    // Texts of one refusal may differ each time (a quota's, with what is used now): each would wake the next attempt
+    // before its time. The first one stays.
+    let known = condition(&vmi.status, conditions::SYNCHRONIZED).is_some_and(|told| {
+        told.status == FALSE
+            && told.reason.as_deref() == Some(event::FAILED_CREATE)
+            && told.message.as_deref().is_some_and(|message| message.starts_with(REFUSED))
+    });
+    if known {
+        return decision;
+    }
+    let message = format!("{REFUSED}: {why}");
+    decision.unsynchronized(&Trouble { reason: event::FAILED_CREATE.into(), message }, now);
+    decision
+}

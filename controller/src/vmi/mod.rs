@@ -1,0 +1,41 @@
+//! VirtualMachineInstances and their launcher pods.
+//!
+//! ```text
+//!  ""  ──> Pending ──────> Scheduling ──────> Scheduled ──> Running ──> Succeeded | Failed
+//!            │  claims there,  │  compute runs    │ └────── virt-handler's ──────┘
+//!            │  pod made       │  on a node       │
+//!            │                 └──────────────────┴─── pod ended or gone ────────> Failed
+//!            └── claim missing, pod refused, image missing, no node: waits, and a condition says why
+//! ```
+//!
+//! One launcher pod is made for a machine in its whole life. It is never made again: a pod that is lost takes
+//! the machine with it, and it is for whoever owns the machine to make another. From `Scheduled` on the phase
+//! is virt-handler's, which knows the guest; the controller ends a machine only where the handler cannot: the
+//! pod is gone, or it ended and the handler has not said how for [`HANDOVER_GRACE`].
+//!
+//! **One pod.** The pod's name follows from the machine's UID, so of two controllers that make it, by whatever
+//! accident, the API server refuses one. Expectations only spare the requests that a cache that lags would
+//! cause. Only pods whose controlling owner is, or was, this very machine (by UID) are looked at. That there is no pod
+//! ends a machine only when the API server has none of that name: the watch shows pods with the launcher's label.
+//!
+//! **Deletion.** The finalizer keeps the machine until no launcher pod is left: what runs is always visible.
+//!
+//! **Shape.** [`decide()`] is a pure function of what is seen; [`controller`] fetches and carries out. The status
+//! is written first, with the resource version that was seen. A decision from an old copy of the machine is
+//! refused there, before it does anything.
+
+mod act;
+pub mod claims;
+pub mod controller;
+pub mod decide;
+pub mod expectations;
+mod observe;
+pub mod pods;
+#[cfg(test)]
+mod shell_tests;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use controller::{Context, run};
+pub use decide::{Action, Decision, HANDOVER_GRACE, Observed, decide};

@@ -1,0 +1,170 @@
+//! What a launcher pod's status tells.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
+use podvirt_api::names::pod::COMPUTE;
+
+/// Reasons why a container waits that do not pass by themselves soon, so that a user should know.
+const PROBLEMS: &[&str] = &[
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ImageInspectError",
+    "RegistryUnavailable",
+    "SignatureValidationFailed",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    CRASH_LOOP,
+];
+
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// A container that ended badly before and has run for this long does not end at its start again.
+pub(super) const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
+/// A container that does not start, or a pod that ended: a word and a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// Whether `reason` is one that [`waiting`] gives.
+pub(super) fn is_waiting_reason(reason: &str) -> bool {
+    PROBLEMS.contains(&reason)
+}
+
+pub(super) fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+pub(super) fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+pub(super) fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+pub(super) fn node(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+/// Whether the pod ended as a whole.
+pub(super) fn is_done(pod: &Pod) -> bool {
+    matches!(phase(pod), Some("Succeeded" | "Failed"))
+}
+
+/// Whether virt-launcher, or the pod where that is not known, ended well.
+pub(super) fn succeeded(pod: &Pod) -> bool {
+    compute_end(pod).map_or(phase(pod) == Some("Succeeded"), |end| end.exit_code == 0)
+}
+
+fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
+/// The pod's condition of a type.
+pub(super) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == kind)
+}
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let status = pod.status.as_ref();
+    let init = status.and_then(|s| s.init_container_statuses.as_ref());
+    let main = status.and_then(|s| s.container_statuses.as_ref());
+    init.into_iter().chain(main).flatten()
+}
+
+/// Whether virt-launcher's container runs.
+pub(super) fn compute_runs(pod: &Pod) -> bool {
+    let runs = |c: &ContainerStatus| c.state.as_ref().is_some_and(|s| s.running.is_some());
+    containers(pod).any(|c| c.name == COMPUTE && runs(c))
+}
+
+/// How virt-launcher's container ended.
+pub(super) fn compute_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
+    containers(pod).find(|c| c.name == COMPUTE)?.state.as_ref()?.terminated.as_ref()
+}
+
+/// When virt-launcher ended; a pod that ended without it (it was refused, or an init container failed) did so
+/// when its last condition changed.
+pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let changes = conditions.into_iter().flatten().filter_map(|c| Some(c.last_transition_time.as_ref()?.0));
+    let ended = compute_end(pod).and_then(|end| Some(end.finished_at.as_ref()?.0));
+    ended.or_else(|| changes.max())
+}
+
+/// A container that does not start, or that starts only to end again.
+pub(super) fn waiting(pod: &Pod, now: Timestamp) -> Option<Trouble> {
+    containers(pod).find_map(|container| {
+        let (reason, message) = held_up(container, now)?;
+        Some(Trouble {
+            reason,
+            message: format!("container {} (image {}): {message}", container.name, container.image),
+        })
+    })
+}
+
+fn held_up(container: &ContainerStatus, now: Timestamp) -> Option<(String, String)> {
+    let state = container.state.as_ref()?;
+    let last = container.last_state.as_ref().and_then(|s| s.terminated.as_ref());
+    let crash = |end: &ContainerStateTerminated| (CRASH_LOOP.to_owned(), ended_with(end));
+    if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.as_deref().filter(|r| is_waiting_reason(r))?;
+        return Some(match last {
+            Some(last) if reason == CRASH_LOOP => crash(last),
+            _ => (reason.to_owned(), waiting.message.clone().unwrap_or_else(|| "no details".into())),
+        });
+    }
+    if let Some(end) = state.terminated.as_ref() {
+        return (end.exit_code != 0).then(|| crash(end));
+    }
+    // It may have been started again just to end again: that is no recovery yet.
+    let started = state.running.as_ref()?.started_at.as_ref()?.0;
+    let fresh = now.duration_since(started) < RECOVERED_AFTER;
+    last.filter(|end| fresh && end.exit_code != 0).map(crash)
+}
+
+/// How a container ended, with what it said last.
+fn ended_with(end: &ContainerStateTerminated) -> String {
+    let mut text = format!("ended with code {}", end.exit_code);
+    if let Some(more) = end.message.as_deref().map(str::trim).filter(|m| !m.is_empty()) {
+        text.push_str(": ");
+        text.push_str(more);
+    }
+    text
+}
+
+/// Why a pod ended that should not have.
+pub(super) fn end(pod: &Pod) -> Trouble {
+    let status = pod.status.as_ref();
+    if let Some(reason) = status.and_then(|s| s.reason.as_ref()).filter(|r| !r.is_empty()) {
+        let message = status.and_then(|s| s.message.as_deref()).unwrap_or("no details");
+        return Trouble {
+            reason: reason.clone(),
+            message: format!("launcher pod {} failed: {message}", name(pod)),
+        };
+    }
+    let failed = containers(pod).find_map(|container| {
+        let end = container.state.as_ref()?.terminated.as_ref()?;
+        (end.exit_code != 0).then_some((container, end))
+    });
+    if let Some((container, end)) = failed {
+        let message = format!("launcher pod {}: container {} {}", name(pod), container.name, ended_with(end));
+        return Trouble { reason: "PodFailed".into(), message };
+    }
+    if is_terminating(pod) {
+        return Trouble {
+            reason: "PodTerminating".into(),
+            message: format!("launcher pod {} was deleted before the guest was started", name(pod)),
+        };
+    }
+    Trouble {
+        reason: "PodFailed".into(),
+        message: format!("launcher pod {} ended before the guest was started", name(pod)),
+    }
+}

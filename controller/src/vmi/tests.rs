@@ -1,0 +1,547 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use podvirt_api::names::VMI_FINALIZER;
+use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+use serde_json::{Value, json};
+
+use super::claims::Problem;
+use super::decide::{Action, Decision, HANDOVER_GRACE, Observed, decide, needs_claims, refused};
+use crate::settings::Settings;
+use crate::template::pod_name;
+
+const NOW: &str = "2026-01-01T12:00:00Z";
+
+fn now() -> Timestamp {
+    NOW.parse().unwrap()
+}
+
+/// A machine in `phase`, with `more` laid over it.
+fn machine(phase: &str, more: Value) -> VirtualMachineInstance {
+    let mut vmi = json!({
+        "metadata": {"name": "web", "namespace": "shop", "uid": "m1", "finalizers": [VMI_FINALIZER]},
+        "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}},
+        "status": {"phase": phase},
+    });
+    json_patch::merge(&mut vmi, &more);
+    serde_json::from_value(vmi).unwrap()
+}
+
+fn handed_over(phase: &str, more: Value) -> VirtualMachineInstance {
+    let mut status = json!({
+        "metadata": {"labels": {"kubevirt.io/nodeName": "n1"}},
+        "status": {"nodeName": "n1", "activePods": {"p1": "n1"}},
+    });
+    json_patch::merge(&mut status, &more);
+    machine(phase, status)
+}
+
+/// The launcher pod `uid` of the machine, with `more` laid over it.
+fn pod(uid: &str, more: Value) -> Arc<Pod> {
+    let mut pod = json!({
+        "metadata": {"name": format!("virt-launcher-web-{uid}"), "namespace": "shop", "uid": uid},
+        "spec": {"containers": [{"name": "compute", "image": "launcher:1"}]},
+        "status": {"phase": "Pending"},
+    });
+    json_patch::merge(&mut pod, &more);
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn running(more: Value) -> Arc<Pod> {
+    let mut status = json!({
+        "metadata": {"labels": {"kubevirt.io/nodeName": "n1"}},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "phase": "Running", "qosClass": "Burstable",
+            "conditions": [{"type": "PodScheduled", "status": "True"}],
+            "containerStatuses": [{"name": "compute", "image": "launcher:1", "imageID": "", "ready": true,
+                "restartCount": 0, "state": {"running": {}}}],
+        },
+    });
+    json_patch::merge(&mut status, &more);
+    pod("p1", status)
+}
+
+/// A pod that ended with `code` so many seconds ago.
+fn ended(code: i32, seconds: i64) -> Arc<Pod> {
+    let at = now() - jiff::SignedDuration::from_secs(seconds);
+    running(json!({"status": {
+        "phase": if code == 0 { "Succeeded" } else { "Failed" },
+        "containerStatuses": [{"name": "compute", "image": "launcher:1", "imageID": "", "ready": false,
+            "restartCount": 0, "state": {"terminated": {"exitCode": code, "finishedAt": at.to_string()}}}],
+    }}))
+}
+
+fn waiting(reason: &str) -> Arc<Pod> {
+    pod(
+        "p1",
+        json!({"spec": {"nodeName": "n1"}, "status": {"initContainerStatuses": [{
+            "name": "volumeroot", "image": "disk:1", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": reason, "message": "no such image"}},
+        }]}}),
+    )
+}
+
+fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(String, Problem)]) -> Decision {
+    let settings = Settings::default();
+    let see = |vmi: &VirtualMachineInstance| {
+        decide(&Observed { vmi, pods, claims, settings: &settings, launcher_image: "launcher:1" }, now())
+    };
+    let decision = see(vmi);
+    // What is decided holds: seen again, it leads on by a phase or two, then nothing more is written or told.
+    let mut vmi = decision.vmi.clone();
+    for _ in 0..3 {
+        let again = see(&vmi);
+        if again.vmi == vmi {
+            assert_eq!(again.notes, [], "told again");
+            return decision;
+        }
+        vmi = again.vmi;
+    }
+    panic!("the status does not settle: {:?}", vmi.status);
+}
+
+fn look(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>]) -> Decision {
+    with_claims(vmi, pods, &[])
+}
+
+fn phase(decision: &Decision) -> Phase {
+    decision.vmi.status.phase.clone().unwrap()
+}
+
+/// Status, reason and message of a condition.
+fn condition(decision: &Decision, kind: &str) -> Option<(String, String, String)> {
+    let found = decision.vmi.status.conditions.iter().find(|c| c.r#type.as_str() == kind)?;
+    Some((
+        found.status.clone(),
+        found.reason.clone().unwrap_or_default(),
+        found.message.clone().unwrap_or_default(),
+    ))
+}
+
+fn reason(decision: &Decision, kind: &str) -> String {
+    condition(decision, kind).map(|(_, reason, _)| reason).unwrap_or_default()
+}
+
+fn told(decision: &Decision) -> Vec<&str> {
+    decision.notes.iter().map(|n| n.reason.as_str()).collect()
+}
+
+fn deleted(decision: &Decision) -> Vec<&str> {
+    let deleted = decision.actions.iter().filter_map(|action| match action {
+        Action::Delete { uid, .. } => Some(uid.as_str()),
+        _ => None,
+    });
+    deleted.collect()
+}
+
+#[test]
+fn a_new_machine_is_pending_and_kept_until_its_pod_is_gone() {
+    let mut vmi = machine("", json!({}));
+    vmi.metadata.finalizers = None;
+    vmi.status.phase = None;
+    let decision = look(&vmi, &[]);
+    assert_eq!(phase(&decision), Phase::Pending);
+    assert_eq!(decision.vmi.metadata.finalizers.as_deref(), Some(&[VMI_FINALIZER.to_owned()][..]));
+    assert_eq!(decision.vmi.status.runtime_user, Some(107));
+    assert_eq!(decision.actions, []);
+    let times = &decision.vmi.status.phase_transition_timestamps;
+    assert_eq!((times.len(), times[0].phase.clone()), (1, Some(Phase::Pending)));
+}
+
+#[test]
+fn a_pending_machine_gets_its_one_pod() {
+    let decision = look(&machine("Pending", json!({})), &[]);
+    assert_eq!(phase(&decision), Phase::Pending, "until the pod is seen");
+    let [Action::Create(made)] = &decision.actions[..] else { panic!("{:?}", decision.actions) };
+    assert_eq!(made.metadata.name, Some(pod_name("web", "m1")));
+    assert_eq!(reason(&decision, "Ready"), "PodNotExists");
+    let decision = look(&machine("Pending", json!({})), &[pod("p1", json!({}))]);
+    assert_eq!((phase(&decision), decision.actions), (Phase::Scheduling, vec![]));
+}
+
+#[test]
+fn a_machine_waits_for_its_claims_and_says_which() {
+    let vmi = machine("Pending", json!({}));
+    let missing = [("data".to_owned(), Problem::Missing)];
+    let decision = with_claims(&vmi, &[], &missing);
+    assert_eq!(decision.actions, []);
+    assert!(decision.look_again.is_some());
+    let (status, reason, message) = condition(&decision, "Synchronized").unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "FailedPvcNotFound"));
+    assert!(message.contains("shop/data does not exist"), "{message}");
+    assert_eq!(told(&decision), ["FailedPvcNotFound"]);
+
+    let found = look(&decision.vmi, &[]);
+    assert_eq!((condition(&found, "Synchronized"), found.actions.len()), (None, 1));
+
+    let block = with_claims(&vmi, &[], &[("data".to_owned(), Problem::Block)]);
+    let (_, reason, message) = condition(&block, "Synchronized").unwrap();
+    assert_eq!(reason, "FailedPvcVolumeMode");
+    assert!(message.ends_with("allowed: Filesystem"), "{message}");
+    assert_eq!(block.actions, []);
+}
+
+#[test]
+fn claims_are_looked_for_only_before_the_pod_is_made() {
+    assert!(needs_claims(&machine("Pending", json!({})), &[]));
+    assert!(!needs_claims(&machine("Pending", json!({})), &[pod("p1", json!({}))]));
+    assert!(!needs_claims(&machine("Scheduling", json!({})), &[]));
+    assert!(!needs_claims(&machine("Pending", json!({"metadata": {"deletionTimestamp": NOW}})), &[]));
+}
+
+#[test]
+fn what_cannot_be_rendered_and_what_is_refused_is_told_once() {
+    let vmi = machine("Pending", json!({"spec": {"volumes": [{"name": "a", "sysprep": {}}]}}));
+    let decision = look(&vmi, &[]);
+    assert_eq!(decision.actions, []);
+    let (_, reason, message) = condition(&decision, "Synchronized").unwrap();
+    assert_eq!(reason, "FailedCreate");
+    assert!(message.starts_with("spec.volumes[0].sysprep is not supported"), "{message}");
+    assert_eq!(told(&decision), ["FailedCreate"]);
+
+    let vmi = machine("Pending", json!({}));
+    let decision = refused(&vmi, "exceeded quota", now());
+    assert_eq!(told(&decision), ["FailedCreate"]);
+    let again = refused(&decision.vmi, "exceeded quota, used: 4", now());
+    assert_eq!((told(&again), again.vmi == decision.vmi), (vec![], true), "another text is no news");
+    let made = look(&decision.vmi, &[pod("p1", json!({}))]);
+    assert_eq!(condition(&made, "Synchronized"), None, "the pod is there");
+}
+
+#[test]
+fn a_machine_that_no_node_can_run_says_why() {
+    let unschedulable = pod(
+        "p1",
+        json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False",
+            "reason": "Unschedulable", "message": "0/2 nodes are available: 2 Insufficient memory."}]}}),
+    );
+    let decision = look(&machine("Scheduling", json!({})), &[unschedulable]);
+    assert_eq!(phase(&decision), Phase::Scheduling);
+    let (status, reason, message) = condition(&decision, "PodScheduled").unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "Unschedulable"));
+    assert!(message.contains("Insufficient memory"));
+    assert_eq!(decision.vmi.status.reason.as_deref(), Some("Unschedulable"));
+    assert_eq!(told(&decision), ["FailedScheduling"]);
+
+    let decision = look(&decision.vmi, &[running(json!({}))]);
+    assert_eq!((phase(&decision), condition(&decision, "PodScheduled")), (Phase::Scheduled, None));
+    assert_eq!(decision.vmi.status.reason, None);
+
+    for reason in ["SchedulingGated", "SchedulerError"] {
+        let conditions = json!([{"type": "PodScheduled", "status": "False", "reason": reason}]);
+        let held = look(
+            &machine("Scheduling", json!({})),
+            &[pod("p1", json!({"status": {"conditions": conditions}}))],
+        );
+        assert_eq!(held.vmi.status.reason.as_deref(), Some(reason));
+        assert_eq!(look(&held.vmi, &[running(json!({}))]).vmi.status.reason, None, "{reason}");
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_is_told_once_and_forgotten_when_it_can() {
+    let decision = look(&machine("Scheduling", json!({})), &[waiting("ErrImagePull")]);
+    let (status, reason, message) = condition(&decision, "Synchronized").unwrap();
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "ErrImagePull"));
+    assert_eq!(message, "container volumeroot (image disk:1): no such image");
+    assert_eq!(told(&decision), ["ErrImagePull"]);
+    let later = look(&decision.vmi, &[waiting("ImagePullBackOff")]);
+    assert_eq!(condition(&later, "Synchronized").unwrap().1, "ImagePullBackOff");
+    assert_eq!(told(&later), [""; 0], "the same trouble");
+    let pulled = look(&later.vmi, &[waiting("PodInitializing")]);
+    assert_eq!(condition(&pulled, "Synchronized"), None);
+}
+
+#[test]
+fn a_sidecar_that_ends_again_and_again_is_one_trouble_until_it_runs_for_a_while() {
+    let sidecar = |state: Value| {
+        let end = json!({"terminated": {"exitCode": 1, "message": "no file in /disk\n"}});
+        pod(
+            "p1",
+            json!({"spec": {"nodeName": "n1"}, "status": {"initContainerStatuses": [{
+                "name": "volumeroot", "image": "disk:1", "imageID": "", "ready": false, "restartCount": 2,
+                "state": state, "lastState": end,
+            }]}}),
+        )
+    };
+    let since = |seconds| (now() - jiff::SignedDuration::from_secs(seconds)).to_string();
+    let mut vmi = machine("Scheduling", json!({}));
+    let mut events = 0;
+    for state in [
+        json!({"terminated": {"exitCode": 1, "message": "no file in /disk"}}),
+        json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}),
+        json!({"running": {"startedAt": since(1)}}),
+        json!({"terminated": {"exitCode": 1, "message": "no file in /disk"}}),
+    ] {
+        let decision = look(&vmi, &[sidecar(state)]);
+        let (_, reason, message) = condition(&decision, "Synchronized").unwrap();
+        assert_eq!(reason, "CrashLoopBackOff");
+        assert_eq!(message, "container volumeroot (image disk:1): ended with code 1: no file in /disk");
+        assert!(decision.look_again.is_some());
+        events += decision.notes.len();
+        vmi = decision.vmi;
+    }
+    assert_eq!(events, 1);
+    let decision = look(&vmi, &[sidecar(json!({"running": {"startedAt": since(10)}}))]);
+    assert_eq!(condition(&decision, "Synchronized"), None);
+}
+
+#[test]
+fn a_launcher_that_runs_on_a_node_is_handed_over() {
+    let decision = look(&machine("Scheduling", json!({})), &[running(json!({}))]);
+    assert_eq!(phase(&decision), Phase::Scheduled);
+    let status = &decision.vmi.status;
+    assert_eq!(status.node_name.as_deref(), Some("n1"));
+    assert_eq!(status.active_pods["p1"], "n1");
+    assert_eq!(status.launcher_container_image_version.as_deref(), Some("launcher:1"));
+    assert_eq!(status.qos_class.as_deref(), Some("Burstable"));
+    assert_eq!(decision.vmi.metadata.labels.as_ref().unwrap()["kubevirt.io/nodeName"], "n1");
+    assert_eq!(reason(&decision, "Ready"), "GuestNotRunning");
+    assert_eq!(condition(&decision, "LiveMigratable").unwrap().0, "False");
+
+    let early = pod("p1", json!({"spec": {"nodeName": "n1"}}));
+    assert_eq!(phase(&look(&machine("Scheduling", json!({})), &[early])), Phase::Scheduling);
+}
+
+#[test]
+fn a_pod_that_ends_before_the_guest_was_started_fails_the_machine_and_says_why() {
+    let refused = pod(
+        "p1",
+        json!({"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no kvm"}}),
+    );
+    let copy = pod(
+        "p1",
+        json!({"status": {"phase": "Failed", "initContainerStatuses": [{
+            "name": "container-disk-binary", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 2, "message": "disk full\n"}},
+        }]}}),
+    );
+    let evicted = pod("p1", json!({"metadata": {"deletionTimestamp": NOW}}));
+    for (pod, reason, message) in [
+        (refused, "UnexpectedAdmissionError", "no kvm"),
+        (copy, "PodFailed", "container container-disk-binary ended with code 2: disk full"),
+        (evicted, "PodTerminating", "was deleted before the guest was started"),
+        (ended(1, 0), "PodFailed", "container compute ended with code 1"),
+    ] {
+        let decision = look(&machine("Scheduling", json!({})), &[pod]);
+        assert_eq!(phase(&decision), Phase::Failed, "{reason}");
+        assert_eq!(decision.vmi.status.reason.as_deref(), Some(reason));
+        assert!(decision.notes[0].message.contains(message), "{:?}", decision.notes);
+        assert_eq!(told(&decision), [reason]);
+    }
+}
+
+#[test]
+fn a_machine_whose_pod_is_gone_has_failed() {
+    for phase_before in ["Scheduling", "Scheduled", "Running", "Unknown"] {
+        let decision = look(&handed_over(phase_before, json!({})), &[]);
+        assert_eq!(phase(&decision), Phase::Failed, "{phase_before}");
+        assert_eq!(decision.vmi.status.reason.as_deref(), Some("PodDeleted"));
+        assert!(decision.vmi.status.active_pods.is_empty());
+        assert_eq!(decision.actions, [], "it is not made again");
+    }
+}
+
+#[test]
+fn a_machine_that_is_over_stays_as_it_is() {
+    for phase_before in ["Succeeded", "Failed"] {
+        for pods in [vec![], vec![ended(1, 900)], vec![running(json!({}))]] {
+            let decision = look(&handed_over(phase_before, json!({})), &pods);
+            assert_eq!(phase(&decision).as_str(), phase_before);
+            assert_eq!(deleted(&decision), [""; 0], "its pod can still be read");
+            assert_eq!(told(&decision), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn the_handler_has_time_to_say_how_the_guest_ended() {
+    for before in ["Scheduled", "Running"] {
+        let grace = i64::try_from(HANDOVER_GRACE.as_secs()).unwrap();
+        let decision = look(&handed_over(before, json!({})), &[ended(1, 10)]);
+        assert_eq!(phase(&decision).as_str(), before);
+        assert_eq!(decision.look_again, Some(HANDOVER_GRACE - Duration::from_secs(10)));
+        let decision = look(&handed_over(before, json!({})), &[ended(0, grace)]);
+        assert_eq!(phase(&decision), Phase::Succeeded);
+        let decision = look(&handed_over(before, json!({})), &[ended(3, grace + 1)]);
+        assert_eq!(phase(&decision), Phase::Failed);
+        assert!(decision.notes[0].message.contains("ended with code 3"));
+        let sidecars_linger = Arc::new(Pod {
+            status: ended(0, grace).status.clone().map(|s| PodStatus { phase: Some("Running".into()), ..s }),
+            ..Pod::clone(&ended(0, grace))
+        });
+        let decision = look(&handed_over(before, json!({})), &[sidecars_linger]);
+        assert_eq!(phase(&decision), Phase::Succeeded);
+    }
+}
+
+#[test]
+fn deletion_takes_the_pods_first_and_the_finalizer_last() {
+    let going = |phase: &str| {
+        let finalizers = json!([VMI_FINALIZER, "other"]);
+        handed_over(phase, json!({"metadata": {"deletionTimestamp": NOW, "finalizers": finalizers}}))
+    };
+    let decision = look(&going("Running"), &[running(json!({}))]);
+    assert_eq!(deleted(&decision), ["p1"]);
+    assert_eq!(phase(&decision), Phase::Running, "the guest still runs");
+    assert_eq!(decision.vmi.metadata.finalizers.as_ref().unwrap().len(), 2);
+
+    let terminating = running(json!({"metadata": {"deletionTimestamp": NOW}}));
+    let decision = look(&going("Running"), &[terminating]);
+    assert_eq!((deleted(&decision), reason(&decision, "Ready")), (vec![], "PodTerminating".to_owned()));
+    assert_eq!(decision.vmi.metadata.finalizers.as_ref().unwrap().len(), 2);
+
+    for (before, after) in
+        [("Running", Phase::Failed), ("Succeeded", Phase::Succeeded), ("Pending", Phase::Failed)]
+    {
+        let decision = look(&going(before), &[]);
+        assert_eq!(phase(&decision), after);
+        assert_eq!(decision.vmi.metadata.finalizers.as_deref(), Some(&["other".to_owned()][..]));
+        assert_eq!(decision.actions, [], "nothing is made for it");
+    }
+    assert_eq!(deleted(&look(&going("Succeeded"), &[ended(0, 900)])), ["p1"], "also pods that ended");
+}
+
+#[test]
+fn pods_beside_the_machines_own_are_deleted() {
+    let decision = look(&machine("Scheduling", json!({})), &[pod("p1", json!({})), pod("p2", json!({}))]);
+    assert_eq!(deleted(&decision), ["p2"], "the oldest stays");
+    let decision = look(&handed_over("Running", json!({})), &[pod("p0", json!({})), running(json!({}))]);
+    assert_eq!(deleted(&decision), ["p0"], "the one that runs the guest stays");
+    let leaving = pod("p0", json!({"metadata": {"deletionTimestamp": NOW}}));
+    let decision = look(&machine("Scheduling", json!({})), &[leaving, running(json!({}))]);
+    assert_eq!((phase(&decision), deleted(&decision)), (Phase::Scheduled, vec![]));
+}
+
+#[test]
+fn the_machine_is_ready_when_its_guest_runs_and_its_pod_is() {
+    let ready = |status: &str, reason: &str| {
+        running(json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": reason}]}}))
+    };
+    for (phase, pod, status, reason_) in [
+        ("Running", ready("True", ""), "True", ""),
+        ("Running", ready("False", "ReadinessGatesNotReady"), "False", "ReadinessGatesNotReady"),
+        ("Running", running(json!({})), "False", "PodConditionMissing"),
+        ("Scheduled", ready("True", ""), "False", "GuestNotRunning"),
+    ] {
+        let decision = look(&handed_over(phase, json!({})), &[pod]);
+        let (is, why, _) = condition(&decision, "Ready").unwrap();
+        assert_eq!((is.as_str(), why.as_str()), (status, reason_));
+    }
+}
+
+#[test]
+fn the_gate_opens_when_the_guest_runs_and_closes_while_it_is_paused() {
+    let gates = |phase: &str, paused: bool, gate: Option<&str>| -> Vec<bool> {
+        let conditions = if paused { json!([{"type": "Paused", "status": "True"}]) } else { json!([]) };
+        let vmi = handed_over(phase, json!({"status": {"conditions": conditions}}));
+        let conditions =
+            gate.map(|status| json!({"type": "kubevirt.io/virtual-machine-unpaused", "status": status}));
+        let pod = running(json!({"status": {"conditions": Vec::from_iter(conditions)}}));
+        let actions = look(&vmi, &[pod]).actions.into_iter();
+        let gates = actions.filter_map(|a| if let Action::Gate { open, .. } = a { Some(open) } else { None });
+        gates.collect()
+    };
+    assert_eq!(gates("Scheduled", false, None), [false; 0], "there is no guest yet");
+    assert_eq!(gates("Running", false, None), [true]);
+    assert_eq!(gates("Running", false, Some("True")), [false; 0]);
+    assert_eq!(gates("Running", true, Some("True")), [false]);
+    assert_eq!(gates("Running", true, Some("False")), [false; 0]);
+    assert_eq!(gates("Running", false, Some("False")), [true]);
+}
+
+#[test]
+fn the_pod_is_labelled_with_its_machines_node() {
+    let decision = look(&machine("Scheduling", json!({})), &[running(json!({"metadata": {"labels": null}}))]);
+    let [Action::Label { key, value, uid, .. }] = &decision.actions[..] else {
+        panic!("{:?}", decision.actions)
+    };
+    assert_eq!((*key, value.as_str(), uid.as_str()), ("kubevirt.io/nodeName", "n1", "p1"));
+    assert_eq!(look(&machine("Scheduling", json!({})), &[running(json!({}))]).actions, []);
+}
+
+#[test]
+fn what_the_handler_says_is_left_alone() {
+    let told = json!([{"type": "Synchronized", "status": "False", "reason": "Synchronizing with the Domain failed."},
+        {"type": "AgentConnected", "status": "True"}]);
+    let vmi = handed_over("Running", json!({"status": {"conditions": told}}));
+    let decision = look(&vmi, &[running(json!({}))]);
+    assert_eq!(reason(&decision, "Synchronized"), "Synchronizing with the Domain failed.");
+    assert!(condition(&decision, "AgentConnected").is_some());
+}
+
+#[test]
+fn a_conditions_time_is_that_of_its_last_turn() {
+    let first = look(&machine("Scheduling", json!({})), &[pod("p1", json!({}))]);
+    let time = |d: &Decision| {
+        let ready = d.vmi.status.conditions.iter().find(|c| c.r#type.as_str() == "Ready").unwrap();
+        ready.last_transition_time.clone().unwrap().unwrap().0
+    };
+    assert_eq!(time(&first), now());
+    let settings = Settings::default();
+    let pods = [running(json!({}))];
+    let seen = Observed {
+        vmi: &first.vmi,
+        pods: &pods,
+        claims: &[],
+        settings: &settings,
+        launcher_image: "launcher:1",
+    };
+    let later = decide(&seen, now() + jiff::SignedDuration::from_secs(9));
+    assert_eq!(time(&later), now(), "still false");
+}
+
+/// Every phase with every pair of pods: what must hold whatever is seen.
+#[test]
+fn no_state_makes_two_pods_or_lets_a_machine_go_with_a_pod() {
+    let pods = || {
+        vec![
+            pod("p1", json!({})),
+            running(json!({})),
+            waiting("ErrImagePull"),
+            ended(0, 5),
+            ended(1, 500),
+            running(json!({"metadata": {"deletionTimestamp": NOW}})),
+            pod("p2", json!({"spec": {"nodeName": "n2"}, "status": {"phase": "Running"}})),
+        ]
+    };
+    let mut lists = vec![vec![]];
+    for first in pods() {
+        lists.push(vec![first.clone()]);
+        let uid = first.metadata.uid.clone();
+        lists.extend(pods().into_iter().filter(|p| p.metadata.uid != uid).map(|p| vec![first.clone(), p]));
+    }
+    let phases =
+        ["", "Pending", "Scheduling", "Scheduled", "Running", "Succeeded", "Failed", "Unknown", "Odd"];
+    for before in phases {
+        for deleting in [false, true] {
+            for list in &lists {
+                let deletion = if deleting { json!(NOW) } else { Value::Null };
+                let mut vmi = machine(before, json!({"metadata": {"deletionTimestamp": deletion}}));
+                let over = ["Succeeded", "Failed"].contains(&before);
+                for _round in 0..4 {
+                    let decision = look(&vmi, list);
+                    let what = format!("{before}, deleting {deleting}, pods {}", list.len());
+                    let made = decision.actions.iter().filter(|a| matches!(a, Action::Create(_))).count();
+                    assert!(made == 0 || (made == 1 && list.is_empty() && !deleting), "{what}");
+                    let kept = decision.vmi.metadata.finalizers.iter().flatten().any(|f| f == VMI_FINALIZER);
+                    assert_eq!(kept, !(deleting && list.is_empty()), "{what}");
+                    if over {
+                        assert_eq!(phase(&decision).as_str(), before, "{what}");
+                    }
+                    let living = list.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).count();
+                    let left = living - deleted(&decision).len();
+                    if deleting {
+                        assert_eq!(left, 0, "{what}");
+                    } else if !over && !["Succeeded", "Failed"].contains(&phase(&decision).as_str()) {
+                        assert!(left <= 1, "{what}");
+                    }
+                    vmi = decision.vmi;
+                }
+            }
+        }
+    }
+}
