@@ -1,0 +1,121 @@
+//! `/dev/kvm` for pods that may not open anything of the node: a device plugin of the kubelet.
+//!
+//! A pod that asks for `devices.kubevirt.io/kvm` is scheduled only where this process offers it, and gets the
+//! device's node and the control group's permission for it. The device can be shared at will; the number of
+//! copies ([`COPIES`]) is there because the kubelet counts.
+//!
+//! It is offered only where it is of use: `/dev/kvm` exists on machines whose processor cannot run guests, and a
+//! QEMU that trusts it fails late. Without it nothing is registered, and pods that need it do not come here.
+//!
+//! The kubelet forgets all plugins when it restarts and says so by making a new `kubelet.sock`; so its directory is
+//! watched, and the plugin registers anew. A plugin that lost its socket (somebody emptied the directory) serves
+//! on a new one.
+
+mod kvm;
+mod plugin;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use podvirt_daemon::shutdown::Shutdown;
+use tokio::sync::watch;
+
+pub use kvm::{Verdict, judge, probe};
+use plugin::Plugin;
+
+use crate::launcher::watch::Watch;
+use crate::metrics::Metrics;
+
+/// Copies of the device that are offered, as many as upstream offers.
+pub const COPIES: usize = 1000;
+/// The kubelet's directory of device plugins.
+pub const DIRECTORY: &str = "/var/lib/kubelet/device-plugins";
+/// Time between two looks at whether the device is of use still.
+const PROBE: Duration = Duration::from_secs(30);
+/// Times between two attempts to register.
+const RETRIES: [Duration; 4] =
+    [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(10)];
+
+/// The kubelet's interface.
+pub(crate) mod proto {
+    #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #![allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    tonic::include_proto!("v1beta1");
+}
+
+/// Offers KVM to the kubelet, as long as it is of use, until `shutdown`. `settled` becomes true once the node's
+/// pods can be told what this node has: the kubelet knows, or there is nothing to know.
+pub async fn offer(
+    directory: PathBuf,
+    probe: impl Fn() -> Verdict,
+    metrics: &Metrics,
+    settled: &watch::Sender<bool>,
+    shutdown: &Shutdown,
+) {
+    let mut failures = 0;
+    let mut told = None;
+    loop {
+        let verdict = probe();
+        metrics.kvm(verdict.usable);
+        if told.as_ref() != Some(&verdict) {
+            tracing::info!(usable = verdict.usable, why = verdict.why, "KVM");
+            told = Some(verdict.clone());
+        }
+        let pause = if verdict.usable {
+            match shutdown.or(serve(&directory, &probe, settled)).await {
+                None => return,
+                // The kubelet has restarted, or the device is of no use any more.
+                Some(Ok(())) => {
+                    failures = 0;
+                    Duration::ZERO
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(error = format!("{error:#}"), "KVM cannot be offered to the kubelet yet");
+                    failures += 1;
+                    RETRIES[RETRIES.len().min(failures) - 1]
+                }
+            }
+        } else {
+            settled.send_replace(true);
+            PROBE
+        };
+        if shutdown.or(tokio::time::sleep(pause)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Serves and registers once; returns when that is to be done again.
+async fn serve(
+    directory: &Path,
+    probe: &impl Fn() -> Verdict,
+    settled: &watch::Sender<bool>,
+) -> anyhow::Result<()> {
+    // First of all: a kubelet that starts from here on is noticed.
+    let changes = Watch::on(directory)?;
+    let identity = identity_of_kubelet(directory)?;
+    let plugin = Plugin::serve(directory)?;
+    plugin.register(directory).await?;
+    tracing::info!(copies = COPIES, "KVM is offered to the kubelet");
+    settled.send_replace(true);
+    loop {
+        tokio::select! {
+            changed = changes.changed() => changed?,
+            () = tokio::time::sleep(PROBE) => {}
+        }
+        plugin.healthy(probe().usable);
+        if identity_of_kubelet(directory).ok() != Some(identity) || !plugin.is_reachable(directory) {
+            return Ok(());
+        }
+    }
+}
+
+/// Which kubelet listens: its socket's inode. `NotFound`: none does yet.
+fn identity_of_kubelet(directory: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(std::fs::symlink_metadata(directory.join(plugin::KUBELET_SOCKET))?.ino())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Calls to a launcher.
+//!
+//! Every call has a deadline, and its failure says which of three things happened: the launcher did what it was
+//! told and the machine refused, the launcher did not answer in time, or the connection is of no use any more.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use podvirt_api::names::{path, pod};
+use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_proto::cmd::v1 as cmd;
+use podvirt_proto::cmd::v1::cmd_client::CmdClient;
+use podvirt_proto::domain::Domain;
+use tokio::io::AsyncReadExt;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
+
+use super::report::{SENTENCE_MAX, cut};
+use crate::sockets::PodVolumes;
+
+/// Deadline of questions: the answers are in the launcher's memory, or its guest agent's.
+const ASK: Duration = Duration::from_secs(5);
+/// Deadline of a start, which waits for the pod's disks, libvirt and QEMU on a node that is out of breath.
+const START: Duration = Duration::from_secs(300);
+/// Deadline of an order to the machine, libvirt's monitor among it.
+const ORDER: Duration = Duration::from_secs(20);
+/// Deadline of freezing and thawing: the launcher gives the guest's agent a minute.
+const FREEZE: Duration = Duration::from_secs(65);
+
+/// Bytes of a launcher that are read at most on the connection by which its end is seen.
+const GREETING: u64 = 64 << 10;
+
+/// Why a call came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The launcher answered that it did not work, and why.
+    #[error("{0}")]
+    Refused(String),
+    /// The launcher does not carry this out.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The launcher did not answer in time.
+    #[error("the launcher did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The connection broke.
+    #[error("the connection to the launcher broke: {0}")]
+    Broken(String),
+    /// The socket could not be reached.
+    #[error("the launcher's socket")]
+    Socket(#[from] io::Error),
+    /// The answer cannot be read.
+    #[error("the launcher's answer cannot be read: {0}")]
+    Answer(String),
+    /// The launcher's machine is another one's.
+    #[error("the launcher runs the machine of VMI {0}")]
+    Stranger(String),
+}
+
+/// A connection to a launcher.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: CmdClient<Channel>,
+    /// The launcher's process.
+    pub pid: i32,
+}
+
+/// What can be ordered from a machine that runs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Order {
+    /// Ask the guest to power off.
+    Shutdown,
+    /// End the machine.
+    Kill,
+    /// Stop the virtual CPUs.
+    Pause,
+    /// Let them run.
+    Unpause,
+    /// Press the reset button.
+    Reset,
+    /// Ask the guest to restart.
+    SoftReboot,
+    /// Freeze the file systems, thawed by themselves after this many seconds (0: never).
+    Freeze(i32),
+    /// Thaw them.
+    Unfreeze,
+}
+
+/// A question to the guest's agent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Question {
+    /// `VirtualMachineInstanceGuestAgentInfo`.
+    GuestInfo,
+    /// A list of `VirtualMachineInstanceGuestOSUser`.
+    Users,
+    /// A list of `VirtualMachineInstanceFileSystem`.
+    Filesystems,
+}
+
+impl Client {
+    /// Connects to the launcher of a pod and checks that it is one of the pod's processes. The future is done
+    /// when the launcher is: it ends with the launcher's end of a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// `Socket` of kind `NotFound`: not there yet or not any more; `ConnectionRefused`: nobody listens.
+    pub async fn connect(
+        volumes: &PodVolumes,
+        pod_uid: &str,
+    ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), Error> {
+        let dir = Arc::new(volumes.dir(pod_uid, pod::volume::SOCKETS, "")?);
+        let lifeline = dir.connect(path::LAUNCHER_SOCKET).await?;
+        let peer = volumes.peer(&lifeline, pod_uid)?;
+        // The authority is never looked at: there is one server behind the socket.
+        let channel = Endpoint::from_static("http://launcher").connect_timeout(ASK);
+        let channel = channel.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+            let dir = Arc::clone(&dir);
+            async move { dir.connect(path::LAUNCHER_SOCKET).await.map(TokioIo::new) }
+        }));
+        let ended = async move {
+            // A gRPC server says a few words first; afterwards there is silence until the end. One that goes on
+            // talking is not listened to for ever.
+            let mut greeting = lifeline.take(GREETING);
+            let mut bytes = [0; 256];
+            while matches!(greeting.read(&mut bytes).await, Ok(1..)) {}
+        };
+        Ok((Self { inner: CmdClient::new(channel), pid: peer.pid }, ended))
+    }
+
+    /// What the launcher reports of its machine; `None`: it has none.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; `Stranger` when the machine is not that of `vmi_uid`.
+    pub async fn domain(&self, vmi_uid: &str) -> Result<Option<Domain>, Error> {
+        let mut inner = self.inner.clone();
+        let answer = within(ASK, inner.get_domain(cmd::EmptyRequest {})).await?;
+        judge(answer.response)?;
+        if answer.domain.is_empty() {
+            return Ok(None);
+        }
+        let domain: Domain = serde_json::from_str(&answer.domain)?;
+        if !domain.uid.is_empty() && domain.uid != vmi_uid {
+            return Err(Error::Stranger(bounded(domain.uid)));
+        }
+        Ok(Some(domain))
+    }
+
+    /// Gives the launcher the VMI: it makes the machine what the VMI says.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn sync(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let request = request(vmi)?;
+        judge(within(START, inner.sync_virtual_machine(request)).await?.into())
+    }
+
+    /// Orders something from the machine.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn order(&self, order: Order, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let request = request(vmi)?;
+        let answer = match order {
+            Order::Shutdown => within(ORDER, inner.shutdown_virtual_machine(request)).await,
+            Order::Kill => within(ORDER, inner.kill_virtual_machine(request)).await,
+            Order::Pause => within(ORDER, inner.pause_virtual_machine(request)).await,
+            Order::Unpause => within(ORDER, inner.unpause_virtual_machine(request)).await,
+            Order::Reset => within(ORDER, inner.reset_virtual_machine(request)).await,
+            Order::SoftReboot => within(ORDER, inner.soft_reboot_virtual_machine(request)).await,
+            Order::Freeze(unfreeze_timeout_seconds) => {
+                let request = cmd::FreezeRequest { vmi: request.vmi, unfreeze_timeout_seconds };
+                within(FREEZE, inner.freeze_virtual_machine(request)).await
+            }
+            Order::Unfreeze => within(FREEZE, inner.unfreeze_virtual_machine(request)).await,
+        }?;
+        judge(Some(answer))
+    }
+
+    /// Asks the guest's agent; the answer is JSON.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn ask(&self, question: Question) -> Result<String, Error> {
+        let mut inner = self.inner.clone();
+        let empty = cmd::EmptyRequest {};
+        let (response, json) = match question {
+            Question::GuestInfo => {
+                let answer = within(ORDER, inner.get_guest_info(empty)).await?;
+                (answer.response, answer.guest_info_response)
+            }
+            Question::Users => {
+                let answer = within(ORDER, inner.get_users(empty)).await?;
+                (answer.response, answer.guest_user_list_response)
+            }
+            Question::Filesystems => {
+                let answer = within(ORDER, inner.get_filesystems(empty)).await?;
+                (answer.response, answer.guest_filesystems_response)
+            }
+        };
+        judge(response)?;
+        Ok(json)
+    }
+}
+
+impl Error {
+    /// Whether the launcher may simply be gone: the connection is to be made again, which tells.
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::Broken(_))
+    }
+}
+
+impl From<serde_json::Error> for Error {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Answer(bounded(error.to_string()))
+    }
+}
+
+/// A text of the launcher's, as long as it may become in conditions, events and logs.
+fn bounded(mut text: String) -> String {
+    cut(&mut text, SENTENCE_MAX);
+    text
+}
+
+fn request(vmi: &VirtualMachineInstance) -> Result<cmd::VmiRequest, Error> {
+    Ok(cmd::VmiRequest { vmi: Some(cmd::Vmi { vmi_json: serde_json::to_vec(vmi)? }), options: None })
+}
+
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(deadline, call).await {
+        Err(_) => Err(Error::Silent(deadline)),
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(match status.code() {
+            Code::Unimplemented => Error::Unsupported(bounded(status.message().to_owned())),
+            Code::DeadlineExceeded => Error::Silent(deadline),
+            Code::Unavailable | Code::Cancelled | Code::Unknown | Code::Internal => {
+                Error::Broken(bounded(status.message().to_owned()))
+            }
+            _ => Error::Refused(bounded(status.message().to_owned())),
+        }),
+    }
+}
+
+fn judge(response: Option<cmd::Response>) -> Result<(), Error> {
+    match response {
+        Some(response) if !response.success => Err(Error::Refused(bounded(response.message))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_launcher_says_is_cut() {
+        let long = "ä".repeat(4000);
+        let refused = judge(Some(cmd::Response { success: false, message: long.clone() })).unwrap_err();
+        assert_eq!(refused.to_string().len(), SENTENCE_MAX);
+        for code in [Code::Unimplemented, Code::Internal, Code::NotFound] {
+            let call = std::future::ready(Err::<tonic::Response<()>, _>(Status::new(code, long.clone())));
+            assert!(within(ASK, call).await.unwrap_err().to_string().len() < SENTENCE_MAX + 100);
+        }
+        let json = format!("{{\"status\": {{\"{long}\": 1}}}}");
+        let error: Error = serde_json::from_str::<Domain>(&json).unwrap_err().into();
+        assert!(error.to_string().len() < SENTENCE_MAX + 100);
+    }
+}

@@ -1,0 +1,30 @@
+//! virt-handler: the one privileged process of podvirt, on every node.
+//!
+//! It turns VMIs into orders to their launchers and launchers' reports into VMIs' status. Its parts:
+//!
+//! | module | does |
+//! |---|---|
+//! | [`vm`] | decides, as a pure function, what a machine needs and what its VMI says |
+//! | [`node`] | watches VMIs, looks at launchers, carries decisions out |
+//! | [`queue`] | says when a VMI is looked at |
+//! | [`sockets`], [`launcher`] | finds launchers, calls them, hears them |
+//! | [`record`] | keeps what a restart would lose |
+//! | [`metrics`] | counts |
+//! | [`device`] | offers `/dev/kvm` to pods |
+//! | [`heartbeat`] | says that this node takes machines |
+//! | [`rest`] | serves consoles, screens and buttons to virt-api |
+//! | [`ports`] | steers every port of a pod to netd |
+
+pub mod cli;
+pub mod device;
+pub mod heartbeat;
+pub mod launcher;
+pub mod metrics;
+pub mod node;
+pub mod ports;
+pub mod queue;
+pub mod record;
+pub mod rest;
+pub mod serve;
+pub mod sockets;
+pub mod vm;

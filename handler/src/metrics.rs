@@ -1,0 +1,203 @@
+//! What is counted, under KubeVirt's names where it has them.
+//!
+//! What a VMI's status says anyway (`kubevirt_vmi_info`, `kubevirt_vmi_status_addresses`) is made of the store when
+//! it is asked for: no series outlives its VMI.
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::Registry;
+
+use crate::node::Store;
+use crate::queue::Outcome;
+
+/// The name of the work queue in its metrics.
+const QUEUE: &str = "virt-handler-vm";
+
+/// Counters and gauges. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    depth: Family<Queue, Gauge>,
+    passes: Family<Passes, Counter>,
+    retries: Family<Queue, Counter>,
+    syncs: Family<Passes, Counter>,
+    heartbeats: Family<Passes, Counter>,
+    consoles: Gauge,
+    vncs: Gauge,
+    kvm: Gauge,
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
+struct Queue {
+    name: &'static str,
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
+struct Passes {
+    result: &'static str,
+}
+
+impl Metrics {
+    /// Metrics in `registry`, with those that are made of `store`.
+    pub fn register(registry: &mut Registry, store: Store, node: String) -> Self {
+        let metrics = Self::default();
+        let of = |name: &'static str| format!("kubevirt_{name}");
+        registry.register(of("workqueue_depth"), "VMIs that wait or are worked on", metrics.depth.clone());
+        registry.register(of("workqueue_retries"), "Passes over a VMI that failed", metrics.retries.clone());
+        registry.register(of("virt_handler_passes"), "Passes over a VMI by result", metrics.passes.clone());
+        registry.register(of("vmi_sync"), "VMIs given to their launchers by result", metrics.syncs.clone());
+        registry.register(of("virt_handler_heartbeats"), "Heartbeats by result", metrics.heartbeats.clone());
+        registry.register(of("console_active_connections"), "Open serial consoles", metrics.consoles.clone());
+        registry.register(of("vnc_active_connections"), "Open VNC connections", metrics.vncs.clone());
+        registry.register(
+            of("virt_handler_kvm_usable"),
+            "Whether /dev/kvm is offered to pods",
+            metrics.kvm.clone(),
+        );
+        registry.register_collector(Box::new(Vmis { store, node }));
+        metrics
+    }
+
+    /// The queue holds so many VMIs.
+    pub fn depth(&self, depth: usize) {
+        let depth = i64::try_from(depth).unwrap_or(i64::MAX);
+        self.depth.get_or_create(&Queue { name: QUEUE }).set(depth);
+    }
+
+    /// A pass ended.
+    pub fn passed(&self, outcome: Outcome) {
+        let result = result(outcome != Outcome::Failed);
+        self.passes.get_or_create(&result).inc();
+        if outcome == Outcome::Failed {
+            self.retries.get_or_create(&Queue { name: QUEUE }).inc();
+        }
+    }
+
+    /// A launcher was given its VMI.
+    pub fn synced(&self, well: bool) {
+        self.syncs.get_or_create(&result(well)).inc();
+    }
+
+    /// A heartbeat was written or not.
+    pub fn beat(&self, well: bool) {
+        self.heartbeats.get_or_create(&result(well)).inc();
+    }
+
+    /// Whether KVM is offered.
+    pub fn kvm(&self, usable: bool) {
+        self.kvm.set(usable.into());
+    }
+
+    /// Open serial consoles.
+    pub fn consoles(&self) -> &Gauge {
+        &self.consoles
+    }
+
+    /// Open VNC connections.
+    pub fn vncs(&self) -> &Gauge {
+        &self.vncs
+    }
+}
+
+fn result(well: bool) -> Passes {
+    Passes { result: if well { "success" } else { "failure" } }
+}
+
+/// Series of the VMIs' status.
+#[derive(Debug)]
+struct Vmis {
+    store: Store,
+    node: String,
+}
+
+impl Collector for Vmis {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let one = ConstGauge::new(1_i64);
+        let vmis = self.store.all();
+        let mut info =
+            encoder.encode_descriptor("kubevirt_vmi_info", "A VMI of this node", None, one.metric_type())?;
+        for vmi in &vmis {
+            let guest = vmi.status.guest_os_info.clone().unwrap_or_default();
+            let phase = vmi.status.phase.as_ref().map_or("", |phase| phase.as_str());
+            let labels = [
+                ("node", self.node.clone()),
+                ("namespace", text(&vmi.metadata.namespace)),
+                ("name", text(&vmi.metadata.name)),
+                ("phase", phase.to_lowercase()),
+                ("guest_os_name", text(&guest.name)),
+                ("guest_os_version_id", text(&guest.version_id)),
+                ("guest_os_kernel_release", text(&guest.kernel_release)),
+            ];
+            one.encode(info.encode_family(&labels)?)?;
+        }
+        let mut addresses = encoder.encode_descriptor(
+            "kubevirt_vmi_status_addresses",
+            "An address of a VMI of this node",
+            None,
+            one.metric_type(),
+        )?;
+        for vmi in &vmis {
+            for interface in &vmi.status.interfaces {
+                for address in &interface.ip_addresses {
+                    let labels = [
+                        ("node", self.node.clone()),
+                        ("namespace", text(&vmi.metadata.namespace)),
+                        ("name", text(&vmi.metadata.name)),
+                        ("network_interface", text(&interface.name)),
+                        ("address", address.clone()),
+                    ];
+                    one.encode(addresses.encode_family(&labels)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use podvirt_api::v1;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn series_have_the_names_that_dashboards_know() {
+        let store = Store::default();
+        let mut vmi = v1::VirtualMachineInstance::default();
+        vmi.metadata.uid = Some("u".into());
+        vmi.metadata.name = Some("a".into());
+        vmi.status.phase = Some(v1::VirtualMachineInstancePhase::Running);
+        vmi.status.interfaces = vec![v1::VirtualMachineInstanceNetworkInterface {
+            name: Some("default".into()),
+            ip_addresses: vec!["10.0.0.1".into()],
+            ..Default::default()
+        }];
+        store.put(vmi);
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry, store.clone(), "node1".into());
+        metrics.synced(true);
+        metrics.passed(Outcome::Failed);
+        metrics.depth(3);
+        let text = |registry: &Registry| {
+            let mut text = String::new();
+            encode(&mut text, registry).expect("encodes");
+            text
+        };
+        let all = text(&registry);
+        for series in [
+            r#"kubevirt_workqueue_depth{name="virt-handler-vm"} 3"#,
+            r#"kubevirt_workqueue_retries_total{name="virt-handler-vm"} 1"#,
+            r#"kubevirt_vmi_sync_total{result="success"} 1"#,
+            r#"name="a",phase="running""#,
+            r#"network_interface="default",address="10.0.0.1"} 1"#,
+        ] {
+            assert!(all.contains(series), "{series} in\n{all}");
+        }
+        store.remove("u");
+        assert!(!text(&registry).contains("phase="));
+    }
+}

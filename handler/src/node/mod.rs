@@ -1,0 +1,198 @@
+//! The loop that keeps this node's VMIs and their launchers together.
+//!
+//! ```text
+//!  API server ──watch──> Store ─┐                      ┌─ look: socket, GetDomain
+//!  launcher ──notify──> Newest ─┼─> Queue ──> a pass ──┼─ decide (crate::vm)
+//!  socket appears / breaks ─────┘                      ├─ write the status
+//!                                                      └─ act: one call to the launcher
+//! ```
+//!
+//! A [`pass`] gets the [`Machine`] of its VMI by value and gives it back: passes over different VMIs run side
+//! by side, at most [`SIDE_BY_SIDE`] of them, passes over one VMI never do. All of it is one thread: the work is
+//! waiting.
+//!
+//! Nothing is concluded from a VMI that is missing before the first list is complete.
+
+mod machine;
+mod pass;
+mod post;
+mod store;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use futures::StreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use podvirt_api::names::label;
+use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_daemon::http::Gate;
+use podvirt_daemon::shutdown::Shutdown;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::Instrument as _;
+
+pub use machine::Machine;
+pub use post::{Letter, Mail, post};
+pub use store::Store;
+
+use crate::launcher::notify::Told;
+use crate::metrics::Metrics;
+use crate::queue::{Outcome, Queue};
+use crate::record::Records;
+use crate::sockets::PodVolumes;
+
+/// Passes at a time, as many as upstream has threads.
+const SIDE_BY_SIDE: usize = 10;
+/// Triggers that wait at most; launchers wait beyond.
+const TRIGGERS: usize = 256;
+
+/// What all passes share.
+#[derive(Clone)]
+pub struct Node {
+    /// Name of this node.
+    pub name: String,
+    /// The API server.
+    pub client: Client,
+    /// The pods' volumes.
+    pub volumes: PodVolumes,
+    /// What survives a restart.
+    pub records: Records,
+    /// This node's VMIs.
+    pub store: Store,
+    /// UIDs of VMIs to look at.
+    pub triggers: mpsc::Sender<String>,
+    /// Events that launchers tell.
+    pub told: mpsc::Sender<Told>,
+    /// Events of our own.
+    pub letters: mpsc::Sender<Letter>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// The other end of [`Node::triggers`].
+#[derive(Debug)]
+pub struct Triggers(mpsc::Receiver<String>);
+
+impl Node {
+    /// The node called `name`.
+    pub fn new(
+        name: String,
+        client: Client,
+        volumes: PodVolumes,
+        records: Records,
+        store: Store,
+        metrics: Metrics,
+    ) -> (Self, Triggers, Mail) {
+        let (triggers, triggered) = mpsc::channel(TRIGGERS);
+        let (told, hears) = mpsc::channel(TRIGGERS);
+        let (letters, posted) = mpsc::channel(TRIGGERS);
+        let node = Self { name, client, volumes, records, store, triggers, told, letters, metrics };
+        (node, Triggers(triggered), Mail { told: hears, letters: posted })
+    }
+}
+
+/// Runs until `shutdown`. Machines go on without.
+///
+/// # Errors
+///
+/// The records cannot be read.
+pub async fn run(
+    node: &Node,
+    mut triggers: Triggers,
+    synced: &Gate,
+    shutdown: &Shutdown,
+) -> std::io::Result<()> {
+    let api: Api<VirtualMachineInstance> = Api::all(node.client.clone());
+    let config = watcher::Config::default().labels(&format!("{}={}", label::NODE_NAME, node.name));
+    let mut watch = Box::pin(watcher(api, config).default_backoff());
+
+    let mut queue = Queue::<String>::default();
+    let mut machines = HashMap::<String, Machine>::new();
+    for record in node.records.all()? {
+        machines.insert(record.uid(), Machine::of(record));
+    }
+    let mut passes = JoinSet::new();
+    let mut running = HashMap::new();
+    let mut listed = HashSet::new();
+    let mut complete = false;
+    loop {
+        let due = queue.next_due().filter(|_| complete && running.len() < SIDE_BY_SIDE);
+        let wake = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = shutdown.requested() => break,
+            event = watch.next() => match event {
+                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::InitApply(vmi) | watcher::Event::Apply(vmi))) => {
+                    if let Some(uid) = node.store.put(vmi) {
+                        listed.insert(uid.clone());
+                        queue.add(uid, Instant::now());
+                    }
+                }
+                Some(Ok(watcher::Event::Delete(vmi))) => {
+                    if let Some(uid) = vmi.metadata.uid {
+                        node.store.remove(&uid);
+                        queue.add(uid, Instant::now());
+                    }
+                }
+                Some(Ok(watcher::Event::InitDone)) => {
+                    let unlisted = node.store.retain(|uid| listed.contains(uid));
+                    for uid in unlisted.into_iter().chain(machines.keys().cloned()) {
+                        queue.add(uid, Instant::now());
+                    }
+                    complete = true;
+                    synced.open();
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "VMIs cannot be watched; trying again");
+                }
+                None => break,
+            },
+            Some(uid) = triggers.0.recv() => queue.add(uid, Instant::now()),
+            Some(ended) = passes.join_next_with_id() => {
+                let now = Instant::now();
+                match ended {
+                    Ok((id, (machine, outcome))) => {
+                        let uid: String = running.remove(&id).unwrap_or_default();
+                        if outcome != Outcome::Forget {
+                            machines.insert(uid.clone(), machine);
+                        }
+                        queue.done(&uid, outcome, now);
+                        node.metrics.passed(outcome);
+                    }
+                    Err(error) => {
+                        // What it knew is seen again.
+                        tracing::error!(%error, "a pass ended before its time");
+                        let uid: String = running.remove(&error.id()).unwrap_or_default();
+                        queue.done(&uid, Outcome::Failed, now);
+                    }
+                }
+            }
+            () = wake => {}
+        }
+        while complete && running.len() < SIDE_BY_SIDE {
+            let Some(uid) = queue.next(Instant::now()) else { break };
+            let machine = machines.remove(&uid).unwrap_or_default();
+            let (node, key) = (node.clone(), uid.clone());
+            let span = span(&node, &uid, &machine);
+            let task = passes.spawn(async move { pass::pass(&node, &key, machine).await }.instrument(span));
+            running.insert(task.id(), uid);
+        }
+        node.metrics.depth(queue.depth(Instant::now()));
+    }
+    Ok(())
+}
+
+fn span(node: &Node, uid: &str, machine: &Machine) -> tracing::Span {
+    let (namespace, name) = match node.store.get(uid) {
+        Some(vmi) => (vmi.metadata.namespace.clone(), vmi.metadata.name.clone()),
+        None => machine.name().unzip(),
+    };
+    // Not `name`: that is the span's own in the log.
+    tracing::info_span!("pass", namespace, vmi = name, uid)
+}

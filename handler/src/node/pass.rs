@@ -1,0 +1,270 @@
+//! One pass over one VMI: look, decide, write, act.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use podvirt_api::names::{event, label, pod};
+use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+use podvirt_daemon::patch;
+use podvirt_proto::domain::Domain;
+
+use super::machine::{Machine, husk};
+use super::{Letter, Node};
+use crate::launcher::client::{Error, Order};
+use crate::queue::Outcome;
+use crate::vm::{self, Action, Decision, Event, Exit, Launcher, View, Weight};
+
+/// Time until a conflict's cause has come in by the watch.
+const STALE: Duration = Duration::from_secs(1);
+/// Time between two writes of a status that says nothing but the machine's facts, which a launcher can change as
+/// often as it likes.
+const FACTS: Duration = Duration::from_secs(2);
+/// Time between two looks at a launcher whose VMI is gone.
+const GHOST: Duration = Duration::from_secs(2);
+
+/// Longest time that the API server may take. One that hangs must not hold a place among the passes for ever.
+pub(super) const API: Duration = Duration::from_secs(30);
+
+/// A call to the API server, within its time.
+async fn within<T, E>(call: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    anyhow::Error: From<E>,
+{
+    let answer = tokio::time::timeout(API, call).await;
+    Ok(answer.map_err(|_| anyhow::anyhow!("the API server did not answer within {} s", API.as_secs()))??)
+}
+
+/// Looks at the VMI with this UID and at its launcher, and does what is to be done.
+pub(super) async fn pass(node: &Node, uid: &str, mut machine: Machine) -> (Machine, Outcome) {
+    let outcome = match node.store.get(uid) {
+        // Boxed: ten of these lie about while they wait, most of them for one line of it.
+        Some(vmi) => Box::pin(of_vmi(node, &vmi, &mut machine)).await,
+        None => of_ghost(node, &mut machine).await,
+    };
+    let outcome = outcome.unwrap_or_else(|error| {
+        tracing::warn!(error = format!("{error:#}"), "the pass failed; trying again");
+        Outcome::Failed
+    });
+    (machine, outcome)
+}
+
+async fn of_vmi(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+) -> anyhow::Result<Outcome> {
+    let phase = vmi.status.phase.clone().unwrap_or_default();
+    let over = matches!(phase, Phase::Succeeded | Phase::Failed);
+    if !over && !matches!(phase, Phase::Scheduled | Phase::Running) {
+        return Ok(Outcome::Settled);
+    }
+    if machine.find_pod(node, vmi).is_none() {
+        if !over {
+            tracing::warn!("the VMI is on this node but none of its active pods is");
+        }
+        return Ok(Outcome::Settled);
+    }
+    if over && !machine.met() {
+        return Ok(Outcome::Settled);
+    }
+    let (launcher, domain) = machine.look(node, vmi, Timestamp::now()).await?;
+    match machine.synced(Timestamp::now()) {
+        Some(Ok(first)) => {
+            node.metrics.synced(true);
+            if first && phase == Phase::Scheduled {
+                let message = "the machine was defined and started".into();
+                tell(node, vmi, Event { weight: Weight::Normal, reason: event::CREATED, message });
+            }
+        }
+        Some(Err(error)) => {
+            node.metrics.synced(false);
+            tracing::warn!(error = &error as &dyn std::error::Error, "the launcher did not take the VMI");
+        }
+        None => {}
+    }
+    if over && matches!(launcher, Launcher::Gone(_) | Launcher::Absent(_)) {
+        machine.release();
+        return Ok(Outcome::Settled);
+    }
+    match decide(node, vmi, machine, launcher, domain.as_ref()).await {
+        Ok((Some(action), again)) => act(node, vmi, machine, action, again).await,
+        Ok((None, again)) => Ok(again.map_or(Outcome::Settled, Outcome::Again)),
+        Err(error) if error.downcast_ref().is_some_and(patch::Error::is_stale) => Ok(Outcome::Again(STALE)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Decides, writes the status and tells the user; returns what is to be done then.
+async fn decide(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+    launcher: Launcher,
+    domain: Option<&Domain>,
+) -> anyhow::Result<(Option<Action>, Option<Duration>)> {
+    let now = Timestamp::now();
+    let (exit, memory, missing_since) = (&machine.exit, &machine.memory, machine.missing_since);
+    let Decision { action, status, events, again } =
+        vm::decide(&View { vmi, launcher, domain, missing_since, exit, memory, now });
+    tracing::debug!(?launcher, ?action, phase = ?status.phase, "decided");
+    let facts_only =
+        events.is_empty() && status.phase == vmi.status.phase && vmi.metadata.deletion_timestamp.is_none();
+    if facts_only
+        && status != vmi.status
+        && let Some(left) = too_soon(machine.written, now)
+    {
+        return Ok((action, Some(again.map_or(left, |again| again.min(left)))));
+    }
+    let mut new = VirtualMachineInstance::clone(vmi);
+    new.status = status;
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let api = Api::namespaced(node.client.clone(), namespace);
+    if let Some(written) = within(patch::status(&api, vmi.as_ref(), &new)).await? {
+        if new.status.phase != vmi.status.phase {
+            tracing::info!(from = ?vmi.status.phase, to = ?new.status.phase, "phase");
+        }
+        node.store.update(written);
+        machine.written = Some(now);
+    }
+    for event in events {
+        tell(node, vmi, event);
+    }
+    Ok((action, again))
+}
+
+/// How long facts have to wait that were written at `last`.
+fn too_soon(last: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    // A clock that went back is no reason to wait.
+    let since = Duration::try_from(now.duration_since(last?)).ok()?;
+    FACTS.checked_sub(since).filter(|left| !left.is_zero())
+}
+
+/// Carries an action out and remembers it.
+async fn act(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+    action: Action,
+    again: Option<Duration>,
+) -> anyhow::Result<Outcome> {
+    let again = again.map_or(Outcome::Settled, Outcome::Again);
+    if action == Action::LookUpExit {
+        machine.exit = look_up_exit(node, vmi, machine).await?;
+        return Ok(if machine.exit == Exit::Unknown { again } else { Outcome::Again(Duration::ZERO) });
+    }
+    let Some(client) = machine.client().cloned() else { return Ok(again) };
+    match action {
+        Action::Sync(hash) => {
+            machine.sync(node, vmi, client, hash);
+            Ok(again)
+        }
+        Action::Shutdown => {
+            let now = Timestamp::now();
+            machine.memory.asked_first.get_or_insert(now);
+            machine.memory.asked_last = Some(now);
+            order(client.order(Order::Shutdown, vmi).await, "the guest cannot be asked to power off");
+            Ok(again)
+        }
+        Action::Kill => {
+            machine.memory.killed = Some(Timestamp::now());
+            order(client.order(Order::Kill, vmi).await, "the machine cannot be ended");
+            Ok(again)
+        }
+        Action::LookUpExit => Ok(again),
+    }
+}
+
+fn order(result: Result<(), Error>, what: &'static str) {
+    if let Err(error) = result {
+        // The deadlines are ours: the next pass orders more, or sees that it was done.
+        tracing::warn!(error = &error as &dyn std::error::Error, what);
+    }
+}
+
+/// A launcher that was met and whose VMI the watch does not show any more.
+async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome> {
+    let Some(record) = machine.record.clone() else { return Ok(Outcome::Forget) };
+    let (namespace, name) = record.name();
+    let api: Api<VirtualMachineInstance> = Api::namespaced(node.client.clone(), &namespace);
+    let known = within(api.get_opt(&name)).await?;
+    if known.is_some_and(|vmi| vmi.metadata.uid.as_deref() == Some(record.uid().as_str())) {
+        tracing::warn!(
+            namespace,
+            name,
+            "the VMI has lost the label with its node; its machine is left alone"
+        );
+        return Ok(Outcome::Again(vm::RESYNC));
+    }
+    let vmi = husk(&record);
+    let (launcher, domain) = machine.look(node, &vmi, Timestamp::now()).await?;
+    match launcher {
+        Launcher::Gone(_) | Launcher::Absent(_) => {
+            machine.release();
+            record.remove()?;
+            tracing::info!("the last of a machine whose VMI is gone");
+            Ok(Outcome::Forget)
+        }
+        Launcher::Ready if domain.is_some_and(|domain| domain.status.is_active()) => {
+            tracing::warn!("the VMI is gone: its machine is ended");
+            if let Some(client) = machine.client() {
+                order(client.order(Order::Kill, &vmi).await, "the machine cannot be ended");
+            }
+            Ok(Outcome::Again(GHOST))
+        }
+        // The launcher ends with its pod.
+        Launcher::Ready | Launcher::Silent(_) => Ok(Outcome::Again(GHOST)),
+    }
+}
+
+/// Asks the API server how the launcher's container ended.
+async fn look_up_exit(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    machine: &mut Machine,
+) -> anyhow::Result<Exit> {
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let Some(pod_uid) = machine.find_pod(node, vmi).map(str::to_owned) else { return Ok(Exit::NoPod) };
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<Pod> = Api::namespaced(node.client.clone(), namespace);
+    let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
+    let pods = within(api.list(&params)).await?;
+    let launcher = pods.items.iter().find(|pod| pod.metadata.uid.as_deref() == Some(&pod_uid));
+    Ok(launcher.map_or(Exit::NoPod, exit_of))
+}
+
+/// How the launcher's container ended, from its pod.
+pub(super) fn exit_of(launcher: &Pod) -> Exit {
+    let status = launcher.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
+    let terminated = containers
+        .filter(|container| container.name == pod::COMPUTE)
+        .find_map(|container| container.state.as_ref()?.terminated.as_ref());
+    terminated.map_or(Exit::Unknown, |end| {
+        Exit::Code(end.exit_code, end.reason.clone().unwrap_or_else(|| "no reason given".into()))
+    })
+}
+
+fn tell(node: &Node, vmi: &Arc<VirtualMachineInstance>, event: Event) {
+    if let Err(error) = node.letters.try_send(Letter { vmi: Arc::clone(vmi), event }) {
+        // Events are a courtesy; the status says it, too.
+        tracing::warn!(%error, "an event is lost");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_written_at_most_every_two_seconds() {
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        assert_eq!(too_soon(None, at(0)), None);
+        assert_eq!(too_soon(Some(at(0)), at(500)), Some(Duration::from_millis(1500)));
+        assert_eq!(too_soon(Some(at(0)), at(2000)), None);
+        assert_eq!(too_soon(Some(at(5000)), at(0)), None);
+    }
+}

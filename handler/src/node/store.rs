@@ -1,0 +1,127 @@
+//! This node's VMIs as last seen.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use podvirt_api::v1::VirtualMachineInstance;
+
+type Content = HashMap<String, Arc<VirtualMachineInstance>>;
+
+/// VMIs by UID. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Store(Arc<Mutex<Content>>);
+
+impl Store {
+    /// Takes a VMI unless a newer version of it is there: our own write's answer and the watch overtake each
+    /// other. Returns its UID; `None` for an object without one, which is none of the API server's.
+    pub fn put(&self, vmi: VirtualMachineInstance) -> Option<String> {
+        let uid = vmi.metadata.uid.clone()?;
+        let mut vmis = self.lock();
+        if vmis.get(&uid).is_some_and(|known| version(known) > version(&vmi)) {
+            return Some(uid);
+        }
+        vmis.insert(uid.clone(), Arc::new(vmi));
+        Some(uid)
+    }
+
+    /// Takes a newer version of a VMI that is known. Our own write's answer may come after the watch has told that
+    /// the VMI is gone, and must not bring it back.
+    pub fn update(&self, vmi: VirtualMachineInstance) {
+        let Some(uid) = &vmi.metadata.uid else { return };
+        if let Some(known) = self.lock().get_mut(uid)
+            && version(known) <= version(&vmi)
+        {
+            *known = Arc::new(vmi);
+        }
+    }
+
+    /// Forgets a VMI.
+    pub fn remove(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// Forgets all that `keep` does not want and returns their UIDs.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) -> Vec<String> {
+        let mut vmis = self.lock();
+        let gone: Vec<_> = vmis.keys().filter(|uid| !keep(uid)).cloned().collect();
+        vmis.retain(|uid, _| keep(uid));
+        gone
+    }
+
+    /// A VMI by its UID.
+    pub fn get(&self, uid: &str) -> Option<Arc<VirtualMachineInstance>> {
+        self.lock().get(uid).cloned()
+    }
+
+    /// A VMI by its name.
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<VirtualMachineInstance>> {
+        let named = |vmi: &&Arc<VirtualMachineInstance>| {
+            let metadata = &vmi.metadata;
+            metadata.name.as_deref() == Some(name) && metadata.namespace.as_deref() == Some(namespace)
+        };
+        self.lock().values().find(named).cloned()
+    }
+
+    /// All VMIs.
+    pub fn all(&self) -> Vec<Arc<VirtualMachineInstance>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The version as a number, which the API server's are; another form is older than all.
+fn version(vmi: &VirtualMachineInstance) -> Option<u64> {
+    vmi.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vmi(uid: &str, version: &str) -> VirtualMachineInstance {
+        let mut vmi = VirtualMachineInstance::default();
+        vmi.metadata.uid = Some(uid.into());
+        vmi.metadata.name = Some(format!("name-{uid}"));
+        vmi.metadata.namespace = Some("n".into());
+        vmi.metadata.resource_version = Some(version.into());
+        vmi
+    }
+
+    #[test]
+    fn an_older_version_does_not_come_back() {
+        let store = Store::default();
+        let version = |store: &Store| store.get("a").unwrap().metadata.resource_version.clone().unwrap();
+        store.put(vmi("a", "99"));
+        store.put(vmi("a", "100"));
+        assert_eq!(version(&store), "100");
+        store.put(vmi("a", "99"));
+        assert_eq!(version(&store), "100");
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_brings_no_vmi_back() {
+        let store = Store::default();
+        store.update(vmi("a", "1"));
+        assert!(store.get("a").is_none());
+        store.put(vmi("a", "5"));
+        let version = |store: &Store| store.get("a").unwrap().metadata.resource_version.clone().unwrap();
+        store.update(vmi("a", "4"));
+        assert_eq!(version(&store), "5");
+        store.update(vmi("a", "6"));
+        assert_eq!(version(&store), "6");
+    }
+
+    #[test]
+    fn what_a_list_lacks_is_told() {
+        let store = Store::default();
+        store.put(vmi("a", "1"));
+        store.put(vmi("b", "1"));
+        assert_eq!(store.retain(|uid| uid == "a"), ["b"]);
+        assert!(store.get("b").is_none());
+        assert!(store.find("n", "name-a").is_some() && store.find("m", "name-a").is_none());
+        assert_eq!(store.put(VirtualMachineInstance::default()), None);
+    }
+}

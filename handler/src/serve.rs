@@ -1,0 +1,109 @@
+//! The daemon: its parts, started and ended together.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kube::Client;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::http::{Gate, Readiness};
+use podvirt_daemon::pki::{CA_CONFIG_MAP, HANDLER_SERVER_SECRET, watch};
+use podvirt_daemon::shutdown::{self, Shutdown};
+use prometheus_client::registry::Registry;
+
+use crate::cli::Serve;
+use crate::metrics::Metrics;
+use crate::node::{self, Node, Store};
+use crate::record::Records;
+use crate::rest::Server;
+use crate::rest::tls::TlsListener;
+use crate::sockets::PodVolumes;
+use crate::{device, heartbeat};
+
+/// Time for the last events.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
+
+/// Serves the node until SIGTERM. Its machines go on without.
+///
+/// # Errors
+///
+/// A part cannot start, or has failed.
+pub async fn serve(settings: Serve) -> anyhow::Result<()> {
+    let shutdown = shutdown::signal()?;
+    let client = Client::try_default().await.context("the API server")?;
+    let readiness = Readiness::new();
+    let synced = readiness.gate("VMIs");
+    let certified = readiness.gate("certificates");
+
+    let store = Store::default();
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry, store.clone(), settings.node_name.clone());
+    let volumes = PodVolumes::new(&settings.kubelet_pods_dir);
+    let records = Records::open(&settings.records_dir)
+        .with_context(|| format!("records in {}", settings.records_dir.display()))?;
+    let (node, triggers, mail) = Node::new(
+        settings.node_name.clone(),
+        client.clone(),
+        volumes.clone(),
+        records,
+        store.clone(),
+        metrics.clone(),
+    );
+
+    let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
+    let post = tokio::spawn(node::post(recorder, store.clone(), mail));
+
+    let rest =
+        Server::new(settings.node_name.clone(), store, volumes, node.triggers.clone(), metrics.clone());
+    let (settled, has_settled) = tokio::sync::watch::channel(false);
+    let plugins = settings.device_plugins_dir.clone();
+    let name = settings.node_name.clone();
+
+    let ended = tokio::try_join!(
+        async {
+            podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
+                .await
+                .context("health and metrics")
+        },
+        async { node::run(&node, triggers, &synced, &shutdown).await.context("VMIs of this node") },
+        async {
+            streams(rest, client.clone(), &settings, &certified, &shutdown)
+                .await
+                .context("the server for virt-api")
+        },
+        async {
+            device::offer(plugins, device::probe, &metrics, &settled, &shutdown).await;
+            Ok(())
+        },
+        async {
+            heartbeat::beat(client.clone(), &name, has_settled, &metrics, &shutdown).await;
+            Ok(())
+        },
+    );
+    // What is waiting is still written, for a while: events are a courtesy. The connections to launchers ended
+    // with the loop, and with them everybody who can tell.
+    drop(node);
+    let _late = tokio::time::timeout(LAST_EVENTS, post).await;
+    ended.map(drop)
+}
+
+/// Serves virt-api once there is a certificate.
+async fn streams(
+    rest: Server,
+    client: Client,
+    settings: &Serve,
+    certified: &Gate,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let identity = watch(client, &settings.namespace, HANDLER_SERVER_SECRET, CA_CONFIG_MAP);
+    let Some(identity) = shutdown.or(identity).await else { return Ok(()) };
+    let config = identity.context("certificates")?.server_config(true)?;
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.console_server_port));
+    let listener = TlsListener::bind(address, config).await.with_context(|| address.to_string())?;
+    certified.open();
+    tracing::info!(%address, "serving virt-api");
+    // Streams are cut at the end: they have no end of their own.
+    let served = shutdown.or(axum::serve(listener, rest.router()).into_future()).await;
+    served.transpose().map(drop).context("the listener")
+}

@@ -1,0 +1,320 @@
+//! What is to be done about one virtual machine, and what its VMI is to say: a pure function of what was seen.
+//!
+//! ```text
+//!            launcher's socket          guest runs            machine ended
+//!  Scheduled ───────────────> (Sync) ──────────────> Running ───────────────> Succeeded | Failed
+//!      │ no socket in 3 min                             │
+//!      └──> Failed                                      └ launcher gone without a word ──> by its exit code
+//! ```
+//!
+//! The controller writes the phases up to `Scheduled`; from there on they are written here. A pass looks at the
+//! VMI, at the launcher, at the launcher's report of its machine, and decides: at most one [`Action`], the VMI's
+//! new status, events for its user, and when to look again if nothing happens. The loop around it carries the
+//! decision out and starts another pass: nothing is remembered that could not be seen again, except what
+//! [`Memory`] holds, and losing that costs a repeated request to a launcher that is idempotent.
+//!
+//! *Start.* As soon as the launcher answers and has no machine, it gets the VMI. A machine that has ended is
+//! never started again: the phase is final then, and the launcher, which runs one machine in its life, refuses.
+//! The launcher's answer takes as long as the start; other passes go on meanwhile, so that a VMI that is deleted
+//! while it waits for a disk is not kept waiting. A launcher that refused gets the VMI again, see [`SYNC_RETRIES`].
+//!
+//! *Shutdown.* A VMI that is being deleted, or whose pod was told to end, is asked to power off, again every
+//! [`ASK_AGAIN`] (a guest that has not booted yet misses the first request). When the grace period has passed,
+//! the machine is killed; a handler that comes too late still asks first and leaves [`LATE_GRACE`].
+//!
+//! *A machine without its owner.* A final phase with a live machine (the controller gave the VMI up while this
+//! node was away): the machine is killed. A VMI that is gone: see [`crate::record`].
+
+mod phase;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use podvirt_api::names::event;
+use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
+use podvirt_proto::domain::Domain;
+
+pub use phase::Ending;
+
+/// How long a launcher may take from `Scheduled` to its socket: its container runs by then, so that this is the
+/// time libvirtd takes on a node that is out of breath.
+pub const SOCKET_WAIT: Duration = Duration::from_secs(180);
+/// Time between two requests to power off.
+pub const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// What a guest has at least between the first request and the kill, unless its grace period is zero.
+pub const LATE_GRACE: Duration = Duration::from_secs(5);
+/// How long a launcher may be silent before the VMI says so.
+pub const SILENCE: Duration = Duration::from_secs(15);
+/// How long a launcher may tell of no machine while its VMI runs: between the machine's end and the report of it
+/// lies the launcher's own tidying up.
+pub const MISSING: Duration = Duration::from_secs(15);
+/// Time for the kubelet to tell how a launcher ended that did not tell itself.
+pub const EXIT_WAIT: Duration = Duration::from_secs(20);
+/// Times after which a launcher that refused its VMI gets it again: what it lacked may have come.
+pub const SYNC_RETRIES: [Duration; 6] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(15),
+    Duration::from_secs(30),
+];
+/// A pass without a trigger: what a lost event costs at most.
+pub const RESYNC: Duration = Duration::from_secs(300);
+
+/// The launcher as it was found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Launcher {
+    /// Its socket is not there yet, and this is waited for since then.
+    Absent(Timestamp),
+    /// It answers.
+    Ready,
+    /// It accepts connections but does not answer, since then.
+    Silent(Timestamp),
+    /// Nobody listens any more, since then.
+    Gone(Timestamp),
+}
+
+/// How the launcher's container ended, as the kubelet tells.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Exit {
+    /// Not looked up, or not told yet.
+    #[default]
+    Unknown,
+    /// The pod is not there any more.
+    NoPod,
+    /// Exit code and the kubelet's word for it, such as `OOMKilled`.
+    Code(i32, String),
+}
+
+/// What earlier passes did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// [`spec_hash`] of what the launcher was last given with success.
+    pub synced: Option<u64>,
+    /// Whether the launcher is at it now: it answers once the machine runs.
+    pub syncing: bool,
+    /// Why it refused the VMI the last time; empty after a success.
+    pub sync_error: String,
+    /// How often in a row it refused, and when the last time.
+    pub sync_failures: Option<(u32, Timestamp)>,
+    /// When the guest was first asked to power off.
+    pub asked_first: Option<Timestamp>,
+    /// When it was asked the last time.
+    pub asked_last: Option<Timestamp>,
+    /// When the machine was killed the last time.
+    pub killed: Option<Timestamp>,
+}
+
+/// Everything a decision depends on.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// The VMI.
+    pub vmi: &'a v1::VirtualMachineInstance,
+    /// Its launcher.
+    pub launcher: Launcher,
+    /// The launcher's report. An active state only from a launcher that lives; the report of an end stays.
+    pub domain: Option<&'a Domain>,
+    /// Since when a launcher that answers has told of no machine, neither a live one nor one that ended.
+    pub missing_since: Option<Timestamp>,
+    /// How the launcher ended.
+    pub exit: &'a Exit,
+    /// What earlier passes did.
+    pub memory: &'a Memory,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// Give the launcher the VMI, with this hash.
+    Sync(u64),
+    /// Ask the guest to power off.
+    Shutdown,
+    /// End the machine.
+    Kill,
+    /// Ask the API server how the launcher ended.
+    LookUpExit,
+}
+
+/// Weight of an event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Weight {
+    /// As it should be.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// An event for the VMI's user.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Event {
+    /// How bad it is.
+    pub weight: Weight,
+    /// A word for programs.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The outcome of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What to do, after the status is written.
+    pub action: Option<Action>,
+    /// The VMI's status.
+    pub status: v1::VirtualMachineInstanceStatus,
+    /// What to tell the user, once the status is written.
+    pub events: Vec<Event>,
+    /// When to look again if nothing happens.
+    pub again: Option<Duration>,
+}
+
+/// Decides.
+pub fn decide(view: &View<'_>) -> Decision {
+    let (status, mut events) = status::write(view);
+    let phase = status.phase.clone().unwrap_or_default();
+    let (action, mut again) = act(view, &phase);
+    events.extend(action.and_then(|action| announce(view, action)));
+    if matches!(phase, Phase::Succeeded | Phase::Failed) && action.is_none() {
+        again = None;
+    }
+    Decision { action, status, events, again }
+}
+
+/// Identity of the part of a VMI that the launcher acts on. Our own status does not change it.
+pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(&vmi.spec).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+fn act(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
+    let active = view.domain.is_some_and(|domain| domain.status.is_active());
+    match phase {
+        Phase::Succeeded | Phase::Failed if active => kill(view),
+        Phase::Scheduled | Phase::Running => match view.launcher {
+            Launcher::Ready if active && ending(view) => shut_down(view),
+            Launcher::Ready if *phase == Phase::Running && !active => (None, Some(Duration::from_secs(1))),
+            Launcher::Ready => give(view, phase),
+            Launcher::Absent(_) => (None, Some(Duration::from_secs(5))),
+            // The guest may still be asked: silence can be a matter of one call.
+            Launcher::Silent(_) => (None, Some(Duration::from_secs(2))),
+            Launcher::Gone(_) if *view.exit == Exit::Unknown => {
+                (Some(Action::LookUpExit), Some(Duration::from_secs(1)))
+            }
+            Launcher::Gone(_) => (None, Some(Duration::from_secs(1))),
+        },
+        _ => (None, Some(RESYNC)),
+    }
+}
+
+/// Whether the machine is to end.
+fn ending(view: &View<'_>) -> bool {
+    view.vmi.metadata.deletion_timestamp.is_some()
+        || view.domain.is_some_and(|domain| domain.graceful_shutdown_requested)
+}
+
+/// Whether the launcher has to hear of the VMI, and when to look again.
+fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
+    let (memory, hash) = (view.memory, spec_hash(view.vmi));
+    let wanted = match phase {
+        // Not while it ends: a launcher that was told to end takes no machine. Not twice at a time.
+        _ if ending(view) || memory.syncing => false,
+        Phase::Scheduled => {
+            memory.synced != Some(hash) && !view.domain.is_some_and(|domain| domain.status.is_final())
+        }
+        // Only a change that was seen to happen: what a running machine was started with is not known after a
+        // restart of ours, and it has all of it.
+        Phase::Running => memory.synced.is_some_and(|given| given != hash),
+        _ => false,
+    };
+    let Some((failures, last)) = memory.sync_failures.filter(|_| wanted) else {
+        return (wanted.then_some(Action::Sync(hash)), Some(RESYNC));
+    };
+    let place = usize::try_from(failures).unwrap_or(usize::MAX).clamp(1, SYNC_RETRIES.len()) - 1;
+    match SYNC_RETRIES[place].checked_sub(elapsed(last, view.now)) {
+        Some(left) if !left.is_zero() => (None, Some(left)),
+        _ => (Some(Action::Sync(hash)), Some(RESYNC)),
+    }
+}
+
+fn shut_down(view: &View<'_>) -> (Option<Action>, Option<Duration>) {
+    let (memory, now) = (view.memory, view.now);
+    let grace = grace_period(view.vmi);
+    if grace.is_zero() {
+        return kill(view);
+    }
+    let Some(asked_first) = memory.asked_first else {
+        return (Some(Action::Shutdown), Some(ASK_AGAIN));
+    };
+    let deleted = view.vmi.metadata.deletion_timestamp.as_ref().map(|at| at.0);
+    let told = view.domain.and_then(|domain| domain.kill_at_ms).and_then(from_ms);
+    // The pod's own grace period is longer than the VMI's by half a minute: this comes before the kubelet.
+    let deadline = [deleted.map(|at| at + grace), told]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(asked_first + grace)
+        .max(asked_first + grace.min(LATE_GRACE));
+    if now >= deadline {
+        return kill(view);
+    }
+    let left = Duration::try_from(deadline.duration_since(now)).unwrap_or_default();
+    match memory.asked_last {
+        Some(last) if now < last + ASK_AGAIN => {
+            let next = Duration::try_from((last + ASK_AGAIN).duration_since(now)).unwrap_or_default();
+            (None, Some(next.min(left)))
+        }
+        _ => (Some(Action::Shutdown), Some(ASK_AGAIN.min(left))),
+    }
+}
+
+/// Ends the machine, and again if it still lives a while later.
+fn kill(view: &View<'_>) -> (Option<Action>, Option<Duration>) {
+    match view.memory.killed {
+        Some(last) if view.now < last + ASK_AGAIN => (None, Some(Duration::from_secs(1))),
+        _ => (Some(Action::Kill), Some(Duration::from_secs(1))),
+    }
+}
+
+fn announce(view: &View<'_>, action: Action) -> Option<Event> {
+    let normal = |reason, message| Some(Event { weight: Weight::Normal, reason, message });
+    let grace = grace_period(view.vmi).as_secs();
+    match action {
+        Action::Shutdown if view.memory.asked_first.is_none() => {
+            normal(event::SHUTTING_DOWN, format!("the guest is asked to power off; it has {grace} s"))
+        }
+        Action::Kill if view.memory.killed.is_none() && grace == 0 => {
+            normal(event::DELETED, "the machine is ended without asking the guest".into())
+        }
+        Action::Kill if view.memory.killed.is_none() => normal(
+            event::DELETED,
+            format!("the guest did not power off within {grace} s: the machine is ended"),
+        ),
+        _ => None,
+    }
+}
+
+/// The time a guest has to power off. 30 s is what the API puts where a manifest has nothing.
+fn grace_period(vmi: &v1::VirtualMachineInstance) -> Duration {
+    let seconds = vmi.spec.termination_grace_period_seconds.unwrap_or(30);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default().min(MAX_GRACE.as_secs()))
+}
+
+/// A grace period above this is taken for this: sums with times stay within range.
+const MAX_GRACE: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+fn from_ms(ms: u64) -> Option<Timestamp> {
+    Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()
+}
+
+/// Time from `since` to `now`; zero when the clock went back.
+fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(since).max(SignedDuration::ZERO)).unwrap_or_default()
+}

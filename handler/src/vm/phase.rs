@@ -1,0 +1,111 @@
+//! From a machine's state to its VMI's phase.
+//!
+//! The mapping is KubeVirt's, so that what waits for a phase waits for the same thing here. `Destroyed` tells two
+//! stories: with a grace period and a guest that can be asked (ACPI), the guest did not obey in time, which is a
+//! failure; without, nobody asked the guest, and the end was as wanted.
+
+use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
+use podvirt_proto::domain::{Domain, Status, reason};
+
+use super::{EXIT_WAIT, Exit, Launcher, MISSING, SOCKET_WAIT, View, elapsed, grace_period};
+
+/// Why a machine is paused when a migration broke after the guest had moved.
+const POSTCOPY_FAILED: &str = "PostcopyFailed";
+
+/// How a machine ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ending {
+    /// `Succeeded` or `Failed`.
+    pub phase: Phase,
+    /// A word for `status.reason`; empty when all is well.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The phase that follows, or how the machine ended.
+pub(super) fn next(view: &View<'_>) -> Result<Phase, Ending> {
+    let current = view.vmi.status.phase.clone().unwrap_or_default();
+    if !matches!(current, Phase::Scheduled | Phase::Running) {
+        // Before: the controller's. After: final, and nothing follows.
+        return Ok(current);
+    }
+    match view.domain {
+        Some(domain) if domain.status == Status::Paused && domain.reason == POSTCOPY_FAILED => Err(Ending {
+            phase: Phase::Failed,
+            reason: "MigrationFailed",
+            message: "the machine's memory is on two nodes and cannot be joined".into(),
+        }),
+        // A guest that is on its way down still runs; its end is reported for itself.
+        Some(domain) if domain.status.is_active() => Ok(Phase::Running),
+        // It runs elsewhere: its phase is written there.
+        Some(domain) if domain.status.is_final() && domain.reason == reason::MIGRATED => Ok(current),
+        Some(domain) if domain.status.is_final() => Err(ended(view, domain)),
+        _ => without_machine(view, current),
+    }
+}
+
+fn ended(view: &View<'_>, domain: &Domain) -> Ending {
+    let told = |sentence: &str| {
+        if domain.message.is_empty() {
+            sentence.to_owned()
+        } else {
+            format!("{sentence}: {}", domain.message)
+        }
+    };
+    let failed = |reason, sentence: &str| Ending { phase: Phase::Failed, reason, message: told(sentence) };
+    let succeeded = |sentence: &str| Ending { phase: Phase::Succeeded, reason: "", message: told(sentence) };
+    match domain.reason.as_str() {
+        reason::PANICKED => failed("GuestPanicked", "the guest's kernel panicked"),
+        reason::CRASHED => failed("MachineCrashed", "the machine's process died"),
+        reason::FAILED => failed("StartFailed", "the machine could not be started"),
+        _ if domain.status == Status::Crashed => failed("MachineCrashed", "the machine crashed"),
+        reason::DESTROYED if grace_period(view.vmi).is_zero() || !has_acpi(view) => {
+            succeeded("the machine was ended without asking the guest")
+        }
+        reason::DESTROYED => {
+            failed("GracePeriodExpired", "the guest did not power off in time and was ended")
+        }
+        _ => succeeded("the machine was shut down"),
+    }
+}
+
+/// There is no machine, or nobody tells of one.
+fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
+    let failed = |reason, message: String| Err(Ending { phase: Phase::Failed, reason, message });
+    match view.launcher {
+        Launcher::Gone(since) => match view.exit {
+            Exit::Code(0, _) => Err(Ending {
+                phase: Phase::Succeeded,
+                reason: "",
+                message: "the launcher ended as it should".into(),
+            }),
+            Exit::Code(code, word) => {
+                failed("LauncherFailed", format!("the launcher ended with exit code {code} ({word})"))
+            }
+            Exit::NoPod => failed("LauncherGone", "the launcher's pod is gone".into()),
+            Exit::Unknown if elapsed(since, view.now) >= EXIT_WAIT => {
+                failed("LauncherGone", "the launcher died without a word".into())
+            }
+            Exit::Unknown => Ok(current),
+        },
+        Launcher::Absent(since) if elapsed(since, view.now) >= SOCKET_WAIT => {
+            let message = format!("the launcher's socket did not appear within {} s", SOCKET_WAIT.as_secs());
+            failed("LauncherNotReady", message)
+        }
+        // It says so itself: nobody took the machine down by a way that is known here.
+        Launcher::Ready
+            if current == Phase::Running
+                && view.missing_since.is_some_and(|since| elapsed(since, view.now) >= MISSING) =>
+        {
+            failed("MachineVanished", "the launcher has no machine any more".into())
+        }
+        Launcher::Ready | Launcher::Absent(_) | Launcher::Silent(_) => Ok(current),
+    }
+}
+
+/// Whether the guest can be asked to power off; the API's default is yes.
+fn has_acpi(view: &View<'_>) -> bool {
+    let features = view.vmi.spec.domain.features.as_ref();
+    features.and_then(|f| f.acpi.as_ref()).and_then(|acpi| acpi.enabled) != Some(false)
+}

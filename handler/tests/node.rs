@@ -1,0 +1,232 @@
+//! The loop, its launchers and its API server together, with the machine played by the test.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+mod support;
+
+use futures::{SinkExt, StreamExt};
+use podvirt_proto::domain::{Status, reason};
+use serde_json::json;
+use support::api::Api;
+use support::launcher::Launcher;
+use support::{Ground, POD, VMI, vmi, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+#[tokio::test]
+async fn a_machine_lives_from_scheduled_to_succeeded() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    // The launcher comes later, and is seen to come.
+    let launcher = Launcher::start(&ground);
+    let running = api.wait_phase("Running").await;
+    assert_eq!(running["status"]["phaseTransitionTimestamps"][0]["phase"], "Running");
+    assert_eq!(launcher.calls("SyncVirtualMachine"), 1);
+    api.wait_event("Started").await;
+
+    launcher.set(Status::Paused, reason::IO_ERROR);
+    launcher.tell().await;
+    let paused = |vmi: &serde_json::Value| vmi["status"]["conditions"][0]["reason"] == "PausedIOError";
+    api.wait("the pause is told", paused).await;
+    launcher.set(Status::Running, reason::UNPAUSED);
+    launcher.tell().await;
+
+    api.edit(|vmi| vmi["metadata"]["deletionTimestamp"] = jiff::Timestamp::now().to_string().into());
+    launcher.called("ShutdownVirtualMachine").await;
+    launcher.set(Status::Shutoff, reason::SHUTDOWN);
+    launcher.tell().await;
+    launcher.die();
+    api.wait_phase("Succeeded").await;
+    api.wait_event("Stopped").await;
+
+    assert_eq!(ground.records().all().unwrap().len(), 1);
+    api.remove();
+    within("the record goes with the VMI", async {
+        while !ground.records().all().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_vmi_says_why_and_is_offered_again() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let launcher = Launcher::start(&ground);
+    launcher.refuse("the disk of volume a is no qcow2");
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let told = |vmi: &serde_json::Value| {
+        let condition = &vmi["status"]["conditions"][0];
+        condition["status"] == "False" && condition["message"] == "the disk of volume a is no qcow2"
+    };
+    api.wait("the refusal is told", told).await;
+    assert_eq!(api.wait_event("SyncFailed").await, "the disk of volume a is no qcow2");
+    launcher.refuse("");
+    let running = api.wait_phase("Running").await;
+    assert!(running["status"]["conditions"][0].is_null(), "{running}");
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn an_end_that_was_told_to_an_earlier_process_is_not_lost() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    handler.stop().await;
+    // What the stopped process heard in its last moment.
+    let record = ground.records().all().unwrap().remove(0);
+    launcher.set(Status::Shutoff, reason::PANICKED);
+    let end = podvirt_proto::domain::Domain {
+        uid: VMI.into(),
+        status: Status::Shutoff,
+        reason: reason::PANICKED.into(),
+        ..Default::default()
+    };
+    record.save_end(Some(end)).unwrap();
+    launcher.die();
+    let handler = ground.handler(&api);
+    let failed = api.wait_phase("Failed").await;
+    assert_eq!(failed["status"]["reason"], "GuestPanicked");
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_launcher_that_dies_without_a_word_is_judged_by_its_exit_code() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let terminated = json!({ "exitCode": 137, "reason": "OOMKilled" });
+    api.put_pod(json!({
+        "metadata": { "name": "virt-launcher-a", "namespace": "n", "uid": POD },
+        "status": { "containerStatuses": [{
+            "name": "compute", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "terminated": terminated },
+        }] },
+    }));
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    launcher.die();
+    let failed = api.wait_phase("Failed").await;
+    assert_eq!(failed["status"]["reason"], "LauncherFailed");
+    assert!(api.wait_event("Stopped").await.contains("137 (OOMKilled)"));
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_whose_vmi_was_removed_while_nobody_watched_is_ended() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    handler.stop().await;
+    api.remove();
+    let handler = ground.handler(&api);
+    launcher.called("KillVirtualMachine").await;
+    launcher.die();
+    within("the record goes", async {
+        while !ground.records().all().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    handler.stop().await;
+}
+
+/// Serves the REST interface without TLS and returns its address.
+async fn rest(server: virt_handler::rest::Server) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(axum::serve(listener, server.router()).into_future());
+    address
+}
+
+const PATH: &str = "/v1/namespaces/n/virtualmachineinstances/a";
+
+async fn put(address: std::net::SocketAddr, what: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("PUT {PATH}/{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn buttons_work_once() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let address = rest(handler.rest.clone()).await;
+    let _launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+
+    assert!(put(address, "pause").await.starts_with("HTTP/1.1 202"));
+    let paused = |vmi: &serde_json::Value| vmi["status"]["conditions"][0]["reason"] == "PausedByUser";
+    api.wait("the pause is told", paused).await;
+    let again = put(address, "pause").await;
+    assert!(again.starts_with("HTTP/1.1 409") && again.contains("VMI is already paused"), "{again}");
+    assert!(put(address, "unpause").await.starts_with("HTTP/1.1 202"));
+    assert!(put(address, "freeze").await.contains("guest agent"), "there is no agent");
+    assert!(put(address, "dance").await.starts_with("HTTP/1.1 404"));
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_console_carries_bytes_until_somebody_else_takes_it() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let address = rest(handler.rest.clone()).await;
+    let open = async |query: &str| {
+        let mut request = format!("ws://{address}{PATH}/console{query}").into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", "plain.kubevirt.io".parse().unwrap());
+        let stream = TcpStream::connect(address).await.unwrap();
+        tokio_tungstenite::client_async(request, stream).await
+    };
+    let refused = async |query: &str| match open(query).await {
+        Err(Error::Http(answer)) => answer.status().as_u16(),
+        other => panic!("{other:?}"),
+    };
+    api.wait("the VMI is known", |_| true).await;
+    within("a VMI on its way", async { while refused("").await != 400 {} }).await;
+
+    let _launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    let machine = ground.volume("private").join(VMI);
+    within("no console yet", async { while refused("").await != 409 {} }).await;
+    std::fs::create_dir(&machine).unwrap();
+    let serial = ground.listen("private", VMI, "virt-serial0");
+
+    let (mut first, answer) = open("").await.unwrap();
+    assert_eq!(answer.headers()["sec-websocket-protocol"], "plain.kubevirt.io");
+    let (mut guest, _) = serial.accept().await.unwrap();
+    guest.write_all(b"login: ").await.unwrap();
+    assert_eq!(first.next().await.unwrap().unwrap(), Message::binary(&b"login: "[..]));
+    first.send(Message::binary(&b"root\r"[..])).await.unwrap();
+    let mut said = [0; 5];
+    guest.read_exact(&mut said).await.unwrap();
+    assert_eq!(&said, b"root\r");
+
+    assert_eq!(refused("?preserveSession=true").await, 409);
+    let (mut second, _) = open("").await.unwrap();
+    assert!(
+        matches!(first.next().await, Some(Ok(Message::Close(Some(why)))) if why.reason.contains("another user"))
+    );
+    assert_eq!(guest.read(&mut said).await.unwrap(), 0, "the first one's connection is closed");
+
+    let (guest, _) = serial.accept().await.unwrap();
+    drop(guest);
+    assert!(
+        matches!(second.next().await, Some(Ok(Message::Close(Some(why)))) if why.reason.contains("machine"))
+    );
+    handler.stop().await;
+}

@@ -1,0 +1,210 @@
+//! As much of an API server as virt-handler sees: VMIs with versions, watches and merge patches; pods; events.
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures::StreamExt;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+
+use super::within;
+
+#[derive(Default)]
+struct Content {
+    version: u64,
+    vmi: Option<Value>,
+    pods: Vec<Value>,
+    events: Vec<Value>,
+    log: Vec<(u64, String)>,
+}
+
+/// The server.
+#[derive(Clone)]
+pub(crate) struct Api {
+    content: Arc<Mutex<Content>>,
+    changed: Arc<watch::Sender<u64>>,
+    address: std::net::SocketAddr,
+}
+
+impl Api {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let api = Self { content: Arc::default(), changed: Arc::new(watch::channel(0).0), address };
+        let router = Router::new()
+            .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list))
+            .route("/apis/kubevirt.io/v1/namespaces/n/virtualmachineinstances/{name}", get(one).patch(patch))
+            .route("/api/v1/namespaces/n/pods", get(pods))
+            .route("/apis/events.k8s.io/v1/namespaces/n/events", axum::routing::post(event))
+            .with_state(api.clone());
+        tokio::spawn(axum::serve(listener, router).into_future());
+        api
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        podvirt_daemon::crypto::install();
+        Client::try_from(Config::new(format!("http://{}", self.address).parse().unwrap())).unwrap()
+    }
+
+    /// Creates or replaces the VMI.
+    pub(crate) fn put(&self, vmi: Value) {
+        self.change(|content, version| {
+            let kind = if content.vmi.is_some() { "MODIFIED" } else { "ADDED" };
+            content.vmi = Some(vmi);
+            content.tell(kind, version);
+        });
+    }
+
+    /// Changes the VMI.
+    pub(crate) fn edit(&self, edit: impl FnOnce(&mut Value)) {
+        self.change(|content, version| {
+            edit(content.vmi.as_mut().unwrap());
+            content.tell("MODIFIED", version);
+        });
+    }
+
+    /// Removes the VMI.
+    pub(crate) fn remove(&self) {
+        self.change(|content, version| {
+            content.tell("DELETED", version);
+            content.vmi = None;
+        });
+    }
+
+    pub(crate) fn put_pod(&self, pod: Value) {
+        self.content.lock().unwrap().pods.push(pod);
+    }
+
+    /// Waits for a VMI as `is` wants it.
+    pub(crate) async fn wait(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut changed = self.changed.subscribe();
+        within(what, async {
+            loop {
+                changed.borrow_and_update();
+                let vmi = self.content.lock().unwrap().vmi.clone();
+                if let Some(vmi) = vmi.filter(&is) {
+                    return vmi;
+                }
+                changed.changed().await.unwrap();
+            }
+        })
+        .await
+    }
+
+    pub(crate) async fn wait_phase(&self, phase: &str) -> Value {
+        self.wait(phase, |vmi| vmi["status"]["phase"] == phase).await
+    }
+
+    /// Waits for an event with this reason; returns what it says.
+    pub(crate) async fn wait_event(&self, reason: &str) -> String {
+        let mut changed = self.changed.subscribe();
+        within(reason, async {
+            loop {
+                changed.borrow_and_update();
+                let events = self.content.lock().unwrap().events.clone();
+                if let Some(event) = events.iter().find(|event| event["reason"] == reason) {
+                    return event["note"].as_str().unwrap_or_default().to_owned();
+                }
+                changed.changed().await.unwrap();
+            }
+        })
+        .await
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Content, u64)) {
+        let mut content = self.content.lock().unwrap();
+        content.version += 1;
+        let version = content.version;
+        change(&mut content, version);
+        drop(content);
+        self.changed.send_modify(|changes| *changes += 1);
+    }
+}
+
+impl Content {
+    fn tell(&mut self, kind: &str, version: u64) {
+        let vmi = self.vmi.as_mut().unwrap();
+        vmi["metadata"]["resourceVersion"] = version.to_string().into();
+        let line = format!("{}\n", json!({ "type": kind, "object": vmi }));
+        self.log.push((version, line));
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Wish {
+    watch: bool,
+    resource_version: String,
+}
+
+async fn list(State(api): State<Api>, Query(wish): Query<Wish>) -> Response {
+    if !wish.watch {
+        let content = api.content.lock().unwrap();
+        let items: Vec<_> = content.vmi.iter().cloned().collect();
+        return Json(json!({
+            "kind": "VirtualMachineInstanceList", "apiVersion": "kubevirt.io/v1",
+            "metadata": { "resourceVersion": content.version.to_string() }, "items": items,
+        }))
+        .into_response();
+    }
+    let mut seen: u64 = wish.resource_version.parse().unwrap();
+    let lines = WatchStream::new(api.changed.subscribe()).map(move |_| {
+        let content = api.content.lock().unwrap();
+        let new = content.log.iter().filter(|(version, _)| *version > seen);
+        let lines: String = new.map(|(_, line)| line.as_str()).collect();
+        seen = content.version;
+        Ok::<_, std::io::Error>(Bytes::from(lines))
+    });
+    Body::from_stream(lines.filter(|line| std::future::ready(!matches!(line, Ok(l) if l.is_empty()))))
+        .into_response()
+}
+
+fn failure(code: StatusCode, reason: &str) -> Response {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason,
+        "code": code.as_u16(),
+    });
+    (code, Json(status)).into_response()
+}
+
+async fn one(State(api): State<Api>, Path(name): Path<String>) -> Response {
+    let content = api.content.lock().unwrap();
+    match content.vmi.as_ref().filter(|vmi| vmi["metadata"]["name"] == *name) {
+        Some(vmi) => Json(vmi).into_response(),
+        None => failure(StatusCode::NOT_FOUND, "NotFound"),
+    }
+}
+
+async fn patch(State(api): State<Api>, Path(name): Path<String>, body: Bytes) -> Response {
+    let patch: Value = serde_json::from_slice(&body).unwrap();
+    let known = {
+        let content = api.content.lock().unwrap();
+        content.vmi.clone().filter(|vmi| vmi["metadata"]["name"] == *name)
+    };
+    let Some(known) = known else { return failure(StatusCode::NOT_FOUND, "NotFound") };
+    if patch["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"] {
+        return failure(StatusCode::CONFLICT, "Conflict");
+    }
+    api.edit(|vmi| json_patch::merge(vmi, &patch));
+    Json(api.content.lock().unwrap().vmi.clone()).into_response()
+}
+
+async fn pods(State(api): State<Api>) -> Response {
+    let items = api.content.lock().unwrap().pods.clone();
+    Json(json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items })).into_response()
+}
+
+async fn event(State(api): State<Api>, Json(event): Json<Value>) -> Response {
+    api.change(|content, _| content.events.push(event.clone()));
+    (StatusCode::CREATED, Json(event)).into_response()
+}

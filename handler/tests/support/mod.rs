@@ -1,0 +1,132 @@
+//! A node without Kubernetes: a server that keeps VMIs as the API server does, and a launcher in a pod's volumes.
+
+pub(crate) mod api;
+pub(crate) mod launcher;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use podvirt_daemon::http::Readiness;
+use podvirt_daemon::shutdown::{Shutdown, Trigger};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+use virt_handler::metrics::Metrics;
+use virt_handler::node::{self, Node, Store};
+use virt_handler::record::Records;
+use virt_handler::rest::Server;
+use virt_handler::sockets::{Dir, PodVolumes};
+
+use api::Api;
+
+/// UID of the VMI.
+pub(crate) const VMI: &str = "11111111-1111-4111-8111-111111111111";
+/// UID of its pod.
+pub(crate) const POD: &str = "22222222-2222-4222-8222-222222222222";
+/// Patience with something that takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The node's directories, which outlive a handler.
+pub(crate) struct Ground {
+    root: TempDir,
+}
+
+/// A handler that runs.
+pub(crate) struct Handler {
+    trigger: Trigger,
+    node: JoinHandle<()>,
+    /// Its REST server.
+    pub(crate) rest: Server,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        for volume in ["public", "sockets", "private", "netd"] {
+            std::fs::create_dir_all(volume_of(root.path(), volume)).unwrap();
+        }
+        // The launcher is a task of this process; its control group says that it is of the pod.
+        let process = root.path().join("processes").join(std::process::id().to_string());
+        std::fs::create_dir_all(&process).unwrap();
+        std::fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{POD}/c\n")).unwrap();
+        Self { root }
+    }
+
+    pub(crate) fn volume(&self, volume: &str) -> PathBuf {
+        volume_of(self.root.path(), volume)
+    }
+
+    fn volumes(&self) -> PodVolumes {
+        PodVolumes::new(self.root.path().join("pods"))
+            .with_processes(self.root.path().join("processes"))
+            .with_owner(nix::unistd::Uid::current().as_raw())
+    }
+
+    /// A directory in a volume; paths to the sockets in it are too long for themselves.
+    pub(crate) fn dir(&self, volume: &str, sub: &str) -> Dir {
+        self.volumes().dir(POD, volume, sub).unwrap()
+    }
+
+    /// Listens on a socket in a volume.
+    pub(crate) fn listen(&self, volume: &str, sub: &str, name: &str) -> UnixListener {
+        self.dir(volume, sub).listen(name, nix::unistd::Uid::current().as_raw()).unwrap()
+    }
+
+    pub(crate) fn records(&self) -> Records {
+        Records::open(&self.root.path().join("records")).unwrap()
+    }
+
+    /// Starts a handler.
+    pub(crate) fn handler(&self, api: &Api) -> Handler {
+        let volumes = self.volumes();
+        let store = Store::default();
+        let metrics = Metrics::register(&mut Registry::default(), store.clone(), "node1".into());
+        let (node, triggers, mail) = Node::new(
+            "node1".into(),
+            api.client(),
+            volumes.clone(),
+            self.records(),
+            store.clone(),
+            metrics.clone(),
+        );
+        let recorder = podvirt_daemon::events::Recorder::new(api.client(), "virt-handler", None);
+        tokio::spawn(node::post(recorder, store.clone(), mail));
+        let rest = Server::new("node1".into(), store, volumes, node.triggers.clone(), metrics);
+        let (trigger, shutdown) = Shutdown::manual();
+        let gate = Readiness::new().gate("VMIs");
+        let node = tokio::spawn(async move { node::run(&node, triggers, &gate, &shutdown).await.unwrap() });
+        Handler { trigger, node, rest }
+    }
+}
+
+impl Handler {
+    /// Ends it.
+    pub(crate) async fn stop(self) {
+        self.trigger.request();
+        self.node.await.unwrap();
+    }
+}
+
+fn volume_of(root: &Path, volume: &str) -> PathBuf {
+    root.join("pods").join(POD).join("volumes/kubernetes.io~empty-dir").join(volume)
+}
+
+/// The VMI as the controller hands it over.
+pub(crate) fn vmi(phase: &str) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {
+            "name": "a", "namespace": "n", "uid": VMI, "labels": { "kubevirt.io/nodeName": "node1" },
+        },
+        "spec": { "domain": { "devices": {} }, "terminationGracePeriodSeconds": 30 },
+        "status": { "phase": phase, "nodeName": "node1", "activePods": { (POD): "node1" } },
+    })
+}
+
+/// Waits for what will come, and fails when it does not.
+pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what}: not in time"))
+}
