@@ -1,0 +1,163 @@
+use base64::Engine;
+use serde_json::json;
+
+use super::review::Review;
+use super::*;
+
+fn hook(path: &str) -> &'static Hook {
+    HOOKS.iter().find(|hook| hook.path == path).unwrap()
+}
+
+fn vmi_object() -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "vm1", "namespace": "ns"},
+        "spec": {"domain": {
+            "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]},
+            "memory": {"guest": "128Mi"},
+        }, "volumes": [{"name": "root", "containerDisk": {"image": "podvirt/disk-tiny:dev"}}]},
+    })
+}
+
+fn vm_object() -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "vm1", "namespace": "ns"},
+        "spec": {"runStrategy": "Manual", "template": {"spec": vmi_object()["spec"]}},
+    })
+}
+
+fn ask(path: &str, operation: &str, old: Value, new: Value, user: &str) -> Value {
+    let review: Review = serde_json::from_value(json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "r-1", "operation": operation, "namespace": "ns", "name": "vm1",
+            "userInfo": {"username": user, "groups": []}, "object": new, "oldObject": old, "dryRun": false},
+    }))
+    .unwrap();
+    let request = review.into_request().unwrap();
+    answer(hook(path), &request, &KubeVirtConfiguration::default(), "kubevirt").into_review()
+}
+
+fn create(path: &str, object: Value) -> Value {
+    ask(path, "CREATE", Value::Null, object, "jane")
+}
+
+/// What is stored after a mutating webhook's answer.
+fn patched(object: &Value, answer: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(patch) = answer["response"]["patch"].as_str() {
+        assert_eq!(answer["response"]["patchType"], "JSONPatch");
+        let text = base64::engine::general_purpose::STANDARD.decode(patch).unwrap();
+        json_patch::patch(&mut object, &serde_json::from_slice::<json_patch::Patch>(&text).unwrap()).unwrap();
+    }
+    object
+}
+
+#[test]
+fn a_mutated_object_is_taken_by_its_validator_and_not_mutated_again() {
+    for (mutate, validate, object) in [
+        ("/virtualmachineinstances-mutate", "/virtualmachineinstances-validate-create", vmi_object()),
+        ("/virtualmachines-mutate", "/virtualmachines-validate", vm_object()),
+    ] {
+        let answer = create(mutate, object.clone());
+        assert_eq!(
+            (&answer["response"]["uid"], &answer["response"]["allowed"]),
+            (&json!("r-1"), &json!(true))
+        );
+        let stored = patched(&object, &answer);
+        assert_ne!(stored, object, "{mutate} sets defaults");
+        let verdict = create(validate, stored.clone());
+        assert_eq!(verdict["response"], json!({"uid": "r-1", "allowed": true}), "{validate}");
+        assert_eq!(create(mutate, stored)["response"]["patch"], Value::Null, "{mutate} is idempotent");
+    }
+}
+
+#[test]
+fn a_new_instance_gets_its_finalizer_and_loses_a_status() {
+    let mut object = vmi_object();
+    object["status"] = json!({"phase": "Running"});
+    let stored = patched(&object, &create("/virtualmachineinstances-mutate", object.clone()));
+    assert_eq!(stored["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
+    assert_eq!(stored.get("status"), None);
+}
+
+#[test]
+fn an_unsupported_field_is_refused_with_its_path() {
+    for (path, object, prefix) in [
+        ("/virtualmachineinstances-validate-create", vmi_object(), ""),
+        ("/virtualmachines-validate", vm_object(), "spec.template."),
+    ] {
+        let mut object = object;
+        let spec = if prefix.is_empty() { "/spec" } else { "/spec/template/spec" };
+        object.pointer_mut(spec).unwrap()["domain"]["devices"]["gpus"] = json!([{"name": "g"}]);
+        let answer = create(path, object);
+        let response = &answer["response"];
+        assert_eq!(response["allowed"], false);
+        let status = &response["status"];
+        assert_eq!((&status["code"], &status["reason"]), (&json!(422), &json!("Invalid")));
+        let field = format!("{prefix}spec.domain.devices.gpus");
+        let causes = status["details"]["causes"].as_array().unwrap();
+        let cause =
+            causes.iter().find(|cause| cause["field"] == field).unwrap_or_else(|| panic!("{causes:?}"));
+        assert_eq!(cause["reason"], "FieldValueNotSupported");
+        assert!(cause["message"].as_str().unwrap().contains("not supported by podvirt"), "{cause}");
+        assert!(status["message"].as_str().unwrap().contains(&field), "{status}");
+    }
+}
+
+#[test]
+fn kinds_that_are_not_carried_out_are_refused() {
+    for path in ["/migration-validate-create", "/virtualmachinereplicaset-validate"] {
+        let response = &create(path, json!({"metadata": {"name": "x"}}))["response"];
+        assert_eq!(response["allowed"], false, "{path}");
+        assert!(response["status"]["message"].as_str().unwrap().contains("not supported by podvirt"));
+    }
+}
+
+#[test]
+fn a_user_cannot_change_a_running_instance_but_a_daemon_can() {
+    let path = "/virtualmachineinstances-validate-update";
+    let (old, mut new) = (vmi_object(), vmi_object());
+    new["spec"]["terminationGracePeriodSeconds"] = json!(0);
+    let allowed = |new: &Value, user: &str| {
+        ask(path, "UPDATE", old.clone(), new.clone(), user)["response"]["allowed"].as_bool().unwrap()
+    };
+    assert!(!allowed(&new, "jane"));
+    assert!(allowed(&new, "system:serviceaccount:kubevirt:kubevirt-apiserver"));
+    assert!(!allowed(&new, "system:serviceaccount:other:kubevirt-apiserver"));
+    assert!(allowed(&old, "jane"));
+}
+
+#[test]
+fn an_object_that_later_rules_would_refuse_can_still_get_labels() {
+    let mut old = vm_object();
+    old["spec"]["template"]["spec"]["domain"]["devices"]["gpus"] = json!([{"name": "g"}]);
+    let mut new = old.clone();
+    new["metadata"]["labels"] = json!({"a": "b"});
+    let answer = ask("/virtualmachines-validate", "UPDATE", old.clone(), new.clone(), "jane");
+    assert_eq!(answer["response"]["allowed"], true);
+    new["spec"]["runStrategy"] = json!("Halted");
+    let answer = ask("/virtualmachines-validate", "UPDATE", old, new, "jane");
+    assert_eq!(answer["response"]["allowed"], false);
+}
+
+#[test]
+fn what_is_no_review_is_told() {
+    for value in [
+        json!({}),
+        json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {}}),
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
+    ] {
+        let review: Review = serde_json::from_value(value).unwrap();
+        review.into_request().unwrap_err();
+    }
+}
+
+#[test]
+fn names_and_paths_of_webhooks_are_unique() {
+    for (n, hook) in HOOKS.iter().enumerate() {
+        for other in &HOOKS[n + 1..] {
+            assert!(hook.name != other.name && hook.path != other.path, "{hook:?} {other:?}");
+        }
+    }
+}

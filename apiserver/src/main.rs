@@ -1,0 +1,147 @@
+//! `virt-api`: see the library.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use arc_swap::ArcSwap;
+use clap::Parser;
+use kube::Client;
+use podvirt_daemon::http::Readiness;
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
+use podvirt_daemon::{crypto, http, shutdown, telemetry};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+use virt_api::front_proxy::FrontProxy;
+use virt_api::handler::{HANDLER_PORT, Handlers};
+use virt_api::metrics::Metrics;
+use virt_api::server::{App, router};
+use virt_api::subresource::Subresources;
+use virt_api::tls::{self, Peer, TlsListener};
+use virt_api::{config, register};
+
+/// Time between a request to end and the end of accepting: Services have to forget this replica first.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Longest time for requests under way after that.
+const FINISH: Duration = Duration::from_secs(15);
+/// Wait before the certificates are tried again at the start.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Admission webhooks and the aggregated API of podvirt.
+#[derive(Debug, Parser)]
+#[command(name = "virt-api", version)]
+struct Args {
+    /// Address of the HTTPS server.
+    #[arg(long, default_value = "[::]:8443")]
+    listen_tls: SocketAddr,
+    /// Address of the HTTP server of health and metrics.
+    #[arg(long, default_value = "[::]:8080")]
+    listen: SocketAddr,
+    /// podvirt's own namespace.
+    #[arg(long, default_value = podvirt_api::names::NAMESPACE)]
+    namespace: String,
+    /// Port of virt-handler's HTTPS server.
+    #[arg(long, default_value_t = HANDLER_PORT)]
+    console_server_port: u16,
+    /// Form of the log lines: json or text.
+    #[arg(long, default_value = "json")]
+    log_format: telemetry::Format,
+    /// What is logged, in the form of RUST_LOG.
+    #[arg(long, default_value = "info")]
+    log_level: String,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    telemetry::init("virt-api", args.log_format, &args.log_level)?;
+    crypto::install();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let shutdown = shutdown::signal()?;
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let readiness = Readiness::new();
+    let (serving, registered) = (readiness.gate("certificates"), readiness.gate("registration"));
+    let health = http::serve(args.listen, Arc::new(registry), readiness, shutdown.clone());
+    let health = tokio::spawn(health);
+
+    let client = Client::try_default().await.context("no way to the API server")?;
+    let namespace = args.namespace.as_str();
+    let issuer =
+        Issuer::new(client.clone(), namespace, LeafRequest::of_the_daemons(namespace), Policy::default());
+    let started = shutdown.or(start(client.clone(), &issuer, namespace)).await;
+    let Some(started) = started else { return Ok(()) };
+    let (identity, towards_handlers, proxy) = started?;
+
+    let handlers = Handlers::new(
+        client.clone(),
+        namespace,
+        towards_handlers.client_config(pki::HANDLER_SERVER_NAME)?,
+        args.console_server_port,
+    );
+    let configuration = Arc::new(ArcSwap::default());
+    let app = App {
+        client: client.clone(),
+        proxy: Arc::clone(&proxy),
+        subresources: Subresources::new(client.clone(), handlers, metrics.clone()),
+        config: Arc::clone(&configuration),
+        namespace: Arc::from(namespace),
+        metrics,
+    };
+    let listener = TcpListener::bind(args.listen_tls)
+        .await
+        .with_context(|| format!("{} cannot be listened on", args.listen_tls))?;
+    let listener = TlsListener::new(listener, tls::server_config(&identity, &proxy)?)?;
+    info!(address = %args.listen_tls, "serving the API");
+    serving.open();
+
+    let drained = {
+        let (shutdown, serving) = (shutdown.clone(), serving.clone());
+        async move {
+            shutdown.requested().await;
+            serving.set(false);
+            tokio::time::sleep(DRAIN).await;
+        }
+    };
+    let server = axum::serve(listener, router(app).into_make_service_with_connect_info::<Peer>())
+        .with_graceful_shutdown(drained);
+    let background = Box::pin(async {
+        let opened = || registered.open();
+        tokio::join!(
+            issuer.run(),
+            config::follow(client.clone(), namespace, configuration),
+            register::keep_registered(client.clone(), namespace, identity.ca_bundle(), opened),
+        );
+    });
+    let at_last = async {
+        shutdown.requested().await;
+        tokio::time::sleep(DRAIN + FINISH).await;
+    };
+    tokio::select! {
+        served = async { server.await } => served.context("the HTTPS server ended")?,
+        () = async { shutdown.or(background).await; std::future::pending().await } => {}
+        () = at_last => warn!("requests that did not end in time are broken off"),
+    }
+    health.await?.context("the HTTP server ended")
+}
+
+/// Waits for everything without which nothing can be served.
+async fn start(
+    client: Client,
+    issuer: &Issuer,
+    namespace: &str,
+) -> anyhow::Result<(pki::Identity, pki::Identity, Arc<FrontProxy>)> {
+    while let Err(error) = issuer.ensure().await {
+        warn!(error = &error as &dyn std::error::Error, "the certificates cannot be brought into order yet");
+        tokio::time::sleep(RETRY).await;
+    }
+    let identity = pki::watch(client.clone(), namespace, pki::API_SERVER_SECRET, pki::CA_CONFIG_MAP).await?;
+    let towards_handlers =
+        pki::watch(client.clone(), namespace, pki::HANDLER_CLIENT_SECRET, pki::CA_CONFIG_MAP).await?;
+    let proxy = FrontProxy::watch(client).await?;
+    Ok((identity, towards_handlers, proxy))
+}

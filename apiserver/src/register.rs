@@ -1,0 +1,225 @@
+//! Tells the API server about this server: webhook configurations and APIServices, with the CA that they need.
+//!
+//! Both replicas apply the same objects with the same field manager, again whenever the CA bundle changes and once a
+//! minute: what somebody deleted or changed comes back. The objects belong to virt-api's ClusterRole; deleting
+//! podvirt's manifests removes them with it, so no dead APIService stays behind and blocks namespaces from going.
+
+use std::time::Duration;
+
+use base64::Engine;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::admission::{HOOKS, Hook};
+use crate::target::{GROUP, VERSIONS};
+
+/// Name of the mutating webhooks' configuration.
+pub const MUTATOR: &str = "virt-api-mutator";
+/// Name of the validating webhooks' configuration.
+pub const VALIDATOR: &str = "virt-api-validator";
+/// Service in front of this server.
+pub const SERVICE: &str = "virt-api";
+/// ClusterRole that the objects belong to.
+pub const CLUSTER_ROLE: &str = "kubevirt-apiserver";
+/// How often the objects are applied when nothing changes.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Wait after a failure.
+const RETRY: Duration = Duration::from_secs(3);
+/// Longest time the API server waits for a webhook, seconds.
+const TIMEOUT_SECONDS: u32 = 10;
+
+/// What the objects depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// CA certificates as PEM.
+    pub ca_bundle: String,
+    /// Identity of [`CLUSTER_ROLE`], when it exists.
+    pub owner_uid: Option<String>,
+}
+
+impl Registration {
+    fn metadata(&self, name: &str) -> Value {
+        let mut metadata = json!({
+            "name": name,
+            "labels": {"kubevirt.io": "virt-api", "app.kubernetes.io/managed-by": "virt-api"},
+        });
+        if let Some(uid) = &self.owner_uid {
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": ClusterRole::API_VERSION, "kind": ClusterRole::KIND,
+                "name": CLUSTER_ROLE, "uid": uid,
+            }]);
+        }
+        metadata
+    }
+
+    fn ca(&self) -> String {
+        base64::engine::general_purpose::STANDARD.encode(&self.ca_bundle)
+    }
+
+    fn webhook(&self, hook: &Hook) -> Value {
+        let mut webhook = json!({
+            "name": hook.name,
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "timeoutSeconds": TIMEOUT_SECONDS,
+            "rules": [{
+                "apiGroups": ["kubevirt.io"],
+                "apiVersions": ["v1"],
+                "operations": hook.operations,
+                "resources": [hook.resource],
+                "scope": "*",
+            }],
+            "clientConfig": {
+                "service": {"namespace": self.namespace, "name": SERVICE, "port": 443, "path": hook.path},
+                "caBundle": self.ca(),
+            },
+        });
+        if hook.mutates() {
+            webhook["reinvocationPolicy"] = json!("Never");
+        }
+        webhook
+    }
+
+    /// `MutatingWebhookConfiguration` or, when not `mutating`, `ValidatingWebhookConfiguration`.
+    pub fn webhooks(&self, mutating: bool) -> Value {
+        let (kind, name) = if mutating {
+            (MutatingWebhookConfiguration::KIND, MUTATOR)
+        } else {
+            (ValidatingWebhookConfiguration::KIND, VALIDATOR)
+        };
+        let webhooks: Vec<Value> =
+            HOOKS.iter().filter(|hook| hook.mutates() == mutating).map(|hook| self.webhook(hook)).collect();
+        json!({
+            "apiVersion": MutatingWebhookConfiguration::API_VERSION, "kind": kind,
+            "metadata": self.metadata(name), "webhooks": webhooks,
+        })
+    }
+
+    /// `APIService` of a version of the aggregated API.
+    pub fn api_service(&self, version: &str) -> Value {
+        json!({
+            "apiVersion": APIService::API_VERSION, "kind": APIService::KIND,
+            "metadata": self.metadata(&format!("{version}.{GROUP}")),
+            "spec": {
+                "group": GROUP, "version": version,
+                "groupPriorityMinimum": 1000, "versionPriority": 15,
+                "service": {"namespace": self.namespace, "name": SERVICE, "port": 443},
+                "caBundle": self.ca(),
+            },
+        })
+    }
+}
+
+async fn apply<K>(client: &Client, object: &Value) -> Result<(), kube::Error>
+where
+    K: Resource<Scope = ClusterResourceScope>
+        + Metadata<Ty = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>
+        + kube::Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    api.patch(name, &PatchParams::apply("virt-api").force(), &Patch::Apply(object)).await?;
+    debug!(kind = <K as Resource>::KIND, name, "applied");
+    Ok(())
+}
+
+/// Applies all objects once.
+///
+/// # Errors
+///
+/// The API server refuses one.
+pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let owner_uid = roles.get_opt(CLUSTER_ROLE).await?.and_then(|role| role.metadata.uid);
+    let registration =
+        Registration { namespace: namespace.to_owned(), ca_bundle: ca_bundle.to_owned(), owner_uid };
+    apply::<MutatingWebhookConfiguration>(client, &registration.webhooks(true)).await?;
+    apply::<ValidatingWebhookConfiguration>(client, &registration.webhooks(false)).await?;
+    for version in VERSIONS {
+        apply::<APIService>(client, &registration.api_service(version)).await?;
+    }
+    Ok(())
+}
+
+/// Applies all objects for ever; calls `registered` after the first time.
+pub async fn keep_registered(
+    client: Client,
+    namespace: &str,
+    mut ca_bundle: watch::Receiver<std::sync::Arc<str>>,
+    registered: impl Fn(),
+) {
+    loop {
+        let bundle = std::sync::Arc::clone(&ca_bundle.borrow_and_update());
+        let pause = match register(&client, namespace, &bundle).await {
+            Ok(()) => {
+                registered();
+                PERIOD
+            }
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "registering with the API server failed");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = ca_bundle.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration() -> Registration {
+        Registration { namespace: "kubevirt".into(), ca_bundle: "pem".into(), owner_uid: Some("u-1".into()) }
+    }
+
+    #[test]
+    fn the_objects_are_what_kubernetes_types_hold() {
+        let registration = registration();
+        let mutating: MutatingWebhookConfiguration =
+            serde_json::from_value(registration.webhooks(true)).unwrap();
+        let hooks = mutating.webhooks.unwrap();
+        assert_eq!(hooks.len(), 2);
+        let validating: ValidatingWebhookConfiguration =
+            serde_json::from_value(registration.webhooks(false)).unwrap();
+        let validating = validating.webhooks.unwrap();
+        assert_eq!(hooks.len() + validating.len(), HOOKS.len());
+        for hook in validating {
+            assert_eq!(hook.failure_policy.as_deref(), Some("Fail"));
+            assert_eq!(hook.timeout_seconds, Some(10));
+            assert_eq!(hook.namespace_selector, None);
+            assert_eq!(hook.client_config.ca_bundle.unwrap().0, b"pem");
+            assert_eq!(hook.client_config.service.unwrap().name, "virt-api");
+        }
+        let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
+        assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
+        let spec = service.spec.unwrap();
+        assert_eq!((spec.group_priority_minimum, spec.version_priority), (1000, 15));
+        assert_eq!(service.metadata.owner_references.unwrap()[0].name, CLUSTER_ROLE);
+    }
+
+    #[test]
+    fn no_owner_means_no_reference() {
+        let orphan = Registration { owner_uid: None, ..registration() };
+        assert_eq!(orphan.webhooks(true)["metadata"].get("ownerReferences"), None);
+    }
+}

@@ -1,0 +1,238 @@
+//! The HTTPS server's routes.
+//!
+//! Webhooks, discovery, OpenAPI, version and health are open to everybody who reaches the server: they tell and change
+//! nothing that is not public. Every other path is a subresource: the front proxy has to vouch for the user, and
+//! the API server has to allow the request.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::{HeaderMap, Request, StatusCode, header};
+use kube::Client;
+use podvirt_api::v1::KubeVirtConfiguration;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tracing::{Instrument, debug, info, info_span};
+
+use crate::admission::review::Review;
+use crate::admission::{self, HOOKS, Hook};
+use crate::authorize::authorize;
+use crate::discovery;
+use crate::front_proxy::FrontProxy;
+use crate::metrics::{AdmissionLabels, Metrics};
+use crate::status::Status;
+use crate::subresource::{Subresources, labels};
+use crate::target::{GROUP, Target, VERSIONS};
+use crate::tls::Peer;
+
+/// Largest review: two objects of etcd's limit of 1.5 MiB each, and what is around them.
+const MAX_REVIEW_BYTES: usize = 4 << 20;
+/// Most lists, objects and members of a review. Each takes up to a hundred bytes of memory once it is read; whoever
+/// reaches the server may send reviews.
+const MAX_REVIEW_ITEMS: usize = 300_000;
+/// Turns of reading and answering a review: so many are in memory in their read form.
+static REVIEWS: Semaphore = Semaphore::const_new(4);
+/// Bytes of a text from a review that are logged at most.
+const SHOWN: usize = 1024;
+
+/// What the routes share.
+#[derive(Clone)]
+pub struct App {
+    /// Client of the API server.
+    pub client: Client,
+    /// Who may name users.
+    pub proxy: Arc<FrontProxy>,
+    /// Carries out subresources.
+    pub subresources: Subresources,
+    /// The cluster's configuration.
+    pub config: Arc<ArcSwap<KubeVirtConfiguration>>,
+    /// podvirt's namespace.
+    pub namespace: Arc<str>,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+/// All routes.
+pub fn router(app: App) -> Router {
+    let mut router = Router::new()
+        .route("/", get(async || Json(discovery::roots())))
+        .route("/healthz", get(async || "ok"))
+        .route("/version", get(async || Json(discovery::version())))
+        .route("/openapi/v2", get(openapi_v2))
+        .route("/openapi/v3", get(async || Json(discovery::openapi_v3_index())))
+        .route("/openapi/v3/apis/{group}/{version}", get(openapi_v3));
+    for slash in ["", "/"] {
+        router = router
+            .route(&format!("/apis{slash}"), get(async || Json(discovery::groups())))
+            .route(&format!("/apis/{GROUP}{slash}"), get(async || Json(discovery::group())));
+    }
+    for version in VERSIONS {
+        let at = |path: &str| format!("/apis/{GROUP}/{version}{path}");
+        for slash in ["", "/"] {
+            router = router.route(&at(slash), get(async move || Json(discovery::resources(version))));
+        }
+        router = router
+            .route(&at("/version"), get(async || Json(discovery::version())))
+            .route(&at("/healthz"), get(health))
+            .route(&at("/guestfs"), get(async || Status::not_supported("guestfs").into_response()));
+    }
+    for hook in HOOKS {
+        let route = async move |State(app): State<App>, body: Bytes| review(&app, hook, &body).await;
+        router = router.route(hook.path, post(route));
+    }
+    router.fallback(subresource).layer(DefaultBodyLimit::max(MAX_REVIEW_BYTES)).with_state(app)
+}
+
+/// Upstream's form of health: what is connected to what.
+async fn health(State(app): State<App>) -> Response {
+    match app.client.apiserver_version().await {
+        Ok(_) => Json(json!({"apiserver": {"connectivity": "ok"}})).into_response(),
+        Err(error) => {
+            let body = json!({"apiserver": {"connectivity": "failed", "error": error.to_string()}});
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
+        }
+    }
+}
+
+/// A document with its hash as ETag, so that the API server need not take it again.
+fn tagged(document: &Value, headers: &HeaderMap) -> Response {
+    let text = document.to_string();
+    let tag = format!("\"{:016X}\"", discovery::hash(&text));
+    if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known == tag.as_str()) {
+        return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+    }
+    ([(header::ETAG, tag), (header::CONTENT_TYPE, "application/json".to_owned())], text).into_response()
+}
+
+async fn openapi_v2(headers: HeaderMap) -> Response {
+    tagged(&discovery::openapi_v2(), &headers)
+}
+
+async fn openapi_v3(Path((group, version)): Path<(String, String)>, headers: HeaderMap) -> Response {
+    match VERSIONS.iter().find(|known| **known == version) {
+        Some(version) if group == GROUP => tagged(&discovery::openapi_v3(version), &headers),
+        _ => Status::no_such_path().into_response(),
+    }
+}
+
+async fn review(app: &App, hook: &'static Hook, body: &[u8]) -> Response {
+    let items = items(body);
+    if items > MAX_REVIEW_ITEMS {
+        let message = format!(
+            "the AdmissionReview has {items} lists, objects and members; {MAX_REVIEW_ITEMS} are allowed"
+        );
+        return Status::bad_request(message).into_response();
+    }
+    // It is never closed.
+    let _turn = REVIEWS.acquire().await;
+    match serde_json::from_slice(body) {
+        Ok(review) => answer(app, hook, review),
+        Err(error) => {
+            Status::bad_request(format!("the AdmissionReview cannot be read: {error}")).into_response()
+        }
+    }
+}
+
+/// How many lists, objects and members a JSON text has at most. Strings do not count: a script is one value.
+fn items(text: &[u8]) -> usize {
+    let (mut items, mut quoted, mut escaped) = (0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' if !quoted => items += 1,
+            _ => {}
+        }
+    }
+    items
+}
+
+/// A text of a user's, as long as it may become in the log.
+fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN)]
+}
+
+fn answer(app: &App, hook: &'static Hook, review: Review) -> Response {
+    let request = match review.into_request() {
+        Ok(request) => request,
+        Err(message) => return Status::bad_request(message).into_response(),
+    };
+    // Not the review's own text: a label of a metric lives as long as the process.
+    let operation =
+        hook.operations.iter().find(|known| **known == request.operation).copied().unwrap_or("other");
+    let answer = admission::answer(hook, &request, &app.config.load(), &app.namespace);
+    if let Some(refusal) = &answer.status {
+        info!(
+            webhook = hook.name,
+            operation,
+            namespace = shown(&request.namespace),
+            name = shown(&request.name),
+            user = shown(&request.user_info.username),
+            problems = shown(&refusal.message),
+            "refused"
+        );
+    }
+    let allowed = if answer.allowed { "true" } else { "false" };
+    let labels = AdmissionLabels { webhook: hook.name, operation, allowed };
+    app.metrics.admissions.get_or_create(&labels).inc();
+    Json(answer.into_review()).into_response()
+}
+
+async fn subresource(
+    State(app): State<App>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request<Body>,
+) -> Response {
+    let Some(target) = Target::parse(request.uri().path()) else {
+        return Status::no_such_path().into_response();
+    };
+    let span = info_span!(
+        "subresource",
+        namespace = target.namespace,
+        resource = target.resource,
+        object = target.name,
+        subresource = target.subresource,
+    );
+    serve(&app, &peer, &target, request).instrument(span).await.unwrap_or_else(|status| {
+        debug!(code = status.code, message = status.message, "refused");
+        status.into_response()
+    })
+}
+
+async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) -> Result<Response, Status> {
+    let user = app.proxy.user(peer, request.headers())?;
+    authorize(&app.client, &user, request.method(), target).await?;
+    let row = target.find(request.method())?;
+    let outcome = app.subresources.serve(row, target, &user, request).await;
+    let code = match &outcome {
+        Ok(response) => response.status(),
+        Err(status) => StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+    };
+    app.metrics.requests.get_or_create(&labels(row, code)).inc();
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_review_would_become_is_counted_without_its_strings() {
+        assert_eq!(items(br#"{"a": [0, 0, 0], "b": {}}"#), 6);
+        assert_eq!(items(br#"{"script": "[,{\"[,{\\", "b": 1}"#), 2);
+        let hostile = format!("[{}0]", "0,".repeat(MAX_REVIEW_ITEMS));
+        assert!(items(hostile.as_bytes()) > MAX_REVIEW_ITEMS && hostile.len() < MAX_REVIEW_BYTES);
+    }
+
+    #[test]
+    fn long_texts_are_cut_at_a_character() {
+        assert_eq!(shown("short"), "short");
+        assert_eq!(shown(&format!("a{}", "ä".repeat(4000))).len(), SHOWN - 1);
+    }
+}

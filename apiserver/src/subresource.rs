@@ -1,0 +1,303 @@
+//! The subresources of VMs and instances: from an authorised request to its answer.
+
+use std::net::IpAddr;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{Request, StatusCode};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use json_patch::Patch as JsonPatch;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use podvirt_api::names::label;
+use podvirt_api::v1::{
+    PauseOptions, RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
+};
+use tracing::{Instrument, debug, info, warn};
+
+use crate::front_proxy::User;
+use crate::handler::Handlers;
+use crate::lifecycle::{self, Change};
+use crate::metrics::{Metrics, Open};
+use crate::options;
+use crate::status::Status;
+use crate::stream::{join, tunnel, upgrade};
+use crate::target::{Action, Kind, Subresource, Target};
+use crate::{instance, target};
+
+/// Largest body of a request for a subresource.
+const MAX_OPTIONS_BYTES: usize = 64 << 10;
+/// How often a decision is made anew because the VM changed meanwhile.
+const ATTEMPTS: usize = 4;
+/// Grace period, in seconds, of a launcher pod that is forced to end; 0 would leave its processes running unseen.
+const FORCED_GRACE_SECONDS: u32 = 1;
+
+/// Carries out requests.
+#[derive(Clone)]
+pub struct Subresources {
+    client: Client,
+    handlers: Handlers,
+    metrics: Metrics,
+}
+
+/// What a VM's subresource changes.
+struct Plan {
+    instance: Option<JsonPatch>,
+    vm: Change,
+    force: bool,
+}
+
+impl Subresources {
+    /// Requests are carried out by way of `client` and `handlers`.
+    pub fn new(client: Client, handlers: Handlers, metrics: Metrics) -> Self {
+        Subresources { client, handlers, metrics }
+    }
+
+    /// Answers an authorised request.
+    ///
+    /// # Errors
+    ///
+    /// The object is missing, its state does not allow it, or a part that is needed fails.
+    pub async fn serve(
+        &self,
+        row: &Subresource,
+        target: &Target,
+        user: &User,
+        request: Request<Body>,
+    ) -> Result<Response, Status> {
+        match row.action {
+            Action::Refused => {
+                Err(Status::not_supported(&format!("subresource {} of {}", row.name, row.kind.plural())))
+            }
+            Action::Start => self.start(target, &body(request).await?).await,
+            Action::Stop => self.stop(target, &body(request).await?).await,
+            Action::Restart => self.restart(target, &body(request).await?).await,
+            Action::Handler => self.handler(row, target, request).await,
+            Action::Stream => self.stream(row, target, user, request).await,
+            Action::PortForward => self.port_forward(row, target, user, request).await,
+        }
+    }
+
+    async fn start(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let options: StartOptions = options::read(body)?;
+        let dry_run = options::is_dry_run(&options.dry_run)?;
+        Box::pin(self.change_vm(target, dry_run, |vm, vmi| {
+            let vm = lifecycle::start(vm, vmi, &options)?;
+            Ok(Plan { instance: None, vm, force: false })
+        }))
+        .await
+    }
+
+    async fn stop(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let options: StopOptions = options::read(body)?;
+        let dry_run = options::is_dry_run(&options.dry_run)?;
+        Box::pin(self.change_vm(target, dry_run, |vm, vmi| {
+            let stop = lifecycle::stop(vm, vmi, &options)?;
+            Ok(Plan { instance: stop.instance, vm: stop.vm, force: false })
+        }))
+        .await
+    }
+
+    async fn restart(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let options: RestartOptions = options::read(body)?;
+        let dry_run = options::is_dry_run(&options.dry_run)?;
+        Box::pin(self.change_vm(target, dry_run, |vm, vmi| {
+            let restart = lifecycle::restart(vm, vmi, &options)?;
+            Ok(Plan { instance: None, vm: restart.vm, force: restart.force })
+        }))
+        .await
+    }
+
+    /// Decides and patches; decides anew when the VM changed in between.
+    async fn change_vm(
+        &self,
+        target: &Target,
+        dry_run: bool,
+        decide: impl Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Plan, Status>,
+    ) -> Result<Response, Status> {
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &target.namespace);
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
+        let params = PatchParams { dry_run, ..PatchParams::default() };
+        let kind = Kind::VirtualMachine.in_errors();
+        for _ in 0..ATTEMPTS {
+            let vm = vms.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
+            let vmi = vmis.get_opt(&target.name).await?;
+            let plan = decide(&vm, vmi.as_ref())?;
+            if let Some(patch) = plan.instance {
+                match vmis.patch(&target.name, &params, &Patch::Json::<()>(patch)).await {
+                    Ok(_) => {}
+                    Err(error) if Status::is_outdated(&error) => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            let patched = match plan.vm {
+                Change::Spec(patch) => vms.patch(&target.name, &params, &Patch::Json::<()>(patch)).await,
+                Change::Status(patch) => {
+                    vms.patch_status(&target.name, &params, &Patch::Json::<()>(patch)).await
+                }
+            };
+            match patched {
+                Ok(_) => {}
+                Err(error) if Status::is_outdated(&error) => {
+                    info!(
+                        error = &error as &dyn std::error::Error,
+                        "the VM changed meanwhile; deciding anew"
+                    );
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if plan.force
+                && !dry_run
+                && let Some(vmi) = &vmi
+            {
+                self.delete_launchers(vmi).await?;
+            }
+            return Ok(StatusCode::ACCEPTED.into_response());
+        }
+        Err(Status::conflict(kind, &target.name, "the VM keeps changing; please try again"))
+    }
+
+    fn pods(&self, vmi: &VirtualMachineInstance) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), vmi.metadata.namespace.as_deref().unwrap_or_default())
+    }
+
+    /// The launcher pods of an instance.
+    async fn launchers(&self, vmi: &VirtualMachineInstance) -> Result<Vec<Pod>, Status> {
+        let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+        let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
+        Ok(self.pods(vmi).list(&params).await?.items)
+    }
+
+    async fn delete_launchers(&self, vmi: &VirtualMachineInstance) -> Result<(), Status> {
+        let params = DeleteParams::default().grace_period(FORCED_GRACE_SECONDS);
+        for pod in self.launchers(vmi).await? {
+            let name = pod.metadata.name.unwrap_or_default();
+            match self.pods(vmi).delete(&name, &params).await {
+                Ok(_) => info!(pod = name, "launcher pod deleted to force a restart"),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The instance of a target, of a VM's too: they have the same name.
+    async fn instance(&self, target: &Target, subresource: &str) -> Result<VirtualMachineInstance, Status> {
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
+        let found = vmis.get_opt(&target.name).await?;
+        let vmi = found.ok_or_else(|| Status::not_found(Kind::Instance.in_errors(), &target.name))?;
+        instance::check(&vmi, subresource)?;
+        Ok(vmi)
+    }
+
+    async fn handler(
+        &self,
+        row: &Subresource,
+        target: &Target,
+        request: Request<Body>,
+    ) -> Result<Response, Status> {
+        let body = body(request).await?;
+        // Pausing and unpausing alone have options; both kinds read the same.
+        let dry_run = match row.name {
+            "pause" | "unpause" => options::is_dry_run(&options::read::<PauseOptions>(&body)?.dry_run)?,
+            _ => false,
+        };
+        let vmi = self.instance(target, row.name).await?;
+        if dry_run {
+            return Ok(StatusCode::ACCEPTED.into_response());
+        }
+        self.handlers.call(&vmi, row.method.clone(), row.name, body).await
+    }
+
+    async fn stream(
+        &self,
+        row: &Subresource,
+        target: &Target,
+        user: &User,
+        mut request: Request<Body>,
+    ) -> Result<Response, Status> {
+        upgrade::is_upgradable(&request)?;
+        let vmi = self.instance(target, row.name).await?;
+        let query = request.uri().query().map(ToOwned::to_owned);
+        let agreed = self.handlers.upgrade(&vmi, row.name, query.as_deref(), request.headers()).await?;
+        let agreed = match agreed {
+            Ok(agreed) => agreed,
+            Err(refusal) => return Ok(refusal),
+        };
+        info!(
+            user = user.name,
+            namespace = target.namespace,
+            vmi = target.name,
+            stream = row.name,
+            "stream opened"
+        );
+        let family = if row.name == "vnc" { &self.metrics.vncs } else { &self.metrics.consoles };
+        let open = Open::new(family, &target.namespace, &target.name);
+        Ok(join::respond(&mut request, agreed, open))
+    }
+
+    async fn port_forward(
+        &self,
+        row: &Subresource,
+        target: &Target,
+        user: &User,
+        mut request: Request<Body>,
+    ) -> Result<Response, Status> {
+        let port = target.port()?;
+        upgrade::is_upgradable(&request)?;
+        let response = upgrade::agree(request.headers())?;
+        let vmi = self.instance(target, row.name).await?;
+        let addresses = addresses(&self.launchers(&vmi).await?);
+        let guest = tunnel::dial(&addresses, port).await.map_err(|error| {
+            warn!(?addresses, port = port.number, %error, "the guest's port cannot be reached");
+            Status::internal(format!("dialing VM: port {}: {error}", port.number))
+        })?;
+        info!(
+            user = user.name,
+            namespace = target.namespace,
+            vmi = target.name,
+            port = port.number,
+            "port forwarded"
+        );
+        let open = Open::new(&self.metrics.tunnels, &target.namespace, &target.name);
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(
+            async move {
+                let _open = open;
+                match upgraded.await {
+                    Ok(upgraded) => tunnel::run(TokioIo::new(upgraded), guest).await,
+                    Err(error) => debug!(%error, "the client went away before the stream began"),
+                }
+            }
+            .in_current_span(),
+        );
+        Ok(response)
+    }
+}
+
+/// Addresses of the pod that runs, the primary one first.
+fn addresses(pods: &[Pod]) -> Vec<IpAddr> {
+    let running = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).filter_map(|pod| {
+        let status = pod.status.as_ref()?;
+        (status.phase.as_deref() == Some("Running")).then_some(status)
+    });
+    running.flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse().ok()).collect()
+}
+
+async fn body(request: Request<Body>) -> Result<Bytes, Status> {
+    axum::body::to_bytes(request.into_body(), MAX_OPTIONS_BYTES)
+        .await
+        .map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
+}
+
+/// Names of a row for metrics.
+pub fn labels(row: &target::Subresource, code: StatusCode) -> crate::metrics::RequestLabels {
+    crate::metrics::RequestLabels {
+        resource: row.kind.plural(),
+        subresource: row.name,
+        code: u32::from(code.as_u16()),
+    }
+}

@@ -1,0 +1,263 @@
+//! Streams: consoles by way of virt-handler, ports straight to the guest.
+
+use futures::{SinkExt, StreamExt};
+use http::{HeaderValue, Method, Request};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::handshake::server::{Request as Asked, Response as Granted};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+use super::world::{Caller, VMI, World, vmi};
+use super::{API, NO_HANDLER};
+
+const SUBPROTOCOL: &str = "plain.kubevirt.io";
+
+type Socket = WebSocketStream<TlsStream<TcpStream>>;
+
+/// Opens a WebSocket as jane, as the API server would hand it on.
+async fn open(world: &World, path: &str) -> Result<Socket, (u16, String)> {
+    let mut request: Request<()> =
+        format!("wss://virt-api{API}/virtualmachineinstances/vm1/{path}").into_client_request().unwrap();
+    let headers = request.headers_mut();
+    headers.insert("x-remote-user", HeaderValue::from_static("jane"));
+    headers.insert("sec-websocket-protocol", HeaderValue::from_static(SUBPROTOCOL));
+    let stream = world.connect(Caller::FrontProxy).await.unwrap();
+    match tokio_tungstenite::client_async(request, stream).await {
+        Ok((socket, response)) => {
+            assert_eq!(response.headers()["sec-websocket-protocol"], SUBPROTOCOL);
+            Ok(socket)
+        }
+        Err(Error::Http(response)) => {
+            let body = response.body().clone().unwrap_or_default();
+            Err((response.status().as_u16(), String::from_utf8(body).unwrap()))
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A virt-handler that serves one connection with `serve`.
+async fn handler<F, S>(serve: F) -> World
+where
+    F: FnOnce(tokio_rustls::server::TlsStream<TcpStream>) -> S + Send + 'static,
+    S: Future<Output = ()> + Send,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = World::new(listener.local_addr().unwrap().port()).await;
+    world.put(VMI, vmi());
+    let acceptor = TlsAcceptor::from(world.handler.server_config(true).unwrap());
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        serve(acceptor.accept(stream).await.unwrap()).await;
+    });
+    world
+}
+
+/// Accepts the WebSocket of a console.
+async fn accept(
+    stream: tokio_rustls::server::TlsStream<TcpStream>,
+) -> WebSocketStream<tokio_rustls::server::TlsStream<TcpStream>> {
+    // The signature is the library's.
+    #[allow(clippy::result_large_err)]
+    let check = |asked: &Asked, mut granted: Granted| {
+        assert_eq!(asked.uri().path(), "/v1/namespaces/ns/virtualmachineinstances/vm1/console");
+        assert_eq!(asked.uri().query(), Some("a=b"));
+        assert!(!asked.headers().contains_key("x-remote-user"), "users are not virt-handler's business");
+        let protocol = asked.headers()["sec-websocket-protocol"].clone();
+        granted.headers_mut().insert("sec-websocket-protocol", protocol);
+        Ok(granted)
+    };
+    tokio_tungstenite::accept_hdr_async(stream, check).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_console_carries_frames_both_ways_and_the_guests_close_code() {
+    let world = handler(async |stream| {
+        let mut console = accept(stream).await;
+        let Some(Ok(Message::Binary(said))) = console.next().await else { panic!() };
+        console.send(Message::binary([b"echo ", &said[..]].concat())).await.unwrap();
+        let end = CloseFrame { code: CloseCode::Away, reason: "VM stopped".into() };
+        console.close(Some(end)).await.unwrap();
+        while console.next().await.is_some() {}
+    })
+    .await;
+    let mut socket = open(&world, "console?a=b").await.unwrap();
+    socket.send(Message::binary("login")).await.unwrap();
+    assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("echo login"));
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
+    assert_eq!((frame.code, frame.reason.as_str()), (CloseCode::Away, "VM stopped"));
+    assert!(!matches!(socket.next().await, Some(Ok(_))), "the connection ends behind the close frame");
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_the_console() {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let world = handler(async |stream| {
+        let mut console = accept(stream).await;
+        while let Some(Ok(_)) = console.next().await {}
+        tell.send(()).unwrap();
+    })
+    .await;
+    let socket = open(&world, "console?a=b").await.unwrap();
+    drop(socket);
+    told.await.unwrap();
+}
+
+#[tokio::test]
+async fn virt_handlers_refusal_is_handed_on() {
+    let refuse = async |mut stream: tokio_rustls::server::TlsStream<TcpStream>| {
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await.unwrap();
+        let body = json!({"kind": "Status", "code": 409, "message": "the console is in use"}).to_string();
+        let head = format!(
+            "HTTP/1.1 409 Conflict\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+    };
+    let world = handler(refuse).await;
+    let (code, body) = open(&world, "console").await.unwrap_err();
+    assert!(code == 409 && body.contains("the console is in use"), "{code} {body}");
+
+    let world = handler(refuse).await;
+    let path = format!("{API}/virtualmachineinstances/vm1/pause");
+    let (code, body) = world.call(Caller::FrontProxy, "jane", Method::PUT, &path, "").await.unwrap();
+    assert_eq!((code.as_u16(), &body["message"]), (409, &json!("the console is in use")));
+}
+
+#[tokio::test]
+async fn a_stream_needs_an_upgrade_and_a_running_instance() {
+    let world = World::new(NO_HANDLER).await;
+    let call = async |path: &str| {
+        let path = format!("{API}/virtualmachineinstances/vm1/{path}");
+        world.call(Caller::FrontProxy, "jane", Method::GET, &path, "").await.unwrap().0.as_u16()
+    };
+    assert_eq!((call("console").await, call("portforward/22").await), (400, 400));
+    assert_eq!(open(&world, "console").await.unwrap_err().0, 404);
+    let mut stopped = vmi();
+    stopped["status"]["phase"] = json!("Succeeded");
+    world.put(VMI, stopped);
+    for path in ["console", "vnc", "portforward/22"] {
+        let (code, body) = open(&world, path).await.unwrap_err();
+        assert!(code == 409 && body.contains("VMI is not running"), "{path}: {code} {body}");
+    }
+    assert_eq!(open(&world, "portforward/0").await.unwrap_err().0, 400);
+}
+
+async fn guest() -> (World, TcpListener, u16) {
+    let world = World::new(NO_HANDLER).await;
+    world.put(VMI, vmi());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (world, listener, port)
+}
+
+#[tokio::test]
+async fn a_forwarded_port_carries_bytes_and_ends_with_the_guest() {
+    let (world, listener, port) = guest().await;
+    let mut socket = open(&world, &format!("portforward/{port}/tcp")).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let long: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+    socket.send(Message::binary(long.clone())).await.unwrap();
+    let mut got = vec![0; long.len()];
+    stream.read_exact(&mut got).await.unwrap();
+    assert_eq!(got, long);
+    stream.write_all(b"bye").await.unwrap();
+    drop(stream);
+    assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("bye"));
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
+    assert_eq!(frame.code, CloseCode::Normal);
+    assert!(socket.next().await.is_none(), "the connection ends behind the close frame");
+}
+
+#[tokio::test]
+async fn a_client_that_closes_ends_the_guests_connection_behind_the_last_byte() {
+    let (world, listener, port) = guest().await;
+    let mut socket = open(&world, &format!("portforward/{port}")).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    socket.send(Message::binary("last words")).await.unwrap();
+    socket.close(None).await.unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"last words");
+    drop(stream);
+    while let Some(Ok(_)) = socket.next().await {}
+}
+
+#[tokio::test]
+async fn what_a_guest_says_after_the_clients_close_is_delivered_before_the_answer() {
+    let (world, listener, port) = guest().await;
+    let mut socket = open(&world, &format!("portforward/{port}")).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    // A whole message, a Ping and a Close, each masked with zeros, past a library that would end with the Close.
+    let frames = [&b"\x82\x83\0\0\0\0GET"[..], b"\x89\x81\0\0\0\0p", b"\x88\x82\0\0\0\0\x03\xe8"].concat();
+    let raw = socket.get_mut();
+    raw.write_all(&frames).await.unwrap();
+    let mut asked = Vec::new();
+    stream.read_to_end(&mut asked).await.unwrap();
+    assert_eq!(asked, b"GET");
+    stream.write_all(b"page").await.unwrap();
+    drop(stream);
+    let mut answer = Vec::new();
+    raw.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"\x8a\x01p\x82\x04page\x88\x02\x03\xe8", "Pong, data, Close, and a clean end of TLS");
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_the_protocol_is_told() {
+    let (world, listener, port) = guest().await;
+    let mut socket = open(&world, &format!("portforward/{port}")).await.unwrap();
+    let (mut stream, _) = listener.accept().await.unwrap();
+    socket.get_mut().write_all(b"\x82\x03GET").await.unwrap();
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
+    assert_eq!((frame.code, frame.reason.as_str()), (CloseCode::Protocol, "the frame is not masked"));
+    assert_eq!(stream.read(&mut [0; 8]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_guest_that_breaks_the_connection_is_told_as_an_error() {
+    let (world, listener, port) = guest().await;
+    let mut socket = open(&world, &format!("portforward/{port}")).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    stream.set_zero_linger().unwrap();
+    drop(stream);
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
+    assert_eq!(frame.code, CloseCode::Error);
+    assert!(frame.reason.contains("reset"), "{}", frame.reason);
+}
+
+#[tokio::test]
+async fn a_port_nobody_listens_on_is_told_before_the_upgrade() {
+    let (world, listener, port) = guest().await;
+    drop(listener);
+    let (code, body) = open(&world, &format!("portforward/{port}")).await.unwrap_err();
+    assert!(code == 500 && body.contains("refused"), "{code} {body}");
+}
+
+#[tokio::test]
+async fn a_udp_port_keeps_datagrams_apart() {
+    let world = World::new(NO_HANDLER).await;
+    world.put(VMI, vmi());
+    let guest = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let port = guest.local_addr().unwrap().port();
+    let mut socket = open(&world, &format!("portforward/{port}/udp")).await.unwrap();
+    socket.send(Message::binary("one")).await.unwrap();
+    socket.send(Message::binary("two")).await.unwrap();
+    let mut buffer = [0; 64];
+    for word in ["one", "two"] {
+        let (length, peer) = guest.recv_from(&mut buffer).await.unwrap();
+        assert_eq!(&buffer[..length], word.as_bytes());
+        guest.send_to(&buffer[..length], peer).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary(word));
+    }
+    socket.send(Message::binary(vec![0; 65_508])).await.unwrap();
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
+    assert_eq!(frame.code, CloseCode::Size);
+}

@@ -1,0 +1,273 @@
+//! virt-api in this process, over real TLS, between a made-up API server and a made-up virt-handler.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use kube::Client;
+use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, KeyPairPem, Purpose, make_ca, make_leaf};
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use virt_api::front_proxy::{FrontProxy, RequestHeaders};
+use virt_api::handler::Handlers;
+use virt_api::metrics::Metrics;
+use virt_api::server::{App, router};
+use virt_api::subresource::Subresources;
+use virt_api::tls::{Peer, TlsListener, server_config};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Who calls virt-api.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caller {
+    /// The API server's front proxy.
+    FrontProxy,
+    /// A holder of a certificate of the front proxy's CA with another name.
+    OtherName,
+    /// A holder of a certificate of another CA.
+    OtherCa,
+    /// Somebody without a certificate.
+    Nobody,
+}
+
+/// What the made-up API server holds and has seen.
+#[derive(Default)]
+pub(crate) struct Cluster {
+    /// Objects by path.
+    pub(crate) objects: BTreeMap<String, Value>,
+    /// Patches and deletions: method, path, body.
+    pub(crate) writes: Vec<(Method, String, Value)>,
+    /// How many patches are answered with 422 before one is taken.
+    pub(crate) stale: usize,
+    /// SubjectAccessReviews.
+    pub(crate) reviews: Vec<Value>,
+}
+
+/// virt-api and its surroundings.
+pub(crate) struct World {
+    /// Where virt-api listens.
+    pub(crate) address: SocketAddr,
+    /// The made-up API server.
+    pub(crate) cluster: Arc<Mutex<Cluster>>,
+    /// For the made-up virt-handler.
+    pub(crate) handler: Identity,
+    api_ca: KeyPairPem,
+    proxy_ca: KeyPairPem,
+}
+
+fn leaf(ca: &KeyPairPem, name: &str, purpose: Purpose) -> KeyPairPem {
+    make_leaf(ca, name, &[name.to_owned()], purpose, Timestamp::now(), HOUR).unwrap()
+}
+
+/// A VM that waits for requests, and its running instance.
+pub(crate) fn vm(strategy: &str) -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "vm1", "namespace": "ns", "uid": "u-vm"},
+        "spec": {"runStrategy": strategy, "template": {"spec": {"domain": {"devices": {}}}}},
+        "status": {"created": true},
+    })
+}
+
+/// A running instance.
+pub(crate) fn vmi() -> Value {
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "vm1", "namespace": "ns", "uid": "u-vmi"},
+        "spec": {"domain": {"devices": {}}},
+        "status": {"phase": "Running", "nodeName": "node1"},
+    })
+}
+
+/// Path of the VM in the API server.
+pub(crate) const VM: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachines/vm1";
+/// Path of the instance in the API server.
+pub(crate) const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm1";
+
+fn pods(name: &str) -> Value {
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [{
+        "metadata": {"name": name, "namespace": "ns"},
+        "status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]},
+    }]})
+}
+
+fn status(code: u16, reason: &str) -> (u16, Value) {
+    (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
+}
+
+impl Cluster {
+    fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (u16, Value) {
+        if path.ends_with("/subjectaccessreviews") {
+            let allowed = body["spec"]["user"] == "jane";
+            self.reviews.push(body.clone());
+            let mut answer = body;
+            answer["status"] = json!({"allowed": allowed});
+            return (201, answer);
+        }
+        match *method {
+            Method::PATCH => {
+                self.writes.push((method.clone(), format!("{path}?{query}"), body));
+                if self.stale > 0 {
+                    self.stale -= 1;
+                    return status(422, "Invalid");
+                }
+                let object = path.trim_end_matches("/status");
+                self.objects.get(object).map_or_else(|| status(404, "NotFound"), |o| (200, o.clone()))
+            }
+            Method::DELETE => {
+                self.writes.push((method.clone(), path.to_owned(), body));
+                (200, json!({"kind": "Status", "status": "Success"}))
+            }
+            _ if path.ends_with("/pods") && query.contains("virt-handler") => {
+                if self.objects.contains_key("no-handler") {
+                    return (200, json!({"kind": "PodList", "metadata": {}, "items": []}));
+                }
+                (200, pods("virt-handler-1"))
+            }
+            _ if path.ends_with("/pods") => (200, pods("virt-launcher-vm1-abcde")),
+            _ => self.objects.get(path).map_or_else(|| status(404, "NotFound"), |o| (200, o.clone())),
+        }
+    }
+}
+
+fn client(cluster: Arc<Mutex<Cluster>>) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let cluster = Arc::clone(&cluster);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let query = parts.uri.query().unwrap_or_default();
+            let (code, answer) = cluster.lock().unwrap().answer(&parts.method, parts.uri.path(), query, body);
+            let response = Response::builder().status(code).body(axum::body::Body::from(answer.to_string()));
+            Ok::<_, tower::BoxError>(response?)
+        }
+    });
+    Client::new(service, "default")
+}
+
+impl World {
+    /// virt-api, whose virt-handlers listen on `handler_port` of 127.0.0.1.
+    pub(crate) async fn new(handler_port: u16) -> World {
+        podvirt_daemon::crypto::install();
+        let (api_ca, proxy_ca) =
+            (make_ca(Timestamp::now(), HOUR).unwrap(), make_ca(Timestamp::now(), HOUR).unwrap());
+        let identity =
+            Identity::fixed(&leaf(&api_ca, "virt-api", Purpose::Server), &api_ca.certificate).unwrap();
+        let towards =
+            Identity::fixed(&leaf(&api_ca, "virt-api", Purpose::Client), &api_ca.certificate).unwrap();
+        let handler =
+            Identity::fixed(&leaf(&api_ca, HANDLER_SERVER_NAME, Purpose::Server), &api_ca.certificate)
+                .unwrap();
+        let proxy = FrontProxy::new(RequestHeaders {
+            client_ca: proxy_ca.certificate.clone(),
+            allowed_names: vec!["front-proxy-client".into()],
+            username: vec!["X-Remote-User".into()],
+            uid: Vec::new(),
+            group: vec!["X-Remote-Group".into()],
+            extra_prefix: vec!["X-Remote-Extra-".into()],
+        })
+        .unwrap();
+
+        let cluster = Arc::new(Mutex::new(Cluster::default()));
+        let client = client(Arc::clone(&cluster));
+        let handlers = Handlers::new(
+            client.clone(),
+            "kubevirt",
+            towards.client_config(HANDLER_SERVER_NAME).unwrap(),
+            handler_port,
+        );
+        let metrics = Metrics::default();
+        let app = App {
+            client: client.clone(),
+            proxy: Arc::clone(&proxy),
+            subresources: Subresources::new(client, handlers, metrics.clone()),
+            config: Arc::new(ArcSwap::default()),
+            namespace: Arc::from("kubevirt"),
+            metrics,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = TlsListener::new(listener, server_config(&identity, &proxy).unwrap()).unwrap();
+        let service = router(app).into_make_service_with_connect_info::<Peer>();
+        tokio::spawn(async move { axum::serve(listener, service).await });
+        World { address, cluster, handler, api_ca, proxy_ca }
+    }
+
+    /// Puts an object into the API server.
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        self.cluster.lock().unwrap().objects.insert(path.to_owned(), object);
+    }
+
+    /// What was written to the API server.
+    pub(crate) fn writes(&self) -> Vec<(Method, String, Value)> {
+        self.cluster.lock().unwrap().writes.clone()
+    }
+
+    /// A TLS connection to virt-api.
+    pub(crate) async fn connect(&self, caller: Caller) -> std::io::Result<TlsStream<TcpStream>> {
+        let other = make_ca(Timestamp::now(), HOUR).unwrap();
+        let (ca, name) = match caller {
+            Caller::FrontProxy | Caller::Nobody => (&self.proxy_ca, "front-proxy-client"),
+            Caller::OtherName => (&self.proxy_ca, "kubelet"),
+            Caller::OtherCa => (&other, "front-proxy-client"),
+        };
+        let identity = Identity::fixed(&leaf(ca, name, Purpose::Client), &self.api_ca.certificate).unwrap();
+        let mut config = Arc::unwrap_or_clone(identity.client_config("virt-api").unwrap());
+        if matches!(caller, Caller::Nobody) {
+            config.client_auth_cert_resolver = Arc::new(NoCertificate);
+        }
+        let stream = TcpStream::connect(self.address).await?;
+        let name = ServerName::from(self.address.ip());
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
+    /// One request as `user`; returns status and body.
+    pub(crate) async fn call(
+        &self,
+        caller: Caller,
+        user: &str,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> Result<(StatusCode, Value), Box<dyn std::error::Error>> {
+        let stream = self.connect(caller).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "virt-api")
+            .header("content-type", "application/json")
+            .header("x-remote-user", user)
+            .header("x-remote-group", "devs")
+            .body(Full::new(Bytes::from(body.to_owned())))?;
+        let response = sender.send_request(request).await?;
+        let code = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    }
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl rustls::client::ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
+}
