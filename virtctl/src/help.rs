@@ -1,0 +1,222 @@
+//! Help texts: the name the program goes by, examples, and which flags are shown where.
+//!
+//! Installed as `kubectl-virt` the program is kubectl's plugin and its users type `kubectl virt start`: usage and
+//! examples then say that.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Args as _, CommandFactory as _, FromArgMatches as _};
+
+use crate::args::{Cli, Global};
+
+const ABOUT: &str = "controls virtual machine related operations on your kubernetes cluster.";
+
+/// Examples of each command. `virtctl` in them stands for the name the program goes by.
+const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "console",
+        "  # Connect to the console of virtual machine instance 'myvmi':
+  virtctl console myvmi
+
+  # Wait one minute for it instead of five:
+  virtctl console --timeout=1 myvmi
+
+Ctrl+] or Ctrl+5 leaves the console.",
+    ),
+    ("pause", "  # Pause a virtual machine called 'myvm':\n  virtctl pause vm myvm"),
+    (
+        "port-forward",
+        "  # Forward the local port 8080 to the same port of a virtual machine instance:
+  virtctl port-forward vmi/myvmi 8080
+
+  # Forward the local port 8080 to port 9090 of it, and 5353 to its DNS server:
+  virtctl port-forward vmi/myvmi 8080:9090 udp/5353:53
+
+  # Forward to a virtual machine in another namespace:
+  virtctl port-forward vm/myvm/mynamespace 8080
+
+All traffic goes through the Kubernetes API server: a Service is better for much of it. Each UDP sender
+gets a stream of its own, which ends after two minutes of silence.",
+    ),
+    (
+        "restart",
+        "  # Restart a virtual machine called 'myvm':
+  virtctl restart myvm
+
+  # The same without waiting for its guest, which may lose data:
+  virtctl restart myvm --force --grace-period=0",
+    ),
+    (
+        "scp",
+        "  # Copy a file into the home directory of user jdoe:
+  virtctl scp myfile jdoe@vmi/myvmi:myfile
+
+  # Copy a directory to a virtual machine in another namespace:
+  virtctl scp --recursive mydir/ jdoe@vm/myvm/mynamespace:mydir
+
+  # Copy a file from a virtual machine instance:
+  virtctl scp jdoe@vmi/myvmi:myfile .",
+    ),
+    (
+        "ssh",
+        "  # Connect to virtual machine instance 'myvmi' as user jdoe:
+  virtctl ssh jdoe@vmi/myvmi
+
+  # Connect to virtual machine 'myvm' in another namespace with a key:
+  virtctl ssh jdoe@vm/myvm/mynamespace --identity-file=~/.ssh/id_ed25519
+
+  # Run a command; its exit code is passed on:
+  virtctl ssh -l jdoe vmi/myvmi --command='systemctl is-system-running'",
+    ),
+    (
+        "start",
+        "  # Start a virtual machine called 'myvm':
+  virtctl start myvm
+
+  # Start it paused:
+  virtctl start myvm --paused",
+    ),
+    (
+        "stop",
+        "  # Stop a virtual machine called 'myvm': its guest gets its grace period to shut down:
+  virtctl stop myvm
+
+  # Stop it at once, which may lose data:
+  virtctl stop myvm --force --grace-period=0",
+    ),
+    ("unpause", "  # Unpause a virtual machine called 'myvm':\n  virtctl unpause vm myvm"),
+    (
+        "version",
+        "  # Print the client and server versions for the current context:
+  virtctl version",
+    ),
+    (
+        "vnc",
+        "  # Open the display of virtual machine instance 'myvmi' in a viewer:
+  virtctl vnc myvmi
+
+  # Start no viewer: the port to point one at is printed as {\"port\":5900}:
+  virtctl vnc myvmi --proxy-only --port=5900
+
+Viewers looked for: remote-viewer, vncviewer, xtigervncviewer, vinagre, krdc.",
+    ),
+];
+
+/// The name users type, from the path the program was called by: a name that ends in `-virt` is a plugin's.
+pub(crate) fn program_name(argv0: &str) -> String {
+    let file = Path::new(argv0).file_name().and_then(|name| name.to_str()).unwrap_or("virtctl");
+    let file = file.strip_suffix(".exe").unwrap_or(file);
+    match file.strip_suffix("-virt") {
+        Some(host) if !host.is_empty() => format!("{host} virt"),
+        _ => "virtctl".into(),
+    }
+}
+
+/// The parser for a program of that name.
+fn command(program: &str) -> clap::Command {
+    let footer = format!("Use \"{program} options\" for a list of the flags that every command takes.");
+    let mut command = Cli::command()
+        .bin_name(program)
+        .about(format!("{program} {ABOUT}"))
+        .after_help(format!(
+            "Use \"{program} <COMMAND> --help\" for more information about a given command.\n{footer}"
+        ))
+        .max_term_width(100);
+    for (name, examples) in EXAMPLES {
+        let examples = examples.replace("virtctl ", &format!("{program} "));
+        command =
+            command.mut_subcommand(name, |sub| sub.after_help(format!("Examples:\n{examples}\n\n{footer}")));
+    }
+    command
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// What clap found wrong, or the help text that was asked for.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let argv0 = arguments.first().and_then(|arg| arg.to_str()).unwrap_or_default();
+    Cli::from_arg_matches(&command(&program_name(argv0)).try_get_matches_from(arguments)?)
+}
+
+/// The help of the whole program.
+pub(crate) fn overview(program: &str) -> String {
+    command(program).render_help().to_string()
+}
+
+/// The list of the global flags.
+pub(crate) fn options() -> String {
+    let mut listed = Global::augment_args(clap::Command::new("options"))
+        .mut_args(|arg| arg.hide(false))
+        .mut_arg("insecure_skip_tls_verify", |arg| arg.value_name("true|false"))
+        .disable_help_flag(true)
+        .help_template("The following options can be passed to any command:\n\n{options}")
+        .max_term_width(100);
+    listed.render_help().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_follows_how_the_program_was_called() {
+        for (argv0, name) in [
+            ("virtctl", "virtctl"),
+            ("/usr/local/bin/virtctl", "virtctl"),
+            ("/root/.krew/bin/kubectl-virt", "kubectl virt"),
+            ("oc-virt", "oc virt"),
+            ("kubectl-virt.exe", "kubectl virt"),
+            ("-virt", "virtctl"),
+            ("", "virtctl"),
+        ] {
+            assert_eq!(program_name(argv0), name, "{argv0}");
+        }
+    }
+
+    #[test]
+    fn the_parser_is_consistent() {
+        command("virtctl").debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        let with: Vec<_> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        let all: Vec<_> = command("virtctl")
+            .get_subcommands()
+            .filter(|sub| !sub.is_hide_set())
+            .map(|sub| sub.get_name().to_owned())
+            .collect();
+        assert_eq!(all, with);
+    }
+
+    fn arguments(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(Into::into).collect()
+    }
+
+    #[test]
+    fn global_flags_stand_before_and_behind_the_command() {
+        for line in ["virtctl -n blue start vm1", "virtctl start vm1 --namespace=blue"] {
+            let cli = parse(&arguments(line)).unwrap();
+            assert_eq!(cli.global.namespace.as_deref(), Some("blue"), "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_take_upstreams_forms() {
+        for (line, stdio) in [
+            ("virtctl port-forward --stdio=true vmi/a 22", true),
+            ("virtctl port-forward --stdio vmi/a 22", true),
+            ("virtctl port-forward --stdio=false vmi/a 22", false),
+            ("virtctl port-forward vmi/a 22", false),
+        ] {
+            let Some(crate::args::Command::PortForward(flags)) = parse(&arguments(line)).unwrap().command
+            else {
+                panic!("{line} is not read as port-forward")
+            };
+            assert_eq!(flags.stdio, stdio, "{line}");
+            assert_eq!(flags.target, "vmi/a", "{line}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! virtctl as its users call it: the real program against an API server in this process, which records what it is
+//! asked and answers as the test says.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test fails it")]
+
+mod config;
+mod console;
+mod fake;
+mod help;
+mod port_forward;
+mod ssh;
+mod state;
+mod vnc;

@@ -1,0 +1,175 @@
+//! start, stop, restart, pause, unpause, version.
+
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Reply};
+
+const VM: &str = "/apis/subresources.kubevirt.io/v1/namespaces/blue/virtualmachines/testvm";
+const VMI: &str = "/apis/subresources.kubevirt.io/v1/namespaces/blue/virtualmachineinstances/testvm";
+
+#[tokio::test]
+async fn states_are_asked_for_as_upstream_does() {
+    let fake = Fake::start(|_| Reply::ok()).await;
+    let cases: [(&str, &str, Value, &str); 10] = [
+        ("start testvm", "start", json!({}), "VM testvm was scheduled to start\n"),
+        ("start testvm --paused", "start", json!({"paused": true}), "VM testvm was scheduled to start\n"),
+        (
+            "start testvm --dry-run",
+            "start",
+            json!({"dryRun": ["All"]}),
+            "Dry Run execution\nVM testvm was scheduled to start\n",
+        ),
+        ("stop testvm", "stop", json!({}), "VM testvm was scheduled to stop\n"),
+        (
+            "stop testvm --force --grace-period=0",
+            "stop",
+            json!({"gracePeriod": 0}),
+            "VM testvm was scheduled to stop\n",
+        ),
+        (
+            "stop testvm --force=true --grace-period 7",
+            "stop",
+            json!({"gracePeriod": 7}),
+            "VM testvm was scheduled to stop\n",
+        ),
+        ("restart testvm", "restart", json!({}), "VM testvm was scheduled to restart\n"),
+        (
+            "restart --force --grace-period=0 testvm",
+            "restart",
+            json!({"gracePeriodSeconds": 0}),
+            "VM testvm was scheduled to restart\n",
+        ),
+        ("pause vmi testvm", "pause", json!({}), "VMI testvm was scheduled to pause\n"),
+        (
+            "unpause VMIs testvm --dry-run",
+            "unpause",
+            json!({"dryRun": ["All"]}),
+            "Dry Run execution\nVMI testvm was scheduled to unpause\n",
+        ),
+    ];
+    for (line, verb, body, out) in cases {
+        let done = fake.run(&line.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), out, ""), "{line}");
+        let asked = fake.seen().pop().unwrap();
+        let base = if verb.ends_with("pause") { VMI } else { VM };
+        assert_eq!(asked.line, format!("PUT {base}/{verb}"), "{line}");
+        assert_eq!(serde_json::from_str::<Value>(&asked.body).unwrap(), body, "{line}");
+        assert_eq!(asked.headers["content-type"], "application/json");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_looked_up_before_it_is_paused() {
+    let fake = Fake::start(|asked| match asked.line.as_str() {
+        "GET /apis/kubevirt.io/v1/namespaces/blue/virtualmachines/testvm" => {
+            Reply::Json(200, json!({"kind": "VirtualMachine"}))
+        }
+        line if line.starts_with("PUT") => {
+            Reply::status(404, "NotFound", "virtualmachineinstance.kubevirt.io \"testvm\" not found")
+        }
+        _ => Reply::status(404, "NotFound", "virtualmachine.kubevirt.io \"other\" not found"),
+    })
+    .await;
+    let done = fake.run(&["pause", "vm", "testvm"]).await;
+    assert_eq!(done.code, Some(1));
+    assert_eq!(
+        done.err,
+        "error: cannot pause VM \"testvm\" in namespace \"blue\": it does not run\n  To start it: virtctl start testvm -n blue\n"
+    );
+    let done = fake.run(&["unpause", "vm", "other"]).await;
+    assert!(
+        done.err
+            .starts_with("error: cannot unpause VM \"other\" in namespace \"blue\": there is no such vm\n"),
+        "{}",
+        done.err
+    );
+    assert_eq!(fake.lines().iter().filter(|line| line.starts_with("PUT")).count(), 1);
+}
+
+#[tokio::test]
+async fn the_namespace_is_the_flags_then_the_contexts() {
+    let fake = Fake::start(|_| Reply::ok()).await;
+    for (words, namespace) in [
+        (&["start", "a"][..], "blue"),
+        (&["start", "a", "-n", "red"], "red"),
+        (&["--namespace=red", "start", "a"], "red"),
+    ] {
+        assert_eq!(fake.run(words).await.code, Some(0));
+        let line = fake.lines().pop().unwrap();
+        assert!(line.contains(&format!("/namespaces/{namespace}/virtualmachines/a/")), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_words_are_told_before_anything_is_asked() {
+    let fake = Fake::start(|_| Reply::ok()).await;
+    for (line, told) in [
+        ("stop testvm --force", "--force needs --grace-period"),
+        ("stop testvm --grace-period=5", "--grace-period=5 needs --force"),
+        ("restart testvm --force --grace-period=-1", "--grace-period=-1 is not possible"),
+        ("start ../../x", "name \"../../x\" is not valid"),
+        ("start testvm -n Blue", "namespace \"Blue\" is not valid"),
+        ("pause pod testvm", "\"pod\" is not a type of machine"),
+        ("start", "<VM>"),
+        ("strat testvm", "strat"),
+    ] {
+        let done = fake.run(&line.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!((done.code, done.out.as_str()), (Some(1), ""), "{line}");
+        assert!(done.err.contains(told), "{line}: {}", done.err);
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn refusals_are_explained() {
+    let fake = Fake::start(|asked| {
+        let name = asked.line.rsplit('/').nth(1).unwrap_or_default();
+        match name {
+            "gone" => Reply::status(404, "NotFound", "virtualmachine.kubevirt.io \"gone\" not found"),
+            "denied" => Reply::status(403, "Forbidden", "User \"bob\" cannot update resource"),
+            "running" => Reply::status(409, "Conflict", "VM is already running"),
+            "away" => Reply::Text(503, "service unavailable\n"),
+            _ => Reply::Text(404, "404 page not found\n"),
+        }
+    })
+    .await;
+    for (name, err) in [
+        ("gone", "there is no such vm\n  To see which there are: kubectl get vm -n blue"),
+        (
+            "denied",
+            "not allowed: User \"bob\" cannot update resource\n  An administrator can allow it by a role for namespace blue: verb update on virtualmachines/start in API group subresources.kubevirt.io.",
+        ),
+        ("running", "VM is already running\n"),
+        ("away", "virt-api does not answer: service unavailable\n"),
+        ("unserved", "the cluster does not serve subresources.kubevirt.io\n  Is podvirt installed there"),
+    ] {
+        let done = fake.run(&["start", name]).await;
+        let whole = format!("error: cannot start VM \"{name}\" in namespace \"blue\": {err}");
+        assert_eq!(done.code, Some(1));
+        assert!(done.err.starts_with(&whole), "{}", done.err);
+    }
+    // One request each: a user sees an answer, not a program that tries again for minutes.
+    assert_eq!(fake.seen().len(), 5);
+}
+
+#[tokio::test]
+async fn versions_are_told_in_upstreams_form() {
+    let fake =
+        Fake::start(|_| Reply::Json(200, json!({"gitVersion": "v1.8.0", "platform": "linux/amd64"}))).await;
+    let done = fake.run(&["version"]).await;
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let lines: Vec<_> = done.out.lines().collect();
+    assert!(lines[0].starts_with(&format!(
+        "Client Version: version.Info{{GitVersion:\"v{}\"",
+        env!("CARGO_PKG_VERSION")
+    )));
+    assert!(
+        lines[1].starts_with("Server Version: version.Info{GitVersion:\"v1.8.0\", GitCommit:\"\""),
+        "{}",
+        lines[1]
+    );
+    assert_eq!(fake.lines(), ["GET /apis/subresources.kubevirt.io/v1/version"]);
+    let done = fake.run(&["version", "--client"]).await;
+    assert_eq!((done.code, done.out.lines().count()), (Some(0), 1));
+    assert_eq!(fake.seen().len(), 1);
+}
