@@ -10,16 +10,19 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build demo test unit e2e lint perf clean
+.PHONY: help setup tools build demo test unit e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools)
 export PATH := $(TOOLS)$(PATH)
 NEXTEST := cargo nextest run --locked $(if $(CI),--profile ci)
-GUESTS := package(podvirt-e2e) and kind(test)
+# Tests with guests on this machine, and tests on the cluster. FILTER picks by name.
+CLUSTER := package(podvirt-e2e) and binary(/^cluster_/)
+GUESTS := package(podvirt-e2e) and kind(test) and not ($(CLUSTER))
+export PROFILE ?= release
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what building and testing need (root, Debian 12; Debian packages, root file system, guests)
 	@e2e/setup
@@ -27,22 +30,31 @@ setup: ## install what building and testing need (root, Debian 12; Debian packag
 tools: # cargo tools of lint and test
 	@e2e/setup tools
 
-build: ## the release binaries, in target/release
-	cargo build --release --locked --workspace --bins
+build: ## the binaries, in target/release; PROFILE=dev: in target/debug
+	cargo build --profile $(PROFILE) --locked --workspace --bins
+	@# container-disk runs in images that have no C library.
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+	  cargo build --profile $(PROFILE) --locked -p container-disk --target x86_64-unknown-linux-gnu
 
 demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHELL=1 leaves you on its console
 	@e2e/demo $(if $(CONSOLE),--console)
 
 test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
-	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/^long_/))'
+	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/^long_/)) and not ($(CLUSTER))'
+	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER) and not test(/^long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }
-	$(NEXTEST) --workspace -E 'not ($(GUESTS))' $(FILTER)
+	$(NEXTEST) --workspace -E 'not ($(GUESTS)) and not ($(CLUSTER))' $(FILTER)
 
-e2e: tools build ## end-to-end tests with guests; FILTER=name picks
-	e2e/jail $(NEXTEST) -p podvirt-e2e -E '$(GUESTS)' $(FILTER)
+# Whether FILTER leaves any test of a set.
+some = cargo nextest list --locked -p podvirt-e2e -T oneline -E '$(1)' $(FILTER) | grep -q .
+
+e2e: tools build ## end-to-end tests with guests and on the cluster; FILTER=name picks
+	@$(call some,($(GUESTS)) or ($(CLUSTER))) || { echo "there is no test $(FILTER)" >&2; exit 1; }
+	@! $(call some,$(GUESTS)) || e2e/jail $(NEXTEST) -p podvirt-e2e -E '$(GUESTS)' $(FILTER)
+	@! $(call some,$(CLUSTER)) || e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER)' $(FILTER)
 
 lint: ## formatting, clippy, documentation, licences and sources of dependencies
 	cargo fmt --all --check
@@ -52,8 +64,21 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	for f in $$(grep -rlE '^#!/bin/(ba)?sh' .ci e2e --include='*' --exclude-dir=target); do bash -n "$$f"; done
 
+cluster-up: ## a Kubernetes of two nodes on this machine; the first time builds its parts
+	@e2e/cluster/cluster up
+
+cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
+	@e2e/cluster/sync
+
+kubectl: ## kubectl ARGS='...' on the cluster
+	@e2e/cluster/cluster kubectl $(ARGS)
+
+cluster-down: ## ends the cluster and removes all of it
+	@e2e/cluster/cluster down
+
 perf: setup build ## throughput and cost of netd and its peers, side by side; ARGS=--quick and others
 	e2e/jail $(or $(CARGO_TARGET_DIR),target)/release/perf run $(ARGS)
+	e2e/jail $(or $(CARGO_TARGET_DIR),target)/release/perf ports
 
 clean: ## what was built here, and what the test bed no longer uses
 	cargo clean

@@ -27,18 +27,33 @@ artefact() { local root
     tiny) echo "$CACHE/tiny-$(key "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     testpmd) echo "$CACHE/testpmd-$(key "$E2E/mk-testpmd" "$E2E/mk-root")" ;;
     debian) echo "$CACHE/debian-$(key "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
+    node) echo "$CACHE/node-$(key "$E2E/cluster/mk-node")" ;;
+    kubernetes) echo "$CACHE/kubernetes-$(key "$E2E/cluster/mk-kubernetes" "$E2E/cluster/go")" ;;
+    bedimages) echo "$CACHE/bedimages-$(key "$E2E/cluster/mk-bedimages" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-kubernetes" "$E2E/cluster/go" "$E2E/mk-root")" ;;
+    layers) echo "$CACHE/layers-$(key "$E2E/cluster/mk-layers" "$E2E/cluster/oci.sh" "$E2E/mk-root")" ;;
+    disks) echo "$CACHE/disks-$(key "$E2E/cluster/mk-disks" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
+    diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
+    upstream-virtctl) echo "$CACHE/upstream-virtctl-$(key "$E2E/mk-upstream-virtctl" "$E2E/upstream-virtctl")" ;;
     *) die "no artefact is called $1" ;;
   esac; }
 
-# build NAME...: builds the artefacts that are not there yet by mk-<name> OUT. One builder at a time.
-build() { local name dir tmp t0
+# recipe NAME: the script that makes the artefact.
+recipe() { local d; for d in "$E2E" "$E2E/cluster"; do [ ! -x "$d/mk-$1" ] || { echo "$d/mk-$1"; return; }; done; die "there is no mk-$1"; }
+
+# build NAME...: builds the artefacts that are not there yet by mk-<name> OUT. One builder at a time. What takes long
+# shows the last line of its log now and then.
+build() { local name dir tmp t0 ticker
   for name; do
     dir=$(artefact "$name"); [ -d "$dir" ] && continue
     mkdir -p "$CACHE"; exec 8>"$CACHE/.$name.lock"; flock 8
     if [ ! -d "$dir" ]; then
       say "building $name"; t0=$SECONDS
       tmp=$(mktemp -d "$CACHE/.$name.XXXXXX"); chmod 755 "$tmp"
-      if ! nice "$E2E/mk-$name" "$tmp/out" >"$tmp/log" 2>&1; then tail -n 30 "$tmp/log" >&2; rm -rf "$tmp"; die "mk-$name failed"; fi
+      while sleep 1 && kill -0 $$ 2>/dev/null; do
+        [ $(((SECONDS - t0) % 30)) != 0 ] || say "building $name, $((SECONDS - t0)) s: $(tail -n 1 "$tmp/log")"
+      done & ticker=$!
+      if ! nice "$(recipe "$name")" "$tmp/out" >"$tmp/log" 2>&1; then tail -n 30 "$tmp/log" >&2; kill $ticker; rm -rf "$tmp"; die "mk-$name failed"; fi
+      kill $ticker
       mv "$tmp/log" "$CACHE/$name.log"; mv -T "$tmp/out" "$dir"; rm -rf "$tmp"
       say "$name is ready after $((SECONDS - t0)) s: $dir"
     fi

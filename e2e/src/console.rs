@@ -91,6 +91,11 @@ impl Console {
         String::from_utf8_lossy(&self.shared.lock().text).into_owned()
     }
 
+    /// Whether nothing more can come: the guest, or what leads to it, is gone.
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed
+    }
+
     /// Waits until `find` makes something of the text.
     fn wait<T>(&self, what: &str, limit: Duration, find: impl Fn(&str) -> Option<T>) -> Result<T> {
         let end = Instant::now() + limit;
@@ -133,7 +138,15 @@ impl Console {
     /// # Errors
     /// The guest is gone.
     pub fn type_line(&mut self, line: &str) -> Result<()> {
-        writeln!(self.input, "{line}").context("typing on the console")?;
+        self.press(&format!("{line}\n"))
+    }
+
+    /// Presses keys, all at once.
+    ///
+    /// # Errors
+    /// The guest is gone.
+    pub fn press(&mut self, keys: &str) -> Result<()> {
+        self.input.write_all(keys.as_bytes()).context("typing on the console")?;
         Ok(self.input.flush()?)
     }
 

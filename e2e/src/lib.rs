@@ -6,12 +6,15 @@
 //! [`Console`]; the peer is the test itself, whose sockets are made inside the client's network namespace with
 //! [`Netns::enter`].
 //!
+//! Tests of the whole system run on a real Kubernetes, the [`cluster`] of two nodes.
+//!
 //! Everything ends when its value is dropped, and with `e2e/jail` around the test runner everything ends when the
 //! runner does, however it ends. What a failed test's processes printed goes to the test's output.
 
 pub mod artefacts;
 mod backend;
 mod bed;
+pub mod cluster;
 mod console;
 mod guest;
 mod net;

@@ -1,0 +1,158 @@
+//! The Kubernetes of two nodes that `e2e/cluster` runs on this machine.
+//!
+//! A test is a program on the cluster's network. [`Cluster::get`] starts the cluster if it is not up and moves the
+//! calling thread into the control plane's network namespace: sockets the test opens from then on, the client's own
+//! among them, and processes it starts reach the API server, pods and Services by their addresses. Objects live in a
+//! [`Namespace`] of the test, which is deleted when the value is dropped; what waits for something says on failure what
+//! the namespace looked like. Manifests are applied by kubectl, as users do.
+
+mod machine;
+mod namespace;
+mod node;
+
+use std::fs::File;
+use std::future::Future;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use nix::sched::{CloneFlags, setns};
+use tokio::runtime::{Builder, Runtime};
+
+pub use machine::{BOOT, Manifest, Running, SOON};
+pub use namespace::{Namespace, Security};
+pub use node::{Down, Node};
+
+use crate::artefacts::script;
+use crate::wait;
+
+/// Answers in a row that every replica of virt-api has a part in, but for one in a hundred times.
+const ANSWERS: u32 = 8;
+
+/// The cluster, from a thread that is on its network.
+pub struct Cluster {
+    runtime: Runtime,
+    client: Client,
+    kubeconfig: PathBuf,
+    kubectl: PathBuf,
+}
+
+impl Cluster {
+    /// The running cluster, or a new one, which then stays. The calling thread is on its network from now on.
+    ///
+    /// # Errors
+    /// It does not come up, or belongs to another clone of this repository.
+    pub fn get() -> Result<Cluster> {
+        cluster(&["up"])?;
+        let environment = cluster(&["environment"])?;
+        let value = |key: &str| {
+            let line = environment.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix('='));
+            line.map(PathBuf::from).with_context(|| format!("{key} is not in {environment:?}"))
+        };
+        let (kubeconfig, kubectl, network) = (value("KUBECONFIG")?, value("KUBECTL")?, value("NETWORK")?);
+        setns(File::open(&network)?, CloneFlags::CLONE_NEWNET).context("entering the cluster's network")?;
+
+        // Threads of the runtime start here, so they are on that network too.
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let config = Kubeconfig::read_from(&kubeconfig)?;
+        let client = runtime.block_on(async {
+            let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?;
+            anyhow::Ok(Client::try_from(config)?)
+        })?;
+        Ok(Cluster { runtime, client, kubeconfig, kubectl })
+    }
+
+    /// A client with all rights.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Runs what needs the client to its end.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
+    /// A namespace of this test, with the given Pod Security level enforced.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn namespace(&self, security: Security) -> Result<Namespace<'_>> {
+        Namespace::new(self, security)
+    }
+
+    /// Node 1 or 2.
+    pub fn node(&self, number: u8) -> Node<'_> {
+        Node::new(self, number)
+    }
+
+    /// A program that talks to the API server: its configuration is in the environment.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null());
+        command
+    }
+
+    /// Waits until podvirt's webhooks answer, if they are registered: after a node's loss the API server may know an
+    /// address of virt-api for a while at which nobody is left.
+    ///
+    /// # Errors
+    /// They do not within `limit`.
+    pub fn wait_admission(&self, limit: Duration) -> Result<()> {
+        if self.kubectl(&["get", "mutatingwebhookconfiguration", "virt-api-mutator"]).is_err() {
+            return Ok(());
+        }
+        let manifest = Manifest { name: "admission", ..Default::default() }.machine();
+        let mut answers = 0;
+        wait::until("podvirt's webhooks", limit, || {
+            // Each call goes to one replica, whichever it may be.
+            let args = ["create", "--namespace", "default", "--dry-run=server", "-f", "-"];
+            answers = if self.kubectl_with(&args, &manifest).is_ok() { answers + 1 } else { 0 };
+            Ok((answers >= ANSWERS).then_some(()))
+        })
+    }
+
+    /// kubectl, to be started.
+    pub fn kubectl_command(&self) -> Command {
+        self.command(&self.kubectl)
+    }
+
+    /// Runs kubectl and returns what it printed.
+    ///
+    /// # Errors
+    /// It failed; the message is kubectl's.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl_with(args, "")
+    }
+
+    /// Runs kubectl with `input` as standard input and returns what it printed.
+    ///
+    /// # Errors
+    /// It failed; the message is kubectl's.
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> Result<String> {
+        let mut command = self.command(&self.kubectl);
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot start kubectl")?;
+        let mut stdin = child.stdin.take().context("kubectl has no standard input")?;
+        // What fails before it has read all tells why by itself.
+        drop(stdin.write_all(input.as_bytes()));
+        drop(stdin);
+        let out = child.wait_with_output()?;
+        let (text, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        ensure!(out.status.success(), "kubectl {}: {}{text}", args.join(" "), errors);
+        Ok(text.into_owned())
+    }
+}
+
+/// Runs a verb of `e2e/cluster/cluster` and returns what it printed.
+fn cluster(args: &[&str]) -> Result<String> {
+    let mut command = Command::new(script("cluster/cluster"));
+    let out = command.args(args).stdin(Stdio::null()).output().context("cannot start e2e/cluster/cluster")?;
+    if !out.status.success() {
+        bail!("cluster {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr));
+    }
+    Ok(String::from_utf8(out.stdout)?)
+}

@@ -1,0 +1,115 @@
+//! The nodes' power switches and cables.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::runtime::wait::await_condition;
+
+use super::{Cluster, cluster};
+
+/// A node's return, and that of its pods.
+const REPAIR: Duration = Duration::from_secs(120);
+
+/// One of the two nodes.
+#[derive(Clone, Copy)]
+pub struct Node<'c> {
+    cluster: &'c Cluster,
+    number: u8,
+}
+
+/// A node without power or network, which is whole again when this is dropped.
+#[must_use = "dropping it repairs the node"]
+pub struct Down<'c> {
+    cluster: &'c Cluster,
+    number: u8,
+    repair: Option<&'static str>,
+}
+
+impl<'c> Node<'c> {
+    pub(super) fn new(cluster: &'c Cluster, number: u8) -> Node<'c> {
+        Node { cluster, number }
+    }
+
+    /// Its name as a Kubernetes object.
+    pub fn name(&self) -> String {
+        format!("node{}", self.number)
+    }
+
+    /// Takes its power away: all its processes are gone, nothing says farewell, its disks stay.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn kill(&self) -> Result<Down<'c>> {
+        self.take_down("kill-node", "start-node")
+    }
+
+    /// Pulls its network cable; it runs on.
+    ///
+    /// # Errors
+    /// It is off.
+    pub fn partition(&self) -> Result<Down<'c>> {
+        self.take_down("partition", "heal")
+    }
+
+    fn take_down(&self, verb: &str, repair: &'static str) -> Result<Down<'c>> {
+        cluster(&[verb, &self.number.to_string()])?;
+        Ok(Down { cluster: self.cluster, number: self.number, repair: Some(repair) })
+    }
+
+    /// Runs a command on the node, as root beside the kubelet, and returns what it printed.
+    ///
+    /// # Errors
+    /// It failed or the node is off.
+    pub fn run(&self, command: &[&str]) -> Result<String> {
+        let number = self.number.to_string();
+        cluster(&[&["node", &number], command].concat())
+    }
+
+    /// Waits until the API server takes the node for ready, or for not ready.
+    ///
+    /// # Errors
+    /// It does not within `limit`.
+    pub fn wait_ready(&self, ready: bool, limit: Duration) -> Result<()> {
+        let api: Api<core::Node> = Api::all(self.cluster.client());
+        let name = self.name();
+        let wanted = move |node: Option<&core::Node>| node.is_some_and(|n| is_ready(n) == ready);
+        let waited = self
+            .cluster
+            .block_on(async { tokio::time::timeout(limit, await_condition(api, &name, wanted)).await });
+        let word = if ready { "ready" } else { "not ready" };
+        waited.map_err(|_| anyhow::anyhow!("{name} is not taken for {word} within {limit:?}"))??;
+        Ok(())
+    }
+}
+
+fn is_ready(node: &core::Node) -> bool {
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+impl Down<'_> {
+    /// Makes the node whole again, and waits until podvirt, if it is in the cluster, is too.
+    ///
+    /// # Errors
+    /// That failed.
+    pub fn repair(mut self) -> Result<()> {
+        self.mend()
+    }
+
+    fn mend(&mut self) -> Result<()> {
+        let Some(verb) = self.repair.take() else { return Ok(()) };
+        cluster(&[verb, &self.number.to_string()])?;
+        self.cluster.node(self.number).wait_ready(true, REPAIR)?;
+        self.cluster.wait_admission(REPAIR)
+    }
+}
+
+impl Drop for Down<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.mend() {
+            eprintln!("node{} stays down: {error:#}", self.number);
+        }
+    }
+}

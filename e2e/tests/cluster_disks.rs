@@ -1,0 +1,212 @@
+//! What a machine's disks hold, and for how long.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::time::Duration;
+
+use podvirt_api::v1;
+use podvirt_e2e::Console;
+use podvirt_e2e::cluster::{BOOT, Cluster, Namespace, SOON, Security};
+
+/// A command in the guest.
+const COMMAND: Duration = Duration::from_secs(30);
+
+/// How long a line typed while the guest starts is waited for, before another one is typed.
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// Where a node has room for volumes of tests.
+const ROOM: &str = "/var/lib/kubelet/volumes-of-tests";
+
+/// A volume on node 1 with a disk image that begins with a text, for one claim. Dropping it deletes it.
+struct Volume<'n, 'c> {
+    namespace: &'n Namespace<'c>,
+    name: String,
+    claim: &'static str,
+}
+
+impl<'n, 'c> Volume<'n, 'c> {
+    fn new(namespace: &'n Namespace<'c>, claim: &'static str, text: &str) -> Volume<'n, 'c> {
+        let volume = Volume { namespace, name: format!("{}-{claim}", namespace.name()), claim };
+        let (name, path) = (&volume.name, volume.path());
+        volume.on_node(&format!(
+            "mkdir -p {path}; printf '{text}\\n' >{path}/disk.img; truncate -s 1M {path}/disk.img; chown -R 107:107 {path}"
+        ));
+        namespace
+            .cluster()
+            .kubectl_with(
+                &["apply", "-f", "-"],
+                &format!(
+                    "{{apiVersion: v1, kind: PersistentVolume, metadata: {{name: {name}}}, spec: {{capacity: {{storage: 1Mi}}, \
+                     accessModes: [ReadWriteOnce], storageClassName: '', hostPath: {{path: {path}, type: Directory}}, \
+                     claimRef: {{namespace: {}, name: {claim}}}, persistentVolumeReclaimPolicy: Retain, \
+                     nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [node1]}}]}}]}}}}}}}}",
+                    namespace.name()
+                ),
+            )
+            .unwrap();
+        volume
+    }
+
+    fn path(&self) -> String {
+        format!("{ROOM}/{}", self.name)
+    }
+
+    fn on_node(&self, command: &str) -> String {
+        self.namespace.cluster().node(1).run(&["sh", "-ec", command]).unwrap()
+    }
+
+    /// Makes the claim.
+    fn claim(&self) {
+        self.namespace
+            .apply(&format!(
+                "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: {}}}, spec: {{accessModes: [ReadWriteOnce], \
+                 storageClassName: '', volumeName: {}, resources: {{requests: {{storage: 1Mi}}}}}}}}",
+                self.claim, self.name
+            ))
+            .unwrap();
+    }
+
+    /// The first line on the disk.
+    fn first_line(&self) -> String {
+        self.on_node(&format!("head -n 1 {}/disk.img", self.path())).trim().to_owned()
+    }
+}
+
+impl Drop for Volume<'_, '_> {
+    fn drop(&mut self) {
+        let cluster = self.namespace.cluster();
+        drop(cluster.kubectl(&["delete", "pv", &self.name, "--wait=false"]));
+        drop(cluster.node(1).run(&["rm", "-rf", &self.path()]));
+    }
+}
+
+/// A machine that boots the tiny guest's kernel from an image. Each disk has its volume's name as its serial number.
+fn machine(volumes: &[(&str, &str)]) -> String {
+    let disks: Vec<String> = volumes
+        .iter()
+        .map(|(name, _)| format!("{{name: {name}, serial: {name}, disk: {{bus: virtio}}}}"))
+        .collect();
+    let volumes: Vec<String> =
+        volumes.iter().map(|(name, source)| format!("{{name: {name}, {source}}}")).collect();
+    format!(
+        "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: vm}}, spec: {{runStrategy: Always, template: {{spec: \
+         {{terminationGracePeriodSeconds: 30, networks: [{{name: default, pod: {{}}}}], volumes: [{}], domain: {{memory: {{guest: 256Mi}}, \
+         firmware: {{kernelBoot: {{kernelArgs: 'console=ttyS0 quiet panic=-1 mitigations=off test.argument=7', container: \
+         {{image: 'podvirt/kernel-tiny:dev', kernelPath: /vmlinuz, initrdPath: /initrd.img}}}}}}, \
+         devices: {{interfaces: [{{name: default, passtBinding: {{}}}}], disks: [{}]}}}}}}}}}}}}",
+        volumes.join(", "),
+        disks.join(", ")
+    )
+}
+
+fn secret(namespace: &Namespace<'_>, user_data: &str) {
+    namespace
+        .apply(&format!(
+            "{{apiVersion: v1, kind: Secret, metadata: {{name: seed}}, stringData: {{userdata: {user_data:?}}}}}"
+        ))
+        .unwrap();
+}
+
+/// The device of a disk, for a shell in the guest.
+fn device(serial: &str) -> String {
+    format!("/dev/$(cd /sys/block; grep -lx {serial} */serial | cut -d / -f 1)")
+}
+
+/// The first line on a disk, as the guest sees it; a zero byte is shown as a dot.
+fn read(console: &mut Console, serial: &str) -> String {
+    let text = format!("head -c 16 {} | tr '\\000' . | head -n 1", device(serial));
+    console.sh(&text, COMMAND).unwrap()
+}
+
+fn write(console: &mut Console, serial: &str, text: &str) {
+    let write = format!("echo {text} | dd of={} conv=notrunc,fsync", device(serial));
+    console.sh(&write, COMMAND).unwrap();
+}
+
+#[test]
+fn a_machine_waits_for_its_claim_and_then_boots_with_it() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    secret(&namespace, "#cloud-config\nhostname: secret\n");
+    namespace
+        .apply(&machine(&[
+            ("data", "persistentVolumeClaim: {claimName: data}"),
+            ("seed", "cloudInitNoCloud: {secretRef: {name: seed}}"),
+        ]))
+        .unwrap();
+    let missing = |vm: &v1::VirtualMachine| {
+        vm.status.printable_status.as_ref().is_some_and(|s| s.as_str() == "ErrorPvcNotFound")
+    };
+    namespace.wait("vm", "the missing claim", SOON, missing).unwrap();
+    let told = |i: &v1::VirtualMachineInstance| {
+        let name = format!("{}/data does not exist", namespace.name());
+        i.status.conditions.iter().any(|c| c.message.as_deref().is_some_and(|m| m.contains(&name)))
+    };
+    namespace.wait("vm", "which claim it is", SOON, told).unwrap();
+
+    let volume = Volume::new(&namespace, "data", "before");
+    volume.claim();
+    let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    assert_eq!(instance.status.node_name.as_deref(), Some("node1"));
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    assert!(console.sh("cat /proc/cmdline", COMMAND).unwrap().contains("test.argument=7"));
+    assert_eq!(console.sh("hostname", COMMAND).unwrap(), "secret");
+    assert_eq!(read(&mut console, "data"), "before");
+    write(&mut console, "data", "written");
+    assert_eq!(volume.first_line(), "written");
+}
+
+#[test]
+fn long_disks_live_as_long_as_their_kind() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    secret(&namespace, "#cloud-config\nhostname: drive\n");
+    let (data, base) = (Volume::new(&namespace, "data", "data"), Volume::new(&namespace, "base", "base"));
+    data.claim();
+    base.claim();
+    namespace
+        .apply(&machine(&[
+            ("data", "persistentVolumeClaim: {claimName: data}"),
+            ("base", "ephemeral: {persistentVolumeClaim: {claimName: base}}"),
+            ("empty", "emptyDisk: {capacity: 1Mi}"),
+            ("seed", "cloudInitConfigDrive: {secretRef: {name: seed}}"),
+        ]))
+        .unwrap();
+    let first = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, running) = namespace.shell("vm").unwrap();
+    assert_eq!(console.sh("hostname", COMMAND).unwrap(), "drive");
+    let blank = ".".repeat(16);
+    for (disk, text) in [("data", "data"), ("base", "base"), ("empty", &blank)] {
+        assert_eq!(read(&mut console, disk), text);
+        write(&mut console, disk, &format!("new-{disk}"));
+    }
+    assert_eq!(console.sh(&format!("blockdev --getsize64 {}", device("empty")), COMMAND).unwrap(), "1048576");
+
+    // The guest starts anew: all is as it left it.
+    let boot = "cat /proc/sys/kernel/random/boot_id";
+    let before = console.sh(boot, COMMAND).unwrap();
+    console.type_line("reboot -f").unwrap();
+    namespace
+        .until("another boot", BOOT, || {
+            let now = console.run(boot, ATTEMPT).ok();
+            Ok(now.filter(|o| o.status == 0 && o.text != before))
+        })
+        .unwrap();
+    for disk in ["data", "base", "empty"] {
+        assert_eq!(read(&mut console, disk), format!("new-{disk}"));
+    }
+    drop((console, running));
+
+    // The machine starts anew: what was written to the claim is there, and nothing else.
+    namespace.virtctl(&["restart", "vm"]).unwrap();
+    let other = |i: &v1::VirtualMachineInstance| {
+        i.metadata.uid != first.metadata.uid
+            && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
+    };
+    namespace.wait("vm", "another instance", BOOT, other).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    for (disk, text) in [("data", "new-data"), ("base", "base"), ("empty", &blank)] {
+        assert_eq!(read(&mut console, disk), text);
+    }
+    assert_eq!((data.first_line().as_str(), base.first_line().as_str()), ("new-data", "base"));
+}

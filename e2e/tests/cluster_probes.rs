@@ -1,0 +1,178 @@
+//! How the cluster looks at a guest and reaches it: probes, masquerade, lists of ports.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Service;
+use podvirt_api::v1;
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+
+/// A command in the guest.
+const COMMAND: Duration = Duration::from_secs(30);
+/// A connection and its answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The port of the tiny guest's greeter.
+const GREETER: u16 = 7777;
+/// The port of the web server that a test starts in the guest.
+const WEB: u16 = 8080;
+/// A port on which nobody in the guest listens before the test says so.
+const LATE: u16 = 9000;
+/// A port of UDP on which a test echoes in the guest.
+const ECHO: u16 = 5353;
+
+/// cloud-init that starts a web server. It has the page `/live`, and writes down what it is asked for.
+const SERVE: &str = "#cloud-config\nruncmd:\n- mkdir /tmp/www; echo yes >/tmp/www/live\n\
+                     - httpd -f -vv -p 8080 -h /tmp/www 2>/tmp/web.log &\n";
+
+fn ready(instance: &v1::VirtualMachineInstance) -> bool {
+    instance.status.conditions.iter().any(|c| c.r#type.as_str() == "Ready" && c.status == "True")
+}
+
+fn wait_ready(namespace: &Namespace<'_>, wanted: bool) -> v1::VirtualMachineInstance {
+    let what = if wanted { "a ready instance" } else { "an instance that is not ready" };
+    namespace.wait("vm", what, SOON, |i: &v1::VirtualMachineInstance| ready(i) == wanted).unwrap()
+}
+
+fn addresses(namespace: &Namespace<'_>) -> Vec<IpAddr> {
+    let status = namespace.launcher("vm").unwrap().status.unwrap();
+    let addresses: Vec<IpAddr> =
+        status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
+    assert_eq!(addresses.len(), 2, "{addresses:?}");
+    addresses
+}
+
+/// The first line that the guest says at a port, after being told `request`.
+fn ask(address: IpAddr, port: u16, request: &str) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.write_all(request.as_bytes())?;
+    let mut text = [0; 4096];
+    let size = stream.read(&mut text)?;
+    let text = String::from_utf8_lossy(text.get(..size).context("more than there is room for")?);
+    text.lines().next().map(str::to_owned).context("nothing said")
+}
+
+fn page(address: IpAddr, path: &str) -> Result<String> {
+    ask(address, WEB, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+fn echo(address: IpAddr) -> Result<()> {
+    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.connect((address, ECHO))?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.send(b"are you there?")?;
+    let mut answer = [0; 64];
+    let size = socket.recv(&mut answer)?;
+    ensure!(answer.get(..size) == Some(b"are you there?"), "another answer");
+    Ok(())
+}
+
+#[test]
+fn probes_and_a_service_see_the_guest_behind_masquerade() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let spec = "readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1, failureThreshold: 2}, \
+                livenessProbe: {httpGet: {port: 8080, path: /live}, periodSeconds: 1, failureThreshold: 180}";
+    let devices = "interfaces: [{name: default, masquerade: {}}]";
+    let manifest = Manifest { name: "vm", user_data: SERVE, spec, devices, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
+    namespace
+        .apply(&format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: greeter}}, spec: {{selector: {{vm: vm}}, ports: [{{port: {GREETER}}}]}}}}"
+        ))
+        .unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+
+    // Addresses of the guest's own, and the pod's for everybody else; with no list of ports all of them are open.
+    let own = console.sh("ip -o addr show scope global", COMMAND).unwrap();
+    assert!(own.contains(" 10.0.2.2/") && own.contains(" fd10:0:2::2/"), "{own}");
+    console.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10", COMMAND).unwrap();
+    let addresses = addresses(&namespace);
+    for &address in &addresses {
+        let text = namespace.until("a greeting", SOON, || Ok(ask(address, GREETER, "").ok())).unwrap();
+        assert!(text.starts_with("GUEST-HELLO"), "{text}");
+        let text = namespace.until("a page", SOON, || Ok(page(address, "/live").ok())).unwrap();
+        assert!(text.ends_with("200 OK"), "{text}");
+    }
+
+    // The kubelet asks the guest for both pages. One is not there: the Service does not lead here.
+    for path in ["/live", "/ready"] {
+        let asked = format!("grep -q 'url:{path}' /tmp/web.log");
+        namespace
+            .until("a probe", SOON, || Ok(Some(()).filter(|()| console.sh(&asked, COMMAND).is_ok())))
+            .unwrap();
+    }
+    wait_ready(&namespace, false);
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    assert!(ask(service, GREETER, "").is_err());
+
+    console.sh("echo yes >/tmp/www/ready", COMMAND).unwrap();
+    let instance = wait_ready(&namespace, true);
+    let listed: Vec<String> =
+        instance.status.interfaces.iter().flat_map(|i| i.ip_addresses.clone()).collect();
+    assert!(addresses.iter().all(|a| listed.contains(&a.to_string())), "{listed:?}");
+    namespace
+        .wait("vm", "a ready machine", SOON, |vm: &v1::VirtualMachine| vm.status.ready == Some(true))
+        .unwrap();
+    namespace.until("a greeting by the service", SOON, || Ok(ask(service, GREETER, "").ok())).unwrap();
+
+    console.sh("rm /tmp/www/ready", COMMAND).unwrap();
+    wait_ready(&namespace, false);
+}
+
+#[test]
+fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let devices = format!(
+        "interfaces: [{{name: default, passtBinding: {{}}, ports: [{{name: web, port: {WEB}}}, {{name: echo, protocol: UDP, port: {ECHO}}}, {{name: late, port: {LATE}}}]}}]"
+    );
+    let spec = "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 1}";
+    let user_data = format!("{SERVE}- socat UDP6-RECVFROM:{ECHO},fork PIPE &\n");
+    let manifest =
+        Manifest { name: "vm", user_data: &user_data, devices: &devices, spec, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    for address in addresses(&namespace) {
+        let text = namespace.until("a page", SOON, || Ok(page(address, "/live").ok())).unwrap();
+        assert!(text.ends_with("200 OK"), "{text}");
+        namespace.until("an echo", SOON, || Ok(echo(address).ok())).unwrap();
+        // The guest listens there, but the pod does not.
+        console.sh(&format!("socat -u /dev/null TCP:localhost:{GREETER}"), COMMAND).unwrap();
+        let error = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}: {error}");
+    }
+
+    // The pod listens for the guest, and would accept. The probe tells what the guest does.
+    let refused = format!("the guest refuses connections at port {LATE}");
+    let told = || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(&refused)));
+    namespace.until("a probe that the guest refuses", SOON, told).unwrap();
+    wait_ready(&namespace, false);
+    let listen = format!("socat TCP6-LISTEN:{LATE},fork,reuseaddr PIPE & echo $! >/tmp/late");
+    console.sh(&listen, COMMAND).unwrap();
+    wait_ready(&namespace, true);
+    console.sh("kill $(cat /tmp/late)", COMMAND).unwrap();
+    wait_ready(&namespace, false);
+}
+
+#[test]
+fn long_a_guest_that_no_longer_answers_its_liveness_probe_runs_anew() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let spec = "livenessProbe: {httpGet: {port: 8080, path: /live}, periodSeconds: 1, failureThreshold: 60}";
+    let manifest = Manifest { name: "vm", user_data: SERVE, spec, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
+    let first = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    console.sh("rm /tmp/www/live", COMMAND).unwrap();
+    let other = |i: &v1::VirtualMachineInstance| i.metadata.uid != first.metadata.uid;
+    namespace.wait("vm", "another instance", BOOT, other).unwrap();
+}

@@ -1,0 +1,186 @@
+//! What virtctl's users do with a machine: with upstream's virtctl, as it is, and with this project's.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use podvirt_api::v1;
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON, Security};
+
+/// A command in the guest, or an answer from it.
+const COMMAND: Duration = Duration::from_secs(30);
+/// How long one datagram and its answer may take before another one is sent.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// The port of the tiny guest's greeter, and of the echo that the test starts.
+const GREETER: u16 = 7777;
+const ECHO: u16 = 7778;
+
+type Tool = fn(&Cluster) -> Result<Command>;
+const TOOLS: [(&str, Tool); 2] =
+    [("this project's", Cluster::virtctl), ("upstream's", Cluster::upstream_virtctl)];
+
+fn wait_status(namespace: &Namespace<'_>, name: &str, status: &str, limit: Duration) {
+    let is =
+        |vm: &v1::VirtualMachine| vm.status.printable_status.as_ref().is_some_and(|s| s.as_str() == status);
+    namespace.wait(name, &format!("{name} {status}"), limit, is).unwrap();
+}
+
+#[test]
+fn upstreams_virtctl_starts_pauses_restarts_and_stops() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let virtctl = |args: &[&str]| namespace.run(cluster.upstream_virtctl()?, args);
+    let says = |args: &[&str], words: &str| {
+        let text = virtctl(args).unwrap();
+        assert!(text.contains(words), "virtctl {}: {text}", args.join(" "));
+    };
+    says(&["version"], "Server Version: version.Info{GitVersion:\"v1.8.0+podvirt");
+
+    namespace.apply(&Manifest { name: "vm", run: "Manual", ..Default::default() }.machine()).unwrap();
+    wait_status(&namespace, "vm", "Stopped", SOON);
+    let error = virtctl(&["stop", "vm"]).unwrap_err().to_string();
+    assert!(error.contains("VM is not running"), "{error}");
+    says(&["start", "vm", "--paused"], "VM vm was scheduled to start");
+    wait_status(&namespace, "vm", "Paused", BOOT);
+    let first = namespace.wait_phase("vm", "Running", SOON).unwrap();
+    says(&["unpause", "vm", "vm"], "VMI vm was scheduled to unpause");
+    wait_status(&namespace, "vm", "Running", SOON);
+    let error = virtctl(&["start", "vm"]).unwrap_err().to_string();
+    assert!(error.contains("already running"), "{error}");
+
+    says(&["restart", "vm", "--force", "--grace-period=0"], "VM vm was scheduled to restart");
+    let other = |i: &v1::VirtualMachineInstance| {
+        i.metadata.uid != first.metadata.uid
+            && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
+    };
+    namespace.wait("vm", "another instance", BOOT, other).unwrap();
+    says(&["pause", "vmi", "vm"], "VMI vm was scheduled to pause");
+    wait_status(&namespace, "vm", "Paused", SOON);
+    let error = virtctl(&["pause", "vmi", "vm"]).unwrap_err().to_string();
+    assert!(error.contains("paused"), "{error}");
+    says(&["stop", "vm", "--force", "--grace-period=0"], "VM vm was scheduled to stop");
+    namespace.wait_gone::<v1::VirtualMachineInstance>("vm", SOON).unwrap();
+    wait_status(&namespace, "vm", "Stopped", SOON);
+}
+
+/// A local port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// One of the virtctls with its arguments, running for as long as the value lives.
+fn start(namespace: &Namespace<'_>, tool: Tool, args: &[&str]) -> Running {
+    let mut virtctl = tool(namespace.cluster()).unwrap();
+    Running(virtctl.args(["--namespace", namespace.name()]).args(args).spawn().unwrap())
+}
+
+/// Ends by the escape character, which leaves the guest running.
+fn console(namespace: &Namespace<'_>, tool: Tool) {
+    let (mut console, mut virtctl) = namespace.console_by(tool(namespace.cluster()).unwrap(), "vm").unwrap();
+    namespace.wait_shell(&mut console, &mut virtctl).unwrap();
+    assert_eq!(console.sh("hostname", COMMAND).unwrap(), "chosen");
+    console.press("\u{1d}").unwrap();
+    let ended = namespace.until("the end of virtctl console", SOON, || Ok(virtctl.0.try_wait()?)).unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+/// The first message of the display, which is the server's version of the protocol.
+fn display(namespace: &Namespace<'_>, tool: Tool) {
+    let mut virtctl = tool(namespace.cluster()).unwrap();
+    virtctl.args(["--namespace", namespace.name(), "vnc", "vm", "--proxy-only", "--port=0"]);
+    let mut virtctl = Running(virtctl.stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(virtctl.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let port = u16::try_from(told["port"].as_u64().unwrap()).unwrap();
+    let mut viewer = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    viewer.set_read_timeout(Some(COMMAND)).unwrap();
+    let mut version = [0; 12];
+    viewer.read_exact(&mut version).unwrap();
+    assert_eq!(&version, b"RFB 003.008\n");
+    drop(viewer);
+    let ended = namespace.until("the end of virtctl vnc", SOON, || Ok(virtctl.0.try_wait()?)).unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+fn greeting(port: u16) -> Result<String> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(COMMAND))?;
+    let mut text = [0; 11];
+    stream.read_exact(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn echo(port: u16) -> Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    socket.set_read_timeout(Some(ANSWER))?;
+    socket.send_to(b"are you there?", (Ipv4Addr::LOCALHOST, port))?;
+    let mut answer = [0; 64];
+    let size = socket.recv(&mut answer)?;
+    ensure!(answer.get(..size) == Some(b"are you there?"), "another answer");
+    Ok(())
+}
+
+fn forwards(namespace: &Namespace<'_>, tool: Tool, target: &str) {
+    let (tcp, udp) = (free_port(), free_port());
+    let ports = [format!("{tcp}:{GREETER}"), format!("udp/{udp}:{ECHO}")];
+    let _virtctl = start(namespace, tool, &["port-forward", target, &ports[0], &ports[1]]);
+    let text = namespace.until("a greeting", SOON, || Ok(greeting(tcp).ok())).unwrap();
+    assert_eq!(text, "GUEST-HELLO");
+    namespace.until("an echo", SOON, || Ok(echo(udp).ok())).unwrap();
+}
+
+/// A key pair; returns its public part.
+fn key(file: &Path) -> String {
+    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).output();
+    let made = made.unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    std::fs::read_to_string(file.with_extension("pub")).unwrap().trim().to_owned()
+}
+
+#[test]
+fn console_display_ports_and_ssh_lead_into_the_guest() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("key");
+    let user_data = format!("#cloud-config\nhostname: chosen\nssh_authorized_keys:\n- {}\n", key(&file));
+    namespace.apply(&Manifest { name: "vm", user_data: &user_data, ..Default::default() }.machine()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+
+    for (whose, tool) in TOOLS {
+        eprintln!("{whose} virtctl");
+        console(&namespace, tool);
+        display(&namespace, tool);
+    }
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    console.sh(&format!("socat UDP6-RECVFROM:{ECHO},fork PIPE &"), COMMAND).unwrap();
+    for (whose, tool) in TOOLS {
+        eprintln!("{whose} virtctl");
+        forwards(&namespace, tool, "vmi/vm");
+        let options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes"]
+            .map(|option| format!("--local-ssh-opts=-o {option}"));
+        let [check, known, batch] = &options;
+        let ssh = |target: &str, command: &str| {
+            let key = file.to_str().unwrap();
+            let args = ["ssh", "-l", "root", target, "-i", key, check, known, batch, "-c", command];
+            namespace.run(tool(&cluster).unwrap(), &args)
+        };
+        assert!(ssh("vmi/vm", "uname -a").unwrap().contains("Linux chosen "));
+        assert!(ssh("vm/vm", "hostname").unwrap().contains("chosen"));
+        assert!(ssh("vmi/vm", "false").is_err());
+    }
+
+    // A stop that gives the guest its time: it is told, and switches itself off.
+    let text = namespace.run(cluster.upstream_virtctl().unwrap(), &["stop", "vm"]).unwrap();
+    assert!(text.contains("VM vm was scheduled to stop"), "{text}");
+    console.wait_for("Power down", SOON).unwrap();
+    namespace.wait_gone::<v1::VirtualMachineInstance>("vm", SOON).unwrap();
+    wait_status(&namespace, "vm", "Stopped", SOON);
+}

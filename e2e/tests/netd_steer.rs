@@ -1,0 +1,129 @@
+//! All ports for two sockets: the node agent steers, netd serves, and neither needs the other's life.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use podvirt_e2e::{Backend, BackendOptions, Bed, Boot, Family, Guest, NetOptions, Pod, Vhost, until};
+use virt_handler::ports::{Namespace, Report, Steering};
+
+/// Two looks at what listens, with room for a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+fn options() -> BackendOptions {
+    let arguments = "-t all,~8003 -u all --steering /w/ports.sock".split_whitespace().map(str::to_owned);
+    BackendOptions { arguments: arguments.collect(), ..Default::default() }
+}
+
+fn steer(pod: &Pod) -> Steering {
+    let netns = Namespace::open(&Path::new("/run/netns").join(pod.net.pod.name())).unwrap();
+    Steering::start(netns, pod.path("ports.sock")).unwrap()
+}
+
+fn attached(steering: &Steering) -> Report {
+    until("steering", SOON, || Ok(Some(steering.report()).filter(|r| r.attached))).unwrap()
+}
+
+#[test]
+fn every_port_leads_to_the_guest_but_for_those_of_others() {
+    let pod = Pod::new(NetOptions::default()).unwrap();
+    let tcp = pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 9001))?)).unwrap();
+    let udp = pod.net.pod.enter(|| Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 9002))?)).unwrap();
+    let running = Backend::Netd.start(&pod, &options()).unwrap();
+    let steering = steer(&pod);
+    let report = attached(&steering);
+    assert!(report.closed_tcp > 15 && report.closed_udp > 28_000, "{report:?}");
+    let guest = Guest::boot(Boot::Uml, &pod, &Vhost::default()).unwrap();
+    let mut bed = Bed { backend: Backend::Netd, guest, running, pod };
+
+    // Low, high and ephemeral ports, both families and protocols, without a listener for each.
+    for (family, port) in [(Family::V4, 1), (Family::V6, 80), (Family::V4, 40_000), (Family::V6, 65_535)] {
+        bed.tcp_in(family.pod(port), port, 5000).unwrap();
+    }
+    for (family, port) in [(Family::V4, 53), (Family::V6, 500), (Family::V4, 65_535)] {
+        bed.udp_in(family.pod(port), port, 500).unwrap();
+    }
+    let listeners = bed.running.ask("status").unwrap()["listeners"].as_u64().unwrap();
+    assert_eq!(listeners, 2);
+
+    // What others listen on is theirs, what is closed is refused.
+    drop(bed.pod.net.connect(Family::V6.pod(9001)).unwrap());
+    tcp.accept().unwrap();
+    let client = bed.pod.net.client.enter(|| Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?)).unwrap();
+    client.send_to(b"theirs", Family::V6.pod(9002)).unwrap();
+    let mut bytes = [0; 16];
+    udp.set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(udp.recv(&mut bytes).unwrap(), 6);
+    for port in [8003, 15001] {
+        let error = bed.pod.net.connect(Family::V4.pod(port)).unwrap_err();
+        assert!(format!("{error:#}").contains("refused"), "{port}: {error:#}");
+    }
+
+    // One that comes later has its port soon.
+    let late = bed.pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
+    late.set_nonblocking(true).unwrap();
+    until("the late listener's port", SOON, || {
+        drop(bed.pod.net.connect(Family::V4.pod(7777)));
+        match late.accept() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            other => Ok(Some(other?)),
+        }
+    })
+    .unwrap();
+    drop(late);
+
+    // The agent's end changes nothing; its successor goes on with what netd holds.
+    steering.end();
+    bed.tcp_in(Family::V4.pod(81), 81, 5000).unwrap();
+    bed.udp_in(Family::V6.pod(82), 82, 500).unwrap();
+    let steering = steer(&bed.pod);
+    attached(&steering);
+    until("the late listener's port is the guest's again", SOON, || {
+        Ok(bed.tcp_in(Family::V4.pod(7777), 7777, 500).ok())
+    })
+    .unwrap();
+    drop(bed.pod.net.connect(Family::V4.pod(9001)).unwrap());
+    tcp.accept().unwrap();
+}
+
+#[test]
+fn a_new_netd_is_steered_to_as_the_one_before() {
+    let pod = Pod::new(NetOptions::default()).unwrap();
+    let running = Backend::Netd.start(&pod, &options()).unwrap();
+    let steering = steer(&pod);
+    attached(&steering);
+    // netd accepts for a guest that is not there yet, and resets.
+    assert!(pod.net.connect(Family::V4.pod(4000)).is_ok());
+    drop(running);
+    // Nobody holds the sockets any more: the lookup goes on as without the program.
+    until("refusal", SOON, || Ok(pod.net.connect(Family::V4.pod(4000)).err())).unwrap();
+    let _running = Backend::Netd.start(&pod, &options()).unwrap();
+    until("the new netd's ports", SOON, || Ok(pod.net.connect(Family::V6.pod(4000)).ok())).unwrap();
+    assert_eq!(attached(&steering).error, None);
+}
+
+#[test]
+fn without_an_agent_all_ports_have_listeners() {
+    let pod = Pod::new(NetOptions::default()).unwrap();
+    let running = Backend::Netd.start(&pod, &options()).unwrap();
+    let listeners = |n: u64| {
+        let status = running.ask("status")?;
+        Ok(status["listeners"].as_u64().filter(|have| (*have > 1000) == (n > 1000)))
+    };
+    until("listeners", SOON, || listeners(u64::MAX)).unwrap();
+    assert!(pod.net.connect(Family::V4.pod(4000)).is_ok());
+    // When one comes they are closed again.
+    let steering = steer(&pod);
+    attached(&steering);
+    until("no listeners", SOON, || listeners(2)).unwrap();
+    assert!(pod.net.connect(Family::V4.pod(4000)).is_ok());
+}
+
+#[test]
+fn the_ports_of_the_node_are_not_steered() {
+    let own = Namespace::open(Path::new("/proc/self/ns/net")).unwrap_err();
+    assert!(own.to_string().contains("the node's own network namespace"), "{own}");
+}
