@@ -8,8 +8,10 @@ mod bench;
 mod compare;
 mod iperf;
 mod machine;
+mod ports;
 mod report;
 mod results;
+mod start;
 mod stats;
 mod suite;
 mod usage;
@@ -35,6 +37,14 @@ struct Args {
 enum Command {
     /// Measure; needs root
     Run(suite::Options),
+    /// Measure what all ports cost, with listeners and steered; needs root
+    Ports,
+    /// Measure how long machines on the cluster take to start; needs root and podvirt in the cluster
+    Start {
+        /// How many
+        #[arg(long, default_value_t = 20)]
+        count: usize,
+    },
     /// Write docs/performance.md from the latest result
     Report,
     /// Two result files side by side
@@ -57,13 +67,36 @@ fn results_dir() -> PathBuf {
 /// The file cannot be written.
 fn write_page(results: &Results) -> Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
-    Ok(fs::write(path, report::page(results))?)
+    Ok(fs::write(path, page(results, &results_dir())?)?)
+}
+
+/// The page: the comparison, and what else was measured.
+fn page(results: &Results, dir: &Path) -> Result<String> {
+    let mut text = report::page(results);
+    if let Some(ports) = ports::Ports::read(dir)? {
+        text += &ports.section();
+    }
+    if let Some(start) = start::Start::read(dir)? {
+        text += &start.section();
+    }
+    Ok(text)
+}
+
+/// Reads a result that may not be there.
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 fn main() -> Result<()> {
     let mut out = io::stdout();
     match Args::parse().command {
         Command::Run(options) => suite::run(&options, &mut out)?,
+        Command::Ports => ports::run(&results_dir(), &mut out)?,
+        Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
         Command::Report => write_page(&Results::read(&results_dir().join("latest.json"))?)?,
         Command::Compare { a, b } => {
             out.write_all(compare::compare(&Results::read(&a)?, &Results::read(&b)?).as_bytes())?;

@@ -213,7 +213,8 @@ mod tests {
         let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let results = Results::read(&top.join("results/latest.json")).unwrap();
         let docs = std::fs::read_to_string(top.join("../docs/performance.md")).unwrap();
-        assert_eq!(docs, page(&results), "run: perf report");
+        let page = crate::page(&results, &top.join("results")).unwrap();
+        assert_eq!(docs, page, "run: perf report");
     }
 
     #[test]
