@@ -1,11 +1,11 @@
 //! What all ports cost: connections accepted a second and kernel memory, with a listener and steered to.
 //!
-//! One thread in the client's network connects and resets, one in the pod's accepts and closes, for two seconds; plain
-//! and steered take turns, so that what slows one slows the other. This program plays netd: it lends its own listener
+//! One thread in the pod's network accepts and closes, one in the client's connects, waits for the end and resets, for two
+//! seconds; plain and steered take turns, so that what slows one slows the other. This program plays netd: it lends its own listener
 //! to the node agent's library, and reads the memory of what it gets back from `/proc/self/fdinfo`.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -168,7 +168,9 @@ fn rate(net: &Net, listener: &TcpListener, to: SocketAddr) -> Result<f64> {
             let start = Instant::now();
             let mut count = 0u32;
             while start.elapsed() < RUN {
-                let stream = TcpStream::connect(to)?;
+                let mut stream = TcpStream::connect(to)?;
+                // Its end before the next one's beginning: a full queue of connections would cost a second each time.
+                stream.read_exact(&mut [0]).err().context("the listener speaks")?;
                 // No TIME-WAIT: the ports would run out.
                 setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
                 count += 1;
