@@ -21,7 +21,7 @@ use std::time::Duration;
 use podvirt_daemon::shutdown::Shutdown;
 use tokio::sync::watch;
 
-pub use kvm::{Verdict, judge, probe};
+pub use kvm::{Verdict, probe};
 use plugin::Plugin;
 
 use crate::launcher::watch::Watch;
