@@ -34,8 +34,12 @@ reasons! {
     UnknownProtocol = "unknown_protocol",
     /// A frame whose source is not the guest's address.
     Spoofed = "spoofed",
+    /// A frame to an Ethernet address that is neither netd's nor a group's.
+    Misdirected = "misdirected",
     /// A destination that policy forbids: pod loopback, multicast, the pod itself.
     Denied = "denied",
+    /// A destination that the egress policy closes: a cloud's metadata service, or what a rule denies.
+    EgressDenied = "egress_denied",
     /// The flow table is full.
     FlowLimit = "flow_limit",
     /// More new flows a second than the configuration allows.

@@ -7,7 +7,7 @@
 //! A frame's way from the guest is [`ring`] → [`wire`] → [`flow`] → translator ([`tcp`], [`udp`], [`icmp`],
 //! [`guest`]) → [`sys`] socket call, and back the same way. One [`worker`] owns all of it and lends time; the
 //! translators never look at a clock or a socket. [`vhost`] speaks the vhost-user protocol, [`pod`] reads the
-//! pod's addresses, [`ctl`] is the control plane.
+//! pod's addresses, [`policy`] says what the guest may do, [`ctl`] is the control plane.
 //!
 //! `unsafe` is allowed in two modules only: [`ring`] (guest memory) and [`sys`] (system calls on guest memory
 //! and socket options that no crate wraps).
@@ -21,6 +21,7 @@ pub mod guest;
 pub mod icmp;
 pub mod net;
 pub mod pod;
+pub mod policy;
 pub mod ring;
 pub mod steer;
 pub mod sys;

@@ -7,8 +7,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use ipnet::{Ipv4Net, Ipv6Net};
+
+use crate::policy::Egress;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -152,6 +155,8 @@ pub struct Link {
     pub fqdn: Option<String>,
     /// Further DHCPv4 options (KubeVirt's `dhcpOptions`).
     pub dhcp_options: Vec<DhcpOption>,
+    /// Whom the guest may speak to, of those that can be reached at all.
+    pub egress: Arc<Egress>,
 }
 
 /// `::6`, the source address of Istio's inbound passthrough over IPv6.
@@ -253,6 +258,7 @@ pub(crate) fn test_link() -> Link {
         hostname: Some("vm1".into()),
         fqdn: Some("vm1.example.org".into()),
         dhcp_options: vec![],
+        egress: Arc::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use super::egress::egress;
 use super::file::{self, File, Words};
 use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
@@ -82,6 +83,7 @@ impl File {
             },
             masquerade: masquerade(p, &self.masquerade),
             ports: ports(p, &self.ports),
+            egress: egress(p, &self.egress).into(),
             limits: limits(p, &self.limits),
             timeouts: timeouts(p, &self.timeouts),
             log: p

@@ -34,6 +34,8 @@ pub struct File {
     pub masquerade: Masquerade,
     /// Forwarded ports.
     pub ports: Ports,
+    /// Whom the guest may speak to.
+    pub egress: Egress,
     /// Bounds.
     pub limits: Limits,
     /// Times.
@@ -138,6 +140,32 @@ pub struct Ports {
     pub all_ports_budget: Option<String>,
     /// Path.
     pub steering: Option<String>,
+}
+
+/// Section `egress`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Egress {
+    /// `allow` or `deny`.
+    pub default: Option<String>,
+    /// `allow` or `deny`.
+    pub metadata: Option<String>,
+    /// Rules in order.
+    pub rules: Vec<EgressRule>,
+}
+
+/// An element of `egress.rules`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EgressRule {
+    /// `allow` or `deny`.
+    pub action: Option<String>,
+    /// Networks.
+    pub to: Option<Words>,
+    /// `tcp`, `udp`, `icmp` or `any`.
+    pub protocol: Option<String>,
+    /// Ports and ranges.
+    pub ports: Option<Words>,
 }
 
 /// Section `limits`.

@@ -12,11 +12,13 @@ pub mod ports;
 pub mod value;
 
 mod check;
+mod egress;
 #[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) use check::{MAX_MTU, MIN_MTU};
 pub use limits::{Limits, Timeouts};
@@ -24,6 +26,7 @@ pub use ports::Ports;
 pub use value::{Problem, Problems};
 
 use crate::net::{DhcpOption, MacAddr, Mode};
+use crate::policy::Egress;
 
 /// The configuration of one netd, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,8 @@ pub struct Config {
     pub masquerade: Masquerade,
     /// Forwarded ports.
     pub ports: Ports,
+    /// Whom the guest may speak to; default everybody but the cloud's metadata services.
+    pub egress: Arc<Egress>,
     /// Bounds of what one guest can use.
     pub limits: Limits,
     /// When idle flows end.

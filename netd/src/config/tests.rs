@@ -6,6 +6,7 @@ use super::cli::Args;
 use super::file::File;
 use super::ports::{PortMap, PortSpec, Reserved};
 use super::*;
+use crate::policy::{Action, Egress};
 
 const FULL: &str = r#"
 vhost_user: { socket: /run/netd/vm.sock, mode: client }
@@ -32,6 +33,13 @@ ports:
   udp: none
   reserved: [linkerd, 9000]
   all_ports_budget: 100
+egress:
+  default: deny
+  metadata: allow
+  rules:
+    - { action: deny, to: [10.0.0.0/8, "fd00::/8"], protocol: tcp, ports: [22, 8000-8099] }
+    - { action: allow, to: 192.0.2.1, protocol: icmp }
+    - { action: allow, protocol: any }
 limits:
   flows: 1000
   new_flows_per_second: 10
@@ -80,6 +88,12 @@ fn every_field_reaches_the_configuration() {
         (c.ports.tcp.except.len(), c.ports.udp, c.ports.all_ports_budget),
         (1, PortSpec::default(), 100)
     );
+    assert_eq!((c.egress.default, c.egress.metadata), (Action::Deny, Action::Allow));
+    let rules: Vec<String> = c.egress.rules.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        rules,
+        ["deny tcp ports 22,8000-8099 to 10.0.0.0/8,fd00::/8", "allow icmp to 192.0.2.1/32", "allow"]
+    );
     assert_eq!((c.limits.flows, c.limits.fragment_bytes), (1000, 1 << 20));
     assert_eq!((c.limits.new_flows_per_second, c.limits.new_flows_burst), (10, 20));
     assert_eq!(c.limits.fragment_datagrams, 8);
@@ -98,6 +112,7 @@ fn only_the_socket_is_needed() {
     assert_eq!((c.ports.tcp, c.ports.udp), (PortSpec::all(), PortSpec::all()));
     assert_eq!(c.ports.reserved, Reserved::presets());
     assert_eq!(c.loopback, Loopback::default());
+    assert_eq!(*c.egress, Egress::default());
     let missing = check("").unwrap_err();
     assert_eq!(missing.0.len(), 1);
     assert_eq!((missing.0[0].field.as_str(), &missing.0[0].value), ("vhost_user.socket", &None));
@@ -166,6 +181,42 @@ log: "netd=loud"
 }
 
 #[test]
+fn a_rule_that_cannot_be_meant_is_refused() {
+    let wrong = check(
+        r#"
+vhost_user: { socket: /a }
+egress:
+  default: drop
+  metadata: maybe
+  rules:
+    - { to: [10.0.0.1/8, "::ffff:10.0.0.0/104", example.org] }
+    - { action: deny, protocol: sctp, ports: [0, 9-8] }
+    - { action: deny, protocol: icmp, ports: 8 }
+"#,
+    )
+    .unwrap_err();
+    let fields: Vec<&str> = wrong.0.iter().map(|p| p.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "egress.default",
+            "egress.metadata",
+            "egress.rules[0].action",
+            "egress.rules[0].to[0]",
+            "egress.rules[0].to[1]",
+            "egress.rules[0].to[2]",
+            "egress.rules[1].protocol",
+            "egress.rules[1].ports[0]",
+            "egress.rules[1].ports[1]",
+            "egress.rules[2].ports",
+        ]
+    );
+    let many = "    - { action: deny }\n".repeat(257);
+    let wrong = check(&format!("vhost_user: {{ socket: /a }}\negress:\n  rules:\n{many}")).unwrap_err();
+    assert_eq!(wrong.0[0].field, "egress.rules");
+}
+
+#[test]
 fn an_unknown_field_is_refused_with_its_place() {
     let error = File::parse("limits:\n  flow: 3\n").unwrap_err().to_string();
     assert!(error.contains("flow") && error.contains("new_flows_burst") && error.contains('2'), "{error}");
@@ -226,8 +277,13 @@ fn the_documented_file_is_right_and_shows_the_defaults() {
     let (_, from) = page.split_once("```yaml\n").unwrap();
     let c = check(from.split_once("```").unwrap().0).unwrap();
     assert_eq!((c.limits, c.timeouts, c.masquerade), Default::default());
+    assert_eq!(*c.egress, Egress::default());
     let steering = Some("/run/netd/ports.sock".into());
     assert_eq!(c.ports, Ports { steering, ..Ports::default() }, "all but the one that has no default");
     assert_eq!((c.mode, c.vhost_user.mode, c.log.as_str()), (Mode::Passthrough, SocketRole::Server, "info"));
     assert_eq!(c.guest.dhcp_options.len(), 3);
+    let (_, rules) = from.split_once("```yaml\negress:").unwrap();
+    let rules = rules.split_once("```").unwrap().0;
+    let c = check(&format!("vhost_user: {{ socket: /a }}\negress:{rules}")).unwrap();
+    assert_eq!((c.egress.default, c.egress.rules.len()), (Action::Deny, 4));
 }

@@ -68,6 +68,11 @@ fn link(l: &Link) -> proto::Link {
         search: l.search.clone(),
         hostname: text(l.hostname.as_ref()),
         fqdn: text(l.fqdn.as_ref()),
+        egress: Some(proto::Egress {
+            default: l.egress.default.to_string(),
+            metadata: l.egress.metadata.to_string(),
+            rules: texts(&l.egress.rules),
+        }),
     }
 }
 

@@ -168,6 +168,7 @@ pub struct StatusView {
     search: Vec<String>,
     hostname: String,
     fqdn: String,
+    egress: EgressView,
     guest_mac: String,
     guest_seen: Vec<String>,
     flows: FlowCounts,
@@ -183,6 +184,14 @@ pub struct FamilyView {
     pod: String,
     loopback: String,
     routes: Vec<String>,
+}
+
+/// Whom the guest may speak to.
+#[derive(Debug, Serialize)]
+pub struct EgressView {
+    default: String,
+    metadata: String,
+    rules: Vec<String>,
 }
 
 /// Numbers of flows.
@@ -209,6 +218,7 @@ impl From<proto::StatusResponse> for StatusView {
             loopback: f.loopback,
             routes: f.routes,
         };
+        let egress = link.egress.unwrap_or_default();
         StatusView {
             version: s.version,
             uptime_ms: s.uptime_ms,
@@ -224,6 +234,7 @@ impl From<proto::StatusResponse> for StatusView {
             search: link.search,
             hostname: link.hostname,
             fqdn: link.fqdn,
+            egress: EgressView { default: egress.default, metadata: egress.metadata, rules: egress.rules },
             guest_mac: s.guest_mac,
             guest_seen: s.guest_seen,
             flows: FlowCounts { tcp: s.tcp_flows, udp: s.udp_flows, echo: s.echo_flows },
@@ -272,6 +283,10 @@ pub fn status(s: &StatusView) -> String {
     line("Search", s.search.join(" "));
     line("Host name", s.hostname.clone());
     line("FQDN", s.fqdn.clone());
+    line("Egress", format!("{}; metadata services: {}", s.egress.default, s.egress.metadata));
+    for rule in &s.egress.rules {
+        line("", format!("before: {rule}"));
+    }
     line("Flows", format!("{} TCP, {} UDP, {} echo", s.flows.tcp, s.flows.udp, s.flows.echo));
     line("Listeners", s.listeners.to_string());
     table.text()

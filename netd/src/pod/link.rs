@@ -100,6 +100,7 @@ pub fn build_link(config: &Config, pod: &PodFacts, resolv: &ResolvConf) -> Resul
         hostname,
         fqdn,
         dhcp_options: config.guest.dhcp_options.clone(),
+        egress: config.egress.clone(),
     };
     link.dns = match &config.guest.dns {
         Some(dns) => dns.clone(),

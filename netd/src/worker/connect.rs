@@ -9,7 +9,7 @@ use super::sockets;
 use super::stream::{TcpFlow, is_exhausted};
 use super::turn::{Flow, Worker, fd, watch};
 use crate::counters::Reason;
-use crate::flow::{FlowId, Key};
+use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::tcp::{Config, Conn, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
@@ -44,17 +44,18 @@ impl Worker {
 
     fn open_by_guest(&mut self, key: Key, syn: &Segment) -> Result<(), Reason> {
         let link = &self.port.link;
+        // What is left of the guest's addresses is link-local, and such traffic goes no further than the link.
         if link.guest_address(key.guest.ip()) != Some(key.guest.ip()) {
-            return Err(Reason::Spoofed);
+            return Err(Reason::Denied);
         }
-        let to = link.destination_for_pod(key.peer.ip()).ok_or(Reason::Denied)?;
+        let pod_peer = link.way_out(Kind::Tcp, key.peer)?;
         if self.flows.is_full() {
             return Err(Reason::FlowLimit);
         }
         if !self.admission.admit(self.now) {
             return Err(Reason::FlowRate);
         }
-        let pod_peer = SocketAddr::new(to, key.peer.port());
+        let to = pod_peer.ip();
         let conn = Conn::open_by_guest(self.tcp_config(to), self.initial_sequence(&key), syn, self.now);
         self.counters.tcp_opened_by_guest.add(1);
         let socket = match sockets::connect(pod_peer, self.peek) {

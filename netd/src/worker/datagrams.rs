@@ -12,7 +12,7 @@ use super::transmit::TxFrame;
 use super::turn::{Flow, Worker, fd, watch};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
-use crate::flow::{FlowId, Key};
+use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::sys::{self, BATCH, PmtuDiscovery, SendItem};
 use crate::time::Time;
@@ -126,14 +126,17 @@ impl Worker {
 
     fn open_udp_by_guest(&mut self, key: Key, ip: &Ip, frame: &TxFrame<'_>) -> Result<FlowId, Reason> {
         let link = &self.port.link;
+        // What is left of the guest's addresses is link-local, and such traffic goes no further than the link.
         if link.guest_address(key.guest.ip()) != Some(key.guest.ip()) {
-            return Err(Reason::Spoofed);
-        }
-        let Some(to) = link.destination_for_pod(key.peer.ip()) else {
-            self.reject(&key, ip, frame, IcmpError::AdminProhibited);
             return Err(Reason::Denied);
+        }
+        let pod_peer = match link.way_out(Kind::Udp, key.peer) {
+            Ok(peer) => peer,
+            Err(reason) => {
+                self.reject(&key, ip, frame, IcmpError::AdminProhibited);
+                return Err(reason);
+            }
         };
-        let pod_peer = SocketAddr::new(to, key.peer.port());
         match self.open_udp(key, None, key.guest.port(), pod_peer, true) {
             Err(OpenError::Refused(reason)) => Err(reason),
             Err(OpenError::Socket(error)) => {

@@ -61,11 +61,16 @@ impl Worker {
     /// An echo request of the guest; `packet` is the whole IP packet.
     pub(super) fn on_echo_request(&mut self, echo: &EchoRequest, packet: &[u8]) -> Result<(), Reason> {
         let link = &self.port.link;
-        if link.guest_address(echo.src) != Some(echo.src) {
-            return Err(Reason::Spoofed);
-        }
         let data = packet.get(echo.payload.clone()).ok_or(Reason::Malformed)?;
-        let Some(to) = link.destination_for_pod(echo.dst) else {
+        // What is not the assigned address is link-local, and such traffic goes no further than the gateway.
+        let assigned = link.guest_address(echo.src) == Some(echo.src);
+        // A flow has no destination of its own, so each is asked for.
+        let to = link.way_out(Kind::Echo, SocketAddr::new(echo.dst, 0)).map(|to| to.ip());
+        if to == Err(Reason::EgressDenied) && assigned {
+            self.tell(IcmpError::AdminProhibited, None, echo.src, packet);
+            return Err(Reason::EgressDenied);
+        }
+        let Some(to) = to.ok().filter(|_| assigned) else {
             // The gateway is netd itself where it is not an address of the pod's network.
             if link.gateway_address(echo.dst) == Some(echo.dst) {
                 self.answer_echo(&EchoReply {

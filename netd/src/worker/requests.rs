@@ -30,6 +30,7 @@ impl Worker {
             }
             Command::Connected(connected) => {
                 self.connected = connected;
+                self.station_seen = false;
                 if !connected {
                     self.port.clear();
                 }

@@ -3,6 +3,8 @@
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
+use crate::net::MacAddr;
+use crate::policy::source;
 use crate::ring::{Iovs, PopError};
 use crate::tcp::{Segment, Seq};
 use crate::wire::{
@@ -162,7 +164,8 @@ impl Worker {
         self.counters.guest_tx_frames.add(1);
         self.counters.guest_tx_bytes.add((bytes - VNET_LEN) as u64);
         let eth = Eth::parse(head)?;
-        self.learn(&eth)?;
+        source::check_ethernet(&self.port.link, self.guest_station(), &eth)?;
+        self.learn(eth.src);
         match eth.ethertype {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
                 let packet = &head[ETH_LEN..];
@@ -170,31 +173,36 @@ impl Worker {
                 if ip.src.is_ipv4() != (eth.ethertype == ETHERTYPE_IPV4) {
                     return Err(Reason::Malformed);
                 }
+                let transport = packet.get(ip.header_len..).ok_or(Reason::Malformed)?;
+                source::check_ip(&self.port.link, &ip, transport)?;
                 if ip.fragment.is_some() {
                     return self.on_fragment(&frame);
                 }
-                let transport = packet.get(ip.header_len..).ok_or(Reason::Malformed)?;
                 self.on_packet(&frame, &ip, transport)
             }
-            ETHERTYPE_ARP => self.on_service_frame(&frame.copy()),
+            ETHERTYPE_ARP => {
+                source::check_arp(&self.port.link, eth.src, &head[ETH_LEN..])?;
+                self.on_service_frame(&frame.copy())
+            }
             _ => Err(Reason::UnknownProtocol),
         }
     }
 
-    /// Checks the frame's source address, or learns it where none is configured.
-    fn learn(&mut self, eth: &Eth) -> Result<(), Reason> {
-        if eth.src.is_group() {
-            return Err(Reason::Malformed);
+    /// The station that frames have to come from: the configured one, or the first that this frontend showed.
+    fn guest_station(&self) -> Option<MacAddr> {
+        self.port.link.guest_mac.or(self.port.guest_mac.filter(|_| self.station_seen))
+    }
+
+    /// Takes note of the guest's Ethernet address where none is configured. It is kept until another frontend
+    /// connects; that one's first frame may bring another address.
+    #[inline]
+    fn learn(&mut self, station: MacAddr) {
+        if self.station_seen || self.port.link.guest_mac.is_some() {
+            return;
         }
-        match self.port.link.guest_mac {
-            Some(mac) if mac != eth.src => Err(Reason::Spoofed),
-            Some(_) => Ok(()),
-            None => {
-                if self.port.guest_mac.replace(eth.src).is_none() {
-                    self.wake_all();
-                }
-                Ok(())
-            }
+        self.station_seen = true;
+        if self.port.guest_mac.replace(station).is_none() {
+            self.wake_all();
         }
     }
 

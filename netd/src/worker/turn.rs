@@ -74,6 +74,8 @@ pub(super) struct Worker {
     pub(super) tx: Option<Ring>,
     pub(super) features: u64,
     pub(super) connected: bool,
+    /// The present frontend has shown the guest's Ethernet address.
+    pub(super) station_seen: bool,
     pub(super) flows: Table<Flow>,
     pub(super) admission: Admission,
     pub(super) peek: PeekOffset,
@@ -118,6 +120,7 @@ impl Worker {
             tx: None,
             features: 0,
             connected: false,
+            station_seen: false,
             flows: Table::new(limits.flows),
             admission: Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now),
             peek: PeekOffset::probe(),

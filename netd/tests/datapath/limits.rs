@@ -1,4 +1,4 @@
-//! What happens at the limits, and to frames whose source is not the guest's.
+//! What happens at the limits, and to frames for forbidden destinations.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use etherparse::PacketBuilder;
 use netd::config::Limits;
 use netd::counters::Reason;
 
-use crate::bed::raw::{CLIENT_V4, CLIENT_V6, GUEST_V4, GUEST_V6};
+use crate::bed::raw::{GUEST_V4, GUEST_V6};
 use crate::bed::{GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, with_bed, with_pod};
 
 fn limited(limits: Limits) -> Setup {
@@ -78,47 +78,6 @@ fn too_many_new_flows_a_second_are_refused() {
         assert!(open.len() >= 3, "the burst is allowed");
         assert!(refused > 0, "the rate is not");
         assert_eq!(bed.netd.dropped(Reason::FlowRate), refused);
-    });
-}
-
-#[test]
-fn frames_of_another_source_are_dropped() {
-    with_pod(Setup::default(), |pod| {
-        let mut raw = Raw::plug(&pod.netd);
-        let other_mac = [0x52, 0x54, 0, 0, 0, 9];
-        let frames = [
-            (other_mac, GUEST_V4.octets(), None),
-            (GUEST_MAC.0, [10, 9, 0, 3], None),
-            (GUEST_MAC.0, CLIENT_V4.octets(), None),
-            (GUEST_MAC.0, [127, 0, 0, 1], None),
-            (GUEST_MAC.0, [0; 4], Some("fd00:9::3".parse::<std::net::Ipv6Addr>().unwrap())),
-            (GUEST_MAC.0, [0; 4], Some("::1".parse().unwrap())),
-            (other_mac, [0; 4], Some(GUEST_V6)),
-        ];
-        let server = pod.client.udp("[::]:5000".parse().unwrap());
-        for (count, (mac, v4, v6)) in (0..).zip(frames) {
-            let ip = || match v6 {
-                None => PacketBuilder::ethernet2(mac, MAC.0).ipv4(v4, CLIENT_V4.octets(), 64),
-                Some(v6) => PacketBuilder::ethernet2(mac, MAC.0).ipv6(v6.octets(), CLIENT_V6.octets(), 64),
-            };
-            let mut frames = [const { Vec::new() }; 3];
-            ip().udp(6000, 5000).write(&mut frames[0], b"not me").unwrap();
-            ip().tcp(6000, 5000, 1, 1000).syn().write(&mut frames[1], b"").unwrap();
-            match v6 {
-                None => ip().icmpv4_echo_request(1, 1).write(&mut frames[2], b"").unwrap(),
-                Some(_) => ip().icmpv6_echo_request(1, 1).write(&mut frames[2], b"").unwrap(),
-            }
-            for frame in &frames {
-                raw.send(frame);
-            }
-            let spoofed = 3 * (count + 1);
-            eventually("a drop", || (pod.netd.dropped(Reason::Spoofed) == spoofed).then_some(()));
-        }
-        raw.ping();
-        server.set_nonblocking(true).unwrap();
-        assert_eq!(server.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
-        let flows = pod.netd.status().flows;
-        assert_eq!(flows, [0, 0, 2], "only the pings have flows");
     });
 }
 

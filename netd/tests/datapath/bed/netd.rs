@@ -56,6 +56,7 @@ pub(crate) fn link(mode: Mode, mtu: u16) -> Link {
         hostname: None,
         fqdn: None,
         dhcp_options: vec![],
+        egress: Arc::default(),
     }
 }
 
