@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use podvirt_proto::netd::v1::{Flow, FlowKind, ListFlowsRequest};
+use podvirt_proto::netd::v1::{Flow, FlowFilter, FlowKind, FlowOrigin, ListFlowsRequest};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -43,8 +43,18 @@ pub async fn run(args: &Probe) -> Result<()> {
         let local = stream.local_addr().context("the connection's own address")?;
         let mut pause = FIRST_PAUSE;
         let mut byte = [0];
+        // netd looks the connection up, so that a probe does not cost the guest the telling of its whole table.
+        let own = ListFlowsRequest {
+            filter: Some(FlowFilter {
+                kinds: vec![FlowKind::Tcp.into()],
+                origin: FlowOrigin::Pod.into(),
+                pod_peer: local.to_string(),
+                ..FlowFilter::default()
+            }),
+            ..ListFlowsRequest::default()
+        };
         loop {
-            let flows = netd.list_flows(ListFlowsRequest { limit: 0 }).await.context("asking netd")?;
+            let flows = netd.list_flows(own.clone()).await.context("asking netd")?;
             let mut parts = flows.into_inner();
             while let Some(part) = parts.message().await.context("asking netd")? {
                 if accepted(&part.flows, local) {

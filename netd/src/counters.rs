@@ -21,6 +21,11 @@ macro_rules! reasons {
             pub fn label(self) -> &'static str {
                 match self { $(Reason::$name => $label,)+ }
             }
+
+            /// What it means.
+            pub fn help(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc,)+).trim_ascii(),)+ }
+            }
         }
     };
 }

@@ -25,6 +25,7 @@ pub mod policy;
 pub mod ring;
 pub mod steer;
 pub mod sys;
+pub mod tap;
 pub mod tcp;
 pub mod time;
 pub mod udp;

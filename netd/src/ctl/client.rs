@@ -7,10 +7,11 @@ use hyper_util::rt::TokioIo;
 use podvirt_proto::netd::v1 as proto;
 use podvirt_proto::netd::v1::netd_client::NetdClient;
 use tokio::net::UnixStream;
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Status, Streaming};
 
-use super::{PortRule, convert};
+use super::{PortRule, capture, convert};
+use crate::tap::Packet;
 
 /// The answer of netd takes a turn of its worker's loop; one that takes so long does not come.
 const CALL_TIME: Duration = Duration::from_secs(30);
@@ -68,13 +69,13 @@ impl Client {
         Ok(self.0.status(proto::StatusRequest {}).await?.into_inner())
     }
 
-    /// The flow table, at most `limit` rows; 0: all.
+    /// The part of the flow table that `request` asks for.
     ///
     /// # Errors
     ///
     /// The status of the call.
-    pub async fn flows(&mut self, limit: u32) -> Result<Vec<proto::Flow>, Status> {
-        let mut parts = self.0.list_flows(proto::ListFlowsRequest { limit }).await?.into_inner();
+    pub async fn flows(&mut self, request: proto::ListFlowsRequest) -> Result<Vec<proto::Flow>, Status> {
+        let mut parts = self.0.list_flows(request).await?.into_inner();
         let mut flows = Vec::new();
         while let Some(part) = parts.message().await? {
             flows.extend(part.flows);
@@ -127,5 +128,53 @@ impl Client {
     /// The status of the call.
     pub async fn metrics(&mut self) -> Result<String, Status> {
         Ok(self.0.metrics(proto::MetricsRequest {}).await?.into_inner().text)
+    }
+
+    /// Starts a capture: frames come until it is dropped or netd ends.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn capture(&mut self, request: proto::CaptureRequest) -> Result<Capture, Status> {
+        let mut messages = self.0.capture(request).await?.into_inner();
+        let first = messages.message().await?.unwrap_or_default();
+        Ok(Capture { messages, interface: first.interface.unwrap_or_default() })
+    }
+}
+
+/// A capture that runs.
+#[derive(Debug)]
+pub struct Capture {
+    messages: Streaming<proto::CaptureResponse>,
+    interface: proto::CaptureInterface,
+}
+
+/// Some frames of a capture, and its numbers so far.
+#[derive(Clone, Debug, Default)]
+pub struct Captured {
+    /// Frames; there may be none.
+    pub packets: Vec<Packet>,
+    /// Frames that the filter let through.
+    pub matched: u64,
+    /// Of these, frames that were lost because too many waited.
+    pub dropped: u64,
+}
+
+impl Capture {
+    /// Where the frames are taken.
+    pub fn interface(&self) -> &proto::CaptureInterface {
+        &self.interface
+    }
+
+    /// Waits for frames, or for numbers, which come every second; None when netd has ended the capture. What is
+    /// given up half-way is not lost.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn next(&mut self) -> Result<Option<Captured>, Status> {
+        let Some(m) = self.messages.message().await? else { return Ok(None) };
+        let packets = m.frames.into_iter().map(capture::packet).collect();
+        Ok(Some(Captured { packets, matched: m.matched, dropped: m.dropped }))
     }
 }

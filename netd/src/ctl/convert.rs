@@ -13,6 +13,10 @@ fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }
 
+fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
+}
+
 fn texts<T: ToString>(list: &[T]) -> Vec<String> {
     list.iter().map(T::to_string).collect()
 }
@@ -21,7 +25,7 @@ fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
 
-pub(super) fn status(s: &Status) -> proto::StatusResponse {
+pub(super) fn status(s: &Status, name: &str) -> proto::StatusResponse {
     let [tcp_flows, udp_flows, echo_flows] = s.flows;
     proto::StatusResponse {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -36,6 +40,12 @@ pub(super) fn status(s: &Status) -> proto::StatusResponse {
         udp_flows,
         echo_flows,
         listeners: s.listeners,
+        name: name.into(),
+        tcp_states: s
+            .tcp_states
+            .iter()
+            .map(|(state, count)| proto::StateCount { state: (*state).into(), count: *count })
+            .collect(),
     }
 }
 
@@ -101,6 +111,16 @@ pub(super) fn flow(f: &FlowInfo) -> proto::Flow {
         bytes_to_guest: f.bytes_to_guest,
         retransmits: f.retransmits,
         idle_ms: millis(f.idle),
+        guest_rtt_us: f.tcp.and_then(|t| t.guest_rtt).map(micros),
+        in_flight: f.tcp.map_or(0, |t| t.in_flight),
+        guest_window: f.tcp.map_or(0, |t| t.guest_window),
+        pod_window: f.tcp.map_or(0, |t| t.pod_window),
+        socket: f.tcp.and_then(|t| t.socket).map(|s| proto::FlowSocket {
+            rtt_us: micros(s.rtt),
+            retransmits: s.retransmits,
+            send_queue: s.send_queue,
+            receive_queue: s.receive_queue,
+        }),
     }
 }
 
@@ -137,7 +157,7 @@ pub(super) fn counters(c: &Counters) -> proto::CountersResponse {
         help: help.into(),
         value,
     };
-    let reason = |r: &Reason| counter((r.label(), "", c.dropped(*r)));
+    let reason = |r: &Reason| counter((r.label(), r.help(), c.dropped(*r)));
     proto::CountersResponse {
         counters: c.totals().into_iter().map(counter).collect(),
         dropped: Reason::ALL.iter().map(reason).collect(),

@@ -14,7 +14,9 @@ pub mod server;
 pub mod show;
 pub mod socket;
 
+mod capture;
 mod convert;
+mod query;
 #[cfg(test)]
 mod tests;
 
@@ -22,8 +24,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use query::{FlowQuery, QueryError};
+
 use crate::counters::Counters;
 use crate::net::{Link, MacAddr};
+use crate::tap::Tap;
 
 /// A transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,6 +93,36 @@ pub struct FlowInfo {
     pub retransmits: u32,
     /// Time since anything was carried.
     pub idle: Duration,
+    /// What is known of a TCP connection besides.
+    pub tcp: Option<TcpInfo>,
+}
+
+/// The guest's side of a TCP connection, and the pod's where it was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpInfo {
+    /// Smoothed round trip between netd and the guest; none before the first sample.
+    pub guest_rtt: Option<Duration>,
+    /// Bytes that the guest was sent and has not acknowledged.
+    pub in_flight: u32,
+    /// Bytes that the guest is ready to receive.
+    pub guest_window: u32,
+    /// Bytes that the guest may send, as it was told.
+    pub pod_window: u32,
+    /// What the kernel tells of the pod's socket.
+    pub socket: Option<SocketInfo>,
+}
+
+/// What the kernel tells of a TCP socket.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SocketInfo {
+    /// Smoothed round trip to the peer.
+    pub rtt: Duration,
+    /// Segments sent to the peer again.
+    pub retransmits: u32,
+    /// Bytes of the guest that wait to be sent or acknowledged.
+    pub send_queue: u64,
+    /// Bytes for the guest that were received and not acknowledged by it.
+    pub receive_queue: u64,
 }
 
 /// What one netd is doing.
@@ -111,14 +146,16 @@ pub struct Status {
     pub flows: [u32; 3],
     /// Open listeners.
     pub listeners: u32,
+    /// TCP connections by state; states without any are left out.
+    pub tcp_states: Vec<(&'static str, u32)>,
 }
 
 /// The calls that the datapath answers.
 pub trait Control: Send + Sync + 'static {
     /// The present status; None when the worker has ended.
     fn status(&self) -> Option<Status>;
-    /// Every flow.
-    fn flows(&self) -> Vec<FlowInfo>;
+    /// The flows that `query` asks for.
+    fn flows(&self, query: FlowQuery) -> Vec<FlowInfo>;
     /// Every forwarded port, taken ones included.
     fn ports(&self) -> Vec<PortInfo>;
     /// Opens further ports and tells for each what became of it.
@@ -129,4 +166,8 @@ pub trait Control: Send + Sync + 'static {
     fn set_link(&self, link: Arc<Link>);
     /// The counters.
     fn counters(&self) -> Arc<Counters>;
+    /// Shows every frame to `tap` from now on; false when the worker has ended.
+    fn tap(&self, tap: Tap) -> bool;
+    /// Forgets the tap of this number. Does not block.
+    fn untap(&self, id: u64);
 }

@@ -12,8 +12,9 @@ use podvirt_proto::netd::v1::netd_server::{Netd, NetdServer};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
+use super::capture::{CaptureStream, Captures};
 use super::metrics::Metrics;
-use super::{Control, PortInfo, PortRule, convert};
+use super::{Control, FlowQuery, PortInfo, PortRule, convert};
 use crate::config::ports::Reserved;
 
 /// Rows in one message of the flow table.
@@ -28,12 +29,20 @@ pub struct ControlServer {
     control: Arc<dyn Control>,
     metrics: Arc<Metrics>,
     reserved: Reserved,
+    name: String,
+    captures: Captures,
 }
 
 impl ControlServer {
     /// Serves `control` and `metrics`; ports of `reserved` cannot be added.
     pub fn new(control: Arc<dyn Control>, metrics: Arc<Metrics>, reserved: Reserved) -> ControlServer {
-        ControlServer { control, metrics, reserved }
+        ControlServer { control, metrics, reserved, name: String::new(), captures: Captures::new() }
+    }
+
+    /// Tells this name of the guest.
+    #[must_use]
+    pub fn named(self, name: &str) -> ControlServer {
+        ControlServer { name: name.to_owned(), ..self }
     }
 
     /// Serves on `listener`, which does not block, until `stop` is ready and the calls of that moment are answered.
@@ -43,6 +52,12 @@ impl ControlServer {
     /// When the listener cannot be used at all; what goes wrong with one connection ends that connection.
     pub async fn serve(self, listener: UnixListener, stop: impl Future<Output = ()>) -> io::Result<()> {
         let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
+        let captures = self.captures.stopper();
+        let stop = async move {
+            stop.await;
+            // A capture has no end of its own.
+            captures.send_replace(true);
+        };
         tonic::transport::Server::builder()
             .concurrency_limit_per_connection(CALLS)
             .add_service(NetdServer::new(self))
@@ -76,6 +91,7 @@ fn ports(ports: &[PortInfo]) -> Vec<proto::Port> {
 
 #[tonic::async_trait]
 impl Netd for ControlServer {
+    type CaptureStream = CaptureStream;
     type ListFlowsStream = tokio_stream::Iter<std::vec::IntoIter<Result<proto::ListFlowsResponse, Status>>>;
 
     async fn status(
@@ -84,19 +100,18 @@ impl Netd for ControlServer {
     ) -> Result<Response<proto::StatusResponse>, Status> {
         let status = self.call(Control::status).await?;
         let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
-        Ok(Response::new(convert::status(&status)))
+        Ok(Response::new(convert::status(&status, &self.name)))
     }
 
     async fn list_flows(
         &self,
         request: Request<proto::ListFlowsRequest>,
     ) -> Result<Response<Self::ListFlowsStream>, Status> {
-        let limit = match request.into_inner().limit {
-            0 => usize::MAX,
-            n => usize::try_from(n).unwrap_or(usize::MAX),
-        };
-        let mut flows = self.call(Control::flows).await?;
-        flows.truncate(limit);
+        let query = FlowQuery::try_from(request.into_inner());
+        let query = query.map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let rows = query.rows();
+        let mut flows = self.call(move |c| c.flows(query)).await?;
+        flows.truncate(rows);
         let message = |part: &[super::FlowInfo]| {
             Ok(proto::ListFlowsResponse { flows: part.iter().map(convert::flow).collect() })
         };
@@ -153,5 +168,17 @@ impl Netd for ControlServer {
         let metrics = self.metrics.clone();
         let text = self.call(move |_| metrics.text()).await?;
         Ok(Response::new(proto::MetricsResponse { text }))
+    }
+
+    async fn capture(
+        &self,
+        request: Request<proto::CaptureRequest>,
+    ) -> Result<Response<Self::CaptureStream>, Status> {
+        let status = self.call(Control::status).await?;
+        let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
+        let mac = status.guest_mac.map(|m| m.to_string()).unwrap_or_default();
+        let name = if self.name.is_empty() { "netd" } else { &self.name };
+        let stream = self.captures.start(self.control.clone(), &request.into_inner(), (name, mac))?;
+        Ok(Response::new(stream))
     }
 }

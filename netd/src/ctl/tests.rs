@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use podvirt_proto::netd::v1 as proto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -14,6 +15,7 @@ use super::*;
 use crate::config::ports::Reserved;
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, test_link};
+use crate::tap::{Direction, Taps};
 
 /// A datapath of nothing but state; TCP port 81 of the pod is taken by somebody.
 struct Fake {
@@ -22,6 +24,7 @@ struct Fake {
     link: Mutex<Arc<Link>>,
     counters: Arc<Counters>,
     flows: usize,
+    taps: Arc<Mutex<Vec<Tap>>>,
 }
 
 impl Fake {
@@ -32,6 +35,7 @@ impl Fake {
             link: Mutex::new(Arc::new(test_link())),
             counters: Arc::default(),
             flows: 600,
+            taps: Arc::default(),
         }
     }
 }
@@ -48,10 +52,11 @@ impl Control for Fake {
             guest_seen: vec![IpAddr::from([10, 9, 0, 2])],
             flows: [3, 2, 1],
             listeners: 7,
+            tcp_states: vec![("ESTABLISHED", 2), ("TIME-WAIT", 1)],
         })
     }
 
-    fn flows(&self) -> Vec<FlowInfo> {
+    fn flows(&self, query: FlowQuery) -> Vec<FlowInfo> {
         let flow = |i: usize| FlowInfo {
             kind: FlowKind::Tcp,
             state: "ESTABLISHED",
@@ -63,8 +68,15 @@ impl Control for Fake {
             bytes_to_guest: 2,
             retransmits: 3,
             idle: Duration::from_millis(4),
+            tcp: Some(TcpInfo {
+                guest_rtt: Some(Duration::from_micros(150)),
+                in_flight: 10,
+                guest_window: 20,
+                pod_window: 30,
+                socket: query.sockets.then(SocketInfo::default),
+            }),
         };
-        (0..self.flows).map(flow).collect()
+        (0..self.flows).map(flow).filter(|f| query.matches(f)).collect()
     }
 
     fn ports(&self) -> Vec<PortInfo> {
@@ -96,6 +108,15 @@ impl Control for Fake {
 
     fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    fn tap(&self, tap: Tap) -> bool {
+        self.taps.lock().unwrap().push(tap);
+        self.running
+    }
+
+    fn untap(&self, id: u64) {
+        self.taps.lock().unwrap().retain(|t| t.id() != id);
     }
 }
 
@@ -138,6 +159,7 @@ fn the_status_is_told() {
             "guest 10.9.0.2/24 gateway 10.9.0.1 pod 10.9.0.2",
             "DNS          10.96.0.10 fd00:96::a",
             "Flows        3 TCP, 2 UDP, 1 echo",
+            "             2 ESTABLISHED, 1 TIME-WAIT",
             "Listeners    7",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -153,18 +175,110 @@ fn a_worker_that_has_ended_is_told() {
     });
 }
 
+fn rows(limit: u32) -> proto::ListFlowsRequest {
+    proto::ListFlowsRequest { limit, ..Default::default() }
+}
+
 #[test]
 fn every_flow_is_listed_in_order() {
     with_client(Fake::new(), async |mut client| {
-        let flows = client.flows(0).await.unwrap();
+        let flows = client.flows(rows(0)).await.unwrap();
         assert_eq!(flows.len(), 600);
         assert_eq!((flows[0].guest.as_str(), flows[599].guest.as_str()), ("10.9.0.2:1000", "10.9.0.2:1599"));
         assert_eq!((flows[0].pod_peer.as_str(), flows[0].idle_ms), ("[2001:db8::1]:80", 4));
-        assert_eq!(client.flows(10).await.unwrap().len(), 10);
+        assert_eq!((flows[0].guest_rtt_us, flows[0].in_flight, flows[0].socket), (Some(150), 10, None));
+        assert_eq!(client.flows(rows(10)).await.unwrap().len(), 10);
     });
     with_client(Fake { flows: 0, ..Fake::new() }, async |mut client| {
-        assert_eq!(client.flows(0).await.unwrap(), []);
+        assert_eq!(client.flows(rows(0)).await.unwrap(), []);
     });
+}
+
+#[test]
+fn a_filter_of_flows_is_applied_by_netd_and_judged() {
+    with_client(Fake::new(), async |mut client| {
+        let ask = |filter| proto::ListFlowsRequest { limit: 0, filter: Some(filter), sockets: true };
+        let filter = proto::FlowFilter { ports: vec![1003], ..Default::default() };
+        let flows = client.flows(ask(filter)).await.unwrap();
+        assert_eq!((flows.len(), flows[0].guest.as_str()), (1, "10.9.0.2:1003"));
+        assert!(flows[0].socket.is_some());
+        let filter = proto::FlowFilter { networks: vec!["x".into()], ..Default::default() };
+        let error = client.flows(ask(filter)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().starts_with("filter.networks: 'x'"), "{error}");
+    });
+}
+
+/// One frame of 60 bytes of the guest, shown to every tap.
+fn show_a_frame(taps: &Mutex<Vec<Tap>>) {
+    let bytes = [crate::wire::VnetHeader::PLAIN.to_bytes().as_slice(), &[7; 60]].concat();
+    let slices = crate::ring::Iovs::from_owned(bytes);
+    let all = taps.lock().unwrap().iter().cloned().fold(None, Taps::add).unwrap();
+    all.offer(Direction::Outbound, &slices, 0, 72, &crate::wire::VnetHeader::PLAIN);
+}
+
+#[test]
+fn a_capture_gives_frames_until_its_client_goes() {
+    let fake = Fake::new();
+    let taps = fake.taps.clone();
+    with_client(fake, async |mut client| {
+        let request =
+            proto::CaptureRequest { filter: "greater 60".into(), snaplen: 10, ..Default::default() };
+        let mut capture = client.capture(request).await.unwrap();
+        assert_eq!(
+            (capture.interface().mac.as_str(), capture.interface().snaplen),
+            ("52:54:00:11:22:33", 10)
+        );
+        show_a_frame(&taps);
+        let captured = loop {
+            let captured = capture.next().await.unwrap().unwrap();
+            if !captured.packets.is_empty() {
+                break captured;
+            }
+        };
+        assert_eq!((captured.packets[0].data.as_slice(), captured.packets[0].len), (&[7; 10][..], 60));
+        assert_eq!((captured.matched, captured.dropped), (1, 0));
+        drop(capture);
+        // The server learns of it by its own connection.
+        while !taps.lock().unwrap().is_empty() {
+            client.status().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn captures_are_few_and_end_with_netd() {
+    let fake = Fake::new();
+    let taps = fake.taps.clone();
+    with_client(fake, async |mut client| {
+        let mut running = Vec::new();
+        for _ in 0..4 {
+            running.push(client.capture(proto::CaptureRequest::default()).await.unwrap());
+        }
+        let error = client.capture(proto::CaptureRequest::default()).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::ResourceExhausted);
+        for (bad, text) in [
+            (proto::CaptureRequest { filter: "hots".into(), ..Default::default() }, "filter, column 1"),
+            (proto::CaptureRequest { snaplen: 300_000, ..Default::default() }, "snaplen: 300000"),
+            (proto::CaptureRequest { buffer_kib: 1, ..Default::default() }, "buffer_kib: 1"),
+        ] {
+            let error = client.capture(bad).await.unwrap_err();
+            assert!(error.message().starts_with(text), "{error}");
+        }
+        // A worker that ends lets go of its taps, and that ends the calls.
+        taps.lock().unwrap().clear();
+        for mut capture in running {
+            while capture.next().await.unwrap().is_some() {}
+        }
+    });
+    let fake = Fake::new();
+    let taps = fake.taps.clone();
+    let mut left = None;
+    // The test's end stops the server, which ends the capture that is still there.
+    with_client(fake, async |mut client| {
+        left = Some(client.capture(proto::CaptureRequest::default()).await.unwrap());
+    });
+    assert!(taps.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -199,7 +313,6 @@ fn a_list_of_all_ports_fits() {
 
 #[test]
 fn rules_that_name_no_port_are_refused() {
-    use podvirt_proto::netd::v1 as proto;
     let rule = |transport: proto::Transport, pod, guest| {
         convert::rule(&proto::PortRule { transport: transport.into(), pod, guest })
     };
@@ -220,7 +333,7 @@ fn counters_and_metrics_tell_the_same() {
         let text = show::counters(&rows);
         let line = |name: &str| text.lines().find(|l| l.starts_with(name)).unwrap().to_owned();
         assert!(line("guest_tx_frames ").contains(" 5  Frames received from the guest."), "{text}");
-        assert!(line("dropped.flow_limit ").ends_with(" 2"), "{text}");
+        assert!(line("dropped.flow_limit ").ends_with(" 2  The flow table is full."), "{text}");
 
         let metrics = client.metrics().await.unwrap();
         for line in [

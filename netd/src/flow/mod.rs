@@ -46,6 +46,11 @@ pub struct FlowId {
 const GENERATION_BITS: u32 = 24;
 
 impl FlowId {
+    /// The place in the order of [`Table::iter_from`].
+    pub fn slot(self) -> usize {
+        self.index as usize
+    }
+
     /// The id as the low 56 bits of an epoll token.
     pub fn to_token(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)

@@ -101,7 +101,12 @@ impl<F> Table<F> {
 
     /// Every flow.
     pub fn iter(&self) -> impl Iterator<Item = (FlowId, &Key, &F)> {
-        self.slots.iter().enumerate().filter_map(|(i, s)| {
+        self.iter_from(0)
+    }
+
+    /// The flows from slot `first` on; a flow stays in its slot.
+    pub fn iter_from(&self, first: usize) -> impl Iterator<Item = (FlowId, &Key, &F)> {
+        self.slots.iter().enumerate().skip(first).filter_map(|(i, s)| {
             let (key, flow) = s.flow.as_ref()?;
             Some((FlowId { index: i as u32, generation: s.generation }, key, flow))
         })

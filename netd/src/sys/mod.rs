@@ -7,13 +7,15 @@
 
 mod options;
 mod stream;
+mod terminal;
 mod udp;
 
 pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
     set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl, tcp_info,
 };
-pub use stream::{Peek, discard, peek, send};
+pub use stream::{Peek, discard, peek, received_bytes, send};
+pub use terminal::terminal_size;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SendItem, SocketError, recv_error, send_batch};
 
 use std::io;

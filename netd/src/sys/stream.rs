@@ -83,13 +83,21 @@ fn eof_or_wait(socket: BorrowedFd<'_>, skip: usize) -> io::Result<usize> {
     let info = super::tcp_info(socket)?;
     // TCP_CLOSE_WAIT (8), TCP_LAST_ACK (9), TCP_CLOSING (11), TCP_TIME_WAIT (6), TCP_CLOSE (7): FIN received.
     let ended = matches!(info.state, 6..=9 | 11);
-    let mut queued: libc::c_int = 0;
-    // SAFETY: SIOCINQ writes one int.
-    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &mut queued) };
-    if ended && rc == 0 && usize::try_from(queued).is_ok_and(|q| q <= skip) {
+    if ended && received_bytes(socket).is_ok_and(|queued| queued as usize <= skip) {
         return Ok(0);
     }
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// Bytes in the receive queue, those that were peeked included (SIOCINQ of tcp(7)).
+///
+/// # Errors
+/// As ioctl(2).
+pub fn received_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut queued: libc::c_int = 0;
+    // SAFETY: SIOCINQ writes one int.
+    cvt(unsafe { libc::ioctl(socket.as_raw_fd(), libc::FIONREAD, &mut queued) } as isize)?;
+    Ok(u32::try_from(queued).unwrap_or(0))
 }
 
 /// Removes `n` bytes from the receive queue without copying them; with a kernel peek offset that moves back by

@@ -54,6 +54,7 @@
 
 mod config;
 mod conn;
+mod facts;
 mod input;
 mod output;
 mod rtt;
@@ -66,6 +67,7 @@ mod timer;
 
 pub use config::Config;
 pub use conn::{Command, Conn, PodState, Segment, State};
+pub use facts::Facts;
 pub use input::Input;
 pub use output::{Budget, Control};
 pub use seq::Seq;

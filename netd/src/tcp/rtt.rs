@@ -57,6 +57,11 @@ impl Rtt {
         self.backoff = self.backoff.saturating_add(1).min(16);
     }
 
+    /// The smoothed round trip; none before the first sample.
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed.map(|(srtt, _)| Duration::from_micros(srtt.into()))
+    }
+
     /// The present timeout.
     pub(super) fn timeout(&self) -> Duration {
         let base = match self.smoothed {

@@ -8,9 +8,10 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::sockets::SteeredSockets;
-use crate::ctl::{FlowInfo, PortInfo, PortRule, Status};
+use crate::ctl::{FlowInfo, FlowQuery, PortInfo, PortRule, Status};
 use crate::net::Link;
 use crate::ring::Ring;
+use crate::tap::Tap;
 
 /// A request to the worker; those with a reply are answered within the turn.
 pub(super) enum Command {
@@ -20,12 +21,22 @@ pub(super) enum Command {
     Connected(bool),
     Link(Arc<Link>),
     Status(SyncSender<Status>),
-    Flows(SyncSender<Vec<FlowInfo>>),
+    Flows { query: Arc<FlowQuery>, from: usize, rows: usize, reply: SyncSender<FlowPage> },
     Ports(SyncSender<Vec<PortInfo>>),
     AddPorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
     RemovePorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
     Steer(SteeredSockets),
     Shutdown,
+    Tap(Tap),
+    Untap(u64),
+}
+
+/// A part of the flow table, small enough not to hold up traffic.
+#[derive(Default)]
+pub(super) struct FlowPage {
+    pub(super) rows: Vec<FlowInfo>,
+    /// Where the next part starts; none: this was the last.
+    pub(super) next: Option<usize>,
 }
 
 /// The sending end.

@@ -51,6 +51,7 @@ impl UdpFlow {
             bytes_to_guest: self.bytes_to_guest,
             retransmits: 0,
             idle: self.session.idle(now),
+            tcp: None,
         }
     }
 

@@ -53,6 +53,7 @@ impl EchoFlow {
             bytes_to_guest: self.bytes_to_guest,
             retransmits: 0,
             idle: self.session.idle(now),
+            tcp: None,
         }
     }
 }

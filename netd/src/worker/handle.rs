@@ -6,9 +6,10 @@ use std::thread::JoinHandle;
 use super::command::{Command, Mailbox};
 use super::sockets::SteeredSockets;
 use crate::counters::Counters;
-use crate::ctl::{Control, FlowInfo, PortInfo, PortRule, Status};
+use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Status};
 use crate::net::Link;
 use crate::ring::Ring;
+use crate::tap::Tap;
 use crate::vhost::RingSink;
 
 /// A worker that runs. Clones speak to the same one.
@@ -50,8 +51,20 @@ impl Control for Handle {
         self.mailbox.call(Command::Status)
     }
 
-    fn flows(&self) -> Vec<FlowInfo> {
-        self.mailbox.call(Command::Flows).unwrap_or_default()
+    fn flows(&self, query: FlowQuery) -> Vec<FlowInfo> {
+        let query = Arc::new(query);
+        let mut flows = Vec::new();
+        let mut from = 0;
+        loop {
+            let rows = query.rows() - flows.len();
+            let command = |reply| Command::Flows { query: query.clone(), from, rows, reply };
+            let page = self.mailbox.call(command).unwrap_or_default();
+            flows.extend(page.rows);
+            match page.next {
+                Some(next) if flows.len() < query.rows() => from = next,
+                _ => return flows,
+            }
+        }
     }
 
     fn ports(&self) -> Vec<PortInfo> {
@@ -72,6 +85,14 @@ impl Control for Handle {
 
     fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
+    }
+
+    fn tap(&self, tap: Tap) -> bool {
+        self.mailbox.send(Command::Tap(tap))
+    }
+
+    fn untap(&self, id: u64) {
+        self.mailbox.send(Command::Untap(id));
     }
 }
 

@@ -10,6 +10,7 @@ use virtio_bindings::virtio_net::{
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, MacAddr};
 use crate::ring::{Iovs, PopError, Ring};
+use crate::tap::{Direction, Taps};
 use crate::wire::{EthIp, VNET_LEN, VnetHeader, fold};
 
 /// Frames that netd makes itself and that wait for a receive buffer.
@@ -57,6 +58,8 @@ pub(super) struct Port {
     pub(super) tso4: bool,
     pub(super) tso6: bool,
     pub(super) unpublished: bool,
+    /// Who watches the frames; see [`crate::tap`].
+    pub(super) taps: Option<Box<Taps>>,
     waiting: VecDeque<Vec<u8>>,
     // Scratch of one operation, kept for its capacity.
     pub(super) chains: Vec<Chain>,
@@ -79,6 +82,7 @@ impl Port {
             tso4: false,
             tso6: false,
             unpublished: false,
+            taps: None,
             waiting: VecDeque::new(),
             chains: Vec::new(),
             frames: Vec::new(),
@@ -257,6 +261,9 @@ impl Port {
                 h
             };
             self.slices.write(frame.first_slice, 0, &h.to_bytes());
+            if let Some(taps) = &self.taps {
+                taps.offer(Direction::Inbound, &self.slices, frame.first_slice, total, &h);
+            }
         }
         ring.mark_written(&self.slices, frame.first_slice, total);
         let mut left = total;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
@@ -11,7 +12,7 @@ use super::sockets;
 use super::transmit::TxFrame;
 use super::turn::{Flow, Worker, fd, watch_again};
 use crate::counters::Reason;
-use crate::ctl::{FlowInfo, FlowKind};
+use crate::ctl::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::flow::{FlowId, Key};
 use crate::sys;
 use crate::tcp::{Command, Conn, PodState, Segment, State};
@@ -93,7 +94,36 @@ impl TcpFlow {
             bytes_to_guest: self.bytes_to_guest,
             retransmits: self.conn.retransmits(),
             idle: now.since(self.used),
+            tcp: Some(self.tcp_info()),
         }
+    }
+
+    fn tcp_info(&self) -> TcpInfo {
+        let facts = self.conn.facts();
+        TcpInfo {
+            guest_rtt: facts.rtt,
+            in_flight: facts.in_flight,
+            guest_window: facts.send_window,
+            pod_window: facts.receive_window,
+            socket: None,
+        }
+    }
+
+    /// What the kernel tells of the socket: two system calls.
+    pub(super) fn socket_info(&self) -> Option<SocketInfo> {
+        let s = self.socket.as_ref()?;
+        let info = sys::tcp_info(fd(s)).ok()?;
+        // The SYN is acknowledged as a byte but not counted as sent.
+        let unacked = info
+            .bytes_sent
+            .saturating_sub(info.bytes_retrans)
+            .saturating_sub(info.bytes_acked.saturating_sub(1));
+        Some(SocketInfo {
+            rtt: Duration::from_micros(info.rtt.into()),
+            retransmits: info.total_retrans,
+            send_queue: unacked + u64::from(info.notsent_bytes),
+            receive_queue: sys::received_bytes(fd(s)).unwrap_or(0).into(),
+        })
     }
 
     /// Remembers where the kernel's count of acknowledged bytes starts.
@@ -250,7 +280,7 @@ impl Worker {
             if self.port.rx.is_some() || f.conn.is_done_with_socket() {
                 f.conn.on_timer(self.now);
             } else {
-                let later = self.now + std::time::Duration::from_secs(1);
+                let later = self.now + Duration::from_secs(1);
                 self.flows.arm(id, later);
                 return;
             }

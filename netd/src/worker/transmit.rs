@@ -6,6 +6,7 @@ use crate::flow::{FlowId, Key, Kind};
 use crate::net::MacAddr;
 use crate::policy::source;
 use crate::ring::{Iovs, PopError};
+use crate::tap::Direction;
 use crate::tcp::{Segment, Seq};
 use crate::wire::{
     ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, TcpHeader, UdpHeader, VNET_LEN,
@@ -92,7 +93,7 @@ impl Worker {
                     break;
                 }
                 Err(PopError::Chain { head, reason }) => {
-                    tracing::debug!(head, %reason, "bad descriptor chain");
+                    tracing::trace!(head, %reason, "bad descriptor chain");
                     self.counters.count_drop(Reason::BadChain);
                     self.heads.push(head);
                 }
@@ -163,6 +164,9 @@ impl Worker {
         let frame = TxFrame { slices, first, bytes, vnet };
         self.counters.guest_tx_frames.add(1);
         self.counters.guest_tx_bytes.add((bytes - VNET_LEN) as u64);
+        if let Some(taps) = &self.port.taps {
+            taps.offer(Direction::Outbound, slices, first, bytes, &vnet);
+        }
         let eth = Eth::parse(head)?;
         source::check_ethernet(&self.port.link, self.guest_station(), &eth)?;
         self.learn(eth.src);

@@ -1,7 +1,21 @@
 //! The control interface's answers as text for people, aligned like `ss`, and as JSON for programs.
 
+mod counters;
+mod flows;
+mod frame;
+mod rates;
+mod table;
+
+use std::collections::BTreeMap;
+
 use podvirt_proto::netd::v1 as proto;
 use serde::Serialize;
+
+pub use counters::{CounterRow, DropRow, counter_rows, counters, drop_rows, drops};
+pub use flows::{FlowRow, FlowSort, flows, sort_flows};
+pub use frame::frame;
+pub use rates::{FlowRate, Sample, Top, top};
+use table::{Table, time};
 
 /// Names of the virtio-net features that netd can offer, by their bit (virtio 1.2, sections 5.1.3 and 6).
 const FEATURES: &[(u32, &str)] = &[
@@ -30,76 +44,6 @@ const FEATURES: &[(u32, &str)] = &[
     (33, "ACCESS_PLATFORM"),
     (34, "RING_PACKED"),
 ];
-
-/// One flow.
-#[derive(Debug, Serialize)]
-pub struct FlowRow {
-    kind: &'static str,
-    state: String,
-    opened_by: &'static str,
-    guest: String,
-    guest_peer: String,
-    pod_peer: String,
-    bytes_to_pod: u64,
-    bytes_to_guest: u64,
-    retransmits: u32,
-    idle_ms: u64,
-}
-
-impl From<proto::Flow> for FlowRow {
-    fn from(f: proto::Flow) -> FlowRow {
-        let kind = match f.kind() {
-            proto::FlowKind::Tcp => "tcp",
-            proto::FlowKind::Udp => "udp",
-            proto::FlowKind::Echo => "echo",
-            proto::FlowKind::Unspecified => "?",
-        };
-        FlowRow {
-            kind,
-            state: f.state,
-            opened_by: if f.from_guest { "guest" } else { "pod" },
-            guest: f.guest,
-            guest_peer: f.guest_peer,
-            pod_peer: f.pod_peer,
-            bytes_to_pod: f.bytes_to_pod,
-            bytes_to_guest: f.bytes_to_guest,
-            retransmits: f.retransmits,
-            idle_ms: f.idle_ms,
-        }
-    }
-}
-
-/// The flow table. The peer of the pod's socket is shown where the guest sees another.
-pub fn flows(rows: &[FlowRow]) -> String {
-    let mut table = Table::new(&[
-        "Kind",
-        "State",
-        "By",
-        "Guest",
-        "Peer",
-        "Pod's peer",
-        ">To pod",
-        ">To guest",
-        ">Retrans",
-        ">Idle",
-    ]);
-    for f in rows {
-        let pod_peer = if f.pod_peer == f.guest_peer { "" } else { &f.pod_peer };
-        table.row([
-            f.kind,
-            &f.state,
-            f.opened_by,
-            &f.guest,
-            &f.guest_peer,
-            pod_peer,
-            &f.bytes_to_pod.to_string(),
-            &f.bytes_to_guest.to_string(),
-            &f.retransmits.to_string(),
-            &time(f.idle_ms),
-        ]);
-    }
-    table.text()
-}
 
 /// One forwarded port.
 #[derive(Debug, Serialize)]
@@ -172,7 +116,10 @@ pub struct StatusView {
     guest_mac: String,
     guest_seen: Vec<String>,
     flows: FlowCounts,
+    tcp_states: BTreeMap<String, u32>,
     listeners: u32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
 }
 
 /// One address family of the status.
@@ -238,7 +185,9 @@ impl From<proto::StatusResponse> for StatusView {
             guest_mac: s.guest_mac,
             guest_seen: s.guest_seen,
             flows: FlowCounts { tcp: s.tcp_flows, udp: s.udp_flows, echo: s.echo_flows },
+            tcp_states: s.tcp_states.into_iter().map(|s| (s.state, s.count)).collect(),
             listeners: s.listeners,
+            name: s.name,
         }
     }
 }
@@ -259,6 +208,7 @@ pub fn status(s: &StatusView) -> String {
             table.row([name, &value]);
         }
     };
+    line("Guest", s.name.clone());
     line("netd", format!("{}, up {}", s.version, time(s.uptime_ms)));
     line("Frontend", if s.frontend_connected { "connected" } else { "not connected" }.into());
     let rings: Vec<String> = s.running_rings.iter().map(u32::to_string).collect();
@@ -288,88 +238,10 @@ pub fn status(s: &StatusView) -> String {
         line("", format!("before: {rule}"));
     }
     line("Flows", format!("{} TCP, {} UDP, {} echo", s.flows.tcp, s.flows.udp, s.flows.echo));
+    let states: Vec<String> = s.tcp_states.iter().map(|(state, n)| format!("{n} {state}")).collect();
+    line("", states.join(", "));
     line("Listeners", s.listeners.to_string());
     table.text()
-}
-
-/// One counter.
-#[derive(Debug, Serialize)]
-pub struct CounterRow {
-    name: String,
-    value: u64,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    help: String,
-}
-
-/// The rows of all counters; drops are called `dropped.REASON`.
-pub fn counter_rows(c: proto::CountersResponse) -> Vec<CounterRow> {
-    let row = |prefix: &str, c: proto::Counter| CounterRow {
-        name: format!("{prefix}{}", c.name),
-        value: c.value,
-        help: c.help,
-    };
-    let plain = c.counters.into_iter().map(|c| row("", c));
-    plain.chain(c.dropped.into_iter().map(|c| row("dropped.", c))).collect()
-}
-
-/// Counters as lines of a name, a value and a help text.
-pub fn counters(rows: &[CounterRow]) -> String {
-    let mut table = Table::new(&["Counter", ">Value", "Meaning"]);
-    for c in rows {
-        table.row([c.name.as_str(), &c.value.to_string(), &c.help]);
-    }
-    table.text()
-}
-
-/// A time in its largest two units.
-fn time(millis: u64) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..10 => format!("{}.{}s", seconds, millis % 1000 / 100),
-        10..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-/// Columns as wide as their widest cell; a title with `>` in front is aligned to the right.
-struct Table {
-    right: Vec<bool>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(titles: &[&str]) -> Table {
-        let right = titles.iter().map(|t| t.starts_with('>')).collect();
-        let titles = titles.iter().map(|t| t.trim_start_matches('>').to_owned()).collect();
-        Table { right, rows: vec![titles] }
-    }
-
-    fn bare(columns: usize) -> Table {
-        Table { right: vec![false; columns], rows: Vec::new() }
-    }
-
-    fn row<'a>(&mut self, cells: impl IntoIterator<Item = &'a str>) {
-        self.rows.push(cells.into_iter().map(str::to_owned).collect());
-    }
-
-    fn text(&self) -> String {
-        let width = |column: usize| {
-            self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for ((cell, width), right) in row.iter().zip(&widths).zip(&self.right) {
-                line += &if *right { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
-            }
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
-    }
 }
 
 #[cfg(test)]
@@ -394,52 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_stand_in_columns() {
-        let flow = proto::Flow {
-            kind: proto::FlowKind::Tcp.into(),
-            state: "ESTABLISHED".into(),
-            from_guest: false,
-            guest: "10.9.0.2:80".into(),
-            guest_peer: "10.9.0.1:40000".into(),
-            pod_peer: "127.0.0.6:40000".into(),
-            bytes_to_pod: 12345,
-            bytes_to_guest: 6,
-            retransmits: 0,
-            idle_ms: 61_000,
-        };
-        let udp = proto::Flow {
-            kind: proto::FlowKind::Udp.into(),
-            from_guest: true,
-            pod_peer: "10.9.0.1:40000".into(),
-            bytes_to_pod: 1,
-            idle_ms: 250,
-            state: "open".into(),
-            ..flow.clone()
-        };
-        assert_eq!(
-            flows(&[flow.into(), udp.into()]),
-            concat!(
-                "Kind  State        By     Guest        Peer            Pod's peer       ",
-                "To pod  To guest  Retrans   Idle\n",
-                "tcp   ESTABLISHED  pod    10.9.0.2:80  10.9.0.1:40000  127.0.0.6:40000  ",
-                " 12345         6        0  1m01s\n",
-                "udp   open         guest  10.9.0.2:80  10.9.0.1:40000                   ",
-                "     1         6        0   0.2s\n",
-            )
-        );
-    }
-
-    #[test]
     fn features_have_names() {
         assert_eq!(features(1 << 15 | 1 << 32 | 1 << 63), ["MRG_RXBUF", "VERSION_1", "bit 63"]);
-    }
-
-    #[test]
-    fn times_have_two_units() {
-        let cases =
-            [(0, "0.0s"), (9_990, "9.9s"), (59_999, "59s"), (3_600_000, "1h00m"), (90_000_000, "1d01h")];
-        for (millis, text) in cases {
-            assert_eq!(time(millis), text);
-        }
     }
 }

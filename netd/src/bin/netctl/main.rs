@@ -1,5 +1,10 @@
 //! netctl: shows and steers a running netd through its control socket.
 
+mod flows;
+mod pcap;
+mod top;
+mod watch;
+
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +13,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use netd::config::ports::PortMap;
 use netd::ctl::client::Client;
-use netd::ctl::show::{self, FlowRow, PortRow, StatusView};
+use netd::ctl::show::{self, PortRow, StatusView};
 use netd::ctl::{PortRule, Proto};
 use serde::Serialize;
 
@@ -30,12 +35,14 @@ struct Args {
 enum Command {
     /// What netd is doing, and the link of its guest
     Status,
-    /// The flow table
-    Flows {
-        /// How many flows at most; 0: all
-        #[arg(short, long, default_value_t = 0)]
-        limit: u32,
-    },
+    /// The flow table, or a part of it
+    Flows(flows::FlowsArgs),
+    /// Rates, and the busiest flows, again and again; ends by q or ctrl-c
+    Top(top::TopArgs),
+    /// What was not carried, and why
+    Drops(watch::DropsArgs),
+    /// Frames on the guest's link, as lines or as a pcapng file
+    Pcap(pcap::PcapArgs),
     /// Forwarded ports
     Ports {
         #[command(subcommand)]
@@ -106,12 +113,12 @@ async fn call(args: &Args) -> Result<ExitCode> {
     let mut client = Client::connect(&args.socket).await?;
     match &args.command {
         Command::Status => {
-            print(args, &StatusView::from(client.status().await?), show::status)?;
+            print(args.json, &StatusView::from(client.status().await?), show::status)?;
         }
-        Command::Flows { limit } => {
-            let rows: Vec<FlowRow> = client.flows(*limit).await?.into_iter().map(FlowRow::from).collect();
-            print(args, &rows, |rows| show::flows(rows))?;
-        }
+        Command::Flows(flows) => flows::run(&mut client, flows, args.json).await?,
+        Command::Top(top) => top::run(&mut client, top, args.json).await?,
+        Command::Drops(drops) => watch::run(&mut client, drops, args.json).await?,
+        Command::Pcap(pcap) => pcap::run(&mut client, pcap).await?,
         Command::Ports { change } => {
             let ports = match change {
                 None => client.ports().await?,
@@ -119,14 +126,14 @@ async fn call(args: &Args) -> Result<ExitCode> {
                 Some(PortsCommand::Remove(ports)) => client.remove_ports(&ports.rules()).await?,
             };
             let rows: Vec<PortRow> = ports.into_iter().map(PortRow::from).collect();
-            print(args, &rows, |rows| show::ports(rows))?;
+            print(args.json, &rows, |rows| show::ports(rows))?;
             if matches!(change, Some(PortsCommand::Add(_))) && rows.iter().any(PortRow::failed) {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Command::Counters => {
             let rows = show::counter_rows(client.counters().await?);
-            print(args, &rows, |rows| show::counters(rows))?;
+            print(args.json, &rows, |rows| show::counters(rows))?;
         }
         Command::Metrics => io::stdout().write_all(client.metrics().await?.as_bytes())?,
     }
@@ -134,8 +141,8 @@ async fn call(args: &Args) -> Result<ExitCode> {
 }
 
 /// Writes `value` as JSON or as `text` has it.
-fn print<T: Serialize>(args: &Args, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
-    let out = if args.json { serde_json::to_string_pretty(value)? + "\n" } else { text(value) };
+fn print<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+    let out = if json { serde_json::to_string_pretty(value)? + "\n" } else { text(value) };
     io::stdout().write_all(out.as_bytes())?;
     Ok(())
 }
