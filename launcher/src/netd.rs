@@ -24,6 +24,8 @@ pub struct NetdConfig {
 struct VhostUser {
     socket: String,
     mode: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_pairs: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +75,18 @@ pub struct NetdSockets<'a> {
     pub steering: Option<&'a Path>,
 }
 
+/// The most queue pairs that netd offers (`vhost_user.queue_pairs`).
+const MAX_QUEUE_PAIRS: u64 = 8;
+
+/// Queue pairs of each interface: as many as the machine has processors, as far as netd goes. None where the
+/// manifest does not ask for several.
+pub fn queue_pairs(vmi: &VirtualMachineInstance) -> Option<u64> {
+    let domain = &vmi.spec.domain;
+    let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false);
+    let processors = domain.cpu.as_ref().map_or(1, podvirt_api::vmi::Cpu::count);
+    wanted.then(|| processors.min(MAX_QUEUE_PAIRS))
+}
+
 /// DHCPv4 options by number (RFC 2132).
 const OPTION_NTP_SERVERS: u8 = 42;
 const OPTION_TFTP_SERVER_NAME: u8 = 66;
@@ -95,7 +109,11 @@ impl NetdConfig {
         NetdConfig {
             // Passthrough is netd's own default.
             mode: interface.masquerade.is_some().then_some("masquerade"),
-            vhost_user: VhostUser { socket: sockets.vhost_user.display().to_string(), mode: "server" },
+            vhost_user: VhostUser {
+                socket: sockets.vhost_user.display().to_string(),
+                mode: "server",
+                queue_pairs: queue_pairs(vmi),
+            },
             control: Control { socket: sockets.control.display().to_string() },
             guest: Guest {
                 mac: interface.mac_address.replace('-', ":"),
@@ -255,6 +273,24 @@ mod tests {
         assert!(all.ends_with("  steering: /run/n.ports\n"), "{all}");
         let listed = config(&vmi(serde_json::json!({"name": "a", "ports": [{"port": 80}]})), socket);
         assert!(!listed.contains("steering") && !listed.contains("mode: masq"), "{listed}");
+    }
+
+    #[test]
+    fn a_machine_that_wants_it_has_a_queue_pair_for_each_processor_up_to_eight() {
+        let pairs = |multiqueue: bool, sockets: u32| {
+            let vmi = VirtualMachineInstance::from_value(serde_json::json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+                "spec": {"domain": {"cpu": {"sockets": sockets, "cores": 2}, "devices": {
+                    "networkInterfaceMultiqueue": multiqueue,
+                    "interfaces": [{"name": "a", "masquerade": {}}]}}},
+            }))
+            .unwrap();
+            let value: serde_json::Value = serde_saphyr::from_str(&config(&vmi, None)).unwrap();
+            value["vhost_user"]["queue_pairs"].clone()
+        };
+        assert_eq!(pairs(true, 2), 4);
+        assert_eq!(pairs(true, 32), 8);
+        assert!(pairs(false, 2).is_null());
     }
 
     #[test]

@@ -73,12 +73,14 @@ reasons! {
     Fragment = "fragment",
     /// A descriptor chain that is not as the virtio specification wants it.
     BadChain = "bad_chain",
+    /// A frame or datagram for another queue pair's worker, for which too much waits already.
+    PairBacklog = "pair_backlog",
 }
 
 /// Declares the plain counters: field, metric name, help.
 macro_rules! totals {
     ($($field:ident: $help:literal,)+) => {
-        /// All counters of one netd.
+        /// All counters of one worker, or (see [`Counters::sum`]) of one netd.
         #[derive(Debug)]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)+
@@ -98,6 +100,18 @@ macro_rules! totals {
             /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
             pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$((stringify!($field), $help, self.$field.get()),)+]
+            }
+
+            /// The sums over several workers, as they are now.
+            pub fn sum<'a>(parts: impl IntoIterator<Item = &'a Counters>) -> Counters {
+                let sum = Counters::default();
+                for part in parts {
+                    $(sum.$field.add(part.$field.get());)+
+                    for (to, from) in sum.dropped.iter().zip(&part.dropped) {
+                        to.add(from.get());
+                    }
+                }
+                sum
             }
         }
     };
@@ -126,6 +140,8 @@ totals! {
     ring_errors: "Times a ring was disabled because the driver broke it.",
     frontend_connections: "Connections of vhost-user frontends.",
     wakeups: "Turns of the worker's loop.",
+    pair_frames_passed: "Frames of the guest passed to another queue pair's worker, which has their flow.",
+    pair_flows_moved: "Flows that moved from one queue pair's worker to another's.",
 }
 
 impl Counters {

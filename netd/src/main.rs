@@ -1,9 +1,9 @@
-//! The netd process: configuration, worker, vhost-user server and control plane put together.
+//! The netd process: configuration, workers, vhost-user server and control plane put together.
 //!
-//! Three threads: the worker, the vhost-user server, and this one, which runs everything that waits for
+//! A thread for each worker, one for the vhost-user server, and this one, which runs everything that waits for
 //! somebody (gRPC, metrics, netlink, resolv.conf, signals) on a single-threaded runtime and lends calls to the
 //! worker to the runtime's blocking threads. SIGTERM and SIGINT end netd in the order frontend, control socket,
-//! worker; the exit code is then 0. When the worker or the vhost-user server ends by itself netd ends with 1.
+//! workers; the exit code is then 0. When a worker or the vhost-user server ends by itself netd ends with 1.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -99,8 +99,9 @@ async fn run(mut config: Config) -> Result<()> {
         link: link.clone(),
         ports: ports.rules,
         counters: counters.clone(),
+        pairs: config.vhost_user.queue_pairs,
     })
-    .context("cannot start the worker")?;
+    .context("cannot start the workers")?;
     let mut worker_ended = on_thread("netd-wait", {
         let worker = worker.clone();
         move || worker.join()
@@ -113,6 +114,7 @@ async fn run(mut config: Config) -> Result<()> {
             SocketRole::Server => SocketMode::Server,
             SocketRole::Client => SocketMode::Client,
         },
+        queue_pairs: config.vhost_user.queue_pairs,
     };
     let stopper = Stopper::new().context("cannot make an eventfd")?;
     let mut vhost_ended = on_thread("netd-vhost", {
@@ -161,7 +163,7 @@ async fn run(mut config: Config) -> Result<()> {
     let _ = stop_control.send(());
     wait("the control plane", control.as_mut()).await;
     worker.shutdown();
-    wait("the worker", worker_ended).await;
+    wait("the workers", worker_ended).await;
     result.map(|_| ())
 }
 

@@ -180,7 +180,12 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.autoattachMemBalloon", Bool, "on when not set"),
     row(Carried, "spec.domain.devices.autoattachInputDevice", Bool, "off when not set"),
     row(Carried, "spec.domain.devices.blockMultiQueue", Bool, ""),
-    row(Carried, "spec.domain.devices.networkInterfaceMultiqueue", Bool, ""),
+    row(
+        Carried,
+        "spec.domain.devices.networkInterfaceMultiqueue",
+        Bool,
+        "a queue pair for each processor, at most 8",
+    ),
     row(Carried, "spec.domain.devices.rng", Object, ""),
     row(Carried, "spec.domain.devices.disks", List, ""),
     row(Carried, "spec.domain.devices.disks[].name", Text, "the volume's name"),

@@ -4,6 +4,7 @@
 //!
 //! - [`Double`] connects to a vhost-user backend with guest memory of its own and drives the rings itself: it
 //!   sends and receives frames, and posts descriptors that no honest driver would post.
+//! - A [`Double`] may have several queue pairs, each a [`Pair`].
 //! - [`TapPump`] joins a double with a tap device in a network namespace, so that the namespace's own TCP/IP
 //!   stack is the guest: its frames, GSO headers included, go through the backend as a guest's would.
 //!
@@ -17,11 +18,13 @@
 //! `unsafe` is confined to the module `sys`: mapped guest memory, and the tap's ioctls.
 
 mod double;
+mod pair;
 mod ring;
 mod sys;
 mod tap;
 
 pub use double::{Double, DoubleError, HEADER, Options, RX, TX};
+pub use pair::Pair;
 pub use ring::{Descriptor, DriverRing, INDIRECT, NEXT, Used, WRITE};
 pub use sys::GuestMem;
 pub use tap::{PumpStats, TapOptions, TapPump};
@@ -42,6 +45,8 @@ pub mod feature {
     pub const HOST_TSO6: u64 = 1 << 12;
     /// Received frames in several buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
+    /// More than one queue pair; taken when a double has them.
+    pub const MQ: u64 = 1 << 22;
     /// Indirect descriptor tables.
     pub const INDIRECT_DESC: u64 = 1 << 28;
     /// Event indexes instead of flags.

@@ -139,13 +139,15 @@ mod ioctl {
     // From linux/if_tun.h.
     nix::ioctl_write_ptr_bad!(set_iff, nix::request_code_write!(b'T', 202, 4), libc::ifreq);
     nix::ioctl_write_int_bad!(set_offload, nix::request_code_write!(b'T', 208, 4));
+    nix::ioctl_write_ptr_bad!(set_queue, nix::request_code_write!(b'T', 217, 4), libc::ifreq);
     nix::ioctl_write_ptr_bad!(set_vnet_header, nix::request_code_write!(b'T', 216, 4), i32);
 }
 
 /// Opens the tap device `name` in the network namespace of the calling thread, making it if it is not there.
 ///
 /// Frames have a virtio header of `header` bytes in front; `offload` are the `TUN_F_*` that the reader can take.
-pub(crate) fn open_tap(name: &str, header: i32, offload: u32) -> io::Result<OwnedFd> {
+/// `several`: as one of several queues.
+pub(crate) fn open_tap(name: &str, header: i32, offload: u32, several: bool) -> io::Result<OwnedFd> {
     let file = File::options().read(true).write(true).open("/dev/net/tun")?;
     // SAFETY: all zeroes is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -156,7 +158,9 @@ pub(crate) fn open_tap(name: &str, header: i32, offload: u32) -> io::Result<Owne
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+    let queues = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queues;
+    request.ifr_ifru.ifru_flags = flags as i16;
     let fd = file.as_raw_fd();
     // SAFETY: the calls take an ifreq, an int and a pointer to an int, which live as long as the calls.
     unsafe {
@@ -169,4 +173,14 @@ pub(crate) fn open_tap(name: &str, header: i32, offload: u32) -> io::Result<Owne
         nix::fcntl::OFlag::from_bits_retain(nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_GETFL)?);
     nix::fcntl::fcntl(owned.as_fd(), nix::fcntl::FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
     Ok(owned)
+}
+
+/// Attaches one queue of a tap of several, or detaches it: the device does not use it then.
+pub(crate) fn attach_queue(tap: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_flags = if on { libc::IFF_ATTACH_QUEUE } else { libc::IFF_DETACH_QUEUE } as i16;
+    // SAFETY: the call takes an ifreq, which lives as long as it.
+    unsafe { ioctl::set_queue(tap.as_raw_fd(), &request)? };
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! A network namespace's TCP/IP stack as the guest: frames between a tap device and a double.
 //!
-//! One thread waits for the tap and for the device's interrupts, moves up to a batch of frames each way straight
+//! One thread a queue pair waits for its queue of the tap and for the device's interrupts, moves up to a batch of frames each way straight
 //! between the tap and guest memory, and tells either side once a batch. GSO and checksum headers pass unchanged
 //! both ways: the tap's header is the virtio header.
 //!
@@ -11,17 +11,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::{debug, warn};
 
 use crate::double::{Double, DoubleError, HEADER, RX, TX};
 use crate::feature;
-use crate::sys::open_tap;
+use crate::pair::Pair;
+use crate::sys::{attach_queue, open_tap};
 
 /// Frames moved one way before the other way gets its turn.
 const BATCH: usize = 64;
@@ -55,9 +56,13 @@ pub struct PumpStats {
     pub dropped: AtomicU64,
 }
 
-/// A running pump.
+/// A running pump: a thread for each queue pair, with a queue of the tap of its own.
 pub struct TapPump {
-    thread: Option<JoinHandle<(Double, Result<(), DoubleError>)>>,
+    double: Option<Double>,
+    taps: Vec<Arc<OwnedFd>>,
+    /// Pairs that are disabled.
+    idle: Vec<bool>,
+    threads: Vec<JoinHandle<(Pair, Result<(), DoubleError>)>>,
     stop: Arc<EventFd>,
     stats: Arc<PumpStats>,
 }
@@ -67,35 +72,106 @@ impl TapPump {
     ///
     /// # Errors
     /// When the namespace or the tap cannot be had (it takes `CAP_NET_ADMIN`).
-    pub fn start(double: Double, options: &TapOptions) -> Result<TapPump, DoubleError> {
-        let stop = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(io)?);
-        let stats = Arc::new(PumpStats::default());
-        let (opened, result) = channel();
-        let (stop2, stats2, options) = (Arc::clone(&stop), Arc::clone(&stats), options.clone());
-        let thread = std::thread::Builder::new()
-            .name("tap-pump".into())
-            // A thread of its own: setns holds for the calling thread.
-            .spawn(move || {
-                let tap = open(&options, double.features());
-                match tap {
-                    Ok(tap) => {
-                        let _ = opened.send(Ok(()));
-                        let mut pump = Pump { double, tap, stop: stop2, stats: stats2, parts: Vec::new() };
-                        let ended = pump.run();
-                        if let Err(e) = &ended {
-                            debug!(error = %e, "pump ended");
-                        }
-                        (pump.double, ended)
-                    }
-                    Err(e) => {
-                        let _ = opened.send(Err(e));
-                        (double, Ok(()))
-                    }
+    pub fn start(mut double: Double, options: &TapOptions) -> Result<TapPump, DoubleError> {
+        let (features, queues) = (double.features(), double.pairs().len());
+        let options = options.clone();
+        // A thread of its own: setns holds for the calling thread.
+        let opened = std::thread::spawn(move || open(&options, features, queues));
+        let taps = opened.join().map_err(|_| DoubleError::Closed)??;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let mut pump = TapPump {
+            double: Some(double),
+            taps: taps.into_iter().map(Arc::new).collect(),
+            idle: vec![false; queues],
+            threads: Vec::new(),
+            stop: Arc::new(EventFd::from_flags(flags).map_err(io)?),
+            stats: Arc::default(),
+        };
+        pump.resume()?;
+        Ok(pump)
+    }
+
+    /// Starts the threads.
+    fn resume(&mut self) -> Result<(), DoubleError> {
+        let pairs = self.double.as_mut().map(Double::take_pairs).unwrap_or_default();
+        for ((pair, tap), idle) in pairs.into_iter().zip(&self.taps).zip(self.idle.clone()) {
+            let (tap, stop, stats) = (Arc::clone(tap), Arc::clone(&self.stop), Arc::clone(&self.stats));
+            let run = move || {
+                let mut pump = Pump { pair, tap, stop, stats, parts: Vec::new() };
+                let ended = if idle { pump.sleep() } else { pump.run() };
+                if let Err(e) = &ended {
+                    debug!(error = %e, "pump ended");
                 }
-            })
-            .map_err(DoubleError::Io)?;
-        result.recv().map_err(|_| DoubleError::Closed)??;
-        Ok(TapPump { thread: Some(thread), stop, stats })
+                (pump.pair, ended)
+            };
+            let thread = std::thread::Builder::new().name("tap-pump".into()).spawn(run);
+            self.threads.push(thread.map_err(DoubleError::Io)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the threads and puts the pairs back.
+    fn pause(&mut self) -> Result<(), DoubleError> {
+        let _ = self.stop.write(1);
+        let mut result = Ok(());
+        let mut pairs = Vec::new();
+        for thread in std::mem::take(&mut self.threads) {
+            let (pair, ended) = thread.join().map_err(|_| DoubleError::Closed)?;
+            pairs.push(pair);
+            result = result.and(ended);
+        }
+        let _ = self.stop.read();
+        if let Some(double) = &mut self.double {
+            double.put_pairs(pairs);
+        }
+        result
+    }
+
+    /// The guest's threads move: what the tap gives goes by the transmit ring of the next pair from now on, while
+    /// what is received still comes by its own. A tap of several queues sends where it has received, so its flows
+    /// change pairs for ever.
+    ///
+    /// # Errors
+    /// What ended the pump.
+    pub fn cross(&mut self) -> Result<(), DoubleError> {
+        self.pause()?;
+        if let Some(double) = &mut self.double {
+            let pairs = double.pairs();
+            for i in 1..pairs.len() {
+                let (left, right) = pairs.split_at_mut(i);
+                left[i - 1].swap_transmit(&mut right[0]);
+            }
+        }
+        self.resume()
+    }
+
+    /// The pairs serve other queues of the tap from now on, each the next one's.
+    ///
+    /// # Errors
+    /// What ended the pump.
+    pub fn rotate(&mut self) -> Result<(), DoubleError> {
+        self.pause()?;
+        self.taps.rotate_left(1);
+        self.resume()
+    }
+
+    /// Enables or disables a queue pair while frames flow; the tap uses its queue accordingly.
+    ///
+    /// # Errors
+    /// As [`Double::enable`], or when the tap refuses.
+    pub fn enable(&mut self, pair: usize, on: bool) -> Result<(), DoubleError> {
+        let double = self.double.as_mut().ok_or(DoubleError::Closed)?;
+        let tap = self.taps.get(pair).ok_or(DoubleError::Pairs(pair))?;
+        if on {
+            double.enable(pair, true)?;
+            attach_queue(tap.as_fd(), true)?;
+        } else {
+            attach_queue(tap.as_fd(), false)?;
+            double.enable(pair, false)?;
+        }
+        self.pause()?;
+        self.idle[pair] = !on;
+        self.resume()
     }
 
     /// What has been moved so far.
@@ -108,22 +184,16 @@ impl TapPump {
     /// # Errors
     /// What ended the pump before.
     pub fn stop(mut self) -> Result<Double, DoubleError> {
-        match self.end() {
-            Some((double, Ok(()))) => Ok(double),
-            Some((_, Err(e))) => Err(e),
-            None => Err(DoubleError::Closed),
-        }
-    }
-
-    fn end(&mut self) -> Option<(Double, Result<(), DoubleError>)> {
-        let _ = self.stop.write(1);
-        self.thread.take()?.join().ok()
+        self.pause()?;
+        self.double.take().ok_or(DoubleError::Closed)
     }
 }
 
 impl Drop for TapPump {
     fn drop(&mut self) {
-        self.end();
+        if !self.threads.is_empty() {
+            let _ = self.pause();
+        }
     }
 }
 
@@ -131,7 +201,7 @@ fn io(e: nix::errno::Errno) -> DoubleError {
     DoubleError::Io(e.into())
 }
 
-fn open(options: &TapOptions, features: u64) -> Result<OwnedFd, DoubleError> {
+fn open(options: &TapOptions, features: u64, queues: usize) -> Result<Vec<OwnedFd>, DoubleError> {
     if let Some(path) = &options.netns {
         setns(File::open(path)?, CloneFlags::CLONE_NEWNET).map_err(io)?;
     }
@@ -145,29 +215,44 @@ fn open(options: &TapOptions, features: u64) -> Result<OwnedFd, DoubleError> {
             }
         }
     }
-    Ok(open_tap(&options.name, HEADER as i32, offload)?)
+    let queue = |_| Ok(open_tap(&options.name, HEADER as i32, offload, queues > 1)?);
+    (0..queues).map(queue).collect()
 }
 
 struct Pump {
-    double: Double,
-    tap: OwnedFd,
+    pair: Pair,
+    tap: Arc<OwnedFd>,
     stop: Arc<EventFd>,
     stats: Arc<PumpStats>,
     parts: Vec<(u64, usize, u32)>,
 }
 
 impl Pump {
+    /// Whether the end was asked for. The signal stays up for the other threads.
+    fn stopped(&self) -> bool {
+        let mut fds = [PollFd::new(self.stop.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
+    }
+
+    /// Waits for the end.
+    fn sleep(&mut self) -> Result<(), DoubleError> {
+        while !self.stopped() {
+            self.pair.wait(&[self.stop.as_fd()], Duration::from_secs(3600))?;
+        }
+        Ok(())
+    }
+
     fn run(&mut self) -> Result<(), DoubleError> {
         loop {
             let (sent, blocked) = self.send()?;
             if sent == BATCH || self.receive()? == BATCH {
-                if self.stop.read().is_ok() {
+                if self.stopped() {
                     return Ok(());
                 }
                 continue;
             }
-            let mut pause = self.double.arm();
-            if blocked && self.double.ring(TX).request_interrupts() {
+            let mut pause = self.pair.arm();
+            if blocked && self.pair.ring(TX).request_interrupts() {
                 pause = Duration::ZERO;
             }
             if !pause.is_zero() {
@@ -175,11 +260,11 @@ impl Pump {
                 if !blocked {
                     fds.push(self.tap.as_fd());
                 }
-                self.double.wait(&fds, pause)?;
+                self.pair.wait(&fds, pause)?;
             }
-            self.double.ring(RX).suppress_interrupts();
-            self.double.ring(TX).suppress_interrupts();
-            if self.stop.read().is_ok() {
+            self.pair.ring(RX).suppress_interrupts();
+            self.pair.ring(TX).suppress_interrupts();
+            if self.stopped() {
                 return Ok(());
             }
         }
@@ -190,29 +275,31 @@ impl Pump {
         let mut count = 0;
         let mut blocked = false;
         while count < BATCH {
-            let Some(slot) = self.double.tx_slot() else {
+            let Some(slot) = self.pair.tx_slot() else {
                 blocked = true;
                 break;
             };
-            let at = self.double.tx_address(slot);
-            let read = self.double.mem().read_from(self.tap.as_fd(), at, Double::TX_BUFFER);
+            let at = self.pair.tx_address(slot);
+            let read = self.pair.mem().read_from(self.tap.as_fd(), at, Pair::TX_BUFFER);
             let len = match read {
                 Ok(len) if len >= HEADER => len,
                 Ok(_) => {
-                    self.double.tx_unused(slot);
+                    self.pair.tx_unused(slot);
                     continue;
                 }
                 Err(e) => {
-                    self.double.tx_unused(slot);
+                    self.pair.tx_unused(slot);
                     match e.kind() {
                         std::io::ErrorKind::WouldBlock => break,
                         std::io::ErrorKind::Interrupted => continue,
+                        // The queue is about to be disabled.
+                        _ if e.raw_os_error() == Some(libc::EBADFD) => break,
                         _ => return Err(e.into()),
                     }
                 }
             };
-            if self.double.ring(TX).add(&[(at, len as u32, false)], slot).is_none() {
-                self.double.tx_unused(slot);
+            if self.pair.ring(TX).add(&[(at, len as u32, false)], slot).is_none() {
+                self.pair.tx_unused(slot);
                 blocked = true;
                 break;
             }
@@ -220,7 +307,7 @@ impl Pump {
             self.stats.sent.fetch_add(1, Relaxed);
             self.stats.sent_bytes.fetch_add(len as u64, Relaxed);
         }
-        self.double.flush();
+        self.pair.flush();
         Ok((count, blocked))
     }
 
@@ -228,9 +315,9 @@ impl Pump {
     fn receive(&mut self) -> Result<usize, DoubleError> {
         let mut count = 0;
         let mut parts = std::mem::take(&mut self.parts);
-        while count < BATCH && self.double.next_frame(&mut parts)? {
+        while count < BATCH && self.pair.next_frame(&mut parts)? {
             let slices: Vec<(u64, usize)> = parts.iter().map(|&(at, len, _)| (at, len)).collect();
-            match self.double.mem().write_to(self.tap.as_fd(), &slices) {
+            match self.pair.mem().write_to(self.tap.as_fd(), &slices) {
                 Ok(len) => {
                     self.stats.received.fetch_add(1, Relaxed);
                     self.stats.received_bytes.fetch_add(len as u64, Relaxed);
@@ -243,12 +330,12 @@ impl Pump {
                 }
             }
             for &(_, _, slot) in &parts {
-                self.double.recycle(slot);
+                self.pair.recycle(slot);
             }
             count += 1;
         }
         if count > 0 {
-            self.double.ring(RX).publish();
+            self.pair.ring(RX).publish();
         }
         self.parts = parts;
         Ok(count)

@@ -11,11 +11,10 @@ use podvirt_api::vmi::{
 use super::convert::ConvertError;
 use super::schema as xml;
 use super::{Environment, Image};
+use crate::netd;
 
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
-/// Most queue pairs of an interface, as upstream has it.
-const MAX_QUEUE_PAIRS: u64 = 256;
 /// Seconds between QEMU's attempts to reach a netd that went away.
 const RECONNECT_SECONDS: u32 = 1;
 /// The channel by which the guest's agent is reached; the agent looks for this name.
@@ -45,8 +44,7 @@ pub(super) fn convert(
         })
         .collect::<Result<Vec<_>, _>>()?;
 
-    let pairs =
-        devices.network_interface_multiqueue.unwrap_or(false).then(|| cpu.count().min(MAX_QUEUE_PAIRS));
+    let pairs = netd::queue_pairs(vmi);
     let interfaces = devices
         .interfaces
         .iter()

@@ -188,9 +188,7 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
 /// The machine's interfaces as its report names them.
 fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
-    let multiqueue = devices.network_interface_multiqueue.unwrap_or(false);
-    let processors = vmi.spec.domain.cpu.as_ref().map_or(1, podvirt_api::vmi::Cpu::count);
-    let queues = if multiqueue { i32::try_from(processors.min(256)).unwrap_or(256) } else { 1 };
+    let queues = crate::netd::queue_pairs(vmi).and_then(|pairs| i32::try_from(pairs).ok()).unwrap_or(1);
     devices
         .interfaces
         .iter()

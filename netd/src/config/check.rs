@@ -11,6 +11,7 @@ use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
 use crate::net::{DhcpOption, MacAddr, Mode};
+use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// The least MTU of an IPv4 link (RFC 791, section 3.2).
 pub(crate) const MIN_MTU: u16 = 68;
@@ -52,6 +53,15 @@ impl File {
                         },
                     )
                     .unwrap_or(SocketRole::Server),
+                queue_pairs: p
+                    .integer(
+                        "vhost_user.queue_pairs",
+                        self.vhost_user.queue_pairs.as_deref(),
+                        1,
+                        MAX_QUEUE_PAIRS as u64,
+                    )
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(1),
             },
             control: control(p, &self.control),
             metrics_listen: p.from_str::<SocketAddr>(

@@ -20,6 +20,9 @@ pub struct Args {
     /// Who listens on it: server (netd) or client (the frontend) (vhost_user.mode)
     #[arg(long, value_name = "MODE")]
     pub socket_mode: Option<String>,
+    /// Queue pairs to offer, each with a thread; default 1 (vhost_user.queue_pairs)
+    #[arg(long, value_name = "PAIRS")]
+    pub queue_pairs: Option<String>,
     /// UNIX socket of the control interface (control.socket)
     #[arg(long, value_name = "PATH")]
     pub control: Option<String>,
@@ -85,6 +88,7 @@ impl Args {
         };
         text(&mut file.vhost_user.socket, &self.socket);
         text(&mut file.vhost_user.mode, &self.socket_mode);
+        text(&mut file.vhost_user.queue_pairs, &self.queue_pairs);
         text(&mut file.control.socket, &self.control);
         text(&mut file.metrics.listen, &self.metrics);
         text(&mut file.interface, &self.interface);

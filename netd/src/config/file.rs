@@ -52,6 +52,8 @@ pub struct VhostUser {
     pub socket: Option<String>,
     /// `server` or `client`.
     pub mode: Option<String>,
+    /// Queue pairs.
+    pub queue_pairs: Option<String>,
 }
 
 /// Section `control`.

@@ -70,6 +70,8 @@ pub struct VhostUser {
     pub socket: PathBuf,
     /// Who listens; default [`SocketRole::Server`].
     pub mode: SocketRole,
+    /// Queue pairs that are offered to the frontend, with a worker each; default 1.
+    pub queue_pairs: usize,
 }
 
 /// Which end of the vhost-user socket netd is.

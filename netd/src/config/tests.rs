@@ -9,7 +9,7 @@ use super::*;
 use crate::policy::{Action, Egress};
 
 const FULL: &str = r#"
-vhost_user: { socket: /run/netd/vm.sock, mode: client }
+vhost_user: { socket: /run/netd/vm.sock, mode: client, queue_pairs: 4 }
 control: { socket: /run/netd/control.sock, group: true }
 metrics: { listen: "[::]:9090" }
 interface: eth1
@@ -63,7 +63,10 @@ fn check(yaml: &str) -> Result<Config, Problems> {
 #[test]
 fn every_field_reaches_the_configuration() {
     let c = check(FULL).unwrap();
-    assert_eq!(c.vhost_user, VhostUser { socket: "/run/netd/vm.sock".into(), mode: SocketRole::Client });
+    assert_eq!(
+        c.vhost_user,
+        VhostUser { socket: "/run/netd/vm.sock".into(), mode: SocketRole::Client, queue_pairs: 4 }
+    );
     assert_eq!(c.control, Some(ControlSocket { path: "/run/netd/control.sock".into(), group: true }));
     assert_eq!(c.metrics_listen, Some("[::]:9090".parse().unwrap()));
     assert_eq!((c.interface.as_deref(), c.mode, c.mtu), (Some("eth1"), Mode::Masquerade, Some(9000)));
@@ -122,7 +125,7 @@ fn only_the_socket_is_needed() {
 fn all_problems_are_told_at_once_with_field_value_and_what_is_allowed() {
     let wrong = check(
         r#"
-vhost_user: { mode: both }
+vhost_user: { mode: both, queue_pairs: 9 }
 control: { group: maybe }
 metrics: { listen: ":9090" }
 mode: bridge
@@ -147,6 +150,7 @@ log: "netd=loud"
     for expected in [
         "vhost_user.socket",
         "vhost_user.mode",
+        "vhost_user.queue_pairs",
         "control.group",
         "metrics.listen",
         "mode",
@@ -245,12 +249,13 @@ fn the_command_line_overrides_the_file() {
     Args::command().debug_assert();
     let mut file = File::parse(FULL).unwrap();
     let args = Args::parse_from(
-        "netd --socket /x --mode passthrough -t all,~22 -u 53 --mtu 1400 --dns 192.0.2.3 --log debug"
+        "netd --socket /x --mode passthrough -t all,~22 -u 53 --mtu 1400 --dns 192.0.2.3 --log debug --queue-pairs 2"
             .split(' '),
     );
     args.apply(&mut file);
     let c = file.check().unwrap();
     assert_eq!((c.vhost_user.socket.to_str(), c.vhost_user.mode), (Some("/x"), SocketRole::Client));
+    assert_eq!(c.vhost_user.queue_pairs, 2);
     assert_eq!((c.mode, c.mtu, c.log.as_str()), (Mode::Passthrough, Some(1400), "debug"));
     assert!(c.ports.tcp.all && c.ports.tcp.maps.is_empty());
     assert_eq!(c.ports.udp.maps.len(), 1);
@@ -281,6 +286,7 @@ fn the_documented_file_is_right_and_shows_the_defaults() {
     let steering = Some("/run/netd/ports.sock".into());
     assert_eq!(c.ports, Ports { steering, ..Ports::default() }, "all but the one that has no default");
     assert_eq!((c.mode, c.vhost_user.mode, c.log.as_str()), (Mode::Passthrough, SocketRole::Server, "info"));
+    assert_eq!(c.vhost_user.queue_pairs, 1);
     assert_eq!(c.guest.dhcp_options.len(), 3);
     let (_, rules) = from.split_once("```yaml\negress:").unwrap();
     let rules = rules.split_once("```").unwrap().0;

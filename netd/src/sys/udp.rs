@@ -44,6 +44,15 @@ pub struct ReceiveBatch {
     headers: Vec<mmsghdr>,
     iovs: Vec<iovec>,
     received: usize,
+    /// A datagram that came another way, in place of what was received.
+    put: Option<Put>,
+}
+
+/// A datagram that was not received here; its payload is in the first slot.
+struct Put {
+    len: usize,
+    from: SocketAddr,
+    ttl: Option<u8>,
 }
 
 // SAFETY: the raw pointers in `headers` and `iovs` point into the vectors beside them and are rewritten before
@@ -68,6 +77,7 @@ impl Default for ReceiveBatch {
             // SAFETY: as above.
             iovs: vec![unsafe { zeroed() }; BATCH],
             received: 0,
+            put: None,
         }
     }
 }
@@ -79,6 +89,7 @@ impl ReceiveBatch {
     /// As recvmmsg(2); `WouldBlock` when there is none.
     pub fn receive(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
         self.received = 0;
+        self.put = None;
         let most = most.clamp(1, BATCH);
         for i in 0..most {
             self.iovs[i] =
@@ -107,8 +118,20 @@ impl ReceiveBatch {
         Ok(self.received)
     }
 
+    /// Makes this the only datagram of the batch, as if it had been received; cut to the size of a slot.
+    pub fn put(&mut self, payload: &[u8], from: SocketAddr, ttl: Option<u8>) {
+        let len = payload.len().min(SLOT_BYTES);
+        self.slots[..len].copy_from_slice(&payload[..len]);
+        self.received = 0;
+        self.put = Some(Put { len, from, ttl });
+    }
+
     /// The datagram `i` of the last [`ReceiveBatch::receive`].
     pub fn get(&self, i: usize) -> Option<Datagram<'_>> {
+        if let Some(put) = self.put.as_ref().filter(|_| i == 0) {
+            let payload = &self.slots[..put.len];
+            return Some(Datagram { payload, from: put.from, to: None, to_port: None, ttl: put.ttl });
+        }
         let h = self.headers[..self.received].get(i)?;
         let len = (h.msg_len as usize).min(SLOT_BYTES);
         let mut d = Datagram {

@@ -8,18 +8,19 @@ use vhost_user_backend::VhostUserBackend;
 use vmm_sys_util::epoll::EventSet;
 
 use super::vring::{HookVring, Memory, Port};
-use super::{MAX_RING_SIZE, NUM_RINGS, feature};
+use super::{MAX_RING_SIZE, feature};
 
 /// The network device of one connection.
 pub(super) struct Device {
     port: Arc<Port>,
+    pairs: usize,
     /// The frontend's channel for requests of the backend. Unused, but the frontend wants it kept open.
     channel: Mutex<Option<Backend>>,
 }
 
 impl Device {
-    pub(super) fn new(port: Arc<Port>) -> Device {
-        Device { port, channel: Mutex::new(None) }
+    pub(super) fn new(port: Arc<Port>, pairs: usize) -> Device {
+        Device { port, pairs, channel: Mutex::new(None) }
     }
 }
 
@@ -28,7 +29,7 @@ impl VhostUserBackend for Device {
     type Vring = HookVring;
 
     fn num_queues(&self) -> usize {
-        NUM_RINGS
+        2 * self.pairs
     }
 
     fn max_queue_size(&self) -> usize {
@@ -36,7 +37,7 @@ impl VhostUserBackend for Device {
     }
 
     fn features(&self) -> u64 {
-        feature::OFFERED
+        feature::offered(self.pairs)
     }
 
     fn acked_features(&self, features: u64) {

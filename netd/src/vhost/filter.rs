@@ -11,6 +11,7 @@
 //! | `SET_VRING_ADDR` outside memory or not aligned | the crate ends the connection | refused; that ring is out of order until good addresses come |
 //! | ring numbers and sizes out of range, second `SET_OWNER` | the crate ends the connection | refused, or accepted as a repetition |
 //! | `SET_LOG_BASE` | the crate cannot stop logging | answered here |
+//! | `GET_QUEUE_NUM` | the crate tells the number of rings, frontends expect queue pairs | answered here |
 //! | `SEND_RARP`, `NET_SET_MTU`, `SET_STATUS`, `GET_STATUS`, `SET_LOG_FD`, `SET_VRING_ENDIAN`, `GET_CONFIG` | not known to the crate, or not offered | answered here |
 //!
 //! A refusal reaches the frontend as a non-zero acknowledgement when it asked for one (`REPLY_ACK`).
@@ -21,7 +22,7 @@ use std::os::fd::OwnedFd;
 use tracing::{debug, warn};
 
 use super::message::{Message, code};
-use super::{MAX_RING_SIZE, NUM_RINGS, feature};
+use super::{MAX_RING_SIZE, MAX_RINGS, feature};
 
 /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
 const REPLY_ACK: u64 = 1 << 3;
@@ -60,28 +61,44 @@ struct Region {
 }
 
 /// State of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Filter {
+    pairs: usize,
     owned: bool,
     reply_ack: bool,
     /// The accepted features, once they were set and not reset.
     features: Option<u64>,
     /// `SET_VRING_ENABLE` that came too early, the last one of each ring.
-    early_enable: [Option<u32>; NUM_RINGS],
+    early_enable: [Option<u32>; MAX_RINGS],
     status: u64,
     regions: Vec<Region>,
 }
 
 impl Filter {
+    /// The state of a new connection, to which this many queue pairs are offered.
+    pub(super) fn new(pairs: usize) -> Filter {
+        Filter {
+            pairs,
+            owned: false,
+            reply_ack: false,
+            features: None,
+            early_enable: Default::default(),
+            status: 0,
+            regions: Vec::new(),
+        }
+    }
+
+    /// The ring number in the first field, if there is such a ring.
+    fn ring_index(&self, message: &Message) -> Option<usize> {
+        let index = usize::try_from(message.u32(0)?).ok()?;
+        (index < 2 * self.pairs).then_some(index)
+    }
+
     /// Whether the daemon will answer this message.
     pub(super) fn expects_reply(&self, message: &Message) -> bool {
         let always = matches!(
             message.code,
-            code::GET_FEATURES
-                | code::GET_PROTOCOL_FEATURES
-                | code::GET_QUEUE_NUM
-                | code::GET_VRING_BASE
-                | code::GET_MAX_MEM_SLOTS
+            code::GET_FEATURES | code::GET_PROTOCOL_FEATURES | code::GET_VRING_BASE | code::GET_MAX_MEM_SLOTS
         );
         always || (message.needs_reply() && self.reply_ack)
     }
@@ -142,20 +159,20 @@ impl Filter {
             }
             code::SET_LOG_BASE => self.set_log_base(message),
             code::SET_VRING_NUM => {
-                let good = ring_index(&message).is_some()
+                let good = self.ring_index(&message).is_some()
                     && message.u32(4).is_some_and(|n| n.is_power_of_two() && n <= u32::from(MAX_RING_SIZE));
                 if good { forward(message) } else { self.refuse(&message, "ring size") }
             }
             code::SET_VRING_ADDR => self.set_vring_addr(message),
             code::SET_VRING_BASE => {
-                if ring_index(&message).is_some() {
+                if self.ring_index(&message).is_some() {
                     forward(message)
                 } else {
                     self.refuse(&message, "ring number")
                 }
             }
             code::GET_VRING_BASE => {
-                if ring_index(&message).is_some() {
+                if self.ring_index(&message).is_some() {
                     forward(message)
                 } else {
                     // This one has an answer in any case.
@@ -166,7 +183,7 @@ impl Filter {
             code::SET_VRING_KICK | code::SET_VRING_CALL | code::SET_VRING_ERR => {
                 // Bits 0-7 are the ring, bit 8 says that no descriptor came.
                 let good = message.u64(0).is_some_and(|v| {
-                    (v & 0xff) < NUM_RINGS as u64
+                    (v & 0xff) < 2 * self.pairs as u64
                         && v >> 9 == 0
                         && message.fds.len() == usize::from(v & 0x100 == 0)
                 });
@@ -184,6 +201,10 @@ impl Filter {
             code::GET_STATUS => {
                 vec![Action::Reply(Message::reply(message.code, self.status.to_ne_bytes().to_vec()))]
             }
+            code::GET_QUEUE_NUM => {
+                let pairs = (self.pairs as u64).to_ne_bytes().to_vec();
+                vec![Action::Reply(Message::reply(message.code, pairs))]
+            }
             code::GET_CONFIG => {
                 // offset, size, flags, payload; no payload means an error
                 let mut body = message.body.get(..12).unwrap_or(&[0; 12]).to_vec();
@@ -192,7 +213,6 @@ impl Filter {
             }
             code::GET_FEATURES
             | code::GET_PROTOCOL_FEATURES
-            | code::GET_QUEUE_NUM
             | code::GET_MAX_MEM_SLOTS
             | code::SET_BACKEND_REQ_FD => forward(message),
             _ => self.refuse(&message, "request that was not offered"),
@@ -215,7 +235,7 @@ impl Filter {
     }
 
     fn set_vring_enable(&mut self, message: Message) -> Vec<Action> {
-        let (Some(index), Some(enable @ 0..=1)) = (ring_index(&message), message.u32(4)) else {
+        let (Some(index), Some(enable @ 0..=1)) = (self.ring_index(&message), message.u32(4)) else {
             return self.refuse(&message, "ring to enable");
         };
         match self.features {
@@ -261,7 +281,7 @@ impl Filter {
 
     fn set_vring_addr(&mut self, message: Message) -> Vec<Action> {
         // index, flags, descriptors, used, available, log
-        let Some(index) = ring_index(&message) else { return self.refuse(&message, "ring number") };
+        let Some(index) = self.ring_index(&message) else { return self.refuse(&message, "ring number") };
         let good = |offset, align: u64| {
             message.u64(offset).is_some_and(|at| {
                 self.regions.iter().any(|r| {
@@ -306,12 +326,6 @@ fn forward(message: Message) -> Vec<Action> {
     vec![Action::Forward(message)]
 }
 
-/// The ring number in the first field, if there is such a ring.
-fn ring_index(message: &Message) -> Option<usize> {
-    let index = usize::try_from(message.u32(0)?).ok()?;
-    (index < NUM_RINGS).then_some(index)
-}
-
 /// Whether a file holds `[offset, offset + len)`. Only regular files have a length to check.
 fn fits(fd: &OwnedFd, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len) else { return false };
@@ -353,21 +367,21 @@ mod tests {
 
     #[test]
     fn a_memory_table_is_cut_to_its_regions() {
-        let actions = Filter::default().handle(table(1, 72, 0x5000));
+        let actions = Filter::new(1).handle(table(1, 72, 0x5000));
         assert!(matches!(&actions[..], [Action::Forward(m)] if m.body.len() == 40 && m.fds.len() == 1));
     }
 
     #[test]
     fn a_memory_table_with_a_short_file_or_missing_regions_is_refused() {
-        assert!(Filter::default().handle(table(1, 40, 0x4fff)).is_empty());
-        assert!(Filter::default().handle(table(2, 40, 0x5000)).is_empty());
-        assert!(Filter::default().handle(table(0, 40, 0x5000)).is_empty());
-        assert!(Filter::default().handle(table(u32::MAX, 40, 0x5000)).is_empty());
+        assert!(Filter::new(1).handle(table(1, 40, 0x4fff)).is_empty());
+        assert!(Filter::new(1).handle(table(2, 40, 0x5000)).is_empty());
+        assert!(Filter::new(1).handle(table(0, 40, 0x5000)).is_empty());
+        assert!(Filter::new(1).handle(table(u32::MAX, 40, 0x5000)).is_empty());
     }
 
     #[test]
     fn ring_addresses_must_be_in_memory_and_aligned_in_the_guest() {
-        let mut filter = Filter::default();
+        let mut filter = Filter::new(1);
         filter.handle(table(1, 40, 0x5000));
         let user = 0x6000_0000u64;
         let mut outcome =
@@ -381,7 +395,7 @@ mod tests {
 
     #[test]
     fn an_early_enable_is_delivered_once_after_the_features() {
-        let mut filter = Filter::default();
+        let mut filter = Filter::new(1);
         let enable = |index: u32, on: u32| {
             Message::request(code::SET_VRING_ENABLE, [index.to_ne_bytes(), on.to_ne_bytes()].concat())
         };

@@ -33,6 +33,8 @@ pub struct ServerConfig {
     pub socket: PathBuf,
     /// Who listens on it.
     pub mode: SocketMode,
+    /// Queue pairs that are offered: 1 to [`super::MAX_QUEUE_PAIRS`].
+    pub queue_pairs: usize,
 }
 
 /// The source of connections.

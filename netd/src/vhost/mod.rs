@@ -22,7 +22,7 @@
 //!
 //! A ring runs when features were negotiated, it is enabled (`SET_VRING_ENABLE`), it has a kick descriptor and
 //! its addresses are good. A ring with bad addresses is logged, reported on its error descriptor and left alone;
-//! the other ring and the connection go on.
+//! the other rings and the connection go on.
 //!
 //! On a change of the memory map the rings are stopped, made anew on the new map and started; then the old map
 //! is let go. `GET_VRING_BASE` stops a ring, so the position it answers is final.
@@ -54,8 +54,10 @@ pub use listen::{ServerConfig, SocketMode};
 pub(crate) use serve::Waited;
 pub use serve::{ServeError, Stopper, serve};
 
-/// The rings of the one queue pair: 0 is the guest's receive ring, 1 its transmit ring.
-pub const NUM_RINGS: usize = 2;
+/// Queue pairs that netd can offer: more than a guest of usual size has processors to serve.
+pub const MAX_QUEUE_PAIRS: usize = 8;
+/// Rings of that many pairs: of pair n, 2n is the guest's receive ring and 2n + 1 its transmit ring.
+const MAX_RINGS: usize = 2 * MAX_QUEUE_PAIRS;
 /// The most entries of a ring. QEMU asks for up to 1024.
 pub const MAX_RING_SIZE: u16 = 1024;
 
@@ -75,6 +77,8 @@ pub mod feature {
     pub const HOST_TSO6: u64 = 1 << 12;
     /// `VIRTIO_NET_F_MRG_RXBUF`: a frame may be spread over several receive buffers.
     pub const MRG_RXBUF: u64 = 1 << 15;
+    /// `VIRTIO_NET_F_MQ`: more than one queue pair. The control queue that goes with it is the frontend's.
+    pub const MQ: u64 = 1 << 22;
     /// `VHOST_F_LOG_ALL`: the device logs the pages it writes.
     pub const LOG_ALL: u64 = 1 << 26;
     /// `VIRTIO_F_INDIRECT_DESC`.
@@ -86,7 +90,8 @@ pub mod feature {
     /// `VIRTIO_F_VERSION_1`.
     pub const VERSION_1: u64 = 1 << 32;
 
-    /// What netd offers. A later version must not offer less: a frontend that reconnects would be refused.
+    /// What netd offers, [`MQ`] beside it where there is more than one pair. A later version must not offer less:
+    /// a frontend that reconnects would be refused.
     pub const OFFERED: u64 = CSUM
         | GUEST_CSUM
         | GUEST_TSO4
@@ -99,6 +104,11 @@ pub mod feature {
         | EVENT_IDX
         | PROTOCOL_FEATURES
         | VERSION_1;
+
+    /// What netd offers with this many queue pairs.
+    pub const fn offered(pairs: usize) -> u64 {
+        if pairs > 1 { OFFERED | MQ } else { OFFERED }
+    }
 }
 
 /// What the vhost-user side tells the datapath.

@@ -137,7 +137,7 @@ pub fn serve(
     while let Some(front) = source.next(&stop)? {
         counters.frontend_connections.add(1);
         info!("frontend connected");
-        match connection(&front, &sink, &stop) {
+        match connection(&front, &sink, config.queue_pairs, &stop) {
             Ok(()) => info!("frontend disconnected"),
             Err(e) => warn!(error = %e, "connection with the frontend ended"),
         }
@@ -152,14 +152,14 @@ pub fn serve(
 }
 
 /// Serves one frontend to its end and leaves nothing of it behind.
-fn connection(front: &UnixStream, sink: &Arc<dyn RingSink>, stop: &Stopper) -> io::Result<()> {
+fn connection(front: &UnixStream, sink: &Arc<dyn RingSink>, pairs: usize, stop: &Stopper) -> io::Result<()> {
     front.set_read_timeout(Some(STALL))?;
     front.set_write_timeout(Some(STALL))?;
     let port = Port::new(Arc::clone(sink));
-    let (mut daemon, inner) = join(&port)?;
+    let (mut daemon, inner) = join(&port, pairs)?;
     port.arm();
     sink.set_connected(true);
-    let carried = carry(front, &inner, &port, stop);
+    let carried = carry(front, &inner, &port, Filter::new(pairs), stop);
     // The daemon reads the end of the stream and finishes.
     let _ = inner.shutdown(std::net::Shutdown::Both);
     let ended = daemon.wait();
@@ -178,9 +178,9 @@ fn connection(front: &UnixStream, sink: &Arc<dyn RingSink>, stop: &Stopper) -> i
 type Daemon = VhostUserDaemon<Arc<Device>>;
 
 /// Makes a daemon and connects to it, privately.
-fn join(port: &Arc<Port>) -> io::Result<(Daemon, UnixStream)> {
+fn join(port: &Arc<Port>, pairs: usize) -> io::Result<(Daemon, UnixStream)> {
     for _ in 0..JOIN_ATTEMPTS {
-        let device = Arc::new(Device::new(Arc::clone(port)));
+        let device = Arc::new(Device::new(Arc::clone(port), pairs));
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let mut daemon = port
             .give_birth(|| VhostUserDaemon::new("vhost-user".into(), device, memory))
@@ -219,8 +219,13 @@ fn alive(stream: &UnixStream) -> io::Result<bool> {
 }
 
 /// Carries messages both ways until one side ends or netd is to stop.
-fn carry(front: &UnixStream, inner: &UnixStream, port: &Arc<Port>, stop: &Stopper) -> io::Result<()> {
-    let mut filter = Filter::default();
+fn carry(
+    front: &UnixStream,
+    inner: &UnixStream,
+    port: &Arc<Port>,
+    mut filter: Filter,
+    stop: &Stopper,
+) -> io::Result<()> {
     // Replies that the daemon owes.
     let mut owed = 0usize;
     loop {

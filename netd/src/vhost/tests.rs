@@ -293,7 +293,42 @@ fn requests_that_were_not_offered_are_answered_and_do_no_harm() {
     assert_eq!(ask(28, &[]).u64(0), Some(1));
     assert_eq!(ask(99, &[1, 2, 3]).u64(0), Some(1));
     assert_eq!(ask(code::GET_VRING_BASE, &[7; 8]).u32(4), Some(0));
+    assert_eq!(ask(code::GET_QUEUE_NUM, &[]).u64(0), Some(1));
     assert_eq!(ask(code::GET_FEATURES, &[]).u64(0), Some(feature::OFFERED));
+}
+
+#[test]
+fn queue_pairs_are_told_and_their_rings_are_the_only_ones() {
+    for pairs in [2u64, 8] {
+        let netd = Netd::with_pairs(SocketMode::Server, pairs as usize);
+        let stream = netd.connect();
+        let ask = |code: u32, body: &[u8]| {
+            let message = Message { code, flags: 1 | 8, body: body.to_vec(), fds: Vec::new() };
+            super::channel::send(&stream, &message).unwrap();
+            super::channel::recv(&stream).unwrap().unwrap()
+        };
+        let offered = feature::OFFERED | feature::MQ;
+        assert_eq!(ask(code::GET_FEATURES, &[]).u64(0), Some(offered));
+        ask(code::SET_PROTOCOL_FEATURES, &9u64.to_ne_bytes());
+        assert_eq!(ask(code::GET_QUEUE_NUM, &[]).u64(0), Some(pairs));
+        let features = (offered & !feature::LOG_ALL).to_ne_bytes();
+        assert_eq!(ask(code::SET_FEATURES, &features).u64(0), Some(0));
+        let two = |a: u32, b: u32| [a.to_ne_bytes(), b.to_ne_bytes()].concat();
+        let last = 2 * pairs as u32 - 1;
+        for (index, answer) in [(0, 0), (last, 0), (last + 1, 1), (255, 1), (u32::MAX, 1)] {
+            for code in [code::SET_VRING_NUM, code::SET_VRING_BASE] {
+                assert_eq!(ask(code, &two(index, 64)).u64(0), Some(answer), "{code} {index}");
+            }
+            for on in [1, 0] {
+                assert_eq!(ask(code::SET_VRING_ENABLE, &two(index, on)).u64(0), Some(answer), "{index}");
+            }
+            // No descriptor comes along (bit 8).
+            let call = u64::from(index) | 0x100;
+            assert_eq!(ask(code::SET_VRING_CALL, &call.to_ne_bytes()).u64(0), Some(answer), "{index}");
+            assert_eq!(ask(code::GET_VRING_BASE, &two(index, 0)).u32(0), Some(index));
+        }
+        assert_eq!(ask(code::GET_FEATURES, &[]).u64(0), Some(offered), "still there");
+    }
 }
 
 #[test]
@@ -363,7 +398,8 @@ fn the_socket_is_for_owner_and_group_and_replaces_a_stale_one() {
     let path = directory.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
     let bound =
-        listen::Source::new(&ServerConfig { socket: path.clone(), mode: SocketMode::Server }).unwrap();
+        listen::Source::new(&ServerConfig { socket: path.clone(), mode: SocketMode::Server, queue_pairs: 1 })
+            .unwrap();
     let meta = std::fs::metadata(&path).unwrap();
     assert!(meta.file_type().is_socket());
     assert_eq!(meta.permissions().mode() & 0o777, 0o660);
@@ -375,7 +411,7 @@ fn the_socket_is_for_owner_and_group_and_replaces_a_stale_one() {
 fn a_socket_that_cannot_be_made_is_an_error_that_names_the_place() {
     let directory = tempfile::tempdir().unwrap();
     let attempt = |path: &Path| {
-        let config = ServerConfig { socket: path.to_owned(), mode: SocketMode::Server };
+        let config = ServerConfig { socket: path.to_owned(), mode: SocketMode::Server, queue_pairs: 1 };
         listen::Source::new(&config).map(|_| ()).unwrap_err()
     };
     let missing = directory.path().join("missing");

@@ -52,7 +52,7 @@ impl Worker {
         if self.flows.is_full() {
             return Err(Reason::FlowLimit);
         }
-        if !self.admission.admit(self.now) {
+        if !self.peers.shared.budget.admit(self.now) {
             return Err(Reason::FlowRate);
         }
         let to = pod_peer.ip();

@@ -55,6 +55,10 @@ impl UdpFlow {
         }
     }
 
+    pub(super) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
     pub(super) fn pod_peer(&self) -> SocketAddr {
         self.pod_peer
     }
@@ -84,6 +88,7 @@ impl Worker {
     ) -> Result<(), Reason> {
         let id = match self.flows.find(&key).or_else(|| self.find_by_link_local(&key)) {
             Some(id) => id,
+            None if self.pass_datagram_on(&key, frame) => return Ok(()),
             None => self.open_udp_by_guest(key, ip, frame)?,
         };
         // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
@@ -115,6 +120,16 @@ impl Worker {
     /// the gateway, whose address is link-local, and an unbound socket answers it from such an address as well
     /// (RFC 6724, section 5, rule 2).
     fn find_by_link_local(&self, key: &Key) -> Option<FlowId> {
+        self.flows.find(&self.key_of_link_local(key)?)
+    }
+
+    /// Gives a datagram to the worker that has its flow.
+    fn pass_datagram_on(&mut self, key: &Key, frame: &TxFrame<'_>) -> bool {
+        self.pass_on(key, frame, false)
+            || self.key_of_link_local(key).is_some_and(|key| self.pass_on(&key, frame, false))
+    }
+
+    fn key_of_link_local(&self, key: &Key) -> Option<Key> {
         let link = &self.port.link;
         let IpAddr::V6(from) = key.guest.ip() else { return None };
         let to = key.peer.ip();
@@ -122,7 +137,7 @@ impl Worker {
             return None;
         }
         let guest = SocketAddr::new(link.guest_address(to)?, key.guest.port());
-        self.flows.find(&Key { guest, ..*key })
+        Some(Key { guest, ..*key })
     }
 
     fn open_udp_by_guest(&mut self, key: Key, ip: &Ip, frame: &TxFrame<'_>) -> Result<FlowId, Reason> {
@@ -165,7 +180,7 @@ impl Worker {
         if self.flows.is_full() {
             return Err(OpenError::Refused(Reason::FlowLimit));
         }
-        if !self.admission.admit(self.now) {
+        if !self.peers.shared.budget.admit(self.now) {
             return Err(OpenError::Refused(Reason::FlowRate));
         }
         let socket = match sockets::udp_flow(local, port, pod_peer) {
@@ -281,6 +296,10 @@ impl Worker {
         let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return Ok(()) };
         let address = f.local;
         let port = f.socket.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
+        if self.peers.index != 0 {
+            // Worker 0 has the listeners.
+            return self.pass_datagram(0, Err(port), i, address);
+        }
         let rule = self.listeners.udp_rule(port).ok_or(Reason::Denied)?;
         self.on_listener_datagram(rule, i, address)
     }
@@ -306,8 +325,7 @@ impl Worker {
         if end - VNET_LEN - ETH_LEN + d.payload.len() > usize::from(mtu) {
             // The pod's kernel has put it together from fragments; for the guest it is cut again.
             let frame = complete_checksum(&b[..end], d.payload);
-            self.fragment_id = self.fragment_id.wrapping_add(1);
-            let id = self.fragment_id;
+            let id = self.fragment_ids.next();
             for fragment in crate::frag::split_frame(&frame, mtu, id).unwrap_or_default() {
                 self.port.queue(fragment);
             }

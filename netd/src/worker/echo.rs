@@ -10,6 +10,7 @@ use socket2::Socket;
 
 use super::sockets;
 use super::stream::is_exhausted;
+use super::transmit::TxFrame;
 use super::turn::{Flow, Worker, fd, watch};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
@@ -59,8 +60,13 @@ impl EchoFlow {
 }
 
 impl Worker {
-    /// An echo request of the guest; `packet` is the whole IP packet.
-    pub(super) fn on_echo_request(&mut self, echo: &EchoRequest, packet: &[u8]) -> Result<(), Reason> {
+    /// An echo request of the guest; `packet` is the whole IP packet in `frame`.
+    pub(super) fn on_echo_request(
+        &mut self,
+        echo: &EchoRequest,
+        packet: &[u8],
+        frame: &TxFrame<'_>,
+    ) -> Result<(), Reason> {
         let link = &self.port.link;
         let data = packet.get(echo.payload.clone()).ok_or(Reason::Malformed)?;
         // What is not the assigned address is link-local, and such traffic goes no further than the gateway.
@@ -95,6 +101,7 @@ impl Worker {
         };
         let id = match self.flows.find(&key) {
             Some(id) => id,
+            None if self.pass_on(&key, frame, false) => return Ok(()),
             None => self.open_echo(key)?,
         };
         let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
@@ -139,7 +146,7 @@ impl Worker {
         if self.flows.is_full() {
             return Err(Reason::FlowLimit);
         }
-        if !self.admission.admit(self.now) {
+        if !self.peers.shared.budget.admit(self.now) {
             return Err(Reason::FlowRate);
         }
         let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {
@@ -211,8 +218,7 @@ impl Worker {
     fn answer_echo(&mut self, reply: &EchoReply<'_>) {
         let Some(mac) = self.port.guest_mac else { return };
         let Some(frame) = icmp::echo_reply_frame(&self.port.link, mac, reply) else { return };
-        self.fragment_id = self.fragment_id.wrapping_add(1);
-        let id = self.fragment_id;
+        let id = self.fragment_ids.next();
         for fragment in crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
             self.port.queue(fragment);
         }

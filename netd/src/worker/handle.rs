@@ -1,4 +1,4 @@
-//! The worker as other threads see it.
+//! The workers as other threads see them: one whole.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,104 +12,148 @@ use crate::ring::Ring;
 use crate::tap::Tap;
 use crate::vhost::RingSink;
 
-/// A worker that runs. Clones speak to the same one.
+/// The workers of one netd. Clones speak to the same ones.
+///
+/// What concerns the guest as a whole (listeners, the link's services) is asked of worker 0, what concerns flows
+/// of all. If one worker ends, by a shutdown or by a fault of its own, all do.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    mailbox: Mailbox,
-    counters: Arc<Counters>,
-    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    mailboxes: Arc<[Mailbox]>,
+    counters: Arc<[Arc<Counters>]>,
+    threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl Handle {
-    pub(super) fn new(mailbox: Mailbox, counters: Arc<Counters>, thread: JoinHandle<()>) -> Self {
-        Handle { mailbox, counters, thread: Arc::new(Mutex::new(Some(thread))) }
+    pub(super) fn new(
+        mailboxes: Arc<[Mailbox]>,
+        counters: Arc<[Arc<Counters>]>,
+        threads: Vec<JoinHandle<()>>,
+    ) -> Self {
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)) }
     }
 
-    /// Asks the worker to end; its sockets are closed, connections reset.
+    /// Asks the workers to end; their sockets are closed, connections reset.
     pub fn shutdown(&self) {
-        self.mailbox.send(Command::Shutdown);
+        shutdown(&self.mailboxes);
     }
 
     /// Hands over the sockets to which every port may be steered.
     pub fn steer(&self, sockets: SteeredSockets) {
-        self.mailbox.send(Command::Steer(sockets));
+        self.mailboxes[0].send(Command::Steer(sockets));
     }
 
-    /// Waits until the worker has ended; at once when somebody has waited already.
+    /// Waits until the workers have ended; at once when somebody has waited already.
     pub fn join(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(t) = thread
-            && t.join().is_err()
-        {
-            tracing::error!("the worker ended by a panic");
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker ended by a panic");
+            }
         }
+    }
+
+    /// Sends each worker a command.
+    fn tell(&self, command: impl Fn() -> Command) {
+        for mailbox in self.mailboxes.iter() {
+            mailbox.send(command());
+        }
+    }
+}
+
+/// Asks all workers to end.
+pub(super) fn shutdown(mailboxes: &[Mailbox]) {
+    for mailbox in mailboxes {
+        mailbox.send(Command::Shutdown);
     }
 }
 
 impl Control for Handle {
     fn status(&self) -> Option<Status> {
-        self.mailbox.call(Command::Status)
+        let mut parts = Vec::with_capacity(self.mailboxes.len());
+        for mailbox in self.mailboxes.iter() {
+            parts.push(mailbox.call(Command::Status)?);
+        }
+        let mut parts = parts.into_iter();
+        let mut status = parts.next()?;
+        for part in parts {
+            for (sum, flows) in status.flows.iter_mut().zip(part.flows) {
+                *sum += flows;
+            }
+            status.running_rings.extend(part.running_rings);
+        }
+        Some(status)
     }
 
     fn flows(&self, query: FlowQuery) -> Vec<FlowInfo> {
         let query = Arc::new(query);
         let mut flows = Vec::new();
-        let mut from = 0;
-        loop {
-            let rows = query.rows() - flows.len();
-            let command = |reply| Command::Flows { query: query.clone(), from, rows, reply };
-            let page = self.mailbox.call(command).unwrap_or_default();
-            flows.extend(page.rows);
-            match page.next {
-                Some(next) if flows.len() < query.rows() => from = next,
-                _ => return flows,
+        for mailbox in self.mailboxes.iter() {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let rows = query.rows() - flows.len();
+                let command = |reply| Command::Flows { query: query.clone(), from, rows, reply };
+                let page = mailbox.call(command).unwrap_or_default();
+                flows.extend(page.rows);
+                if flows.len() >= query.rows() {
+                    return flows;
+                }
+                next = page.next;
             }
         }
+        flows
     }
 
     fn ports(&self) -> Vec<PortInfo> {
-        self.mailbox.call(Command::Ports).unwrap_or_default()
+        self.mailboxes[0].call(Command::Ports).unwrap_or_default()
     }
 
     fn add_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
-        self.mailbox.call(|reply| Command::AddPorts(rules, reply)).unwrap_or_default()
+        self.mailboxes[0].call(|reply| Command::AddPorts(rules, reply)).unwrap_or_default()
     }
 
     fn remove_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
-        self.mailbox.call(|reply| Command::RemovePorts(rules, reply)).unwrap_or_default()
+        self.mailboxes[0].call(|reply| Command::RemovePorts(rules, reply)).unwrap_or_default()
     }
 
     fn set_link(&self, link: Arc<Link>) {
-        self.mailbox.send(Command::Link(link));
+        self.tell(|| Command::Link(link.clone()));
     }
 
     fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
+        match &*self.counters {
+            [only] => only.clone(),
+            several => Arc::new(Counters::sum(several.iter().map(Arc::as_ref))),
+        }
     }
 
     fn tap(&self, tap: Tap) -> bool {
-        self.mailbox.send(Command::Tap(tap))
+        let sent = self.mailboxes.iter().filter(|m| m.send(Command::Tap(tap.clone()))).count();
+        sent == self.mailboxes.len()
     }
 
     fn untap(&self, id: u64) {
-        self.mailbox.send(Command::Untap(id));
+        self.tell(|| Command::Untap(id));
     }
 }
 
 impl RingSink for Handle {
     fn start(&self, index: usize, ring: Ring) {
-        self.mailbox.call(|reply| Command::StartRing { index, ring: Box::new(ring), reply });
+        if let Some(mailbox) = self.mailboxes.get(index / 2) {
+            let ring = Box::new(ring);
+            mailbox.call(|reply| Command::StartRing { index: index % 2, ring, reply });
+        }
     }
 
     fn stop(&self, index: usize) -> Option<Ring> {
-        self.mailbox.call(|reply| Command::StopRing { index, reply }).flatten()
+        let mailbox = self.mailboxes.get(index / 2)?;
+        mailbox.call(|reply| Command::StopRing { index: index % 2, reply }).flatten()
     }
 
     fn set_features(&self, acked: u64) {
-        self.mailbox.send(Command::Features(acked));
+        self.tell(|| Command::Features(acked));
     }
 
     fn set_connected(&self, connected: bool) {
-        self.mailbox.send(Command::Connected(connected));
+        self.tell(|| Command::Connected(connected));
     }
 }

@@ -203,6 +203,14 @@ impl Worker {
     }
 
     fn on_accepted(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
+        match self.assign(Kind::Tcp, rule, from) {
+            Some(to) => self.pass_connection(to, rule, socket, from),
+            None => self.on_assigned_connection(rule, socket, from),
+        }
+    }
+
+    /// A connection that the pod has accepted, and that this worker is to have.
+    pub(super) fn on_assigned_connection(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
         let opened = self.try_accepted(rule, &socket, from);
         match opened {
             Ok(key) => {
@@ -223,7 +231,7 @@ impl Worker {
         if self.flows.is_full() {
             return Err(Reason::FlowLimit);
         }
-        if !self.admission.admit(self.now) {
+        if !self.peers.shared.budget.admit(self.now) {
             return Err(Reason::FlowRate);
         }
         sockets::stream_options(socket, from.ip(), self.peek).map_err(|_| Reason::SocketLimit)?;
@@ -240,10 +248,13 @@ impl Worker {
         let mut key = Key { kind, guest, peer: SocketAddr::new(seen, from.port()) };
         let mut port = FIRST_DYNAMIC.wrapping_add(self.now.as_micros() as u16 % (u16::MAX - FIRST_DYNAMIC));
         for _ in 0..PORT_TRIES {
-            let Some(id) = self.flows.find(&key) else { return Ok(key) };
-            if self.is_over(id) {
-                self.flows.remove(id);
-                return Ok(key);
+            match self.flows.find(&key) {
+                Some(id) if self.is_over(id) => {
+                    self.flows.remove(id);
+                    return Ok(key);
+                }
+                None if !self.peers.has_elsewhere(&key) => return Ok(key),
+                _ => {}
             }
             key.peer.set_port(port);
             port = port.checked_add(1).unwrap_or(FIRST_DYNAMIC);
@@ -259,6 +270,20 @@ impl Worker {
     /// The `i`th datagram that was received, for a listener and the pod's address `to`: the first of a flow, or
     /// one that overtook its socket.
     pub(super) fn on_listener_datagram(
+        &mut self,
+        rule: PortRule,
+        i: usize,
+        to: Option<IpAddr>,
+    ) -> Result<(), Reason> {
+        let assigned = self.datagrams.get(i).and_then(|d| self.assign(Kind::Udp, rule, d.from));
+        match assigned {
+            Some(worker) => self.pass_datagram(worker, Ok(rule), i, to),
+            None => self.on_assigned_datagram(rule, i, to),
+        }
+    }
+
+    /// As [`Worker::on_listener_datagram`], of a flow that this worker has or is to have.
+    pub(super) fn on_assigned_datagram(
         &mut self,
         rule: PortRule,
         i: usize,

@@ -1,4 +1,4 @@
-//! The worker: one thread that owns the rings, the flows and their sockets.
+//! The workers: each one thread that owns a pair of rings, flows and their sockets.
 //!
 //! # Theory of operation
 //!
@@ -18,19 +18,25 @@
 //! edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
 //! flows that have some wait in `Worker::ready` for the guest's next kick on that ring.
 //!
-//! Nothing here is shared: other threads reach the worker by [`Handle`], whose calls go through a mailbox and
-//! an eventfd. Errors of one flow end that flow. A ring that the driver broke is disabled and reported by
-//! VRING_ERR; the flows and the other ring stay.
+//! There is a worker for each queue pair that may be had, whether the guest uses it or not. A worker's variables
+//! are its own: other threads, other workers among them, reach it by a mailbox and an eventfd, and [`Handle`] makes
+//! one of them all. What they have in common stands in [`crate::shared`]; how frames and flows go from one to
+//! another, in [`peers`]. Worker 0 also has the listeners and the link's services.
+//!
+//! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
+//! and the other rings stay.
 
 mod command;
 mod connect;
 mod datagrams;
 mod deliver;
 mod echo;
+mod flows;
 mod gather;
 mod handle;
 mod listen;
 mod payload;
+mod peers;
 mod port;
 mod requests;
 mod slow;
@@ -50,6 +56,8 @@ use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
 use crate::ctl::PortRule;
 use crate::net::Link;
+use crate::shared::Shared;
+use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// What a worker needs to start.
 #[derive(Debug)]
@@ -62,19 +70,56 @@ pub struct Settings {
     pub link: Arc<Link>,
     /// Ports to open.
     pub ports: Vec<PortRule>,
-    /// Counters to write to.
+    /// Counters of worker 0, which others may write to as well; the other workers have their own.
     pub counters: Arc<Counters>,
+    /// Queue pairs, and so workers: at least 1, at most [`MAX_QUEUE_PAIRS`].
+    pub pairs: usize,
 }
 
-/// Starts a worker on a thread of its own and opens the listeners.
+/// Starts the workers, each on a thread of its own, and opens the listeners.
 ///
 /// # Errors
-/// When epoll, an eventfd or the thread cannot be made. A port that cannot be opened is no error: see
+/// When epoll, an eventfd or a thread cannot be made. A port that cannot be opened is no error: see
 /// [`crate::ctl::Control::ports`].
 pub fn spawn(settings: Settings) -> io::Result<Handle> {
-    let (mailbox, inbox) = command::mailbox()?;
-    let counters = settings.counters.clone();
-    let mut worker = turn::Worker::new(settings, inbox)?;
-    let thread = thread::Builder::new().name("netd-worker".into()).spawn(move || worker.run())?;
-    Ok(Handle::new(mailbox, counters, thread))
+    let Settings { limits, timeouts, link, ports, counters, pairs } = settings;
+    let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
+    let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
+        (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+    let mailboxes: Arc<[_]> = mailboxes.into();
+    let shared = Arc::new(Shared::new(pairs, &limits));
+    let peek = sockets::PeekOffset::probe();
+    let mut all = vec![counters];
+    all.resize_with(pairs, Arc::default);
+    let mut workers = Vec::with_capacity(pairs);
+    for (index, inbox) in inboxes.into_iter().enumerate() {
+        let peers = peers::Peers::new(index, shared.clone(), mailboxes.clone());
+        let counters = all[index].clone();
+        let parts = turn::Parts { limits, timeouts, link: link.clone(), counters, peek, peers };
+        workers.push(turn::Worker::new(parts, inbox)?);
+    }
+    if let Some(first) = workers.first_mut() {
+        first.add_ports(&ports);
+    }
+    let mut threads = Vec::with_capacity(pairs);
+    for (index, mut worker) in workers.into_iter().enumerate() {
+        let end = End(mailboxes.clone());
+        let run = move || {
+            let _end = end;
+            worker.run();
+        };
+        // Names as ps shows them, which cuts them to 15 bytes.
+        let name = if pairs == 1 { "netd-worker".into() } else { format!("netd-worker-{index}") };
+        threads.push(thread::Builder::new().name(name).spawn(run)?);
+    }
+    Ok(Handle::new(mailboxes, all.into(), threads))
+}
+
+/// Takes the other workers along when one ends, however it does, and those that run when not all can be started.
+struct End(Arc<[command::Mailbox]>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        handle::shutdown(&self.0);
+    }
 }

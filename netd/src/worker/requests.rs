@@ -60,6 +60,25 @@ impl Worker {
                 let _ = reply.send(self.listeners.remove(&rules));
             }
             Command::Shutdown => self.running = false,
+            Command::Accepted { rule, socket, from } => self.on_assigned_connection(rule, socket, from),
+            Command::Datagram(datagram) => {
+                if let Err(reason) = self.on_passed_datagram(&datagram) {
+                    self.counters.count_drop(reason);
+                }
+            }
+            Command::Frames { frames, bytes } => self.on_passed_frames(frames, bytes),
+            Command::Request { key, pair, passed } => self.on_request(key, pair, passed),
+            Command::Refused(key) => self.on_refused(&key),
+            Command::Adopt(flows) => self.adopt(flows),
+            Command::GuestMac(mac) => {
+                if !std::mem::replace(&mut self.station_seen, true)
+                    && self.port.guest_mac.replace(mac).is_none()
+                {
+                    self.wake_all();
+                }
+            }
+            // The end of the turn looks at it.
+            Command::PairsChanged => {}
             Command::Tap(tap) => self.port.taps = Taps::add(self.port.taps.take(), tap),
             Command::Untap(id) => self.port.taps = Taps::remove(self.port.taps.take(), id),
         }
@@ -83,7 +102,8 @@ impl Worker {
         if index == RX {
             self.port.rx = Some(ring);
             self.port.starved = false;
-            self.services.link_up(self.now);
+            self.services_up();
+            self.set_pair_running(true);
             // What happened while there was no ring waits for one.
             self.wake_all();
         } else {
@@ -95,6 +115,7 @@ impl Worker {
         let ring = match index {
             RX => {
                 self.port.publish();
+                self.set_pair_running(false);
                 self.port.take_ring()
             }
             TX => {
@@ -117,7 +138,14 @@ impl Worker {
         }
         self.port.link = link;
         // The guest learns new routes and resolvers by a router advertisement at once.
-        self.services.link_up(self.now);
+        self.services_up();
+    }
+
+    /// The guest's link has come up or has changed: worker 0 tells it what there is.
+    fn services_up(&mut self) {
+        if self.peers.index == 0 {
+            self.services.link_up(self.now);
+        }
     }
 
     fn status(&self) -> Status {
@@ -134,8 +162,9 @@ impl Worker {
             }
         }
         let mut running_rings = Vec::new();
-        running_rings.extend(self.port.rx.as_ref().map(|_| RX as u32));
-        running_rings.extend(self.tx.as_ref().map(|_| TX as u32));
+        let ring = |which: usize| (2 * self.peers.index + which) as u32;
+        running_rings.extend(self.port.rx.as_ref().map(|_| ring(RX)));
+        running_rings.extend(self.tx.as_ref().map(|_| ring(TX)));
         Status {
             uptime: self.now.since(Time::ZERO),
             frontend_connected: self.connected,

@@ -14,6 +14,9 @@ use crate::wire::{ETH_LEN, Ip, VNET_LEN, VnetHeader};
 impl Worker {
     /// A frame that belongs to netd's own services: ARP, NDP, DHCP, DHCPv6.
     pub(super) fn on_service_frame(&mut self, frame: &[u8]) -> Result<(), Reason> {
+        if self.peers.index != 0 {
+            return self.pass_service_frame(frame);
+        }
         self.services.learn(frame);
         let link = self.port.link.clone();
         let handled = self.services.handle(frame, &link, self.now, &mut self.frames);
@@ -31,7 +34,7 @@ impl Worker {
         let end = ETH_LEN + ip.header_len + ip.payload_len;
         let packet = copy.get(ETH_LEN..end).ok_or(Reason::Malformed)?;
         match icmp::parse_echo(packet) {
-            Ok(echo) => self.on_echo_request(&echo, packet),
+            Ok(echo) => self.on_echo_request(&echo, packet, frame),
             Err(Reason::UnknownProtocol) => self.on_service_frame(&copy),
             Err(reason) => Err(reason),
         }

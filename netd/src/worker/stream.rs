@@ -51,6 +51,8 @@ pub(super) struct TcpFlow {
     bytes_to_pod: u64,
     pub(super) bytes_to_guest: u64,
     pub(super) used: Time,
+    /// Segments by the ring of the flow's own worker, since another one last asked for the flow.
+    pub(super) own_segments: u32,
 }
 
 impl TcpFlow {
@@ -79,6 +81,7 @@ impl TcpFlow {
             bytes_to_pod: 0,
             bytes_to_guest: 0,
             used: now,
+            own_segments: 0,
         }
     }
 
@@ -193,7 +196,13 @@ impl Worker {
         frame: &TxFrame<'_>,
         payload: usize,
     ) -> Result<(), Reason> {
-        let Some(id) = self.flows.find(&key) else { return self.on_stray_segment(key, segment) };
+        let Some(id) = self.flows.find(&key) else {
+            let opens = segment.flags.has(TcpFlags::SYN) && !segment.flags.has(TcpFlags::ACK);
+            if self.pass_on(&key, frame, opens) {
+                return Ok(());
+            }
+            return self.on_stray_segment(key, segment);
+        };
         let crowded = self.gathers.slices_of(id).map_or(self.gathers.is_full(), |n| n > GATHER_SLICES);
         if segment.len > 0 && crowded {
             self.flush_gathers();
@@ -201,6 +210,7 @@ impl Worker {
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
         let input = f.conn.on_segment(segment, self.now);
         f.used = self.now;
+        f.own_segments = f.own_segments.saturating_add(u32::from(self.peers.hops == 0));
         if input.reopen {
             self.flows.remove(id);
             return self.on_stray_segment(key, segment);

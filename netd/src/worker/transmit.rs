@@ -1,5 +1,6 @@
 //! The transmit ring: frames of the guest, sorted to their translators.
 
+use super::command::Command;
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
@@ -156,16 +157,19 @@ impl Worker {
         self.touched = touched;
     }
 
-    fn on_frame(&mut self, slices: &Iovs, first: usize, bytes: usize) -> Result<(), Reason> {
+    pub(super) fn on_frame(&mut self, slices: &Iovs, first: usize, bytes: usize) -> Result<(), Reason> {
         let mut buffer = [0; HEAD];
         let n = slices.read(first, 0, &mut buffer[..bytes.min(HEAD)]);
         let (vnet, head) = buffer[..n].split_first_chunk::<VNET_LEN>().ok_or(Reason::Malformed)?;
         let vnet = VnetHeader::parse(vnet).ok_or(Reason::Malformed)?;
         let frame = TxFrame { slices, first, bytes, vnet };
-        self.counters.guest_tx_frames.add(1);
-        self.counters.guest_tx_bytes.add((bytes - VNET_LEN) as u64);
-        if let Some(taps) = &self.port.taps {
-            taps.offer(Direction::Outbound, slices, first, bytes, &vnet);
+        // A frame that another worker has passed on was counted, and shown, there.
+        if self.peers.hops == 0 {
+            self.counters.guest_tx_frames.add(1);
+            self.counters.guest_tx_bytes.add((bytes - VNET_LEN) as u64);
+            if let Some(taps) = &self.port.taps {
+                taps.offer(Direction::Outbound, slices, first, bytes, &vnet);
+            }
         }
         let eth = Eth::parse(head)?;
         source::check_ethernet(&self.port.link, self.guest_station(), &eth)?;
@@ -208,6 +212,7 @@ impl Worker {
         if self.port.guest_mac.replace(station).is_none() {
             self.wake_all();
         }
+        self.peers.tell(|| Command::GuestMac(station));
     }
 
     /// A whole IP packet; `transport` is the start of its payload.

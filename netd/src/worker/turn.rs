@@ -1,29 +1,31 @@
 //! The worker's variables and the turn of its loop.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::Socket;
 
-use super::Settings;
 use super::command::Inbox;
 use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
+use super::flows::Flows;
 use super::gather::Gathers;
 use super::listen::Listeners;
+use super::peers::Peers;
 use super::port::Port;
 use super::sockets::PeekOffset;
 use super::stream::TcpFlow;
-use crate::config::Timeouts;
+use crate::config::{Limits, Timeouts};
 use crate::counters::{Counters, Reason};
-use crate::flow::{Admission, FlowId, Key, Table};
+use crate::flow::{FlowId, Key};
 use crate::frag::{self, Reassembler};
 use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
+use crate::net::Link;
 use crate::ring::{Iovs, Ring};
 use crate::sys::ReceiveBatch;
 use crate::time::{Clock, Time};
@@ -52,6 +54,8 @@ const FLOWS_PER_TURN: usize = 64;
 const ERRORS_PER_SECOND: u32 = 1000;
 /// See [`ERRORS_PER_SECOND`].
 const ERRORS_BURST: u32 = 50;
+/// Workers there can be, a power of two: fragments have 16-bit names in IPv4, and each worker its part of them.
+const MAX_PAIRS: u32 = crate::vhost::MAX_QUEUE_PAIRS as u32;
 /// How soon a listener is tried again that ran out of descriptors.
 const LISTENER_RETRY: Duration = Duration::from_millis(100);
 
@@ -60,6 +64,48 @@ pub(super) enum Flow {
     Tcp(Box<TcpFlow>),
     Udp(Box<UdpFlow>),
     Echo(Box<EchoFlow>),
+}
+
+impl Flow {
+    /// The pod's socket, as long as there is one.
+    pub(super) fn socket(&self) -> Option<&Socket> {
+        match self {
+            Flow::Tcp(f) => f.socket.as_ref(),
+            Flow::Udp(f) => Some(f.socket()),
+            Flow::Echo(f) => Some(f.socket()),
+        }
+    }
+
+    /// Notes whether the flow is in [`Worker::ready`]; answers what was noted before.
+    pub(super) fn set_queued(&mut self, queued: bool) -> bool {
+        let note = match self {
+            Flow::Tcp(f) => &mut f.queued,
+            Flow::Udp(f) => &mut f.queued,
+            Flow::Echo(f) => &mut f.queued,
+        };
+        std::mem::replace(note, queued)
+    }
+}
+
+/// Names of datagrams that are cut for the guest.
+pub(super) struct FragmentIds(u32);
+
+impl FragmentIds {
+    /// A name that no other worker uses.
+    pub(super) fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_add(MAX_PAIRS);
+        self.0
+    }
+}
+
+/// What a worker is made of.
+pub(super) struct Parts {
+    pub(super) limits: Limits,
+    pub(super) timeouts: Timeouts,
+    pub(super) link: Arc<Link>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) peek: PeekOffset,
+    pub(super) peers: Peers,
 }
 
 /// The worker. See the [module](super) for its theory.
@@ -76,16 +122,14 @@ pub(super) struct Worker {
     pub(super) connected: bool,
     /// The present frontend has shown the guest's Ethernet address.
     pub(super) station_seen: bool,
-    pub(super) flows: Table<Flow>,
-    pub(super) admission: Admission,
+    pub(super) flows: Flows,
+    pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
-    pub(super) isn: RandomState,
     pub(super) listeners: Listeners,
     listeners_retry: Option<Time>,
     pub(super) services: Services,
     pub(super) fragments: Reassembler,
-    /// Name of the last datagram that was cut for the guest.
-    pub(super) fragment_id: u32,
+    pub(super) fragment_ids: FragmentIds,
     pub(super) errors: ErrorLimiter,
     /// Flows that have, or may have, something for the guest.
     pub(super) ready: VecDeque<FlowId>,
@@ -102,16 +146,18 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: Settings, inbox: Inbox) -> io::Result<Self> {
-        let clock = Clock::new();
+    pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
+        let Parts { limits, timeouts, link, counters, peek, peers } = parts;
+        let clock = peers.shared.clock;
         let now = clock.now();
-        let Settings { limits, timeouts, link, ports, counters } = settings;
+        // A datagram's fragments come by one ring: each worker has its part of the bounds.
+        let workers = peers.count();
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(
             inbox.bell(),
             EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, tag::BELL << TAG_SHIFT),
         )?;
-        let mut worker = Worker {
+        Ok(Worker {
             clock,
             now,
             epoll,
@@ -121,18 +167,17 @@ impl Worker {
             features: 0,
             connected: false,
             station_seen: false,
-            flows: Table::new(limits.flows),
-            admission: Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now),
-            peek: PeekOffset::probe(),
-            isn: RandomState::new(),
+            flows: Flows::new(limits.flows, peers.shared.clone(), peers.index),
+            peek,
             listeners: Listeners::default(),
             listeners_retry: None,
             services: Services::new(),
             fragments: Reassembler::new(frag::Limits {
-                max_datagrams: limits.fragment_datagrams,
-                max_bytes: limits.fragment_bytes,
+                max_datagrams: limits.fragment_datagrams.div_ceil(workers),
+                max_bytes: limits.fragment_bytes.div_ceil(workers),
             }),
-            fragment_id: 0,
+            fragment_ids: FragmentIds(peers.index as u32),
+            peers,
             errors: ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
             ready: VecDeque::new(),
             touched: Vec::new(),
@@ -145,9 +190,7 @@ impl Worker {
             running: true,
             counters,
             timeouts,
-        };
-        worker.add_ports(&ports);
-        Ok(worker)
+        })
     }
 
     /// Turns until a shutdown is asked for.
@@ -171,9 +214,11 @@ impl Worker {
             }
             self.on_deadlines();
             more = self.transmit();
+            self.flush_outboxes();
             more |= self.serve_ready();
             self.port.flush_queue();
             self.port.publish();
+            self.plan_move();
             more |= self.rest();
         }
     }
@@ -194,6 +239,7 @@ impl Worker {
             self.services.poll_at(),
             self.fragments.poll_at(),
             self.listeners_retry,
+            self.peers.move_at,
         ];
         match next.into_iter().flatten().min() {
             None => EpollTimeout::NONE,
@@ -239,13 +285,8 @@ impl Worker {
 
     /// Puts a flow into the queue of those that have something for the guest.
     pub(super) fn make_ready(&mut self, id: FlowId) {
-        let queued = match self.flows.get_mut(id) {
-            Some(Flow::Tcp(f)) => &mut f.queued,
-            Some(Flow::Udp(f)) => &mut f.queued,
-            Some(Flow::Echo(f)) => &mut f.queued,
-            None => return,
-        };
-        if !std::mem::replace(queued, true) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        if !flow.set_queued(true) {
             self.ready.push_back(id);
         }
     }
@@ -310,6 +351,9 @@ impl Worker {
         if self.fragments.poll_at().is_some_and(|at| at <= self.now) {
             self.expire_fragments();
         }
+        if self.peers.move_at.is_some_and(|at| at <= self.now) {
+            self.move_flows();
+        }
         if self.listeners_retry.is_some_and(|at| at <= self.now) {
             self.listeners_retry = None;
             for index in 0..self.listeners.len() {
@@ -344,9 +388,9 @@ impl Worker {
         Ok(self.epoll.add(fd, EpollEvent::new(flags, tag::LISTENER << TAG_SHIFT | u64::from(index)))?)
     }
 
-    /// An initial sequence number: a keyed hash of the tuple plus a clock of 4 microseconds (RFC 9293 3.4.1).
+    /// An initial sequence number.
     pub(super) fn initial_sequence(&self, key: &Key) -> u32 {
-        (self.isn.hash_one(key) as u32).wrapping_add((self.now.as_micros() / 4) as u32)
+        self.peers.shared.initial_sequence(key, self.now)
     }
 
     /// Queues the frames that services made.

@@ -12,6 +12,7 @@ mod echo;
 mod egress;
 mod hostile;
 mod limits;
+mod pairs;
 mod ports;
 mod spoofing;
 mod tcp;

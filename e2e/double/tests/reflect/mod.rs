@@ -132,7 +132,7 @@ impl Reflector {
             Arc::new(Rings { rings: Mutex::default(), wake: event(), mergeable: Mutex::new(false), change });
         let stop = Stopper::new().unwrap();
         let done = Arc::new(event());
-        let config = ServerConfig { socket: path.clone(), mode: SocketMode::Server };
+        let config = ServerConfig { socket: path.clone(), mode: SocketMode::Server, queue_pairs: 1 };
         let (sink, stop2) = (Arc::clone(&rings), stop.clone());
         let server = std::thread::spawn(move || serve(config, sink, Arc::new(Counters::default()), stop2));
         let (rings2, done2) = (Arc::clone(&rings), Arc::clone(&done));

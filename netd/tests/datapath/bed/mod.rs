@@ -148,12 +148,13 @@ impl Pod {
 
 /// The pod, the client and a guest.
 pub(crate) struct Bed {
-    pump: Option<TapPump>,
+    pub(crate) pump: Option<TapPump>,
     /// The frontend's connection, to cut it.
     wire: Option<UnixStream>,
     pub(crate) guest: Namespace,
     rest: Pod,
     features: u64,
+    pairs: usize,
 }
 
 impl std::ops::Deref for Bed {
@@ -169,8 +170,9 @@ impl Bed {
         let guest = Namespace::new()?;
         let rest = Pod::new(setup)?;
         let [v4, v6] = rest.families();
+        let queues = if setup.pairs > 1 { "multi_queue" } else { "" };
         guest.ip(&format!(
-            "tuntap add dev tap0 mode tap vnet_hdr\n\
+            "tuntap add dev tap0 mode tap vnet_hdr {queues}\n\
              link set tap0 address {GUEST_MAC} mtu {}\n\
              addr add {}/24 dev tap0\n\
              addr add {}/64 dev tap0 nodad\n\
@@ -179,14 +181,15 @@ impl Bed {
              route add default via {} dev tap0\n",
             setup.mtu, v4.guest, v6.guest, v4.gateway, v6.gateway
         ));
-        let mut bed = Bed { pump: None, wire: None, guest, rest, features: setup.features };
+        let mut bed =
+            Bed { pump: None, wire: None, guest, rest, features: setup.features, pairs: setup.pairs };
         bed.plug();
         Ok(bed)
     }
 
     /// Gives the guest a new device: its rings start from nothing, its addresses and connections stay.
     pub(crate) fn plug(&mut self) {
-        let options = Options { features: self.features, ..Options::default() };
+        let options = Options { features: self.features, pairs: self.pairs, ..Options::default() };
         let stream = self.dial();
         self.attach(Double::from_stream(stream, &options).unwrap());
     }

@@ -80,6 +80,8 @@ pub(crate) struct Setup {
     pub(crate) ports: Vec<PortRule>,
     /// Features that the driver takes, of those on offer.
     pub(crate) features: u64,
+    /// Queue pairs on offer.
+    pub(crate) pairs: usize,
 }
 
 impl Default for Setup {
@@ -91,6 +93,7 @@ impl Default for Setup {
             timeouts: Timeouts::default(),
             ports: vec![tcp(7000, 7000), tcp(7001, 7001), tcp(8080, 80), udp(7000, 7000), udp(8080, 80)],
             features: frontend_double::feature::ALL,
+            pairs: 1,
         }
     }
 }
@@ -98,7 +101,6 @@ impl Default for Setup {
 /// A running netd.
 pub(crate) struct Netd {
     pub(crate) control: Handle,
-    counters: Arc<Counters>,
     stop: Stopper,
     server: Option<JoinHandle<Result<(), ServeError>>>,
     directory: TempDir,
@@ -115,14 +117,19 @@ impl Netd {
             link: Arc::new(link(setup.mode, setup.mtu)),
             ports: setup.ports.clone(),
             counters: Arc::clone(&counters),
+            pairs: setup.pairs,
         };
-        let config = ServerConfig { socket: directory.path().join("net.sock"), mode: SocketMode::Server };
+        let config = ServerConfig {
+            socket: directory.path().join("net.sock"),
+            mode: SocketMode::Server,
+            queue_pairs: setup.pairs,
+        };
         let (control, server) = pod.run(|| {
             let control = worker::spawn(settings).unwrap();
             let (sink, counters, stop) = (Arc::new(control.clone()), Arc::clone(&counters), stop.clone());
             (control, std::thread::spawn(move || serve(config, sink, counters, stop)))
         });
-        Netd { control, counters, stop, server: Some(server), directory }
+        Netd { control, stop, server: Some(server), directory }
     }
 
     /// A connection to the vhost-user socket, once that is there.
@@ -137,13 +144,13 @@ impl Netd {
     }
 
     /// The counters.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.control.counters()
     }
 
     /// How often something was dropped for `reason`.
     pub(crate) fn dropped(&self, reason: Reason) -> u64 {
-        self.counters.dropped(reason)
+        self.counters().dropped(reason)
     }
 
     /// What netd tells of itself.

@@ -1,0 +1,81 @@
+//! The flow table of one worker, with its entries in what all workers share.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::turn::Flow;
+use crate::flow::{FlowId, Key, Table};
+use crate::shared::Shared;
+
+/// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
+/// and an owner in the directory.
+pub(super) struct Flows {
+    table: Table<Flow>,
+    shared: Arc<Shared>,
+    pair: usize,
+}
+
+impl Deref for Flows {
+    type Target = Table<Flow>;
+
+    fn deref(&self) -> &Table<Flow> {
+        &self.table
+    }
+}
+
+impl DerefMut for Flows {
+    fn deref_mut(&mut self) -> &mut Table<Flow> {
+        &mut self.table
+    }
+}
+
+impl Flows {
+    pub(super) fn new(limit: u32, shared: Arc<Shared>, pair: usize) -> Self {
+        Flows { table: Table::new(limit), shared, pair }
+    }
+
+    /// Whether the guest may have no more flow, here or elsewhere.
+    pub(super) fn is_full(&self) -> bool {
+        self.shared.budget.is_full()
+    }
+
+    /// Takes in a new flow; None, and the flow dropped, when there are too many or somebody has the key.
+    pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
+        if !self.shared.budget.take() {
+            return None;
+        }
+        if self.shared.directory.claim(&key, self.pair).is_err() {
+            self.shared.budget.give_back();
+            return None;
+        }
+        self.adopt(key, flow)
+    }
+
+    /// Takes in a flow that comes from another worker; None, and the flow dropped, when there is no room for it.
+    pub(super) fn adopt(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
+        let id = self.table.insert(key, flow);
+        if id.is_none() {
+            self.forget(&key);
+        }
+        id
+    }
+
+    /// Ends a flow.
+    pub(super) fn remove(&mut self, id: FlowId) -> Option<(Key, Flow)> {
+        let removed = self.table.remove(id)?;
+        self.forget(&removed.0);
+        Some(removed)
+    }
+
+    /// Takes out a flow for another worker.
+    pub(super) fn part(&mut self, id: FlowId, to: usize) -> Option<(Key, Flow)> {
+        let parted = self.table.remove(id)?;
+        self.shared.directory.hand_over(&parted.0, to);
+        Some(parted)
+    }
+
+    fn forget(&self, key: &Key) {
+        self.shared.directory.release(key);
+        self.shared.budget.give_back();
+    }
+}

@@ -1,0 +1,483 @@
+//! The other workers: frames and flows that go from one to another (ADR 0006).
+//!
+//! # Theory of operation
+//!
+//! A flow is at home with one worker. A frame that comes by another pair's transmit ring misses that worker's
+//! table; the directory tells whose the flow is, and a copy of the frame is *passed* to its mailbox, batched by
+//! turns. Where a flow keeps coming by the other pair, the flow itself moves:
+//!
+//! ```text
+//!   worker B (its ring carries the frames)                  worker A (has the flow)
+//!     miss ── directory: A ── Frames ─────────────────────▶ carries them
+//!     ... PATIENCE frames later: Request ─────────────────▶ has carried fewer by its own ring since the last one?
+//!     holds further copies                                    yes: directory := B, takes the flow out
+//!     ◀───────────────────────────────────────── Adopt ──┘
+//!     inserts the flow, then the held copies, in order       no: Refused, and B passes on what it held
+//! ```
+//!
+//! The mailbox keeps the order of what one worker sends another, so the flow sees its frames in the order in
+//! which the guest sent them. The majority rule keeps a connection at home whose acknowledgements leave the
+//! guest from two processors.
+//!
+//! When a pair no longer receives and others do, its worker waits [`GRACE`] (a change of the memory map stops all
+//! rings for a moment) and then sends each of its flows to one that does, by the same `Adopt`.
+//!
+//! A flow whose owner is this worker by the directory but that is not in its table is on the way: its frames
+//! wait in *limbo* for it. A frame is passed [`MAX_HOPS`] times at most.
+//!
+//! Listeners and the services (ARP, NDP, DHCP) are with worker 0. It gives what the pod opens to the pairs that
+//! run, by a hash of the tuple; it gets the frames for the services from all.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::Socket;
+
+use super::command::{Command, Mailbox, PassedDatagram, PassedFrame};
+use super::transmit::TxFrame;
+use super::turn::{Flow, Worker, fd, watch};
+use crate::counters::Reason;
+use crate::ctl::PortRule;
+use crate::flow::{FlowId, Key, Kind};
+use crate::ring::Iovs;
+use crate::shared::Shared;
+use crate::time::Time;
+use crate::wire::VnetHeader;
+
+/// Frames of a flow passed to its owner until the flow itself is asked for.
+const PATIENCE: u32 = 32;
+/// How often one frame is passed, before it is dropped: its flow moves faster than the frame.
+const MAX_HOPS: u8 = 4;
+/// Bytes for one worker that are sent before the turn's end.
+const FLUSH_BYTES: usize = 256 << 10;
+/// Bytes of frames that wait here for flows that are on their way.
+const HELD_BYTES: usize = 1 << 20;
+/// Flows of others that are known here; beyond it they are looked up again.
+const MAX_STRANGERS: usize = 4096;
+/// How long a pair may be without its receive ring before its flows move.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// A flow of another worker of which this one's ring has carried frames.
+struct Stranger {
+    owner: usize,
+    /// Frames passed since it was last asked for.
+    passed: u32,
+    /// Asked for: frames that wait for the answer.
+    held: Option<Vec<Vec<u8>>>,
+}
+
+/// What one worker knows of the others.
+pub(super) struct Peers {
+    pub(super) index: usize,
+    pub(super) shared: Arc<Shared>,
+    mailboxes: Arc<[Mailbox]>,
+    /// By worker: what is sent to it at the end of the turn, and its bytes.
+    outboxes: Vec<(Vec<PassedFrame>, usize)>,
+    strangers: HashMap<Key, Stranger>,
+    /// Frames whose flow is on its way.
+    limbo: Vec<PassedFrame>,
+    /// Bytes in `strangers` and `limbo`.
+    held: usize,
+    /// How often the frame that is being looked at was passed; zero: it comes from this worker's own ring.
+    pub(super) hops: u8,
+    /// When the flows move, as this pair does not receive.
+    pub(super) move_at: Option<Time>,
+}
+
+impl Peers {
+    pub(super) fn new(index: usize, shared: Arc<Shared>, mailboxes: Arc<[Mailbox]>) -> Self {
+        Peers {
+            index,
+            shared,
+            outboxes: mailboxes.iter().map(|_| (Vec::new(), 0)).collect(),
+            mailboxes,
+            strangers: HashMap::new(),
+            limbo: Vec::new(),
+            held: 0,
+            hops: 0,
+            move_at: None,
+        }
+    }
+
+    /// Whether there is no other worker.
+    pub(super) fn alone(&self) -> bool {
+        self.mailboxes.len() == 1
+    }
+
+    /// Whether a new flow of this key would be a second one of it.
+    pub(super) fn has_elsewhere(&self, key: &Key) -> bool {
+        self.shared.directory.owner(key).is_some_and(|owner| owner != self.index)
+    }
+
+    /// How many workers there are.
+    pub(super) fn count(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Sends a command to one worker. A worker that has ended takes netd with it, so nothing is to be done then.
+    pub(super) fn send(&self, to: usize, command: Command) {
+        if let Some(mailbox) = self.mailboxes.get(to) {
+            mailbox.send(command);
+        }
+    }
+
+    /// Sends a command to every other worker.
+    pub(super) fn tell(&self, command: impl Fn() -> Command) {
+        for to in (0..self.mailboxes.len()).filter(|i| *i != self.index) {
+            self.send(to, command());
+        }
+    }
+
+    /// Puts a frame into the outbox of `to`; false when too much waits there already.
+    fn pass(&mut self, to: usize, frame: PassedFrame) -> bool {
+        let Some((frames, bytes)) = self.outboxes.get_mut(to) else { return false };
+        if !self.shared.backlogs[to].has_room(*bytes + frame.bytes.len()) {
+            return false;
+        }
+        *bytes += frame.bytes.len();
+        frames.push(frame);
+        if *bytes >= FLUSH_BYTES {
+            return self.flush(to);
+        }
+        true
+    }
+
+    /// Sends what is in the outbox of `to`; false, and it is gone, when too much waits there.
+    fn flush(&mut self, to: usize) -> bool {
+        let Some((frames, bytes)) = self.outboxes.get_mut(to) else { return false };
+        let (frames, bytes) = (std::mem::take(frames), std::mem::take(bytes));
+        if frames.is_empty() {
+            return true;
+        }
+        if !self.shared.backlogs[to].add(bytes) {
+            return false;
+        }
+        self.send(to, Command::Frames { frames, bytes });
+        true
+    }
+
+    /// Room for `bytes` among the frames that wait here.
+    fn hold(&mut self, bytes: usize) -> bool {
+        let fits = self.held + bytes <= HELD_BYTES;
+        if fits {
+            self.held += bytes;
+        }
+        fits
+    }
+
+    fn stranger(&mut self, key: &Key, owner: usize) -> &mut Stranger {
+        if self.strangers.len() >= MAX_STRANGERS && !self.strangers.contains_key(key) {
+            self.strangers.retain(|_, s| s.held.is_some());
+        }
+        self.strangers.entry(*key).or_insert(Stranger { owner, passed: 0, held: None })
+    }
+}
+
+impl Worker {
+    /// Gives a frame of a flow that is not in the table to the worker that has it; false when nobody has.
+    /// `opens`: the frame would open a flow, so that what was known of an older one does not count.
+    pub(super) fn pass_on(&mut self, key: &Key, frame: &TxFrame<'_>, opens: bool) -> bool {
+        if self.peers.alone() {
+            return false;
+        }
+        let outcome = self.pass_to_owner(key, frame, opens);
+        if outcome == Passed::Dropped {
+            self.counters.count_drop(Reason::PairBacklog);
+        }
+        outcome != Passed::NotOwned
+    }
+
+    fn pass_to_owner(&mut self, key: &Key, frame: &TxFrame<'_>, opens: bool) -> Passed {
+        let p = &mut self.peers;
+        let copy = || {
+            let mut bytes = vec![0; frame.bytes];
+            frame.slices.read(frame.first, 0, &mut bytes);
+            bytes
+        };
+        let known = p.strangers.get(key).filter(|_| p.hops == 0).map(|s| (s.owner, s.held.is_some()));
+        let owner = match known {
+            Some((_, true)) => {
+                if !p.hold(frame.bytes) {
+                    return Passed::Dropped;
+                }
+                if let Some(held) = p.strangers.get_mut(key).and_then(|s| s.held.as_mut()) {
+                    held.push(copy());
+                }
+                return Passed::Taken;
+            }
+            Some((owner, false)) if !opens => owner,
+            _ => {
+                p.strangers.remove(key);
+                match p.shared.directory.owner(key) {
+                    None => return Passed::NotOwned,
+                    Some(owner) => owner,
+                }
+            }
+        };
+        let hops = p.hops + 1;
+        if hops > MAX_HOPS {
+            return Passed::Dropped;
+        }
+        if owner == p.index {
+            if !p.hold(frame.bytes) {
+                return Passed::Dropped;
+            }
+            p.limbo.push(PassedFrame { bytes: copy(), hops });
+            return Passed::Taken;
+        }
+        if !p.pass(owner, PassedFrame { bytes: copy(), hops }) {
+            return Passed::Dropped;
+        }
+        self.counters.pair_frames_passed.add(1);
+        if hops == 1 {
+            let pair = p.index;
+            let stranger = p.stranger(key, owner);
+            stranger.passed += 1;
+            let passed = stranger.passed;
+            if passed >= PATIENCE {
+                stranger.held = Some(Vec::new());
+                // Behind what was passed so far.
+                if !p.flush(owner) {
+                    self.counters.count_drop(Reason::PairBacklog);
+                }
+                self.peers.send(owner, Command::Request { key: *key, pair, passed });
+            }
+        }
+        Passed::Taken
+    }
+
+    /// Gives an Ethernet frame for the services to worker 0.
+    pub(super) fn pass_service_frame(&mut self, frame: &[u8]) -> Result<(), Reason> {
+        let bytes = [&VnetHeader::PLAIN.to_bytes()[..], frame].concat();
+        let hops = self.peers.hops + 1;
+        if hops > MAX_HOPS || !self.peers.pass(0, PassedFrame { bytes, hops }) {
+            return Err(Reason::PairBacklog);
+        }
+        self.counters.pair_frames_passed.add(1);
+        Ok(())
+    }
+
+    /// Sends the other workers what this turn has for them.
+    pub(super) fn flush_outboxes(&mut self) {
+        for to in 0..self.peers.outboxes.len() {
+            if !self.peers.flush(to) {
+                self.counters.count_drop(Reason::PairBacklog);
+            }
+        }
+    }
+
+    /// Frames that other workers' rings have carried.
+    pub(super) fn on_passed_frames(&mut self, frames: Vec<PassedFrame>, bytes: usize) {
+        self.peers.shared.backlogs[self.peers.index].done(bytes);
+        for frame in frames {
+            self.on_passed_frame(frame);
+        }
+        self.flush_gathers();
+    }
+
+    fn on_passed_frame(&mut self, frame: PassedFrame) {
+        let len = frame.bytes.len();
+        self.peers.hops = frame.hops;
+        let slices = Iovs::from_owned(frame.bytes);
+        if let Err(reason) = self.on_frame(&slices, 0, len) {
+            self.counters.count_drop(reason);
+        }
+        self.peers.hops = 0;
+    }
+
+    /// Another pair has carried `passed` frames of a flow that is here.
+    pub(super) fn on_request(&mut self, key: Key, pair: usize, passed: u32) {
+        // What was gathered is sent from here, before what will be sent from there.
+        self.flush_gathers();
+        let granted = self.flows.find(&key).filter(|id| {
+            let own = match self.flows.get_mut(*id) {
+                Some(Flow::Tcp(f)) => std::mem::take(&mut f.own_segments),
+                _ => 0,
+            };
+            own <= passed && self.peers.shared.running.has(pair)
+        });
+        match granted.and_then(|id| self.part_with(id, pair)) {
+            Some(flow) => self.peers.send(pair, Command::Adopt(vec![flow])),
+            None => self.peers.send(pair, Command::Refused(key)),
+        }
+    }
+
+    /// Takes a flow out of the table, for another worker to adopt.
+    fn part_with(&mut self, id: FlowId, to: usize) -> Option<(Key, Flow)> {
+        let (key, flow) = self.flows.part(id, to)?;
+        if let Some(s) = flow.socket()
+            && let Err(error) = self.epoll.delete(fd(s))
+        {
+            tracing::debug!(%error, "epoll_ctl");
+        }
+        Some((key, flow))
+    }
+
+    /// Flows that come from another worker.
+    pub(super) fn adopt(&mut self, flows: Vec<(Key, Flow)>) {
+        for (key, mut flow) in flows {
+            flow.set_queued(false);
+            self.counters.pair_flows_moved.add(1);
+            if let Some(id) = self.flows.adopt(key, flow) {
+                self.settle_adopted(id);
+            }
+            self.release_held(&key);
+        }
+        let limbo = std::mem::take(&mut self.peers.limbo);
+        for frame in limbo {
+            self.peers.held -= frame.bytes.len();
+            self.on_passed_frame(frame);
+        }
+        self.flush_gathers();
+    }
+
+    fn settle_adopted(&mut self, id: FlowId) {
+        // Watching by edges tells at once of what is there already.
+        let watched = match self.flows.get_mut(id).and_then(|f| f.socket()) {
+            Some(s) => watch(&self.epoll, fd(s), id),
+            None => Ok(()),
+        };
+        if let Err(error) = watched {
+            tracing::warn!(%error, "the socket of a flow that moved cannot be watched; the flow ends");
+            self.counters.count_drop(Reason::SocketLimit);
+            self.flows.remove(id);
+            return;
+        }
+        let expires = match self.flows.get_mut(id) {
+            Some(Flow::Tcp(_)) => None,
+            Some(Flow::Udp(f)) => Some(f.session.expires()),
+            Some(Flow::Echo(f)) => Some(f.session.expires()),
+            None => return,
+        };
+        match expires {
+            Some(at) => self.flows.arm(id, at),
+            None => self.settle_stream(id),
+        }
+        self.make_ready(id);
+    }
+
+    /// The owner keeps the flow that was asked for, or does not have it any more.
+    pub(super) fn on_refused(&mut self, key: &Key) {
+        self.release_held(key);
+        self.flush_gathers();
+    }
+
+    /// Looks again at the frames that have waited for an answer.
+    fn release_held(&mut self, key: &Key) {
+        for bytes in self.peers.strangers.remove(key).and_then(|s| s.held).unwrap_or_default() {
+            self.peers.held -= bytes.len();
+            self.on_passed_frame(PassedFrame { bytes, hops: 1 });
+        }
+    }
+
+    /// The pair receives, or no longer does.
+    pub(super) fn set_pair_running(&mut self, runs: bool) {
+        self.peers.shared.running.set(self.peers.index, runs);
+        if runs {
+            self.peers.move_at = None;
+            self.peers.tell(|| Command::PairsChanged);
+        }
+    }
+
+    /// At the end of a turn: flows of a pair that does not receive shall move to one that does.
+    pub(super) fn plan_move(&mut self) {
+        if self.port.rx.is_some() || self.peers.alone() {
+            return;
+        }
+        let (running, index) = (&self.peers.shared.running, self.peers.index);
+        if running.has(index) {
+            // The driver has broken the ring.
+            running.set(index, false);
+        }
+        if self.peers.move_at.is_none() && !self.flows.is_empty() && running.others(index) {
+            self.peers.move_at = Some(self.now + GRACE);
+        }
+    }
+
+    /// The time has come to move the flows, if that is still to be done.
+    pub(super) fn move_flows(&mut self) {
+        self.peers.move_at = None;
+        if self.port.rx.is_some() {
+            return;
+        }
+        let mut parted: Vec<Vec<(Key, Flow)>> = (0..self.peers.count()).map(|_| Vec::new()).collect();
+        let all: Vec<(FlowId, Key)> = self.flows.iter().map(|(id, key, _)| (id, *key)).collect();
+        for (id, key) in all {
+            let to = self.peers.shared.assign(&key).filter(|to| *to != self.peers.index);
+            if let Some(to) = to
+                && let Some(flow) = self.part_with(id, to)
+            {
+                parted[to].push(flow);
+            }
+        }
+        for (to, flows) in parted.into_iter().enumerate().filter(|(_, f)| !f.is_empty()) {
+            tracing::debug!(flows = flows.len(), from = self.peers.index, to, "flows move to another pair");
+            self.peers.send(to, Command::Adopt(flows));
+        }
+    }
+
+    /// Which other worker shall have a flow that the pod opens; None: this one.
+    pub(super) fn assign(&self, kind: Kind, rule: PortRule, from: SocketAddr) -> Option<usize> {
+        if self.peers.alone() {
+            return None;
+        }
+        let link = &self.port.link;
+        let guest = SocketAddr::new(link.guest_address(from.ip())?, rule.guest);
+        let peer = SocketAddr::new(link.source_for_guest(from.ip())?, from.port());
+        let key = Key { kind, guest, peer };
+        if self.flows.find(&key).is_some() {
+            return None;
+        }
+        let shared = &self.peers.shared;
+        // Who has that tuple knows whether it can be had again.
+        shared.directory.owner(&key).or_else(|| shared.assign(&key)).filter(|to| *to != self.peers.index)
+    }
+
+    /// Gives a connection that the pod has accepted to another worker.
+    pub(super) fn pass_connection(&mut self, to: usize, rule: PortRule, socket: Socket, from: SocketAddr) {
+        self.peers.send(to, Command::Accepted { rule, socket, from });
+    }
+
+    /// Gives the `i`th received datagram, for `rule` or (None) for a listener at `port`, to another worker.
+    pub(super) fn pass_datagram(
+        &mut self,
+        to: usize,
+        rule: Result<PortRule, u16>,
+        i: usize,
+        local: Option<IpAddr>,
+    ) -> Result<(), Reason> {
+        let Some(d) = self.datagrams.get(i) else { return Ok(()) };
+        if !self.peers.shared.backlogs[to].add(d.payload.len()) {
+            return Err(Reason::PairBacklog);
+        }
+        let passed = PassedDatagram { rule, local, from: d.from, ttl: d.ttl, payload: d.payload.to_vec() };
+        self.peers.send(to, Command::Datagram(Box::new(passed)));
+        Ok(())
+    }
+
+    /// A datagram that another worker has received.
+    pub(super) fn on_passed_datagram(&mut self, d: &PassedDatagram) -> Result<(), Reason> {
+        self.peers.shared.backlogs[self.peers.index].done(d.payload.len());
+        self.datagrams.put(&d.payload, d.from, d.ttl);
+        match d.rule {
+            Ok(rule) => self.on_assigned_datagram(rule, 0, d.local),
+            Err(port) => {
+                let rule = self.listeners.udp_rule(port).ok_or(Reason::Denied)?;
+                self.on_listener_datagram(rule, 0, d.local)
+            }
+        }
+    }
+}
+
+/// What became of a frame that is not for a flow of this worker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Passed {
+    /// Somebody has it, or it waits.
+    Taken,
+    /// There was no room for it.
+    Dropped,
+    /// No worker has such a flow.
+    NotOwned,
+}
