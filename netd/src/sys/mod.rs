@@ -9,6 +9,7 @@ mod options;
 mod stream;
 mod terminal;
 mod udp;
+mod wait;
 
 pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
@@ -17,6 +18,7 @@ pub use options::{
 pub use stream::{Peek, discard, peek, received_bytes, send};
 pub use terminal::terminal_size;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SendItem, SocketError, recv_error, send_batch};
+pub use wait::Waiter;
 
 use std::io;
 

@@ -14,8 +14,8 @@
 //! 5. flows with data fill the receive ring in turn, a bounded number of bytes each;
 //! 6. each ring is published once and the guest interrupted once.
 //!
-//! Kicks are suppressed while the loop runs and asked for before it sleeps; the kick descriptors are
-//! edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
+//! Kicks are suppressed while the loop runs and asked for before it sleeps, not before it naps (see `pace`); the
+//! kick descriptors are edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
 //! flows that have some wait in `Worker::ready` for the guest's next kick on that ring.
 //!
 //! There is a worker for each queue pair that may be had, whether the guest uses it or not. A worker's variables
@@ -35,6 +35,7 @@ mod flows;
 mod gather;
 mod handle;
 mod listen;
+mod pace;
 mod payload;
 mod peers;
 mod port;

@@ -58,6 +58,8 @@ pub(super) struct Port {
     pub(super) tso4: bool,
     pub(super) tso6: bool,
     pub(super) unpublished: bool,
+    /// Bytes given to the guest in this turn.
+    pub(super) moved: usize,
     /// Who watches the frames; see [`crate::tap`].
     pub(super) taps: Option<Box<Taps>>,
     waiting: VecDeque<Vec<u8>>,
@@ -82,6 +84,7 @@ impl Port {
             tso4: false,
             tso6: false,
             unpublished: false,
+            moved: 0,
             taps: None,
             waiting: VecDeque::new(),
             chains: Vec::new(),
@@ -273,6 +276,7 @@ impl Port {
             left -= n;
         }
         self.unpublished = true;
+        self.moved += total;
         self.counters.guest_rx_frames.add(1);
         self.counters.guest_rx_bytes.add((total - VNET_LEN) as u64);
         used

@@ -120,6 +120,7 @@ impl Worker {
             }
             TX => {
                 self.none.clear();
+                self.pay();
                 self.tx.take()
             }
             _ => None,

@@ -109,17 +109,20 @@ impl Worker {
             }
         }
         self.flush_gathers();
+        self.sent += slices.bytes();
         slices.clear();
         self.slices = slices;
+        let chains = self.heads.len();
+        let bare = std::mem::take(&mut self.bare) == chains;
         if let Some(ring) = self.tx.as_mut()
             && !self.heads.is_empty()
         {
             for head in self.heads.drain(..) {
                 ring.push_used(head, 0);
             }
-            if ring.publish() {
-                ring.signal();
-                self.counters.guest_interrupts.add(1);
+            let wanted = ring.publish();
+            if self.owed.owe(self.now, chains, bare, wanted, ring.size()) {
+                self.pay();
             }
         }
         self.heads.clear();
@@ -246,6 +249,7 @@ impl Worker {
             mss: tcp.mss,
             window_scale: tcp.window_scale,
         };
+        self.bare += usize::from(len == 0);
         self.on_stream_segment(key, &segment, frame, at + tcp.header_len)
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
 use super::command::Inbox;
@@ -15,6 +15,7 @@ use super::echo::EchoFlow;
 use super::flows::Flows;
 use super::gather::Gathers;
 use super::listen::Listeners;
+use super::pace::{NAP, Owed, Pace, Pause};
 use super::peers::Peers;
 use super::port::Port;
 use super::sockets::PeekOffset;
@@ -27,7 +28,7 @@ use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
 use crate::net::Link;
 use crate::ring::{Iovs, Ring};
-use crate::sys::ReceiveBatch;
+use crate::sys::{ReceiveBatch, Waiter};
 use crate::time::{Clock, Time};
 
 /// Index of the ring that the guest receives by.
@@ -140,6 +141,12 @@ pub(super) struct Worker {
     pub(super) slices: Iovs,
     pub(super) none: Iovs,
     pub(super) heads: Vec<u16>,
+    /// Chains of this batch that held nothing but acknowledgements.
+    pub(super) bare: usize,
+    /// The transmit ring's interrupt.
+    pub(super) owed: Owed,
+    /// Bytes taken from the transmit ring in this turn.
+    pub(super) sent: usize,
     pub(super) datagrams: ReceiveBatch,
     pub(super) frames: Vec<Vec<u8>>,
     pub(super) running: bool,
@@ -185,6 +192,9 @@ impl Worker {
             slices: Iovs::new(),
             none: Iovs::new(),
             heads: Vec::new(),
+            bare: 0,
+            owed: Owed::default(),
+            sent: 0,
             datagrams: ReceiveBatch::default(),
             frames: Vec::new(),
             running: true,
@@ -196,12 +206,21 @@ impl Worker {
     /// Turns until a shutdown is asked for.
     pub(super) fn run(&mut self) {
         let mut events = vec![EpollEvent::empty(); EVENTS];
-        let mut more = false;
+        let mut waiter = Waiter::new();
+        let mut pace = Pace::default();
+        let mut pause = Pause::Look;
         while self.running {
-            let timeout = if more { EpollTimeout::ZERO } else { self.timeout() };
-            let n = match self.epoll.wait(&mut events, timeout) {
+            let waited = match pause {
+                Pause::None => Ok(0),
+                Pause::Look => waiter.wait(&self.epoll, &mut events, Some(Duration::ZERO)),
+                Pause::Nap => waiter.wait(&self.epoll, &mut events, Some(NAP)),
+                Pause::Sleep => {
+                    let timeout = self.timeout();
+                    waiter.wait(&self.epoll, &mut events, timeout)
+                }
+            };
+            let n = match waited {
                 Ok(n) => n,
-                Err(nix::errno::Errno::EINTR) => 0,
                 Err(error) => {
                     tracing::error!(%error, "epoll_wait");
                     return;
@@ -213,42 +232,49 @@ impl Worker {
                 self.on_event(*event);
             }
             self.on_deadlines();
-            more = self.transmit();
+            let mut more = self.transmit();
             self.flush_outboxes();
             more |= self.serve_ready();
             self.port.flush_queue();
             self.port.publish();
             self.plan_move();
-            more |= self.rest();
+            let moved = std::mem::take(&mut self.sent) + std::mem::take(&mut self.port.moved);
+            pause = pace.after(self.now, moved, more, waiter.is_fine());
+            match pause {
+                Pause::Sleep if self.rest() => pause = Pause::Look,
+                Pause::Nap if self.rest_rx() => pause = Pause::Look,
+                _ => {}
+            }
         }
     }
 
     /// Before sleeping: kicks are asked for; true when there is more to do at once.
     fn rest(&mut self) -> bool {
         let tx = self.tx.as_mut().is_some_and(Ring::request_kicks);
-        let rx = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_kicks);
-        if rx {
-            self.port.feed();
-        }
-        tx || rx
+        self.rest_rx() || tx
     }
 
-    fn timeout(&self) -> EpollTimeout {
+    /// The same for the receive ring, if something waits for its buffers.
+    fn rest_rx(&mut self) -> bool {
+        let more = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_kicks);
+        if more {
+            self.port.feed();
+        }
+        more
+    }
+
+    fn timeout(&self) -> Option<Duration> {
         let next = [
             self.flows.next_deadline(),
             self.services.poll_at(),
             self.fragments.poll_at(),
             self.listeners_retry,
             self.peers.move_at,
+            self.owed.due_at(),
         ];
-        match next.into_iter().flatten().min() {
-            None => EpollTimeout::NONE,
-            // Up to the next millisecond: waking early would turn the loop for nothing.
-            Some(at) => {
-                let ms = at.since(self.clock.now()).as_micros().div_ceil(1000);
-                EpollTimeout::from(u16::try_from(ms).unwrap_or(u16::MAX))
-            }
-        }
+        // Up to the next millisecond: deadlines that lie close together are one wake-up.
+        let round = |d: Duration| Duration::from_millis(d.as_micros().div_ceil(1000) as u64);
+        next.into_iter().flatten().min().map(|at| round(at.since(self.clock.now())))
     }
 
     fn on_event(&mut self, event: EpollEvent) {
@@ -354,6 +380,9 @@ impl Worker {
         if self.peers.move_at.is_some_and(|at| at <= self.now) {
             self.move_flows();
         }
+        if self.owed.is_due(self.now) {
+            self.pay();
+        }
         if self.listeners_retry.is_some_and(|at| at <= self.now) {
             self.listeners_retry = None;
             for index in 0..self.listeners.len() {
@@ -371,6 +400,16 @@ impl Worker {
     /// A listener has more than one turn takes; no edge will tell of it.
     pub(super) fn recheck_listeners(&mut self) {
         self.listeners_retry = Some(self.now);
+    }
+
+    /// Sends the interrupt of the transmit ring that is owed.
+    pub(super) fn pay(&mut self) {
+        if self.owed.settle()
+            && let Some(ring) = &self.tx
+        {
+            ring.signal();
+            self.counters.guest_interrupts.add(1);
+        }
     }
 
     /// Ends a datagram flow whose time has come, or waits on.
