@@ -23,6 +23,7 @@ pub mod net;
 pub mod pod;
 pub mod policy;
 pub mod ring;
+pub mod sandbox;
 pub mod shared;
 pub mod steer;
 pub mod sys;

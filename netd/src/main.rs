@@ -69,6 +69,8 @@ fn start(args: &Args) -> Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    // Before there is a second thread: what comes after inherits it.
+    let _sandbox = netd::sandbox::enter(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)

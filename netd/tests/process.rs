@@ -117,6 +117,32 @@ fn it_serves_and_ends_in_order() {
 }
 
 #[test]
+fn it_has_no_privilege_and_is_filtered() {
+    in_pod(async || {
+        let dir = tempfile::tempdir().unwrap();
+        let netd = Netd::start(dir.path(), &["-t", "8080", "-u", "none"]);
+        let threads = format!("/proc/{}/task", netd.0.id());
+        let mut count = 0;
+        for thread in std::fs::read_dir(threads).unwrap() {
+            let status = std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+            for expected in
+                ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"]
+            {
+                assert!(status.contains(expected), "{expected}: {status}");
+            }
+            count += 1;
+        }
+        assert!(count >= 3, "the worker, the vhost-user server and the control thread");
+        let metrics = String::from_utf8(netctl(dir.path(), &["metrics"]).stdout).unwrap();
+        for metric in ["process_resident_memory_bytes", "process_open_fds"] {
+            let value =
+                metrics.lines().find_map(|l| l.strip_prefix(metric)).unwrap_or_else(|| panic!("{metrics}"));
+            assert!(value.trim().parse::<f64>().unwrap() > 1.0, "{metric}{value}");
+        }
+    });
+}
+
+#[test]
 fn netctl_shows_and_steers_it() {
     in_pod(async || {
         let dir = tempfile::tempdir().unwrap();

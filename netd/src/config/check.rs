@@ -11,6 +11,7 @@ use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
 use crate::net::{DhcpOption, MacAddr, Mode};
+use crate::sandbox;
 use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// The least MTU of an IPv4 link (RFC 791, section 3.2).
@@ -96,6 +97,14 @@ impl File {
             egress: egress(p, &self.egress).into(),
             limits: limits(p, &self.limits),
             timeouts: timeouts(p, &self.timeouts),
+            sandbox: p
+                .read("sandbox", self.sandbox.as_deref(), "'enforce', 'log' or 'off' is", |t| match t {
+                    "enforce" => Some(sandbox::Mode::Enforce),
+                    "log" => Some(sandbox::Mode::Log),
+                    "off" => Some(sandbox::Mode::Off),
+                    _ => None,
+                })
+                .unwrap_or_default(),
             log: p
                 .read(
                     "log",

@@ -40,6 +40,8 @@ pub struct File {
     pub limits: Limits,
     /// Times.
     pub timeouts: Timeouts,
+    /// `enforce`, `log` or `off`.
+    pub sandbox: Option<String>,
     /// Log filter.
     pub log: Option<String>,
 }

@@ -27,6 +27,7 @@ pub use value::{Problem, Problems};
 
 use crate::net::{DhcpOption, MacAddr, Mode};
 use crate::policy::Egress;
+use crate::sandbox;
 
 /// The configuration of one netd, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Config {
     pub limits: Limits,
     /// When idle flows end.
     pub timeouts: Timeouts,
+    /// How much netd confines itself; default [`sandbox::Mode::Enforce`].
+    pub sandbox: sandbox::Mode,
     /// Log filter in the syntax of `tracing`; default `info`.
     pub log: String,
 }

@@ -5,12 +5,14 @@
 //! borrowed. All sockets are non-blocking; calls carry MSG_DONTWAIT all the same.
 #![allow(unsafe_code)]
 
+mod filter;
 mod options;
 mod stream;
 mod terminal;
 mod udp;
 mod wait;
 
+pub use filter::{FILTER_ALL_THREADS, FILTER_LOG, FILTER_SPECULATION, install_filter};
 pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
     set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl, tcp_info,
