@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build demo test unit e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build demo test unit fuzz e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools)
@@ -41,12 +41,17 @@ demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHEL
 
 test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
+	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/^long_/)) and not ($(CLUSTER))'
 	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER) and not test(/^long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }
 	$(NEXTEST) --workspace -E 'not ($(GUESTS)) and not ($(CLUSTER))' $(FILTER)
+
+# bash counts in a variable of that name.
+fuzz: ## fuzz targets of netd under libFuzzer; TARGET=ring picks, SECONDS=60 each
+	@SECONDS_EACH=$(or $(filter-out environment,$(SECONDS)),60) fuzz/run $(TARGET)
 
 # Whether FILTER leaves any test of a set.
 some = cargo nextest list --locked -p podvirt-e2e -T oneline -E '$(1)' $(FILTER) | grep -q .

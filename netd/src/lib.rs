@@ -17,6 +17,9 @@ pub mod counters;
 pub mod ctl;
 pub mod flow;
 pub mod frag;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod guest;
 pub mod icmp;
 pub mod net;

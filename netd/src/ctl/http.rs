@@ -80,7 +80,7 @@ async fn answer(mut stream: TcpStream, metrics: Arc<Metrics>) -> io::Result<()> 
 }
 
 /// Method and path of the request line, without a query.
-fn target(request: &[u8]) -> Option<(&str, &str)> {
+pub(super) fn target(request: &[u8]) -> Option<(&str, &str)> {
     let line = request.split(|b| *b == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (method, path) = (words.next()?, words.next()?);

@@ -171,3 +171,23 @@ pub trait Control: Send + Sync + 'static {
     /// Forgets the tap of this number. Does not block.
     fn untap(&self, id: u64);
 }
+
+/// What a client's bytes meet first, for the fuzz targets.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz {
+    use podvirt_proto::netd::v1 as proto;
+
+    use super::PortRule;
+
+    pub(crate) fn rules(rules: &[proto::PortRule]) -> Result<Vec<PortRule>, tonic::Status> {
+        super::server::rules(rules)
+    }
+
+    pub(crate) fn rule_to_proto(rule: PortRule) -> proto::PortRule {
+        super::convert::rule_to_proto(rule)
+    }
+
+    pub(crate) fn http_target(request: &[u8]) -> Option<(&str, &str)> {
+        super::http::target(request)
+    }
+}

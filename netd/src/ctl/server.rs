@@ -77,7 +77,7 @@ impl ControlServer {
 }
 
 /// The rules of a request.
-fn rules(rules: &[proto::PortRule]) -> Result<Vec<PortRule>, Status> {
+pub(super) fn rules(rules: &[proto::PortRule]) -> Result<Vec<PortRule>, Status> {
     if rules.len() > MAX_RULES {
         return Err(Status::invalid_argument(format!("at most {MAX_RULES} rules are allowed")));
     }

@@ -66,4 +66,5 @@ pub use error::{Area, ChainError, PopError, RingError};
 pub use iovs::Iovs;
 pub use log::DirtyLog;
 pub use mem::MemMap;
+pub(crate) use queue::nonblocking;
 pub use queue::{MAX_CHAIN, MAX_SIZE, Popped, Ring, RingLayout};

@@ -464,7 +464,7 @@ impl Call {
 }
 
 /// Sets `O_NONBLOCK`, so that no driver can make the device wait in a write.
-fn nonblocking(fd: &OwnedFd) -> std::io::Result<()> {
+pub(crate) fn nonblocking(fd: &OwnedFd) -> std::io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())

@@ -65,7 +65,9 @@ struct Region {
 pub(super) struct Filter {
     pairs: usize,
     owned: bool,
+    /// Acknowledgements were agreed on; the daemon gives them only to who has asked for its features, too.
     reply_ack: bool,
+    asked: bool,
     /// The accepted features, once they were set and not reset.
     features: Option<u64>,
     /// `SET_VRING_ENABLE` that came too early, the last one of each ring.
@@ -81,6 +83,7 @@ impl Filter {
             pairs,
             owned: false,
             reply_ack: false,
+            asked: false,
             features: None,
             early_enable: Default::default(),
             status: 0,
@@ -100,7 +103,12 @@ impl Filter {
             message.code,
             code::GET_FEATURES | code::GET_PROTOCOL_FEATURES | code::GET_VRING_BASE | code::GET_MAX_MEM_SLOTS
         );
-        always || (message.needs_reply() && self.reply_ack)
+        always || self.acknowledges(message)
+    }
+
+    /// Whether the frontend gets an acknowledgement of this message.
+    fn acknowledges(&self, message: &Message) -> bool {
+        message.needs_reply() && self.reply_ack && self.asked
     }
 
     /// Takes one message of the frontend.
@@ -211,10 +219,13 @@ impl Filter {
                 body[4..8].fill(0);
                 vec![Action::Reply(Message::reply(message.code, body))]
             }
-            code::GET_FEATURES
-            | code::GET_PROTOCOL_FEATURES
-            | code::GET_MAX_MEM_SLOTS
-            | code::SET_BACKEND_REQ_FD => forward(message),
+            code::GET_FEATURES => {
+                self.asked = true;
+                forward(message)
+            }
+            code::GET_PROTOCOL_FEATURES | code::GET_MAX_MEM_SLOTS | code::SET_BACKEND_REQ_FD => {
+                forward(message)
+            }
             _ => self.refuse(&message, "request that was not offered"),
         }
     }
@@ -309,7 +320,7 @@ impl Filter {
 
     /// Answers a message that is not forwarded, if the frontend wants an answer.
     fn ack(&self, message: &Message, good: bool) -> Vec<Action> {
-        if !message.needs_reply() || !self.reply_ack {
+        if !self.acknowledges(message) {
             return Vec::new();
         }
         let body = u64::from(!good).to_ne_bytes().to_vec();
@@ -391,6 +402,19 @@ mod tests {
             assert!(matches!(outcome(bad.0, bad.1, bad.2)[..], [Action::BadRing(1)]), "{bad:?}");
         }
         assert!(matches!(outcome(u64::MAX, 0x2000, 0x1000)[..], [Action::BadRing(1)]));
+    }
+
+    #[test]
+    fn nothing_is_acknowledged_that_the_daemon_does_not_acknowledge() {
+        let mut filter = Filter::new(1);
+        let mut mtu = Message::request(code::NET_SET_MTU, vec![0; 8]);
+        mtu.flags |= 1 << 3;
+        let agree = || Message::request(code::SET_PROTOCOL_FEATURES, REPLY_ACK.to_ne_bytes().to_vec());
+        filter.handle(agree());
+        assert!(!filter.expects_reply(&mtu), "who has not asked for features gets no acknowledgement");
+        filter.handle(Message::request(code::GET_FEATURES, Vec::new()));
+        assert!(filter.expects_reply(&mtu));
+        assert!(matches!(&filter.handle(mtu)[..], [Action::Reply(_)]));
     }
 
     #[test]

@@ -52,6 +52,8 @@ use crate::ring::Ring;
 
 pub use listen::{ServerConfig, SocketMode};
 pub(crate) use serve::Waited;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use serve::connection as serve_connection;
 pub use serve::{ServeError, Stopper, serve};
 
 /// Queue pairs that netd can offer: more than a guest of usual size has processors to serve.

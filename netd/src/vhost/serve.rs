@@ -152,7 +152,12 @@ pub fn serve(
 }
 
 /// Serves one frontend to its end and leaves nothing of it behind.
-fn connection(front: &UnixStream, sink: &Arc<dyn RingSink>, pairs: usize, stop: &Stopper) -> io::Result<()> {
+pub(crate) fn connection(
+    front: &UnixStream,
+    sink: &Arc<dyn RingSink>,
+    pairs: usize,
+    stop: &Stopper,
+) -> io::Result<()> {
     front.set_read_timeout(Some(STALL))?;
     front.set_write_timeout(Some(STALL))?;
     let port = Port::new(Arc::clone(sink));

@@ -20,7 +20,7 @@ use virtio_queue::{Error as QueueError, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::{RingSink, feature};
-use crate::ring::{DirtyLog, MemMap, Ring, RingError, RingLayout};
+use crate::ring::{DirtyLog, MemMap, Ring, RingError, RingLayout, nonblocking};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
@@ -315,11 +315,11 @@ impl HookVring {
     }
 }
 
-/// Tells the frontend that the ring is out of order.
+/// Tells the frontend that the ring is out of order. Never waits: a full descriptor says so already.
 fn report(state: &State) {
     if let Some(err) = &state.err
-        && let Ok(fd) = err.try_clone()
-        && let Err(e) = nix::unistd::write(&fd, &1u64.to_ne_bytes())
+        && let Err(e) = nonblocking(err).and_then(|()| Ok(nix::unistd::write(err, &1u64.to_ne_bytes())?))
+        && e.kind() != io::ErrorKind::WouldBlock
     {
         warn!(error = %e, "error descriptor of a ring cannot be written");
     }

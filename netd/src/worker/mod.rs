@@ -32,6 +32,8 @@ mod datagrams;
 mod deliver;
 mod echo;
 mod flows;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod gather;
 mod handle;
 mod listen;

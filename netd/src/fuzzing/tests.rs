@@ -1,0 +1,66 @@
+//! Every input of the corpus, and every input that ever failed, is run again.
+
+use std::fs;
+use std::path::Path;
+
+/// Runs the corpus of a target.
+fn replay(name: &str, target: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
+    let mut inputs: Vec<_> = fs::read_dir(&corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
+    inputs.sort();
+    assert!(!inputs.is_empty(), "{} is empty", corpus.display());
+    for input in inputs {
+        println!("{}", input.display());
+        target(&fs::read(&input).unwrap());
+    }
+    // Nothing at all, and nothing but ones, is an input too.
+    target(&[]);
+    target(&[0xff; 512]);
+}
+
+macro_rules! corpus {
+    ($($target:ident)*) => {$(
+        mod $target {
+            #[test]
+            fn every_input_of_the_corpus_passes() {
+                super::replay(stringify!($target), crate::fuzzing::$target);
+            }
+        }
+    )*};
+}
+
+corpus!(ring vhost tcp dhcp4 dhcp6 neighbours fragments icmp control config);
+
+/// Runs on a thread in a network namespace of its own; without the privilege to make one it is passed over, loudly.
+fn isolated(test: impl FnOnce() + Send + 'static) {
+    let run = move || match super::nowhere() {
+        Ok(()) => test(),
+        Err(error) => eprintln!("SKIPPED: cannot make a network namespace: {error}"),
+    };
+    if let Err(panic) = std::thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn every_frame_of_the_corpus_passes() {
+    isolated(|| replay("frames", super::frames));
+}
+
+/// Runs an input that once failed.
+fn again(name: &str, target: fn(&[u8])) {
+    let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/regressions").join(name);
+    target(&fs::read(input).unwrap());
+}
+
+/// netd waited for ever to write to an error descriptor that nobody read.
+#[test]
+fn a_full_error_descriptor_holds_nobody_up() {
+    again("vhost-full-error-descriptor", super::vhost);
+}
+
+/// netd waited a second for each acknowledgement that the daemon had not been asked for.
+#[test]
+fn acknowledgements_that_are_not_owed_are_not_waited_for() {
+    again("vhost-owed-acknowledgement", super::vhost);
+}

@@ -1,0 +1,212 @@
+//! A worker with rings of its own, for the fuzz target of frames: one turn of the loop at a time.
+//!
+//! Nothing here knows how a turn works: commands are queued, the last of which is the end, and the loop runs until
+//! it has carried them out.
+
+#![allow(clippy::unwrap_used, reason = "a target says by panicking what went wrong")]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+use super::command::{Command, Mailbox, mailbox};
+use super::peers::Peers;
+use super::sockets::PeekOffset;
+use super::turn::{Parts, RX, TX, Worker};
+use crate::config::{Limits, Timeouts};
+use crate::counters::Counters;
+use crate::net::Link;
+use crate::ring::{MemMap, Ring, RingLayout};
+use crate::shared::Shared;
+
+const BASE: u64 = 0x10_0000;
+const SIZE: u16 = 64;
+/// Bytes of one ring's areas, and of one of its buffers.
+const AREA: u64 = 0x2000;
+const BUFFER: u64 = 0x1000;
+const WRITE: u16 = 2;
+const NEXT: u16 = 1;
+
+/// A worker and the driver of its rings.
+pub(crate) struct Bench {
+    worker: Worker,
+    mailbox: Mailbox,
+    mem: Arc<GuestMemoryMmap>,
+    rings: [Option<Ring>; 2],
+    /// What the driver has offered and taken back, by ring.
+    offered: [u16; 2],
+    taken: [u16; 2],
+    rx_buffer: u32,
+}
+
+fn area(ring: usize) -> u64 {
+    BASE + AREA * ring as u64
+}
+
+fn buffer(ring: usize, slot: u16) -> u64 {
+    BASE + 2 * AREA + BUFFER * (u64::from(SIZE) * ring as u64 + u64::from(slot))
+}
+
+fn eventfd() -> OwnedFd {
+    EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap().into()
+}
+
+impl Bench {
+    /// `small` is how much smaller than usual the receive buffers are.
+    pub(crate) fn new(link: Link, features: u64, small: u8) -> Bench {
+        let (mailbox, inbox) = mailbox().unwrap();
+        let limits = Limits { flows: 32, fragment_datagrams: 4, fragment_bytes: 20_000, ..Limits::default() };
+        let mailboxes: Arc<[Mailbox]> = Arc::new([mailbox.clone()]);
+        let parts = Parts {
+            limits,
+            timeouts: Timeouts::default(),
+            link: Arc::new(link),
+            counters: Arc::new(Counters::default()),
+            peek: PeekOffset::probe(),
+            peers: Peers::new(0, Arc::new(Shared::new(1, &limits)), mailboxes),
+        };
+        let worker = Worker::new(parts, inbox).unwrap();
+        let bytes = 2 * AREA + 2 * u64::from(SIZE) * BUFFER;
+        let mem = Arc::new(GuestMemoryMmap::from_ranges(&[(GuestAddress(BASE), bytes as usize)]).unwrap());
+        let map = MemMap::new(Arc::clone(&mem)).unwrap();
+        let ring = |index: usize| {
+            let layout = RingLayout {
+                size: SIZE,
+                desc: area(index),
+                avail: area(index) + 0x1000,
+                used: area(index) + 0x1800,
+                next_avail: 0,
+                next_used: 0,
+                event_idx: features & crate::vhost::feature::EVENT_IDX != 0,
+            };
+            Some(Ring::new(layout, Arc::clone(&map), eventfd(), Some(eventfd()), None).unwrap())
+        };
+        let rings = [ring(RX), ring(TX)];
+        let rx_buffer = BUFFER as u32 >> small.min(5);
+        let mut bench = Bench { worker, mailbox, mem, rings, offered: [0; 2], taken: [0; 2], rx_buffer };
+        for slot in 0..SIZE {
+            bench.receive_into(slot);
+        }
+        bench.mailbox.send(Command::Connected(true));
+        bench.mailbox.send(Command::Features(features));
+        bench
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) {
+        self.mem.write_slice(bytes, GuestAddress(at)).unwrap();
+    }
+
+    fn u16_at(&self, at: u64) -> u16 {
+        self.mem.read_obj::<u16>(GuestAddress(at)).unwrap()
+    }
+
+    fn desc(&self, ring: usize, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+        let desc = [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()];
+        self.put(area(ring) + 16 * u64::from(index), &desc.concat());
+    }
+
+    fn expose(&mut self, ring: usize, head: u16) {
+        let idx = self.offered[ring];
+        self.put(area(ring) + 0x1004 + 2 * u64::from(idx % SIZE), &head.to_le_bytes());
+        self.offered[ring] = idx.wrapping_add(1);
+        self.put(area(ring) + 0x1002, &self.offered[ring].to_le_bytes());
+    }
+
+    fn receive_into(&mut self, slot: u16) {
+        self.desc(RX, slot, buffer(RX, slot), self.rx_buffer, WRITE, 0);
+        self.expose(RX, slot);
+    }
+
+    /// Puts a frame into the transmit ring, in pieces that end at `cuts`.
+    pub(crate) fn offer(&mut self, frame: &[u8], cuts: &[usize]) {
+        // Everything was completed in the turn before: the table is free from here on.
+        let first = self.offered[TX].wrapping_mul(4) % SIZE;
+        let frame = &frame[..frame.len().min(BUFFER as usize)];
+        let mut ends: Vec<usize> = cuts.iter().copied().filter(|c| *c > 0 && *c < frame.len()).collect();
+        ends.push(frame.len());
+        ends.sort_unstable();
+        ends.dedup();
+        let at = buffer(TX, first);
+        self.put(at, frame);
+        let mut start = 0;
+        for (i, end) in ends.iter().enumerate() {
+            let more = i + 1 < ends.len();
+            let index = first + i as u16;
+            let flags = if more { NEXT } else { 0 };
+            self.desc(TX, index, at + start as u64, (end - start) as u32, flags, index + 1);
+            start = *end;
+        }
+        self.expose(TX, first);
+    }
+
+    /// One turn of the loop.
+    pub(crate) fn turn(&mut self) {
+        for (index, ring) in self.rings.iter_mut().enumerate() {
+            if let Some(ring) = ring.take() {
+                let (reply, _) = sync_channel(1);
+                self.mailbox.send(Command::StartRing { index, ring: Box::new(ring), reply });
+            }
+        }
+        self.mailbox.send(Command::Shutdown);
+        self.worker.running = true;
+        self.worker.run();
+        // What the guest offered was given back, whatever it was.
+        let used = self.u16_at(area(TX) + 0x1802);
+        assert_eq!(used, self.offered[TX], "frames of the guest were kept");
+        self.taken[TX] = used;
+    }
+
+    /// Takes what the guest has received: frames with their virtio headers.
+    pub(crate) fn received(&mut self) -> Vec<Vec<u8>> {
+        let used = self.u16_at(area(RX) + 0x1802);
+        let mut frames: Vec<Vec<u8>> = Vec::new();
+        let mut left = 0;
+        while self.taken[RX] != used {
+            let element = area(RX) + 0x1804 + 8 * u64::from(self.taken[RX] % SIZE);
+            let slot = self.u16_at(element);
+            let len = self.mem.read_obj::<u32>(GuestAddress(element + 4)).unwrap();
+            assert!(slot < SIZE && len <= self.rx_buffer, "{len} bytes in buffer {slot}");
+            let mut bytes = vec![0; len as usize];
+            self.mem.read_slice(&mut bytes, GuestAddress(buffer(RX, slot))).unwrap();
+            if left == 0 {
+                left = u16::from_le_bytes([bytes[10], bytes[11]]);
+                assert!(left > 0, "a frame in no buffers");
+                frames.push(Vec::new());
+            }
+            frames.last_mut().unwrap().extend(bytes);
+            left -= 1;
+            self.taken[RX] = self.taken[RX].wrapping_add(1);
+            self.receive_into(slot);
+        }
+        assert_eq!(left, 0, "a frame without its end");
+        frames
+    }
+
+    /// Stops both rings as a frontend does.
+    pub(crate) fn end(mut self) {
+        if self.rings.iter().any(Option::is_some) {
+            return;
+        }
+        let mut answers = Vec::new();
+        for index in [RX, TX] {
+            let (reply, answer) = sync_channel(1);
+            self.mailbox.send(Command::StopRing { index, reply });
+            answers.push(answer);
+        }
+        self.mailbox.send(Command::Connected(false));
+        self.mailbox.send(Command::Shutdown);
+        self.worker.running = true;
+        self.worker.run();
+        for (answer, offered) in answers.iter().zip(self.offered) {
+            // The driver broke no rule: the ring is still there.
+            let ring = answer.try_recv().unwrap().expect("a ring was lost");
+            assert!(
+                ring.next_avail().wrapping_sub(offered) == 0
+                    || offered.wrapping_sub(ring.next_avail()) <= SIZE
+            );
+        }
+    }
+}
