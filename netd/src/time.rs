@@ -3,35 +3,44 @@
 //! Protocol code never reads a clock. The worker takes one [`Time`] from [`Clock::now`] at each turn of its
 //! loop and lends it to everything below; tests invent their own and run in virtual time.
 
+use std::num::NonZeroU64;
 use std::ops::{Add, Sub};
 use std::time::{Duration, Instant};
 
 /// A moment, in microseconds since the clock's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time(u64);
+///
+/// The number is kept plus one, so that an `Option<Time>` is no larger than a `Time`: each flow has many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(NonZeroU64);
+
+impl Default for Time {
+    fn default() -> Self {
+        Time::ZERO
+    }
+}
 
 impl Time {
     /// The clock's start.
-    pub const ZERO: Time = Time(0);
+    pub const ZERO: Time = Time(NonZeroU64::MIN);
 
     /// The moment `micros` microseconds after the clock's start.
     pub const fn from_micros(micros: u64) -> Self {
-        Time(micros)
+        Time(NonZeroU64::MIN.saturating_add(micros))
     }
 
     /// The moment `millis` milliseconds after the clock's start.
     pub const fn from_millis(millis: u64) -> Self {
-        Time(millis * 1000)
+        Time::from_micros(millis * 1000)
     }
 
     /// Microseconds since the clock's start.
     pub const fn as_micros(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// The time from `earlier` to `self`, zero if `earlier` is not earlier.
     pub fn since(self, earlier: Time) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+        Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
     }
 }
 
@@ -65,5 +74,24 @@ impl Clock {
     /// The time since the clock was started.
     pub fn now(&self) -> Time {
         Time::ZERO + self.0.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_and_durations_add_up() {
+        let t = Time::from_millis(5) + Duration::from_micros(7);
+        assert_eq!((t.as_micros(), Time::ZERO.as_micros(), Time::default()), (5007, 0, Time::ZERO));
+        assert_eq!(t - Time::from_millis(5), Duration::from_micros(7));
+        assert_eq!(Time::ZERO.since(t), Duration::ZERO);
+        assert!(t < t + Duration::MAX && t + Duration::MAX == Time::from_micros(u64::MAX));
+    }
+
+    #[test]
+    fn a_moment_that_may_not_be_is_no_larger() {
+        assert_eq!(size_of::<Option<Time>>(), size_of::<Time>());
     }
 }

@@ -6,6 +6,8 @@
 //! be early when it comes up (most deadlines only ever move later).
 
 mod admission;
+mod deadlines;
+mod index;
 mod table;
 
 pub use admission::Admission;

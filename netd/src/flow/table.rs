@@ -1,15 +1,23 @@
 //! The table itself: a slab, an index by key and a queue of deadlines.
+//!
+//! All three are as large as the limit asks for from the beginning, in memory that the kernel gives when it is first
+//! touched, so that a table with few flows is small and one with many never stops to move them.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-
+use super::deadlines::{Deadlines, NOWHERE};
+use super::index::Index;
 use super::{FlowId, GENERATION_BITS, Key};
 use crate::time::Time;
+
+/// Slots that are made room for in advance at most; beyond that the slab grows as it fills.
+const ROOM: usize = 1 << 18;
+/// The end of the list of free slots.
+const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Slot<F> {
     generation: u32,
-    deadline: Option<Time>,
+    /// The place among the deadlines; of a free slot the next free one.
+    place: u32,
     flow: Option<(Key, F)>,
 }
 
@@ -17,21 +25,23 @@ struct Slot<F> {
 #[derive(Debug)]
 pub struct Table<F> {
     slots: Vec<Slot<F>>,
-    free: Vec<u32>,
-    index: HashMap<Key, u32>,
-    deadlines: BinaryHeap<Reverse<(Time, FlowId)>>,
+    /// First of the free slots.
+    free: u32,
+    index: Index,
+    deadlines: Deadlines,
     limit: usize,
 }
 
 impl<F> Table<F> {
     /// An empty table that takes at most `limit` flows.
     pub fn new(limit: u32) -> Self {
+        let limit = limit as usize;
         Table {
-            slots: Vec::new(),
-            free: Vec::new(),
-            index: HashMap::new(),
-            deadlines: BinaryHeap::new(),
-            limit: limit as usize,
+            slots: Vec::with_capacity(limit.min(ROOM)),
+            free: NONE,
+            index: Index::new(limit),
+            deadlines: Deadlines::with_capacity(limit.min(ROOM)),
+            limit,
         }
     }
 
@@ -42,61 +52,85 @@ impl<F> Table<F> {
 
     /// Whether there is no flow.
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.len() == 0
     }
 
     /// Whether no more flow fits.
     pub fn is_full(&self) -> bool {
-        self.index.len() >= self.limit
+        self.len() >= self.limit
     }
 
     /// The flow with this key.
+    #[inline]
     pub fn find(&self, key: &Key) -> Option<FlowId> {
-        let index = *self.index.get(key)?;
+        self.find_hashed(self.index.hash(key), key)
+    }
+
+    #[inline]
+    fn find_hashed(&self, hash: u32, key: &Key) -> Option<FlowId> {
+        let is = |slot: u32| self.slots[slot as usize].flow.as_ref().is_some_and(|(k, _)| k == key);
+        let index = self.index.find(hash, is)?;
         Some(FlowId { index, generation: self.slots[index as usize].generation })
     }
 
     /// Takes in a flow; None, and the flow dropped, when the table is full or the key is taken.
     pub fn insert(&mut self, key: Key, flow: F) -> Option<FlowId> {
-        if self.is_full() || self.index.contains_key(&key) {
+        let hash = self.index.hash(&key);
+        if self.is_full() || self.find_hashed(hash, &key).is_some() {
             return None;
         }
-        let index = match self.free.pop() {
-            Some(i) => i,
-            None => {
-                let i = u32::try_from(self.slots.len()).ok()?;
-                self.slots.push(Slot { generation: 0, deadline: None, flow: None });
-                i
-            }
+        let index = if self.free == NONE {
+            let i = u32::try_from(self.slots.len()).ok().filter(|i| *i < NONE)?;
+            self.slots.push(Slot { generation: 0, place: NOWHERE, flow: None });
+            i
+        } else {
+            let i = self.free;
+            self.free = self.slots[i as usize].place;
+            i
         };
         let slot = &mut self.slots[index as usize];
         slot.flow = Some((key, flow));
-        slot.deadline = None;
-        self.index.insert(key, index);
+        slot.place = NOWHERE;
+        self.index.insert(hash, index);
         Some(FlowId { index, generation: slot.generation })
     }
 
     /// Takes out a flow.
     pub fn remove(&mut self, id: FlowId) -> Option<(Key, F)> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
+        let place = self.slot(id)?.place;
+        let slots = &mut self.slots;
+        self.deadlines.remove(place, |slot, to| slots[slot as usize].place = to);
+        let slot = &mut self.slots[id.index as usize];
         let flow = slot.flow.take()?;
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
-        slot.deadline = None;
-        self.free.push(id.index);
-        self.index.remove(&flow.0);
+        slot.place = std::mem::replace(&mut self.free, id.index);
+        self.index.remove(self.index.hash(&flow.0), id.index);
         Some(flow)
     }
 
+    /// The slot of a flow that is there.
+    #[inline]
+    fn slot(&self, id: FlowId) -> Option<&Slot<F>> {
+        self.slots.get(id.index as usize).filter(|s| s.generation == id.generation && s.flow.is_some())
+    }
+
     /// The flow with this id, if it is still there.
+    #[inline]
+    pub fn get(&self, id: FlowId) -> Option<&F> {
+        self.slot(id)?.flow.as_ref().map(|(_, f)| f)
+    }
+
+    /// The flow with this id, to be changed.
+    #[inline]
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut F> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
         slot.flow.as_mut().map(|(_, f)| f)
     }
 
     /// The key of a flow.
+    #[inline]
     pub fn key(&self, id: FlowId) -> Option<&Key> {
-        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation)?;
-        slot.flow.as_ref().map(|(k, _)| k)
+        self.slot(id)?.flow.as_ref().map(|(k, _)| k)
     }
 
     /// Every flow.
@@ -114,89 +148,31 @@ impl<F> Table<F> {
 
     /// Asks for the flow to come up in [`Table::due`] at `at`, or earlier if it already does.
     pub fn arm(&mut self, id: FlowId, at: Time) {
-        let Some(slot) = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)
-        else {
-            return;
-        };
-        if slot.deadline.is_none_or(|d| at < d) {
-            slot.deadline = Some(at);
-            self.deadlines.push(Reverse((at, id)));
+        let Some(Slot { place, .. }) = self.slot(id) else { return };
+        let place = *place;
+        let armed = self.deadlines.at(place);
+        let slots = &mut self.slots;
+        let moved = |slot: u32, to| slots[slot as usize].place = to;
+        match armed {
+            None => self.deadlines.push(at, id.index, moved),
+            Some(before) if at < before => self.deadlines.hasten(place, at, moved),
+            Some(_) => {}
         }
     }
 
     /// The next flow whose deadline has passed; it has no deadline afterwards.
     pub fn due(&mut self, now: Time) -> Option<FlowId> {
-        while let Some(&Reverse((at, id))) = self.deadlines.peek() {
-            if at > now {
-                return None;
-            }
-            self.deadlines.pop();
-            let slot = self.slots.get_mut(id.index as usize);
-            if let Some(slot) = slot.filter(|s| s.generation == id.generation && s.deadline == Some(at)) {
-                slot.deadline = None;
-                return Some(id);
-            }
-        }
-        None
+        let (_, index) = self.deadlines.first().filter(|(at, _)| *at <= now)?;
+        let slots = &mut self.slots;
+        self.deadlines.remove(0, |slot, to| slots[slot as usize].place = to);
+        Some(FlowId { index, generation: self.slots[index as usize].generation })
     }
 
     /// The earliest deadline.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.peek().map(|Reverse((at, _))| *at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::flow::Kind;
-
-    fn key(port: u16) -> Key {
-        Key {
-            kind: Kind::Tcp,
-            guest: "10.9.0.2:22".parse().unwrap(),
-            peer: std::net::SocketAddr::new("192.0.2.1".parse().unwrap(), port),
-        }
-    }
-
-    #[test]
-    fn an_id_is_good_for_one_flow_only() {
-        let mut t = Table::new(10);
-        let a = t.insert(key(1), "a").unwrap();
-        assert_eq!(FlowId::from_token(a.to_token()), a);
-        assert_eq!(t.remove(a).unwrap().1, "a");
-        let b = t.insert(key(1), "b").unwrap();
-        assert_eq!(t.get_mut(a), None);
-        assert_eq!(t.get_mut(b), Some(&mut "b"));
-        assert_eq!(t.find(&key(1)), Some(b));
-    }
-
-    #[test]
-    fn keys_are_unique_and_the_limit_holds() {
-        let mut t = Table::new(2);
-        assert!(t.insert(key(1), ()).is_some());
-        assert!(t.insert(key(1), ()).is_none());
-        assert!(t.insert(key(2), ()).is_some());
-        assert!(t.is_full());
-        assert!(t.insert(key(3), ()).is_none());
-    }
-
-    #[test]
-    fn deadlines_come_up_once_and_in_order() {
-        let mut t = Table::new(10);
-        let a = t.insert(key(1), ()).unwrap();
-        let b = t.insert(key(2), ()).unwrap();
-        t.arm(a, Time::from_millis(20));
-        t.arm(b, Time::from_millis(10));
-        t.arm(a, Time::from_millis(5));
-        t.arm(a, Time::from_millis(7));
-        assert_eq!(t.next_deadline(), Some(Time::from_millis(5)));
-        assert_eq!(t.due(Time::from_millis(4)), None);
-        assert_eq!(t.due(Time::from_millis(30)), Some(a));
-        assert_eq!(t.due(Time::from_millis(30)), Some(b));
-        assert_eq!(t.due(Time::from_millis(30)), None);
-        t.arm(b, Time::from_millis(40));
-        t.remove(b);
-        assert_eq!(t.due(Time::from_millis(50)), None);
-    }
-}
+mod tests;

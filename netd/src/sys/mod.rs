@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 mod filter;
+mod messages;
 mod options;
 mod stream;
 mod terminal;
@@ -13,13 +14,14 @@ mod udp;
 mod wait;
 
 pub use filter::{FILTER_ALL_THREADS, FILTER_LOG, FILTER_SPECULATION, install_filter};
+pub use messages::{MESSAGES, Message, send_messages};
 pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
-    set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl, tcp_info,
+    set_recv_errors, set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl, set_udp_gro, tcp_info,
 };
 pub use stream::{Peek, discard, peek, received_bytes, send};
 pub use terminal::terminal_size;
-pub use udp::{BATCH, Datagram, ReceiveBatch, SendItem, SocketError, recv_error, send_batch};
+pub use udp::{BATCH, Datagram, ReceiveBatch, SocketError, recv_error};
 pub use wait::Waiter;
 
 use std::io;

@@ -9,6 +9,12 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int};
 
 /// `SO_PEEK_OFF` of socket(7).
 const SO_PEEK_OFF: c_int = 42;
+/// Level of UDP's own options (udp(7)).
+pub(super) const SOL_UDP: c_int = 17;
+/// `UDP_SEGMENT`: a message is cut into datagrams of this size (linux/udp.h).
+pub(super) const UDP_SEGMENT: c_int = 103;
+/// `UDP_GRO`: runs of datagrams are received together (linux/udp.h).
+pub(super) const UDP_GRO: c_int = 104;
 /// `SO_MEMINFO`, an array of nine u32 (linux/sock_diag.h).
 const SO_MEMINFO: c_int = 55;
 
@@ -189,6 +195,26 @@ pub fn set_recv_error(socket: BorrowedFd<'_>, family: IpAddr) -> io::Result<()> 
         IpAddr::V4(_) => set_int(socket, IPPROTO_IP, libc::IP_RECVERR, 1),
         IpAddr::V6(_) => set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
     }
+}
+
+/// Turns on the queue of ICMP errors of a dual-stack socket, for both families.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_recv_errors(socket: BorrowedFd<'_>, dual_stack_v6: bool) -> io::Result<()> {
+    if dual_stack_v6 {
+        set_int(socket, IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+    }
+    set_int(socket, IPPROTO_IP, libc::IP_RECVERR, 1)
+}
+
+/// Lets the kernel hand over runs of datagrams of one sender and one size in one piece, as they came from a sender
+/// or a network device that keeps them together (Linux 5.0).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_udp_gro(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(socket, SOL_UDP, UDP_GRO, 1)
 }
 
 /// Asks for the TTL or hop limit of what is received.

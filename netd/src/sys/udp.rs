@@ -1,4 +1,4 @@
-//! Datagrams in batches, with the control data that a translator needs, and the queue of socket errors.
+//! Datagrams received in batches, with the control data that a translator needs, and the queue of socket errors.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, c_int, c_void, iovec, mmsghdr, msghdr, sockaddr_storage, socklen_t};
 
 use super::cvt;
-use crate::ring::Iovs;
+use super::options::{SOL_UDP, UDP_GRO};
 
-/// Datagrams one system call moves.
+/// Buffers that one system call fills: datagrams, or coalesced runs of them.
 pub const BATCH: usize = 32;
 /// Largest buffer a datagram needs.
 const SLOT_BYTES: usize = 65_536;
@@ -34,9 +34,23 @@ pub struct Datagram<'a> {
     pub to_port: Option<u16>,
     /// TTL or hop limit, where the socket asks for it.
     pub ttl: Option<u8>,
+    /// The payload is a run of datagrams of this size, of which the last may be shorter: the kernel has left them
+    /// together for a socket that asked for it ([`set_udp_gro`](super::set_udp_gro)).
+    pub segment: Option<u16>,
 }
 
-/// Buffers for receiving up to [`BATCH`] datagrams; pages are only touched as far as datagrams reach.
+impl<'a> Datagram<'a> {
+    /// The datagrams of a run, or the one that it is.
+    pub fn each(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let step = self.segment.map_or(self.payload.len(), usize::from).max(1);
+        let empty = self.payload.is_empty().then_some(self.payload);
+        empty.into_iter().chain(self.payload.chunks(step))
+    }
+}
+
+/// Buffers for receiving up to [`BATCH`] datagrams. They are made at the first use, and pages are only touched as
+/// far as datagrams reach.
+#[derive(Default)]
 pub struct ReceiveBatch {
     slots: Vec<u8>,
     names: Vec<sockaddr_storage>,
@@ -44,19 +58,12 @@ pub struct ReceiveBatch {
     headers: Vec<mmsghdr>,
     iovs: Vec<iovec>,
     received: usize,
-    /// A datagram that came another way, in place of what was received.
-    put: Option<Put>,
+    /// Headers that the last call may have changed.
+    used: usize,
 }
 
-/// A datagram that was not received here; its payload is in the first slot.
-struct Put {
-    len: usize,
-    from: SocketAddr,
-    ttl: Option<u8>,
-}
-
-// SAFETY: the raw pointers in `headers` and `iovs` point into the vectors beside them and are rewritten before
-// each use, so the batch may move to another thread.
+// SAFETY: the raw pointers in `headers` and `iovs` point into the vectors beside them, whose memory stays where it
+// is, so the batch may move to another thread.
 unsafe impl Send for ReceiveBatch {}
 
 impl std::fmt::Debug for ReceiveBatch {
@@ -65,44 +72,47 @@ impl std::fmt::Debug for ReceiveBatch {
     }
 }
 
-impl Default for ReceiveBatch {
-    fn default() -> Self {
-        ReceiveBatch {
-            slots: vec![0; BATCH * SLOT_BYTES],
-            // SAFETY: sockaddr_storage, mmsghdr and iovec are plain data; all zeroes is a valid value.
-            names: vec![unsafe { zeroed() }; BATCH],
-            controls: vec![ControlBuffer([0; CONTROL_BYTES]); BATCH],
-            // SAFETY: as above.
-            headers: vec![unsafe { zeroed() }; BATCH],
-            // SAFETY: as above.
-            iovs: vec![unsafe { zeroed() }; BATCH],
-            received: 0,
-            put: None,
-        }
-    }
-}
-
 impl ReceiveBatch {
-    /// Receives up to `most` datagrams and returns how many came.
-    ///
-    /// # Errors
-    /// As recvmmsg(2); `WouldBlock` when there is none.
-    pub fn receive(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
-        self.received = 0;
-        self.put = None;
-        let most = most.clamp(1, BATCH);
-        for i in 0..most {
+    /// Makes the buffers and ties them together. The vectors never grow afterwards, so the pointers stay good
+    /// wherever the batch itself is moved to.
+    #[cold]
+    fn allocate(&mut self) {
+        self.slots = vec![0; BATCH * SLOT_BYTES];
+        // SAFETY: sockaddr_storage, mmsghdr and iovec are plain data; all zeroes is a valid value.
+        self.names = vec![unsafe { zeroed() }; BATCH];
+        self.controls = vec![ControlBuffer([0; CONTROL_BYTES]); BATCH];
+        // SAFETY: as above.
+        self.headers = vec![unsafe { zeroed() }; BATCH];
+        // SAFETY: as above.
+        self.iovs = vec![unsafe { zeroed() }; BATCH];
+        for i in 0..BATCH {
             self.iovs[i] =
                 iovec { iov_base: self.slots[i * SLOT_BYTES..].as_mut_ptr().cast(), iov_len: SLOT_BYTES };
             let h = &mut self.headers[i].msg_hdr;
             h.msg_name = std::ptr::from_mut(&mut self.names[i]).cast();
-            h.msg_namelen = size_of::<sockaddr_storage>() as socklen_t;
             h.msg_iov = &raw mut self.iovs[i];
             h.msg_iovlen = 1;
             h.msg_control = self.controls[i].0.as_mut_ptr().cast();
-            h.msg_controllen = CONTROL_BYTES;
-            h.msg_flags = 0;
         }
+        self.used = BATCH;
+    }
+
+    /// Receives up to `most` datagrams, or runs of them, and returns how many came.
+    ///
+    /// # Errors
+    /// As recvmmsg(2); `WouldBlock` when there is none.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
+        if self.headers.is_empty() {
+            self.allocate();
+        }
+        // The kernel writes the lengths of what it fills, and nothing else needs to be set again.
+        for h in &mut self.headers[..self.used] {
+            h.msg_hdr.msg_namelen = size_of::<sockaddr_storage>() as socklen_t;
+            h.msg_hdr.msg_controllen = CONTROL_BYTES;
+            h.msg_hdr.msg_flags = 0;
+        }
+        (self.received, self.used) = (0, BATCH);
+        let most = most.clamp(1, BATCH);
         // SAFETY: each header points to a name, an iovec, a slot and a control buffer of its own, all alive and
         // of the stated sizes; `most` is at most the number of headers.
         let n = unsafe {
@@ -115,23 +125,23 @@ impl ReceiveBatch {
             )
         };
         self.received = cvt(n as isize)?;
+        // One more than came: what ended the call may have touched it.
+        self.used = (self.received + 1).min(BATCH);
         Ok(self.received)
     }
 
-    /// Makes this the only datagram of the batch, as if it had been received; cut to the size of a slot.
-    pub fn put(&mut self, payload: &[u8], from: SocketAddr, ttl: Option<u8>) {
-        let len = payload.len().min(SLOT_BYTES);
-        self.slots[..len].copy_from_slice(&payload[..len]);
-        self.received = 0;
-        self.put = Some(Put { len, from, ttl });
+    /// How many came with the last [`ReceiveBatch::receive`].
+    pub fn len(&self) -> usize {
+        self.received
+    }
+
+    /// Whether nothing came.
+    pub fn is_empty(&self) -> bool {
+        self.received == 0
     }
 
     /// The datagram `i` of the last [`ReceiveBatch::receive`].
     pub fn get(&self, i: usize) -> Option<Datagram<'_>> {
-        if let Some(put) = self.put.as_ref().filter(|_| i == 0) {
-            let payload = &self.slots[..put.len];
-            return Some(Datagram { payload, from: put.from, to: None, to_port: None, ttl: put.ttl });
-        }
         let h = self.headers[..self.received].get(i)?;
         let len = (h.msg_len as usize).min(SLOT_BYTES);
         let mut d = Datagram {
@@ -140,6 +150,7 @@ impl ReceiveBatch {
             to: None,
             to_port: None,
             ttl: None,
+            segment: None,
         };
         for (level, kind, data) in controls(&h.msg_hdr) {
             match (level, kind) {
@@ -157,6 +168,10 @@ impl ReceiveBatch {
                 }
                 (IPPROTO_IP, libc::IP_TTL) | (IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     d.ttl = int(data).and_then(|t| u8::try_from(t).ok());
+                }
+                (SOL_UDP, UDP_GRO) => {
+                    let size = int(data).and_then(|n| u16::try_from(n).ok());
+                    d.segment = size.filter(|n| *n > 0 && usize::from(*n) < len);
                 }
                 _ => {}
             }
@@ -204,41 +219,6 @@ fn address(s: &sockaddr_storage) -> Option<SocketAddr> {
         }
         _ => None,
     }
-}
-
-/// A datagram to send from guest memory on a connected socket.
-#[derive(Clone, Copy, Debug)]
-pub struct SendItem {
-    /// First slice in the shared list.
-    pub first: usize,
-    /// Number of slices.
-    pub slices: usize,
-}
-
-/// Sends datagrams whose payloads are consecutive runs of slices in `payload`; returns how many were taken.
-///
-/// # Errors
-/// As sendmmsg(2) for the first datagram.
-pub fn send_batch(socket: BorrowedFd<'_>, payload: &Iovs, items: &[SendItem]) -> io::Result<usize> {
-    let raw = payload.as_raw();
-    // SAFETY: mmsghdr is plain data; all zeroes is a valid value.
-    let mut headers: [mmsghdr; BATCH] = unsafe { zeroed() };
-    let count = items.len().min(BATCH);
-    for (h, item) in headers.iter_mut().zip(items) {
-        let slices = raw.get(item.first..item.first + item.slices).unwrap_or(&[]);
-        h.msg_hdr.msg_iov = slices.as_ptr().cast_mut();
-        h.msg_hdr.msg_iovlen = slices.len();
-    }
-    // SAFETY: each header points to slices of `payload`, which keeps the memory mapped; sendmmsg only reads.
-    let n = unsafe {
-        libc::sendmmsg(
-            socket.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count as libc::c_uint,
-            (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
-        )
-    };
-    cvt(n as isize)
 }
 
 /// One entry of a socket's error queue (`struct sock_extended_err`).
@@ -317,7 +297,8 @@ fn offender(b: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes(*b.first_chunk()?);
     match c_int::from(family) {
         libc::AF_INET => b.get(4..8)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
-        libc::AF_INET6 => b.get(8..24)?.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
+        // A dual-stack socket tells IPv4 addresses as mapped ones.
+        libc::AF_INET6 => b.get(8..24)?.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).to_canonical()),
         _ => None,
     }
 }

@@ -2,13 +2,20 @@
 //!
 //! # Theory of operation
 //!
-//! Each pair of guest end and peer is one flow with a connected socket of its own, so that the kernel sorts
-//! what comes back, replies leave from the address the request came to, and ICMP errors find their flow. A flow
-//! that only one side has used ends after [`Timeouts::udp_unreplied`], one that both have used after
+//! Each pair of guest end and peer is one flow. One that the guest begins has a connected socket of its own, so that
+//! the kernel sorts what comes back and ICMP errors find their flow. One that a peer begins shares the socket of the
+//! port it came to: netd sorts by the sender's address, replies name the address that the request came to, and ICMP
+//! errors name the destination. So a server in the guest may have any number of peers without a descriptor for each,
+//! and its datagrams to and from all of them go in the same system calls (a socket for each would also have to be
+//! bound to the one port, and the kernel looks through all that have it for each further one). A flow that only one side has used ends after [`Timeouts::udp_unreplied`], one that both have used after
 //! [`Timeouts::udp_replied`] without traffic (the times of the kernel's own connection tracking).
 //!
 //! The guest's TTL and its wish not to be fragmented become options of the socket, set when they change, so
 //! that traceroute and path MTU discovery inside the guest see the real path.
+
+mod segment;
+
+pub use segment::{Item, MAX_SEGMENTS, Run, first_run};
 
 use std::time::Duration;
 

@@ -1,41 +1,52 @@
-//! UDP flows: datagrams between the guest and connected sockets of the pod.
+//! UDP flows: what they are, how they open, and the guest's datagrams on their way out.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 use socket2::Socket;
 
-use super::gather::Gather;
 use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch};
+use super::turn::{Flow, Worker, fd, watch_input};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
-use crate::sys::{self, BATCH, PmtuDiscovery, SendItem};
+use crate::sys::{self, PmtuDiscovery, SocketError};
 use crate::time::Time;
-use crate::udp::{SendOptions, Session};
-use crate::wire::{ETH_LEN, Ip, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, sum};
+use crate::udp::{Item, MAX_SEGMENTS, SendOptions, Session};
+use crate::wire::{ETH_LEN, Ip, UdpHeader};
 
-/// Receive calls for one flow in one turn.
-const READS_PER_TURN: usize = 4;
 /// Errors taken from one socket at once.
 const ERRORS_PER_TURN: usize = 16;
+/// Datagrams of one flow that are gathered before they are sent.
+const MAX_GATHERED: usize = 2 * MAX_SEGMENTS;
+
+/// What carries a flow's datagrams in the pod.
+pub(super) enum Via {
+    /// A connected socket of its own.
+    Own(Socket),
+    /// The listener at this place, whose port the peer has spoken to.
+    Listener(u32),
+}
 
 /// A UDP flow.
 pub(super) struct UdpFlow {
-    socket: Socket,
+    pub(super) via: Via,
     pub(super) session: Session,
-    /// The address that the socket was bound to; none: the wildcard.
-    local: Option<IpAddr>,
-    pod_peer: SocketAddr,
+    /// The pod's address that the peer has spoken to; none: the kernel chooses.
+    pub(super) local: Option<IpAddr>,
+    pub(super) pod_peer: SocketAddr,
     from_guest: bool,
-    options: Option<SendOptions>,
+    /// How the guest wants its datagrams sent; an own socket is set so.
+    pub(super) options: Option<SendOptions>,
+    /// The largest datagrams that may go in runs; less than a link's once a path has refused them.
+    pub(super) largest_run: u16,
     pub(super) queued: bool,
-    bytes_to_pod: u64,
-    bytes_to_guest: u64,
+    pub(super) bytes_to_pod: u64,
+    pub(super) bytes_to_guest: u64,
 }
 
 impl UdpFlow {
@@ -55,24 +66,30 @@ impl UdpFlow {
         }
     }
 
-    pub(super) fn socket(&self) -> &Socket {
-        &self.socket
+    /// The flow's own socket.
+    pub(super) fn socket(&self) -> Option<&Socket> {
+        match &self.via {
+            Via::Own(s) => Some(s),
+            Via::Listener(_) => None,
+        }
     }
 
-    pub(super) fn pod_peer(&self) -> SocketAddr {
-        self.pod_peer
-    }
-
-    /// Sets what the next datagram needs.
+    /// Takes note of how the guest wants its datagrams sent.
     fn set_options(&mut self, options: SendOptions) {
-        let family = self.pod_peer.ip();
-        let pmtu = if options.dont_fragment { PmtuDiscovery::Probe } else { PmtuDiscovery::Dont };
-        let result = sys::set_ttl(fd(&self.socket), family, options.ttl)
-            .and_then(|()| sys::set_pmtu_discovery(fd(&self.socket), family, pmtu));
-        if let Err(error) = result {
-            tracing::debug!(?options, %error, "socket options");
+        if let Via::Own(socket) = &self.via {
+            apply(fd(socket), self.pod_peer.ip(), options);
         }
         self.options = Some(options);
+    }
+}
+
+/// Sets a socket to what its next datagrams need.
+pub(super) fn apply(socket: BorrowedFd<'_>, family: IpAddr, options: SendOptions) {
+    let pmtu = if options.dont_fragment { PmtuDiscovery::Probe } else { PmtuDiscovery::Dont };
+    let result = sys::set_ttl(socket, family, options.ttl)
+        .and_then(|()| sys::set_pmtu_discovery(socket, family, pmtu));
+    if let Err(error) = result {
+        tracing::debug!(?options, %error, "socket options");
     }
 }
 
@@ -86,7 +103,8 @@ impl Worker {
         at: usize,
         len: usize,
     ) -> Result<(), Reason> {
-        let id = match self.flows.find(&key).or_else(|| self.find_by_link_local(&key)) {
+        let found = self.flows.find(&key).or_else(|| self.find_by_link_local(&key));
+        let id = match found.filter(|id| self.has_outlet(*id, &key)) {
             Some(id) => id,
             None if self.pass_datagram_on(&key, frame) => return Ok(()),
             None => self.open_udp_by_guest(key, ip, frame)?,
@@ -107,13 +125,31 @@ impl Worker {
         }
         let g = self.gathers.of(id);
         let first = g.iovs.len();
-        g.iovs.append_from(frame.slices, frame.first, at, len);
-        g.items.push(SendItem { first, slices: g.iovs.len() - first });
-        g.bytes += len as u32;
-        if g.items.len() >= BATCH {
+        let bytes = g.iovs.append_from(frame.slices, frame.first, at, len) as u32;
+        g.items.push(Item { first: first as u32, slices: (g.iovs.len() - first) as u32, bytes });
+        g.bytes += bytes;
+        if g.items.len() >= MAX_GATHERED {
             self.flush_gathers();
         }
         Ok(())
+    }
+
+    /// Whether there still is what carries a flow; one whose port is no longer forwarded ends.
+    fn has_outlet(&mut self, id: FlowId, key: &Key) -> bool {
+        let gone = match self.flows.get(id) {
+            Some(Flow::Udp(f)) => match f.via {
+                Via::Listener(at) => {
+                    self.listeners.udp(at).is_none_or(|(rule, _)| rule.guest != key.guest.port())
+                }
+                Via::Own(_) => false,
+            },
+            _ => false,
+        };
+        if gone {
+            self.flush_gathers();
+            self.flows.remove(id);
+        }
+        !gone
     }
 
     /// The flow that a datagram from the guest's link-local address answers. IPv6 peers that overlap are seen as
@@ -168,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// Opens a flow whose socket is bound to `local`, `port` where that can be had.
+    /// Opens a flow with a socket of its own that is bound to `local`, `port` where that can be had.
     pub(super) fn open_udp(
         &mut self,
         key: Key,
@@ -177,24 +213,62 @@ impl Worker {
         pod_peer: SocketAddr,
         from_guest: bool,
     ) -> Result<FlowId, OpenError> {
+        self.admit_udp()?;
+        let socket = match sockets::udp_flow(local, port, pod_peer) {
+            Ok(s) => s,
+            Err(e) if is_exhausted(&e) => return Err(OpenError::Refused(Reason::SocketLimit)),
+            Err(e) => return Err(OpenError::Socket(e)),
+        };
+        let id = self.insert_udp(key, Via::Own(socket), local, pod_peer, from_guest)?;
+        if let Some(s) = self.flows.get(id).and_then(|f| if let Flow::Udp(f) = f { f.socket() } else { None })
+            && let Err(error) = watch_input(&self.epoll, fd(s), id)
+        {
+            self.flows.remove(id);
+            return Err(OpenError::Socket(error));
+        }
+        Ok(id)
+    }
+
+    /// Opens the flow of a peer that has spoken to a listener, which carries it. There is nothing to ask of the
+    /// kernel.
+    pub(super) fn open_udp_shared(
+        &mut self,
+        key: Key,
+        local: Option<IpAddr>,
+        listener: u32,
+        pod_peer: SocketAddr,
+    ) -> Result<FlowId, OpenError> {
+        self.admit_udp()?;
+        self.insert_udp(key, Via::Listener(listener), local, pod_peer, false)
+    }
+
+    fn admit_udp(&mut self) -> Result<(), OpenError> {
         if self.flows.is_full() {
             return Err(OpenError::Refused(Reason::FlowLimit));
         }
         if !self.peers.shared.budget.admit(self.now) {
             return Err(OpenError::Refused(Reason::FlowRate));
         }
-        let socket = match sockets::udp_flow(local, port, pod_peer) {
-            Ok(s) => s,
-            Err(e) if is_exhausted(&e) => return Err(OpenError::Refused(Reason::SocketLimit)),
-            Err(e) => return Err(OpenError::Socket(e)),
-        };
+        Ok(())
+    }
+
+    fn insert_udp(
+        &mut self,
+        key: Key,
+        via: Via,
+        local: Option<IpAddr>,
+        pod_peer: SocketAddr,
+        from_guest: bool,
+    ) -> Result<FlowId, OpenError> {
+        let headers = if pod_peer.is_ipv4() { 20 } else { 40 } + UdpHeader::LEN as u16;
         let flow = UdpFlow {
-            socket,
+            via,
             session: Session::udp(&self.timeouts, self.now),
             local,
             pod_peer,
             from_guest,
             options: None,
+            largest_run: self.port.link.mtu.saturating_sub(headers),
             queued: false,
             bytes_to_pod: 0,
             bytes_to_guest: 0,
@@ -204,12 +278,6 @@ impl Worker {
             .flows
             .insert(key, Flow::Udp(Box::new(flow)))
             .ok_or(OpenError::Refused(Reason::TupleCollision))?;
-        if let Some(Flow::Udp(f)) = self.flows.get_mut(id)
-            && let Err(error) = watch(&self.epoll, fd(&f.socket), id)
-        {
-            self.flows.remove(id);
-            return Err(OpenError::Socket(error));
-        }
         self.flows.arm(id, at);
         self.counters.udp_flows.add(1);
         Ok(id)
@@ -224,136 +292,20 @@ impl Worker {
         }
     }
 
-    /// Sends a flow's gathered datagrams.
-    pub(super) fn flush_datagrams(&mut self, g: &Gather) {
-        let Some(Flow::Udp(f)) = self.flows.get_mut(g.flow) else { return };
-        let mut items = g.items.as_slice();
-        let mut failures = 0;
-        while !items.is_empty() {
-            match sys::send_batch(fd(&f.socket), &g.iovs, items) {
-                Ok(n) => {
-                    self.counters.udp_datagrams_to_pod.add(n as u64);
-                    items = &items[n.min(items.len())..];
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock || is_exhausted(&e) => break,
-                // The first call after an ICMP error reports that error instead of sending: the datagram has its
-                // second chance. One that fails again is given up.
-                Err(error) => {
-                    failures += 1;
-                    if failures % 2 == 0 {
-                        tracing::debug!(peer = %f.pod_peer, %error, "send");
-                        self.counters.count_drop(Reason::UdpSend);
-                        items = &items[1..];
-                    }
-                }
-            }
-        }
-        f.bytes_to_pod += u64::from(g.bytes);
-        for _ in items {
-            self.counters.count_drop(Reason::UdpSend);
-        }
-        if failures > 0 {
-            self.on_datagram_errors(g.flow);
-        }
-    }
-
-    /// Moves datagrams of one flow to the guest; true when there may be more.
-    pub(super) fn deliver_datagrams(&mut self, id: FlowId) -> bool {
-        for _ in 0..READS_PER_TURN {
-            let most = self.receivable();
-            if most == 0 {
-                return true;
-            }
-            let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return false };
-            let n = match self.datagrams.receive(fd(&f.socket), most) {
-                Ok(n) => n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(_) => {
-                    self.on_datagram_errors(id);
-                    return true;
-                }
-            };
-            f.session.on_pod(self.now);
-            let (at, peer) = (f.session.expires(), f.pod_peer);
-            self.flows.arm(id, at);
-            for i in 0..n {
-                if self.datagrams.get(i).is_some_and(|d| d.from == peer) {
-                    self.deliver_datagram(id, i);
-                } else if let Err(reason) = self.on_early_datagram(id, i) {
-                    self.counters.count_drop(reason);
-                }
-            }
-            if n < most {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// A datagram of somebody else came between bind() and connect() of a flow's socket: it belongs to the
-    /// listener of that port, if there is one.
-    fn on_early_datagram(&mut self, id: FlowId, i: usize) -> Result<(), Reason> {
-        let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return Ok(()) };
-        let address = f.local;
-        let port = f.socket.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
-        if self.peers.index != 0 {
-            // Worker 0 has the listeners.
-            return self.pass_datagram(0, Err(port), i, address);
-        }
-        let rule = self.listeners.udp_rule(port).ok_or(Reason::Denied)?;
-        self.on_listener_datagram(rule, i, address)
-    }
-
-    /// How many datagrams the receive ring can surely take.
-    pub(super) fn receivable(&mut self) -> usize {
-        // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
-        let each = 1 + usize::from(self.port.link.mtu) / 1536;
-        self.port.free_chains(BATCH * each) / each
-    }
-
-    /// Writes the `i`th received datagram to the guest as one of flow `id`.
-    pub(super) fn deliver_datagram(&mut self, id: FlowId, i: usize) {
-        let Some(key) = self.flows.key(id).copied() else { return };
-        let Some(d) = self.datagrams.get(i) else { return };
-        let Some(ends) = self.port.ends(&key, d.ttl) else {
-            self.counters.count_drop(Reason::NoGuest);
-            return;
-        };
-        let mut b = [0; MAX_HEADERS];
-        let end = build_udp(&mut b, &ends.at, ends.src_port, ends.dst_port, d.payload.len());
-        let mtu = self.port.link.mtu;
-        if end - VNET_LEN - ETH_LEN + d.payload.len() > usize::from(mtu) {
-            // The pod's kernel has put it together from fragments; for the guest it is cut again.
-            let frame = complete_checksum(&b[..end], d.payload);
-            let id = self.fragment_ids.next();
-            for fragment in crate::frag::split_frame(&frame, mtu, id).unwrap_or_default() {
-                self.port.queue(fragment);
-            }
-        } else if self.port.frame(&b[..end], d.payload).is_err() {
-            self.counters.count_drop(Reason::NoRxBuffer);
-            return;
-        }
-        self.counters.udp_datagrams_to_guest.add(1);
-        if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
-            f.bytes_to_guest += d.payload.len() as u64;
-        }
-    }
-
     /// Relays the errors in a flow's error queue to the guest.
     pub(super) fn on_datagram_errors(&mut self, id: FlowId) {
         let Some(key) = self.flows.key(id).copied() else { return };
         for _ in 0..ERRORS_PER_TURN {
-            let (error, echo) = match self.flows.get_mut(id) {
-                Some(Flow::Udp(f)) => (sys::recv_error(fd(&f.socket)), false),
+            let (error, echo) = match self.flows.get(id) {
+                Some(Flow::Udp(f)) => match &f.via {
+                    Via::Own(s) => (sys::recv_error(fd(s)), false),
+                    Via::Listener(at) => return self.on_listener_errors(*at),
+                },
                 Some(Flow::Echo(f)) => (sys::recv_error(fd(f.socket())), true),
                 _ => return,
             };
             let Ok(Some(e)) = error else { return };
-            let Some(kind) =
-                IcmpError::from_extended(e.errno.cast_signed(), e.origin, e.icmp_type, e.icmp_code, e.info)
-            else {
-                continue;
-            };
+            let Some(kind) = kind_of(&e) else { continue };
             if echo {
                 self.on_echo_error(&key, &e, kind);
                 continue;
@@ -365,17 +317,9 @@ impl Worker {
     }
 }
 
-/// The Ethernet frame of a UDP datagram with its checksum complete.
-fn complete_checksum(headers: &[u8], payload: &[u8]) -> Vec<u8> {
-    let mut frame = [&headers[VNET_LEN..], payload].concat();
-    let udp = headers.len() - VNET_LEN - UdpHeader::LEN;
-    // The field holds the pseudo header's sum; RFC 768: a sum of zero is sent as its complement.
-    let sum = match !fold(sum(&frame[udp..], 0)) {
-        0 => 0xffff,
-        s => s,
-    };
-    frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
-    frame
+/// What an entry of an error queue means to the guest.
+pub(super) fn kind_of(e: &SocketError) -> Option<IcmpError> {
+    IcmpError::from_extended(e.errno.cast_signed(), e.origin, e.icmp_type, e.icmp_code, e.info)
 }
 
 /// Why a flow was not opened.

@@ -11,7 +11,7 @@ use socket2::Socket;
 use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch};
+use super::turn::{Flow, Worker, fd, watch_input};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
@@ -160,7 +160,7 @@ impl Worker {
         let flow = EchoFlow { socket, session, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
         let id = self.flows.insert(key, Flow::Echo(Box::new(flow))).ok_or(Reason::FlowLimit)?;
         if let Some(Flow::Echo(f)) = self.flows.get_mut(id)
-            && watch(&self.epoll, fd(&f.socket), id).is_err()
+            && watch_input(&self.epoll, fd(&f.socket), id).is_err()
         {
             self.flows.remove(id);
             return Err(Reason::SocketLimit);
@@ -179,7 +179,7 @@ impl Worker {
             }
             let Some(key) = self.flows.key(id).copied() else { return false };
             let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
-            let n = match self.datagrams.receive(fd(&f.socket), most) {
+            let n = match self.echoes.receive(fd(&f.socket), most) {
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(_) => {
@@ -192,7 +192,7 @@ impl Worker {
             self.flows.arm(id, at);
             for i in 0..n {
                 let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
-                let Some(d) = self.datagrams.get(i) else { continue };
+                let Some(d) = self.echoes.get(i) else { continue };
                 let Some(data) = d.payload.get(ECHO_HEADER..) else { continue };
                 let sequence = u16::from_be_bytes([d.payload[6], d.payload[7]]);
                 let Some(from) = self.port.link.source_for_guest(d.from.ip()) else { continue };

@@ -2,14 +2,14 @@
 
 use crate::flow::FlowId;
 use crate::ring::Iovs;
-use crate::sys::{BATCH, SendItem};
+use crate::udp::{Item, MAX_SEGMENTS};
 
 /// What one flow sends in this batch.
 pub(super) struct Gather {
     pub(super) flow: FlowId,
     pub(super) iovs: Iovs,
     /// Datagrams, as runs of slices; empty for TCP.
-    pub(super) items: Vec<SendItem>,
+    pub(super) items: Vec<Item>,
     /// Payload bytes.
     pub(super) bytes: u32,
 }
@@ -33,7 +33,7 @@ impl Gathers {
                 let mut g = self.spare.pop().unwrap_or_else(|| Gather {
                     flow,
                     iovs: Iovs::new(),
-                    items: Vec::with_capacity(BATCH),
+                    items: Vec::with_capacity(MAX_SEGMENTS),
                     bytes: 0,
                 });
                 g.flow = flow;

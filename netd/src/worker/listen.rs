@@ -2,20 +2,20 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use socket2::Socket;
+use socket2::{Domain, Socket};
 
-use super::datagrams::OpenError;
+use super::datagrams::apply;
 use super::sockets::{self, SteeredSockets};
 use super::stream::is_exhausted;
 use super::turn::{Flow, Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
 use crate::flow::{FlowId, Key, Kind};
-use crate::sys::BATCH;
+use crate::udp::SendOptions;
 
-/// Connections accepted, or batches of datagrams received, from one listener in one turn.
+/// Connections accepted from one listener in one turn.
 const TAKES_PER_TURN: usize = 64;
 /// Other source ports tried when the guest already has a connection from the rewritten address and port.
 const PORT_TRIES: u16 = 256;
@@ -23,12 +23,30 @@ const PORT_TRIES: u16 = 256;
 const FIRST_DYNAMIC: u16 = 49_152;
 
 /// The pod's port in the rule of a socket to which every port is steered.
-const STEERED: u16 = 0;
+pub(super) const STEERED: u16 = 0;
 
 struct Entry {
     rule: PortRule,
-    socket: Option<Socket>,
+    socket: Option<Listener>,
     error: Option<String>,
+    /// In [`Worker::ready`] (UDP).
+    queued: bool,
+}
+
+/// An open port's socket.
+pub(super) struct Listener {
+    pub(super) socket: Socket,
+    /// IPv6 that carries IPv4 as well.
+    pub(super) dual: bool,
+    /// What it is set to send, for IPv6 and IPv4.
+    options: [Option<SendOptions>; 2],
+}
+
+impl Listener {
+    fn new(socket: Socket) -> io::Result<Listener> {
+        let dual = socket.domain()? == Domain::IPV6;
+        Ok(Listener { socket, dual, options: [None; 2] })
+    }
 }
 
 /// Every forwarded port. An entry's place is its epoll token, so entries are reused, not removed.
@@ -65,13 +83,35 @@ impl Listeners {
         removed
     }
 
-    /// The open UDP port `pod`.
-    pub(super) fn udp_rule(&self, pod: u16) -> Option<PortRule> {
+    /// The UDP listener that carries the pod's port `pod`.
+    pub(super) fn udp_at(&self, pod: u16) -> Option<u32> {
         let open = |port: u16| {
-            let is = move |e: &&Entry| e.rule.proto == Proto::Udp && e.rule.pod == port && e.socket.is_some();
-            self.entries.iter().flatten().find(is).map(|e| e.rule.for_port(pod))
+            let is = |e: &Entry| e.rule.proto == Proto::Udp && e.rule.pod == port && e.socket.is_some();
+            self.entries.iter().position(|e| e.as_ref().is_some_and(is)).map(|at| at as u32)
         };
         open(pod).or_else(|| open(STEERED))
+    }
+
+    /// The open UDP listener at a place.
+    pub(super) fn udp(&self, at: u32) -> Option<(PortRule, &Listener)> {
+        let e = self.entries.get(at as usize)?.as_ref().filter(|e| e.rule.proto == Proto::Udp)?;
+        Some((e.rule, e.socket.as_ref()?))
+    }
+
+    /// Sets a UDP listener to what the next datagrams of a family need.
+    pub(super) fn prepare(&mut self, at: u32, v4: bool, options: SendOptions) {
+        let entry = self.entries.get_mut(at as usize).and_then(Option::as_mut);
+        let Some(listener) = entry.and_then(|e| e.socket.as_mut()) else { return };
+        let set = &mut listener.options[usize::from(v4)];
+        if set.replace(options) != Some(options) {
+            let family = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            apply(fd(&listener.socket), family, options);
+        }
+    }
+
+    /// Whether a listener waits in the queue of what has something for the guest.
+    pub(super) fn queued(&mut self, at: u32) -> Option<&mut bool> {
+        self.entries.get_mut(at as usize)?.as_mut().map(|e| &mut e.queued)
     }
 
     /// The first free place from `from` on.
@@ -95,7 +135,7 @@ impl Listeners {
 
 impl PortRule {
     /// The rule for what came to the pod's `port`: of a steered socket every port leads to the same of the guest.
-    fn for_port(self, port: u16) -> PortRule {
+    pub(super) fn for_port(self, port: u16) -> PortRule {
         if self.pod == STEERED { PortRule { proto: self.proto, pod: port, guest: port } } else { self }
     }
 }
@@ -137,8 +177,12 @@ impl Worker {
             let Some(socket) = socket else { continue };
             let free = self.listeners.free(0);
             let rule = PortRule { proto, pod: STEERED, guest: STEERED };
-            match self.watch_listener(fd(&socket), free as u32) {
-                Ok(()) => self.listeners.put(free, Entry { rule, socket: Some(socket), error: None }),
+            let opened = self.watch_listener(fd(&socket), free as u32).and_then(|()| Listener::new(socket));
+            match opened {
+                Ok(socket) => {
+                    let socket = Some(socket);
+                    self.listeners.put(free, Entry { rule, socket, error: None, queued: false });
+                }
                 Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),
             }
         }
@@ -149,10 +193,11 @@ impl Worker {
             Proto::Tcp => sockets::listen_tcp(rule.pod),
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
-        .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s));
+        .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))
+        .and_then(Listener::new);
         match opened {
-            Ok(s) => Entry { rule, socket: Some(s), error: None },
-            Err(e) => Entry { rule, socket: None, error: Some(e.to_string()) },
+            Ok(s) => Entry { rule, socket: Some(s), error: None, queued: false },
+            Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false },
         }
     }
 
@@ -160,38 +205,18 @@ impl Worker {
     pub(super) fn on_listener(&mut self, index: u32) {
         let Some(Some(entry)) = self.listeners.entries.get(index as usize) else { return };
         let rule = entry.rule;
+        if rule.proto == Proto::Udp {
+            return self.make_listener_ready(index);
+        }
         for _ in 0..TAKES_PER_TURN {
-            let Some(Some(Entry { socket: Some(socket), .. })) = self.listeners.entries.get(index as usize)
-            else {
-                return;
-            };
-            let taken = match rule.proto {
-                Proto::Tcp => match sockets::accept(socket) {
-                    Ok((s, from)) => {
-                        let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
-                        let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
-                        self.on_accepted(rule, s, from);
-                        Ok(())
-                    }
-                    Err(e) => Err(e),
-                },
-                Proto::Udp => match self.datagrams.receive(fd(socket), BATCH) {
-                    Ok(n) => {
-                        for i in 0..n {
-                            let (to, port) =
-                                self.datagrams.get(i).map_or((None, None), |d| (d.to, d.to_port));
-                            let rule = rule.for_port(port.unwrap_or(STEERED));
-                            if let Err(reason) = self.on_listener_datagram(rule, i, to) {
-                                self.counters.count_drop(reason);
-                            }
-                        }
-                        Ok(())
-                    }
-                    Err(e) => Err(e),
-                },
-            };
-            match taken {
-                Ok(()) => {}
+            let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
+            let Some(Listener { socket, .. }) = entry.and_then(|e| e.socket.as_ref()) else { return };
+            match sockets::accept(socket) {
+                Ok((s, from)) => {
+                    let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
+                    let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
+                    self.on_accepted(rule, s, from);
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if is_exhausted(&e) => return self.retry_listeners(),
                 // An error of one connection that is gone already (accept(2)).
@@ -240,7 +265,7 @@ impl Worker {
 
     /// The guest-visible tuple for a peer: its own address unless that overlaps, and then a port that no other
     /// overlapping peer has.
-    fn guest_key(&mut self, kind: Kind, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
+    pub(super) fn guest_key(&mut self, kind: Kind, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
         let link = &self.port.link;
         let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
         let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
@@ -265,74 +290,5 @@ impl Worker {
     /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.
     fn is_over(&mut self, id: FlowId) -> bool {
         matches!(self.flows.get_mut(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
-    }
-
-    /// The `i`th datagram that was received, for a listener and the pod's address `to`: the first of a flow, or
-    /// one that overtook its socket.
-    pub(super) fn on_listener_datagram(
-        &mut self,
-        rule: PortRule,
-        i: usize,
-        to: Option<IpAddr>,
-    ) -> Result<(), Reason> {
-        let assigned = self.datagrams.get(i).and_then(|d| self.assign(Kind::Udp, rule, d.from));
-        match assigned {
-            Some(worker) => self.pass_datagram(worker, Ok(rule), i, to),
-            None => self.on_assigned_datagram(rule, i, to),
-        }
-    }
-
-    /// As [`Worker::on_listener_datagram`], of a flow that this worker has or is to have.
-    pub(super) fn on_assigned_datagram(
-        &mut self,
-        rule: PortRule,
-        i: usize,
-        to: Option<IpAddr>,
-    ) -> Result<(), Reason> {
-        let Some(d) = self.datagrams.get(i) else { return Ok(()) };
-        let from = d.from;
-        let link = &self.port.link;
-        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
-        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
-        let key = Key {
-            kind: Kind::Udp,
-            guest: SocketAddr::new(guest, rule.guest),
-            peer: SocketAddr::new(seen, from.port()),
-        };
-        let same_peer = match self.flows.find(&key) {
-            Some(id) => match self.flows.get_mut(id) {
-                Some(Flow::Udp(f)) if f.pod_peer() == from => Some(id),
-                _ => None,
-            },
-            None => None,
-        };
-        let id = match same_peer {
-            Some(id) => id,
-            None => {
-                let key = self.guest_key(Kind::Udp, rule, from)?;
-                // Multicast and broadcast destinations cannot be a source address.
-                let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
-                match self.open_udp(key, local, rule.pod, from, false) {
-                    Ok(id) => id,
-                    Err(OpenError::Refused(reason)) => return Err(reason),
-                    Err(OpenError::Socket(error)) => {
-                        tracing::debug!(%from, %error, "UDP flow");
-                        return Err(Reason::SocketLimit);
-                    }
-                }
-            }
-        };
-        if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
-            f.session.on_pod(self.now);
-        }
-        if self.port.guest_mac.is_none() {
-            let link = self.port.link.clone();
-            crate::guest::Services::solicit(&link, &mut self.frames);
-            self.send_frames();
-        }
-        self.deliver_datagram(id, i);
-        // What arrived between bind() and connect() of the flow's socket may already wait there.
-        self.make_ready(id);
-        Ok(())
     }
 }

@@ -37,12 +37,13 @@ use socket2::Socket;
 
 use super::command::{Command, Mailbox, PassedDatagram, PassedFrame};
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch};
+use super::turn::{Flow, Worker, fd, watch, watch_input};
 use crate::counters::Reason;
 use crate::ctl::PortRule;
 use crate::flow::{FlowId, Key, Kind};
 use crate::ring::Iovs;
 use crate::shared::Shared;
+use crate::sys::Datagram;
 use crate::time::Time;
 use crate::wire::VnetHeader;
 
@@ -335,8 +336,10 @@ impl Worker {
 
     fn settle_adopted(&mut self, id: FlowId) {
         // Watching by edges tells at once of what is there already.
+        let stream = matches!(self.flows.get(id), Some(Flow::Tcp(_)));
         let watched = match self.flows.get_mut(id).and_then(|f| f.socket()) {
-            Some(s) => watch(&self.epoll, fd(s), id),
+            Some(s) if stream => watch(&self.epoll, fd(s), id),
+            Some(s) => watch_input(&self.epoll, fd(s), id),
             None => Ok(()),
         };
         if let Err(error) = watched {
@@ -440,34 +443,22 @@ impl Worker {
         self.peers.send(to, Command::Accepted { rule, socket, from });
     }
 
-    /// Gives the `i`th received datagram, for `rule` or (None) for a listener at `port`, to another worker.
+    /// Gives a received datagram, or a run of them, for `rule` or (Err) for a listener at a port, to another worker.
     pub(super) fn pass_datagram(
         &mut self,
         to: usize,
         rule: Result<PortRule, u16>,
-        i: usize,
+        d: &Datagram<'_>,
         local: Option<IpAddr>,
     ) -> Result<(), Reason> {
-        let Some(d) = self.datagrams.get(i) else { return Ok(()) };
-        if !self.peers.shared.backlogs[to].add(d.payload.len()) {
-            return Err(Reason::PairBacklog);
-        }
-        let passed = PassedDatagram { rule, local, from: d.from, ttl: d.ttl, payload: d.payload.to_vec() };
-        self.peers.send(to, Command::Datagram(Box::new(passed)));
-        Ok(())
-    }
-
-    /// A datagram that another worker has received.
-    pub(super) fn on_passed_datagram(&mut self, d: &PassedDatagram) -> Result<(), Reason> {
-        self.peers.shared.backlogs[self.peers.index].done(d.payload.len());
-        self.datagrams.put(&d.payload, d.from, d.ttl);
-        match d.rule {
-            Ok(rule) => self.on_assigned_datagram(rule, 0, d.local),
-            Err(port) => {
-                let rule = self.listeners.udp_rule(port).ok_or(Reason::Denied)?;
-                self.on_listener_datagram(rule, 0, d.local)
+        for payload in d.each() {
+            if !self.peers.shared.backlogs[to].add(payload.len()) {
+                return Err(Reason::PairBacklog);
             }
+            let passed = PassedDatagram { rule, local, from: d.from, ttl: d.ttl, payload: payload.to_vec() };
+            self.peers.send(to, Command::Datagram(Box::new(passed)));
         }
+        Ok(())
     }
 }
 

@@ -11,6 +11,8 @@ use crate::sys;
 
 /// Connections that wait to be accepted, per listener; the kernel caps it by net.core.somaxconn.
 const BACKLOG: i32 = 1024;
+/// Bytes that may wait in a UDP listener, in the kernel's accounting.
+const LISTENER_BUFFER: usize = 4 << 20;
 
 /// Which families have SO_PEEK_OFF.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,12 @@ pub(super) fn listen_udp(port: u16) -> io::Result<Socket> {
     let s = bind_any(Type::DGRAM, Protocol::UDP, port)?;
     let dual = s.domain()? == Domain::IPV6;
     sys::set_recv_original(s.as_fd(), dual)?;
+    sys::set_recv_errors(s.as_fd(), dual)?;
+    // Every flow of the port is in this one queue; the kernel cuts it to net.core.rmem_max.
+    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
+        tracing::debug!(port, %error, "SO_RCVBUF");
+    }
+    coalesce(&s);
     Ok(s)
 }
 
@@ -140,6 +148,13 @@ fn bind(kind: Type, protocol: Protocol, to: SocketAddr) -> io::Result<Socket> {
     Ok(s)
 }
 
+/// Asks for runs of datagrams in one piece, where the kernel has that.
+fn coalesce(s: &Socket) {
+    if let Err(error) = sys::set_udp_gro(s.as_fd()) {
+        tracing::debug!(%error, "UDP_GRO");
+    }
+}
+
 /// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
 pub(super) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
     let any = match peer.ip() {
@@ -154,6 +169,7 @@ pub(super) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
     }
     sys::set_recv_error(s.as_fd(), peer.ip())?;
     sys::set_recv_ttl(s.as_fd(), peer.ip())?;
+    coalesce(&s);
     s.connect(&peer.into())?;
     Ok(s)
 }

@@ -135,11 +135,12 @@ impl Worker {
         while let Some(g) = self.gathers.take() {
             if g.items.is_empty() {
                 self.flush_stream(&g);
+                self.gathers.recycle(g);
             } else {
-                self.flush_datagrams(&g);
+                self.flush_datagrams(g);
             }
-            self.gathers.recycle(g);
         }
+        self.flush_shared();
     }
 
     /// Marks a flow for [`Worker::settle_touched`].

@@ -14,7 +14,9 @@ use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
 use super::flows::Flows;
 use super::gather::Gathers;
+use super::inbound::{Inbound, Origin};
 use super::listen::Listeners;
+use super::outbound::Outbound;
 use super::pace::{NAP, Owed, Pace, Pause};
 use super::peers::Peers;
 use super::port::Port;
@@ -72,7 +74,7 @@ impl Flow {
     pub(super) fn socket(&self) -> Option<&Socket> {
         match self {
             Flow::Tcp(f) => f.socket.as_ref(),
-            Flow::Udp(f) => Some(f.socket()),
+            Flow::Udp(f) => f.socket(),
             Flow::Echo(f) => Some(f.socket()),
         }
     }
@@ -132,8 +134,8 @@ pub(super) struct Worker {
     pub(super) fragments: Reassembler,
     pub(super) fragment_ids: FragmentIds,
     pub(super) errors: ErrorLimiter,
-    /// Flows that have, or may have, something for the guest.
-    pub(super) ready: VecDeque<FlowId>,
+    /// Flows and UDP listeners that have, or may have, something for the guest.
+    pub(super) ready: VecDeque<Origin>,
     /// Flows that this batch of the transmit ring has touched.
     pub(super) touched: Vec<FlowId>,
     pub(super) gathers: Gathers,
@@ -147,7 +149,9 @@ pub(super) struct Worker {
     pub(super) owed: Owed,
     /// Bytes taken from the transmit ring in this turn.
     pub(super) sent: usize,
-    pub(super) datagrams: ReceiveBatch,
+    pub(super) inbound: Inbound,
+    pub(super) outbound: Outbound,
+    pub(super) echoes: ReceiveBatch,
     pub(super) frames: Vec<Vec<u8>>,
     pub(super) running: bool,
 }
@@ -195,7 +199,9 @@ impl Worker {
             bare: 0,
             owed: Owed::default(),
             sent: 0,
-            datagrams: ReceiveBatch::default(),
+            inbound: Inbound::default(),
+            outbound: Outbound::default(),
+            echoes: ReceiveBatch::default(),
             frames: Vec::new(),
             running: true,
             counters,
@@ -313,15 +319,29 @@ impl Worker {
     pub(super) fn make_ready(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id) else { return };
         if !flow.set_queued(true) {
-            self.ready.push_back(id);
+            self.ready.push_back(Origin::Flow(id));
         }
     }
 
-    /// Makes every flow ready: what each has waited for is there.
+    /// The same for a UDP listener.
+    pub(super) fn make_listener_ready(&mut self, at: u32) {
+        if let Some(queued) = self.listeners.queued(at)
+            && !std::mem::replace(queued, true)
+        {
+            self.ready.push_back(Origin::Listener(at));
+        }
+    }
+
+    /// Makes every flow and UDP listener ready: what each has waited for is there.
     pub(super) fn wake_all(&mut self) {
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
         for id in all {
             self.make_ready(id);
+        }
+        for at in 0..self.listeners.len() as u32 {
+            if self.listeners.udp(at).is_some() {
+                self.make_listener_ready(at);
+            }
         }
     }
 
@@ -331,7 +351,19 @@ impl Worker {
             if self.port.starved || self.port.rx.is_none() {
                 return false;
             }
-            let Some(id) = self.ready.pop_front() else { break };
+            let id = match self.ready.pop_front() {
+                None => break,
+                Some(Origin::Flow(id)) => id,
+                Some(origin @ Origin::Listener(at)) => {
+                    if let Some(queued) = self.listeners.queued(at) {
+                        *queued = false;
+                    }
+                    if self.deliver_datagrams(origin) {
+                        self.make_listener_ready(at);
+                    }
+                    continue;
+                }
+            };
             let again = match self.flows.get_mut(id) {
                 Some(Flow::Tcp(f)) => {
                     f.queued = false;
@@ -339,7 +371,7 @@ impl Worker {
                 }
                 Some(Flow::Udp(f)) => {
                     f.queued = false;
-                    self.deliver_datagrams(id)
+                    self.deliver_datagrams(Origin::Flow(id))
                 }
                 Some(Flow::Echo(f)) => {
                     f.queued = false;
@@ -453,6 +485,13 @@ fn flow_event(id: FlowId) -> EpollEvent {
 /// Watches a flow's socket, by edges.
 pub(super) fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) -> io::Result<()> {
     Ok(epoll.add(fd, flow_event(id))?)
+}
+
+/// Watches a datagram flow's socket for what comes in and for errors, by edges. Datagrams that a full socket does not
+/// take are lost, so room in it is no news; the kernel would tell of it after each one that was sent.
+pub(super) fn watch_input(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) -> io::Result<()> {
+    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
+    Ok(epoll.add(fd, EpollEvent::new(flags, tag::FLOW << TAG_SHIFT | id.to_token()))?)
 }
 
 /// Makes epoll look at a flow's socket again: if it is not writable now, the kernel will tell when it is.

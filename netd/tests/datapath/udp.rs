@@ -5,10 +5,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use netd::counters::Reason;
-use netd::sys;
+use netd::ctl::Control;
+use netd::ring::Iovs;
+use netd::sys::{self, Message, PmtuDiscovery};
 use socket2::SockRef;
 
-use crate::bed::{Setup, content, eventually, with_bed};
+use crate::bed::{Setup, content, eventually, udp, with_bed};
 
 /// Receives one datagram, which must be `expected`; answers whom it is from.
 #[track_caller]
@@ -131,6 +133,146 @@ fn a_burst_arrives_in_order() {
                 receive(&guest, &content(i, 400));
             }
         }
+    });
+}
+
+/// Sends one message that is cut into datagrams of `size` bytes.
+fn send_run(socket: &UdpSocket, to: SocketAddr, data: Vec<u8>, size: u16) {
+    let payload = Iovs::from_owned(data);
+    let message = Message {
+        payload: &payload,
+        first: 0,
+        slices: payload.len(),
+        segment: Some(size),
+        to: Some(to),
+        from: None,
+    };
+    let sent = sys::send_messages(socket.as_fd(), false, std::iter::once(message)).unwrap();
+    assert_eq!(sent, 1);
+}
+
+#[test]
+fn runs_of_datagrams_come_apart_as_they_were_sent() {
+    // Datagrams, their size, and the size of the last one.
+    const RUNS: [(usize, usize, usize); 5] =
+        [(2, 1, 1), (64, 100, 37), (44, 1400, 1), (10, 1452, 1452), (3, 1000, 999)];
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            // A flow of a listener and one with a socket of its own.
+            let server = bed.guest.udp(family.any(7000));
+            let client = bed.client.udp(family.client(5001));
+            let guest = bed.guest.udp(family.guest(6000));
+            let other = bed.client.udp(family.client(5000));
+            guest.send_to(b"first", family.client(5000)).unwrap();
+            let own = receive(&other, b"first");
+            for (n, (count, size, last)) in (0..).zip(RUNS) {
+                eprintln!("{family:?}: {count} of {size}, the last {last}");
+                let data = content(n, (count - 1) * size + last);
+                let ways = [(&client, family.pod(7000), &server, 5001), (&other, own, &guest, 5000)];
+                for (from, to, at, port) in ways {
+                    send_run(from, to, data.clone(), size as u16);
+                    for datagram in data.chunks(size) {
+                        assert_eq!(receive(at, datagram), family.client(port));
+                    }
+                    // Back, as a burst of the guest, with a datagram of another size in between.
+                    let (back, pod) = (family.client(port), to);
+                    for datagram in data.chunks(size) {
+                        at.send_to(datagram, back).unwrap();
+                    }
+                    at.send_to(&content(77, 5), back).unwrap();
+                    at.send_to(&content(78, 0), back).unwrap();
+                    at.send_to(&content(79, size), back).unwrap();
+                    for datagram in data.chunks(size) {
+                        assert_eq!(receive(from, datagram), pod);
+                    }
+                    receive(from, &content(77, 5));
+                    receive(from, &content(78, 0));
+                    receive(from, &content(79, size));
+                }
+            }
+        }
+        assert_eq!(bed.netd.counters().udp_flows.get(), 4);
+        assert_eq!(bed.netd.dropped(Reason::UdpSend), 0);
+    });
+}
+
+#[test]
+fn runs_that_are_larger_than_the_path_are_fragmented() {
+    with_bed(Setup::default(), |bed| {
+        let far = bed.far(1300);
+        bed.pod.ip(
+            "route add 192.0.2.0/24 via 10.9.0.1 mtu 1300\nroute add 2001:db8::/64 via fd00:9::1 mtu 1300\n",
+        );
+        let peers = ["192.0.2.2:5000", "[2001:db8::2]:5000"].map(|a| a.parse::<SocketAddr>().unwrap());
+        for (family, to) in bed.families().into_iter().zip(peers) {
+            let server = far.udp(to);
+            let guest = bed.guest.udp(family.guest(6000));
+            sys::set_pmtu_discovery(guest.as_fd(), family.guest, PmtuDiscovery::Dont).unwrap();
+            guest.send_to(b"first", to).unwrap();
+            receive(&server, b"first");
+            // IPv6 datagrams are never fragmented on the way: the guest's own would be, once it knows.
+            let size = if family.guest.is_ipv4() { 1400 } else { 1200 };
+            for i in 0..20 {
+                guest.send_to(&content(i, size), to).unwrap();
+            }
+            for i in 0..20 {
+                receive(&server, &content(i, size));
+            }
+        }
+        assert_eq!(bed.netd.dropped(Reason::UdpSend), 0);
+    });
+}
+
+#[test]
+fn an_error_of_a_peer_that_began_reaches_the_guest() {
+    with_bed(Setup::default(), |bed| {
+        for family in bed.families() {
+            let server = bed.guest.udp(family.any(7000));
+            let client = bed.client.udp(family.client(5001));
+            client.send_to(b"hello", family.pod(7000)).unwrap();
+            assert_eq!(receive(&server, b"hello"), family.client(5001));
+            drop(client);
+            server.connect(family.client(5001)).unwrap();
+            for _ in 0..3 {
+                server.send(b"still there?").unwrap();
+                let error = server.recv(&mut [0; 16]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+            }
+            // The listener and its other peers are none the worse for it.
+            drop(server);
+            let server = bed.guest.udp(family.any(7000));
+            let other = bed.client.udp(family.client(5002));
+            other.send_to(b"hello", family.pod(7000)).unwrap();
+            assert_eq!(receive(&server, b"hello"), family.client(5002));
+            server.send_to(b"welcome", family.client(5002)).unwrap();
+            assert_eq!(receive(&other, b"welcome"), family.pod(7000));
+        }
+    });
+}
+
+#[test]
+fn a_guest_answers_from_the_address_that_was_asked_even_if_the_port_is_closed_meanwhile() {
+    with_bed(Setup::default(), |bed| {
+        bed.pod.ip("addr add 10.9.0.7/24 dev eth0\n");
+        let [v4, _] = bed.families();
+        let server = bed.guest.udp(v4.any(7000));
+        let client = bed.client.udp(v4.client(5001));
+        let alias: SocketAddr = "10.9.0.7:7000".parse().unwrap();
+        client.send_to(b"question", alias).unwrap();
+        let from = receive(&server, b"question");
+        server.send_to(b"answer", from).unwrap();
+        assert_eq!(receive(&client, b"answer"), alias);
+        client.send_to(b"question", v4.pod(7000)).unwrap();
+        receive(&server, b"question");
+        server.send_to(b"answer", from).unwrap();
+        assert_eq!(receive(&client, b"answer"), v4.pod(7000));
+        assert_eq!(bed.netd.counters().udp_flows.get(), 1);
+        // From now on the guest speaks first, by a socket of the flow's own.
+        bed.netd.control.remove_ports(vec![udp(7000, 7000)]);
+        server.send_to(b"by the way", from).unwrap();
+        assert_eq!(receive(&client, b"by the way"), v4.pod(7000));
+        client.send_to(b"thanks", v4.pod(7000)).unwrap();
+        assert_eq!(receive(&server, b"thanks"), from);
     });
 }
 

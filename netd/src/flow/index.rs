@@ -1,0 +1,135 @@
+//! Which slot a key is in: an open-addressed hash table that never grows.
+//!
+//! Its size is settled by the most flows there may be, so no insertion ever stops the datapath to move the others.
+//! An entry is eight bytes, hash and slot; the keys themselves are in the slots. Memory that no entry has touched is
+//! the kernel's zero page. The hash is keyed: a peer who chooses ports and addresses cannot make them collide.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+
+use super::Key;
+
+/// A bucket: the hash in the upper half, the slot's index plus one in the lower; zero when it is empty.
+type Bucket = u64;
+
+#[derive(Debug)]
+pub(super) struct Index {
+    buckets: Vec<Bucket>,
+    mask: usize,
+    seeds: [u64; 4],
+    len: usize,
+}
+
+impl Index {
+    /// An empty index for at most `limit` entries.
+    pub(super) fn new(limit: usize) -> Self {
+        // Three quarters full at most: a search looks at two or three buckets.
+        let buckets = (limit.saturating_mul(4) / 3 + 1).next_power_of_two();
+        let random = RandomState::new();
+        Index {
+            buckets: vec![0; buckets],
+            mask: buckets - 1,
+            // Odd, so that no product with them loses bits.
+            seeds: std::array::from_fn(|i| random.hash_one(i) | 1),
+            len: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The keyed hash of `key`.
+    #[inline]
+    pub(super) fn hash(&self, key: &Key) -> u32 {
+        let [a, b, c, d] = self.seeds;
+        let (guest, guest_port) = words(&key.guest);
+        let (peer, peer_port) = words(&key.peer);
+        let ends = u64::from(guest_port) << 32 | u64::from(peer_port) << 8 | key.kind as u64;
+        let h = mix(guest[0] ^ a, guest[1] ^ b);
+        let h = mix(h ^ peer[0] ^ c, peer[1] ^ d);
+        mix(h ^ ends, a.rotate_left(32) ^ d) as u32
+    }
+
+    /// The slot that `is` says yes to, of those with this hash.
+    #[inline]
+    pub(super) fn find(&self, hash: u32, is: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.position(hash, is).map(|at| slot_of(self.buckets[at]))
+    }
+
+    fn position(&self, hash: u32, mut is: impl FnMut(u32) -> bool) -> Option<usize> {
+        let mut at = hash as usize & self.mask;
+        // There is always an empty bucket.
+        while self.buckets[at] != 0 {
+            let bucket = self.buckets[at];
+            if hash_of(bucket) == hash && is(slot_of(bucket)) {
+                return Some(at);
+            }
+            at = (at + 1) & self.mask;
+        }
+        None
+    }
+
+    /// Takes in a slot. The caller keeps to the limit.
+    pub(super) fn insert(&mut self, hash: u32, slot: u32) {
+        let mut at = hash as usize & self.mask;
+        while self.buckets[at] != 0 {
+            at = (at + 1) & self.mask;
+        }
+        self.buckets[at] = u64::from(hash) << 32 | u64::from(slot + 1);
+        self.len += 1;
+    }
+
+    /// Takes out a slot.
+    pub(super) fn remove(&mut self, hash: u32, slot: u32) {
+        let Some(mut hole) = self.position(hash, |s| s == slot) else { return };
+        self.len -= 1;
+        // What stands behind the hole and would not be found across it moves into it.
+        let mut at = hole;
+        loop {
+            at = (at + 1) & self.mask;
+            let bucket = self.buckets[at];
+            if bucket == 0 {
+                break;
+            }
+            let home = hash_of(bucket) as usize & self.mask;
+            if at.wrapping_sub(home) & self.mask >= at.wrapping_sub(hole) & self.mask {
+                self.buckets[hole] = bucket;
+                hole = at;
+            }
+        }
+        self.buckets[hole] = 0;
+    }
+
+    /// The most buckets that stand one behind another: what the longest search looks at.
+    #[cfg(test)]
+    pub(super) fn longest_run(&self) -> usize {
+        self.buckets.split(|b| *b == 0).map(<[Bucket]>::len).max().unwrap_or(0)
+    }
+}
+
+fn hash_of(bucket: Bucket) -> u32 {
+    (bucket >> 32) as u32
+}
+
+fn slot_of(bucket: Bucket) -> u32 {
+    (bucket as u32).wrapping_sub(1)
+}
+
+/// Both halves of the product, one upon the other: every bit of the result depends on all bits of both.
+#[inline]
+fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline]
+fn words(a: &SocketAddr) -> ([u64; 2], u16) {
+    match a {
+        SocketAddr::V4(a) => ([u64::from(a.ip().to_bits()), 0], a.port()),
+        SocketAddr::V6(a) => {
+            let bits = a.ip().to_bits();
+            ([(bits >> 64) as u64, bits as u64], a.port())
+        }
+    }
+}

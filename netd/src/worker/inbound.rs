@@ -1,0 +1,392 @@
+//! Datagrams of the pod on their way to the guest.
+//!
+//! One receive call fills a batch of buffers, each with a datagram or with a run of them that the kernel has left
+//! together. The batch is cut into frames for as long as the receive ring has room; what is left waits in the batch,
+//! at a cursor, for the guest's next buffers, and until then no socket is read into it: nothing that was taken from
+//! a socket is lost, and the order of a flow's datagrams stays.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use super::command::PassedDatagram;
+use super::datagrams::{OpenError, Via, kind_of};
+use super::listen::STEERED;
+use super::port::{Ends, Full, Port};
+use super::turn::{Flow, FragmentIds, Worker, fd};
+use crate::counters::Reason;
+use crate::ctl::PortRule;
+use crate::flow::{FlowId, Key, Kind};
+use crate::sys::{self, BATCH, Datagram, ReceiveBatch};
+use crate::wire::{ETH_LEN, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, sum};
+
+/// Receive calls for one socket in one turn.
+const READS_PER_TURN: usize = 4;
+/// Datagrams of one socket in one turn; then the next flow has its turn.
+const DATAGRAMS_PER_TURN: u64 = 256;
+/// Buffers filled at once by a socket whose datagrams come in runs, up to 64 KiB each.
+const RUNS: usize = 4;
+/// Turns in which a datagram finds buffers, but not enough, before it is given up.
+const TRIES: u8 = 64;
+/// Errors taken from a listener at once.
+const ERRORS_PER_TURN: usize = 256;
+
+/// Whose datagrams are in the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A flow's own socket.
+    Flow(FlowId),
+    /// The listener at this place.
+    Listener(u32),
+}
+
+/// The batch and how far it has been delivered.
+#[derive(Default)]
+pub(super) struct Inbound {
+    batch: ReceiveBatch,
+    /// None: everything is delivered.
+    origin: Option<Origin>,
+    /// The next buffer, and the next byte in it.
+    at: usize,
+    offset: usize,
+    tries: u8,
+    /// The last batch held runs.
+    runs: bool,
+}
+
+/// Headers of a frame, good for all datagrams of one length of a run.
+struct Headers {
+    bytes: [u8; MAX_HEADERS],
+    end: usize,
+    payload: usize,
+}
+
+impl Worker {
+    /// Moves datagrams of one socket to the guest; true when there may be more.
+    pub(super) fn deliver_datagrams(&mut self, origin: Origin) -> bool {
+        // What was received before goes first, whosever it is.
+        if !self.deliver_inbound() {
+            return true;
+        }
+        let before = self.counters.udp_datagrams_to_guest.get();
+        for _ in 0..READS_PER_TURN {
+            if !self.port.has_room() {
+                return true;
+            }
+            let most = if self.inbound.runs { RUNS } else { BATCH };
+            let received = match origin {
+                Origin::Flow(id) => {
+                    let Some(Flow::Udp(f)) = self.flows.get(id) else { return false };
+                    let Some(socket) = f.socket() else { return false };
+                    self.inbound.batch.receive(fd(socket), most)
+                }
+                Origin::Listener(at) => {
+                    let Some((_, listener)) = self.listeners.udp(at) else { return false };
+                    self.inbound.batch.receive(fd(&listener.socket), most)
+                }
+            };
+            let n = match received {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    match origin {
+                        Origin::Flow(id) => self.on_datagram_errors(id),
+                        Origin::Listener(at) => self.on_listener_errors(at),
+                    }
+                    return true;
+                }
+            };
+            (self.inbound.at, self.inbound.offset, self.inbound.tries) = (0, 0, 0);
+            self.inbound.origin = Some(origin);
+            if !self.deliver_inbound() {
+                return true;
+            }
+            if n < most {
+                return false;
+            }
+            if self.counters.udp_datagrams_to_guest.get() - before >= DATAGRAMS_PER_TURN {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Delivers what is in the batch; false when the receive ring has no room for the rest.
+    fn deliver_inbound(&mut self) -> bool {
+        let Some(origin) = self.inbound.origin else { return true };
+        // Apart from the worker for as long as its buffers are borrowed.
+        let mut inbound = std::mem::take(&mut self.inbound);
+        if inbound.at == 0 && inbound.offset == 0 {
+            inbound.runs = false;
+        }
+        while inbound.at < inbound.batch.len() {
+            if let Some(d) = inbound.batch.get(inbound.at) {
+                inbound.runs |= d.segment.is_some();
+                let from = inbound.offset;
+                if self.deliver_buffer(origin, &d, &mut inbound.offset).is_err() {
+                    inbound.tries = if inbound.offset > from { 0 } else { inbound.tries + 1 };
+                    if inbound.tries < TRIES {
+                        break;
+                    }
+                    self.counters.count_drop(Reason::NoRxBuffer);
+                }
+            }
+            inbound.at += 1;
+            (inbound.offset, inbound.tries) = (0, 0);
+        }
+        let done = inbound.at >= inbound.batch.len();
+        if done {
+            inbound.origin = None;
+        }
+        self.inbound = inbound;
+        done
+    }
+
+    /// Delivers one buffer's datagrams from `offset` on.
+    fn deliver_buffer(&mut self, origin: Origin, d: &Datagram<'_>, offset: &mut usize) -> Result<(), Full> {
+        let placed = match origin {
+            Origin::Flow(id) => self.flow_of_own(id, d),
+            Origin::Listener(at) => self.flow_of_arrival(at, d, d.to),
+        };
+        self.deliver_placed(placed, d, offset)
+    }
+
+    /// Delivers datagrams from `offset` on to the flow that they belong to; none: another worker has them.
+    fn deliver_placed(
+        &mut self,
+        placed: Result<Option<FlowId>, Reason>,
+        d: &Datagram<'_>,
+        offset: &mut usize,
+    ) -> Result<(), Full> {
+        let ends = placed.and_then(|id| {
+            let Some(id) = id else { return Ok(None) };
+            let key = self.flows.key(id).copied().ok_or(Reason::NoConnection)?;
+            if self.port.guest_mac.is_none() {
+                let link = self.port.link.clone();
+                crate::guest::Services::solicit(&link, &mut self.frames);
+                self.send_frames();
+            }
+            Ok(Some((id, self.port.ends(&key, d.ttl).ok_or(Reason::NoGuest)?)))
+        });
+        let (id, ends) = match ends {
+            Ok(Some(ends)) => ends,
+            Ok(None) => return Ok(()),
+            Err(reason) => {
+                for _ in d.each() {
+                    self.counters.count_drop(reason);
+                }
+                return Ok(());
+            }
+        };
+        let step = d.segment.map_or(d.payload.len(), usize::from).max(1);
+        let mut headers = None;
+        let (mut count, mut bytes, mut result) = (0, 0, Ok(()));
+        loop {
+            let payload = &d.payload[*offset..(*offset + step).min(d.payload.len())];
+            result = result.and(write_datagram(
+                &mut self.port,
+                &mut self.fragment_ids,
+                &ends,
+                &mut headers,
+                payload,
+            ));
+            if result.is_err() {
+                break;
+            }
+            count += 1;
+            bytes += payload.len() as u64;
+            *offset += payload.len();
+            if *offset >= d.payload.len() {
+                break;
+            }
+        }
+        self.counters.udp_datagrams_to_guest.add(count);
+        if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
+            f.session.on_pod(self.now);
+            f.bytes_to_guest += bytes;
+        }
+        result
+    }
+
+    /// The flow of a datagram that came to a flow's own socket. One of somebody else came between bind() and connect():
+    /// it belongs to the listener of that port, if there is one.
+    fn flow_of_own(&mut self, id: FlowId, d: &Datagram<'_>) -> Result<Option<FlowId>, Reason> {
+        let Some(Flow::Udp(f)) = self.flows.get(id) else { return Err(Reason::NoConnection) };
+        if f.pod_peer == d.from {
+            return Ok(Some(id));
+        }
+        let address = f.local;
+        let port = f.socket().and_then(|s| s.local_addr().ok()?.as_socket()).map_or(0, |a| a.port());
+        if self.peers.index != 0 {
+            // Worker 0 has the listeners.
+            return self.pass_datagram(0, Err(port), d, address).map(|()| None);
+        }
+        self.flow_of_early(port, d, address)
+    }
+
+    /// The flow of a datagram that came to the pod's port `port` by a socket that is not its listener's.
+    fn flow_of_early(
+        &mut self,
+        port: u16,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<Option<FlowId>, Reason> {
+        let listener = self.listeners.udp_at(port).ok_or(Reason::Denied)?;
+        self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to)
+    }
+
+    /// The flow of a datagram that came to a listener and the pod's address `to`.
+    fn flow_of_arrival(
+        &mut self,
+        at: u32,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<Option<FlowId>, Reason> {
+        let (rule, _) = self.listeners.udp(at).ok_or(Reason::Denied)?;
+        // A steered listener's own port is another one, so it cannot answer; and other workers have no listeners.
+        let shared = (rule.pod != STEERED && self.peers.alone()).then_some(at);
+        let rule = rule.for_port(d.to_port.unwrap_or(STEERED));
+        match self.assign(Kind::Udp, rule, d.from) {
+            Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
+            None => self.flow_of_assigned(rule, shared, d, to).map(Some),
+        }
+    }
+
+    /// A datagram that another worker has received.
+    pub(super) fn on_passed_datagram(&mut self, passed: &PassedDatagram) -> Result<(), Reason> {
+        self.peers.shared.backlogs[self.peers.index].done(passed.payload.len());
+        let d = Datagram {
+            payload: &passed.payload,
+            from: passed.from,
+            to: None,
+            to_port: None,
+            ttl: passed.ttl,
+            segment: None,
+        };
+        let placed = match passed.rule {
+            Ok(rule) => self.flow_of_assigned(rule, None, &d, passed.local).map(Some),
+            Err(port) => self.flow_of_early(port, &d, passed.local),
+        };
+        self.deliver_placed(placed, &d, &mut 0).map_err(|Full| Reason::NoRxBuffer)
+    }
+
+    /// The flow of a datagram that is for this worker: its peer's, or a new one, which the listener at `shared`
+    /// carries if there is one.
+    fn flow_of_assigned(
+        &mut self,
+        rule: PortRule,
+        shared: Option<u32>,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<FlowId, Reason> {
+        let from = d.from;
+        let link = &self.port.link;
+        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
+        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
+        let key = Key {
+            kind: Kind::Udp,
+            guest: SocketAddr::new(guest, rule.guest),
+            peer: SocketAddr::new(seen, from.port()),
+        };
+        // Multicast and broadcast destinations cannot be a source address.
+        let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
+        let known = self.flows.find(&key);
+        if let Some(id) = known
+            && let Some(Flow::Udp(f)) = self.flows.get_mut(id)
+            && f.pod_peer == from
+        {
+            if let (Via::Listener(via), Some(at)) = (&mut f.via, shared) {
+                // Replies leave from the address that the peer has spoken to last, by the port's present listener.
+                (*via, f.local) = (at, local);
+            }
+            return Ok(id);
+        }
+        let key = self.guest_key(Kind::Udp, rule, from)?;
+        // A peer that overlaps with another cannot be found by its address, so the kernel has to sort.
+        let opened = match shared.filter(|_| known.is_none()) {
+            Some(at) => self.open_udp_shared(key, local, at, from),
+            None => self.open_udp(key, local, rule.pod, from, false).inspect(|id| {
+                // What arrived between bind() and connect() of the flow's socket may already wait there.
+                self.make_ready(*id);
+            }),
+        };
+        match opened {
+            Ok(id) => Ok(id),
+            Err(OpenError::Refused(reason)) => Err(reason),
+            Err(OpenError::Socket(error)) => {
+                tracing::debug!(%from, %error, "UDP flow");
+                Err(Reason::SocketLimit)
+            }
+        }
+    }
+
+    /// Relays the errors in a listener's error queue to the guest.
+    pub(super) fn on_listener_errors(&mut self, at: u32) {
+        for _ in 0..ERRORS_PER_TURN {
+            let Some((rule, listener)) = self.listeners.udp(at) else { return };
+            let Ok(Some(e)) = sys::recv_error(fd(&listener.socket)) else { return };
+            let (Some(kind), Some(to)) = (kind_of(&e), e.destination) else { continue };
+            let link = &self.port.link;
+            let (Some(guest), Some(seen)) = (link.guest_address(to.ip()), link.source_for_guest(to.ip()))
+            else {
+                continue;
+            };
+            let (guest, peer) = (SocketAddr::new(guest, rule.guest), SocketAddr::new(seen, to.port()));
+            // A peer that overlaps with another has a port of its own for the guest, which the error does not tell.
+            let id = self.flows.find(&Key { kind: Kind::Udp, guest, peer });
+            let known =
+                id.is_some_and(|id| matches!(self.flows.get(id), Some(Flow::Udp(f)) if f.pod_peer == to));
+            if known && let Some(quote) = crate::icmp::quote_udp(guest, peer, &e.payload) {
+                self.tell(kind, e.offender, guest.ip(), &quote);
+            }
+        }
+    }
+
+    /// How many datagrams the receive ring can surely take.
+    pub(super) fn receivable(&mut self) -> usize {
+        // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
+        let each = 1 + usize::from(self.port.link.mtu) / 1536;
+        self.port.free_chains(BATCH * each) / each
+    }
+}
+
+/// Writes one datagram to the guest.
+fn write_datagram(
+    port: &mut Port,
+    fragment_ids: &mut FragmentIds,
+    ends: &Ends,
+    headers: &mut Option<Headers>,
+    payload: &[u8],
+) -> Result<(), Full> {
+    let h = match headers.take_if(|h| h.payload == payload.len()) {
+        Some(h) => headers.insert(h),
+        None => {
+            let mut bytes = [0; MAX_HEADERS];
+            let end = build_udp(&mut bytes, &ends.at, ends.src_port, ends.dst_port, payload.len());
+            headers.insert(Headers { bytes, end, payload: payload.len() })
+        }
+    };
+    let head = &h.bytes[..h.end];
+    let mtu = port.link.mtu;
+    if head.len() - VNET_LEN - ETH_LEN + payload.len() <= usize::from(mtu) {
+        return port.frame(head, payload);
+    }
+    // The pod's kernel has put it together from fragments; for the guest it is cut again.
+    let frame = complete_checksum(head, payload);
+    for fragment in crate::frag::split_frame(&frame, mtu, fragment_ids.next()).unwrap_or_default() {
+        port.queue(fragment);
+    }
+    Ok(())
+}
+
+/// The Ethernet frame of a UDP datagram with its checksum complete.
+fn complete_checksum(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut frame = [&headers[VNET_LEN..], payload].concat();
+    let udp = headers.len() - VNET_LEN - UdpHeader::LEN;
+    // The field holds the pseudo header's sum; RFC 768: a sum of zero is sent as its complement.
+    let sum = match !fold(sum(&frame[udp..], 0)) {
+        0 => 0xffff,
+        s => s,
+    };
+    frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    frame
+}

@@ -1,0 +1,208 @@
+//! The guest's datagrams on their way to sockets: what a batch of the transmit ring has gathered goes out in as few
+//! system calls as can be.
+//!
+//! Each flow's datagrams are cut into runs ([`first_run`]), each a message. Flows with a socket of their own have a
+//! call each; those of one listener share their calls, as messages to many peers.
+
+use std::io;
+
+use super::datagrams::{UdpFlow, Via};
+use super::gather::Gather;
+use super::stream::is_exhausted;
+use super::turn::{Flow, Worker, fd};
+use crate::counters::Reason;
+use crate::flow::FlowId;
+use crate::sys::{self, Message};
+use crate::udp::{Run, SendOptions, first_run};
+
+/// A message to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    /// Index of the gather it is from.
+    gather: usize,
+    /// Its first datagram there.
+    item: usize,
+    run: Run,
+}
+
+/// Scratch of one flush, kept for its capacity.
+#[derive(Default)]
+pub(super) struct Outbound {
+    plan: Vec<Planned>,
+    /// Gathers of flows that listeners carry, until they are sent together.
+    shared: Vec<Gather>,
+}
+
+/// What one call for several flows takes them to have in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Outlet {
+    listener: u32,
+    v4: bool,
+    options: Option<SendOptions>,
+}
+
+impl Worker {
+    /// Sends a flow's gathered datagrams, or puts them off until [`Worker::flush_shared`].
+    pub(super) fn flush_datagrams(&mut self, g: Gather) {
+        match self.udp(g.flow).map(|f| &f.via) {
+            Some(Via::Own(_)) => self.send_gathers(std::slice::from_ref(&g)),
+            Some(Via::Listener(_)) => return self.outbound.shared.push(g),
+            None => {}
+        }
+        self.gathers.recycle(g);
+    }
+
+    /// Sends what listeners carry.
+    pub(super) fn flush_shared(&mut self) {
+        if self.outbound.shared.is_empty() {
+            return;
+        }
+        let mut shared = std::mem::take(&mut self.outbound.shared);
+        let mut rest = shared.as_slice();
+        while let Some(first) = rest.first() {
+            let outlet = self.outlet(first.flow);
+            let n = rest.iter().take_while(|g| self.outlet(g.flow) == outlet).count().max(1);
+            let (now, later) = rest.split_at(n);
+            if let Some(Outlet { listener, v4, options: Some(options) }) = outlet {
+                self.listeners.prepare(listener, v4, options);
+                self.send_gathers(now);
+            }
+            rest = later;
+        }
+        for g in shared.drain(..) {
+            self.gathers.recycle(g);
+        }
+        self.outbound.shared = shared;
+    }
+
+    fn udp(&self, id: FlowId) -> Option<&UdpFlow> {
+        match self.flows.get(id) {
+            Some(Flow::Udp(f)) => Some(f),
+            _ => None,
+        }
+    }
+
+    fn udp_mut(&mut self, id: FlowId) -> Option<&mut UdpFlow> {
+        match self.flows.get_mut(id) {
+            Some(Flow::Udp(f)) => Some(f),
+            _ => None,
+        }
+    }
+
+    fn outlet(&self, id: FlowId) -> Option<Outlet> {
+        let f = self.udp(id)?;
+        match f.via {
+            Via::Listener(listener) => {
+                Some(Outlet { listener, v4: f.pod_peer.is_ipv4(), options: f.options })
+            }
+            Via::Own(_) => None,
+        }
+    }
+
+    /// Sends gathers of one socket.
+    fn send_gathers(&mut self, gathers: &[Gather]) {
+        let mut plan = std::mem::take(&mut self.outbound.plan);
+        for (gather, g) in gathers.iter().enumerate() {
+            let Some(f) = self.udp_mut(g.flow) else { continue };
+            f.bytes_to_pod += u64::from(g.bytes);
+            plan_runs(&mut plan, gather, g, 0, f.largest_run);
+        }
+        let mut at = 0;
+        let mut again = false;
+        while at < plan.len() {
+            match self.send_planned(gathers, &plan[at..]) {
+                Ok(n) => {
+                    let sent = &plan[at..(at + n.max(1)).min(plan.len())];
+                    let datagrams = sent.iter().map(|p| p.run.items as u64).sum();
+                    self.counters.udp_datagrams_to_pod.add(datagrams);
+                    at += sent.len();
+                    again = false;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock || is_exhausted(&e) => break,
+                Err(error) => {
+                    let failed = plan[at];
+                    let flow = gathers[failed.gather].flow;
+                    if let Some(largest) = failed.run.segment.and_then(|size| refused_run(&error, size)) {
+                        // These go one by one from now on, this flow's others of this batch as well.
+                        self.cut_runs(&mut plan, at, gathers, largest);
+                    } else if again {
+                        tracing::debug!(peer = ?self.udp(flow).map(|f| f.pod_peer), %error, "send");
+                        for _ in 0..failed.run.items {
+                            self.counters.count_drop(Reason::UdpSend);
+                        }
+                        at += 1;
+                        again = false;
+                    } else {
+                        // The first call after an ICMP error reports that error instead of sending: the datagram has
+                        // its second chance. One that fails again is given up.
+                        again = true;
+                    }
+                    self.on_datagram_errors(flow);
+                }
+            }
+        }
+        for p in &plan[at..] {
+            for _ in 0..p.run.items {
+                self.counters.count_drop(Reason::UdpSend);
+            }
+        }
+        plan.clear();
+        self.outbound.plan = plan;
+    }
+
+    /// Plans the rest of a flow's datagrams anew, from the message `at` on, with runs up to `largest` only.
+    fn cut_runs(&mut self, plan: &mut Vec<Planned>, at: usize, gathers: &[Gather], largest: u16) {
+        let Planned { gather, item, .. } = plan[at];
+        let g = &gathers[gather];
+        if let Some(f) = self.udp_mut(g.flow) {
+            f.largest_run = largest;
+        }
+        let same = plan[at..].iter().take_while(|p| p.gather == gather).count();
+        let mut anew = Vec::new();
+        plan_runs(&mut anew, gather, g, item, largest);
+        plan.splice(at..at + same, anew);
+    }
+
+    fn send_planned(&self, gathers: &[Gather], plan: &[Planned]) -> io::Result<usize> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let flow = |p: &Planned| self.udp(gathers[p.gather].flow);
+        let message = |p: &Planned| Message {
+            payload: &gathers[p.gather].iovs,
+            first: p.run.first as usize,
+            slices: p.run.slices as usize,
+            segment: p.run.segment,
+            to: None,
+            from: None,
+        };
+        match plan.first().and_then(flow).map(|f| &f.via) {
+            Some(Via::Own(s)) => sys::send_messages(fd(s), false, plan.iter().map(message)),
+            Some(Via::Listener(at)) => {
+                let (_, listener) = self.listeners.udp(*at).ok_or_else(gone)?;
+                let message = |p: &Planned| {
+                    flow(p).map(|f| Message { to: Some(f.pod_peer), from: f.local, ..message(p) })
+                };
+                sys::send_messages(fd(&listener.socket), listener.dual, plan.iter().map_while(message))
+            }
+            None => Err(gone()),
+        }
+    }
+}
+
+/// Cuts a flow's datagrams from the `item`th on into runs.
+fn plan_runs(plan: &mut Vec<Planned>, gather: usize, g: &Gather, mut item: usize, largest: u16) {
+    while let Some(run) = first_run(&g.items[item..], largest) {
+        plan.push(Planned { gather, item, run });
+        item += run.items;
+    }
+}
+
+/// What may still go in runs after the path has refused one of datagrams of `size` bytes; none if it did not refuse
+/// it for being one. `EINVAL` and `EMSGSIZE`: larger than the path, or an ICMP error of the past that says so; `EIO`: a
+/// device without checksum offload, or IPsec.
+fn refused_run(error: &io::Error, size: u16) -> Option<u16> {
+    match error.raw_os_error() {
+        Some(libc::EINVAL | libc::EMSGSIZE) => Some(size.saturating_sub(1)),
+        Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => Some(0),
+        _ => None,
+    }
+}
