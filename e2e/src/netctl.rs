@@ -1,6 +1,6 @@
 //! netd's control interface, by the command that its users have.
 
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -32,6 +32,16 @@ impl RunningBackend {
             text: String::from_utf8(out.stdout)?,
             errors: String::from_utf8(out.stderr)?,
         })
+    }
+
+    /// Starts `netctl` with these arguments, its output on pipes.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn netctl_running(&self, arguments: &[&str]) -> Result<Child> {
+        let mut command = Command::new(program_dir("netctl")?.join("netctl"));
+        command.arg("--socket").arg(&self.control).args(arguments);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 
     /// The answer of `netctl --json COMMAND`.

@@ -12,10 +12,13 @@ use serde::Serialize;
 /// The part of netd's configuration file that the launcher writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NetdConfig {
+    name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     vhost_user: VhostUser,
     control: Control,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<Metrics>,
     guest: Guest,
     ports: Ports,
 }
@@ -31,6 +34,11 @@ struct VhostUser {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Control {
     socket: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Metrics {
+    listen: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -75,6 +83,8 @@ pub struct NetdSockets<'a> {
     pub steering: Option<&'a Path>,
 }
 
+/// Annotation of a machine with the port of its pod at which its netd serves metrics.
+const METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 /// The most queue pairs that netd offers (`vhost_user.queue_pairs`).
 const MAX_QUEUE_PAIRS: u64 = 8;
 
@@ -108,6 +118,7 @@ impl NetdConfig {
         let all = interface.ports.is_empty();
         NetdConfig {
             // Passthrough is netd's own default.
+            name: format!("{}/{}", vmi.namespace(), vmi.metadata.name),
             mode: interface.masquerade.is_some().then_some("masquerade"),
             vhost_user: VhostUser {
                 socket: sockets.vhost_user.display().to_string(),
@@ -115,6 +126,7 @@ impl NetdConfig {
                 queue_pairs: queue_pairs(vmi),
             },
             control: Control { socket: sockets.control.display().to_string() },
+            metrics: metrics(vmi, interface),
             guest: Guest {
                 mac: interface.mac_address.replace('-', ":"),
                 hostname: vmi.spec.hostname.clone(),
@@ -140,6 +152,15 @@ impl NetdConfig {
     pub fn to_yaml(&self) -> Result<String, serde_saphyr::ser::Error> {
         serde_saphyr::to_string(self)
     }
+}
+
+/// Where metrics are served if the machine is annotated. There is one netd an interface and one port: the first has it.
+/// What is no port is refused by netd, by its name.
+fn metrics(vmi: &VirtualMachineInstance, interface: &Interface) -> Option<Metrics> {
+    let port = vmi.metadata.annotations.get(METRICS_PORT)?;
+    let first = vmi.spec.domain.devices.interfaces.first();
+    let is_first = first.is_some_and(|first| first.name == interface.name);
+    is_first.then(|| Metrics { listen: format!("[::]:{port}") })
 }
 
 /// The listed ports of a protocol. No list at all means all ports, but a list of the other protocol means none.
@@ -269,10 +290,23 @@ mod tests {
         };
         let socket = Some(Path::new("/run/n.ports"));
         let all = config(&vmi(serde_json::json!({"name": "a", "masquerade": {}})), socket);
-        assert!(all.starts_with("mode: masquerade\n"), "{all}");
+        assert!(all.starts_with("name: default/vm\nmode: masquerade\n"), "{all}");
         assert!(all.ends_with("  steering: /run/n.ports\n"), "{all}");
         let listed = config(&vmi(serde_json::json!({"name": "a", "ports": [{"port": 80}]})), socket);
         assert!(!listed.contains("steering") && !listed.contains("mode: masq"), "{listed}");
+    }
+
+    #[test]
+    fn an_annotation_opens_the_metrics_of_the_first_interface() {
+        let vmi = VirtualMachineInstance::from_value(serde_json::json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "vm", "annotations": {"podvirt.io/netd-metrics-port": "9100"}},
+            "spec": {"domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}}},
+        }))
+        .unwrap();
+        assert!(config(&vmi, None).contains("metrics:\n  listen: \"[::]:9100\"\n"), "{}", config(&vmi, None));
+        let second = &vmi.spec.domain.devices.interfaces[1];
+        assert_eq!(metrics(&vmi, second), None);
     }
 
     #[test]
@@ -297,7 +331,7 @@ mod tests {
     fn without_ports_all_are_forwarded() {
         assert_eq!(
             yaml("", ""),
-            "vhost_user:\n  socket: /run/n.sock\n  mode: server\ncontrol:\n  socket: /run/n.ctl\n\
+            "name: shop/web\nvhost_user:\n  socket: /run/n.sock\n  mode: server\ncontrol:\n  socket: /run/n.ctl\n\
              guest:\n  mac: \"52:54:00:00:00:01\"\n  hostname: web\nports:\n  tcp:\n  - all\n  udp:\n  - all\n"
         );
     }

@@ -5,6 +5,7 @@
 //! their name says.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Declares the drop reasons together with their labels and help texts.
 macro_rules! reasons {
@@ -77,13 +78,15 @@ reasons! {
     PairBacklog = "pair_backlog",
 }
 
-/// Declares the plain counters: field, metric name, help.
+/// Declares the plain counters: field, name if it is another, help. The unit of bytes stands last in a name.
 macro_rules! totals {
-    ($($field:ident: $help:literal,)+) => {
+    ($($field:ident $(as $name:literal)?: $help:literal,)+) => {
         /// All counters of one worker, or (see [`Counters::sum`]) of one netd.
         #[derive(Debug)]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)+
+            /// How long the pod's network took to accept connections of the guest.
+            pub tcp_connect: Histogram,
             dropped: Vec<Counter>,
         }
 
@@ -91,6 +94,7 @@ macro_rules! totals {
             fn default() -> Self {
                 Counters {
                     $($field: Counter::default(),)+
+                    tcp_connect: Histogram::default(),
                     dropped: Reason::ALL.iter().map(|_| Counter::default()).collect(),
                 }
             }
@@ -99,7 +103,7 @@ macro_rules! totals {
         impl Counters {
             /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
             pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((stringify!($field), $help, self.$field.get()),)+]
+                vec![$((name!($field $($name)?), $help, self.$field.get()),)+]
             }
 
             /// The sums over several workers, as they are now.
@@ -107,6 +111,7 @@ macro_rules! totals {
                 let sum = Counters::default();
                 for part in parts {
                     $(sum.$field.add(part.$field.get());)+
+                    sum.tcp_connect.add(&part.tcp_connect);
                     for (to, from) in sum.dropped.iter().zip(&part.dropped) {
                         to.add(from.get());
                     }
@@ -114,6 +119,15 @@ macro_rules! totals {
                 sum
             }
         }
+    };
+}
+
+macro_rules! name {
+    ($field:ident $name:literal) => {
+        $name
+    };
+    ($field:ident) => {
+        stringify!($field)
     };
 }
 
@@ -130,10 +144,12 @@ totals! {
     tcp_refused: "TCP connections that the pod's network refused or could not reach.",
     tcp_resets: "TCP connections that ended by a reset.",
     tcp_retransmits: "TCP segments sent to the guest again.",
-    tcp_bytes_to_pod: "TCP payload bytes carried from the guest.",
-    tcp_bytes_to_guest: "TCP payload bytes carried to the guest.",
+    tcp_bytes_to_pod as "tcp_to_pod_bytes": "TCP payload bytes carried from the guest.",
+    tcp_bytes_to_guest as "tcp_to_guest_bytes": "TCP payload bytes carried to the guest.",
     udp_flows: "UDP flows opened.",
     udp_datagrams_to_pod: "UDP datagrams carried from the guest.",
+    udp_bytes_to_pod as "udp_to_pod_bytes": "UDP payload bytes carried from the guest.",
+    udp_bytes_to_guest as "udp_to_guest_bytes": "UDP payload bytes carried to the guest.",
     udp_datagrams_to_guest: "UDP datagrams carried to the guest.",
     icmp_echo_flows: "Echo flows opened.",
     icmp_errors_to_guest: "ICMP errors reported to the guest.",
@@ -169,5 +185,65 @@ impl Counter {
     /// The present value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// Upper bounds of a histogram's buckets in milliseconds: from a pod of the same node to a SYN that was sent again.
+const BOUNDS_MS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000, 30_000];
+
+/// How often something took how long; one writer, as for a [`Counter`].
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// By [`BOUNDS_MS`], the last one for what took longer.
+    buckets: [Counter; BOUNDS_MS.len() + 1],
+    sum_micros: Counter,
+}
+
+impl Histogram {
+    /// Counts one that took `time`.
+    pub fn observe(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let bucket = BOUNDS_MS.iter().position(|ms| micros <= ms * 1000).unwrap_or(BOUNDS_MS.len());
+        self.buckets[bucket].add(1);
+        self.sum_micros.add(micros);
+    }
+
+    /// Adds what another one has counted.
+    pub fn add(&self, other: &Histogram) {
+        for (to, from) in self.buckets.iter().zip(&other.buckets) {
+            to.add(from.get());
+        }
+        self.sum_micros.add(other.sum_micros.get());
+    }
+
+    /// Upper bounds in seconds, the last one infinite, and how many are in each bucket but not in those before.
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = BOUNDS_MS.iter().map(|ms| *ms as f64 / 1000.0).chain([f64::INFINITY]);
+        bounds.zip(self.buckets.iter().map(Counter::get)).collect()
+    }
+
+    /// The sum of all times in seconds.
+    pub fn sum(&self) -> f64 {
+        self.sum_micros.get() as f64 / 1e6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_counted_in_the_first_bucket_that_holds_it() {
+        let h = Histogram::default();
+        for micros in [0, 1000, 1001, 30_000_000, 30_000_001] {
+            h.observe(Duration::from_micros(micros));
+        }
+        let sum = Histogram::default();
+        sum.add(&h);
+        sum.add(&h);
+        let buckets = sum.buckets();
+        assert_eq!((buckets[0], buckets[1]), ((0.001, 4), (0.002, 2)));
+        assert_eq!(buckets[11..], [(30.0, 2), (f64::INFINITY, 2)]);
+        assert!((sum.sum() - 2.0 * 60.002_002).abs() < 1e-9);
     }
 }

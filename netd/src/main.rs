@@ -30,7 +30,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tracing::{debug, info, warn};
+use tracing::{Span, debug, error_span, info, warn};
 use tracing_subscriber::EnvFilter;
 
 /// Descriptors that netd needs beside those of flows and listeners.
@@ -71,6 +71,9 @@ fn start(args: &Args) -> Result<()> {
         .init();
     // Before there is a second thread: what comes after inherits it.
     let _sandbox = netd::sandbox::enter(&config)?;
+    // Every thread enters it once, so that each line of the log names the guest.
+    let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
+    let _named = span.enter();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -182,7 +185,9 @@ fn on_thread<T: Send + 'static>(
     f: impl FnOnce() -> T + Send + 'static,
 ) -> Result<oneshot::Receiver<T>> {
     let (sender, receiver) = oneshot::channel();
+    let span = Span::current();
     let run = move || {
+        let _named = span.enter();
         // Nobody may wait any more.
         let _ = sender.send(f());
     };
@@ -197,7 +202,8 @@ async fn control_plane(
     control: Arc<dyn Control>,
     stop: oneshot::Receiver<()>,
 ) -> Result<()> {
-    let metrics = Arc::new(Metrics::new(control.clone()));
+    let name = config.name.as_deref().unwrap_or_default();
+    let metrics = Arc::new(Metrics::new(control.clone(), name));
     if let Some(address) = config.metrics_listen {
         let listener = http::listen(address).await.with_context(|| format!("metrics.listen: {address}"))?;
         info!(%address, "serving metrics");
@@ -214,7 +220,8 @@ async fn control_plane(
                 socket::listen(&at.path, at.group).with_context(|| format!("control.socket: {path}"))?;
             socket_file = Some(file);
             info!(socket = %path, "serving the control interface");
-            let server = ControlServer::new(control.clone(), metrics, config.ports.reserved.clone());
+            let server =
+                ControlServer::new(control.clone(), metrics, config.ports.reserved.clone()).named(name);
             server.serve(listener, server_stopped).boxed()
         }
         None => server_stopped.map(Ok).boxed(),

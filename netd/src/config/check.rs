@@ -34,6 +34,15 @@ impl File {
     pub fn check(&self) -> Result<Config, Problems> {
         let p = &mut Problems::default();
         let config = Config {
+            name: p.read(
+                "name",
+                self.name.as_deref(),
+                "1 to 320 printable ASCII characters without spaces and quotes are",
+                |t| {
+                    let fits = t.bytes().all(|b| b.is_ascii_graphic() && b != b'"' && b != b'\\');
+                    (fits && (1..=320).contains(&t.len())).then(|| t.to_owned())
+                },
+            ),
             vhost_user: VhostUser {
                 socket: socket_path(p, "vhost_user.socket", self.vhost_user.socket.as_deref())
                     .unwrap_or_else(|| {

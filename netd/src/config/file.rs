@@ -12,6 +12,8 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
+    /// Name of the guest.
+    pub name: Option<String>,
     /// The vhost-user socket.
     pub vhost_user: VhostUser,
     /// The control socket.

@@ -32,6 +32,8 @@ use crate::sandbox;
 /// The configuration of one netd, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Name of the guest, told in the log, the status and the metrics; default none.
+    pub name: Option<String>,
     /// The vhost-user side.
     pub vhost_user: VhostUser,
     /// The control socket, if there is one.

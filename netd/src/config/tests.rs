@@ -55,6 +55,7 @@ timeouts:
   tcp_idle: 3h
 sandbox: log
 log: netd=debug,info
+name: default/vm1
 "#;
 
 fn check(yaml: &str) -> Result<Config, Problems> {
@@ -107,6 +108,7 @@ fn every_field_reaches_the_configuration() {
     assert_eq!((t.tcp_time_wait, t.tcp_idle), (Duration::from_secs(30), Duration::from_secs(10800)));
     assert_eq!(c.sandbox, sandbox::Mode::Log);
     assert_eq!(c.log, "netd=debug,info");
+    assert_eq!(c.name.as_deref(), Some("default/vm1"));
 }
 
 #[test]
@@ -145,6 +147,7 @@ ports: { tcp: "80,x", all_ports_budget: -1 }
 limits: { flows: 0, fragment_bytes: 1 }
 timeouts: { echo: 0 }
 log: "netd=loud"
+name: "two words"
 "#,
     )
     .unwrap_err();
@@ -178,6 +181,7 @@ log: "netd=loud"
         "limits.fragment_bytes",
         "timeouts.echo",
         "log",
+        "name",
     ] {
         assert!(fields.contains(&expected), "{expected} is not among {fields:?}");
     }

@@ -18,17 +18,17 @@ use crate::net::{Link, test_link};
 use crate::tap::{Direction, Taps};
 
 /// A datapath of nothing but state; TCP port 81 of the pod is taken by somebody.
-struct Fake {
+pub(super) struct Fake {
     running: bool,
     ports: Mutex<Vec<PortRule>>,
     link: Mutex<Arc<Link>>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     flows: usize,
     taps: Arc<Mutex<Vec<Tap>>>,
 }
 
 impl Fake {
-    fn new() -> Fake {
+    pub(super) fn new() -> Fake {
         Fake {
             running: true,
             ports: Mutex::default(),
@@ -128,7 +128,7 @@ fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> 
         let path = dir.path().join("control.sock");
         let (listener, _file) = socket::listen(&path, false).unwrap();
         let control: Arc<dyn Control> = Arc::new(fake);
-        let metrics = Arc::new(Metrics::new(control.clone()));
+        let metrics = Arc::new(Metrics::new(control.clone(), "vm1"));
         let server = ControlServer::new(control, metrics, Reserved::presets());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let served = tokio::spawn(server.serve(listener, async {
@@ -361,7 +361,7 @@ fn metrics_are_served_over_http() {
     runtime.block_on(async {
         let listener = http::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(http::serve(listener, Arc::new(Metrics::new(Arc::new(Fake::new())))));
+        tokio::spawn(http::serve(listener, Arc::new(Metrics::new(Arc::new(Fake::new()), "vm1"))));
         let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(9000));
         for (request, status) in [
             ("GET /metrics HTTP/1.1\r\nHost: netd\r\n\r\n", "200 OK"),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::conn::{Conn, State};
+use crate::time::Time;
 
 /// A connection's numbers at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,11 @@ impl State {
 }
 
 impl Conn {
+    /// How long it has been opening; zero for one that is open.
+    pub fn opening_for(&self, now: Time) -> Duration {
+        self.expires.map_or(Duration::ZERO, |end| (now + self.config.handshake).since(end))
+    }
+
     /// The numbers of this moment.
     pub fn facts(&self) -> Facts {
         Facts {
@@ -58,5 +64,13 @@ mod tests {
         let mut names: Vec<_> = State::ALL.iter().map(|s| s.name()).collect();
         names.dedup();
         assert_eq!(names.len(), State::ALL.len());
+    }
+
+    #[test]
+    fn a_connection_knows_how_long_it_has_been_opening() {
+        let start = Time::from_millis(500);
+        let conn = Conn::open_by_pod(super::super::Config::default(), 1, start);
+        assert_eq!(conn.opening_for(start), Duration::ZERO);
+        assert_eq!(conn.opening_for(start + Duration::from_millis(42)), Duration::from_millis(42));
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn apply(socket: BorrowedFd<'_>, family: IpAddr, options: SendOptions
     let result = sys::set_ttl(socket, family, options.ttl)
         .and_then(|()| sys::set_pmtu_discovery(socket, family, pmtu));
     if let Err(error) = result {
-        tracing::debug!(?options, %error, "socket options");
+        tracing::trace!(?options, %error, "socket options");
     }
 }
 

@@ -109,7 +109,7 @@ impl Worker {
         if f.ttl != Some(echo.ttl) {
             // A TTL of zero is never sent (RFC 1122 3.2.1.7).
             if let Err(error) = sys::set_ttl(fd(&f.socket), to, echo.ttl.max(1)) {
-                tracing::debug!(%error, "TTL");
+                tracing::trace!(%error, "TTL");
             }
             f.ttl = Some(echo.ttl);
         }
@@ -128,7 +128,7 @@ impl Worker {
         match sent {
             Ok(_) => f.bytes_to_pod += data.len() as u64,
             Err(error) => {
-                tracing::debug!(%error, "echo");
+                tracing::trace!(%error, "echo");
                 self.on_datagram_errors(id);
                 let kind = match error.raw_os_error() {
                     Some(libc::ENETUNREACH) => IcmpError::NetUnreachable,

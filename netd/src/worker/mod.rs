@@ -109,7 +109,9 @@ pub fn spawn(settings: Settings) -> io::Result<Handle> {
     let mut threads = Vec::with_capacity(pairs);
     for (index, mut worker) in workers.into_iter().enumerate() {
         let end = End(mailboxes.clone());
+        let span = tracing::Span::current();
         let run = move || {
+            let _named = span.entered();
             let _end = end;
             worker.run();
         };

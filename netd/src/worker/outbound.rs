@@ -126,7 +126,7 @@ impl Worker {
                         // These go one by one from now on, this flow's others of this batch as well.
                         self.cut_runs(&mut plan, at, gathers, largest);
                     } else if again {
-                        tracing::debug!(peer = ?self.udp(flow).map(|f| f.pod_peer), %error, "send");
+                        tracing::trace!(peer = ?self.udp(flow).map(|f| f.pod_peer), %error, "send");
                         for _ in 0..failed.run.items {
                             self.counters.count_drop(Reason::UdpSend);
                         }

@@ -116,15 +116,12 @@ impl TcpFlow {
     pub(super) fn socket_info(&self) -> Option<SocketInfo> {
         let s = self.socket.as_ref()?;
         let info = sys::tcp_info(fd(s)).ok()?;
-        // The SYN is acknowledged as a byte but not counted as sent.
-        let unacked = info
-            .bytes_sent
-            .saturating_sub(info.bytes_retrans)
-            .saturating_sub(info.bytes_acked.saturating_sub(1));
+        let sent = info.bytes_sent.saturating_sub(info.bytes_retrans);
+        let acked = info.bytes_acked.saturating_sub(self.acked_base);
         Some(SocketInfo {
             rtt: Duration::from_micros(info.rtt.into()),
             retransmits: info.total_retrans,
-            send_queue: unacked + u64::from(info.notsent_bytes),
+            send_queue: sent.saturating_sub(acked) + u64::from(info.notsent_bytes),
             receive_queue: sys::received_bytes(fd(s)).unwrap_or(0).into(),
         })
     }
@@ -258,6 +255,7 @@ impl Worker {
             if !events.contains(EpollFlags::EPOLLOUT) || events.contains(EpollFlags::EPOLLHUP) {
                 return;
             }
+            self.counters.tcp_connect.observe(f.conn.opening_for(self.now));
             f.start_counting();
             if let Some((state, _)) = f.pod_state() {
                 f.conn.on_connected(&state);

@@ -17,3 +17,4 @@ mod ports;
 mod spoofing;
 mod tcp;
 mod udp;
+mod watch;
