@@ -69,11 +69,11 @@ fn start(args: &Args) -> Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    // Before there is a second thread: what comes after inherits it.
-    let _sandbox = netd::sandbox::enter(&config)?;
     // Every thread enters it once, so that each line of the log names the guest.
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
     let _named = span.enter();
+    // Before there is a second thread: what comes after inherits it.
+    let _sandbox = netd::sandbox::enter(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)

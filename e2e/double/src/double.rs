@@ -222,6 +222,15 @@ impl Double {
         Ok([positions[RX], positions[TX]])
     }
 
+    /// Takes away the memory that it shares, as no honest frontend does, and is of no use afterwards but to be dropped:
+    /// to touch its rings would end this process.
+    ///
+    /// # Errors
+    /// When the file cannot be made shorter.
+    pub fn take_memory_away(&self) -> Result<()> {
+        Ok(self.mem.truncate()?)
+    }
+
     /// Goes on with another backend, in the state in which the last one left the rings. The last one must be gone:
     /// two would take each other's kicks.
     ///

@@ -63,6 +63,15 @@ impl GuestMem {
         VhostUserMemoryRegionInfo::from_guest_region(region).map_err(io::Error::other)
     }
 
+    /// Makes the file of the memory empty. Whoever touches the memory afterwards gets SIGBUS.
+    ///
+    /// # Errors
+    /// As ftruncate(2).
+    pub fn truncate(&self) -> io::Result<()> {
+        let region = self.map.iter().next().ok_or(io::ErrorKind::NotFound)?;
+        region.file_offset().ok_or(io::ErrorKind::NotFound)?.file().set_len(0)
+    }
+
     /// The address in this process, which vhost-user calls the user address.
     pub fn user_address(&self, at: u64) -> u64 {
         self.host as u64 + (at - self.start)

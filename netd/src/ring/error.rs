@@ -56,6 +56,9 @@ pub enum RingError {
     /// A region of guest memory has no host address.
     #[error("guest memory cannot be addressed")]
     Memory(#[source] vm_memory::GuestMemoryError),
+    /// A mapping cannot be guarded against its owner.
+    #[error("memory that the frontend shares cannot be guarded")]
+    Guard(#[source] std::io::Error),
     /// The dirty log cannot be mapped.
     #[error("dirty log cannot be mapped")]
     Log(#[source] std::io::Error),

@@ -176,6 +176,22 @@ impl Iovs {
         self.bytes += len;
     }
 
+    /// Reads a byte of every page, so that memory which its owner has taken away is found and replaced (see
+    /// [`super::fault`]); for when a system call has failed on it.
+    #[cold]
+    pub(crate) fn touch(&self) {
+        const PAGE: usize = 4096;
+        for slice in &self.slices {
+            let end = slice.iov_base as usize + slice.iov_len;
+            let mut at = slice.iov_base as usize;
+            while at < end {
+                // SAFETY: inside a slice, whose memory a keeper holds mapped.
+                unsafe { (at as *const u8).read_volatile() };
+                at = (at / PAGE + 1) * PAGE;
+            }
+        }
+    }
+
     /// Keeps `mem` alive; to be called after slices of it were pushed, before anyone else sees the list.
     #[inline]
     pub(in crate::ring) fn hold_guest(&mut self, mem: &Arc<MemMap>) {

@@ -4,12 +4,14 @@
 //! reads and clears it while the device sets it (vhost-user protocol, "Migration"; `VHOST_LOG_PAGE`).
 
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use nix::sys::eventfd::EventFd;
 use vm_memory::{FileOffset, MmapRegion};
 
 use super::RingError;
+use super::fault::{self, Guard};
 
 /// Bytes that one bit of the log stands for.
 const PAGE: u64 = 0x1000;
@@ -17,6 +19,8 @@ const PAGE: u64 = 0x1000;
 /// A mapped dirty log.
 #[derive(Debug)]
 pub struct DirtyLog {
+    /// Before the mapping, which it ends before.
+    guard: OnceLock<Guard>,
     map: MmapRegion<()>,
 }
 
@@ -35,7 +39,17 @@ impl DirtyLog {
         let len = usize::try_from(len).map_err(|_| bad("log is too large"))?;
         let map = MmapRegion::from_file(FileOffset::new(file, offset), len)
             .map_err(|e| RingError::Log(std::io::Error::other(e)))?;
-        Ok(Arc::new(DirtyLog { map }))
+        Ok(Arc::new(DirtyLog { guard: OnceLock::new(), map }))
+    }
+
+    /// Makes a SIGBUS in the log raise `alarm` instead of ending the process: see [`super::fault`].
+    ///
+    /// # Errors
+    /// [`RingError::Guard`].
+    pub fn guard(&self, alarm: &Arc<EventFd>) -> Result<(), RingError> {
+        let guard = fault::guard(self.map.as_ptr(), self.map.size(), alarm).map_err(RingError::Guard)?;
+        let _ = self.guard.set(guard);
+        Ok(())
     }
 
     /// Sets the bits of all pages that `[gpa, gpa + len)` touches. Pages beyond the log are ignored: they are

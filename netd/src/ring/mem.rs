@@ -1,13 +1,15 @@
 //! Guest memory as host pointers: one immutable snapshot.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
+use nix::sys::eventfd::EventFd;
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MemoryRegionAddress};
 
+use super::fault::Guard;
 use super::log::DirtyLog;
-use super::{ChainError, RingError};
+use super::{ChainError, RingError, fault};
 
 /// One mapped region.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +28,8 @@ pub struct MemMap {
     regions: Vec<Region>,
     logging: AtomicBool,
     log: ArcSwapOption<DirtyLog>,
+    /// Before `_mem`: an entry ends before its mapping does.
+    guards: OnceLock<Vec<Guard>>,
     /// Owns the mappings that `regions` points into.
     _mem: Arc<GuestMemoryMmap>,
 }
@@ -52,8 +56,26 @@ impl MemMap {
             regions,
             logging: AtomicBool::new(false),
             log: ArcSwapOption::empty(),
+            guards: OnceLock::new(),
             _mem: mem,
         }))
+    }
+
+    /// Makes a SIGBUS in this memory raise `alarm` instead of ending the process: see [`super::fault`]. The first alarm
+    /// stays.
+    ///
+    /// # Errors
+    /// [`RingError::Guard`].
+    pub fn guard(&self, alarm: &Arc<EventFd>) -> Result<(), RingError> {
+        let guards = self.regions.iter().map(|r| fault::guard(r.host, r.len as usize, alarm));
+        let guards = guards.collect::<Result<Vec<Guard>, _>>().map_err(RingError::Guard)?;
+        let _ = self.guards.set(guards);
+        Ok(())
+    }
+
+    /// Whether the frontend has taken memory away that is guarded here.
+    pub fn is_lost(&self) -> bool {
+        self.guards.get().is_some_and(|guards| guards.iter().any(Guard::is_lost))
     }
 
     /// The host address of `[gpa, gpa + len)` when that lies inside one region. `hint` is the caller's memory of

@@ -52,6 +52,7 @@
 
 mod desc;
 mod error;
+mod fault;
 mod iovs;
 mod log;
 mod mem;

@@ -131,8 +131,11 @@ pub fn send_messages<'a>(
     let (mut headers, mut names): ([mmsghdr; MESSAGES], [Name; MESSAGES]) = unsafe { (zeroed(), zeroed()) };
     let mut controls = [Control { bytes: [0; CONTROL_BYTES], len: 0 }; MESSAGES];
     let mut count = 0;
+    // An error speaks of the first message.
+    let mut first = None;
     for (((m, h), name), control) in messages.zip(&mut headers).zip(&mut names).zip(&mut controls) {
         count += 1;
+        first.get_or_insert(m.payload);
         let h = &mut h.msg_hdr;
         let slices = m.payload.as_raw().get(m.first..m.first + m.slices).unwrap_or(&[]);
         h.msg_iov = slices.as_ptr().cast_mut();
@@ -162,5 +165,8 @@ pub fn send_messages<'a>(
             (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
         )
     };
-    cvt(n as isize)
+    match first {
+        Some(payload) => super::cvt_on(payload, n as isize),
+        None => cvt(n as isize),
+    }
 }

@@ -26,6 +26,16 @@ pub use wait::Waiter;
 
 use std::io;
 
+/// As [`cvt`], of a call on the memory of `iovs`. Where the frontend has taken that away, it is replaced, and the
+/// connection with the frontend ends; see `ring::fault`.
+fn cvt_on(iovs: &crate::ring::Iovs, n: isize) -> io::Result<usize> {
+    let result = cvt(n);
+    if matches!(&result, Err(e) if e.raw_os_error() == Some(libc::EFAULT)) {
+        iovs.touch();
+    }
+    result
+}
+
 /// Turns a libc result into a byte count.
 fn cvt(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())

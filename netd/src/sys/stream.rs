@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::cvt;
+use super::{cvt, cvt_on};
 use crate::ring::Iovs;
 
 /// Most slices one call takes (IOV_MAX of Linux).
@@ -21,7 +21,8 @@ pub fn send(socket: BorrowedFd<'_>, payload: &Iovs) -> io::Result<usize> {
     msg.msg_iovlen = raw.len().min(MAX_SLICES);
     // SAFETY: the slices are mapped for as long as `payload` lives, and sendmsg only reads them. The guest may
     // change them at the same time; the kernel copes with that as with any shared memory.
-    cvt(unsafe { libc::sendmsg(socket.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+    let n = unsafe { libc::sendmsg(socket.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    cvt_on(payload, n)
 }
 
 /// How the start of unsent data is found in the receive queue.
@@ -51,7 +52,8 @@ pub fn peek(socket: BorrowedFd<'_>, room: &Iovs, from: Peek) -> io::Result<usize
             msg.msg_iovlen = raw.len().min(MAX_SLICES);
             // SAFETY: the slices are writable guest memory that stays mapped while `room` lives. No Rust
             // reference to it exists, so the kernel writing there breaks no aliasing rule.
-            cvt(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) })
+            let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) };
+            cvt_on(room, n)
         }
         Peek::Skip(skip) => {
             let skip = skip as usize;
@@ -69,7 +71,8 @@ pub fn peek(socket: BorrowedFd<'_>, room: &Iovs, from: Peek) -> io::Result<usize
             msg.msg_iovlen = iov.len();
             // SAFETY: `waste` outlives the call and is written several times over on purpose; the other slices
             // as above.
-            let n = cvt(unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) })?;
+            let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) };
+            let n = cvt_on(room, n)?;
             if n == skip {
                 return eof_or_wait(socket, skip);
             }

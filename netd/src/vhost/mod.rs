@@ -35,8 +35,9 @@
 //! # What is trusted
 //!
 //! Nothing the frontend sends can stop netd: a message that makes no sense ends its connection, and the next one
-//! is served. One thing is left to the frontend: a memory file that is made shorter while it is mapped ends the
-//! process by SIGBUS, as with every vhost-user backend. Files that are too short when they arrive are refused.
+//! is served. Files that are too short when they arrive are refused. One that is made shorter while it is mapped costs the
+//! frontend its connection, and netd nothing: SIGBUS in guest memory or in the dirty log is caught, the memory
+//! replaced, and the connection ended (`ring::fault`).
 
 mod channel;
 mod device;

@@ -160,7 +160,7 @@ pub(crate) fn connection(
 ) -> io::Result<()> {
     front.set_read_timeout(Some(STALL))?;
     front.set_write_timeout(Some(STALL))?;
-    let port = Port::new(Arc::clone(sink));
+    let port = Port::new(Arc::clone(sink))?;
     let (mut daemon, inner) = join(&port, pairs)?;
     port.arm();
     sink.set_connected(true);
@@ -234,10 +234,13 @@ fn carry(
     // Replies that the daemon owes.
     let mut owed = 0usize;
     loop {
-        let ready = match stop.wait(&[inner.as_fd(), front.as_fd()], PollTimeout::NONE)? {
+        let ready = match stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::NONE)? {
             Waited::Stopped => return Ok(()),
             Waited::Ready(ready) => ready,
         };
+        if ready.get(2) == Some(&true) {
+            return Err(io::Error::other("the frontend has taken memory away that it shares"));
+        }
         if ready.first() == Some(&true) {
             // First: the daemon's answers, in case it has given up meanwhile.
             match channel::recv(inner)? {
@@ -269,7 +272,8 @@ fn carry(
                     port.reset();
                 }
                 Action::Log { file, offset, len } => {
-                    port.set_log(DirtyLog::new(file, offset, len).map_err(io::Error::other)?);
+                    let log = DirtyLog::new(file, offset, len).map_err(io::Error::other)?;
+                    port.set_log(log).map_err(io::Error::other)?;
                 }
             }
         }

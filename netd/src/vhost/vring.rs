@@ -10,10 +10,11 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::{error, warn};
 use vhost_user_backend::{VringMutex, VringState, VringStateGuard, VringStateMutGuard, VringT};
 use virtio_queue::{Error as QueueError, QueueT};
@@ -37,6 +38,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the rings of one connection share.
 pub(super) struct Port {
     sink: Arc<dyn RingSink>,
+    alarm: Arc<EventFd>,
     shared: Mutex<Shared>,
     vrings: Mutex<Vec<HookVring>>,
 }
@@ -64,8 +66,14 @@ impl Shared {
 }
 
 impl Port {
-    pub(super) fn new(sink: Arc<dyn RingSink>) -> Arc<Port> {
-        Arc::new(Port { sink, shared: Mutex::default(), vrings: Mutex::default() })
+    pub(super) fn new(sink: Arc<dyn RingSink>) -> io::Result<Arc<Port>> {
+        let alarm = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        Ok(Arc::new(Port { sink, alarm, shared: Mutex::default(), vrings: Mutex::default() }))
+    }
+
+    /// Readable once the frontend has taken memory away that it shared.
+    pub(super) fn alarm(&self) -> BorrowedFd<'_> {
+        self.alarm.as_fd()
     }
 
     /// Runs `make` so that the rings created in it, on this thread and in the order of their numbers, belong to
@@ -111,16 +119,19 @@ impl Port {
         self.evaluate();
     }
 
-    pub(super) fn set_log(&self, log: Arc<DirtyLog>) {
+    pub(super) fn set_log(&self, log: Arc<DirtyLog>) -> Result<(), RingError> {
+        log.guard(&self.alarm)?;
         let mut shared = lock(&self.shared);
         shared.log = Some(log);
         shared.apply_log();
+        Ok(())
     }
 
     /// Moves the rings to new memory. The old map is let go when the last ring and the last list of slices on it
     /// are gone.
     pub(super) fn update_memory(&self, memory: &Memory) -> Result<(), RingError> {
         let map = MemMap::new(memory.memory().into_inner())?;
+        map.guard(&self.alarm)?;
         let vrings = lock(&self.vrings).clone();
         for vring in &vrings {
             vring.pause();

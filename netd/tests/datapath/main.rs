@@ -12,6 +12,7 @@ mod echo;
 mod egress;
 mod hostile;
 mod limits;
+mod memory;
 mod pairs;
 mod ports;
 mod spoofing;
