@@ -16,16 +16,24 @@ use podvirt_e2e::{
 /// Start of testpmd, and anything it is told to do.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// testpmd in a container of the pod, without huge pages; it forwards at once.
-fn testpmd(pod: &Pod) -> (Process, Console) {
+/// testpmd in a container of the pod, without huge pages; it forwards at once, each queue to itself.
+fn testpmd(pod: &Pod, queues: u8) -> (Process, Console) {
     // DPDK loads no driver from below a directory that anybody may write to, which /mnt is.
     let container = pod.container("testpmd").unwrap().ro(&artefact("testpmd").unwrap(), "/guest");
-    let device = format!("--vdev=net_virtio_user0,path=/w/{},queues=1,mac={}", Backend::SOCKET, Guest::MAC);
+    // Its driver changes the number of queues by a control queue, which it emulates.
+    let control = u8::from(queues > 1);
+    let device = format!(
+        "--vdev=net_virtio_user0,path=/w/{},queues={queues},cq={control},mac={}",
+        Backend::SOCKET,
+        Guest::MAC
+    );
     // Lines as they come, though it is no terminal that they go to.
     let words = "stdbuf -oL /guest/testpmd -d /guest/pmds -l 0-1 --no-huge -m 256 --no-pci --no-telemetry";
     let mut command: Vec<&str> = words.split(' ').collect();
     command.push(&device);
     command.extend("-- -i --total-num-mbufs=8192 --no-numa --forward-mode=5tswap --auto-start".split(' '));
+    let (receive, send) = (format!("--rxq={queues}"), format!("--txq={queues}"));
+    command.extend([receive.as_str(), &send]);
     container.env("LD_LIBRARY_PATH", "/guest/lib").spawn_with_console(&command).unwrap()
 }
 
@@ -74,7 +82,7 @@ fn testpmd_swaps_what_comes_and_may_stop_and_die_and_come_again() {
     let options = BackendOptions { udp: vec![PORT], config, ..Default::default() };
     let mut netd = Backend::Netd.start(&pod, &options).unwrap();
 
-    let (first, mut console) = testpmd(&pod);
+    let (first, mut console) = testpmd(&pod, 1);
     wait_for_rings(&netd, 2);
     for family in Family::BOTH {
         echoes(&pod, family);
@@ -97,7 +105,7 @@ fn testpmd_swaps_what_comes_and_may_stop_and_die_and_come_again() {
     first.signal(Signal::SIGKILL).unwrap();
     drop(first);
     wait_for_rings(&netd, 0);
-    let _second = testpmd(&pod);
+    let _second = testpmd(&pod, 1);
     wait_for_rings(&netd, 2);
     for family in Family::BOTH {
         echoes(&pod, family);
@@ -105,4 +113,24 @@ fn testpmd_swaps_what_comes_and_may_stop_and_die_and_come_again() {
     assert_eq!(netd.counter("frontend_connections").unwrap(), connections + 1);
     assert_eq!(netd.counter("dropped.spoofed").unwrap(), 0);
     assert!(netd.process.ended().unwrap().is_none());
+}
+
+#[test]
+fn testpmd_with_two_queues_is_answered_on_each_by_itself() {
+    let pod = Pod::new(NetOptions::default()).unwrap();
+    let config = format!("guest: {{mac: \"{}\"}}\n", Guest::MAC);
+    let arguments = vec!["--queue-pairs".into(), "2".into()];
+    let options = BackendOptions { udp: vec![PORT], config, arguments, ..Default::default() };
+    let netd = Backend::Netd.start(&pod, &options).unwrap();
+    let _testpmd = testpmd(&pod, 2);
+    wait_for_rings(&netd, 4);
+    for _ in 0..4 {
+        for family in Family::BOTH {
+            echoes(&pod, family);
+        }
+    }
+    // What the pod opens is given to either pair, and each queue sends back what it has received.
+    assert_eq!(netd.counter("pair_frames_passed").unwrap(), 0);
+    assert_eq!(netd.counter("pair_flows_moved").unwrap(), 0);
+    assert_eq!(netd.counter("ring_errors").unwrap(), 0);
 }

@@ -76,6 +76,8 @@ reasons! {
     BadChain = "bad_chain",
     /// A frame or datagram for another queue pair's worker, for which too much waits already.
     PairBacklog = "pair_backlog",
+    /// A frame in a transmit ring that the driver has taken out of use.
+    RingDisabled = "ring_disabled",
 }
 
 /// Declares the plain counters: field, name if it is another, help. The unit of bytes stands last in a name.

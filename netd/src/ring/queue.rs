@@ -82,6 +82,8 @@ pub struct Ring {
     published: u16,
     in_flight: u16,
     broken: bool,
+    /// See [`Ring::set_disabled`].
+    disabled: bool,
     hint: usize,
     mem: Arc<MemMap>,
     kick: OwnedFd,
@@ -147,6 +149,7 @@ impl Ring {
             published: layout.next_used,
             in_flight: 0,
             broken: false,
+            disabled: false,
             hint,
             mem,
             kick,
@@ -388,6 +391,17 @@ impl Ring {
         // The wish is visible before the index is read again (VIRTIO 1.2, 2.7.10.1).
         fence(Ordering::SeqCst);
         !self.broken && u16::from_le(self.avail_u16(2).load(Ordering::Relaxed)) != self.next_avail
+    }
+
+    /// Marks a transmit ring that the driver has taken out of use: its chains are completed, and nothing of them is
+    /// carried (vhost-user, Ring states).
+    pub fn set_disabled(&mut self) {
+        self.disabled = true;
+    }
+
+    /// Whether the ring is one whose chains are only completed.
+    pub fn is_disabled(&self) -> bool {
+        self.disabled
     }
 
     /// Tells the frontend that the ring is broken. From now on it is empty: nothing is popped and no kicks matter,

@@ -21,7 +21,8 @@
 //! left for the next; when it ends, for whatever reason, every running ring is stopped and the sink is told.
 //!
 //! A ring runs when features were negotiated, it is enabled (`SET_VRING_ENABLE`), it has a kick descriptor and
-//! its addresses are good. A ring with bad addresses is logged, reported on its error descriptor and left alone;
+//! its addresses are good. A transmit ring that was enabled and is not any more runs on, marked as disabled: the
+//! frames in it are thrown away, as the driver would wait for ever for their completion. A ring with bad addresses is logged, reported on its error descriptor and left alone;
 //! the other rings and the connection go on.
 //!
 //! On a change of the memory map the rings are stopped, made anew on the new map and started; then the old map
@@ -119,7 +120,8 @@ pub mod feature {
 /// Called from the threads of this module, never from two at once for the same ring. Calls are synchronous: when
 /// [`RingSink::stop`] returns, the worker no longer touches the ring.
 pub trait RingSink: Send + Sync + 'static {
-    /// Ring `index` runs from now on. It may hold chains already, for which no kick will come.
+    /// Ring `index` runs from now on. It may hold chains already, for which no kick will come. If it is
+    /// [disabled](Ring::is_disabled), chains are only to be completed.
     fn start(&self, index: usize, ring: Ring);
     /// Takes ring `index` back. Every chain that was popped has been completed or given back by `unpop`.
     fn stop(&self, index: usize) -> Option<Ring>;

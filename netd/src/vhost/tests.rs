@@ -70,6 +70,37 @@ fn rings_run_and_their_position_survives_a_stop() {
 }
 
 #[test]
+fn a_transmit_ring_that_is_disabled_goes_on_to_be_emptied() {
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    let disabled = || netd.sink.rings.lock().unwrap()[&1].is_disabled();
+    assert!(!disabled());
+    for (index, rest) in [(0, &[][..]), (1, &[Event::Start(1, 0)])] {
+        guest.frontend.set_vring_enable(index, false).unwrap();
+        netd.expect(&[Event::Stop(index)]);
+        netd.expect(rest);
+    }
+    assert!(disabled());
+    guest.offer(1, Some(b"too late"));
+    netd.sink.work(1, &[]);
+    assert_eq!(guest.used_idx(1), 1);
+    guest.frontend.set_vring_enable(1, true).unwrap();
+    netd.expect(&[Event::Stop(1), Event::Start(1, 1)]);
+    assert!(!disabled());
+    // One that was stopped and not enabled since may hold frames that are to be carried.
+    guest.frontend.set_vring_enable(1, false).unwrap();
+    netd.expect(&[Event::Stop(1), Event::Start(1, 1)]);
+    assert_eq!(guest.frontend.get_vring_base(1).unwrap(), 1);
+    netd.expect(&[Event::Stop(1)]);
+    guest.set_ring(1, 1);
+    netd.expect_nothing_more();
+    guest.frontend.set_vring_enable(1, true).unwrap();
+    netd.expect(&[Event::Start(1, 1)]);
+}
+
+#[test]
 fn netd_connects_to_a_frontend_that_comes_later_and_again() {
     let netd = Netd::with(SocketMode::Client);
     for _ in 0..2 {

@@ -173,6 +173,8 @@ struct Setup {
     /// Counts changes of the descriptors.
     descriptors: u64,
     map_serial: u64,
+    /// The driver has taken the ring out of use: what is in it is thrown away.
+    disabled: bool,
 }
 
 #[derive(Default)]
@@ -181,6 +183,8 @@ struct State {
     /// A setup that could not be started; it is not tried again.
     failed: Option<Setup>,
     bad_address: bool,
+    /// It has run, enabled, since it was last stopped.
+    was_enabled: bool,
     descriptors: u64,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
@@ -201,7 +205,7 @@ impl HookVring {
     /// Compares what should run with what runs.
     fn evaluate(&self) {
         let mut state = lock(&self.state);
-        let (wanted, map) = self.wanted(&state);
+        let (wanted, map) = self.wanted(&mut state);
         if state.running == wanted {
             return;
         }
@@ -213,7 +217,10 @@ impl HookVring {
             return;
         }
         match self.make(&setup, map, &state) {
-            Ok(ring) => {
+            Ok(mut ring) => {
+                if setup.disabled {
+                    ring.set_disabled();
+                }
                 // Interrupts may have been lost with the frontend, the backend or the call descriptor before this
                 // one. A spurious one does no harm.
                 ring.signal();
@@ -228,17 +235,25 @@ impl HookVring {
         }
     }
 
-    fn wanted(&self, state: &State) -> (Option<Setup>, Option<Arc<MemMap>>) {
+    fn wanted(&self, state: &mut State) -> (Option<Setup>, Option<Arc<MemMap>>) {
         let shared = lock(&self.port.shared);
         let inner = self.inner.get_ref();
         let queue = inner.get_queue();
+        if !queue.ready() {
+            state.was_enabled = false;
+        }
+        // vhost-user, Ring states: a disabled receive ring gets nothing, what a disabled transmit ring holds is
+        // thrown away. One that was never enabled may be about to be: a frontend that reconnects has frames in it.
+        let disabled = !inner.is_enabled();
+        let discards = disabled && state.was_enabled && self.index % 2 == 1;
         let runs = shared.armed
             && shared.features.is_some()
             && shared.map.is_some()
             && !state.bad_address
             && state.kick.is_some()
             && queue.ready()
-            && inner.is_enabled();
+            && (!disabled || discards);
+        state.was_enabled |= runs;
         let setup = runs.then(|| Setup {
             size: queue.size(),
             desc: queue.desc_table(),
@@ -247,6 +262,7 @@ impl HookVring {
             event_idx: queue.event_idx_enabled(),
             descriptors: state.descriptors,
             map_serial: shared.map_serial,
+            disabled,
         });
         (setup, shared.map.clone())
     }

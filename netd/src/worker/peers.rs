@@ -281,11 +281,14 @@ impl Worker {
     fn on_passed_frame(&mut self, frame: PassedFrame) {
         let len = frame.bytes.len();
         self.peers.hops = frame.hops;
+        // What this worker's own ring is owed is another matter.
+        let bare = self.bare;
         let slices = Iovs::from_owned(frame.bytes);
         if let Err(reason) = self.on_frame(&slices, 0, len) {
             self.counters.count_drop(reason);
         }
         self.peers.hops = 0;
+        self.bare = bare;
     }
 
     /// Another pair has carried `passed` frames of a flow that is here.

@@ -64,6 +64,7 @@ impl Worker {
         let mut more = false;
         if let Some(ring) = self.tx.as_mut() {
             ring.suppress_kicks();
+            self.discards = ring.is_disabled();
             for _ in 0..BATCHES {
                 more = self.transmit_batch();
                 if !more {
@@ -162,6 +163,9 @@ impl Worker {
     }
 
     pub(super) fn on_frame(&mut self, slices: &Iovs, first: usize, bytes: usize) -> Result<(), Reason> {
+        if self.discards && self.peers.hops == 0 {
+            return Err(Reason::RingDisabled);
+        }
         let mut buffer = [0; HEAD];
         let n = slices.read(first, 0, &mut buffer[..bytes.min(HEAD)]);
         let (vnet, head) = buffer[..n].split_first_chunk::<VNET_LEN>().ok_or(Reason::Malformed)?;

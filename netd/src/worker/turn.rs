@@ -121,6 +121,8 @@ pub(super) struct Worker {
     pub(super) timeouts: Timeouts,
     pub(super) port: Port,
     pub(super) tx: Option<Ring>,
+    /// The driver has taken the transmit ring out of use.
+    pub(super) discards: bool,
     pub(super) features: u64,
     pub(super) connected: bool,
     /// The present frontend has shown the guest's Ethernet address.
@@ -175,6 +177,7 @@ impl Worker {
             inbox,
             port: Port::new(link, counters.clone()),
             tx: None,
+            discards: false,
             features: 0,
             connected: false,
             station_seen: false,

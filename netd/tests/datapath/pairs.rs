@@ -167,7 +167,16 @@ fn flows_of_a_pair_that_is_disabled_go_on_by_another() {
             assert!(double.pairs()[1].send(&datagram(port, b"hello")).unwrap());
             peers.push(client.recv_from(&mut buffer).unwrap().1);
         }
+        // What was sent before is carried, what comes afterwards is thrown away and completed.
+        assert!(double.pairs()[1].send(&datagram(6000, b"last")).unwrap());
         double.enable(1, false).unwrap();
+        assert_eq!(client.recv_from(&mut buffer).unwrap().0, 4);
+        assert!(double.pairs()[1].send(&datagram(6000, b"too late")).unwrap());
+        eventually("the frame is thrown away", || {
+            (pod.netd.dropped(Reason::RingDisabled) == 1).then_some(())
+        });
+        let sent = double.pairs()[1].ring(TX);
+        eventually("the frame is completed", || (sent.waiting() == sent.in_flight()).then_some(()));
         assert_eq!(pod.netd.status().running_rings, [0, 1]);
         for (i, peer) in peers.iter().enumerate() {
             answer(&mut double, 0, &client, *peer, &[i as u8]);
@@ -331,4 +340,40 @@ fn connections_outlive_pairs_that_come_and_go_under_load() {
             transfer(&client, &guest, 2, 100_000);
         }
     });
+}
+
+/// Datagrams a second that the guest's rings get rid of, with a thread of the guest for each pair that does nothing
+/// but fill its ring. Prints; how far it scales is the machine's matter.
+#[test]
+#[ignore = "a measurement: cargo test -p netd --release --test datapath -- --ignored --nocapture what_one_and_two"]
+fn what_one_and_two_pairs_carry() {
+    const FLOWS: u16 = 8;
+    const LENGTH: Duration = Duration::from_secs(3);
+    for count in [1, 2, 1, 2] {
+        with_pod(pairs(count), move |pod| {
+            let mut double = pod.netd.plug(&Options { pairs: count, queue_size: 1024, ..Options::default() });
+            let end = std::time::Instant::now() + LENGTH;
+            std::thread::scope(|scope| {
+                for (number, pair) in double.pairs().iter_mut().enumerate() {
+                    scope.spawn(move || {
+                        let frames: Vec<_> = (0..FLOWS)
+                            .map(|flow| datagram(6000 + 100 * number as u16 + flow, &content(1, 1000)))
+                            .collect();
+                        while std::time::Instant::now() < end {
+                            let mut room = true;
+                            for frame in &frames {
+                                room &= pair.queue(frame, &[], false).unwrap();
+                            }
+                            pair.flush();
+                            if !room {
+                                std::thread::sleep(Duration::from_micros(100));
+                            }
+                        }
+                    });
+                }
+            });
+            let sent = pod.netd.counters().udp_datagrams_to_pod.get();
+            eprintln!("{count} pairs: {} kpps", sent as f64 / LENGTH.as_secs_f64() / 1000.0);
+        });
+    }
 }
