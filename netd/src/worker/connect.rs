@@ -49,7 +49,7 @@ impl Worker {
             return Err(Reason::Denied);
         }
         let pod_peer = link.way_out(Kind::Tcp, key.peer)?;
-        if self.flows.is_full() {
+        if !self.has_room_for_flow() {
             return Err(Reason::FlowLimit);
         }
         if !self.peers.shared.budget.admit(self.now) {
@@ -96,8 +96,7 @@ impl Worker {
         let conn = Conn::open_by_pod(config, self.initial_sequence(&key), self.now);
         let kernel_offset = self.peek.of(pod_peer.ip());
         let mut flow = TcpFlow::new(conn, socket, pod_peer, false, kernel_offset, self.now);
-        flow.start_counting();
-        if let Some((state, _)) = flow.pod_state() {
+        if let Some(state) = flow.opening_state() {
             flow.conn.on_accepted(&state);
         }
         self.counters.tcp_opened_by_pod.add(1);

@@ -243,7 +243,7 @@ impl Worker {
     }
 
     fn admit_udp(&mut self) -> Result<(), OpenError> {
-        if self.flows.is_full() {
+        if !self.has_room_for_flow() {
             return Err(OpenError::Refused(Reason::FlowLimit));
         }
         if !self.peers.shared.budget.admit(self.now) {

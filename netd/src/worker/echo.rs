@@ -143,7 +143,7 @@ impl Worker {
     }
 
     fn open_echo(&mut self, key: Key) -> Result<FlowId, Reason> {
-        if self.flows.is_full() {
+        if !self.has_room_for_flow() {
             return Err(Reason::FlowLimit);
         }
         if !self.peers.shared.budget.admit(self.now) {

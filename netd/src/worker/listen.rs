@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use socket2::{Domain, Socket};
 
 use super::datagrams::apply;
-use super::sockets::{self, SteeredSockets};
+use super::sockets::{self, PeekOffset, SteeredSockets};
 use super::stream::is_exhausted;
 use super::turn::{Flow, Worker, fd};
 use crate::counters::Reason;
@@ -38,14 +38,17 @@ pub(super) struct Listener {
     pub(super) socket: Socket,
     /// IPv6 that carries IPv4 as well.
     pub(super) dual: bool,
-    /// What it is set to send, for IPv6 and IPv4.
+    /// What it is set to send, for IPv6 and IPv4 (UDP).
     options: [Option<SendOptions>; 2],
+    /// What it accepts has its options from it (TCP).
+    bequeaths: bool,
 }
 
 impl Listener {
-    fn new(socket: Socket) -> io::Result<Listener> {
+    fn new(socket: Socket, proto: Proto, peek: PeekOffset) -> io::Result<Listener> {
         let dual = socket.domain()? == Domain::IPV6;
-        Ok(Listener { socket, dual, options: [None; 2] })
+        let bequeaths = proto == Proto::Tcp && sockets::bequeath_options(&socket, dual, peek);
+        Ok(Listener { socket, dual, options: [None; 2], bequeaths })
     }
 }
 
@@ -177,7 +180,9 @@ impl Worker {
             let Some(socket) = socket else { continue };
             let free = self.listeners.free(0);
             let rule = PortRule { proto, pod: STEERED, guest: STEERED };
-            let opened = self.watch_listener(fd(&socket), free as u32).and_then(|()| Listener::new(socket));
+            let opened = self
+                .watch_listener(fd(&socket), free as u32)
+                .and_then(|()| Listener::new(socket, proto, self.peek));
             match opened {
                 Ok(socket) => {
                     let socket = Some(socket);
@@ -194,7 +199,7 @@ impl Worker {
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
         .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))
-        .and_then(Listener::new);
+        .and_then(|s| Listener::new(s, rule.proto, self.peek));
         match opened {
             Ok(s) => Entry { rule, socket: Some(s), error: None, queued: false },
             Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false },
@@ -210,9 +215,17 @@ impl Worker {
         }
         for _ in 0..TAKES_PER_TURN {
             let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
-            let Some(Listener { socket, .. }) = entry.and_then(|e| e.socket.as_ref()) else { return };
-            match sockets::accept(socket) {
+            let Some(listener) = entry.and_then(|e| e.socket.as_ref()) else { return };
+            match sockets::accept(&listener.socket) {
                 Ok((s, from)) => {
+                    if !listener.bequeaths
+                        && let Err(error) = sockets::stream_options(&s, from.ip(), self.peek)
+                    {
+                        tracing::debug!(%from, %error, "socket options");
+                        self.counters.count_drop(Reason::SocketLimit);
+                        sockets::abort_on_close(&s);
+                        continue;
+                    }
                     let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
                     let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
                     self.on_accepted(rule, s, from);
@@ -236,7 +249,7 @@ impl Worker {
 
     /// A connection that the pod has accepted, and that this worker is to have.
     pub(super) fn on_assigned_connection(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
-        let opened = self.try_accepted(rule, &socket, from);
+        let opened = self.try_accepted(rule, from);
         match opened {
             Ok(key) => {
                 if let Err(reason) = self.open_by_pod(key, socket, from) {
@@ -251,15 +264,14 @@ impl Worker {
         }
     }
 
-    fn try_accepted(&mut self, rule: PortRule, socket: &Socket, from: SocketAddr) -> Result<Key, Reason> {
+    fn try_accepted(&mut self, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
         let key = self.guest_key(Kind::Tcp, rule, from)?;
-        if self.flows.is_full() {
+        if !self.has_room_for_flow() {
             return Err(Reason::FlowLimit);
         }
         if !self.peers.shared.budget.admit(self.now) {
             return Err(Reason::FlowRate);
         }
-        sockets::stream_options(socket, from.ip(), self.peek).map_err(|_| Reason::SocketLimit)?;
         Ok(key)
     }
 
@@ -285,6 +297,29 @@ impl Worker {
             port = port.checked_add(1).unwrap_or(FIRST_DYNAMIC);
         }
         Err(Reason::TupleCollision)
+    }
+
+    /// Whether the table has room for a flow. When it is full the connection that has been in TIME-WAIT for the longest
+    /// time goes: the state is a courtesy to a guest whose last acknowledgement was lost, and must not keep others out.
+    pub(super) fn has_room_for_flow(&mut self) -> bool {
+        while self.flows.is_full() {
+            let Some(id) = self.over.pop_front() else { return false };
+            if self.is_over(id) {
+                self.flows.remove(id);
+            }
+        }
+        true
+    }
+
+    /// A connection has no more use for its socket, but is not forgotten yet.
+    pub(super) fn note_over(&mut self, id: FlowId) {
+        // They end in the order in which they came, so the list is as long as there are such connections.
+        while let Some(first) = self.over.front().copied()
+            && !self.is_over(first)
+        {
+            self.over.pop_front();
+        }
+        self.over.push_back(id);
     }
 
     /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.

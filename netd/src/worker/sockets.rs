@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::sys;
 
@@ -56,16 +56,23 @@ pub(super) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
     }
 }
 
-/// Options of connected and accepted sockets alike.
+/// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
 pub(super) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
     // The guest's own Nagle has decided already.
     s.set_tcp_nodelay(true)?;
-    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at Linux's usual pace.
-    s.set_tcp_keepalive(&TcpKeepalive::new().with_time(Duration::from_secs(7200)))?;
+    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
+    s.set_keepalive(true)?;
     if peek.of(peer) {
         sys::enable_peek_offset(s.as_fd(), 0)?;
     }
     Ok(())
+}
+
+/// Sets a listener so that what it accepts needs no system call of its own; false where that cannot be.
+pub(super) fn bequeath_options(listener: &Socket, dual: bool, peek: PeekOffset) -> bool {
+    let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    // Accepted by a dual-stack socket, IPv4 is a matter of the IPv6 socket's.
+    (!dual || peek.v4 == peek.v6) && stream_options(listener, any, peek).is_ok()
 }
 
 /// Makes close() send a RST.

@@ -126,13 +126,18 @@ impl TcpFlow {
         })
     }
 
-    /// Remembers where the kernel's count of acknowledged bytes starts.
-    pub(super) fn start_counting(&mut self) {
-        if let Some(s) = &self.socket
-            && let Ok(info) = sys::tcp_info(fd(s))
-        {
-            self.acked_base = info.bytes_acked;
-        }
+    /// The socket's state as the connection opens, from where the kernel's acknowledged bytes are counted.
+    pub(super) fn opening_state(&mut self) -> Option<PodState> {
+        let s = self.socket.as_ref()?;
+        let free = sys::send_buffer(fd(s)).ok()?.free();
+        let info = sys::tcp_info(fd(s)).ok()?;
+        self.acked_base = info.bytes_acked;
+        self.near = self.is_near(info.min_rtt);
+        Some(PodState { space: free - free / 8, acked: 0, peer_window: info.snd_wnd, near: self.near })
+    }
+
+    fn is_near(&self, rtt: u32) -> bool {
+        u128::from(rtt) <= self.conn.config().ack_queued_rtt.as_micros()
     }
 
     /// The socket's state for [`Conn`], and whether epoll must be asked to tell of free space.
@@ -146,8 +151,7 @@ impl TcpFlow {
         if !self.near
             && let Ok(info) = sys::tcp_info(fd(s))
         {
-            let threshold = self.conn.config().ack_queued_rtt.as_micros();
-            self.near = u128::from(info.min_rtt) <= threshold;
+            self.near = self.is_near(info.min_rtt);
             state.near = self.near;
             state.acked = info.bytes_acked.wrapping_sub(self.acked_base) as u32;
             state.peer_window = info.snd_wnd;
@@ -249,15 +253,16 @@ impl Worker {
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
         let Some(s) = &f.socket else { return };
         if f.conn.state() == State::Connecting {
-            if let Some(error) = sockets::take_error(s) {
+            if events.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP)
+                && let Some(error) = sockets::take_error(s)
+            {
                 return self.on_connect_failed(id, &error);
             }
             if !events.contains(EpollFlags::EPOLLOUT) || events.contains(EpollFlags::EPOLLHUP) {
                 return;
             }
             self.counters.tcp_connect.observe(f.conn.opening_for(self.now));
-            f.start_counting();
-            if let Some((state, _)) = f.pod_state() {
+            if let Some(state) = f.opening_state() {
                 f.conn.on_connected(&state);
             }
         } else if events.contains(EpollFlags::EPOLLERR)
@@ -319,9 +324,7 @@ impl Worker {
         }
         let counted = std::mem::replace(&mut f.retransmits, f.conn.retransmits());
         self.counters.tcp_retransmits.add(u64::from(f.retransmits.wrapping_sub(counted)));
-        if f.conn.is_done_with_socket() {
-            f.socket = None;
-        }
+        let ended = f.conn.is_done_with_socket() && f.socket.take().is_some();
         if f.conn.is_closed() {
             self.flows.remove(id);
             return;
@@ -335,6 +338,9 @@ impl Worker {
         }
         if let Some(at) = at {
             self.flows.arm(id, at);
+        }
+        if ended {
+            self.note_over(id);
         }
         if ready {
             self.make_ready(id);

@@ -8,7 +8,9 @@ use netd::config::Limits;
 use netd::counters::Reason;
 
 use crate::bed::raw::{GUEST_V4, GUEST_V6};
-use crate::bed::{GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, with_bed, with_pod};
+use crate::bed::{
+    GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, expect_end, with_bed, with_pod,
+};
 
 fn limited(limits: Limits) -> Setup {
     Setup { limits, ..Setup::default() }
@@ -54,6 +56,23 @@ fn a_flow_that_ends_makes_room() {
             exchange(&guest, &server.accept().0, 10_000);
             drop(guest);
             eventually("an empty table", || (bed.netd.status().flows == [0; 3]).then_some(()));
+        }
+    });
+}
+
+#[test]
+fn a_connection_in_time_wait_makes_room_in_a_full_table() {
+    // TIME-WAIT lasts a minute, longer than any test waits.
+    with_bed(limited(Limits { flows: 1, ..Limits::default() }), |bed| {
+        let [v4, _] = bed.families();
+        let server = bed.client.listen(v4.client(7000));
+        for _ in 0..5 {
+            // Refused only until the end of the one before has gone both ways.
+            let guest = eventually("a connection", || bed.guest.connect(v4.client(7000)).ok());
+            let client = server.accept().0;
+            exchange(&guest, &client, 10_000);
+            drop(client);
+            expect_end(&guest);
         }
     });
 }
