@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build demo test unit fuzz e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build demo test unit fuzz soak e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools)
@@ -52,6 +52,9 @@ unit: ## unit, property and virtual-time tests; needs no root
 # bash counts in a variable of that name.
 fuzz: ## fuzz targets of netd under libFuzzer; TARGET=ring picks, SECONDS=60 each
 	@SECONDS_EACH=$(or $(filter-out environment,$(SECONDS)),60) fuzz/run $(TARGET)
+
+soak: tools ## netd under mixed load with frontends that come and go; MINUTES=30
+	SOAK_MINUTES=$(or $(MINUTES),30) e2e/jail cargo test --locked -p netd --test soak -- --nocapture nothing_grows
 
 # Whether FILTER leaves any test of a set.
 some = cargo nextest list --locked -p podvirt-e2e -T oneline -E '$(1)' $(FILTER) | grep -q .

@@ -57,7 +57,17 @@ impl Netd {
     pub(crate) fn start() -> Netd {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_netd"))
-            .args(["--log", "info", "--guest-mac", "52:54:00:11:22:33", "--socket"])
+            .args([
+                "--log",
+                "info",
+                "--guest-mac",
+                "52:54:00:11:22:33",
+                "-t",
+                "none",
+                "-u",
+                "none",
+                "--socket",
+            ])
             .arg(dir.path().join("vm.sock"))
             .arg("--control")
             .arg(dir.path().join("control.sock"))

@@ -14,7 +14,15 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 async fn answers(netd: &Netd) {
-    let mut client = Client::connect(&netd.control()).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    // Where many wait to be accepted, a newcomer is turned away.
+    let mut client = loop {
+        match Client::connect(&netd.control()).await {
+            Ok(client) => break client,
+            Err(e) => assert!(Instant::now() < deadline, "{e}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
     assert!(client.status().await.unwrap().frontend_connected);
 }
 
