@@ -21,6 +21,12 @@ impl ErrorLimiter {
         ErrorLimiter { per_second, burst, level: u64::from(burst) * PARTS, last: Time::ZERO }
     }
 
+    /// Whether an error could go out now; nothing is counted.
+    pub fn would_allow(&self, now: Time) -> bool {
+        let elapsed = now.as_micros().saturating_sub(self.last.as_micros());
+        self.level.saturating_add(elapsed.saturating_mul(self.per_second.into())) >= PARTS
+    }
+
     /// Whether an error may go out now; if so it is counted.
     pub fn allow(&mut self, now: Time) -> bool {
         let elapsed = now.as_micros().saturating_sub(self.last.as_micros());

@@ -7,44 +7,76 @@ use crate::config::Limits;
 use crate::flow::Admission;
 use crate::time::Time;
 
+/// The most places that are kept for either side: enough to work with, and few of those that were asked for.
+const MOST_KEPT: u32 = 256;
+
+/// Who opens a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The guest.
+    Guest,
+    /// A peer, by a forwarded port.
+    Peer,
+}
+
 /// The guest's budget of flows: how many at once, and how fast new ones may come.
+///
+/// Either side has a rate of its own, and an eighth of the places (at most [`MOST_KEPT`]) that the other cannot take:
+/// peers that flood the guest do not keep it from speaking, and a guest that floods stays within reach.
 ///
 /// It is touched when a flow opens or ends, never for a packet of one.
 #[derive(Debug)]
 pub struct Budget {
     limit: u32,
+    kept: u32,
     flows: AtomicU32,
-    admission: Mutex<Admission>,
+    /// Those of each side.
+    sides: [AtomicU32; 2],
+    admission: [Mutex<Admission>; 2],
 }
 
 impl Budget {
     /// A budget of which nothing is used.
     pub fn new(limits: &Limits, now: Time) -> Budget {
+        let admission =
+            || Mutex::new(Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now));
         Budget {
             limit: limits.flows,
+            kept: (limits.flows / 8).min(MOST_KEPT),
             flows: AtomicU32::new(0),
-            admission: Mutex::new(Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now)),
+            sides: [AtomicU32::new(0), AtomicU32::new(0)],
+            admission: [admission(), admission()],
         }
     }
 
     /// Whether one more flow may be opened now by the rate of new flows.
-    pub fn admit(&self, now: Time) -> bool {
-        self.admission.lock().unwrap_or_else(PoisonError::into_inner).admit(now)
+    pub fn admit(&self, side: Side, now: Time) -> bool {
+        self.admission[side as usize].lock().unwrap_or_else(PoisonError::into_inner).admit(now)
     }
 
-    /// Whether no more flow fits. Another worker may take the last place before this one does.
-    pub fn is_full(&self) -> bool {
+    /// Whether no more flow of `side` fits. Another worker may take the last place before this one does.
+    pub fn is_full(&self, side: Side) -> bool {
         self.flows.load(Relaxed) >= self.limit
+            || self.sides[side as usize].load(Relaxed) >= self.limit - self.kept
     }
 
     /// Takes the place of one flow; false when there is none.
-    pub fn take(&self) -> bool {
-        let next = |flows: u32| (flows < self.limit).then_some(flows + 1);
-        self.flows.fetch_update(Relaxed, Relaxed, next).is_ok()
+    pub fn take(&self, side: Side) -> bool {
+        let up_to = |most: u32| move |flows: u32| (flows < most).then_some(flows + 1);
+        let own = &self.sides[side as usize];
+        if own.fetch_update(Relaxed, Relaxed, up_to(self.limit - self.kept)).is_err() {
+            return false;
+        }
+        let taken = self.flows.fetch_update(Relaxed, Relaxed, up_to(self.limit)).is_ok();
+        if !taken {
+            own.fetch_sub(1, Relaxed);
+        }
+        taken
     }
 
     /// Gives the place of one flow back.
-    pub fn give_back(&self) {
+    pub fn give_back(&self, side: Side) {
+        self.sides[side as usize].fetch_sub(1, Relaxed);
         self.flows.fetch_sub(1, Relaxed);
     }
 }
@@ -65,12 +97,25 @@ mod tests {
                 threads.into_iter().map(|t| t.join().unwrap()).sum::<usize>()
             })
         };
-        assert_eq!(count(&|| budget.take()), 1000);
-        assert!(budget.is_full());
-        assert_eq!(count(&|| budget.admit(Time::ZERO)), 700);
-        budget.give_back();
-        assert!(!budget.is_full());
-        assert!(budget.take());
-        assert!(!budget.take());
+        assert_eq!(count(&|| budget.take(Side::Guest)), 875);
+        assert!(budget.is_full(Side::Guest) && !budget.is_full(Side::Peer));
+        assert_eq!(count(&|| budget.take(Side::Peer)), 125);
+        assert!(budget.is_full(Side::Peer));
+        assert_eq!(count(&|| budget.admit(Side::Guest, Time::ZERO)), 700);
+        assert_eq!(count(&|| budget.admit(Side::Peer, Time::ZERO)), 700);
+        budget.give_back(Side::Guest);
+        assert!(!budget.is_full(Side::Guest) && !budget.is_full(Side::Peer));
+        assert!(budget.take(Side::Peer));
+        assert!(!budget.take(Side::Guest));
+    }
+
+    #[test]
+    fn a_small_budget_keeps_nothing_back() {
+        let limits = Limits { flows: 4, ..Limits::default() };
+        let budget = Budget::new(&limits, Time::ZERO);
+        assert_eq!((0..9).filter(|_| budget.take(Side::Peer)).count(), 4);
+        let limits = Limits { flows: 1 << 20, ..Limits::default() };
+        let budget = Budget::new(&limits, Time::ZERO);
+        assert_eq!(budget.limit - budget.kept, (1 << 20) - 256);
     }
 }

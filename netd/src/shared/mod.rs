@@ -29,7 +29,7 @@ mod running;
 use std::hash::{BuildHasher, RandomState};
 
 pub use backlog::Backlog;
-pub use budget::Budget;
+pub use budget::{Budget, Side};
 pub use directory::Directory;
 pub use running::Running;
 

@@ -11,6 +11,7 @@ use super::turn::{Flow, Worker, fd, watch};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
+use crate::shared::Side;
 use crate::tcp::{Config, Conn, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
 
@@ -49,10 +50,10 @@ impl Worker {
             return Err(Reason::Denied);
         }
         let pod_peer = link.way_out(Kind::Tcp, key.peer)?;
-        if !self.has_room_for_flow() {
+        if !self.has_room_for_flow(Side::Guest) {
             return Err(Reason::FlowLimit);
         }
-        if !self.peers.shared.budget.admit(self.now) {
+        if !self.peers.shared.budget.admit(Side::Guest, self.now) {
             return Err(Reason::FlowRate);
         }
         let to = pod_peer.ip();

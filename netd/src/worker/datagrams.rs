@@ -14,6 +14,7 @@ use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
+use crate::shared::Side;
 use crate::sys::{self, PmtuDiscovery, SocketError};
 use crate::time::Time;
 use crate::udp::{Item, MAX_SEGMENTS, SendOptions, Session};
@@ -39,7 +40,7 @@ pub(super) struct UdpFlow {
     /// The pod's address that the peer has spoken to; none: the kernel chooses.
     pub(super) local: Option<IpAddr>,
     pub(super) pod_peer: SocketAddr,
-    from_guest: bool,
+    pub(super) from_guest: bool,
     /// How the guest wants its datagrams sent; an own socket is set so.
     pub(super) options: Option<SendOptions>,
     /// The largest datagrams that may go in runs; less than a link's once a path has refused them.
@@ -213,7 +214,7 @@ impl Worker {
         pod_peer: SocketAddr,
         from_guest: bool,
     ) -> Result<FlowId, OpenError> {
-        self.admit_udp()?;
+        self.admit_udp(if from_guest { Side::Guest } else { Side::Peer })?;
         let socket = match sockets::udp_flow(local, port, pod_peer) {
             Ok(s) => s,
             Err(e) if is_exhausted(&e) => return Err(OpenError::Refused(Reason::SocketLimit)),
@@ -238,15 +239,15 @@ impl Worker {
         listener: u32,
         pod_peer: SocketAddr,
     ) -> Result<FlowId, OpenError> {
-        self.admit_udp()?;
+        self.admit_udp(Side::Peer)?;
         self.insert_udp(key, Via::Listener(listener), local, pod_peer, false)
     }
 
-    fn admit_udp(&mut self) -> Result<(), OpenError> {
-        if !self.has_room_for_flow() {
+    fn admit_udp(&mut self, side: Side) -> Result<(), OpenError> {
+        if !self.has_room_for_flow(side) {
             return Err(OpenError::Refused(Reason::FlowLimit));
         }
-        if !self.peers.shared.budget.admit(self.now) {
+        if !self.peers.shared.budget.admit(side, self.now) {
             return Err(OpenError::Refused(Reason::FlowRate));
         }
         Ok(())
@@ -285,6 +286,10 @@ impl Worker {
 
     /// Answers a datagram of the guest by an ICMP error that quotes it.
     fn reject(&mut self, key: &Key, ip: &Ip, frame: &TxFrame<'_>, kind: IcmpError) {
+        // A guest that floods what is closed costs a copy only as often as it is answered.
+        if !self.errors.would_allow(self.now) {
+            return;
+        }
         let copy = frame.copy();
         let end = ETH_LEN + ip.header_len + ip.payload_len;
         if let Some(packet) = copy.get(ETH_LEN..end.min(copy.len())) {

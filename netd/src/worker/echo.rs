@@ -16,6 +16,7 @@ use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::{self, EchoReply, EchoRequest, IcmpError};
+use crate::shared::Side;
 use crate::sys::{self, SocketError};
 use crate::time::Time;
 use crate::udp::Session;
@@ -143,10 +144,10 @@ impl Worker {
     }
 
     fn open_echo(&mut self, key: Key) -> Result<FlowId, Reason> {
-        if !self.has_room_for_flow() {
+        if !self.has_room_for_flow(Side::Guest) {
             return Err(Reason::FlowLimit);
         }
-        if !self.peers.shared.budget.admit(self.now) {
+        if !self.peers.shared.budget.admit(Side::Guest, self.now) {
             return Err(Reason::FlowRate);
         }
         let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {

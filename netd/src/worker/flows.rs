@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::turn::Flow;
 use crate::flow::{FlowId, Key, Table};
-use crate::shared::Shared;
+use crate::shared::{Shared, Side};
 
 /// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
 /// and an owner in the directory.
@@ -34,18 +34,19 @@ impl Flows {
         Flows { table: Table::new(limit), shared, pair }
     }
 
-    /// Whether the guest may have no more flow, here or elsewhere.
-    pub(super) fn is_full(&self) -> bool {
-        self.shared.budget.is_full()
+    /// Whether there may be no more flow that `side` opens, here or elsewhere.
+    pub(super) fn is_full(&self, side: Side) -> bool {
+        self.shared.budget.is_full(side)
     }
 
     /// Takes in a new flow; None, and the flow dropped, when there are too many or somebody has the key.
     pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
-        if !self.shared.budget.take() {
+        let side = flow.side();
+        if !self.shared.budget.take(side) {
             return None;
         }
         if self.shared.directory.claim(&key, self.pair).is_err() {
-            self.shared.budget.give_back();
+            self.shared.budget.give_back(side);
             return None;
         }
         self.adopt(key, flow)
@@ -53,9 +54,10 @@ impl Flows {
 
     /// Takes in a flow that comes from another worker; None, and the flow dropped, when there is no room for it.
     pub(super) fn adopt(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
+        let side = flow.side();
         let id = self.table.insert(key, flow);
         if id.is_none() {
-            self.forget(&key);
+            self.forget(&key, side);
         }
         id
     }
@@ -63,7 +65,7 @@ impl Flows {
     /// Ends a flow.
     pub(super) fn remove(&mut self, id: FlowId) -> Option<(Key, Flow)> {
         let removed = self.table.remove(id)?;
-        self.forget(&removed.0);
+        self.forget(&removed.0, removed.1.side());
         Some(removed)
     }
 
@@ -74,8 +76,8 @@ impl Flows {
         Some(parted)
     }
 
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &Key, side: Side) {
         self.shared.directory.release(key);
-        self.shared.budget.give_back();
+        self.shared.budget.give_back(side);
     }
 }

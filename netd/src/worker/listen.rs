@@ -1,6 +1,6 @@
 //! Listeners: the pod's ports that lead to the guest.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,10 +13,14 @@ use super::turn::{Flow, Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
 use crate::flow::{FlowId, Key, Kind};
+use crate::shared::Side;
 use crate::udp::SendOptions;
 
-/// Connections accepted from one listener in one turn.
-const TAKES_PER_TURN: usize = 64;
+/// Connections accepted from one listener before the next has its turn.
+const TAKES_PER_TURN: usize = 16;
+/// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
+/// before frames are carried again.
+const LISTENERS_PER_TURN: usize = 8;
 /// Other source ports tried when the guest already has a connection from the rewritten address and port.
 const PORT_TRIES: u16 = 256;
 /// Where those start: the dynamic ports of RFC 6335.
@@ -29,7 +33,7 @@ struct Entry {
     rule: PortRule,
     socket: Option<Listener>,
     error: Option<String>,
-    /// In [`Worker::ready`] (UDP).
+    /// In [`Worker::ready`] (UDP), or among those where somebody knocks (TCP).
     queued: bool,
 }
 
@@ -56,6 +60,8 @@ impl Listener {
 #[derive(Default)]
 pub(super) struct Listeners {
     entries: Vec<Option<Entry>>,
+    /// TCP listeners at which somebody may wait, in the order in which they have their turn.
+    knocking: VecDeque<u32>,
 }
 
 impl Listeners {
@@ -213,9 +219,39 @@ impl Worker {
         if rule.proto == Proto::Udp {
             return self.make_listener_ready(index);
         }
+        if let Some(queued) = self.listeners.queued(index)
+            && !std::mem::replace(queued, true)
+        {
+            self.listeners.knocking.push_back(index);
+        }
+    }
+
+    /// Accepts connections, a bounded number in all and of each listener in turn: a port that is flooded delays the
+    /// others by no more than that. True when more could be accepted at once.
+    pub(super) fn accept_some(&mut self) -> bool {
+        for _ in 0..LISTENERS_PER_TURN.min(self.listeners.knocking.len()) {
+            if self.listeners_retry.is_some() {
+                return false;
+            }
+            let Some(index) = self.listeners.knocking.pop_front() else { break };
+            if let Some(queued) = self.listeners.queued(index) {
+                *queued = false;
+            }
+            // More may be there, and makes no new edge.
+            if self.accept_from(index) {
+                self.on_listener(index);
+            }
+        }
+        self.listeners_retry.is_none() && !self.listeners.knocking.is_empty()
+    }
+
+    /// Accepts connections of one listener; true when there may be more.
+    fn accept_from(&mut self, index: u32) -> bool {
         for _ in 0..TAKES_PER_TURN {
             let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
-            let Some(listener) = entry.and_then(|e| e.socket.as_ref()) else { return };
+            let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
+                return false;
+            };
             match sockets::accept(&listener.socket) {
                 Ok((s, from)) => {
                     if !listener.bequeaths
@@ -230,14 +266,16 @@ impl Worker {
                     let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
                     self.on_accepted(rule, s, from);
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if is_exhausted(&e) => return self.retry_listeners(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(e) if is_exhausted(&e) => {
+                    self.retry_listeners();
+                    return true;
+                }
                 // An error of one connection that is gone already (accept(2)).
                 Err(error) => tracing::debug!(port = rule.pod, %error, "listener"),
             }
         }
-        // More is there, but it makes no new edge.
-        self.recheck_listeners();
+        true
     }
 
     fn on_accepted(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
@@ -266,10 +304,10 @@ impl Worker {
 
     fn try_accepted(&mut self, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
         let key = self.guest_key(Kind::Tcp, rule, from)?;
-        if !self.has_room_for_flow() {
+        if !self.has_room_for_flow(Side::Peer) {
             return Err(Reason::FlowLimit);
         }
-        if !self.peers.shared.budget.admit(self.now) {
+        if !self.peers.shared.budget.admit(Side::Peer, self.now) {
             return Err(Reason::FlowRate);
         }
         Ok(key)
@@ -301,8 +339,8 @@ impl Worker {
 
     /// Whether the table has room for a flow. When it is full the connection that has been in TIME-WAIT for the longest
     /// time goes: the state is a courtesy to a guest whose last acknowledgement was lost, and must not keep others out.
-    pub(super) fn has_room_for_flow(&mut self) -> bool {
-        while self.flows.is_full() {
+    pub(super) fn has_room_for_flow(&mut self, side: Side) -> bool {
+        while self.flows.is_full(side) {
             let Some(id) = self.over.pop_front() else { return false };
             if self.is_over(id) {
                 self.flows.remove(id);

@@ -30,7 +30,7 @@ pub(super) struct TcpFlow {
     /// None once both directions have ended.
     pub(super) socket: Option<Socket>,
     pub(super) pod_peer: SocketAddr,
-    from_guest: bool,
+    pub(super) from_guest: bool,
     /// The kernel keeps the peek offset.
     pub(super) kernel_offset: bool,
     /// The socket has, or may have, data that was not peeked.

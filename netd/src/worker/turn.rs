@@ -30,6 +30,7 @@ use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
 use crate::net::Link;
 use crate::ring::{Iovs, Ring};
+use crate::shared::Side;
 use crate::sys::{ReceiveBatch, Waiter};
 use crate::time::{Clock, Time};
 
@@ -77,6 +78,16 @@ impl Flow {
             Flow::Udp(f) => f.socket(),
             Flow::Echo(f) => Some(f.socket()),
         }
+    }
+
+    /// Who opened it.
+    pub(super) fn side(&self) -> Side {
+        let from_guest = match self {
+            Flow::Tcp(f) => f.from_guest,
+            Flow::Udp(f) => f.from_guest,
+            Flow::Echo(_) => true,
+        };
+        if from_guest { Side::Guest } else { Side::Peer }
     }
 
     /// Notes whether the flow is in [`Worker::ready`]; answers what was noted before.
@@ -131,7 +142,8 @@ pub(super) struct Worker {
     pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
     pub(super) listeners: Listeners,
-    listeners_retry: Option<Time>,
+    /// Until when nobody is accepted.
+    pub(super) listeners_retry: Option<Time>,
     pub(super) services: Services,
     pub(super) fragments: Reassembler,
     pub(super) fragment_ids: FragmentIds,
@@ -246,6 +258,7 @@ impl Worker {
             self.on_deadlines();
             let mut more = self.transmit();
             self.flush_outboxes();
+            more |= self.accept_some();
             more |= self.serve_ready();
             self.port.flush_queue();
             self.port.publish();
@@ -423,21 +436,13 @@ impl Worker {
         }
         if self.listeners_retry.is_some_and(|at| at <= self.now) {
             self.listeners_retry = None;
-            for index in 0..self.listeners.len() {
-                self.on_listener(index as u32);
-            }
         }
     }
 
-    /// Descriptors ran out at a listener: its edge has been used up, so it is asked again soon.
+    /// Descriptors ran out at a listener: nobody can be accepted for a while.
     pub(super) fn retry_listeners(&mut self) {
         self.counters.count_drop(Reason::SocketLimit);
         self.listeners_retry.get_or_insert(self.now + LISTENER_RETRY);
-    }
-
-    /// A listener has more than one turn takes; no edge will tell of it.
-    pub(super) fn recheck_listeners(&mut self) {
-        self.listeners_retry = Some(self.now);
     }
 
     /// Sends the interrupt of the transmit ring that is owed.

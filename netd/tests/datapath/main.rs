@@ -10,6 +10,7 @@ mod bed;
 mod device;
 mod echo;
 mod egress;
+mod fairness;
 mod hostile;
 mod limits;
 mod memory;
