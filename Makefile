@@ -10,10 +10,10 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build demo test unit fuzz soak e2e lint perf clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
-TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools)
+TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools)
 export PATH := $(TOOLS)$(PATH)
 NEXTEST := cargo nextest run --locked $(if $(CI),--profile ci)
 # Tests with guests on this machine, and tests on the cluster. FILTER picks by name.
@@ -84,9 +84,17 @@ kubectl: ## kubectl ARGS='...' on the cluster
 cluster-down: ## ends the cluster and removes all of it
 	@e2e/cluster/cluster down
 
-perf: setup build ## throughput and cost of netd and its peers, side by side; ARGS=--quick and others
-	e2e/jail $(or $(CARGO_TARGET_DIR),target)/release/perf run $(ARGS)
-	e2e/jail $(or $(CARGO_TARGET_DIR),target)/release/perf ports
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+
+perf: setup build ## netd beside its peers: half an hour, writes docs/performance.md; QUICK=1: 5 minutes, writes nothing; ARGS=--help
+	@# Compiled before the machine is expected to be quiet.
+	cargo bench --quiet --locked -p netd --bench micro --no-run
+	e2e/jail $(TARGET)/release/perf run $(if $(QUICK),--quick) $(ARGS)
+
+bench: ## instructions of netd's inner loops under valgrind against those committed; UPDATE=1 commits to new ones
+	@e2e/setup tools bench-tools
+	@command -v valgrind >/dev/null || { echo "no valgrind: apt-get install valgrind" >&2; exit 1; }
+	cargo run --quiet --release --locked -p podvirt-perf --bin perf -- instructions $(if $(UPDATE),--update)
 
 clean: ## what was built here, and what the test bed no longer uses
 	cargo clean

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::report::{cell, rows, table};
-use crate::results::Results;
+use crate::report::{cell, sections, table};
+use crate::results::{PARTS, Results};
 use crate::stats::Summary;
 
 /// Every figure that both results have, what became of it, and whether their ranges are apart.
@@ -14,8 +14,10 @@ pub(crate) fn compare(a: &Results, b: &Results) -> String {
     }
     let mut body = Vec::new();
     let backends: BTreeSet<&String> = a.spread.keys().chain(b.spread.keys()).collect();
+    let rows: Vec<_> =
+        sections().into_iter().flat_map(|s| s.rows.into_iter().map(move |r| (s.title, r))).collect();
     for backend in backends {
-        for row in rows(a) {
+        for (title, row) in &rows {
             let digits = if backend == "ratios" { 2 } else { row.digits };
             let (Some(before), Some(after)) =
                 (a.summary(backend, &row.figure), b.summary(backend, &row.figure))
@@ -23,7 +25,15 @@ pub(crate) fn compare(a: &Results, b: &Results) -> String {
                 continue;
             };
             let cells = [cell(Some(before), digits), cell(Some(after), digits), change(&before, &after)];
-            body.push([format!("{backend}: {}", row.label)].into_iter().chain(cells).collect());
+            let label = format!("{backend}: {title}: {}", row.label);
+            body.push([label].into_iter().chain(cells).collect());
+        }
+        if backend == PARTS {
+            for (name, before) in a.spread.get(backend).into_iter().flatten() {
+                let Some(after) = b.summary(backend, name) else { continue };
+                let cells = [cell(Some(*before), 2), cell(Some(after), 2), change(before, &after)];
+                body.push([format!("{PARTS}: {name}")].into_iter().chain(cells).collect());
+            }
         }
     }
     text.push_str(&table(&["", &a.commit, &b.commit, "change"], &body));
@@ -42,24 +52,16 @@ fn change(before: &Summary, after: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::tests::sample;
+    use crate::results::tests::{of, sample};
 
     #[test]
     fn a_change_beyond_the_ranges_is_marked() {
         let a = sample();
-        let runs = sample().runs.into_iter().map(|mut run| {
-            if run.backend == "netd" {
-                run.idle.rss_mib = 6.0;
-            }
-            run
-        });
-        let b = Results::new(
-            ("2026-02-01T12:00Z".into(), "ba9876543210".into()),
-            a.settings.clone(),
-            a.machine.clone(),
-            a.versions.clone(),
-            runs.collect(),
-        );
+        let mut runs = sample().runs;
+        for run in runs.iter_mut().filter(|r| r.peer == "netd") {
+            run.figures.insert("idle_rss_mib".into(), 6.0);
+        }
+        let b = Results { commit: "ba9876543210".into(), ..of(runs) };
         insta::assert_snapshot!(compare(&a, &b));
     }
 

@@ -1,6 +1,6 @@
 //! iperf3's JSON report, as far as it is used.
 //!
-//! The receiver's report says what arrived; the sender's says what it had to send again. Intervals of the warm-up are
+//! The receiver's report says what arrived. Intervals of the warm-up are
 //! in it too, marked as omitted: they do not count for the throughput but their bytes cost CPU time like any others.
 
 use anyhow::{Context, Result, bail};
@@ -11,8 +11,6 @@ use serde::Deserialize;
 pub(crate) struct Report {
     #[serde(default)]
     intervals: Vec<Interval>,
-    #[serde(default)]
-    end: End,
     error: Option<String>,
 }
 
@@ -27,16 +25,9 @@ struct Sum {
     bytes: f64,
     #[serde(default)]
     omitted: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-struct End {
-    sum_sent: Option<Sent>,
-}
-
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Sent {
-    retransmits: Option<u64>,
+    /// Datagrams that came, and those that should have come between them; a UDP receiver tells.
+    packets: Option<f64>,
+    lost_packets: Option<f64>,
 }
 
 /// A tick's worth of an interval at the end of the test says nothing about the rate.
@@ -86,9 +77,20 @@ impl Report {
         self.intervals.iter().map(|i| i.sum.bytes).sum::<f64>() / 1e9
     }
 
-    /// Segments the sender sent more than once, if this is the sender's report.
-    pub(crate) fn retransmits(&self) -> Option<u64> {
-        self.end.sum_sent.as_ref()?.retransmits
+    /// Datagrams a second after the warm-up, and the share (0 to 1) of those sent that did not come, as the receiver
+    /// tells.
+    ///
+    /// # Errors
+    /// It is no receiver's report of datagrams, or none came.
+    pub(crate) fn datagrams(&self) -> Result<(f64, f64)> {
+        let sum = |value: fn(&Sum) -> Option<f64>| self.measured().filter_map(value).sum::<f64>();
+        let (seconds, packets, lost) =
+            (sum(|s| Some(s.seconds)), sum(|s| s.packets), sum(|s| s.lost_packets));
+        if seconds <= 0.0 || packets <= 0.0 {
+            bail!("iperf3 received no datagram after the warm-up");
+        }
+        // The receiver counts all numbers up to the last that came, the lost ones too.
+        Ok(((packets - lost).max(0.0) / seconds, lost.max(0.0) / packets))
     }
 }
 
@@ -113,7 +115,15 @@ mod tests {
         assert!((report.gbits().unwrap() - 6.0 / 2.001).abs() < 1e-9);
         assert!((report.gigabytes() - 1.75).abs() < 1e-9);
         assert_eq!(report.course(), [4.0, 2.0]);
-        assert_eq!(report.retransmits(), Some(7));
+        assert!(report.datagrams().is_err());
+    }
+
+    #[test]
+    fn lost_datagrams_are_those_that_were_numbered_and_did_not_come() {
+        let sum = r#"{"sum": {"seconds": 2.0, "bytes": 640, "packets": 100, "lost_packets": 20, "omitted": OMITTED}}"#;
+        let intervals = [sum.replace("OMITTED", "true"), sum.replace("OMITTED", "false")].join(",");
+        let report = Report::parse(&format!(r#"{{"intervals": [{intervals}], "end": {{}}}}"#)).unwrap();
+        assert_eq!(report.datagrams().unwrap(), (40.0, 0.2));
     }
 
     #[test]

@@ -2,12 +2,16 @@
 //!
 //! `perf run` measures (root, the artefacts of `make setup`, release binaries; inside `e2e/jail`, so that nothing stays
 //! behind); `perf report` writes docs/performance.md anew from the latest result; `perf compare` puts two results side
-//! by side. See [`mod@bench`] for what one run is and [`results`] for the format.
+//! by side. See [`plan`] for what is measured, [`bed`] for how, and [`results`] for the format.
 
-mod bench;
+mod bed;
+mod cases;
 mod compare;
+mod frontends;
+mod instructions;
 mod iperf;
 mod machine;
+mod plan;
 mod ports;
 mod report;
 mod results;
@@ -45,6 +49,12 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         count: usize,
     },
+    /// Count the instructions of netd's inner loops and compare them with those committed; needs valgrind
+    Instructions {
+        /// Write the counts instead of comparing them
+        #[arg(long)]
+        update: bool,
+    },
     /// Write docs/performance.md from the latest result
     Report,
     /// Two result files side by side
@@ -61,17 +71,28 @@ fn results_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
 }
 
-/// Writes docs/performance.md.
+/// Writes docs/performance.md and its plots; plots that the result has no figures for are removed.
 ///
 /// # Errors
-/// The file cannot be written.
+/// A file cannot be written.
 fn write_page(results: &Results) -> Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
-    Ok(fs::write(path, page(results, &results_dir())?)?)
+    let plots = docs().join("performance");
+    if plots.exists() {
+        fs::remove_dir_all(&plots)?;
+    }
+    fs::create_dir_all(&plots)?;
+    for (path, text) in files(results, &results_dir())? {
+        fs::write(path, text)?;
+    }
+    Ok(())
 }
 
-/// The page: the comparison, and what else was measured.
-fn page(results: &Results, dir: &Path) -> Result<String> {
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
+}
+
+/// The page and its plots, with what else was measured.
+fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut text = report::page(results);
     if let Some(ports) = ports::Ports::read(dir)? {
         text += &ports.section();
@@ -79,7 +100,9 @@ fn page(results: &Results, dir: &Path) -> Result<String> {
     if let Some(start) = start::Start::read(dir)? {
         text += &start.section();
     }
-    Ok(text)
+    let plots = report::plots(results).into_iter();
+    let plots = plots.map(|(name, svg)| (docs().join(format!("performance/{name}.svg")), svg));
+    Ok([(docs().join("performance.md"), text)].into_iter().chain(plots).collect())
 }
 
 /// Reads a result that may not be there.
@@ -97,6 +120,7 @@ fn main() -> Result<()> {
         Command::Run(options) => suite::run(&options, &mut out)?,
         Command::Ports => ports::run(&results_dir(), &mut out)?,
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
+        Command::Instructions { update } => instructions::run(update, &mut out)?,
         Command::Report => write_page(&Results::read(&results_dir().join("latest.json"))?)?,
         Command::Compare { a, b } => {
             out.write_all(compare::compare(&Results::read(&a)?, &Results::read(&b)?).as_bytes())?;

@@ -63,6 +63,16 @@ impl Ports {
         crate::read(&results.join("ports.json"))
     }
 
+    /// Writes the file and returns its text.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn write(&self, results: &Path) -> Result<String> {
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        fs::write(results.join("ports.json"), &text)?;
+        Ok(text)
+    }
+
     /// What the page tells of it.
     pub(crate) fn section(&self) -> String {
         let rows: Vec<Vec<String>> = ["IPv4", "IPv6"]
@@ -92,6 +102,15 @@ impl Ports {
 /// # Errors
 /// Without root, or when the network or the steering cannot be had.
 pub(crate) fn run(results: &Path, out: &mut impl Write) -> Result<()> {
+    let text = measure()?.write(results)?;
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+/// Measures.
+///
+/// # Errors
+/// Without root, or when the network or the steering cannot be had.
+pub(crate) fn measure() -> Result<Ports> {
     let net = Net::up(NetOptions::default())?;
     let listener = |port| net.pod.enter(move || Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?));
     let (plain, own) = (listener(PLAIN)?, listener(0)?);
@@ -122,7 +141,7 @@ pub(crate) fn run(results: &Path, out: &mut impl Write) -> Result<()> {
         let [plain, steered] = &rates[family];
         Summary::of(plain.iter().zip(steered).map(|(p, s)| s / p)).map(|s| s.median).context("no rounds")
     };
-    let ports = Ports {
+    Ok(Ports {
         date: machine::now()?,
         commit: machine::commit(),
         machine: Machine::this()?,
@@ -130,10 +149,7 @@ pub(crate) fn run(results: &Path, out: &mut impl Write) -> Result<()> {
         steered_per_second: [summary(0, 1)?, summary(1, 1)?],
         ratio: [ratio(0)?, ratio(1)?],
         kernel_bytes,
-    };
-    let text = serde_json::to_string_pretty(&ports)? + "\n";
-    fs::write(results.join("ports.json"), &text)?;
-    Ok(out.write_all(text.as_bytes())?)
+    })
 }
 
 fn accepted(server: &OwnedFd) -> Result<OwnedFd> {

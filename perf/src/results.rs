@@ -1,28 +1,30 @@
 //! The format of a result: the raw runs, and the figures made of them.
 //!
-//! A figure is named `<quantity>_<direction>_<mtu>`, e.g. `cpu_per_gb_g2h_1500`. `absolute` has each backend's medians,
-//! `ratios` netd's figure divided by passt's. A ratio is taken within each round, from runs that follow each other, and
-//! the median of the rounds' ratios is the result: what slowed a whole round down slowed both.
+//! A run is one case on one setup with one peer; its figures are named as [`crate::plan`] tells. `medians` has each
+//! peer's medians, `ratios` netd's figures divided by passt's, `absolute` the figures that stand for themselves. A ratio
+//! is taken within each round, from runs that follow each other, and the median of the rounds' ratios is the result:
+//! what slowed a whole round down slowed both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::bench::{Length, Run, Test};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
 /// Version of the format. A reader refuses others.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 /// Beyond this many processors busy with other things, a run is mentioned as disturbed.
 pub(crate) const DISTURBED_CPUS: f64 = 0.2;
-/// netd's name among the backends.
+/// netd's name among the peers.
 pub(crate) const NETD: &str = "netd";
 /// The peer's it is divided by.
 pub(crate) const PASST: &str = "passt";
+/// Where figures stand that are of no peer: parts of netd alone.
+pub(crate) const PARTS: &str = "parts";
 
 /// Figures by their names.
 pub(crate) type Figures = BTreeMap<String, f64>;
@@ -32,13 +34,47 @@ pub(crate) type Summaries = BTreeMap<String, Summary>;
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// How long each bulk measurement was.
-    #[serde(flatten)]
-    pub(crate) length: Length,
-    /// Rounds.
-    pub(crate) repeats: u32,
+    /// How long each bulk measurement was after its warm-up, in seconds.
+    pub(crate) seconds: u32,
+    /// What went before, in seconds.
+    pub(crate) warm_up_seconds: u32,
+    /// Rounds, at most: some setups have fewer.
+    pub(crate) rounds: u32,
     /// Too short to be quoted.
     pub(crate) quick: bool,
+}
+
+/// One case on one setup with one peer in one round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// Counted from 0; runs of the same round are compared with each other.
+    pub(crate) round: u32,
+    /// Frontend, MTU and family, e.g. `uml-1500-v4`.
+    pub(crate) setup: String,
+    /// `netd`, `passt`, `tap`, `slirp`, or `parts`.
+    pub(crate) peer: String,
+    /// What was measured.
+    pub(crate) case: String,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// Processors that were busy with other things in that time.
+    pub(crate) others_cpus: f64,
+    /// What was found.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) figures: Figures,
+    /// A bulk throughput second by second, by the figure's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) course: BTreeMap<String, Vec<f64>>,
+    /// Why nothing was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// What a run is called in messages.
+impl std::fmt::Display for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "round {}, {}, {}, {}", self.round + 1, self.setup, self.peer, self.case)
+    }
 }
 
 /// A result file.
@@ -58,9 +94,11 @@ pub(crate) struct Results {
     pub(crate) versions: BTreeMap<String, String>,
     /// netd's figures divided by passt's.
     pub(crate) ratios: Figures,
-    /// Figures in their units.
-    pub(crate) absolute: Absolute,
-    /// Median and range of all the above; `ratios`, or a backend's name.
+    /// netd's figures that are limits by themselves.
+    pub(crate) absolute: Figures,
+    /// Each peer's medians.
+    pub(crate) medians: BTreeMap<String, Figures>,
+    /// Median and range of all the above; `ratios`, or a peer's name.
     pub(crate) spread: BTreeMap<String, Summaries>,
     /// What a reader of the figures must know.
     pub(crate) warnings: Vec<String>,
@@ -68,15 +106,13 @@ pub(crate) struct Results {
     pub(crate) runs: Vec<Run>,
 }
 
-/// Medians in their units.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Absolute {
-    /// netd's idle memory in MiB.
-    pub(crate) idle_rss_mib: Option<f64>,
-    /// Each backend's figures.
-    #[serde(flatten)]
-    pub(crate) backends: BTreeMap<String, Figures>,
-}
+/// Figures of netd, or of its parts, that are limits by themselves: the name among `absolute`, and where from.
+const ABSOLUTE: [(&str, &str, &str); 4] = [
+    ("idle_rss_mib", NETD, "idle_rss_mib"),
+    ("all_ports_mib", PARTS, "all_ports_mib"),
+    ("bytes_per_flow", NETD, "flows_bytes_18000"),
+    ("ring_pop_push_ns", PARTS, "ring_pop_push_ns"),
+];
 
 impl Results {
     /// Makes the figures of the runs.
@@ -87,35 +123,38 @@ impl Results {
         versions: BTreeMap<String, String>,
         runs: Vec<Run>,
     ) -> Results {
-        let names: BTreeSet<&str> = runs.iter().map(|r| r.backend.as_str()).collect();
         let mut spread = BTreeMap::new();
-        for name in names {
-            let figures = runs.iter().filter(|r| r.backend == name).map(figures);
-            spread.insert(name.to_owned(), summarise(figures));
+        for peer in runs.iter().map(|r| r.peer.as_str()).collect::<BTreeSet<_>>() {
+            spread.insert(peer.to_owned(), summarise(rounds(&runs, peer).into_values()));
         }
-        let absolute = Absolute {
-            idle_rss_mib: spread.get(NETD).and_then(|s| s.get("idle_rss_mib")).map(|s| s.median),
-            backends: spread.iter().map(|(name, s)| (name.clone(), medians(s))).collect(),
-        };
-        let ratios = summarise(runs.iter().filter(|r| r.backend == NETD).filter_map(|netd| {
-            let same = |r: &&Run| r.backend == PASST && r.round == netd.round && r.mtu == netd.mtu;
-            runs.iter().find(same).map(|passt| quotients(&figures(netd), &figures(passt)))
-        }));
-        let warnings = warnings(&runs);
-        let medians = medians(&ratios);
-        spread.insert("ratios".into(), ratios);
-        let schema = SCHEMA;
+        let passt = rounds(&runs, PASST);
+        let ratios = rounds(&runs, NETD).into_iter().filter_map(|(round, mut netd)| {
+            let mut passt = passt.get(&round)?.clone();
+            worse_direction(&mut netd, &mut passt);
+            Some(quotients(&netd, &passt))
+        });
+        let ratios = summarise(ratios);
+        let medians: BTreeMap<String, Figures> =
+            spread.iter().map(|(p, s)| (p.clone(), middles(s))).collect();
+        let absolute = ABSOLUTE.iter().filter_map(|(name, peer, figure)| {
+            Some(((*name).to_owned(), *medians.get(*peer)?.get(*figure)?))
+        });
+        let look_up = |n: &str| medians.get(PARTS)?.get(&format!("flow_find_{n}_ns")).copied();
+        let slope =
+            look_up("131k").zip(look_up("1k")).map(|(many, few)| ("flow_find_slope".to_owned(), many / few));
+        let absolute: Figures = absolute.chain(slope).collect();
         Results {
-            schema,
+            schema: SCHEMA,
             date,
             commit,
             settings,
             machine,
             versions,
-            ratios: medians,
             absolute,
-            spread,
-            warnings,
+            ratios: middles(&ratios),
+            medians,
+            warnings: warnings(&runs),
+            spread: spread.into_iter().chain([("ratios".to_owned(), ratios)]).collect(),
             runs,
         }
     }
@@ -126,9 +165,14 @@ impl Results {
     /// It is none, or of another version.
     pub(crate) fn read(path: &Path) -> Result<Results> {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let results: Results = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-        ensure!(results.schema == SCHEMA, "{}: schema {}, not {SCHEMA}", path.display(), results.schema);
-        Ok(results)
+        #[derive(Deserialize)]
+        struct Head {
+            schema: u32,
+        }
+        match serde_json::from_str::<Head>(&text).with_context(|| path.display().to_string())?.schema {
+            SCHEMA => serde_json::from_str(&text).with_context(|| path.display().to_string()),
+            other => bail!("{}: schema {other}, only {SCHEMA} can be read", path.display()),
+        }
     }
 
     /// Writes it.
@@ -140,31 +184,40 @@ impl Results {
             .with_context(|| path.display().to_string())
     }
 
-    /// A backend's figure, or a ratio, with its range.
+    /// A peer's figure, or a ratio, with its range.
     pub(crate) fn summary(&self, of: &str, figure: &str) -> Option<Summary> {
         self.spread.get(of)?.get(figure).copied()
     }
+
+    /// A figure's median, of a peer or of the ratios.
+    pub(crate) fn median(&self, of: &str, figure: &str) -> Option<f64> {
+        Some(self.summary(of, figure)?.median)
+    }
 }
 
-/// The figures of one run.
-fn figures(run: &Run) -> Figures {
-    let mtu = run.mtu;
-    let mut figures = BTreeMap::from([
-        ("idle_rss_mib".to_owned(), run.idle.rss_mib),
-        ("idle_private_mib".to_owned(), run.idle.anonymous_mib),
-        ("idle_cpus".to_owned(), run.idle_cpus),
-        ("boot_seconds".to_owned(), run.boot_seconds),
-        (format!("rtt_us_{mtu}"), run.round_trip.median_us),
-        (format!("rtt_p99_us_{mtu}"), run.round_trip.p99_us),
-    ]);
-    for test in &run.tests {
-        let suffix = format!("{}_{mtu}", test.direction.key());
-        figures.insert(format!("tcp_{suffix}"), test.gbits);
-        figures.insert(format!("cpu_per_gb_{suffix}"), test.cpu_per_gb());
-        figures.insert(format!("user_per_gb_{suffix}"), test.backend.user / test.gigabytes);
-        figures.insert(format!("guest_per_gb_{suffix}"), test.guest.total() / test.gigabytes);
+/// A peer's figures in each round. Different setups have different names for their figures.
+fn rounds(runs: &[Run], peer: &str) -> BTreeMap<u32, Figures> {
+    let mut rounds: BTreeMap<u32, Figures> = BTreeMap::new();
+    for run in runs.iter().filter(|r| r.peer == peer) {
+        rounds.entry(run.round).or_default().extend(run.figures.clone());
     }
-    figures
+    rounds
+}
+
+/// Figures that are required in both directions: under the name without a direction stands the one in which netd is
+/// further behind.
+fn worse_direction(netd: &mut Figures, passt: &mut Figures) {
+    for (name, directions, larger_is_better) in [
+        ("tcp_rr_p50", ["tcp_rr_g2h_p50", "tcp_rr_h2g_p50"], false),
+        ("tcp_crr", ["tcp_crr_g2h", "tcp_crr_h2g"], true),
+    ] {
+        let pair = |at: &str| Some((*netd.get(at)?, *passt.get(at)?));
+        let [Some(a), Some(b)] = directions.map(pair) else { continue };
+        let first_is_worse = (a.0 * b.1 < b.0 * a.1) == larger_is_better;
+        let (ours, theirs) = if first_is_worse { a } else { b };
+        netd.insert(name.to_owned(), ours);
+        passt.insert(name.to_owned(), theirs);
+    }
 }
 
 fn quotients(over: &Figures, under: &Figures) -> Figures {
@@ -183,32 +236,32 @@ fn summarise(runs: impl IntoIterator<Item = Figures>) -> Summaries {
     values.into_iter().filter_map(|(name, values)| Some((name, Summary::of(values)?))).collect()
 }
 
-fn medians(summaries: &Summaries) -> Figures {
+fn middles(summaries: &Summaries) -> Figures {
     summaries.iter().map(|(name, s)| (name.clone(), s.median)).collect()
 }
 
 fn warnings(runs: &[Run]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let mut busy = |what: &str, others: Vec<f64>| {
-        let disturbed: Vec<f64> = others.iter().copied().filter(|&o| o > DISTURBED_CPUS).collect();
-        if let Some(most) = Summary::of(disturbed.iter().copied()).map(|s| s.max) {
-            let (some, all) = (disturbed.len(), others.len());
-            warnings.push(format!(
-                "{what}: in {some} of {all}, others kept more than {DISTURBED_CPUS} processors busy, {most:.1} at most"
-            ));
-        }
-    };
-    busy("before a run", runs.iter().map(|r| r.others_cpus).collect());
-    busy("bulk measurements", runs.iter().flat_map(|r| &r.tests).map(Test::others_cpus).collect());
+    let busy: Vec<f64> = runs.iter().map(|r| r.others_cpus).filter(|&o| o > DISTURBED_CPUS).collect();
+    if let Some(most) = Summary::of(busy.iter().copied()).map(|s| s.max) {
+        let (some, all) = (busy.len(), runs.len());
+        warnings.push(format!(
+            "in {some} of {all} runs, others kept more than {DISTURBED_CPUS} processors busy, {most:.1} at most"
+        ));
+    }
     for run in runs {
-        for test in &run.tests {
-            let slowest = Summary::of(test.course_gbits.iter().copied()).map_or(test.gbits, |s| s.min);
-            if slowest < test.gbits / 2.0 {
-                let Run { round, backend, mtu, .. } = run;
-                let (round, key, gbits) = (round + 1, test.direction.key(), test.gbits);
-                warnings.push(format!(
-                    "round {round}, {backend}, MTU {mtu}, {key}: one second had {slowest:.2} Gbit/s, the mean is {gbits:.2}"
-                ));
+        if let Some(error) = &run.error {
+            let first = error.lines().next().unwrap_or_default();
+            warnings.push(format!("{run}: failed: {first}"));
+        }
+        for (figure, course) in &run.course {
+            let (Some(s), Some(mean)) = (Summary::of(course.iter().copied()), run.figures.get(figure)) else {
+                continue;
+            };
+            if s.min < mean / 2.0 {
+                let min = s.min;
+                warnings
+                    .push(format!("{run}, {figure}: one second had {min:.2} Gbit/s, the mean is {mean:.2}"));
             }
         }
     }
@@ -216,120 +269,4 @@ fn warnings(runs: &[Run]) -> Vec<String> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::bench::{Direction, RoundTrip};
-    use crate::usage::{Cpu, Memory};
-
-    /// A run in which everything is as fast as `speed`.
-    fn run(backend: &str, round: u32, speed: f64) -> Run {
-        let test = |direction, gbits: f64| Test {
-            direction,
-            gbits,
-            course_gbits: vec![gbits; 4],
-            retransmits: Some(0),
-            gigabytes: gbits * 5.0 / 8.0,
-            wall_seconds: 5.0,
-            backend: Cpu { user: 0.5, system: 1.5 },
-            guest: Cpu { user: 4.0, system: 1.0 },
-            peer: Cpu { user: 0.25, system: 1.0 },
-            others_seconds: 0.25,
-        };
-        Run {
-            round,
-            backend: backend.into(),
-            mtu: 1500,
-            others_cpus: 0.0,
-            boot_seconds: 1.25,
-            guest_kernel: "7.2.7".into(),
-            idle: Memory { rss_mib: 8.0, anonymous_mib: 2.0, file_mib: 5.0, shared_mib: 1.0 },
-            idle_cpus: 0.0,
-            round_trip: RoundTrip { median_us: 400.0 / speed, p99_us: 900.0 / speed, count: 2500 },
-            tests: vec![test(Direction::G2h, 4.0 * speed), test(Direction::H2g, 8.0 * speed)],
-        }
-    }
-
-    /// A result in which netd is twice as fast as passt, and the third round is slow for both.
-    pub(crate) fn sample() -> Results {
-        let mut runs = Vec::new();
-        for (round, speed) in [(0, 1.0), (1, 1.125), (2, 0.5)] {
-            runs.extend([run(NETD, round, 2.0 * speed), run(PASST, round, speed)]);
-        }
-        let settings =
-            Settings { length: Length { seconds: 4, warm_up_seconds: 1 }, repeats: 3, quick: false };
-        let machine =
-            Machine { kernel: "6.18.0".into(), cpu_model: "Some CPU".into(), cores: 2, memory_gib: 23.5 };
-        let versions = [("passt", "20250503"), ("guest kernel", "7.2.7")];
-        let versions = versions.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-        Results::new(("2026-01-31T12:00Z".into(), "0123456789ab".into()), settings, machine, versions, runs)
-    }
-
-    #[test]
-    fn a_slow_round_does_not_change_the_ratio() {
-        let results = sample();
-        for (key, ratio) in [
-            ("tcp_g2h_1500", 2.0),
-            ("tcp_h2g_1500", 2.0),
-            ("cpu_per_gb_g2h_1500", 0.5),
-            ("cpu_per_gb_h2g_1500", 0.5),
-        ] {
-            assert_eq!(results.ratios.get(key), Some(&ratio), "{key}");
-            assert_eq!(results.summary("ratios", key).map(|s| [s.min, s.max]), Some([ratio, ratio]), "{key}");
-        }
-        assert_eq!(results.absolute.backends[PASST]["tcp_g2h_1500"], 4.0);
-        assert_eq!(results.absolute.idle_rss_mib, Some(8.0));
-    }
-
-    #[test]
-    fn figures_are_where_readers_look_for_them() {
-        let json = serde_json::to_value(sample()).unwrap();
-        assert_eq!(json["ratios"]["tcp_g2h_1500"], 2.0);
-        assert_eq!(json["absolute"]["netd"]["tcp_g2h_1500"], 8.0);
-        assert_eq!(json["absolute"]["passt"]["cpu_per_gb_g2h_1500"], 0.8);
-        assert_eq!(json["absolute"]["idle_rss_mib"], 8.0);
-        assert_eq!(json["machine"]["cores"], 2);
-        assert_eq!(json["settings"]["seconds"], 4);
-        assert_eq!(json["runs"][0]["tests"][0]["backend"]["user"], 0.5);
-    }
-
-    #[test]
-    fn a_result_survives_its_file() {
-        let results = sample();
-        let text = serde_json::to_string(&results).unwrap();
-        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
-    }
-
-    #[test]
-    fn one_backend_alone_has_no_ratio() {
-        let sample = sample();
-        let runs = sample.runs.into_iter().filter(|r| r.backend == PASST).collect();
-        let results = Results::new(
-            (sample.date, sample.commit),
-            sample.settings,
-            sample.machine,
-            sample.versions,
-            runs,
-        );
-        assert!(results.ratios.is_empty());
-        assert_eq!(results.absolute.idle_rss_mib, None);
-        assert!(results.absolute.backends[PASST].contains_key("tcp_h2g_1500"));
-    }
-
-    #[test]
-    fn disturbance_and_stalls_are_told() {
-        let mut sample = sample();
-        assert_eq!(sample.warnings, [""; 0]);
-        let run = &mut sample.runs[0];
-        run.others_cpus = 1.5;
-        run.tests[0].others_seconds = 5.0;
-        run.tests[1].course_gbits = vec![16.0, 0.5, 16.0, 16.0];
-        assert_eq!(
-            warnings(&sample.runs),
-            [
-                "before a run: in 1 of 6, others kept more than 0.2 processors busy, 1.5 at most",
-                "bulk measurements: in 1 of 12, others kept more than 0.2 processors busy, 1.0 at most",
-                "round 1, netd, MTU 1500, h2g: one second had 0.50 Gbit/s, the mean is 16.00",
-            ]
-        );
-    }
-}
+pub(crate) mod tests;

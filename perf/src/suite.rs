@@ -1,4 +1,4 @@
-//! A whole measurement: rounds of runs, one for each backend and MTU, the backends taking turns.
+//! A whole measurement: rounds of setups, the peers taking turns on each, and the parts of netd at the end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,121 +6,271 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use podvirt_e2e::{Backend, NetOptions, Pod};
+use anyhow::{Result, bail, ensure};
+use nix::unistd::Pid;
+use podvirt_e2e::{NetOptions, Pod};
 
-use crate::bench::{self, Length, Run};
-use crate::machine::{self, Machine};
+use crate::bed::{Bed, Pace};
+use crate::cases::{self, Found};
+use crate::frontends::Machine;
+use crate::machine;
+use crate::plan::{self, Case, Frontend, Peer, Setup, order};
 use crate::report::figures;
-use crate::results::{DISTURBED_CPUS, Results, Settings};
-use crate::{results_dir, write_page};
+use crate::results::{DISTURBED_CPUS, PARTS, Results, Run, Settings};
+use crate::{machine::Machine as Computer, results_dir, usage, write_page};
 
-/// How long the warm-up of a bulk measurement is.
-const WARM_UP_SECONDS: u32 = 1;
-/// Between two looks at a busy machine.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at a busy machine, and how long each of them is.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A setup on which so many cases failed is given up.
+const ENOUGH: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Backends, with commas: netd, passt
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = backend, default_value = "netd,passt")]
-    backends: Vec<Backend>,
-    /// MTUs of the guest in bytes, with commas
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "1500")]
+    /// Only these cases, with commas
+    #[arg(long = "case", value_name = "NAMES", value_delimiter = ',')]
+    cases: Vec<Case>,
+    /// Only these backends, with commas
+    #[arg(long = "backend", value_name = "NAMES", value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// Only these frontends, with commas
+    #[arg(long = "frontend", value_name = "NAMES", value_delimiter = ',')]
+    frontends: Vec<Frontend>,
+    /// Only these MTUs in bytes, with commas
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     mtu: Vec<u16>,
     /// Length of each bulk measurement after its warm-up
-    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
-    seconds: u32,
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: Option<u32>,
     /// Rounds
-    #[arg(short = 'n', value_name = "ROUNDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    repeats: u32,
-    /// One round of 2 s; no latest.json and no page are written
-    #[arg(long, conflicts_with_all = ["repeats", "seconds"])]
+    #[arg(short = 'n', value_name = "ROUNDS", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// One short round of what the required figures need; no latest.json and no page are written
+    #[arg(long)]
     quick: bool,
-    /// How long to wait before each run for the machine to become quiet
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    /// How long to wait before each setup for the machine to become quiet
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     patience: u64,
     /// Something a reader of the result must know
     #[arg(long, value_name = "TEXT")]
     note: Vec<String>,
 }
 
-fn backend(name: &str) -> Result<Backend> {
-    [Backend::Netd, Backend::Passt]
-        .into_iter()
-        .find(|b| b.to_string() == name)
-        .context("the backends are netd and passt")
-}
-
 impl Options {
-    fn settings(&self) -> Settings {
-        let (seconds, repeats) = if self.quick { (2, 1) } else { (self.seconds, self.repeats) };
-        Settings { length: Length { seconds, warm_up_seconds: WARM_UP_SECONDS }, repeats, quick: self.quick }
+    fn pace(&self) -> Pace {
+        let seconds = self.seconds.unwrap_or(if self.quick { 2 } else { 4 });
+        Pace {
+            seconds,
+            warm_up_seconds: 1,
+            short: Duration::from_millis(if self.quick { 700 } else { 1500 }),
+            idle: Duration::from_secs(if self.quick { 2 } else { 10 }),
+            flows: if self.quick { vec![1000, 18_000] } else { vec![1, 100, 1000, 10_000, 18_000] },
+        }
     }
 
-    /// Whether the result may stand for the project: both backends, at the MTU every pod has, not quick.
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    fn setups(&self) -> Vec<Setup> {
+        let all = if self.quick && self.is_whole() { plan::quick() } else { plan::whole() };
+        plan::only(all, &self.cases, &self.peers, &self.frontends, &self.mtu)
+    }
+
+    /// The parts of netd that are wanted.
+    fn parts(&self) -> Vec<Case> {
+        let unrestricted = self.peers.is_empty() && self.frontends.is_empty() && self.mtu.is_empty();
+        let wanted = |case: &Case| match self.cases.as_slice() {
+            [] => unrestricted,
+            some => some.contains(case),
+        };
+        [Case::Micro, Case::Ports].into_iter().filter(wanted).collect()
+    }
+
+    /// Nothing is left out by name.
+    fn is_whole(&self) -> bool {
+        self.cases.is_empty() && self.peers.is_empty() && self.frontends.is_empty() && self.mtu.is_empty()
+    }
+
+    /// Whether the result may stand for the project.
     fn is_complete(&self) -> bool {
-        let both = [Backend::Netd, Backend::Passt].iter().all(|b| self.backends.contains(b));
-        both && self.mtu.contains(&1500) && !self.quick
+        self.is_whole() && !self.quick
     }
 }
 
-/// The backends of a round: each round begins with another one, so that none always follows the same.
-fn order(backends: &[Backend], round: u32) -> Vec<Backend> {
-    let mut order = backends.to_vec();
-    if !order.is_empty() {
-        order.rotate_left(round as usize % backends.len());
-    }
-    order
+/// One measurement, step by step.
+struct Suite<'a, W> {
+    out: &'a mut W,
+    pace: Pace,
+    /// The result is to stand for the project.
+    complete: bool,
+    patience: Duration,
+    begin: Instant,
+    steps: usize,
+    step: usize,
+    runs: Vec<Run>,
+    versions: BTreeMap<String, String>,
 }
 
 /// Measures, shows the table, and writes the result.
 ///
 /// # Errors
-/// Runs failed (the others are written nevertheless), or the result cannot be written.
+/// A run of netd failed (the others are written nevertheless), or the result cannot be written.
 pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<()> {
     ensure!(nix::unistd::geteuid().is_root(), "this needs root: it makes network namespaces");
-    let settings = options.settings();
+    let (setups, parts, rounds, pace) = (options.setups(), options.parts(), options.rounds(), options.pace());
     let commit = machine::commit();
-    let machine = Machine::this()?;
-    writeln!(out, "{} × {}, Linux {}, commit {commit}", machine.cores, machine.cpu_model, machine.kernel)?;
-    let mut runs: Vec<Run> = Vec::new();
-    let mut failures = Vec::new();
-    for round in 0..settings.repeats {
-        for &mtu in &options.mtu {
-            for backend in order(&options.backends, round) {
-                let others = wait_until_quiet(Duration::from_secs(options.patience))?;
-                if others > DISTURBED_CPUS {
-                    writeln!(out, "the machine is not quiet: {others:.1} processors are busy otherwise")?;
-                }
-                match bench::run(backend, round, mtu, settings.length) {
-                    Ok(run) => {
-                        tell(out, &run, settings.repeats)?;
-                        runs.push(run);
-                    }
-                    Err(error) => {
-                        writeln!(out, "round {}, {backend}, MTU {mtu} FAILED: {error:#}", round + 1)?;
-                        failures.push(format!("round {}, {backend}, MTU {mtu} failed", round + 1));
-                    }
-                }
+    let computer = Computer::this()?;
+    writeln!(out, "{} × {}, Linux {}, commit {commit}", computer.cores, computer.cpu_model, computer.kernel)?;
+    let steps = setups.iter().map(|s| s.peers.len() * s.rounds.min(rounds) as usize).sum::<usize>();
+    ensure!(steps + parts.len() > 0, "nothing of that can be measured");
+    let mut suite = Suite {
+        out,
+        pace: pace.clone(),
+        complete: options.is_complete(),
+        patience: Duration::from_secs(options.patience),
+        begin: Instant::now(),
+        steps: steps + parts.len(),
+        step: 0,
+        runs: Vec::new(),
+        versions: BTreeMap::new(),
+    };
+    if setups.iter().any(|s| s.peers.contains(&Peer::Passt)) {
+        suite.versions.insert("passt".into(), passt_version()?);
+    }
+    for round in 0..rounds {
+        for setup in setups.iter().filter(|s| round < s.rounds) {
+            for peer in order(&setup.peers, round) {
+                suite.setup(setup, peer, round)?;
             }
         }
     }
-    ensure!(!runs.is_empty(), "no run succeeded");
-    let mut versions = BTreeMap::from([("passt".to_owned(), passt_version()?)]);
-    versions.extend(runs.first().map(|r| ("guest kernel".to_owned(), r.guest_kernel.clone())));
-    let mut results = Results::new((machine::now()?, commit), settings, machine, versions, runs);
-    results.warnings.extend(options.note.iter().chain(&failures).cloned());
+    for case in parts {
+        suite.part(case)?;
+    }
+    let Suite { runs, versions, .. } = suite;
+    let failed = runs.iter().filter(|r| r.error.is_some()).count();
+    let ours =
+        runs.iter().filter(|r| r.error.is_some() && [PARTS, "netd"].contains(&r.peer.as_str())).count();
+    ensure!(failed < runs.len(), "no run succeeded");
+    let Pace { seconds, warm_up_seconds, .. } = pace;
+    let settings = Settings { seconds, warm_up_seconds, rounds, quick: options.quick };
+    let mut results = Results::new((machine::now()?, commit), settings, computer, versions, runs);
+    results.warnings.extend(options.note.iter().cloned());
     write!(out, "\n{}\n", figures(&results))?;
     for warning in &results.warnings {
         writeln!(out, "note: {warning}")?;
     }
-    write_results(&results, options.is_complete() && failures.is_empty(), out)?;
-    if !failures.is_empty() {
-        bail!("{} runs failed", failures.len());
+    write_results(&results, options.is_complete() && ours == 0, out)?;
+    if ours > 0 {
+        bail!("{ours} runs of netd failed");
     }
     Ok(())
+}
+
+impl<W: Write> Suite<'_, W> {
+    /// One setup with one peer.
+    fn setup(&mut self, setup: &Setup, peer: Peer, round: u32) -> Result<()> {
+        self.step += 1;
+        let busy = wait_until_quiet(self.patience)?;
+        if busy > DISTURBED_CPUS {
+            writeln!(self.out, "the machine is not quiet: {busy:.1} processors are busy otherwise")?;
+        }
+        let run = |case: Case| Run {
+            round,
+            setup: setup.name(),
+            peer: peer.name().into(),
+            case: case.to_string(),
+            ..Run::default()
+        };
+        let mut bed = match Bed::start(setup, peer) {
+            Ok(bed) => bed,
+            Err(error) => {
+                for case in &setup.cases {
+                    self.done(Run { error: Some(format!("{error:#}")), ..run(*case) })?;
+                }
+                return Ok(());
+            }
+        };
+        if let Machine::Linux(guest) = &mut bed.machine {
+            let name = format!("guest kernel ({})", setup.frontend);
+            if !self.versions.contains_key(&name)
+                && let Ok(kernel) = guest.kernel()
+            {
+                self.versions.insert(name, kernel);
+            }
+        }
+        let mut failures = 0;
+        for &case in &setup.cases {
+            if failures >= ENOUGH {
+                self.done(Run { error: Some("given up after other failures".into()), ..run(case) })?;
+                continue;
+            }
+            let (begin, before) = (Instant::now(), bed.sample());
+            let mut found = Found::default();
+            let ended = cases::run(&mut bed, case, &self.pace, &mut found);
+            let used = before.and_then(|before| bed.since(&before));
+            let seconds = begin.elapsed().as_secs_f64();
+            let others_cpus = used.map_or(0.0, |u| u.others / u.wall.max(0.01));
+            let Found { figures, course } = found;
+            let mut done = Run { seconds, others_cpus, figures, course, ..run(case) };
+            if let Err(error) = ended {
+                failures += 1;
+                done.error = Some(format!("{error:#}\n{}", bed.log()).trim().to_owned());
+            }
+            self.done(done)?;
+        }
+        Ok(())
+    }
+
+    /// A part of netd alone.
+    fn part(&mut self, case: Case) -> Result<()> {
+        self.step += 1;
+        wait_until_quiet(self.patience)?;
+        let (begin, busy, ours) = (Instant::now(), usage::busy()?, usage::cpu(Pid::this())?);
+        let results = self.complete.then(results_dir);
+        let found = if case == Case::Micro { cases::micro() } else { cases::all_ports(results.as_deref()) };
+        let seconds = begin.elapsed().as_secs_f64();
+        let others = usage::busy()? - busy - (usage::cpu(Pid::this())? - ours).total();
+        let done = Run {
+            setup: "none".into(),
+            peer: PARTS.into(),
+            case: case.to_string(),
+            seconds,
+            others_cpus: others.max(0.0) / seconds,
+            ..Run::default()
+        };
+        self.done(match found {
+            Ok(Found { figures, course }) => Run { figures, course, ..done },
+            Err(error) => Run { error: Some(format!("{error:#}")), ..done },
+        })
+    }
+
+    /// Keeps a run and shows a line of it.
+    fn done(&mut self, run: Run) -> Result<()> {
+        let seconds = self.begin.elapsed().as_secs();
+        write!(self.out, "[{}/{} {:02}:{:02}] {run}:", self.step, self.steps, seconds / 60, seconds % 60)?;
+        if let Some(error) = &run.error {
+            writeln!(self.out, " FAILED: {error}")?;
+        }
+        for (name, value) in &run.figures {
+            write!(self.out, "  {name} {}", brief(*value))?;
+        }
+        writeln!(self.out)?;
+        self.out.flush()?;
+        self.runs.push(run);
+        Ok(())
+    }
+}
+
+/// Three digits or so.
+fn brief(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
 }
 
 fn write_results(results: &Results, complete: bool, out: &mut impl Write) -> Result<()> {
@@ -136,26 +286,16 @@ fn write_results(results: &Results, complete: bool, out: &mut impl Write) -> Res
     Ok(())
 }
 
-/// One line for a run that is done.
-fn tell(out: &mut impl Write, run: &Run, rounds: u32) -> Result<()> {
-    write!(out, "round {}/{rounds} {:5} MTU {}:", run.round + 1, run.backend, run.mtu)?;
-    for test in &run.tests {
-        let (key, gbits, cost) = (test.direction.key(), test.gbits, test.cpu_per_gb());
-        write!(out, "  {key} {gbits:.2} Gbit/s {cost:.3} s/GB,")?;
-    }
-    writeln!(out, "  {:.0} µs, {:.1} MiB", run.round_trip.median_us, run.idle.rss_mib)?;
-    Ok(())
-}
-
 /// Waits until nothing else keeps the processors busy, at most `patience`; returns how many are still busy.
 fn wait_until_quiet(patience: Duration) -> Result<f64> {
     let end = Instant::now() + patience;
     loop {
-        let others = bench::others()?;
+        let (begin, before) = (Instant::now(), usage::busy()?);
+        sleep(PAUSE);
+        let others = (usage::busy()? - before).max(0.0) / begin.elapsed().as_secs_f64();
         if others <= DISTURBED_CPUS || Instant::now() > end {
             return Ok(others);
         }
-        sleep(PAUSE);
     }
 }
 
@@ -168,7 +308,7 @@ fn passt_version() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
+    use clap::{Parser, ValueEnum};
 
     #[derive(Parser)]
     struct Line {
@@ -181,29 +321,35 @@ mod tests {
     }
 
     #[test]
-    fn backends_take_turns_at_being_first() {
-        let both = [Backend::Netd, Backend::Passt];
-        assert_eq!(order(&both, 0), both);
-        assert_eq!(order(&both, 1), [Backend::Passt, Backend::Netd]);
-        assert_eq!(order(&both, 2), both);
-        assert_eq!(order(&[], 1), []);
-    }
-
-    #[test]
     fn only_a_whole_measurement_stands_for_the_project() {
         assert!(options(&[]).unwrap().is_complete());
-        assert!(options(&["--mtu", "1500,65520", "-n", "5"]).unwrap().is_complete());
-        for partial in [&["--quick"] as &[_], &["--backends", "passt"], &["--mtu", "9000"]] {
+        assert!(options(&["-n", "5", "--seconds", "2"]).unwrap().is_complete());
+        for partial in [&["--quick"] as &[_], &["--backend", "passt"], &["--mtu", "9000"], &["--case", "tcp"]]
+        {
             assert!(!options(partial).unwrap().is_complete(), "{partial:?}");
         }
     }
 
     #[test]
+    fn every_case_can_be_asked_for_alone() {
+        for name in Case::value_variants().iter().map(Case::to_string) {
+            let options = options(&["--case", &name]).unwrap();
+            assert!(!options.setups().is_empty() || !options.parts().is_empty(), "{name}");
+            assert!(options.setups().iter().all(|s| s.cases.len() == 1), "{name}");
+        }
+        assert_eq!(options(&[]).unwrap().parts(), [Case::Micro, Case::Ports]);
+        assert!(options(&["--frontend", "uml"]).unwrap().parts().is_empty());
+    }
+
+    #[test]
     fn nonsense_is_refused() {
-        for words in
-            [&["--backends", "slirp"] as &[_], &["-n", "0"], &["--seconds", "0"], &["--quick", "-n", "2"]]
-        {
+        for words in [&["--backend", "vde"] as &[_], &["-n", "0"], &["--seconds", "0"], &["--case", "x"]] {
             assert!(options(words).is_err(), "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_line_of_progress_has_few_digits() {
+        assert_eq!([0.0, 0.01634, 7.6834, 14_249.4].map(brief), ["0", "0.0163", "7.68", "14249"]);
     }
 }

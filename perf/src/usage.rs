@@ -125,7 +125,32 @@ fn resident(status: &str) -> Option<Memory> {
     })
 }
 
-/// A value in kB from a file of `Name:  number kB` lines.
+/// How often threads of the process's descendants have gone to sleep and been woken, without the process itself.
+///
+/// # Errors
+/// A thread's status cannot be understood.
+pub(crate) fn wakeups(init: Pid) -> Result<f64> {
+    let mut sum = 0.0;
+    for pid in tree(init).into_iter().skip(1) {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for task in tasks.flatten() {
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };
+            sum += kib(&status, "voluntary_ctxt_switches").context("no switches in a thread's status")?;
+        }
+    }
+    Ok(sum)
+}
+
+/// The kernel's slab in bytes.
+///
+/// # Errors
+/// /proc/meminfo cannot be read.
+pub(crate) fn slab_bytes() -> Result<f64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    Ok(kib(&meminfo, "Slab").context("/proc/meminfo")? * 1024.0)
+}
+
+/// A value, mostly in kB, from a file of `Name:  number kB` lines.
 pub(crate) fn kib(text: &str, name: &str) -> Option<f64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse().ok()

@@ -45,7 +45,10 @@ impl VhostUserBackend for Device {
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::MQ
+        // User Mode Linux takes the answer to GET_QUEUE_NUM, which counts pairs, for a number of rings.
+        let pairs =
+            if self.pairs > 1 { VhostUserProtocolFeatures::MQ } else { VhostUserProtocolFeatures::empty() };
+        pairs
             | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::REPLY_ACK

@@ -328,6 +328,24 @@ fn requests_that_were_not_offered_are_answered_and_do_no_harm() {
     assert_eq!(ask(code::GET_FEATURES, &[]).u64(0), Some(feature::OFFERED));
 }
 
+/// User Mode Linux takes the number of pairs for one of rings, which is one too few for a single pair.
+#[test]
+fn a_single_pair_is_not_counted() {
+    for (pairs, counted) in [(1, 0), (2, 1)] {
+        let netd = Netd::with_pairs(SocketMode::Server, pairs);
+        let stream = netd.connect();
+        let ask = |code: u32| {
+            let message = Message { code, flags: 1, body: Vec::new(), fds: Vec::new() };
+            super::channel::send(&stream, &message).unwrap();
+            super::channel::recv(&stream).unwrap().unwrap().u64(0).unwrap()
+        };
+        ask(code::GET_FEATURES);
+        let offered = ask(code::GET_PROTOCOL_FEATURES);
+        // Bit 0 is MQ.
+        assert_eq!(offered & 1, counted, "{pairs} pairs");
+    }
+}
+
 #[test]
 fn queue_pairs_are_told_and_their_rings_are_the_only_ones() {
     for pairs in [2u64, 8] {

@@ -1,0 +1,170 @@
+//! `perf-agent`: the traffic of the measurements that iperf3 does not make.
+//!
+//! It runs at both ends: in the client's network beside the runner, and in the guest, to which the runner sends it over
+//! the network. So both directions are measured by the same code. A measurement prints one JSON object on one line.
+//!
+//! ```text
+//! perf-agent serve PORT                       echoes TCP and UDP, for ever
+//! perf-agent rr ADDR SECONDS SIZE             round trips over one TCP connection
+//! perf-agent crr ADDR SECONDS                 connection, one byte there and back, end
+//! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
+//! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
+//! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
+//! perf-agent udp-sink PORT SECONDS            counts datagrams, from the first one on
+//! ```
+
+mod serve;
+mod tcp;
+mod udp;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::{Value, json};
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["serve", port] => serve::serve(port.parse()?),
+        ["rr", address, time, size] => tell(&tcp::round_trips(at(address)?, seconds(time)?, size.parse()?)?),
+        ["crr", address, time] => tell(&tcp::connections(at(address)?, seconds(time)?)?),
+        ["flows", address, count] => {
+            let end = SigSet::from(Signal::SIGTERM);
+            end.thread_block()?;
+            let (held, found) = tcp::flows(at(address)?, count.parse()?)?;
+            tell(&found)?;
+            end.wait()?;
+            tcp::close(held);
+            Ok(())
+        }
+        ["udp-rr", address, time, size] => {
+            tell(&udp::round_trips(at(address)?, seconds(time)?, size.parse()?)?)
+        }
+        ["udp-echo", address, time, size, window, rest @ ..] => {
+            let segments = rest == ["gso"];
+            tell(&udp::echo(at(address)?, seconds(time)?, size.parse()?, window.parse()?, segments)?)
+        }
+        ["udp-sink", port, time] => tell(&udp::sink(port.parse()?, seconds(time)?)?),
+        _ => bail!("perf-agent does not know: {}", words.join(" ")),
+    }
+}
+
+fn at(address: &str) -> Result<SocketAddr> {
+    address.parse().with_context(|| format!("an address and port: {address}"))
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
+}
+
+fn tell(found: &Value) -> Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{found}")?;
+    Ok(out.flush()?)
+}
+
+/// Descriptors for so many sockets, as far as they may be had.
+fn allow_descriptors(wanted: u64) -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard >= wanted {
+        return Ok(setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)?);
+    }
+    // In a guest the agent is root; elsewhere this fails and what there is must do.
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(())
+}
+
+/// Times of single events in microseconds, and when counting began.
+struct Times {
+    begin: Instant,
+    micros: Vec<f64>,
+}
+
+impl Times {
+    fn start() -> Times {
+        Times { begin: Instant::now(), micros: Vec::new() }
+    }
+
+    /// What is reported of them; `failed` are those that came to nothing.
+    fn report(mut self, failed: u64) -> Result<Value> {
+        let seconds = self.begin.elapsed().as_secs_f64();
+        self.micros.sort_by(f64::total_cmp);
+        let count = self.micros.len();
+        let (p50, p99) = (rank(&self.micros, 50), rank(&self.micros, 99));
+        let p50 = p50.context("nothing came back")?;
+        #[allow(clippy::cast_precision_loss, reason = "a count of events")]
+        let per_second = count as f64 / seconds;
+        Ok(json!({"count": count, "per_second": per_second, "p50": p50, "p99": p99, "failed": failed}))
+    }
+}
+
+/// The value at so many hundredths of a sorted list.
+fn rank(sorted: &[f64], hundredth: usize) -> Option<f64> {
+    sorted.get(sorted.len().checked_sub(1)? * hundredth / 100).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, UdpSocket};
+    use std::thread;
+
+    #[test]
+    fn ranks_are_values_of_the_list() {
+        let sorted: Vec<f64> = (0..=100).map(f64::from).collect();
+        assert_eq!((rank(&sorted, 50), rank(&sorted, 99)), (Some(50.0), Some(99.0)));
+        assert_eq!(rank(&[7.0], 99), Some(7.0));
+        assert_eq!(rank(&[], 50), None);
+    }
+
+    /// A server on a port that was free a moment ago.
+    fn served() -> SocketAddr {
+        let port = {
+            let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+            tcp.local_addr().unwrap().port()
+        };
+        thread::spawn(move || serve::serve(port));
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        while std::net::TcpStream::connect(address).is_err() {
+            thread::yield_now();
+        }
+        address
+    }
+
+    #[test]
+    fn every_measurement_works_against_its_own_server() {
+        let address = served();
+        let time = Duration::from_millis(50);
+        for found in [
+            tcp::round_trips(address, time, 1).unwrap(),
+            tcp::connections(address, time).unwrap(),
+            udp::round_trips(address, time, 64).unwrap(),
+        ] {
+            assert!(found["count"].as_u64().unwrap() > 0, "{found}");
+            assert!(found["p50"].as_f64().unwrap() <= found["p99"].as_f64().unwrap(), "{found}");
+            assert_eq!(found["failed"], 0);
+        }
+        let (held, found) = tcp::flows(address, 100).unwrap();
+        assert_eq!((held.len(), found["count"].as_u64()), (100, Some(100)));
+        for segments in [false, true] {
+            let found = udp::echo(address, Duration::from_millis(100), 64, 32, segments).unwrap();
+            assert!(found["per_second"].as_f64().unwrap() > 0.0, "{found}");
+            assert!(found["lost_share"].as_f64().unwrap() < 1.0, "{found}");
+        }
+    }
+
+    #[test]
+    fn a_refused_connection_is_an_error_and_silence_too() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert!(tcp::round_trips(free, Duration::from_millis(10), 1).is_err());
+        let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(udp::round_trips(silent.local_addr().unwrap(), Duration::from_millis(10), 1).is_err());
+    }
+}

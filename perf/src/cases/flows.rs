@@ -1,0 +1,85 @@
+//! Many connections at once: how fast they are opened, what memory each takes, and how fast a bulk stream is beside them.
+//!
+//! The guest connects; every connection has had a byte echoed and is idle afterwards. The numbers grow, so memory is
+//! compared with that before the first connection. Memory of the backend is what is its own (heap and stacks); that of
+//! the kernel is what the whole machine's slab grew by, which has the sockets of the peers, too.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use podvirt_e2e::until;
+use serde_json::Value;
+
+use super::Found;
+use super::transfer::{self, Direction};
+use crate::bed::{Bed, CLIENT_PORT, PATIENCE, Pace, number};
+use crate::usage;
+
+/// Where the agent's answer is.
+const ANSWER: &str = "/tmp/flows.json";
+/// The share of connections that may fail: a peer that loses a few is measured nevertheless, and it is recorded.
+const FAILED: f64 = 0.01;
+/// 18,000 connections at the rate of the slowest peer.
+const OPENING: u32 = 3;
+
+pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
+    bed.serve_at_client()?;
+    // What a first connection brings along is not the connections'.
+    let address = SocketAddr::from((bed.client(), CLIENT_PORT));
+    bed.ask_guest(&format!("rr {address} 0.1 1"), pace.short)?;
+    let backend = bed.backend.as_ref().context("no backend of its own")?.process.init_pid()?;
+    let private = || Ok::<f64, anyhow::Error>(usage::memory(backend)?.anonymous_mib * 1024.0 * 1024.0);
+    let (private_before, slab_before) = (private()?, usage::slab_bytes()?);
+    // Half of the time of other bulk measurements: there are many.
+    let bulk = Pace { seconds: pace.seconds.div_ceil(2), ..pace.clone() };
+    for &count in &pace.flows {
+        let answer = open(bed, address, count).with_context(|| format!("{count} connections"))?;
+        let (opened, failed) = (number(&answer, "count")?, number(&answer, "failed")?);
+        ensure!(failed <= opened * FAILED, "{failed} of {count} connections could not be opened");
+        found.put(bed.name(&format!("flows_failed_{count}")), failed);
+        found.put(bed.name(&format!("flows_setup_{count}")), number(&answer, "per_second")?);
+        #[allow(clippy::cast_precision_loss, reason = "at most some ten thousand")]
+        let each = |bytes: f64| bytes / count as f64;
+        if count >= 1000 {
+            found.put(bed.name(&format!("flows_bytes_{count}")), each(private()? - private_before));
+            found.put(
+                bed.name(&format!("flows_kernel_bytes_{count}")),
+                each(usage::slab_bytes()? - slab_before),
+            );
+        }
+        for direction in Direction::BOTH {
+            let transfer = transfer::iperf(bed, &bulk, direction, "")
+                .with_context(|| format!("{} beside {count} connections", direction.key()))?;
+            let name = bed.name(&format!("flows_tcp_{}_{count}", direction.key()));
+            found.put(name, transfer.receiver.gbits()?);
+        }
+        bed.machine.linux()?.sh("kill $flows; wait $flows", PATIENCE)?;
+    }
+    let slopes = pace.flows.last().filter(|last| **last > 1000).map(|last| {
+        ["flows_setup", "flows_tcp_g2h", "flows_tcp_h2g"].map(|quantity| {
+            let at = |count: usize| found.figures.get(&bed.name(&format!("{quantity}_{count}"))).copied();
+            let slope = at(*last).zip(at(1000)).map(|(many, few)| many / few);
+            (bed.name(&format!("{quantity}_slope")), slope)
+        })
+    });
+    for (name, slope) in slopes.into_iter().flatten() {
+        if let Some(slope) = slope {
+            found.put(name, slope);
+        }
+    }
+    Ok(())
+}
+
+/// Opens so many connections in the guest, which stay open; the shell's `flows` is who holds them.
+fn open(bed: &mut Bed, address: SocketAddr, count: usize) -> Result<Value> {
+    let guest = bed.machine.linux()?;
+    guest.sh(
+        &format!(": >{ANSWER}; /tmp/agent flows {address} {count} >{ANSWER} 2>&1 & flows=$!"),
+        PATIENCE,
+    )?;
+    let text = until("the connections", PATIENCE * OPENING, || {
+        let text = guest.sh(&format!("cat {ANSWER}"), PATIENCE)?;
+        Ok((!text.is_empty()).then_some(text))
+    })?;
+    serde_json::from_str(&text).with_context(|| format!("the guest's agent says: {text}"))
+}

@@ -1,0 +1,114 @@
+//! Parts of netd alone, without a frontend: the benchmarks of `netd/benches/micro.rs`, and what all open ports take.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::Found;
+use crate::ports;
+
+/// What criterion wrote about a benchmark: how many things one turn of it does.
+#[derive(Deserialize)]
+struct Benchmark {
+    throughput: Option<Throughput>,
+}
+
+#[derive(Deserialize)]
+struct Throughput {
+    #[serde(rename = "Elements")]
+    elements: Option<f64>,
+}
+
+/// What criterion found.
+#[derive(Deserialize)]
+struct Estimates {
+    median: Estimate,
+}
+
+#[derive(Deserialize)]
+struct Estimate {
+    /// Nanoseconds of one turn.
+    point_estimate: f64,
+}
+
+/// Runs the benchmarks of netd's parts and reads what they found: nanoseconds by name.
+///
+/// # Errors
+/// They cannot be built or run.
+pub(crate) fn micro() -> Result<Found> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut bench = Command::new(cargo);
+    bench.args(["bench", "--quiet", "--locked", "--package", "netd", "--bench", "micro"]).current_dir(&top);
+    bench.args(["--", "--noplot", "--warm-up-time", "0.3", "--measurement-time", "1"]);
+    // What it finds is read from its files; a failing one says why.
+    let out = bench.stdin(Stdio::null()).output()?;
+    ensure!(out.status.success(), "netd's benchmarks: {}", String::from_utf8_lossy(&out.stderr));
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| top.join("target"), PathBuf::from);
+    read(&target.join("criterion"))
+}
+
+/// Everything below a directory of criterion's: `<group>/<name>/new/*.json`.
+fn read(dir: &Path) -> Result<Found> {
+    let mut found = Found::default();
+    for group in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let group = group?;
+        for name in fs::read_dir(group.path()).into_iter().flatten() {
+            let name = name?;
+            let new = name.path().join("new");
+            let Ok(estimates) = fs::read(new.join("estimates.json")) else { continue };
+            let estimates: Estimates = serde_json::from_slice(&estimates)?;
+            let benchmark: Benchmark = serde_json::from_slice(&fs::read(new.join("benchmark.json"))?)?;
+            let elements = benchmark.throughput.and_then(|t| t.elements).unwrap_or(1.0);
+            let label = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+            found.put(
+                format!("{}_{}_ns", label(&group), label(&name)),
+                estimates.median.point_estimate / elements,
+            );
+        }
+    }
+    ensure!(!found.figures.is_empty(), "{}: no benchmark has written anything", dir.display());
+    Ok(found)
+}
+
+/// What all open ports take, and what a connection through them costs; also kept in the file of `results` if there is
+/// such a directory.
+///
+/// # Errors
+/// The network or the steering cannot be had.
+pub(crate) fn all_ports(results: Option<&Path>) -> Result<Found> {
+    let ports = ports::measure()?;
+    if let Some(results) = results {
+        ports.write(results)?;
+    }
+    let mut found = Found::default();
+    #[allow(clippy::cast_precision_loss, reason = "some thousand bytes")]
+    found.put("all_ports_mib".into(), ports.kernel_bytes as f64 / f64::from(1 << 20));
+    for (family, ratio) in ["v4", "v6"].iter().zip(ports.ratio) {
+        found.put(format!("all_ports_accept_ratio_{family}"), ratio);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn criterions_files_are_understood() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("ring/pop_push/new");
+        fs::create_dir_all(&new).unwrap();
+        assert!(read(dir.path()).is_err());
+        let estimates = r#"{"mean": {"point_estimate": 1.0}, "median": {"confidence_interval": {}, "point_estimate": 640.0}}"#;
+        fs::write(new.join("estimates.json"), estimates).unwrap();
+        fs::write(new.join("benchmark.json"), r#"{"throughput": {"Elements": 64}, "group_id": "ring"}"#)
+            .unwrap();
+        assert_eq!(read(dir.path()).unwrap().figures, [("ring_pop_push_ns".to_owned(), 10.0)].into());
+        fs::write(new.join("benchmark.json"), r#"{"throughput": null}"#).unwrap();
+        assert_eq!(read(dir.path()).unwrap().figures["ring_pop_push_ns"], 640.0);
+    }
+}

@@ -1,0 +1,261 @@
+//! What is measured on what: the setups of a whole measurement and the cases of each.
+//!
+//! A *setup* is a frontend with an MTU and an address family. Each round starts it once for each of its peers, one after
+//! the other, and runs its *cases* on it. Figures are named by the case, then by what varies:
+//!
+//! | name | meaning |
+//! |---|---|
+//! | `tcp_g2h_1500` | one stream, guest to host, MTU 1500, IPv4, User Mode Linux |
+//! | `tcp4_h2g_65520` | four streams, host to guest, MTU 65520 |
+//! | `tcp_g2h_1500_v6` | IPv6 |
+//! | `tcg_tcp_g2h_1500` | the guest runs under QEMU's TCG |
+//! | `udp_echo_*`, `udp_tx_*` | testpmd is the frontend |
+//! | `ring_*` | the double in a loop is the frontend |
+
+use std::fmt;
+
+use clap::ValueEnum;
+use podvirt_e2e::Family;
+
+/// What carries the guest's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    /// This project's.
+    Netd,
+    /// passt in vhost-user mode.
+    Passt,
+    /// A tap device, a bridge and nftables that masquerade, as a privileged node agent sets them up.
+    Tap,
+    /// QEMU's own user mode network.
+    Slirp,
+}
+
+impl Peer {
+    /// As in results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Peer::Netd => "netd",
+            Peer::Passt => "passt",
+            Peer::Tap => "tap",
+            Peer::Slirp => "slirp",
+        }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What stands in the place of a virtual machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Frontend {
+    /// User Mode Linux: nearly as fast as the machine itself.
+    Uml,
+    /// The same guest under QEMU's TCG.
+    Tcg,
+    /// DPDK's testpmd: no guest, a driver that polls.
+    Testpmd,
+    /// This project's own frontend in a loop: what the rings allow.
+    Double,
+}
+
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Frontend::Uml => "uml",
+            Frontend::Tcg => "tcg",
+            Frontend::Testpmd => "testpmd",
+            Frontend::Double => "double",
+        })
+    }
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Case {
+    /// Memory, CPU time and wake-ups with nothing to do
+    Idle,
+    /// Round trips over one connection, both ways, and of datagrams
+    Rr,
+    /// Connection, one byte there and back, end; both ways
+    Crr,
+    /// One bulk TCP stream, both ways
+    Tcp,
+    /// Four of them
+    Tcp4,
+    /// Datagrams of several sizes by iperf3, both ways
+    Udp,
+    /// From 1 to 18,000 connections at once: set-up, memory, throughput beside them
+    Flows,
+    /// Datagrams that testpmd returns
+    Echo,
+    /// Datagrams that testpmd makes
+    Txonly,
+    /// Frames that lead nowhere, and datagrams, from a loop
+    Ceiling,
+    /// Parts of netd alone: rings, headers, flow table, timers
+    Micro,
+    /// All ports open
+    Ports,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().as_ref().map_or("", |v| v.get_name()))
+    }
+}
+
+/// A frontend in a network, and what is measured with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Setup {
+    /// The frontend.
+    pub(crate) frontend: Frontend,
+    /// The guest's MTU in bytes.
+    pub(crate) mtu: u16,
+    /// MTU of the pod's link in bytes, except for [`Peer::Tap`], which cannot have another one than the guest.
+    pub(crate) link_mtu: u16,
+    /// Address family.
+    pub(crate) family: Family,
+    /// What is measured, in this order.
+    pub(crate) cases: Vec<Case>,
+    /// With what, in the first round in this order.
+    pub(crate) peers: Vec<Peer>,
+    /// Sizes of datagrams in bytes.
+    pub(crate) sizes: Vec<u16>,
+    /// The most rounds.
+    pub(crate) rounds: u32,
+}
+
+impl Setup {
+    /// As in results.
+    pub(crate) fn name(&self) -> String {
+        format!("{}-{}-v{}", self.frontend, self.mtu, self.family.digit())
+    }
+
+    /// What the names of its figures begin with.
+    pub(crate) fn prefix(&self) -> &'static str {
+        if self.frontend == Frontend::Tcg { "tcg_" } else { "" }
+    }
+
+    /// What the names of its figures end with.
+    pub(crate) fn suffix(&self) -> &'static str {
+        if self.family == Family::V6 { "_v6" } else { "" }
+    }
+
+    fn new(frontend: Frontend, mtu: u16, cases: &[Case], peers: &[Peer]) -> Setup {
+        Setup {
+            frontend,
+            mtu,
+            link_mtu: 1500,
+            family: Family::V4,
+            cases: cases.to_vec(),
+            peers: peers.to_vec(),
+            sizes: vec![64, 1400],
+            rounds: u32::MAX,
+        }
+    }
+}
+
+/// Everything that is measured with a frontend.
+pub(crate) fn whole() -> Vec<Setup> {
+    use Case::{Ceiling, Crr, Echo, Flows, Idle, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Frontend::{Double, Tcg, Testpmd, Uml};
+    use Peer::{Netd, Passt, Slirp, Tap};
+    let user = [Netd, Passt];
+    let all = [Netd, Passt, Tap];
+    let jumbo = |setup: Setup| Setup { link_mtu: 9000, sizes: vec![8972], ..setup };
+    vec![
+        Setup::new(Uml, 1500, &[Idle, Rr, Crr, Tcp, Tcp4, Udp], &all),
+        Setup::new(Testpmd, 1500, &[Echo, Txonly], &user),
+        Setup::new(Uml, 65520, &[Tcp, Tcp4], &all),
+        Setup { family: Family::V6, ..Setup::new(Uml, 1500, &[Tcp], &all) },
+        jumbo(Setup::new(Uml, 9000, &[Tcp, Udp], &all)),
+        Setup::new(Uml, 1280, &[Tcp], &all),
+        jumbo(Setup::new(Testpmd, 9000, &[Echo, Txonly], &user)),
+        Setup::new(Double, 1500, &[Ceiling], &user),
+        // Each takes half a minute for each peer; what they are compared with is far away.
+        Setup { rounds: 2, ..Setup::new(Uml, 1400, &[Flows], &user) },
+        Setup { rounds: 1, ..Setup::new(Tcg, 1500, &[Rr, Tcp], &[Netd, Passt, Tap, Slirp]) },
+    ]
+}
+
+/// The same in five minutes: what the required figures need.
+pub(crate) fn quick() -> Vec<Setup> {
+    let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Txonly);
+    let mut setups = whole();
+    setups.retain(|s| s.frontend != Frontend::Tcg && s.mtu != 9000 && s.mtu != 1280);
+    for setup in &mut setups {
+        setup.cases.retain(keep);
+        setup.peers.retain(|p| matches!(p, Peer::Netd | Peer::Passt));
+        setup.sizes.truncate(1);
+    }
+    setups
+}
+
+/// What is left of the setups when only these cases, peers, frontends and MTUs are wanted; an empty list wants all.
+pub(crate) fn only(
+    mut setups: Vec<Setup>,
+    cases: &[Case],
+    peers: &[Peer],
+    frontends: &[Frontend],
+    mtus: &[u16],
+) -> Vec<Setup> {
+    for setup in &mut setups {
+        setup.cases.retain(|c| cases.is_empty() || cases.contains(c));
+        setup.peers.retain(|p| peers.is_empty() || peers.contains(p));
+    }
+    setups.retain(|s| {
+        let wanted = frontends.is_empty() || frontends.contains(&s.frontend);
+        wanted && (mtus.is_empty() || mtus.contains(&s.mtu)) && !s.cases.is_empty() && !s.peers.is_empty()
+    });
+    setups
+}
+
+/// The peers of a round: each round begins with another one, so that none always follows the same.
+pub(crate) fn order(peers: &[Peer], round: u32) -> Vec<Peer> {
+    let mut order = peers.to_vec();
+    if !order.is_empty() {
+        order.rotate_left(round as usize % peers.len());
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn peers_take_turns_at_being_first() {
+        let both = [Peer::Netd, Peer::Passt];
+        assert_eq!(order(&both, 0), both);
+        assert_eq!(order(&both, 1), [Peer::Passt, Peer::Netd]);
+        assert_eq!(order(&both, 2), both);
+        assert_eq!(order(&[], 1), []);
+    }
+
+    #[test]
+    fn no_two_setups_share_a_name_and_each_has_both_that_are_compared() {
+        let all = whole();
+        assert_eq!(all.iter().map(Setup::name).collect::<BTreeSet<_>>().len(), all.len());
+        for setup in all.iter().chain(&quick()) {
+            assert!(setup.peers.contains(&Peer::Netd) && setup.peers.contains(&Peer::Passt), "{setup:?}");
+            assert!(!setup.cases.is_empty() && !setup.sizes.is_empty(), "{setup:?}");
+            // slirp is a part of QEMU, and a tap has no vhost-user socket.
+            assert!(setup.frontend == Frontend::Tcg || !setup.peers.contains(&Peer::Slirp));
+            let guest = matches!(setup.frontend, Frontend::Uml | Frontend::Tcg);
+            assert!(guest || !setup.peers.contains(&Peer::Tap));
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_left_out() {
+        let some = only(whole(), &[Case::Tcp], &[Peer::Netd], &[Frontend::Uml], &[1500]);
+        assert_eq!(some.iter().map(Setup::name).collect::<Vec<_>>(), ["uml-1500-v4", "uml-1500-v6"]);
+        assert!(some.iter().all(|s| s.cases == [Case::Tcp] && s.peers == [Peer::Netd]));
+        assert_eq!(only(whole(), &[], &[], &[], &[]), whole());
+        assert!(only(whole(), &[Case::Micro], &[], &[], &[]).is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! A result to work with, and what is expected of its shape.
+
+use super::*;
+
+/// A run in which everything is as fast as `speed`.
+fn run(peer: &str, round: u32, speed: f64) -> Run {
+    let figures = [
+        ("tcp_g2h_1500", 4.0 * speed),
+        ("tcp_h2g_1500", 8.0 * speed),
+        ("cpu_per_gb_g2h_1500", 0.8 / speed),
+        ("cpu_per_gb_h2g_1500", 0.4 / speed),
+        ("user_per_gb_g2h_1500", 0.08 / speed),
+        ("user_per_gb_h2g_1500", 0.04 / speed),
+        ("tcp_rr_g2h_p50", 200.0 / speed),
+        ("tcp_rr_h2g_p50", 100.0),
+        ("tcp_crr_g2h", 1000.0 * speed),
+        ("tcp_crr_h2g", 3000.0 * speed * speed),
+        ("udp_echo_pps", 20_000.0 * speed),
+        ("idle_rss_mib", 8.0),
+        ("flows_bytes_18000", 700.0),
+        ("flows_setup_1000", 5000.0 * speed),
+        ("flows_setup_18000", 4900.0 * speed),
+    ];
+    Run {
+        round,
+        setup: "uml-1500-v4".into(),
+        peer: peer.into(),
+        case: "tcp".into(),
+        seconds: 10.0,
+        others_cpus: 0.05,
+        figures: figures.map(|(name, value)| (name.to_owned(), value)).into(),
+        course: [("tcp_g2h_1500".to_owned(), vec![4.0 * speed; 4])].into(),
+        error: None,
+    }
+}
+
+/// Figures of parts.
+fn parts() -> Run {
+    let figures = [("ring_pop_push_ns", 8.5), ("all_ports_mib", 0.0163), ("flow_find_131k_ns", 90.0)];
+    Run {
+        setup: "none".into(),
+        peer: PARTS.into(),
+        case: "micro".into(),
+        figures: figures.map(|(name, value)| (name.to_owned(), value)).into(),
+        ..Run::default()
+    }
+}
+
+/// A result of these runs.
+pub(crate) fn of(runs: Vec<Run>) -> Results {
+    let settings = Settings { seconds: 4, warm_up_seconds: 1, rounds: 3, quick: false };
+    let machine =
+        Machine { kernel: "6.18.0".into(), cpu_model: "Some CPU".into(), cores: 2, memory_gib: 23.5 };
+    let versions = [("passt", "20250503"), ("guest kernel", "7.2.7")];
+    let versions = versions.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    Results::new(("2026-01-31T12:00Z".into(), "0123456789ab".into()), settings, machine, versions, runs)
+}
+
+/// A result in which netd is twice as fast as passt, and the third round is slow for both.
+pub(crate) fn sample() -> Results {
+    let mut runs = Vec::new();
+    for (round, speed) in [(0, 1.0), (1, 1.125), (2, 0.5)] {
+        runs.extend([run(NETD, round, 2.0 * speed), run(PASST, round, speed)]);
+    }
+    runs.push(parts());
+    of(runs)
+}
+
+#[test]
+fn a_slow_round_does_not_change_the_ratio() {
+    let results = sample();
+    for (key, ratio) in [("tcp_g2h_1500", 2.0), ("tcp_h2g_1500", 2.0), ("cpu_per_gb_g2h_1500", 0.5)] {
+        assert_eq!(results.ratios.get(key), Some(&ratio), "{key}");
+        assert_eq!(results.summary("ratios", key).map(|s| [s.min, s.max]), Some([ratio, ratio]), "{key}");
+    }
+    assert_eq!(results.medians[PASST]["tcp_g2h_1500"], 4.0);
+}
+
+#[test]
+fn figures_are_where_readers_look_for_them_and_are_plain_numbers() {
+    let json = serde_json::to_value(sample()).unwrap();
+    for of in ["ratios", "absolute"] {
+        assert!(json[of].as_object().unwrap().values().all(serde_json::Value::is_f64), "{of}");
+    }
+    assert_eq!(json["ratios"]["tcp_g2h_1500"], 2.0);
+    assert_eq!(json["ratios"]["udp_echo_pps"], 2.0);
+    assert_eq!(json["absolute"]["idle_rss_mib"], 8.0);
+    assert_eq!(json["absolute"]["ring_pop_push_ns"], 8.5);
+    assert_eq!(json["absolute"]["all_ports_mib"], 0.0163);
+    assert_eq!(json["absolute"]["bytes_per_flow"], 700.0);
+    assert_eq!(json["medians"]["netd"]["tcp_g2h_1500"], 8.0);
+    assert_eq!(json["machine"]["cores"], 2);
+    assert_eq!(json["commit"], "0123456789ab");
+    assert_eq!(json["runs"][0]["figures"]["tcp_g2h_1500"], 8.0);
+}
+
+#[test]
+fn without_a_direction_stands_the_less_favourable_one() {
+    let results = sample();
+    // Guest to host netd is twice as fast, the other way as fast; the other figure is twice and four times.
+    assert_eq!(results.ratios["tcp_rr_p50"], 1.0);
+    assert_eq!(results.ratios["tcp_crr"], 2.0);
+}
+
+#[test]
+fn a_result_survives_its_file_and_another_version_is_refused() {
+    let results = sample();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("r.json");
+    results.write(&path).unwrap();
+    assert_eq!(Results::read(&path).unwrap(), results);
+    fs::write(&path, r#"{"schema": 1, "runs": "of another shape"}"#).unwrap();
+    assert!(Results::read(&path).unwrap_err().to_string().contains("schema 1, only 2"));
+}
+
+#[test]
+fn one_peer_alone_has_no_ratio() {
+    let results = of(sample().runs.into_iter().filter(|r| r.peer == PASST).collect());
+    assert!(results.ratios.is_empty() && results.absolute.is_empty());
+    assert!(results.medians[PASST].contains_key("tcp_h2g_1500"));
+}
+
+#[test]
+fn disturbance_stalls_and_failures_are_told() {
+    let mut runs = sample().runs;
+    assert_eq!(warnings(&runs), [""; 0]);
+    runs[0].others_cpus = 1.5;
+    runs[0].course.insert("tcp_g2h_1500".into(), vec![16.0, 0.5, 16.0, 16.0]);
+    runs[1].error = Some("no route\nand more".into());
+    assert_eq!(
+        warnings(&runs),
+        [
+            "in 1 of 7 runs, others kept more than 0.2 processors busy, 1.5 at most",
+            "round 1, uml-1500-v4, netd, tcp, tcp_g2h_1500: one second had 0.50 Gbit/s, the mean is 8.00",
+            "round 1, uml-1500-v4, passt, tcp: failed: no route",
+        ]
+    );
+}
