@@ -129,7 +129,8 @@ impl Filter {
                 }
                 self.features = None;
                 self.early_enable = Default::default();
-                vec![Action::Forward(message), Action::Reset]
+                // First: what the crate does on a reset looks like a driver that disables its rings.
+                vec![Action::Reset, Action::Forward(message)]
             }
             code::SET_PROTOCOL_FEATURES => {
                 self.reply_ack = message.u64(0).is_some_and(|f| f & REPLY_ACK != 0);

@@ -239,7 +239,7 @@ impl HookVring {
         let shared = lock(&self.port.shared);
         let inner = self.inner.get_ref();
         let queue = inner.get_queue();
-        if !queue.ready() {
+        if !queue.ready() || shared.features.is_none() {
             state.was_enabled = false;
         }
         // vhost-user, Ring states: a disabled receive ring gets nothing, what a disabled transmit ring holds is

@@ -75,6 +75,14 @@ impl UdpFlow {
         }
     }
 
+    /// The place of the listener that carries it.
+    pub(super) fn listener(&self) -> Option<u32> {
+        match self.via {
+            Via::Own(_) => None,
+            Via::Listener(at) => Some(at),
+        }
+    }
+
     /// Takes note of how the guest wants its datagrams sent.
     fn set_options(&mut self, options: SendOptions) {
         if let Via::Own(socket) = &self.via {
@@ -241,6 +249,24 @@ impl Worker {
     ) -> Result<FlowId, OpenError> {
         self.admit_udp(Side::Peer)?;
         self.insert_udp(key, Via::Listener(listener), local, pod_peer, false)
+    }
+
+    /// Gives a flow that a listener carries a socket of its own, where that can be had.
+    pub(super) fn part_from_listener(&mut self, id: FlowId) {
+        let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return };
+        let Some((rule, _)) = f.listener().and_then(|at| self.listeners.udp(at)) else { return };
+        let socket = sockets::udp_flow(f.local, rule.pod, f.pod_peer)
+            .and_then(|s| watch_input(&self.epoll, fd(&s), id).map(|()| s));
+        match socket {
+            Ok(s) => {
+                if let Some(options) = f.options {
+                    apply(fd(&s), f.pod_peer.ip(), options);
+                }
+                f.via = Via::Own(s);
+                self.make_ready(id);
+            }
+            Err(error) => tracing::debug!(peer = %f.pod_peer, %error, "UDP flow"),
+        }
     }
 
     fn admit_udp(&mut self, side: Side) -> Result<(), OpenError> {

@@ -16,6 +16,9 @@ use crate::flow::{FlowId, Key, Kind};
 use crate::shared::Side;
 use crate::udp::SendOptions;
 
+/// UDP flows that get sockets of their own when their port is closed; binding each takes the longer the more there
+/// are. The others end, and begin anew when the guest speaks.
+const PARTING: usize = 1024;
 /// Connections accepted from one listener before the next has its turn.
 const TAKES_PER_TURN: usize = 16;
 /// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
@@ -90,6 +93,13 @@ impl Listeners {
             }
         }
         removed
+    }
+
+    /// The places of these rules' open UDP listeners.
+    fn udp_places(&self, rules: &[PortRule]) -> Vec<u32> {
+        let rules: HashSet<&PortRule> = rules.iter().collect();
+        let open = |at: &u32| self.udp(*at).is_some_and(|(rule, _)| rules.contains(&rule));
+        (0..self.entries.len() as u32).filter(open).collect()
     }
 
     /// The UDP listener that carries the pod's port `pod`.
@@ -178,6 +188,24 @@ impl Worker {
             self.listeners.put(free, entry);
         }
         infos
+    }
+
+    /// Closes listeners. The flows that UDP listeners carry go on by sockets of their own.
+    pub(super) fn remove_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
+        let closing = self.listeners.udp_places(rules);
+        if !closing.is_empty() {
+            let parting: Vec<FlowId> = self
+                .flows
+                .iter()
+                .filter(|(_, _, flow)| flow.listener().is_some_and(|at| closing.contains(&at)))
+                .map(|(id, _, _)| id)
+                .take(PARTING)
+                .collect();
+            for id in parting {
+                self.part_from_listener(id);
+            }
+        }
+        self.listeners.remove(rules)
     }
 
     /// Serves sockets to which every port may be steered.

@@ -60,7 +60,7 @@ impl Worker {
             }
             Command::Steer(sockets) => self.add_steered(sockets),
             Command::RemovePorts(rules, reply) => {
-                let _ = reply.send(self.listeners.remove(&rules));
+                let _ = reply.send(self.remove_ports(&rules));
             }
             Command::Shutdown => self.running = false,
             Command::Accepted { rule, socket, from } => self.on_assigned_connection(rule, socket, from),

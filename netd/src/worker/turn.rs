@@ -80,6 +80,14 @@ impl Flow {
         }
     }
 
+    /// The place of the listener that carries it.
+    pub(super) fn listener(&self) -> Option<u32> {
+        match self {
+            Flow::Udp(f) => f.listener(),
+            _ => None,
+        }
+    }
+
     /// Who opened it.
     pub(super) fn side(&self) -> Side {
         let from_guest = match self {
