@@ -25,6 +25,7 @@ mod privilege;
 mod process;
 mod qmp;
 mod traffic;
+mod update;
 mod wait;
 
 pub use backend::{Backend, BackendOptions, RunningBackend};
@@ -37,4 +38,5 @@ pub use pod::{Pod, Sandbox};
 pub use privilege::Privilege;
 pub use process::Process;
 pub use qmp::Qmp;
+pub use update::{Bulk, Idle};
 pub use wait::until;

@@ -21,6 +21,13 @@ pub struct NetdConfig {
     metrics: Option<Metrics>,
     guest: Guest,
     ports: Ports,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<Hold>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Hold {
+    socket: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -81,6 +88,8 @@ pub struct NetdSockets<'a> {
     pub control: &'a Path,
     /// Where netd lends the sockets of all ports to whoever can steer ports to them; none: netd listens itself.
     pub steering: Option<&'a Path>,
+    /// The hold, which keeps its connections between two netds.
+    pub hold: Option<&'a Path>,
 }
 
 /// Annotation of a machine with the port of its pod at which its netd serves metrics.
@@ -141,6 +150,7 @@ impl NetdConfig {
                 // A list of ports is served by listeners: there is nothing to steer.
                 steering: sockets.steering.filter(|_| all).map(|s| s.display().to_string()),
             },
+            hold: sockets.hold.map(|s| Hold { socket: s.display().to_string() }),
         }
     }
 
@@ -273,8 +283,12 @@ mod tests {
     }
 
     fn config(vmi: &VirtualMachineInstance, steering: Option<&Path>) -> String {
-        let sockets =
-            NetdSockets { vhost_user: Path::new("/run/n.sock"), control: Path::new("/run/n.ctl"), steering };
+        let sockets = NetdSockets {
+            vhost_user: Path::new("/run/n.sock"),
+            control: Path::new("/run/n.ctl"),
+            steering,
+            hold: None,
+        };
         let interface = &vmi.spec.domain.devices.interfaces[0];
         NetdConfig::new(vmi, interface, &sockets, RESOLV_CONF).to_yaml().unwrap()
     }

@@ -68,7 +68,9 @@ fn config(json: &str, resolv_conf: &str) -> Result<(usize, String)> {
     let Some((index, interface)) = found else { bail!("the VMI has no interface on the pod's network") };
     let (socket, control, steering) =
         (path::netd_socket(index), path::netd_control(index), path::netd_ports(index));
-    let sockets = NetdSockets { vhost_user: &socket, control: &control, steering: Some(&steering) };
+    let hold = path::netd_hold();
+    let sockets =
+        NetdSockets { vhost_user: &socket, control: &control, steering: Some(&steering), hold: Some(&hold) };
     Ok((index, NetdConfig::new(&vmi, interface, &sockets, resolv_conf).to_yaml()?))
 }
 
@@ -103,6 +105,7 @@ mod tests {
         assert!(text.contains("socket: /var/run/kubevirt/netd/n0.sock"), "{text}");
         assert!(text.contains("socket: /var/run/kubevirt/netd/n0.ctl"), "{text}");
         assert!(text.contains("steering: /var/run/kubevirt/netd/n0.ports"), "{text}");
+        assert!(text.contains("hold:\n  socket: /var/run/kubevirt/netd/hold"), "{text}");
     }
 
     #[test]

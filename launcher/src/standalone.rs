@@ -201,7 +201,7 @@ fn start_netd(
     let socket = environment.sockets.get(name).context("an interface without a socket")?;
     let control = rundir.join(&format!("net/{name}.ctl"));
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-    let sockets = NetdSockets { vhost_user: socket, control: &control, steering: None };
+    let sockets = NetdSockets { vhost_user: socket, control: &control, steering: None, hold: None };
     let config = NetdConfig::new(vmi, interface, &sockets, &resolv_conf).to_yaml()?;
     let file = rundir.join(&format!("net/{name}.yaml"));
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;

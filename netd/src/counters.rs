@@ -103,6 +103,17 @@ macro_rules! totals {
         }
 
         impl Counters {
+            /// Goes on counting where another netd stopped; names that this one does not know are left out.
+            pub fn restore(&self, counted: &[(String, u64)]) {
+                for (name, value) in counted {
+                    $(if name == stringify!($field) { self.$field.add(*value); })+
+                    let label = name.strip_prefix(DROPPED).unwrap_or_default();
+                    if let Some(i) = Reason::ALL.iter().position(|r| r.label() == label) {
+                        self.dropped[i].add(*value);
+                    }
+                }
+            }
+
             /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
             pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$((name!($field $($name)?), $help, self.$field.get()),)+]
@@ -160,9 +171,20 @@ totals! {
     wakeups: "Turns of the worker's loop.",
     pair_frames_passed: "Frames of the guest passed to another queue pair's worker, which has their flow.",
     pair_flows_moved: "Flows that moved from one queue pair's worker to another's.",
+    updates: "Times that another netd has taken over from the one before, with all of its connections.",
 }
 
+/// What the names of drops begin with in [`Counters::counted`].
+const DROPPED: &str = "dropped:";
+
 impl Counters {
+    /// Every counter that is not zero, for [`Counters::restore`].
+    pub fn counted(&self) -> Vec<(String, u64)> {
+        let totals = self.totals().into_iter().map(|(name, _, value)| (name.to_owned(), value));
+        let dropped = Reason::ALL.iter().map(|r| (format!("{DROPPED}{}", r.label()), self.dropped(*r)));
+        totals.chain(dropped).filter(|(_, value)| *value > 0).collect()
+    }
+
     /// Counts one dropped unit.
     pub fn count_drop(&self, reason: Reason) {
         self.dropped[reason as usize].add(1);

@@ -7,7 +7,8 @@
 //! A frame's way from the guest is [`ring`] → [`wire`] → [`flow`] → translator ([`tcp`], [`udp`], [`icmp`],
 //! [`guest`]) → [`sys`] socket call, and back the same way. One [`worker`] owns all of it and lends time; the
 //! translators never look at a clock or a socket. [`vhost`] speaks the vhost-user protocol, [`pod`] reads the
-//! pod's addresses, [`policy`] says what the guest may do, [`ctl`] is the control plane.
+//! pod's addresses, [`policy`] says what the guest may do, [`ctl`] is the control plane, [`migrate`] hands all of it
+//! over to another netd.
 //!
 //! `unsafe` is allowed in two modules only: [`ring`] (guest memory) and [`sys`] (system calls on guest memory
 //! and socket options that no crate wraps).
@@ -22,6 +23,7 @@ pub mod frag;
 pub mod fuzzing;
 pub mod guest;
 pub mod icmp;
+pub mod migrate;
 pub mod net;
 pub mod pod;
 pub mod policy;

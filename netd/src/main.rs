@@ -22,13 +22,14 @@ use netd::config::{Config, SocketRole};
 use netd::counters::Counters;
 use netd::ctl::metrics::Metrics;
 use netd::ctl::server::ControlServer;
-use netd::ctl::{Control, PortRule, Proto, http, socket};
+use netd::ctl::{Control, Listening, PortRule, Proto, http};
+use netd::migrate::{self, Given, Offers, Parts, Source};
 use netd::net::Link;
-use netd::vhost::{ServerConfig, SocketMode, Stopper};
-use netd::{pod, steer, worker};
+use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
+use netd::{pod, worker};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{Span, debug, error_span, info, warn};
 use tracing_subscriber::EnvFilter;
@@ -69,6 +70,8 @@ fn start(args: &Args) -> Result<()> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    // The sandbox lets nobody connect to a name that another process has made.
+    let takeover = args.takeover.as_deref().map(Source::connect).transpose().context("--takeover")?;
     // Every thread enters it once, so that each line of the log names the guest.
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
     let _named = span.enter();
@@ -79,14 +82,14 @@ fn start(args: &Args) -> Result<()> {
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .context("cannot make the control thread's runtime")?;
-    let result = runtime.block_on(run(config));
+    let result = runtime.block_on(run(config, takeover));
     // Blocking calls that wait for a worker that does not end shall not keep the process.
     runtime.shutdown_background();
     result
 }
 
 /// Starts every part, waits for the end and ends every part.
-async fn run(mut config: Config) -> Result<()> {
+async fn run(mut config: Config, takeover: Option<Source>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let descriptors = raise_descriptors();
@@ -96,17 +99,20 @@ async fn run(mut config: Config) -> Result<()> {
         config.ports.reserved.add_tcp(address.port());
     }
     let (ports, later) = expand_ports(&mut config, descriptors);
-    let counters = Arc::new(Counters::default());
-
-    let worker = worker::spawn(worker::Settings {
+    let make = |counters: &Arc<Counters>| worker::Settings {
         limits: config.limits,
         timeouts: config.timeouts,
         link: link.clone(),
-        ports: ports.rules,
+        ports: ports.rules.clone(),
         counters: counters.clone(),
         pairs: config.vhost_user.queue_pairs,
-    })
-    .context("cannot start the workers")?;
+        inherited: None,
+    };
+    // From here on the guest of a netd that is to be followed waits: nothing slow may be done before it goes on.
+    let Parts { worker, counters, steering, mut heir } = migrate::begin(&config, takeover, &make, &later)?;
+    let listening = Listening::open(&config, &mut heir)?;
+    heir.go(&worker).context("the netd that was to be followed goes on")?;
+
     let mut worker_ended = on_thread("netd-wait", {
         let worker = worker.clone();
         move || worker.join()
@@ -122,31 +128,46 @@ async fn run(mut config: Config) -> Result<()> {
         queue_pairs: config.vhost_user.queue_pairs,
     };
     let stopper = Stopper::new().context("cannot make an eventfd")?;
+    let mover = Mover::default();
     let mut vhost_ended = on_thread("netd-vhost", {
         let (sink, counters, stopper) = (Arc::new(worker.clone()), counters.clone(), stopper.clone());
-        move || netd::vhost::serve(vhost, sink, counters, stopper)
+        let (mover, taken) = (mover.clone(), heir.vhost.take());
+        move || netd::vhost::serve(vhost, sink, counters, stopper, mover, taken)
     })?
     .fuse();
 
-    let steering_ended = match &config.ports.steering {
-        Some(path) if config.ports.is_steered() => {
-            let steering = steer::Steering::open(path, &config.ports, later)
-                .with_context(|| format!("ports.steering: {}", path.display()))?;
-            worker.steer(steering.sockets().context("cannot share the steered sockets")?);
+    let (given, mut gone) = mpsc::unbounded_channel();
+    let giver = Arc::new(listening.giver(&worker, mover, steering.as_ref(), heir.generation)?);
+    let offers = Offers::new(giver.clone(), move |done| {
+        // Nobody listens any more when netd ends anyway.
+        let _ = given.send(done);
+    })
+    .context("cannot be followed")?;
+
+    let steering_ended = match steering {
+        Some(steering) => {
             let (control, stopper) = (worker.clone(), stopper.clone());
             on_thread("netd-steer", move || steering.serve(&control, &stopper))?
         }
-        _ => on_thread("netd-steer", || {})?,
+        None => on_thread("netd-steer", || {})?,
     }
     .fuse();
 
+    let hold = config.hold.clone();
     let (stop_control, stopped) = oneshot::channel();
-    let control = control_plane(Arc::new(config), link, Arc::new(worker.clone()), stopped);
+    let control = control_plane(
+        Arc::new(config),
+        link,
+        Arc::new(worker.clone()),
+        (listening, Arc::new(offers)),
+        stopped,
+    );
     let mut control = pin!(control.fuse());
 
     let result = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
+        Some(given) = gone.recv() => end(given, "another netd"),
         _ = &mut worker_ended => Err(anyhow!("the worker ended by itself")),
         ended = &mut vhost_ended => Err(match ended {
             Ok(Err(error)) => anyhow::Error::from(error),
@@ -161,6 +182,14 @@ async fn run(mut config: Config) -> Result<()> {
     if let Ok(signal) = &result {
         info!(signal, "ending");
     }
+    if let (Ok("SIGTERM"), Some(hold)) = (&result, hold) {
+        match tokio::task::spawn_blocking(move || giver.deposit(&hold)).await? {
+            Ok(given) => end(given, "the hold"),
+            Err(error) => {
+                warn!(error = %anyhow!(error), "the hold keeps nothing: the connections end with netd");
+            }
+        }
+    }
     stopper.stop();
     wait("the vhost-user server", vhost_ended).await;
     wait("the steering", steering_ended).await;
@@ -170,6 +199,13 @@ async fn run(mut config: Config) -> Result<()> {
     worker.shutdown();
     wait("the workers", worker_ended).await;
     result.map(|_| ())
+}
+
+/// Ends after everything was handed over.
+fn end(given: Given, to: &str) -> ! {
+    let took_us = u64::try_from(given.took.as_micros()).unwrap_or(u64::MAX);
+    info!(to, flows = given.flows, took_us, "everything was handed over; ending without a word to anybody");
+    migrate::end()
 }
 
 /// Waits for a part's end, if it has not ended before.
@@ -200,12 +236,13 @@ async fn control_plane(
     config: Arc<Config>,
     link: Arc<Link>,
     control: Arc<dyn Control>,
+    (listening, offers): (Listening, Arc<Offers>),
     stop: oneshot::Receiver<()>,
 ) -> Result<()> {
     let name = config.name.as_deref().unwrap_or_default();
     let metrics = Arc::new(Metrics::new(control.clone(), name));
-    if let Some(address) = config.metrics_listen {
-        let listener = http::listen(address).await.with_context(|| format!("metrics.listen: {address}"))?;
+    if let Some((address, listener)) = listening.metrics {
+        let listener = tokio::net::TcpListener::from_std(listener).context("metrics.listen")?;
         info!(%address, "serving metrics");
         tokio::spawn(http::serve(listener, metrics.clone()));
     }
@@ -213,16 +250,13 @@ async fn control_plane(
     // The sender is never used but dropped, which stops the server as well.
     let server_stopped = server_stopped.map(|_| ());
     let mut socket_file = None;
-    let server = match &config.control {
-        Some(at) => {
-            let path = at.path.display();
-            let (listener, file) =
-                socket::listen(&at.path, at.group).with_context(|| format!("control.socket: {path}"))?;
+    let server = match listening.control {
+        Some((path, listener, file)) => {
             socket_file = Some(file);
-            info!(socket = %path, "serving the control interface");
+            info!(socket = %path.display(), "serving the control interface");
             let server =
                 ControlServer::new(control.clone(), metrics, config.ports.reserved.clone()).named(name);
-            server.serve(listener, server_stopped).boxed()
+            server.with_offers(offers).serve(listener, server_stopped).boxed()
         }
         None => server_stopped.map(Ok).boxed(),
     };

@@ -20,12 +20,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::PollTimeout;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::getuid;
+use podvirt_proto::hold;
 use podvirt_proto::steering::{Answer, Error, Held, Offer, Ranges, VERSION, recv, send};
 use socket2::{Socket, Type};
 use tracing::{debug, info, warn};
@@ -33,6 +35,7 @@ use tracing::{debug, info, warn};
 use crate::config::Ports;
 use crate::ctl::socket::{SocketFile, listen_as};
 use crate::ctl::{Control, PortRule, Proto};
+use crate::migrate::{self, Descriptors, Named, Pack, text};
 use crate::pod;
 use crate::vhost::{Stopper, Waited};
 use crate::worker::SteeredSockets;
@@ -43,12 +46,66 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What netd offers, and where.
 #[derive(Debug)]
 pub struct Steering {
-    listener: Socket,
+    path: PathBuf,
     _file: SocketFile,
-    sockets: SteeredSockets,
     closed: Ranges,
     /// The listeners of `all` without steering.
     fallback: Vec<PortRule>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What moves to another netd.
+#[derive(Debug)]
+struct State {
+    listener: Socket,
+    sockets: SteeredSockets,
+    peer: Option<Socket>,
+    held: Option<Held>,
+    /// `all` has its listeners.
+    listening: bool,
+}
+
+/// The steering's part in a handover.
+#[derive(Clone, Debug)]
+pub struct Mover {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+/// The steering at rest: nothing is lent and nothing taken until it is dropped.
+#[derive(Debug)]
+pub struct AtRest<'a> {
+    path: &'a Path,
+    state: MutexGuard<'a, State>,
+}
+
+impl Mover {
+    /// Waits until nobody is being served, and serves nobody from then on.
+    pub(crate) fn rest(&self) -> AtRest<'_> {
+        AtRest { path: &self.path, state: lock(&self.state) }
+    }
+}
+
+impl AtRest<'_> {
+    /// The state; its descriptors into the pack.
+    pub(crate) fn pack(&self, pack: &mut Pack) -> Result<migrate::Steering, hold::Error> {
+        let mut named = Named::after(pack);
+        let State { listener, sockets, peer, held, listening } = &*self.state;
+        let state = migrate::Steering {
+            listener: Some((text(self.path), named.name(listener.as_fd()))),
+            tcp: sockets.tcp.as_ref().map(|s| named.name(s.as_fd())),
+            udp: sockets.udp.as_ref().map(|s| named.name(s.as_fd())),
+            held: held.iter().flat_map(Held::as_fds).map(|fd| named.name(fd)).collect(),
+            peer: peer.as_ref().map(|s| named.name(s.as_fd())),
+            listening: *listening,
+        };
+        pack.add(named.fds())?;
+        Ok(state)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Steering {
@@ -59,11 +116,49 @@ impl Steering {
     pub fn open(path: &Path, ports: &Ports, fallback: Vec<PortRule>) -> io::Result<Self> {
         let sockets = SteeredSockets::open(ports.tcp.all, ports.udp.all)?;
         let (listener, file) = listen_as(Type::SEQPACKET, path, false)?;
+        let state = State { listener, sockets, peer: None, held: None, listening: false };
+        Ok(Steering::new(path, ports, fallback, state, file))
+    }
+
+    /// Goes on with what another netd had: nobody who steers notices. None when there the path was another.
+    ///
+    /// # Errors
+    /// A descriptor is not there, or the path leads nowhere.
+    pub fn take(
+        path: &Path,
+        ports: &Ports,
+        fallback: Vec<PortRule>,
+        state: migrate::Steering,
+        fds: &mut Descriptors,
+    ) -> io::Result<Option<Self>> {
+        let Some((at, listener)) = state.listener.filter(|(at, _)| *at == text(path)) else {
+            return Ok(None);
+        };
+        let mut take = |fd| fds.take_if(fd).map_err(io::Error::other);
+        let mut held = Vec::new();
+        for fd in state.held {
+            held.extend(take(Some(fd))?);
+        }
+        let mut socket = |fd| take(fd).map(|fd| fd.map(Socket::from));
+        let listener = socket(Some(listener))?.ok_or(io::ErrorKind::NotFound)?;
+        let sockets = SteeredSockets { tcp: socket(state.tcp)?, udp: socket(state.udp)? };
+        let peer = socket(state.peer)?;
+        let state = State { listener, sockets, peer, held: Held::from_fds(held), listening: state.listening };
+        Ok(Some(Steering::new(path, ports, fallback, state, SocketFile::taken(Path::new(&at))?)))
+    }
+
+    fn new(path: &Path, ports: &Ports, fallback: Vec<PortRule>, state: State, file: SocketFile) -> Self {
         let mut closed = Ranges { tcp: ports.closed(Proto::Tcp), udp: ports.closed(Proto::Udp) };
         // A client's socket that is not connected has its port there, and the program cannot see it.
         let ephemeral = pod::ephemeral_ports();
         closed.udp.extend(ephemeral.map(crate::config::ports::PortRange::bounds));
-        Ok(Steering { listener, _file: file, sockets, closed, fallback })
+        let state = Arc::new(Mutex::new(state));
+        Steering { path: path.to_owned(), _file: file, closed, fallback, state }
+    }
+
+    /// Its part in a handover.
+    pub fn mover(&self) -> Mover {
+        Mover { path: self.path.clone(), state: self.state.clone() }
     }
 
     /// The sockets, for the worker to serve.
@@ -71,72 +166,80 @@ impl Steering {
     /// # Errors
     /// As dup(2).
     pub fn sockets(&self) -> io::Result<SteeredSockets> {
-        self.sockets.try_clone()
+        lock(&self.state).sockets.try_clone()
     }
 
     /// Lends the sockets to whoever comes, until `stop` says so.
     pub fn serve(self, control: &dyn Control, stop: &Stopper) {
         let patience = Instant::now() + PATIENCE;
-        let mut peer: Option<Socket> = None;
-        let mut held: Option<Held> = None;
-        let mut listening = false;
         loop {
-            let wait =
-                (held.is_none() && !listening).then(|| patience.saturating_duration_since(Instant::now()));
-            let woken = match self.wait(stop, peer.as_ref(), wait) {
+            let woken = match self.wait(stop, patience) {
                 Ok(woken) => woken,
                 Err(error) => {
                     warn!(%error, "the steering socket cannot be watched");
                     return;
                 }
             };
+            // What woke it may have moved on meanwhile: nothing below blocks.
+            let mut state = lock(&self.state);
             match woken {
                 Woken::Stop => return,
                 Woken::Late => {
-                    listening = true;
+                    state.listening = true;
                     self.listen(control, true);
                 }
-                Woken::Comer => match self.lend(held.as_ref(), listening) {
+                Woken::Comer => match self.lend(&state) {
                     // The newer one takes over from the one before.
-                    Ok(Some(socket)) => peer = Some(socket),
+                    Ok(Some(socket)) => state.peer = Some(socket),
                     Ok(None) => {}
                     Err(error) => warn!(%error, "the sockets cannot be lent"),
                 },
-                Woken::Peer => match peer.as_ref().map_or(Ok(None), |p| recv::<Answer>(p.as_fd())) {
-                    Ok(Some((Answer { attached: true, .. }, fds))) => {
-                        if let Some(new) = Held::from_fds(fds) {
-                            held = Some(new);
-                            info!("every port of the pod is steered to the guest");
-                        }
-                        if held.is_some() && std::mem::take(&mut listening) {
-                            self.listen(control, false);
-                        }
-                    }
-                    Ok(Some((Answer { error, .. }, _))) => {
-                        held = None;
-                        warn!(error = error.unwrap_or_default(), "the ports are not steered");
-                        if !std::mem::replace(&mut listening, true) {
-                            self.listen(control, true);
-                        }
-                    }
-                    Ok(None) => {
-                        debug!("the steering side has gone");
-                        peer = None;
-                    }
-                    Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => {
-                        warn!(%error, "the steering side");
-                        peer = None;
-                    }
-                },
+                Woken::Peer => self.hear(&mut state, control),
             }
         }
     }
 
-    /// Waits for something to do, at most `wait`.
-    fn wait(&self, stop: &Stopper, peer: Option<&Socket>, wait: Option<Duration>) -> io::Result<Woken> {
-        let mut fds = vec![self.listener.as_fd()];
-        fds.extend(peer.map(AsFd::as_fd));
+    /// The peer has sent something, or has gone.
+    fn hear(&self, state: &mut State, control: &dyn Control) {
+        match state.peer.as_ref().map_or(Ok(None), |p| recv::<Answer>(p.as_fd())) {
+            Ok(Some((Answer { attached: true, .. }, fds))) => {
+                if let Some(new) = Held::from_fds(fds) {
+                    state.held = Some(new);
+                    info!("every port of the pod is steered to the guest");
+                }
+                if state.held.is_some() && std::mem::take(&mut state.listening) {
+                    self.listen(control, false);
+                }
+            }
+            Ok(Some((Answer { error, .. }, _))) => {
+                state.held = None;
+                warn!(error = error.unwrap_or_default(), "the ports are not steered");
+                if !std::mem::replace(&mut state.listening, true) {
+                    self.listen(control, true);
+                }
+            }
+            Ok(None) => {
+                debug!("the steering side has gone");
+                state.peer = None;
+            }
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                warn!(%error, "the steering side");
+                state.peer = None;
+            }
+        }
+    }
+
+    /// Waits for something to do; until `patience` where nobody has come to steer.
+    fn wait(&self, stop: &Stopper, patience: Instant) -> io::Result<Woken> {
+        let (listener, peer, wait) = {
+            let state = lock(&self.state);
+            let wait = (state.held.is_none() && !state.listening)
+                .then(|| patience.saturating_duration_since(Instant::now()));
+            (state.listener.try_clone()?, state.peer.as_ref().map(Socket::try_clone).transpose()?, wait)
+        };
+        let mut fds = vec![listener.as_fd()];
+        fds.extend(peer.as_ref().map(AsFd::as_fd));
         // Rounded up: a wake-up before the time would be one for nothing.
         let millis = wait.map(|w| w.as_millis().saturating_add(1).min(60_000));
         let timeout = millis.and_then(|m| PollTimeout::try_from(m).ok()).unwrap_or(PollTimeout::NONE);
@@ -151,8 +254,9 @@ impl Steering {
     }
 
     /// Offers the sockets to who connects, if he may have them.
-    fn lend(&self, held: Option<&Held>, listening: bool) -> Result<Option<Socket>, Error> {
-        let socket = match self.listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
+    fn lend(&self, state: &State) -> Result<Option<Socket>, Error> {
+        let State { listener, sockets, held, listening, .. } = state;
+        let socket = match listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
             Ok((socket, _)) => socket,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -163,15 +267,15 @@ impl Steering {
         }
         let offer = Offer {
             version: VERSION,
-            tcp: self.sockets.tcp.is_some(),
-            udp: self.sockets.udp.is_some(),
+            tcp: sockets.tcp.is_some(),
+            udp: sockets.udp.is_some(),
             held: held.is_some(),
             closed: self.closed.clone(),
-            own: if listening { self.own() } else { Ranges::default() },
+            own: if *listening { self.own() } else { Ranges::default() },
         };
-        let sockets = [&self.sockets.tcp, &self.sockets.udp];
+        let sockets = [&sockets.tcp, &sockets.udp];
         let mut fds: Vec<BorrowedFd<'_>> = sockets.into_iter().flatten().map(AsFd::as_fd).collect();
-        fds.extend(held.iter().flat_map(|h| h.as_fds()));
+        fds.extend(held.iter().flat_map(Held::as_fds));
         send(socket.as_fd(), &offer, &fds)?;
         Ok(Some(socket))
     }

@@ -62,18 +62,26 @@ impl Sub<Time> for Time {
 
 /// The one place that reads the machine's monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock(Instant);
+pub struct Clock {
+    since: Instant,
+    then: Time,
+}
 
 impl Clock {
     /// Starts a clock at [`Time::ZERO`].
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Clock(Instant::now())
+        Clock::resume(Time::ZERO)
     }
 
-    /// The time since the clock was started.
+    /// Starts a clock that shows `now`: deadlines of another one, which showed that, come up when they would have.
+    pub fn resume(now: Time) -> Self {
+        Clock { since: Instant::now(), then: now }
+    }
+
+    /// The time that it shows.
     pub fn now(&self) -> Time {
-        Time::ZERO + self.0.elapsed()
+        self.then + self.since.elapsed()
     }
 }
 

@@ -6,6 +6,8 @@
 
 pub mod domain;
 
+pub mod hold;
+
 pub mod steering;
 
 /// The control interface of netd, package `podvirt.netd.v1`.

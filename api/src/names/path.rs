@@ -84,6 +84,11 @@ pub fn netd_ports(index: usize) -> PathBuf {
     Path::new(NETD).join(format!("n{index}.ports"))
 }
 
+/// The socket of the hold, which keeps what a netd leaves until the next one collects it.
+pub fn netd_hold() -> PathBuf {
+    Path::new(NETD).join("hold")
+}
+
 /// Where the node has an emptyDir volume of a pod.
 pub fn on_node(pod_uid: &str, volume: &str) -> PathBuf {
     Path::new(KUBELET_PODS).join(pod_uid).join("volumes/kubernetes.io~empty-dir").join(volume)

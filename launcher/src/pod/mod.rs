@@ -35,6 +35,7 @@ mod agent;
 mod answers;
 mod descriptor;
 mod freeze;
+mod hold;
 pub(crate) mod link;
 mod notify;
 mod prepare;
@@ -100,6 +101,8 @@ async fn with_daemons(
     daemons: &mut Daemons,
 ) -> Result<Ending> {
     daemons.libvirt(rundir)?;
+    // A machine without it lives as well, and only netd's next restart would be noticed.
+    let _hold = hold::Hold::start().inspect_err(|error| warn!("{error:#}")).ok();
     let connector = connector(&rundir.libvirt_uri())?;
     let grace = Duration::from_secs(args.grace_period_seconds);
 

@@ -106,6 +106,7 @@ impl File {
             egress: egress(p, &self.egress).into(),
             limits: limits(p, &self.limits),
             timeouts: timeouts(p, &self.timeouts),
+            hold: socket_path(p, "hold.socket", self.hold.socket.as_deref()),
             sandbox: p
                 .read("sandbox", self.sandbox.as_deref(), "'enforce', 'log' or 'off' is", |t| match t {
                     "enforce" => Some(sandbox::Mode::Enforce),

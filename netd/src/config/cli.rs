@@ -68,6 +68,12 @@ pub struct Args {
     /// Where the sockets of 'all' ports are lent to who can steer every port to them (ports.steering)
     #[arg(long, value_name = "PATH")]
     pub steering: Option<String>,
+    /// Where everything is left for the next netd at SIGTERM, and collected at the start (hold.socket)
+    #[arg(long, value_name = "PATH")]
+    pub hold: Option<String>,
+    /// Take everything over from the netd that offers it there; netctl upgrade fills this in
+    #[arg(long, value_name = "PATH")]
+    pub takeover: Option<PathBuf>,
     /// Log level or filter, e.g. info or netd=debug (log)
     #[arg(short, long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -104,6 +110,7 @@ impl Args {
         words(&mut file.ports.udp, &self.udp_ports);
         words(&mut file.ports.reserved, &self.reserved);
         text(&mut file.ports.steering, &self.steering);
+        text(&mut file.hold.socket, &self.hold);
         text(&mut file.log, &self.log);
     }
 }

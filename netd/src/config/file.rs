@@ -42,6 +42,8 @@ pub struct File {
     pub limits: Limits,
     /// Times.
     pub timeouts: Timeouts,
+    /// The hold.
+    pub hold: Hold,
     /// `enforce`, `log` or `off`.
     pub sandbox: Option<String>,
     /// Log filter.
@@ -76,6 +78,14 @@ pub struct Control {
 pub struct Metrics {
     /// Address and port.
     pub listen: Option<String>,
+}
+
+/// Section `hold`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hold {
+    /// Path.
+    pub socket: Option<String>,
 }
 
 /// Section `guest`.

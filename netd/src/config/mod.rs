@@ -62,6 +62,8 @@ pub struct Config {
     pub limits: Limits,
     /// When idle flows end.
     pub timeouts: Timeouts,
+    /// Socket of the hold, which keeps everything between two netds; default none.
+    pub hold: Option<PathBuf>,
     /// How much netd confines itself; default [`sandbox::Mode::Enforce`].
     pub sandbox: sandbox::Mode,
     /// Log filter in the syntax of `tracing`; default `info`.

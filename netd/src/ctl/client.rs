@@ -112,6 +112,15 @@ impl Client {
         Ok(self.0.remove_ports(proto::RemovePortsRequest { rules }).await?.into_inner().ports)
     }
 
+    /// Has netd offer everything that it has to another one.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn offer(&mut self) -> Result<proto::OfferResponse, Status> {
+        Ok(self.0.offer(proto::OfferRequest {}).await?.into_inner())
+    }
+
     /// Every counter.
     ///
     /// # Errors

@@ -46,6 +46,8 @@ pub(super) fn status(s: &Status, name: &str) -> proto::StatusResponse {
             .iter()
             .map(|(state, count)| proto::StateCount { state: (*state).into(), count: *count })
             .collect(),
+        // The server knows.
+        generation: 0,
     }
 }
 

@@ -9,16 +9,20 @@
 
 pub mod client;
 pub mod http;
+mod listening;
 pub mod metrics;
 pub mod server;
 pub mod show;
 pub mod socket;
+pub mod upgrade;
 
 mod capture;
 mod convert;
 mod query;
 #[cfg(test)]
 mod tests;
+
+pub use listening::Listening;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

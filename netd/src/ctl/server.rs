@@ -16,6 +16,7 @@ use super::capture::{CaptureStream, Captures};
 use super::metrics::Metrics;
 use super::{Control, FlowQuery, PortInfo, PortRule, convert};
 use crate::config::ports::Reserved;
+use crate::migrate::Offers;
 
 /// Rows in one message of the flow table.
 const FLOWS_PER_MESSAGE: usize = 256;
@@ -31,12 +32,26 @@ pub struct ControlServer {
     reserved: Reserved,
     name: String,
     captures: Captures,
+    offers: Option<Arc<Offers>>,
 }
 
 impl ControlServer {
     /// Serves `control` and `metrics`; ports of `reserved` cannot be added.
     pub fn new(control: Arc<dyn Control>, metrics: Arc<Metrics>, reserved: Reserved) -> ControlServer {
-        ControlServer { control, metrics, reserved, name: String::new(), captures: Captures::new() }
+        ControlServer {
+            control,
+            metrics,
+            reserved,
+            name: String::new(),
+            captures: Captures::new(),
+            offers: None,
+        }
+    }
+
+    /// Serves offers to other netds as well.
+    #[must_use]
+    pub fn with_offers(self, offers: Arc<Offers>) -> ControlServer {
+        ControlServer { offers: Some(offers), ..self }
     }
 
     /// Tells this name of the guest.
@@ -100,7 +115,23 @@ impl Netd for ControlServer {
     ) -> Result<Response<proto::StatusResponse>, Status> {
         let status = self.call(Control::status).await?;
         let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
-        Ok(Response::new(convert::status(&status, &self.name)))
+        let generation = self.offers.as_ref().map_or(0, |o| o.generation());
+        Ok(Response::new(proto::StatusResponse { generation, ..convert::status(&status, &self.name) }))
+    }
+
+    async fn offer(&self, _: Request<proto::OfferRequest>) -> Result<Response<proto::OfferResponse>, Status> {
+        let offers = self.offers.clone().ok_or_else(|| Status::unimplemented("there is nothing to offer"))?;
+        let generation = offers.generation();
+        let task = tokio::task::spawn_blocking(move || offers.open());
+        let offer = task.await.map_err(|_| Status::internal("the call did not end as it should"))?;
+        let offer = offer.map_err(|e| Status::unavailable(format!("nothing can be offered: {e}")))?;
+        Ok(Response::new(proto::OfferResponse {
+            takeover: offer.name,
+            arguments: offer.arguments,
+            directory: offer.directory.into_os_string().into_encoded_bytes(),
+            pid: std::process::id(),
+            generation,
+        }))
     }
 
     async fn list_flows(

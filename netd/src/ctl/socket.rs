@@ -47,6 +47,18 @@ pub fn listen_as(kind: Type, path: &Path, group: bool) -> io::Result<(Socket, So
     Ok((socket, file))
 }
 
+impl SocketFile {
+    /// The file of a socket that another process has made and this one goes on with.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub fn taken(path: &Path) -> io::Result<SocketFile> {
+        let metadata = std::fs::symlink_metadata(path)?;
+        Ok(SocketFile { path: path.to_owned(), id: (metadata.dev(), metadata.ino()) })
+    }
+}
+
 fn remove_stale(kind: Type, path: &Path) -> io::Result<()> {
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,

@@ -46,7 +46,7 @@ pub fn vhost(data: &[u8]) {
         let sink = Arc::new(Sink::default());
         let stop = Stopper::new().unwrap();
         let sink2: Arc<dyn RingSink> = Arc::clone(&sink) as Arc<dyn RingSink>;
-        let _ = crate::vhost::serve_connection(&back, &sink2, PAIRS, &stop);
+        let _ = crate::vhost::serve_connection(back.try_clone().unwrap(), &sink2, PAIRS, &stop);
         assert!(sink.rings.lock().unwrap().is_empty(), "a ring runs on after the end of its connection");
         drop(back);
         answers(front);

@@ -122,6 +122,13 @@ impl Services {
         self.guest_mac
     }
 
+    /// What a former netd had learned of the guest.
+    pub fn restore(&mut self, guest_mac: Option<MacAddr>, mut seen: Vec<IpAddr>) {
+        seen.truncate(MAX_SEEN);
+        self.guest_mac = guest_mac;
+        self.seen = seen;
+    }
+
     /// Where to send frames for the guest: the configured Ethernet address, else the learned one.
     pub fn destination(&self, link: &Link) -> Option<MacAddr> {
         link.guest_mac.or(self.guest_mac)

@@ -8,7 +8,7 @@
 //! | `/proc/sys/kernel/hostname`, read | the guest's name by default |
 //! | the directory of each configured socket: make a socket, remove a file | at the start, at the end, and to replace a stale one |
 //!
-//! Connecting to a socket by its path (`vhost_user.mode: client`) is not confined by Landlock; system calls on
+//! Connecting to a socket by its path (`vhost_user.mode: client`, `hold.socket`) is not confined by Landlock; system calls on
 //! descriptors that are open already or come by SCM_RIGHTS are not either.
 //!
 //! A resolv.conf that is a mount of its own, as in every pod, is written in place: the file alone is allowed. Anywhere

@@ -10,6 +10,9 @@ use crate::time::Time;
 /// The most places that are kept for either side: enough to work with, and few of those that were asked for.
 const MOST_KEPT: u32 = 256;
 
+/// Budgets below this are too small to be parted.
+const FEWEST: u32 = 64;
+
 /// Who opens a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -42,7 +45,7 @@ impl Budget {
             || Mutex::new(Admission::new(limits.new_flows_per_second, limits.new_flows_burst, now));
         Budget {
             limit: limits.flows,
-            kept: (limits.flows / 8).min(MOST_KEPT),
+            kept: if limits.flows < FEWEST { 0 } else { (limits.flows / 8).min(MOST_KEPT) },
             flows: AtomicU32::new(0),
             sides: [AtomicU32::new(0), AtomicU32::new(0)],
             admission: [admission(), admission()],

@@ -58,8 +58,7 @@ pub struct Shared {
 
 impl Shared {
     /// What `pairs` workers share at the start.
-    pub fn new(pairs: usize, limits: &Limits) -> Shared {
-        let clock = Clock::new();
+    pub fn new(pairs: usize, limits: &Limits, clock: Clock) -> Shared {
         let now = clock.now();
         Shared {
             clock,

@@ -10,8 +10,8 @@ use libc::{
     socklen_t,
 };
 
-use super::cvt;
 use super::options::{SOL_UDP, UDP_SEGMENT};
+use super::{cvt, cvt_on};
 use crate::ring::Iovs;
 
 /// Messages that one system call takes.

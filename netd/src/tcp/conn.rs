@@ -89,7 +89,7 @@ pub enum Command {
 }
 
 /// One TCP connection between the guest and a socket of the pod. See the [module](super) for its theory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Conn {
     pub(super) config: Config,
     pub(super) state: State,

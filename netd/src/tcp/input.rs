@@ -15,6 +15,8 @@ pub struct Input {
     pub take: u32,
     /// The segment or a part of it was dropped.
     pub dropped: Option<Reason>,
+    /// The payload is out of order: all of it may be kept ([`super::Hold`]), and is dropped otherwise.
+    pub hold: bool,
     /// A new SYN for a connection in TIME-WAIT: forget this one and open anew (RFC 9293 3.6.1).
     pub reopen: bool,
 }
@@ -260,8 +262,11 @@ impl Conn {
             return Input::default();
         }
         if seg.seq > self.rcv_nxt {
-            self.repeat_ack = (self.repeat_ack + 1).min(DUP_ACKS);
-            return Input::dropped(Reason::TcpOutOfOrder);
+            // A large frame stands for as many segments as the guest counts, each of which is answered.
+            let segments = seg.len.div_ceil(u32::from(self.config.mss)).clamp(1, u32::from(DUP_ACKS));
+            self.repeat_ack = (self.repeat_ack + segments as u8).min(DUP_ACKS);
+            let hold = seg.len > 0 && seg.seq.plus(seg.len) <= self.edge;
+            return Input { hold, ..Input::dropped(Reason::TcpOutOfOrder) };
         }
         let skip = self.rcv_nxt.since(seg.seq).min(seg.len);
         let room = self.edge.since(self.rcv_nxt);
@@ -272,7 +277,24 @@ impl Conn {
         if take == 0 && !self.fin_pending {
             self.need_ack = true;
         }
-        Input { skip, take, dropped: (!whole).then_some(Reason::TcpNoRoom), reopen: false }
+        Input { skip, take, dropped: (!whole).then_some(Reason::TcpNoRoom), ..Input::default() }
+    }
+
+    /// The number of the guest's next byte.
+    pub fn next_from_guest(&self) -> Seq {
+        self.rcv_nxt
+    }
+
+    /// Payload that was kept out of order has been reached by the stream: what to send on of it.
+    pub fn on_held(&mut self, seq: Seq, len: u32, now: Time) -> Input {
+        if self.fin_pending || self.need_rst {
+            return Input::default();
+        }
+        // RFC 5681 4.2: filling a gap is told at once.
+        self.need_ack = true;
+        let flags = TcpFlags::ACK;
+        let (ack, window) = (self.snd_una, 0);
+        self.on_payload(&Segment { seq, ack, flags, window, len, mss: None, window_scale: None }, now)
     }
 
     /// Of the `offered` payload bytes since the last call the socket took `sent`.

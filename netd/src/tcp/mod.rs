@@ -19,7 +19,9 @@
 //!
 //! **Guest to pod.** A segment in order is offered to the socket straight from guest memory. `rcv_nxt` moves
 //! over it at once and moves back in [`Conn::on_flushed`] by what the socket did not take: the guest will
-//! send that again. Out-of-order segments are answered by a duplicate ACK and not kept. The acknowledgement
+//! send that again. What comes out of order is answered by duplicate ACKs at once, as many as the frame had
+//! segments (RFC 5681 4.2), and the worker keeps it within bounds ([`Hold`]) until the gap is filled
+//! ([`Conn::on_held`]), so that a loss costs the guest a round trip and one segment, and no timeout. The acknowledgement
 //! follows the peer's own acknowledgement (`tcpi_bytes_acked`), so that data the guest believes delivered has
 //! left the pod; for peers closer than [`Config::ack_queued_rtt`] it follows what the socket has queued,
 //! which saves a poll per round trip. The window is the free space of the socket's send buffer and, for far
@@ -50,14 +52,17 @@
 //! acknowledgement held back so that a bulk transfer gets few of them, TIME-WAIT.
 //!
 //! Neither SACK nor timestamps are offered to the guest, so it uses neither; they are stepped over where they
-//! appear.
+//! appear. A guest with SACK counts no plain duplicate ACKs, by which netd asks for what the socket refused; and
+//! the link loses so little that one hole a round trip is soon enough.
 
 mod config;
 mod conn;
 mod facts;
+mod hold;
 mod input;
 mod output;
 mod rtt;
+mod saved;
 mod seq;
 #[cfg(test)]
 mod sim;
@@ -68,6 +73,7 @@ mod timer;
 pub use config::Config;
 pub use conn::{Command, Conn, PodState, Segment, State};
 pub use facts::Facts;
+pub use hold::{HOLD_BYTES, Hold};
 pub use input::Input;
 pub use output::{Budget, Control};
 pub use seq::Seq;

@@ -7,14 +7,14 @@ use super::seq::Seq;
 use crate::time::Time;
 
 /// Estimator with one segment timed at a time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rtt {
     /// Smoothed round trip and its variation in microseconds; none before the first sample.
-    smoothed: Option<(u32, u32)>,
+    pub(super) smoothed: Option<(u32, u32)>,
     /// The byte whose acknowledgement ends the sample, and when it was sent.
-    timed: Option<(Seq, Time)>,
+    pub(super) timed: Option<(Seq, Time)>,
     /// Doublings since the last progress.
-    backoff: u8,
+    pub(super) backoff: u8,
 }
 
 impl Rtt {
@@ -60,6 +60,12 @@ impl Rtt {
     /// The smoothed round trip; none before the first sample.
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(|(srtt, _)| Duration::from_micros(srtt.into()))
+    }
+
+    /// Brings values of another netd into the bounds of this one's arithmetic.
+    pub(super) fn adopt(&mut self) {
+        self.backoff = self.backoff.min(16);
+        self.smoothed = self.smoothed.map(|(srtt, var)| (srtt.min(u32::MAX / 4), var.min(u32::MAX / 4)));
     }
 
     /// The present timeout.

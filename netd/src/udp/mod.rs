@@ -32,7 +32,7 @@ pub struct SendOptions {
 }
 
 /// The life of a UDP or echo flow.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Session {
     from_guest: bool,
     from_pod: bool,
@@ -40,6 +40,8 @@ pub struct Session {
     unreplied: Duration,
     replied: Duration,
 }
+
+crate::migrate::codec::fields!(Session { from_guest, from_pod, used, unreplied, replied });
 
 impl Session {
     /// A new UDP flow.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::poll::PollTimeout;
 use tracing::{info, warn};
 
+use super::mover::Mover;
 use super::serve::{ServeError, Stopper, Waited};
 
 /// Mode of the listening socket: its owner and its group connect.
@@ -51,15 +52,29 @@ pub(super) struct Bound {
 }
 
 impl Source {
-    pub(super) fn new(config: &ServerConfig) -> Result<Source, ServeError> {
+    /// The source as configured; of a listener that another netd has had, if there is one.
+    pub(super) fn new(
+        config: &ServerConfig,
+        taken: Option<UnixListener>,
+        mover: &Mover,
+    ) -> Result<Source, ServeError> {
         match config.mode {
-            SocketMode::Server => Ok(Source::Listener(Bound::new(&config.socket)?)),
+            SocketMode::Server => {
+                let failed = |source| ServeError::Socket { path: config.socket.clone(), source };
+                let bound = match taken {
+                    Some(listener) => Bound::taken(listener, &config.socket).map_err(failed)?,
+                    None => Bound::new(&config.socket)?,
+                };
+                let copy = bound.listener.try_clone().map_err(failed)?;
+                mover.lock().listener = Some((config.socket.clone(), copy));
+                Ok(Source::Listener(bound))
+            }
             SocketMode::Client => Ok(Source::Connector { path: config.socket.clone(), complained: false }),
         }
     }
 
     /// Waits for the next frontend; `None` when netd is to stop.
-    pub(super) fn next(&mut self, stop: &Stopper) -> Result<Option<UnixStream>, ServeError> {
+    pub(super) fn next(&mut self, stop: &Stopper, mover: &Mover) -> Result<Option<UnixStream>, ServeError> {
         loop {
             match self {
                 Source::Listener(bound) => {
@@ -67,13 +82,17 @@ impl Source {
                         Waited::Stopped => return Ok(None),
                         Waited::Ready(_) => {}
                     }
+                    // Not while a handover is under way: the successor would not know of this one.
+                    let mut shared = mover.lock();
                     match bound.listener.accept() {
                         Ok((stream, _)) => {
+                            shared.coming = true;
                             // Accepted sockets do not inherit the listener's O_NONBLOCK on Linux.
                             return Ok(Some(stream));
                         }
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                         Err(e) => {
+                            drop(shared);
                             // Out of descriptors or memory, or the frontend gave up: not for ever.
                             warn!(error = %e, "frontend cannot be accepted");
                             if let Waited::Stopped =
@@ -84,7 +103,7 @@ impl Source {
                         }
                     }
                 }
-                Source::Connector { path, complained } => match UnixStream::connect(&*path) {
+                Source::Connector { path, complained } => match connect(path, mover) {
                     Ok(stream) => {
                         *complained = false;
                         return Ok(Some(stream));
@@ -105,7 +124,20 @@ impl Source {
     }
 }
 
+fn connect(path: &Path, mover: &Mover) -> io::Result<UnixStream> {
+    let mut shared = mover.lock();
+    let stream = UnixStream::connect(path)?;
+    shared.coming = true;
+    Ok(stream)
+}
+
 impl Bound {
+    /// Goes on with a listener of another netd, whose file is at `path`.
+    fn taken(listener: UnixListener, path: &Path) -> io::Result<Bound> {
+        let inode = std::fs::symlink_metadata(path)?.ino();
+        Ok(Bound { listener, path: path.to_owned(), inode })
+    }
+
     fn new(path: &Path) -> Result<Bound, ServeError> {
         let failed = |source| ServeError::Socket { path: path.to_owned(), source };
         let directory = match path.parent() {

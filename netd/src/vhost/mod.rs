@@ -45,6 +45,8 @@ mod device;
 mod filter;
 mod listen;
 mod message;
+mod mover;
+mod record;
 mod serve;
 #[cfg(test)]
 mod tests;
@@ -53,9 +55,10 @@ mod vring;
 use crate::ring::Ring;
 
 pub use listen::{ServerConfig, SocketMode};
+pub use mover::{AtRest, Mover, Recorded, RestError, TakeError, Taken};
 pub(crate) use serve::Waited;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use serve::connection as serve_connection;
+pub(crate) use serve::serve_one as serve_connection;
 pub use serve::{ServeError, Stopper, serve};
 
 /// Queue pairs that netd can offer: more than a guest of usual size has processors to serve.

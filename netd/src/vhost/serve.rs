@@ -27,7 +27,9 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::device::Device;
 use super::filter::{Action, Filter};
 use super::listen::{ServerConfig, Source};
-use super::message::Message;
+use super::message::code;
+use super::mover::{Mover, Taken};
+use super::record::Record;
 use super::vring::Port;
 use super::{RingSink, channel};
 use crate::counters::Counters;
@@ -131,13 +133,25 @@ pub fn serve(
     sink: Arc<dyn RingSink>,
     counters: Arc<Counters>,
     stop: Stopper,
+    mover: Mover,
+    taken: Option<Taken>,
 ) -> Result<(), ServeError> {
-    let mut source = Source::new(&config)?;
+    let (listener, mut joined) = taken.map_or((None, None), |t| (t.listener, t.joined));
+    let mut source = Source::new(&config, listener, &mover)?;
     info!(socket = %config.socket.display(), mode = ?config.mode, "waiting for a frontend");
-    while let Some(front) = source.next(&stop)? {
-        counters.frontend_connections.add(1);
-        info!("frontend connected");
-        match connection(&front, &sink, config.queue_pairs, &stop) {
+    loop {
+        let carried = match joined.take() {
+            Some(joined) => connection(joined, &sink, &stop, &mover),
+            None => {
+                let Some(front) = source.next(&stop, &mover)? else { break };
+                counters.frontend_connections.add(1);
+                info!("frontend connected");
+                Joined::new(front, &sink, config.queue_pairs)
+                    .and_then(|joined| connection(joined, &sink, &stop, &mover))
+            }
+        };
+        mover.lock().coming = false;
+        match carried {
             Ok(()) => info!("frontend disconnected"),
             Err(e) => warn!(error = %e, "connection with the frontend ended"),
         }
@@ -151,20 +165,60 @@ pub fn serve(
     Ok(())
 }
 
-/// Serves one frontend to its end and leaves nothing of it behind.
-pub(crate) fn connection(
-    front: &UnixStream,
+/// A connection in service. Whoever carries messages has it locked.
+pub(super) struct Live {
+    pub(super) front: UnixStream,
+    pub(super) inner: UnixStream,
+    pub(super) port: Arc<Port>,
+    pub(super) filter: Filter,
+    pub(super) record: Record,
+    /// Replies that the daemon owes.
+    owed: usize,
+}
+
+/// A connection and the daemon that serves it.
+pub(super) struct Joined {
+    daemon: Daemon,
+    pub(super) live: Live,
+}
+
+impl Joined {
+    /// Makes a daemon for the connection. No ring runs yet.
+    pub(super) fn new(front: UnixStream, sink: &Arc<dyn RingSink>, pairs: usize) -> io::Result<Joined> {
+        front.set_read_timeout(Some(STALL))?;
+        front.set_write_timeout(Some(STALL))?;
+        let port = Port::new(Arc::clone(sink))?;
+        let (daemon, inner) = join(&port, pairs)?;
+        let (filter, record) = (Filter::new(pairs), Record::default());
+        Ok(Joined { daemon, live: Live { front, inner, port, filter, record, owed: 0 } })
+    }
+}
+
+/// Serves one frontend that is connected already, as fuzzing does.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn serve_one(
+    front: UnixStream,
     sink: &Arc<dyn RingSink>,
     pairs: usize,
     stop: &Stopper,
 ) -> io::Result<()> {
-    front.set_read_timeout(Some(STALL))?;
-    front.set_write_timeout(Some(STALL))?;
-    let port = Port::new(Arc::clone(sink))?;
-    let (mut daemon, inner) = join(&port, pairs)?;
-    port.arm();
-    sink.set_connected(true);
-    let carried = carry(front, &inner, &port, Filter::new(pairs), stop);
+    connection(Joined::new(front, sink, pairs)?, sink, stop, &Mover::default())
+}
+
+/// Serves one frontend to its end and leaves nothing of it behind.
+fn connection(joined: Joined, sink: &Arc<dyn RingSink>, stop: &Stopper, mover: &Mover) -> io::Result<()> {
+    let Joined { mut daemon, live } = joined;
+    let (front, inner) = (live.front.try_clone()?, live.inner.try_clone()?);
+    let port = Arc::clone(&live.port);
+    {
+        let mut shared = mover.lock();
+        sink.set_connected(true);
+        port.arm();
+        shared.live = Some(live);
+        shared.coming = false;
+    }
+    let carried = carry(&front, &inner, &port, mover, stop);
+    mover.lock().live = None;
     // The daemon reads the end of the stream and finishes.
     let _ = inner.shutdown(std::net::Shutdown::Both);
     let ended = daemon.wait();
@@ -227,78 +281,99 @@ fn alive(stream: &UnixStream) -> io::Result<bool> {
 fn carry(
     front: &UnixStream,
     inner: &UnixStream,
-    port: &Arc<Port>,
-    mut filter: Filter,
+    port: &Port,
+    mover: &Mover,
     stop: &Stopper,
 ) -> io::Result<()> {
-    // Replies that the daemon owes.
-    let mut owed = 0usize;
     loop {
-        let ready = match stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::NONE)? {
+        if let Waited::Stopped =
+            stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::NONE)?
+        {
+            return Ok(());
+        }
+        // A handover may have been in between, so it is asked again what there is.
+        let mut shared = mover.lock();
+        let Some(live) = &mut shared.live else { return Ok(()) };
+        let ready = match stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::ZERO)? {
             Waited::Stopped => return Ok(()),
             Waited::Ready(ready) => ready,
         };
-        if ready.get(2) == Some(&true) {
-            return Err(io::Error::other("the frontend has taken memory away that it shares"));
-        }
-        if ready.first() == Some(&true) {
+        let goes_on = match ready[..] {
+            [_, _, true] => {
+                return Err(io::Error::other("the frontend has taken memory away that it shares"));
+            }
             // First: the daemon's answers, in case it has given up meanwhile.
-            match channel::recv(inner)? {
-                Some(reply) => {
-                    owed = owed.saturating_sub(1);
-                    channel::send(front, &reply)?;
-                }
-                None => return Ok(()),
-            }
-            continue;
-        }
-        if ready.get(1) != Some(&true) {
-            continue;
-        }
-        let Some(message) = channel::recv(front)? else { return Ok(()) };
-        for action in filter.handle(message) {
-            match action {
-                Action::Forward(message) => {
-                    owed += usize::from(filter.expects_reply(&message));
-                    channel::send(inner, &message)?;
-                }
-                Action::Reply(reply) => {
-                    settle(front, inner, &mut owed)?;
-                    channel::send(front, &reply)?;
-                }
-                Action::BadRing(index) => port.bad_ring(index),
-                Action::Reset => {
-                    settle(front, inner, &mut owed)?;
-                    port.reset();
-                }
-                Action::Log { file, offset, len } => {
-                    let log = DirtyLog::new(file, offset, len).map_err(io::Error::other)?;
-                    port.set_log(log).map_err(io::Error::other)?;
-                }
-            }
+            [true, ..] => live.answer()?,
+            [_, true, _] => live.carry()?,
+            _ => true,
+        };
+        if !goes_on {
+            return Ok(());
         }
     }
 }
 
-/// Lets the daemon answer what it owes, so that our own answer does not overtake it.
-fn settle(front: &UnixStream, inner: &UnixStream, owed: &mut usize) -> io::Result<()> {
-    while *owed > 0 {
-        let mut fds = [PollFd::new(inner.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::from(SETTLE_MS)) {
-            Err(Errno::EINTR) => continue,
-            Err(e) => return Err(e.into()),
-            Ok(0) => {
-                *owed = 0;
-                return Ok(());
-            }
-            Ok(_) => {}
-        }
-        let reply: Option<Message> = channel::recv(inner)?;
-        let reply = reply.ok_or(io::ErrorKind::UnexpectedEof)?;
-        *owed -= 1;
-        channel::send(front, &reply)?;
+impl Live {
+    /// Carries an answer of the daemon to the frontend; false when the daemon has ended.
+    fn answer(&mut self) -> io::Result<bool> {
+        let Some(reply) = channel::recv(&self.inner)? else { return Ok(false) };
+        self.owed = self.owed.saturating_sub(1);
+        channel::send(&self.front, &reply)?;
+        Ok(true)
     }
-    Ok(())
+
+    /// Carries a message of the frontend; false when it has ended.
+    fn carry(&mut self) -> io::Result<bool> {
+        let Some(message) = channel::recv(&self.front)? else { return Ok(false) };
+        if message.code == code::SET_STATUS || message.code == code::SET_VRING_ENABLE {
+            // The filter may answer these itself.
+            self.record.note(&message)?;
+        }
+        for action in self.filter.handle(message) {
+            match action {
+                Action::Forward(message) => {
+                    self.owed += usize::from(self.filter.expects_reply(&message));
+                    channel::send(&self.inner, &message)?;
+                    self.record.note(&message)?;
+                }
+                Action::Reply(reply) => {
+                    self.settle()?;
+                    channel::send(&self.front, &reply)?;
+                }
+                Action::BadRing(index) => self.port.bad_ring(index),
+                Action::Reset => {
+                    self.settle()?;
+                    self.port.reset();
+                }
+                Action::Log { file, offset, len } => {
+                    self.record.note_log(&file, offset, len)?;
+                    let log = DirtyLog::new(file, offset, len).map_err(io::Error::other)?;
+                    self.port.set_log(log).map_err(io::Error::other)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the daemon answer what it owes, so that nothing of ours overtakes it.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        while self.owed > 0 {
+            let mut fds = [PollFd::new(self.inner.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::from(SETTLE_MS)) {
+                Err(Errno::EINTR) => continue,
+                Err(e) => return Err(e.into()),
+                Ok(0) => {
+                    self.owed = 0;
+                    return Ok(());
+                }
+                Ok(_) => {}
+            }
+            if !self.answer()? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -446,9 +446,12 @@ fn the_socket_is_for_owner_and_group_and_replaces_a_stale_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
-    let bound =
-        listen::Source::new(&ServerConfig { socket: path.clone(), mode: SocketMode::Server, queue_pairs: 1 })
-            .unwrap();
+    let bound = listen::Source::new(
+        &ServerConfig { socket: path.clone(), mode: SocketMode::Server, queue_pairs: 1 },
+        None,
+        &Mover::default(),
+    )
+    .unwrap();
     let meta = std::fs::metadata(&path).unwrap();
     assert!(meta.file_type().is_socket());
     assert_eq!(meta.permissions().mode() & 0o777, 0o660);
@@ -461,7 +464,7 @@ fn a_socket_that_cannot_be_made_is_an_error_that_names_the_place() {
     let directory = tempfile::tempdir().unwrap();
     let attempt = |path: &Path| {
         let config = ServerConfig { socket: path.to_owned(), mode: SocketMode::Server, queue_pairs: 1 };
-        listen::Source::new(&config).map(|_| ()).unwrap_err()
+        listen::Source::new(&config, None, &Mover::default()).map(|_| ()).unwrap_err()
     };
     let missing = directory.path().join("missing");
     let error = attempt(&missing.join("s"));

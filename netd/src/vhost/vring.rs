@@ -88,6 +88,22 @@ impl Port {
     /// From now on rings may run.
     pub(super) fn arm(&self) {
         lock(&self.shared).armed = true;
+        self.evaluate();
+    }
+
+    /// Stops every ring and answers where each stands. Nothing may be changed until [`Port::resume`].
+    pub(super) fn pause(&self) -> Vec<u16> {
+        let vrings = lock(&self.vrings).clone();
+        let position = |vring: &HookVring| {
+            vring.pause();
+            vring.inner.queue_next_avail()
+        };
+        vrings.iter().map(position).collect()
+    }
+
+    /// Starts the rings again that [`Port::pause`] has stopped.
+    pub(super) fn resume(&self) {
+        self.evaluate();
     }
 
     /// Stops all rings and lets go of everything. The port is of no use afterwards.

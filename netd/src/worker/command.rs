@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use podvirt_proto::hold;
 use socket2::Socket;
 
 use super::sockets::SteeredSockets;
 use super::turn::Flow;
 use crate::ctl::{FlowInfo, FlowQuery, PortInfo, PortRule, Status};
 use crate::flow::Key;
+use crate::migrate::{self, Pack};
 use crate::net::{Link, MacAddr};
 use crate::ring::Ring;
 use crate::tap::Tap;
@@ -71,6 +73,11 @@ pub(super) enum Command {
     PairsChanged,
     Tap(Tap),
     Untap(u64),
+    /// Stand still until `Thaw`; answered when it does.
+    Freeze(SyncSender<()>),
+    /// Give the state and lend the sockets; only while it stands still.
+    Pack(Pack, SyncSender<(Pack, Result<migrate::Worker, hold::Error>)>),
+    Thaw,
 }
 
 /// A frame on its way from one worker to another.
@@ -141,6 +148,11 @@ impl Inbox {
     /// The descriptor that becomes readable when a command arrives.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+
+    /// Waits for the next command; none when nobody can send one any more.
+    pub(super) fn wait(&self) -> Option<Command> {
+        self.queue.recv().ok()
     }
 
     /// The next command.

@@ -16,7 +16,7 @@ use crate::tcp::{Config, Conn, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
 
 impl Worker {
-    fn tcp_config(&self, like: std::net::IpAddr) -> Config {
+    pub(super) fn tcp_config(&self, like: std::net::IpAddr) -> Config {
         let headers = if like.is_ipv4() { 40 } else { 60 };
         Config {
             mss: self.port.link.mtu.saturating_sub(headers).max(64),

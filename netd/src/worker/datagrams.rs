@@ -14,6 +14,7 @@ use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
+use crate::migrate::{self, Descriptors, Missing, Named};
 use crate::shared::Side;
 use crate::sys::{self, PmtuDiscovery, SocketError};
 use crate::time::Time;
@@ -51,6 +52,51 @@ pub(super) struct UdpFlow {
 }
 
 impl UdpFlow {
+    /// The flow for a successor.
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::UdpFlow {
+        let (socket, listener) = match &self.via {
+            Via::Own(socket) => (Some(named.name(fd(socket))), None),
+            Via::Listener(at) => (None, Some(*at)),
+        };
+        migrate::UdpFlow {
+            key: (key.guest, key.peer),
+            pod_peer: self.pod_peer,
+            local: self.local,
+            from_guest: self.from_guest,
+            socket,
+            listener,
+            options: self.options,
+            bytes_to_pod: self.bytes_to_pod,
+            bytes_to_guest: self.bytes_to_guest,
+            session: self.session.clone(),
+        }
+    }
+
+    /// A flow of a predecessor; `mtu` is the guest's.
+    pub(super) fn from_state(
+        state: migrate::UdpFlow,
+        mtu: u16,
+        fds: &mut Descriptors,
+    ) -> Result<Self, Missing> {
+        let via = match fds.take_if(state.socket)? {
+            Some(socket) => Via::Own(socket.into()),
+            // A place without a listener ends the flow with the guest's next datagram.
+            None => Via::Listener(state.listener.unwrap_or(u32::MAX)),
+        };
+        Ok(UdpFlow {
+            via,
+            session: state.session,
+            local: state.local,
+            pod_peer: state.pod_peer,
+            from_guest: state.from_guest,
+            options: state.options,
+            largest_run: mtu.saturating_sub(headers(state.pod_peer)),
+            queued: false,
+            bytes_to_pod: state.bytes_to_pod,
+            bytes_to_guest: state.bytes_to_guest,
+        })
+    }
+
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
         FlowInfo {
             kind: FlowKind::Udp,
@@ -90,6 +136,11 @@ impl UdpFlow {
         }
         self.options = Some(options);
     }
+}
+
+/// Bytes of a datagram's IP and UDP headers.
+fn headers(peer: SocketAddr) -> u16 {
+    UdpHeader::LEN as u16 + if peer.is_ipv4() { 20 } else { 40 }
 }
 
 /// Sets a socket to what its next datagrams need.
@@ -287,7 +338,6 @@ impl Worker {
         pod_peer: SocketAddr,
         from_guest: bool,
     ) -> Result<FlowId, OpenError> {
-        let headers = if pod_peer.is_ipv4() { 20 } else { 40 } + UdpHeader::LEN as u16;
         let flow = UdpFlow {
             via,
             session: Session::udp(&self.timeouts, self.now),
@@ -295,7 +345,7 @@ impl Worker {
             pod_peer,
             from_guest,
             options: None,
-            largest_run: self.port.link.mtu.saturating_sub(headers),
+            largest_run: self.port.link.mtu.saturating_sub(headers(pod_peer)),
             queued: false,
             bytes_to_pod: 0,
             bytes_to_guest: 0,

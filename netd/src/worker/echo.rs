@@ -16,6 +16,7 @@ use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::{self, EchoReply, EchoRequest, IcmpError};
+use crate::migrate::{self, Descriptors, Missing, Named};
 use crate::shared::Side;
 use crate::sys::{self, SocketError};
 use crate::time::Time;
@@ -41,6 +42,30 @@ pub(super) struct EchoFlow {
 impl EchoFlow {
     pub(super) fn socket(&self) -> &Socket {
         &self.socket
+    }
+
+    /// The flow for a successor.
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::EchoFlow {
+        migrate::EchoFlow {
+            guest: key.guest,
+            socket: named.name(fd(&self.socket)),
+            ttl: self.ttl,
+            bytes_to_pod: self.bytes_to_pod,
+            bytes_to_guest: self.bytes_to_guest,
+            session: self.session.clone(),
+        }
+    }
+
+    /// A flow of a predecessor.
+    pub(super) fn from_state(state: migrate::EchoFlow, fds: &mut Descriptors) -> Result<Self, Missing> {
+        Ok(EchoFlow {
+            socket: fds.take(state.socket)?.into(),
+            session: state.session,
+            ttl: state.ttl,
+            queued: false,
+            bytes_to_pod: state.bytes_to_pod,
+            bytes_to_guest: state.bytes_to_guest,
+        })
     }
 
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {

@@ -66,7 +66,7 @@ impl Bench {
             link: Arc::new(link),
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
-            peers: Peers::new(0, Arc::new(Shared::new(1, &limits)), mailboxes),
+            peers: Peers::new(0, Arc::new(Shared::new(1, &limits, crate::time::Clock::new())), mailboxes),
         };
         let worker = Worker::new(parts, inbox).unwrap();
         let bytes = 2 * AREA + 2 * u64::from(SIZE) * BUFFER;

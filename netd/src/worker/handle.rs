@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use podvirt_proto::hold;
+
 use super::command::{Command, Mailbox};
 use super::sockets::SteeredSockets;
 use crate::counters::Counters;
 use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Status};
+use crate::migrate::{self, Pack};
 use crate::net::Link;
 use crate::ring::Ring;
 use crate::tap::Tap;
@@ -40,6 +43,37 @@ impl Handle {
     /// Hands over the sockets to which every port may be steered.
     pub fn steer(&self, sockets: SteeredSockets) {
         self.mailboxes[0].send(Command::Steer(sockets));
+    }
+
+    /// Makes the workers stand still; false when they have ended.
+    pub(crate) fn freeze(&self) -> bool {
+        let frozen = self.mailboxes.iter().all(|m| m.call(Command::Freeze).is_some());
+        if !frozen {
+            self.thaw();
+        }
+        frozen
+    }
+
+    /// Asks workers that stand still for their state.
+    ///
+    /// # Errors
+    /// The descriptors cannot be sent. None: the workers have ended.
+    pub(crate) fn pack(&self, mut pack: Pack) -> Option<(Pack, Result<Vec<migrate::Worker>, hold::Error>)> {
+        let mut states = Vec::with_capacity(self.mailboxes.len());
+        for mailbox in self.mailboxes.iter() {
+            let state;
+            (pack, state) = mailbox.call(|reply| Command::Pack(pack, reply))?;
+            match state {
+                Ok(state) => states.push(state),
+                Err(error) => return Some((pack, Err(error))),
+            }
+        }
+        Some((pack, Ok(states)))
+    }
+
+    /// Lets workers that stand still go on.
+    pub fn thaw(&self) {
+        self.tell(|| Command::Thaw);
     }
 
     /// Waits until the workers have ended; at once when somebody has waited already.

@@ -111,7 +111,7 @@ impl Worker {
     }
 
     /// Delivers what is in the batch; false when the receive ring has no room for the rest.
-    fn deliver_inbound(&mut self) -> bool {
+    pub(super) fn deliver_inbound(&mut self) -> bool {
         let Some(origin) = self.inbound.origin else { return true };
         // Apart from the worker for as long as its buffers are borrowed.
         let mut inbound = std::mem::take(&mut self.inbound);

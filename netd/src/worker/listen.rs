@@ -3,16 +3,19 @@
 use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
 
 use socket2::{Domain, Socket};
 
 use super::datagrams::apply;
+use super::freeze::InheritError;
 use super::sockets::{self, PeekOffset, SteeredSockets};
 use super::stream::is_exhausted;
 use super::turn::{Flow, Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
 use crate::flow::{FlowId, Key, Kind};
+use crate::migrate::{self, Descriptors, Named};
 use crate::shared::Side;
 use crate::udp::SendOptions;
 
@@ -31,6 +34,9 @@ const FIRST_DYNAMIC: u16 = 49_152;
 
 /// The pod's port in the rule of a socket to which every port is steered.
 pub(super) const STEERED: u16 = 0;
+
+/// Places there can be: every port of both protocols, as often again for those that came and went.
+const MAX_ENTRIES: usize = 1 << 18;
 
 struct Entry {
     rule: PortRule,
@@ -131,6 +137,50 @@ impl Listeners {
     /// Whether a listener waits in the queue of what has something for the guest.
     pub(super) fn queued(&mut self, at: u32) -> Option<&mut bool> {
         self.entries.get_mut(at as usize)?.as_mut().map(|e| &mut e.queued)
+    }
+
+    /// Every port for a successor.
+    pub(super) fn state<'a>(&'a self, named: &mut Named<'a>) -> Vec<migrate::Port> {
+        let port = |(place, e): (usize, &'a Entry)| migrate::Port {
+            place: place as u32,
+            proto: e.rule.proto,
+            pod: e.rule.pod,
+            guest: e.rule.guest,
+            socket: e.socket.as_ref().map(|l| named.name(fd(&l.socket))),
+            error: e.error.clone(),
+        };
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(i, e)| e.as_ref().map(|e| (i, e))).map(port).collect()
+    }
+
+    /// The ports of a predecessor at their places, in place of none.
+    pub(super) fn restore(
+        &mut self,
+        ports: Vec<migrate::Port>,
+        peek: PeekOffset,
+        fds: &mut Descriptors,
+    ) -> Result<(), InheritError> {
+        for port in ports {
+            let place = port.place as usize;
+            if place >= MAX_ENTRIES {
+                return Err(InheritError::Place(port.place));
+            }
+            if self.entries.len() <= place {
+                self.entries.resize_with(place + 1, || None);
+            }
+            let socket = fds.take_if(port.socket)?.map(Socket::from);
+            let socket = socket.map(|s| Listener::new(s, port.proto, peek)).transpose()?;
+            let rule = PortRule { proto: port.proto, pod: port.pod, guest: port.guest };
+            let entry = Entry { rule, socket, error: port.error, queued: false };
+            self.put(place, entry);
+        }
+        Ok(())
+    }
+
+    /// Every open listener by its place.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(i, e)| Some((i as u32, fd(&e.as_ref()?.socket.as_ref()?.socket))))
     }
 
     /// The first free place from `from` on.
@@ -365,7 +415,7 @@ impl Worker {
         Err(Reason::TupleCollision)
     }
 
-    /// Whether the table has room for a flow. When it is full the connection that has been in TIME-WAIT for the longest
+    /// Whether the table has room for a flow that `side` opens. When it is full the connection that has been in TIME-WAIT for the longest
     /// time goes: the state is a courtesy to a guest whose last acknowledgement was lost, and must not keep others out.
     pub(super) fn has_room_for_flow(&mut self, side: Side) -> bool {
         while self.flows.is_full(side) {

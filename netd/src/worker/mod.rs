@@ -32,10 +32,12 @@ mod datagrams;
 mod deliver;
 mod echo;
 mod flows;
+mod freeze;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod gather;
 mod handle;
+mod held;
 mod inbound;
 mod listen;
 mod outbound;
@@ -53,15 +55,19 @@ mod turn;
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
+pub use freeze::InheritError;
 pub use handle::Handle;
 pub use sockets::SteeredSockets;
 
 use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
 use crate::ctl::PortRule;
+use crate::migrate::{self, Descriptors};
 use crate::net::Link;
 use crate::shared::Shared;
+use crate::time::{Clock, Time};
 use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// What a worker needs to start.
@@ -79,20 +85,54 @@ pub struct Settings {
     pub counters: Arc<Counters>,
     /// Queue pairs, and so workers: at least 1, at most [`MAX_QUEUE_PAIRS`].
     pub pairs: usize,
+    /// What another netd's workers had: these go on with it once they are thawed.
+    pub inherited: Option<Inherited>,
+}
+
+/// What the workers of another netd had when they stood still.
+#[derive(Debug)]
+pub struct Inherited {
+    /// By their queue pair.
+    pub workers: Vec<migrate::Worker>,
+    /// How long ago that was.
+    pub ago: Duration,
+    /// Where their sockets are.
+    pub fds: Descriptors,
+}
+
+impl Inherited {
+    /// The clock that goes on where theirs stood.
+    fn clock(&self) -> Clock {
+        let then = self.workers.first().map_or(Time::ZERO, |w| w.state.now);
+        Clock::resume(then + self.ago)
+    }
+}
+
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// epoll, an eventfd or the thread cannot be made.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// What was inherited cannot be gone on with.
+    #[error(transparent)]
+    Inherit(#[from] InheritError),
 }
 
 /// Starts the workers, each on a thread of its own, and opens the listeners.
 ///
 /// # Errors
-/// When epoll, an eventfd or a thread cannot be made. A port that cannot be opened is no error: see
+/// [`SpawnError`]. A port that cannot be opened is no error: see
 /// [`crate::ctl::Control::ports`].
-pub fn spawn(settings: Settings) -> io::Result<Handle> {
-    let Settings { limits, timeouts, link, ports, counters, pairs } = settings;
+pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
+    let Settings { limits, timeouts, link, ports, counters, pairs, inherited } = settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
         (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let mailboxes: Arc<[_]> = mailboxes.into();
-    let shared = Arc::new(Shared::new(pairs, &limits));
+    // All have one clock, and an heir's goes on where it stood.
+    let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
+    let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = sockets::PeekOffset::probe();
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
@@ -102,6 +142,16 @@ pub fn spawn(settings: Settings) -> io::Result<Handle> {
         let counters = all[index].clone();
         let parts = turn::Parts { limits, timeouts, link: link.clone(), counters, peek, peers };
         workers.push(turn::Worker::new(parts, inbox)?);
+    }
+    if let Some(Inherited { workers: states, mut fds, .. }) = inherited {
+        if states.len() > pairs {
+            return Err(InheritError::Pairs { have: states.len(), pairs }.into());
+        }
+        // Those that have nothing to go on with stand still as well.
+        let states = states.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        for (worker, state) in workers.iter_mut().zip(states) {
+            worker.inherit(state.unwrap_or_default(), &mut fds)?;
+        }
     }
     if let Some(first) = workers.first_mut() {
         first.add_ports(&ports);

@@ -291,6 +291,11 @@ impl Port {
         self.waiting.push_back(frame);
     }
 
+    /// The frames that wait, oldest first.
+    pub(super) fn waiting(&self) -> Vec<Vec<u8>> {
+        self.waiting.iter().cloned().collect()
+    }
+
     /// Writes the frames that wait.
     pub(super) fn flush_queue(&mut self) {
         let plain = VnetHeader::PLAIN.to_bytes();

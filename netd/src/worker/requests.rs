@@ -11,7 +11,6 @@ use crate::net::Link;
 use crate::ring::Ring;
 use crate::tap::Taps;
 use crate::tcp::State;
-use crate::time::Time;
 
 /// Rows of the flow table told in one turn: some 0.5 ms with three system calls each.
 const ROWS_PER_TURN: usize = 256;
@@ -84,6 +83,19 @@ impl Worker {
             Command::PairsChanged => {}
             Command::Tap(tap) => self.port.taps = Taps::add(self.port.taps.take(), tap),
             Command::Untap(id) => self.port.taps = Taps::remove(self.port.taps.take(), id),
+            Command::Freeze(reply) => {
+                let again = std::mem::replace(&mut self.frozen, true);
+                let _ = reply.send(());
+                if !again {
+                    self.stand_still();
+                }
+            }
+            Command::Pack(mut pack, reply) => {
+                self.packed = true;
+                let state = self.pack(&mut pack);
+                let _ = reply.send((pack, state));
+            }
+            Command::Thaw => (self.frozen, self.packed) = (false, false),
         }
     }
 
@@ -117,6 +129,8 @@ impl Worker {
     fn stop_ring(&mut self, index: usize) -> Option<Ring> {
         let ring = match index {
             RX => {
+                // What is in hand finds its way now or never, if this is for a handover.
+                self.deliver_inbound();
                 self.port.publish();
                 self.set_pair_running(false);
                 self.port.take_ring()
@@ -177,7 +191,7 @@ impl Worker {
         running_rings.extend(self.port.rx.as_ref().map(|_| ring(RX)));
         running_rings.extend(self.tx.as_ref().filter(|r| !r.is_disabled()).map(|_| ring(TX)));
         Status {
-            uptime: self.now.since(Time::ZERO),
+            uptime: self.now.since(self.started),
             frontend_connected: self.connected,
             features: self.features,
             running_rings,

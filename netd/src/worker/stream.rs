@@ -8,14 +8,17 @@ use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
 
 use super::gather::Gather;
+use super::held::Held;
 use super::sockets;
 use super::transmit::TxFrame;
 use super::turn::{Flow, Worker, fd, watch_again};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::flow::{FlowId, Key};
+use crate::migrate::{self, Descriptors, Missing, Named};
+use crate::ring::Iovs;
 use crate::sys;
-use crate::tcp::{Command, Conn, PodState, Segment, State};
+use crate::tcp::{Command, Config, Conn, PodState, Segment, State};
 use crate::time::Time;
 use crate::wire::{TcpFlags, TcpMeta};
 
@@ -39,6 +42,8 @@ pub(super) struct TcpFlow {
     pub(super) peer_closed: bool,
     /// In [`Worker::ready`].
     pub(super) queued: bool,
+    /// Payload of the guest that came out of order.
+    held: Option<Box<Held>>,
     /// Something was sent to the socket, or its buffer may have drained: its state is to be read.
     stale: bool,
     /// The peer is near: see [`Config::ack_queued_rtt`].
@@ -73,6 +78,7 @@ impl TcpFlow {
             readable: false,
             peer_closed: false,
             queued: false,
+            held: None,
             stale: false,
             near: false,
             acked_base: 0,
@@ -83,6 +89,55 @@ impl TcpFlow {
             used: now,
             own_segments: 0,
         }
+    }
+
+    /// The flow for a successor.
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::TcpFlow {
+        migrate::TcpFlow {
+            key: (key.guest, key.peer),
+            pod_peer: self.pod_peer,
+            from_guest: self.from_guest,
+            socket: self.socket.as_ref().map(|s| named.name(fd(s))),
+            kernel_offset: self.kernel_offset,
+            peer_closed: self.peer_closed,
+            near: self.near,
+            acked_base: self.acked_base,
+            bytes_to_pod: self.bytes_to_pod,
+            bytes_to_guest: self.bytes_to_guest,
+            used: self.used,
+            conn: self.conn.clone(),
+        }
+    }
+
+    /// A flow of a predecessor. Everything that its socket may have to say is asked for anew.
+    pub(super) fn from_state(
+        state: migrate::TcpFlow,
+        config: Config,
+        fds: &mut Descriptors,
+    ) -> Result<Self, Missing> {
+        let mut conn = state.conn;
+        conn.adopt(config);
+        Ok(TcpFlow {
+            socket: fds.take_if(state.socket)?.map(Socket::from),
+            pod_peer: state.pod_peer,
+            from_guest: state.from_guest,
+            kernel_offset: state.kernel_offset,
+            readable: true,
+            peer_closed: state.peer_closed,
+            queued: false,
+            stale: true,
+            near: state.near,
+            acked_base: state.acked_base,
+            want: FIRST_READ,
+            own_segments: 0,
+            retransmits: conn.retransmits(),
+            bytes_to_pod: state.bytes_to_pod,
+            bytes_to_guest: state.bytes_to_guest,
+            used: state.used,
+            // It was never acknowledged: the guest sends it again.
+            held: None,
+            conn,
+        })
     }
 
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
@@ -216,13 +271,45 @@ impl Worker {
             self.flows.remove(id);
             return self.on_stray_segment(key, segment);
         }
+        let mut kept = false;
+        if input.hold {
+            let held = f.held.get_or_insert_with(|| Box::new(Held::new(self.hold_budget.clone())));
+            let len = segment.len as usize;
+            kept = held.keep(segment.seq, len, || {
+                let mut copy = vec![0; len];
+                frame.slices.read(frame.first, payload, &mut copy);
+                copy
+            });
+        }
+        let gaps = f.held.is_some();
         if input.take > 0 {
             let g = self.gathers.of(id);
             let from = payload + input.skip as usize;
             g.bytes += g.iovs.append_from(frame.slices, frame.first, from, input.take as usize) as u32;
+            if gaps {
+                self.release_gap(id);
+            }
         }
         self.touch(id);
-        input.dropped.map_or(Ok(()), Err)
+        input.dropped.filter(|_| !kept).map_or(Ok(()), Err)
+    }
+
+    /// A gap may have been filled: what was kept behind it follows.
+    #[cold]
+    fn release_gap(&mut self, id: FlowId) {
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        let Some(held) = f.held.as_mut() else { return };
+        while let Some((seq, payload)) = held.take(f.conn.next_from_guest()) {
+            let input = f.conn.on_held(seq, payload.len() as u32, self.now);
+            if input.take > 0 {
+                let g = self.gathers.of(id);
+                let payload = Iovs::from_owned(payload);
+                g.bytes += g.iovs.append(&payload, input.skip as usize, input.take as usize) as u32;
+            }
+        }
+        if held.is_empty() {
+            f.held = None;
+        }
     }
 
     /// Sends a flow's gathered payload.

@@ -9,11 +9,12 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
-use super::command::Inbox;
+use super::command::{Command, Inbox};
 use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
 use super::flows::Flows;
 use super::gather::Gathers;
+use super::held::HoldBudget;
 use super::inbound::{Inbound, Origin};
 use super::listen::Listeners;
 use super::outbound::Outbound;
@@ -113,6 +114,16 @@ impl Flow {
 pub(super) struct FragmentIds(u32);
 
 impl FragmentIds {
+    /// The last name, for a successor.
+    pub(super) fn last(&self) -> u32 {
+        self.0
+    }
+
+    /// Goes on behind the names of a predecessor.
+    pub(super) fn restore(&mut self, last: u32) {
+        self.0 = last / MAX_PAIRS * MAX_PAIRS + self.0 % MAX_PAIRS;
+    }
+
     /// A name that no other worker uses.
     pub(super) fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_add(MAX_PAIRS);
@@ -171,6 +182,7 @@ pub(super) struct Worker {
     pub(super) bare: usize,
     /// The transmit ring's interrupt.
     pub(super) owed: Owed,
+    pub(super) hold_budget: HoldBudget,
     /// Bytes taken from the transmit ring in this turn.
     pub(super) sent: usize,
     pub(super) inbound: Inbound,
@@ -178,6 +190,12 @@ pub(super) struct Worker {
     pub(super) echoes: ReceiveBatch,
     pub(super) frames: Vec<Vec<u8>>,
     pub(super) running: bool,
+    /// See [`super::freeze`].
+    pub(super) frozen: bool,
+    /// Its state has been given: nothing may change it any more until it is thawed.
+    pub(super) packed: bool,
+    /// When the clock was started that this one goes on.
+    pub(super) started: Time,
 }
 
 impl Worker {
@@ -224,15 +242,24 @@ impl Worker {
             heads: Vec::new(),
             bare: 0,
             owed: Owed::default(),
+            hold_budget: HoldBudget::default(),
             sent: 0,
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             echoes: ReceiveBatch::default(),
             frames: Vec::new(),
             running: true,
+            frozen: false,
+            packed: false,
+            started: now,
             counters,
             timeouts,
         })
+    }
+
+    /// Waits for the next command of the mailbox.
+    pub(super) fn next_command(&self) -> Option<Command> {
+        self.inbox.wait()
     }
 
     /// Turns until a shutdown is asked for.
@@ -241,6 +268,9 @@ impl Worker {
         let mut waiter = Waiter::new();
         let mut pace = Pace::default();
         let mut pause = Pause::Look;
+        if self.frozen {
+            self.stand_still();
+        }
         while self.running {
             let waited = match pause {
                 Pause::None => Ok(0),

@@ -5,17 +5,25 @@ mod pcap;
 mod top;
 mod watch;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use netd::config::ports::PortMap;
 use netd::ctl::client::Client;
 use netd::ctl::show::{self, PortRow, StatusView};
+use netd::ctl::upgrade::Upgrade;
 use netd::ctl::{PortRule, Proto};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use podvirt_proto::hold::{self, Hold};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Shows and steers a running netd.
 #[derive(Debug, Parser)]
@@ -52,6 +60,33 @@ enum Command {
     Counters,
     /// The metrics in the OpenMetrics text format
     Metrics,
+    /// Put another netd in the place of the running one, which keeps every connection
+    Upgrade(UpgradeArgs),
+    /// Keep what a netd leaves when it is ended, until the next one collects it (hold.socket)
+    Hold {
+        /// Socket at which it is left and collected
+        #[arg(value_name = "PATH")]
+        path: PathBuf,
+        /// Seconds after which what nobody collects is dropped
+        #[arg(long, value_name = "SECONDS", default_value_t = hold::KEEP.as_secs())]
+        keep: u64,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct UpgradeArgs {
+    /// The new program
+    #[arg(long, value_name = "FILE")]
+    binary: PathBuf,
+    /// Seconds that it may take until it runs in the old one's place
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    timeout: u64,
+    /// Stay until the new netd ends, as its parent, and end as it does
+    #[arg(long)]
+    wait: bool,
+    /// Arguments of the new netd; without any those of the running one
+    #[arg(last = true)]
+    arguments: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -110,6 +145,11 @@ fn run(args: &Args) -> Result<ExitCode> {
 }
 
 async fn call(args: &Args) -> Result<ExitCode> {
+    match &args.command {
+        Command::Upgrade(how) => return upgrade(args, how).await,
+        Command::Hold { path, keep } => return keep_hold(path, Duration::from_secs(*keep)).await,
+        _ => {}
+    }
     let mut client = Client::connect(&args.socket).await?;
     match &args.command {
         Command::Status => {
@@ -135,6 +175,8 @@ async fn call(args: &Args) -> Result<ExitCode> {
             let rows = show::counter_rows(client.counters().await?);
             print(args.json, &rows, |rows| show::counters(rows))?;
         }
+        // Neither asks the running netd.
+        Command::Upgrade(_) | Command::Hold { .. } => {}
         Command::Metrics => io::stdout().write_all(client.metrics().await?.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
@@ -145,4 +187,47 @@ fn print<T: Serialize>(json: bool, value: &T, text: impl FnOnce(&T) -> String) -
     let out = if json { serde_json::to_string_pretty(value)? + "\n" } else { text(value) };
     io::stdout().write_all(out.as_bytes())?;
     Ok(())
+}
+
+async fn upgrade(args: &Args, how: &UpgradeArgs) -> Result<ExitCode> {
+    let upgrade = Upgrade {
+        binary: how.binary.clone(),
+        arguments: Some(how.arguments.clone()).filter(|a| !a.is_empty()),
+        patience: Duration::from_secs(how.timeout),
+    };
+    let mut upgraded = upgrade.run(&args.socket).await?;
+    let view = serde_json::json!({"pid": upgraded.child.id(), "generation": upgraded.generation});
+    print(args.json, &view, |v| format!("netd {} went on, update {}\n", v["pid"], v["generation"]))?;
+    if !how.wait {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let status = tokio::task::spawn_blocking(move || upgraded.child.wait()).await??;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Serves a hold until SIGTERM or SIGINT.
+async fn keep_hold(path: &Path, keep: Duration) -> Result<ExitCode> {
+    let hold = Hold::listen(path, keep).with_context(|| format!("cannot listen at {}", path.display()))?;
+    raise_descriptors();
+    let (stop, stopped) = UnixStream::pair()?;
+    let serving =
+        tokio::task::spawn_blocking(move || hold.serve(stopped.as_fd(), |said| eprintln!("{said}")));
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    drop(stop);
+    serving.await??;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A deposit has a descriptor for each flow.
+fn raise_descriptors() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        eprintln!("netctl: the limit of descriptors cannot be raised: {error}");
+    }
 }

@@ -100,6 +100,7 @@ pub fn ports(rows: &[PortRow]) -> String {
 pub struct StatusView {
     version: String,
     uptime_ms: u64,
+    generation: u32,
     frontend_connected: bool,
     features: Vec<String>,
     running_rings: Vec<u32>,
@@ -169,6 +170,7 @@ impl From<proto::StatusResponse> for StatusView {
         StatusView {
             version: s.version,
             uptime_ms: s.uptime_ms,
+            generation: s.generation,
             frontend_connected: s.frontend_connected,
             features: features(s.features),
             running_rings: s.running_rings,
@@ -209,7 +211,14 @@ pub fn status(s: &StatusView) -> String {
         }
     };
     line("Guest", s.name.clone());
-    line("netd", format!("{}, up {}", s.version, time(s.uptime_ms)));
+    let up = time(s.uptime_ms);
+    line(
+        "netd",
+        match s.generation {
+            0 => format!("{}, up {up}", s.version),
+            n => format!("{}, up {up}, the connections' {n} updates included", s.version),
+        },
+    );
     line("Frontend", if s.frontend_connected { "connected" } else { "not connected" }.into());
     let rings: Vec<String> = s.running_rings.iter().map(u32::to_string).collect();
     line("Rings", if rings.is_empty() { "none".into() } else { rings.join(" ") });

@@ -109,6 +109,7 @@ fn guest_habits(rng: &mut Rng, plan: &Plan, opens: bool) -> guest::Habits {
         probes_by_byte: rng.chance(50),
         acks_from_next: rng.chance(50),
         eager_fin: rng.chance(50),
+        new_reno: false,
     }
 }
 
@@ -237,6 +238,79 @@ fn a_clean_link_needs_no_timeout_and_no_retransmission() {
             }
         });
     }
+}
+
+/// A bulk transfer of a guest as Linux without SACK is, of whose segments one in a hundred is lost: how long it took,
+/// and how often the guest had to wait for its timeout.
+fn lossy_bulk(seed: u64, holds: bool, reordering: u64) -> (Duration, u32) {
+    let mut rng = Rng(seed);
+    let plan = Plan {
+        up: 1_500_000,
+        down: 0,
+        guest_closes: Close::AfterSending,
+        peer_closes: Close::AfterEnd,
+        guest_resets_at: None,
+        peer_resets_at: None,
+    };
+    let habits = guest::Habits {
+        mss: Some(1460),
+        scale: Some(7),
+        buffer: 400_000,
+        odd: false,
+        stall: None,
+        shrinks: false,
+        write: (1_000_000, micros(1)),
+        probes_by_byte: false,
+        new_reno: true,
+        ..guest_habits(&mut rng, &plan, true)
+    };
+    let guest = Reference::new(habits, plan, rng.fork());
+    let mut w = world(guest, plan, true, false, rng.fork());
+    w.pod.habits = pod::Habits {
+        send_buffer: 400_000,
+        overhead: 110,
+        peer_buffer: 1_000_000,
+        round_trip: micros(100),
+        read: (1_000_000, micros(10)),
+        stall: None,
+        near: true,
+        ..w.pod.habits
+    };
+    w.driver = Driver::new(Config::default(), 1, false, 0, rng.fork());
+    if !holds {
+        w.driver.hold = None;
+    }
+    let clean = Faults { latency: micros(100), ..Faults::default() };
+    w.to_guest = Link::new(clean, rng.fork());
+    w.to_netd =
+        Link::new(Faults { loss: if reordering == 0 { 1 } else { 0 }, reordering, ..clean }, rng.fork());
+    w.run(LIMIT);
+    check_end(&w);
+    (w.now.since(Time::ZERO), w.guest.timeouts)
+}
+
+fn bulk_runs(holds: bool, reordering: u64) -> (Duration, u32) {
+    let runs = (70_001..70_007).map(|seed| lossy_bulk(seed, holds, reordering));
+    let (time, timeouts) =
+        runs.fold((Duration::ZERO, 0), |(t, n), (time, timeouts)| (t + time, n + timeouts));
+    println!("holds {holds}, reordering {reordering} %: {time:?} and {timeouts} timeouts in 6 runs");
+    (time, timeouts)
+}
+
+#[test]
+fn lost_segments_cost_the_guest_round_trips_and_hardly_a_timeout() {
+    let (dropped, _) = bulk_runs(false, 0);
+    let (held, timeouts) = bulk_runs(true, 0);
+    // Ten segments are lost in each run; only one of the last few, or one sent again, takes a timeout.
+    assert!(timeouts <= 12, "{timeouts} timeouts");
+    assert!(held < dropped / 2, "{held:?} and {dropped:?} without keeping what is out of order");
+}
+
+#[test]
+fn reordered_segments_need_no_timeout_but_for_the_end() {
+    let (_, timeouts) = bulk_runs(true, 5);
+    // A FIN out of order is not kept, and nothing comes after it that would ask for it.
+    assert!(timeouts <= 6, "{timeouts} timeouts in 6 runs");
 }
 
 fn run_reset(mut rng: Rng, by_guest: bool) {

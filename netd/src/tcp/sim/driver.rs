@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::pod::{Events, Pod};
 use super::{Packet, Rng};
-use crate::tcp::{Command, Config, Conn, Control, PodState, Segment, Seq, State};
+use crate::tcp::{Command, Config, Conn, Control, Hold, PodState, Segment, Seq, State};
 use crate::time::Time;
 use crate::wire::TcpFlags;
 
@@ -28,6 +28,8 @@ pub(super) struct Driver {
     /// The ring has no buffer until then.
     full_until: Time,
     starving: u64,
+    /// What came out of order, if it is kept.
+    pub(super) hold: Option<Hold>,
     pub(super) out: Vec<Packet>,
     watch: Watch,
     pub(super) opened: u32,
@@ -62,6 +64,7 @@ impl Driver {
             ready: false,
             full_until: Time::ZERO,
             starving,
+            hold: Some(Hold::default()),
             out: Vec::new(),
             watch: Watch::default(),
             opened: 0,
@@ -181,6 +184,16 @@ impl Driver {
             }
             let (skip, take) = (input.skip as usize, input.take as usize);
             gathered.extend_from_slice(&p.payload[skip..skip + take]);
+            if let Some(hold) = self.hold.as_mut().filter(|h| input.hold && h.wants(p.seq, p.payload.len())) {
+                hold.keep(p.seq, p.payload.clone());
+            }
+            if let Some((conn, hold)) = self.conn.as_mut().zip(self.hold.as_mut()).filter(|_| take > 0) {
+                while let Some((seq, payload)) = hold.take(conn.next_from_guest()) {
+                    let input = conn.on_held(seq, payload.len() as u32, self.now);
+                    let (skip, take) = (input.skip as usize, input.take as usize);
+                    gathered.extend_from_slice(&payload[skip..skip + take]);
+                }
+            }
             if self.rng.chance(10) {
                 self.flush(&mut gathered, pod);
             }

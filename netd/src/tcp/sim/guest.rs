@@ -51,6 +51,8 @@ pub(super) struct Habits {
     pub(super) acks_from_next: bool,
     /// Sends its FIN into a closed window.
     pub(super) eager_fin: bool,
+    /// Sends one segment again for each hole (RFC 6582), not everything from there on.
+    pub(super) new_reno: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,9 @@ pub(super) struct Reference {
     peer_mss: u64,
     dup_acks: u32,
     recover: u64,
+    /// The first segment is to be sent again.
+    resend: bool,
+    recovering: bool,
     irs: Seq,
     expected: u64,
     pending: BTreeMap<u64, Vec<u8>>,
@@ -124,6 +129,8 @@ impl Reference {
             peer_mss: 536,
             dup_acks: 0,
             recover: 0,
+            resend: false,
+            recovering: false,
             irs: Seq(0),
             expected: 0,
             pending: BTreeMap::new(),
@@ -257,6 +264,7 @@ impl Guest for Reference {
             self.rto = (self.rto * 2).min(MAX_RTO);
             self.timeouts += 1;
             self.next = self.una;
+            self.recovering = false;
             self.probe = true;
         }
         if self.ack_at.is_some_and(|at| at <= now) {

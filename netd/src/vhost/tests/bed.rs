@@ -82,7 +82,9 @@ impl Netd {
         let stop = Stopper::new().unwrap();
         let config = ServerConfig { socket: path.clone(), mode, queue_pairs };
         let (sink2, stop2) = (Arc::clone(&sink), stop.clone());
-        let thread = std::thread::spawn(move || serve(config, sink2, Arc::new(Counters::default()), stop2));
+        let thread = std::thread::spawn(move || {
+            serve(config, sink2, Arc::new(Counters::default()), stop2, Mover::default(), None)
+        });
         Netd { path, sink, events, stop, thread: Some(thread), _directory: directory }
     }
 

@@ -112,6 +112,7 @@ impl Netd {
         let directory = tempfile::tempdir().unwrap();
         let stop = Stopper::new().unwrap();
         let settings = Settings {
+            inherited: None,
             limits: setup.limits,
             timeouts: setup.timeouts,
             link: Arc::new(link(setup.mode, setup.mtu)),
@@ -127,7 +128,10 @@ impl Netd {
         let (control, server) = pod.run(|| {
             let control = worker::spawn(settings).unwrap();
             let (sink, counters, stop) = (Arc::new(control.clone()), Arc::clone(&counters), stop.clone());
-            (control, std::thread::spawn(move || serve(config, sink, counters, stop)))
+            (
+                control,
+                std::thread::spawn(move || serve(config, sink, counters, stop, Default::default(), None)),
+            )
         });
         Netd { control, stop, server: Some(server), directory }
     }

@@ -18,13 +18,21 @@ impl Reference {
             self.una = ack;
             self.next = self.next.max(ack);
             self.dup_acks = 0;
+            // A partial acknowledgement tells the next hole.
+            self.resend = self.habits.new_reno && ack < self.recover && self.recovering;
+            self.recovering &= ack < self.recover;
             self.rto = RTO;
             self.rto_at = (self.una < self.max).then(|| now + self.rto);
         } else if bare && limit == self.limit && self.una < self.max {
             self.dup_acks += 1;
             if self.dup_acks == 3 && self.una >= self.recover {
                 self.recover = self.max;
-                self.next = self.una;
+                self.recovering = true;
+                if self.habits.new_reno {
+                    self.resend = true;
+                } else {
+                    self.next = self.una;
+                }
             }
         }
         // Packets may come in another order: the edge stays where it was.

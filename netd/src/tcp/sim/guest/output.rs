@@ -79,6 +79,12 @@ impl Reference {
     }
 
     pub(super) fn send_data(&mut self, now: Time, out: &mut Vec<Packet>) {
+        if std::mem::take(&mut self.resend) && self.una <= self.written && self.una < self.next {
+            let len = (self.written + 1 - self.una).min(self.peer_mss).min(self.next - self.una);
+            let payload = bytes(UP, self.una - 1, len as usize);
+            let p = self.packet(self.una, TcpFlags::ACK, payload);
+            out.push(p);
+        }
         while self.next <= self.written {
             let room = self.limit.saturating_sub(self.next);
             let mut len = (self.written + 1 - self.next).min(room).min(self.peer_mss);

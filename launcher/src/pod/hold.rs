@@ -1,0 +1,54 @@
+//! The hold: what netd leaves when its container is restarted, until the next netd collects it.
+//!
+//! netd is a sidecar of its own, so that its image can be replaced while the machine runs; this process is there before
+//! it and lives longer. The connections that lie here go on when the next netd has come in time, and end with the machine
+//! in any case: they are closed when this process ends. [`podvirt_proto::hold`] has the protocol.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use podvirt_api::names::path;
+use podvirt_proto::hold;
+use tracing::{Span, error, info, warn};
+
+/// A hold that serves until this is dropped.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// Its end is the thread's.
+    _stop: UnixStream,
+}
+
+impl Hold {
+    /// Serves beside netd's sockets, on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// Its socket cannot be listened on.
+    pub(super) fn start() -> Result<Hold> {
+        let socket = path::netd_hold();
+        let at = || format!("cannot serve the hold at {}", socket.display());
+        let hold = hold::Hold::listen(&socket, hold::KEEP).with_context(at)?;
+        let (stop, stopped) = UnixStream::pair().with_context(at)?;
+        raise_descriptors();
+        let span = Span::current();
+        let serve = move || {
+            let _named = span.enter();
+            if let Err(error) = hold.serve(stopped.as_fd(), |said| info!("hold: {said}")) {
+                error!(%error, "the hold has ended: a restart of netd will end the guest's connections");
+            }
+        };
+        std::thread::Builder::new().name("hold".into()).spawn(serve).with_context(at)?;
+        Ok(Hold { _stop: stop })
+    }
+}
+
+/// A deposit has a descriptor for each flow.
+fn raise_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        warn!(%error, "the limit of descriptors cannot be raised: the hold keeps fewer connections");
+    }
+}

@@ -1,0 +1,40 @@
+//! A connection as its netd's successor gets it (see [`crate::migrate`]).
+//!
+//! Every field stands in one of the two lists; a new one that moves is appended to the first. What an older netd did
+//! not write is zero or none, so a new field must mean "as before" by that.
+
+use super::config::{Config, POLL_MAX, POLL_MIN};
+use super::conn::{Conn, State};
+use super::rtt::Rtt;
+use crate::migrate::codec::{fields, variants};
+
+variants!(State as "a connection's state" {
+    Connecting = 0, SynReceived = 1, SynSent = 2, Established = 3, FinWait1 = 4, FinWait2 = 5, CloseWait = 6,
+    Closing = 7, LastAck = 8, TimeWait = 9, Closed = 10,
+});
+
+fields!(Rtt { smoothed, timed, backoff });
+
+fields!(Conn {
+    state, iss, snd_una, snd_nxt, snd_max, snd_wnd, snd_wnd_max, snd_wl1, snd_wl2, snd_scale, mss, cwnd, fin_at,
+    dup_acks, recover, blocked, retransmits, irs, rcv_nxt, acked, ack_ready, edge, edge_ready, space_max, peer_max,
+    impatient, rcv_scale, refused, fin_pending, need_syn, need_ack, repeat_ack, need_probe, need_rst, stray_rst,
+    consume, rewind, shutdown, abort, rtt, retries, rto_at, poll_at, ack_at, poll_interval, heard_at, probes,
+    probed_at, expires,
+} except { config: Config::default() });
+
+/// Largest shift of a window (RFC 7323 2.3).
+const MAX_SCALE: u8 = 14;
+
+impl Conn {
+    /// Makes a connection that came from another netd this one's: its tunables, and values that arithmetic can use
+    /// whatever was written.
+    pub(crate) fn adopt(&mut self, config: Config) {
+        self.mss = self.mss.clamp(64, config.mss.max(64));
+        self.config = config;
+        self.snd_scale = self.snd_scale.min(MAX_SCALE);
+        self.rcv_scale = self.rcv_scale.min(MAX_SCALE);
+        self.poll_interval = self.poll_interval.clamp(POLL_MIN, POLL_MAX);
+        self.rtt.adopt();
+    }
+}

@@ -1,0 +1,182 @@
+//! A worker that stands still, gives what it has, and goes on here or in another process.
+//!
+//! [`Command::Freeze`] makes the worker wait on its mailbox alone: no socket is read, no timer runs, no listener
+//! accepts, and what the kernel has to tell stays in epoll. Questions are answered; commands that would change something
+//! wait until the thaw. [`Command::Pack`] asks a frozen worker for its state. Its sockets stay where they are and are
+//! only borrowed for the message that carries them, so [`Command::Thaw`] goes on as if nothing had been.
+//!
+//! A worker that is made from such a state ([`Worker::inherit`]) begins frozen, too: the sockets are watched, but
+//! nothing is done until it is thawed.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use podvirt_proto::hold;
+
+use super::command::Command;
+use super::turn::{Flow, Worker, watch, watch_input};
+use crate::flow::{FlowId, Key, Kind};
+use crate::migrate::{self, Descriptors, Missing, Named, Pack};
+use crate::time::Time;
+
+/// Why a worker cannot go on where another has stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// A descriptor is not there.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A socket cannot be watched.
+    #[error("a socket cannot be watched")]
+    Watch(#[from] io::Error),
+    /// A port has no place.
+    #[error("a port has place {0}; at most 262143 is allowed")]
+    Place(u32),
+    /// There were more workers than there are.
+    #[error("{have} queue pairs have state, and vhost_user.queue_pairs is {pairs}")]
+    Pairs {
+        /// How many there were.
+        have: usize,
+        /// How many there are.
+        pairs: usize,
+    },
+    /// A flow has no place in the table.
+    #[error("the flow of {guest} with {peer} comes twice, or limits.flows is below the number of flows")]
+    Flow {
+        /// The guest's end.
+        guest: std::net::SocketAddr,
+        /// The peer's.
+        peer: std::net::SocketAddr,
+    },
+}
+
+impl Worker {
+    /// Waits until it is thawed. Commands that change something wait, too.
+    pub(super) fn stand_still(&mut self) {
+        let mut later = Vec::new();
+        while self.frozen && self.running {
+            match self.next_command() {
+                Some(
+                    command @ (Command::Status(_)
+                    | Command::Flows { .. }
+                    | Command::Ports(_)
+                    | Command::Freeze(_)
+                    | Command::Pack(..)
+                    | Command::Thaw
+                    | Command::Shutdown),
+                ) => self.on_command(command),
+                // What another worker has sent before it stood still, too, belongs to this one's state.
+                Some(
+                    command @ (Command::Adopt(_)
+                    | Command::Accepted { .. }
+                    | Command::Frames { .. }
+                    | Command::Datagram(_)),
+                ) if !self.packed => self.on_command(command),
+                Some(command) => later.push(command),
+                // Nobody is left who could thaw it.
+                None => self.running = false,
+            }
+        }
+        self.now = self.clock.now();
+        for command in later {
+            self.on_command(command);
+        }
+    }
+
+    /// The state, its descriptors into the pack.
+    pub(super) fn pack(&mut self, pack: &mut Pack) -> Result<migrate::Worker, hold::Error> {
+        self.now = self.clock.now();
+        let mut named = Named::after(pack);
+        let mut out = migrate::Worker {
+            state: migrate::WorkerState {
+                now: self.now,
+                started: self.started,
+                guest_mac: self.port.guest_mac,
+                seen_mac: self.services.guest_mac(),
+                station_seen: self.station_seen,
+                seen: self.services.seen().to_vec(),
+                fragment_id: self.fragment_ids.last(),
+            },
+            ports: self.listeners.state(&mut named),
+            waiting: self.port.waiting(),
+            ..Default::default()
+        };
+        for (_, key, flow) in self.flows.iter() {
+            match flow {
+                Flow::Tcp(f) => out.tcp.push(f.state(key, &mut named)),
+                Flow::Udp(f) => out.udp.push(f.state(key, &mut named)),
+                Flow::Echo(f) => out.echo.push(f.state(key, &mut named)),
+            }
+        }
+        pack.add(named.fds())?;
+        Ok(out)
+    }
+
+    /// Takes in what another worker had when it stood still. The worker stays frozen.
+    pub(super) fn inherit(
+        &mut self,
+        state: migrate::Worker,
+        fds: &mut Descriptors,
+    ) -> Result<(), InheritError> {
+        self.frozen = true;
+        let migrate::Worker { state, tcp, udp, echo, ports, waiting } = state;
+        self.started = state.started;
+        self.fragment_ids.restore(state.fragment_id);
+        // An address that is configured is stronger than one that was learned.
+        self.port.guest_mac = self.port.link.guest_mac.or(state.guest_mac);
+        self.station_seen = state.station_seen;
+        self.services.restore(state.seen_mac, state.seen);
+        waiting.into_iter().for_each(|frame| self.port.queue(frame));
+        self.listeners.restore(ports, self.peek, fds)?;
+        for (index, socket) in self.listeners.sockets() {
+            self.watch_listener(socket, index)?;
+        }
+        for f in tcp {
+            let key = key(Kind::Tcp, f.key);
+            let config = self.tcp_config(f.pod_peer.ip());
+            let flow = super::stream::TcpFlow::from_state(f, config, fds)?;
+            let at = flow.conn.poll_at();
+            self.take_in(key, Flow::Tcp(Box::new(flow)), at)?;
+        }
+        let mtu = self.port.link.mtu;
+        for f in udp {
+            let key = key(Kind::Udp, f.key);
+            let flow = super::datagrams::UdpFlow::from_state(f, mtu, fds)?;
+            let at = flow.session.expires();
+            self.take_in(key, Flow::Udp(Box::new(flow)), Some(at))?;
+        }
+        for f in echo {
+            let any = match f.guest {
+                std::net::SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+                std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let key = key(Kind::Echo, (f.guest, std::net::SocketAddr::new(any, 0)));
+            let flow = super::echo::EchoFlow::from_state(f, fds)?;
+            let at = flow.session.expires();
+            self.take_in(key, Flow::Echo(Box::new(flow)), Some(at))?;
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<(), InheritError> {
+        let missing = InheritError::Flow { guest: key.guest, peer: key.peer };
+        let id: FlowId = self.flows.insert(key, flow).ok_or(missing)?;
+        let (socket, input) = match self.flows.get(id) {
+            Some(flow) => (flow.socket().map(AsFd::as_fd), matches!(flow, Flow::Udp(_))),
+            None => (None, false),
+        };
+        // Watched by edges: epoll tells of what is there already, so nothing that the former worker had not seen, or
+        // had seen and not done, is lost.
+        if let Some(socket) = socket {
+            let watch = if input { watch_input } else { watch };
+            watch(&self.epoll, socket, id)?;
+        }
+        if let Some(at) = at {
+            self.flows.arm(id, at);
+        }
+        Ok(())
+    }
+}
+
+fn key(kind: Kind, (guest, peer): (std::net::SocketAddr, std::net::SocketAddr)) -> Key {
+    Key { kind, guest, peer }
+}

@@ -1,0 +1,483 @@
+//! Messages and parcels on the socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, socket_with,
+};
+
+/// The version of these messages.
+const VERSION: u8 = 1;
+/// Bytes of a message before its payload: kind, version, two that are zero.
+const HEADER: usize = 4;
+/// Payload of one message, well below a socket's buffer.
+const CHUNK: usize = 64 << 10;
+/// Descriptors of one message: SCM_MAX_FD of the kernel.
+const FDS: usize = 253;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4;
+
+/// What a parcel may hold at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes.
+    pub bytes: usize,
+    /// Descriptors.
+    pub fds: usize,
+}
+
+impl Default for Limits {
+    /// 131,072 flows with room for as many listeners.
+    fn default() -> Self {
+        Limits { bytes: 256 << 20, fds: 1 << 18 }
+    }
+}
+
+/// What went wrong on the connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The socket.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer is another user's.
+    #[error("the peer's user is {peer}; {own} is allowed")]
+    User {
+        /// The peer's.
+        peer: u32,
+        /// The one of this process.
+        own: u32,
+    },
+    /// The peer speaks another version.
+    #[error("the peer speaks version {0}; {VERSION} is allowed")]
+    Version(u8),
+    /// The peer does not follow the protocol.
+    #[error("the peer's message is not understood: {0}")]
+    Message(String),
+    /// The peer says why it does not go on.
+    #[error("the peer refuses: {0}")]
+    Refused(String),
+    /// The parcel is too large, or not whole.
+    #[error("the parcel has {what}: {have}; {allowed} are allowed")]
+    Parcel {
+        /// Bytes or descriptors.
+        what: &'static str,
+        /// How many it has.
+        have: u64,
+        /// How many it may have, or was said to have.
+        allowed: u64,
+    },
+    /// The peer has closed the connection.
+    #[error("the peer has closed the connection")]
+    Closed,
+    /// It took too long.
+    #[error("the peer took too long")]
+    Late,
+}
+
+/// One message.
+#[derive(Debug)]
+pub enum Message {
+    /// A parcel follows, to be kept.
+    Deposit,
+    /// A parcel is asked for.
+    Collect,
+    /// A part of the bytes.
+    Bytes(Vec<u8>),
+    /// Some of the descriptors.
+    Fds(Vec<OwnedFd>),
+    /// The parcel is whole: so many bytes and descriptors.
+    End {
+        /// Bytes.
+        bytes: u64,
+        /// Descriptors.
+        fds: u64,
+    },
+    /// The parcel is unpacked, and its receiver can go on.
+    Ready,
+    /// Its receiver is to go on.
+    Go,
+    /// The parcel is kept.
+    Kept,
+    /// There is no parcel.
+    Empty,
+    /// Why it does not go on.
+    Refused(String),
+}
+
+impl Message {
+    fn kind(&self) -> u8 {
+        match self {
+            Message::Deposit => 1,
+            Message::Collect => 2,
+            Message::Bytes(_) => 3,
+            Message::Fds(_) => 4,
+            Message::End { .. } => 5,
+            Message::Ready => 6,
+            Message::Go => 7,
+            Message::Kept => 8,
+            Message::Empty => 9,
+            Message::Refused(_) => 10,
+        }
+    }
+
+    fn parse(kind: u8, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Message, Error> {
+        if !fds.is_empty() && kind != 4 {
+            return Err(Error::Message(format!("descriptors with a message of kind {kind}")));
+        }
+        let number =
+            |at: usize| payload.get(at..).and_then(|p| p.first_chunk::<8>()).map(|b| u64::from_le_bytes(*b));
+        Ok(match kind {
+            1 => Message::Deposit,
+            2 => Message::Collect,
+            3 => Message::Bytes(payload.to_vec()),
+            4 => Message::Fds(fds),
+            5 => match (number(0), number(8)) {
+                (Some(bytes), Some(fds)) => Message::End { bytes, fds },
+                _ => return Err(Error::Message("an end of less than 16 bytes".into())),
+            },
+            6 => Message::Ready,
+            7 => Message::Go,
+            8 => Message::Kept,
+            9 => Message::Empty,
+            10 => Message::Refused(String::from_utf8_lossy(payload).into_owned()),
+            _ => return Err(Error::Message(format!("kind {kind}; 1 to 10 are allowed"))),
+        })
+    }
+}
+
+/// A connection. No call on it takes longer than its patience.
+#[derive(Debug)]
+pub struct Wire {
+    socket: OwnedFd,
+    deadline: Instant,
+}
+
+/// Listens at `path` in place of whatever socket nobody listens on any more, for this user alone.
+///
+/// # Errors
+/// As socket(2), bind(2) and listen(2); `AddrInUse` when somebody listens there.
+pub fn listener(path: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let address = SocketAddrUnix::new(path)?;
+    let new = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+    };
+    if let Ok(meta) = std::fs::symlink_metadata(path) {
+        let stale =
+            meta.file_type().is_socket() && connect(new()?, &address) == Err(rustix::io::Errno::CONNREFUSED);
+        if !stale {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        std::fs::remove_file(path)?;
+    }
+    let socket = new()?;
+    bind(&socket, &address)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+impl Wire {
+    /// Connects to whoever listens at `path`; a path that begins with `@` is a name of the abstract name space.
+    ///
+    /// # Errors
+    /// As connect(2), or the peer is another user's.
+    pub fn connect(path: &Path, patience: Duration) -> Result<Wire, Error> {
+        use std::os::unix::ffi::OsStrExt;
+        let address = match path.as_os_str().as_bytes() {
+            [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
+            _ => SocketAddrUnix::new(path),
+        }
+        .map_err(io::Error::from)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(io::Error::from)?;
+        connect(&socket, &address).map_err(io::Error::from)?;
+        Wire::new(socket, patience)
+    }
+
+    /// Accepts a connection.
+    ///
+    /// # Errors
+    /// As accept(2), or the peer is another user's.
+    pub fn accept(listener: BorrowedFd<'_>, patience: Duration) -> Result<Wire, Error> {
+        let socket = accept_with(listener, SocketFlags::CLOEXEC).map_err(io::Error::from)?;
+        Wire::new(socket, patience)
+    }
+
+    /// Takes a connected socket.
+    ///
+    /// # Errors
+    /// The peer is another user's, or the socket is of another kind.
+    pub fn new(socket: OwnedFd, patience: Duration) -> Result<Wire, Error> {
+        let own = geteuid().as_raw();
+        // nix's, since rustix takes a peer of another pid namespace, whose number is zero here, for none.
+        let peer = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?.uid();
+        if peer != own && peer != 0 {
+            return Err(Error::User { peer, own });
+        }
+        Ok(Wire { socket, deadline: Instant::now() + patience })
+    }
+
+    /// Allows what follows to take this long.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.deadline = Instant::now() + patience;
+    }
+
+    fn wait(&self, which: Timeout) -> Result<(), Error> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Late);
+        }
+        // A timeout of zero would be none at all.
+        let left = left.max(Duration::from_millis(1));
+        set_socket_timeout(&self.socket, which, Some(left)).map_err(|e| Error::Io(e.into()))
+    }
+
+    fn put(&self, kind: u8, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let header = [kind, VERSION, 0, 0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Error::Message(format!("{} descriptors; at most {FDS} are allowed", fds.len())));
+        }
+        let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+        loop {
+            self.wait(Timeout::Send)?;
+            match rustix::net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Err(Error::Late),
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Error::Closed),
+                Err(e) => return Err(Error::Io(e.into())),
+            }
+        }
+    }
+
+    /// Sends a message without descriptors.
+    ///
+    /// # Errors
+    /// As sendmsg(2), [`Error::Late`].
+    pub fn send(&self, message: &Message) -> Result<(), Error> {
+        match message {
+            Message::Bytes(bytes) => self.send_bytes(bytes),
+            Message::Fds(fds) => self.send_fds(&fds.iter().map(AsFd::as_fd).collect::<Vec<_>>()),
+            Message::End { bytes, fds } => {
+                self.put(message.kind(), &[bytes.to_le_bytes(), fds.to_le_bytes()].concat(), &[])
+            }
+            Message::Refused(why) => {
+                let why = why.as_bytes();
+                self.put(message.kind(), &why[..why.len().min(CHUNK)], &[])
+            }
+            _ => self.put(message.kind(), &[], &[]),
+        }
+    }
+
+    /// Sends bytes of a parcel.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), Error> {
+        bytes.chunks(CHUNK).try_for_each(|part| self.put(3, part, &[]))
+    }
+
+    /// Sends descriptors of a parcel.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send_fds(&self, fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        fds.chunks(FDS).try_for_each(|part| self.put(4, &[], part))
+    }
+
+    /// Receives a message.
+    ///
+    /// # Errors
+    /// As recvmsg(2), [`Error::Closed`], [`Error::Late`], or what came is no message.
+    pub fn recv(&self) -> Result<Message, Error> {
+        self.recv_into(&mut vec![0; HEADER + CHUNK])
+    }
+
+    fn recv_into(&self, buffer: &mut [u8]) -> Result<Message, Error> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            self.wait(Timeout::Recv)?;
+            let mut parts = [IoSliceMut::new(buffer)];
+            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(got) => break got,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Err(Error::Late),
+                Err(rustix::io::Errno::CONNRESET) => return Err(Error::Closed),
+                Err(e) => return Err(Error::Io(e.into())),
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                fds.extend(received);
+            }
+        }
+        if got.bytes == 0 {
+            return Err(Error::Closed);
+        }
+        // CTRUNC: there was no room for the descriptors in this process's table.
+        if got.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+            return Err(Error::Message("it is larger than a message can be, or descriptors ran out".into()));
+        }
+        match buffer.get(..got.bytes) {
+            Some([kind, VERSION, 0, 0, payload @ ..]) => match Message::parse(*kind, payload, fds)? {
+                Message::Refused(why) => Err(Error::Refused(why)),
+                message => Ok(message),
+            },
+            Some([_, version, _, _, ..]) => Err(Error::Version(*version)),
+            _ => Err(Error::Message("shorter than its header".into())),
+        }
+    }
+
+    /// Receives a message that must be `expected`, without payload.
+    ///
+    /// # Errors
+    /// As [`Wire::recv`], or another came.
+    pub fn expect(&self, expected: &Message) -> Result<(), Error> {
+        let got = self.recv()?;
+        if got.kind() == expected.kind() {
+            return Ok(());
+        }
+        Err(Error::Message(format!("kind {}; {} is expected", got.kind(), expected.kind())))
+    }
+}
+
+/// Bytes and descriptors.
+#[derive(Debug, Default)]
+pub struct Parcel {
+    /// Bytes, whose meaning is the giver's.
+    pub bytes: Vec<u8>,
+    /// Descriptors in their order.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Parcel {
+    /// Sends it.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub fn send(&self, wire: &Wire) -> Result<(), Error> {
+        wire.send_fds(&self.fds.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        wire.send_bytes(&self.bytes)?;
+        wire.send(&Message::End { bytes: self.bytes.len() as u64, fds: self.fds.len() as u64 })
+    }
+
+    /// Receives one; none when the peer has none.
+    ///
+    /// # Errors
+    /// As [`Wire::recv`], or it exceeds `limits`, or is not whole.
+    pub fn recv(wire: &Wire, limits: Limits) -> Result<Option<Parcel>, Error> {
+        let mut parcel = Parcel::default();
+        let mut buffer = vec![0; HEADER + CHUNK];
+        let wrong = |what, have: usize, allowed| Error::Parcel { what, have: have as u64, allowed };
+        loop {
+            match wire.recv_into(&mut buffer)? {
+                Message::Bytes(bytes) => parcel.bytes.extend_from_slice(&bytes),
+                Message::Fds(fds) => parcel.fds.extend(fds),
+                Message::End { bytes, fds } => {
+                    if parcel.bytes.len() as u64 != bytes {
+                        return Err(wrong("bytes", parcel.bytes.len(), bytes));
+                    }
+                    if parcel.fds.len() as u64 != fds {
+                        return Err(wrong("descriptors", parcel.fds.len(), fds));
+                    }
+                    return Ok(Some(parcel));
+                }
+                Message::Empty if parcel.bytes.is_empty() && parcel.fds.is_empty() => return Ok(None),
+                other => return Err(Error::Message(format!("kind {} in a parcel", other.kind()))),
+            }
+            if parcel.bytes.len() > limits.bytes {
+                return Err(wrong("bytes", parcel.bytes.len(), limits.bytes as u64));
+            }
+            if parcel.fds.len() > limits.fds {
+                return Err(wrong("descriptors", parcel.fds.len(), limits.fds as u64));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn pair() -> (Wire, Wire) {
+        let (a, b) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        (Wire::new(a, SOON).unwrap(), Wire::new(b, SOON).unwrap())
+    }
+
+    #[test]
+    fn a_parcel_of_many_messages_arrives_in_its_order() {
+        let (a, b) = pair();
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let mut fds: Vec<OwnedFd> = (0..300).map(|_| read.try_clone().unwrap()).collect();
+        fds.push(write);
+        let sent = bytes.clone();
+        let giver = std::thread::spawn(move || Parcel { bytes: sent, fds }.send(&a).unwrap());
+        let got = Parcel::recv(&b, Limits::default()).unwrap().unwrap();
+        giver.join().unwrap();
+        assert_eq!((got.bytes, got.fds.len()), (bytes, 301));
+        rustix::io::write(&got.fds[300], b"last").unwrap();
+        let mut said = [0; 4];
+        rustix::io::read(&got.fds[0], &mut said).unwrap();
+        assert_eq!(&said, b"last");
+    }
+
+    #[test]
+    fn what_is_too_large_or_not_whole_is_refused() {
+        let (a, b) = pair();
+        a.send_bytes(&[0; 100]).unwrap();
+        let limits = Limits { bytes: 99, fds: 1 };
+        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { what: "bytes", .. })));
+        let (a, b) = pair();
+        a.send_fds(&[b.socket.as_fd(), b.socket.as_fd()]).unwrap();
+        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { what: "descriptors", .. })));
+        let (a, b) = pair();
+        a.send(&Message::End { bytes: 1, fds: 0 }).unwrap();
+        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { have: 0, allowed: 1, .. })));
+        a.send_bytes(b"x").unwrap();
+        drop(a);
+        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Closed)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error() {
+        for bytes in
+            [&[][..], &[1], &[1, 2, 0, 0], &[0, 1, 0, 0], &[11, 1, 0, 0], &[5, 1, 0, 0, 1], &[1, 1, 1, 0]]
+        {
+            let (a, b) = pair();
+            rustix::net::send(&a.socket, bytes, SendFlags::empty()).unwrap();
+            assert!(b.recv().is_err(), "{bytes:?}");
+        }
+        let (a, b) = pair();
+        a.put(6, &[], &[b.socket.as_fd()]).unwrap();
+        assert!(matches!(b.recv(), Err(Error::Message(_))), "descriptors where none belong");
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
+        let (_a, mut b) = pair();
+        b.set_patience(Duration::from_millis(1));
+        assert!(matches!(b.recv(), Err(Error::Late)));
+    }
+}
