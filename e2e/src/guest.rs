@@ -4,6 +4,7 @@
 //! same initramfs; UML moves 10 to 20 times as many bytes a second, QEMU has all of virtio-net.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -79,6 +80,19 @@ impl Guest {
     pub fn boot(boot: Boot, pod: &Pod, vhost: &Vhost) -> Result<Guest> {
         let mut guest = Guest::start(boot, pod, vhost)?;
         guest.wait_ready(if boot == Boot::Debian { BOOT_DEBIAN } else { BOOT })?;
+        Ok(guest)
+    }
+
+    /// A guest that `process` starts with its serial console on `console`, not connected yet; waits until it has its
+    /// addresses. It has no monitor.
+    ///
+    /// # Errors
+    /// It does not come up; what `process` printed is part of the error.
+    pub fn attach(process: Process, console: &Path) -> Result<Guest> {
+        let console = Console::connect(console, BOOT);
+        let console = console.with_context(|| format!("its console: {}", process.log()))?;
+        let mut guest = Guest { console, process, qmp: None, ready: String::new(), boots: 0 };
+        guest.wait_ready(BOOT)?;
         Ok(guest)
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+mod libvirt;
 mod scenario;
 
 use podvirt_e2e::{Backend, Boot};

@@ -23,6 +23,7 @@ pub mod frag;
 pub mod fuzzing;
 pub mod guest;
 pub mod icmp;
+pub mod launch;
 pub mod migrate;
 pub mod net;
 pub mod pod;

@@ -17,12 +17,14 @@ use clap::Parser;
 use futures::FutureExt;
 use futures::future::FusedFuture;
 use netd::config::cli::Args;
+use netd::config::passt::{self, Passt};
 use netd::config::ports::{Expansion, expand};
 use netd::config::{Config, SocketRole};
 use netd::counters::Counters;
 use netd::ctl::metrics::Metrics;
 use netd::ctl::server::ControlServer;
 use netd::ctl::{Control, Listening, PortRule, Proto, http};
+use netd::launch::Launch;
 use netd::migrate::{self, Given, Offers, Parts, Source};
 use netd::net::Link;
 use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
@@ -44,8 +46,13 @@ const END: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match start(&args) {
+    let called = std::env::args_os().next();
+    let result = if called.is_some_and(|name| passt::is_meant(&name)) {
+        start_as_passt(&Passt::parse())
+    } else {
+        start(&Args::parse())
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The log may not stand yet, and its filter may hide errors.
@@ -65,13 +72,25 @@ fn start(args: &Args) -> Result<()> {
         Ok(filter) if args.log.is_none() => filter,
         _ => config.log.clone(),
     };
+    work(config, &filter, args.takeover.as_deref(), &Launch::default())
+}
+
+/// As [`start`], by the options that libvirt gives to passt.
+fn start_as_passt(options: &Passt) -> Result<()> {
+    let config = options.config()?;
+    let Some(launch) = Launch::passt(options)? else { return Ok(()) };
+    let filter = config.log.clone();
+    work(config, &filter, None, &launch).inspect_err(|error| launch.failed(&format!("{error:#}")))
+}
+
+fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) -> Result<()> {
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(&filter).with_context(|| format!("log filter '{filter}'"))?)
+        .with_env_filter(EnvFilter::try_new(filter).with_context(|| format!("log filter '{filter}'"))?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     // The sandbox lets nobody connect to a name that another process has made.
-    let takeover = args.takeover.as_deref().map(Source::connect).transpose().context("--takeover")?;
+    let takeover = takeover.map(Source::connect).transpose().context("--takeover")?;
     // Every thread enters it once, so that each line of the log names the guest.
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
     let _named = span.enter();
@@ -82,14 +101,14 @@ fn start(args: &Args) -> Result<()> {
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .context("cannot make the control thread's runtime")?;
-    let result = runtime.block_on(run(config, takeover));
+    let result = runtime.block_on(run(config, takeover, launch));
     // Blocking calls that wait for a worker that does not end shall not keep the process.
     runtime.shutdown_background();
     result
 }
 
 /// Starts every part, waits for the end and ends every part.
-async fn run(mut config: Config, takeover: Option<Source>) -> Result<()> {
+async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let descriptors = raise_descriptors();
@@ -129,10 +148,11 @@ async fn run(mut config: Config, takeover: Option<Source>) -> Result<()> {
     };
     let stopper = Stopper::new().context("cannot make an eventfd")?;
     let mover = Mover::default();
+    let (watch, mut ends) = launch.watch(Arc::new(worker.clone()), &config.ports);
     let mut vhost_ended = on_thread("netd-vhost", {
-        let (sink, counters, stopper) = (Arc::new(worker.clone()), counters.clone(), stopper.clone());
+        let (counters, stopper) = (counters.clone(), stopper.clone());
         let (mover, taken) = (mover.clone(), heir.vhost.take());
-        move || netd::vhost::serve(vhost, sink, counters, stopper, mover, taken)
+        move || netd::vhost::serve(vhost, Arc::new(watch), counters, stopper, mover, taken)
     })?
     .fuse();
 
@@ -168,6 +188,7 @@ async fn run(mut config: Config, takeover: Option<Source>) -> Result<()> {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
         Some(given) = gone.recv() => end(given, "another netd"),
+        ended = ends.next() => ended.result().map_err(anyhow::Error::from),
         _ = &mut worker_ended => Err(anyhow!("the worker ended by itself")),
         ended = &mut vhost_ended => Err(match ended {
             Ok(Err(error)) => anyhow::Error::from(error),
@@ -179,8 +200,8 @@ async fn run(mut config: Config, takeover: Option<Source>) -> Result<()> {
         }),
     };
 
-    if let Ok(signal) = &result {
-        info!(signal, "ending");
+    if let Ok(reason) = &result {
+        info!(reason, "ending");
     }
     if let (Ok("SIGTERM"), Some(hold)) = (&result, hold) {
         match tokio::task::spawn_blocking(move || giver.deposit(&hold)).await? {

@@ -182,3 +182,68 @@ fn netctl_names_the_socket_that_nobody_serves() {
     let text = String::from_utf8(out.stderr).unwrap();
     assert!(text.contains("control.sock") && text.contains("No such file"), "{text}");
 }
+
+/// passt's options, with its files in `dir`.
+fn passt(dir: &Path, more: &[&str]) -> Command {
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_netd"), dir.join("passt")).unwrap();
+    let mut command = Command::new(dir.join("passt"));
+    command.args(["--vhost-user", "--one-off", "--socket"]).arg(dir.join("vm.sock"));
+    command.arg("--pid").arg(dir.join("pid")).args(more).env_remove("RUST_LOG");
+    command
+}
+
+#[test]
+fn as_passt_it_is_at_work_when_the_command_returns_and_ends_with_its_frontend() {
+    in_pod(async move || {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let out = passt(dir.path(), &["--tcp-ports", "8080", "--log-file"]).arg(&log).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{said}");
+        assert_eq!((said.as_str(), out.stdout.len()), ("", 0), "libvirt reads to the end of both");
+        let frontend = std::os::unix::net::UnixStream::connect(dir.path().join("vm.sock")).unwrap();
+        let port = std::net::TcpListener::bind("0.0.0.0:8080");
+        assert_eq!(port.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+        let pid: i32 = std::fs::read_to_string(dir.path().join("pid")).unwrap().trim().parse().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // Process, parent, group and session.
+        let words: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        assert_eq!(words[3], pid.to_string(), "a session of its own: {stat}");
+        drop(frontend);
+        while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
+            std::thread::yield_now();
+        }
+        assert!(!dir.path().join("vm.sock").exists());
+        let log = std::fs::read_to_string(log).unwrap();
+        assert!(log.contains("waiting for a frontend") && log.contains("the frontend has gone"), "{log}");
+    });
+}
+
+/// Whether it has ended and only its parent, which need not be this test, does not know yet.
+fn is_zombie(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn as_passt_it_tells_why_it_cannot_work() {
+    in_pod(async move || {
+        let taken = std::net::TcpListener::bind("0.0.0.0:8080").unwrap();
+        for (more, code, told) in [
+            (&["--tcp-ports", "8080"][..], 1, "TCP 8080"),
+            (&["--tcp-ports", "10.9.0.2/80"], 1, "--tcp-ports: '10.9.0.2/80'"),
+            (&["--interface", "eth7"], 1, "eth7"),
+            (&["--log-file", "/none/log"], 1, "--log-file: /none/log"),
+            (&["--map-gw"], 2, "--map-gw"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let out = passt(dir.path(), more).output().unwrap();
+            let said = String::from_utf8(out.stderr).unwrap();
+            assert_eq!(out.status.code(), Some(code), "{more:?}: {said}");
+            assert!(said.contains(told), "{more:?}: {said}");
+            let left = std::fs::read_dir(dir.path()).unwrap().count();
+            assert_eq!(left, 1, "{more:?}: nothing but the program is left");
+        }
+        drop(taken);
+    });
+}

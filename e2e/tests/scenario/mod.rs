@@ -20,19 +20,24 @@ pub(crate) fn everything_a_guest_needs(backend: Backend, boot: Boot) {
     let options = BackendOptions { tcp: vec![PORT], udp: vec![PORT], ..Default::default() };
     let _backend = backend.start(&pod, &options).unwrap();
     let mut guest = Guest::boot(boot, &pod, &Vhost::default()).unwrap();
+    assert_eq!(guest.said("mtu").unwrap(), "1500");
+    everything_works(&mut guest, &pod);
+    guest.shut_down().unwrap();
+}
+
+/// The pod's addresses are the guest's; echo, TCP and UDP go out, and in by [`PORT`].
+pub(crate) fn everything_works(guest: &mut Guest, pod: &Pod) {
     assert_eq!(guest.said("ip").unwrap(), format!("{}/24", Net::POD4));
     assert!(guest.said("ip6").unwrap().starts_with("fd00:9::2/"), "{}", guest.said("ip6").unwrap());
-    assert_eq!(guest.said("mtu").unwrap(), "1500");
     for address in pod.net.client_addresses() {
         guest.ping(address).unwrap();
-        tcp_out(&mut guest, &pod, (address, 7001).into());
-        udp_out(&mut guest, &pod, (address, 7001).into());
+        tcp_out(guest, pod, (address, 7001).into());
+        udp_out(guest, pod, (address, 7001).into());
     }
     for address in Net::pod_addresses(PORT) {
-        tcp_in(&mut guest, &pod, address);
-        udp_in(&mut guest, &pod, address);
+        tcp_in(guest, pod, address);
+        udp_in(guest, pod, address);
     }
-    guest.shut_down().unwrap();
 }
 
 /// What the guest's `numbers` prints: half a megabyte in which a byte lost, doubled or moved shows.

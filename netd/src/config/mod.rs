@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod file;
 pub mod limits;
+pub mod passt;
 pub mod ports;
 pub mod value;
 

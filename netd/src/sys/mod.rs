@@ -8,6 +8,7 @@
 mod filter;
 mod messages;
 mod options;
+mod process;
 mod stream;
 mod terminal;
 mod udp;
@@ -19,6 +20,7 @@ pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,
     set_recv_errors, set_recv_original, set_recv_original_port, set_recv_ttl, set_ttl, set_udp_gro, tcp_info,
 };
+pub use process::{Fork, fork};
 pub use stream::{Peek, discard, peek, received_bytes, send};
 pub use terminal::terminal_size;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SocketError, recv_error};

@@ -123,6 +123,8 @@ pub mod feature {
 /// Called from the threads of this module, never from two at once for the same ring. Calls are synchronous: when
 /// [`RingSink::stop`] returns, the worker no longer touches the ring.
 pub trait RingSink: Send + Sync + 'static {
+    /// From now on a frontend can come; called once, before everything else.
+    fn listening(&self) {}
     /// Ring `index` runs from now on. It may hold chains already, for which no kick will come. If it is
     /// [disabled](Ring::is_disabled), chains are only to be completed.
     fn start(&self, index: usize, ring: Ring);

@@ -139,6 +139,7 @@ pub fn serve(
     let (listener, mut joined) = taken.map_or((None, None), |t| (t.listener, t.joined));
     let mut source = Source::new(&config, listener, &mover)?;
     info!(socket = %config.socket.display(), mode = ?config.mode, "waiting for a frontend");
+    sink.listening();
     loop {
         let carried = match joined.take() {
             Some(joined) => connection(joined, &sink, &stop, &mover),

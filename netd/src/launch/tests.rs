@@ -1,0 +1,99 @@
+use std::sync::Arc;
+
+use clap::Parser;
+use futures::FutureExt;
+
+use super::*;
+use crate::counters::Counters;
+use crate::ctl::{FlowInfo, FlowQuery, Status};
+use crate::net::Link;
+use crate::tap::Tap;
+
+/// A worker whose ports are these.
+#[derive(Debug)]
+struct Worker(Vec<PortInfo>);
+
+impl RingSink for Worker {
+    fn start(&self, _: usize, _: Ring) {}
+    fn stop(&self, _: usize) -> Option<Ring> {
+        None
+    }
+    fn set_features(&self, _: u64) {}
+    fn set_connected(&self, _: bool) {}
+}
+
+impl Control for Worker {
+    fn status(&self) -> Option<Status> {
+        None
+    }
+    fn flows(&self, _: FlowQuery) -> Vec<FlowInfo> {
+        Vec::new()
+    }
+    fn ports(&self) -> Vec<PortInfo> {
+        self.0.clone()
+    }
+    fn add_ports(&self, _: Vec<PortRule>) -> Vec<PortInfo> {
+        Vec::new()
+    }
+    fn remove_ports(&self, _: Vec<PortRule>) -> Vec<PortInfo> {
+        Vec::new()
+    }
+    fn set_link(&self, _: Arc<Link>) {}
+    fn counters(&self) -> Arc<Counters> {
+        Arc::default()
+    }
+    fn tap(&self, _: Tap) -> bool {
+        false
+    }
+    fn untap(&self, _: u64) {}
+}
+
+/// Options for ports 80 and 443 and, in `more`, others; and a worker that could not open the port `taken`.
+fn watch(more: &str, taken: u16) -> (Watch<Worker>, Ends) {
+    let words = format!("passt --foreground --vhost-user --socket /s --tcp-ports 80,443 {more}");
+    let options = Passt::parse_from(words.split_whitespace());
+    let ports = options.config().unwrap().ports;
+    let open = [80, 443, 8080].map(|port| PortInfo {
+        rule: PortRule { proto: Proto::Tcp, pod: port, guest: port },
+        error: (port == taken).then(|| "address already in use".to_owned()),
+    });
+    Launch::passt(&options).unwrap().unwrap().watch(Arc::new(Worker(open.into())), &ports)
+}
+
+#[test]
+fn a_port_that_was_asked_for_and_is_taken_ends_it() {
+    let (watch, mut ends) = watch("", 443);
+    watch.listening();
+    let told = End::Ports(vec!["TCP 443: address already in use".into()]);
+    assert_eq!(ends.next().now_or_never(), Some(told.clone()));
+    let text = told.result().unwrap_err().to_string();
+    assert_eq!(text, "ports cannot be opened: TCP 443: address already in use");
+}
+
+#[test]
+fn a_port_among_all_may_be_taken() {
+    let (watch, mut ends) = watch("--tcp-ports all", 8080);
+    watch.listening();
+    assert_eq!(ends.next().now_or_never(), None);
+}
+
+#[test]
+fn one_off_ends_with_its_frontend() {
+    let (watch, mut ends) = watch("--one-off", 0);
+    watch.listening();
+    watch.set_connected(false);
+    assert_eq!(ends.next().now_or_never(), None, "there was no frontend yet");
+    watch.set_connected(true);
+    assert_eq!(ends.next().now_or_never(), None);
+    watch.set_connected(false);
+    let end = ends.next().now_or_never().unwrap();
+    assert!(end.result().unwrap().contains("frontend"));
+}
+
+#[test]
+fn otherwise_it_waits_for_the_next_frontend() {
+    let (watch, mut ends) = watch("", 0);
+    watch.set_connected(true);
+    watch.set_connected(false);
+    assert_eq!(ends.next().now_or_never(), None);
+}
