@@ -10,10 +10,10 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
-TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools)
+TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
 export PATH := $(TOOLS)$(PATH)
 NEXTEST := cargo nextest run --locked $(if $(CI),--profile ci)
 # Tests with guests on this machine, and tests on the cluster. FILTER picks by name.
@@ -35,6 +35,16 @@ build: ## the binaries, in target/release; PROFILE=dev: in target/debug
 	@# container-disk runs in images that have no C library.
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
 	  cargo build --profile $(PROFILE) --locked -p container-disk --target x86_64-unknown-linux-gnu
+
+MAN := target/man
+
+deb: ## netd as a Debian package, target/debian/netd_*.deb; PROFILE=dev
+	@e2e/setup tools deb-tools
+	cargo build --profile $(PROFILE) --locked -p netd --bins
+	rm -rf $(MAN); mkdir -p $(MAN)
+	dir=$(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE)); \
+	  $$dir/netd --man $(MAN); $$dir/netctl man $(MAN)
+	cargo deb --no-build --locked --profile $(PROFILE) -p netd
 
 demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHELL=1 leaves you on its console
 	@e2e/demo $(if $(CONSOLE),--console)

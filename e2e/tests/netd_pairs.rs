@@ -35,10 +35,8 @@ fn echo(streams: Vec<TcpStream>, bytes: usize) -> Vec<JoinHandle<()>> {
 /// Waits for echoes; if one fails, tells what netd knows.
 fn join(bed: &Bed, running: Vec<JoinHandle<()>>) {
     let failed = running.into_iter().filter_map(|r| r.join().err()).count();
-    if failed > 0 {
-        let told = ["status", "flows", "counters"].map(|what| bed.running.netctl(&[what]));
-        panic!("{failed} echoes failed: {told:#?}");
-    }
+    let told = || ["status", "flows", "counters"].map(|what| bed.running.netctl(&[what]));
+    assert!(failed == 0, "{failed} echoes failed: {:#?}", told());
 }
 
 /// Connections to echoes of the guest, opened by the client and by the guest.

@@ -84,7 +84,8 @@ fn captures_are_what_tcpdump_reads_and_filters() {
     // The filter of netd lets through what tcpdump's does, of frames that passed while all of them ran.
     for (filter, file) in FILTERS.iter().zip(&files).skip(1) {
         let (expected, found) = (frames(&files[0], filter), frames(file, ""));
-        assert!(found.len() > 10, "{filter}: {found:?}");
+        // By IPv6 alone: an echo and its reply, and two datagrams each way. What else the guest's start adds may be over.
+        assert!(found.len() >= 6, "{filter}: {found:?}");
         for (frame, count) in &found {
             assert!(expected.get(frame).is_some_and(|n| n >= count), "{filter}: {frame} is not in the whole");
         }

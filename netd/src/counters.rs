@@ -64,7 +64,7 @@ reasons! {
     TcpOutOfOrder = "tcp_out_of_order",
     /// A UDP datagram that the pod's socket did not take.
     UdpSend = "udp_send",
-    /// A datagram for the guest that is larger than it can receive.
+    /// A datagram for the guest that is larger than it can receive, or a frame of the guest longer than any packet.
     TooLarge = "too_large",
     /// No receive buffer in the ring, for traffic that cannot wait in a socket.
     NoRxBuffer = "no_rx_buffer",

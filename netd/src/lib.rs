@@ -24,6 +24,7 @@ pub mod fuzzing;
 pub mod guest;
 pub mod icmp;
 pub mod launch;
+pub mod man;
 pub mod migrate;
 pub mod net;
 pub mod pod;

@@ -31,7 +31,7 @@ use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
 use netd::{pod, worker};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{Span, debug, error_span, info, warn};
 use tracing_subscriber::EnvFilter;
@@ -63,6 +63,9 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> Result<()> {
+    if let Some(dir) = &args.man {
+        return netd::man::write_netd(dir).with_context(|| format!("--man: {}", dir.display()));
+    }
     let config = Config::load(args)?;
     if args.check {
         return Ok(());
@@ -156,13 +159,14 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     })?
     .fuse();
 
-    let (given, mut gone) = mpsc::unbounded_channel();
     let giver = Arc::new(listening.giver(&worker, mover, steering.as_ref(), heir.generation)?);
+    // At once and from there: this thread may be ending netd by a signal, and what it tidies up is another's by then.
+    let span = Span::current();
     let offers = Offers::new(giver.clone(), move |done| {
-        // Nobody listens any more when netd ends anyway.
-        let _ = given.send(done);
-    })
-    .context("cannot be followed")?;
+        let _named = span.enter();
+        end(done, "another netd")
+    });
+    let offers = Arc::new(offers.context("cannot be followed")?);
 
     let steering_ended = match steering {
         Some(steering) => {
@@ -175,19 +179,13 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
 
     let hold = config.hold.clone();
     let (stop_control, stopped) = oneshot::channel();
-    let control = control_plane(
-        Arc::new(config),
-        link,
-        Arc::new(worker.clone()),
-        (listening, Arc::new(offers)),
-        stopped,
-    );
+    let control =
+        control_plane(Arc::new(config), link, Arc::new(worker.clone()), (listening, offers.clone()), stopped);
     let mut control = pin!(control.fuse());
 
     let result = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),
-        Some(given) = gone.recv() => end(given, "another netd"),
         ended = ends.next() => ended.result().map_err(anyhow::Error::from),
         _ = &mut worker_ended => Err(anyhow!("the worker ended by itself")),
         ended = &mut vhost_ended => Err(match ended {
@@ -203,6 +201,8 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     if let Ok(reason) = &result {
         info!(reason, "ending");
     }
+    // The socket's files are a successor's that is taking over at this moment, unless it fails; and then nobody comes.
+    tokio::task::spawn_blocking(move || offers.close()).await?;
     if let (Ok("SIGTERM"), Some(hold)) = (&result, hold) {
         match tokio::task::spawn_blocking(move || giver.deposit(&hold)).await? {
             Ok(given) => end(given, "the hold"),

@@ -77,6 +77,9 @@ pub struct Args {
     /// Log level or filter, e.g. info or netd=debug (log)
     #[arg(short, long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// Write the manual pages into this directory and end
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub man: Option<PathBuf>,
 }
 
 impl Args {

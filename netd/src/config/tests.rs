@@ -299,3 +299,11 @@ fn the_documented_file_is_right_and_shows_the_defaults() {
     let c = check(&format!("vhost_user: {{ socket: /a }}\negress:{rules}")).unwrap();
     assert_eq!((c.egress.default, c.egress.rules.len()), (Action::Deny, 4));
 }
+
+#[test]
+fn the_packages_example_is_right() {
+    let file = File::parse(include_str!("../../packaging/netd.yaml")).unwrap();
+    let config = file.check().unwrap();
+    assert_eq!(config.name.as_deref(), Some("NAME"));
+    assert_eq!(config.vhost_user.socket, Path::new("/run/netd/NAME/vm.sock"));
+}

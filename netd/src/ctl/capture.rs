@@ -22,6 +22,8 @@ const DEFAULT_BUFFER_KIB: u32 = 4096;
 const LEAST_BUFFER_KIB: u32 = 128;
 /// Most KiB.
 const MOST_BUFFER_KIB: u32 = 65_536;
+/// Bytes that may wait for all captures together.
+pub(crate) const CAPTURE_BYTES: u64 = MOST as u64 * MOST_BUFFER_KIB as u64 * 1024;
 /// Frames in one message, of up to 64 KiB each.
 const FRAMES_PER_MESSAGE: usize = 32;
 /// How often the numbers are told when nothing else is.

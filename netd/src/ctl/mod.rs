@@ -16,6 +16,8 @@ pub mod show;
 pub mod socket;
 pub mod upgrade;
 
+pub(crate) use capture::CAPTURE_BYTES;
+
 mod capture;
 mod convert;
 mod query;

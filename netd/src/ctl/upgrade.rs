@@ -3,6 +3,10 @@
 //! The running netd offers what it has; the new program is started with the same arguments and goes and takes it
 //! ([`crate::migrate`]). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
 //! process is ended then, and the reason told.
+//!
+//! A new one that is late may take over at any moment, and would be the only netd then. So its offer is withdrawn before
+//! it is ended: the old netd answers that only when it has given nothing, and cannot give anything any more. If there
+//! is no such answer the new one is left alone.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,12 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::client::{Client, ConnectError};
 
 /// Between two looks whether the new one has taken over.
 const INTERVAL: Duration = Duration::from_millis(10);
+
+/// How long the old one may take to withdraw its offer: longer than any handover.
+const WITHDRAWN: Duration = Duration::from_secs(15);
 
 /// What is to run from now on.
 #[derive(Clone, Debug)]
@@ -72,6 +79,9 @@ pub struct Upgraded {
     pub child: Child,
     /// How many netds had its connections before.
     pub generation: u32,
+    /// It has answered at the control socket. If not, the old one has not answered either when it was asked to withdraw
+    /// its offer, so that this one was left alone.
+    pub answers: bool,
 }
 
 impl Upgrade {
@@ -95,13 +105,18 @@ impl Upgrade {
         let program = self.binary.clone();
         let mut child = command.spawn().map_err(|source| UpgradeError::Start { program, source })?;
         match self.wait(&mut child, socket, wanted).await {
-            Ok(()) => Ok(Upgraded { child, generation: wanted }),
-            Err(error) => {
+            Ok(()) => Ok(Upgraded { child, generation: wanted, answers: true }),
+            Err(error @ UpgradeError::Late { .. }) => {
+                if !withdrawn(socket, wanted).await {
+                    let answers = generation(socket).await == Some(wanted);
+                    return Ok(Upgraded { child, generation: wanted, answers });
+                }
                 // It may have ended by itself, and then there is nobody to wait for.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
             }
+            Err(error) => Err(error),
         }
     }
 
@@ -110,9 +125,8 @@ impl Upgrade {
         let until = Instant::now() + self.patience;
         loop {
             // Each time anew: a connection to the old one ends with it.
-            if let Ok(mut client) = Client::connect(socket).await
-                && let Ok(status) = client.status().await
-                && status.generation == wanted
+            if let Ok(Some(have)) = timeout_at(until, generation(socket)).await
+                && have == wanted
             {
                 return Ok(());
             }
@@ -127,4 +141,16 @@ impl Upgrade {
             sleep(INTERVAL).await;
         }
     }
+}
+
+/// The generation of the netd that answers at `socket`.
+async fn generation(socket: &Path) -> Option<u32> {
+    let status = async { Client::connect(socket).await.ok()?.status().await.ok() };
+    Some(timeout(WITHDRAWN, status).await.ok()??.generation)
+}
+
+/// Withdraws the offer of the netd before `wanted`, by asking it for another one; false when that netd did not answer.
+async fn withdrawn(socket: &Path, wanted: u32) -> bool {
+    let offer = async { Client::connect(socket).await.ok()?.offer().await.ok() };
+    timeout(WITHDRAWN, offer).await.ok().flatten().is_some_and(|o| o.generation.saturating_add(1) == wanted)
 }

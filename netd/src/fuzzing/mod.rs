@@ -18,7 +18,9 @@ mod frames;
 mod icmp;
 mod link;
 mod neighbours;
+mod parcel;
 mod ring;
+mod state;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,8 @@ pub use fragments::fragments;
 pub use frames::{frames, nowhere};
 pub use icmp::icmp;
 pub use neighbours::neighbours;
+pub use parcel::parcel;
 pub use ring::ring;
+pub use state::state;
 pub use tcp::tcp;
 pub use vhost::vhost;

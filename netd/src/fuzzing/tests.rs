@@ -29,7 +29,7 @@ macro_rules! corpus {
     )*};
 }
 
-corpus!(ring vhost tcp dhcp4 dhcp6 neighbours fragments icmp control config);
+corpus!(ring vhost tcp dhcp4 dhcp6 neighbours fragments icmp control config state parcel);
 
 /// Runs on a thread in a network namespace of its own; without the privilege to make one it is passed over, loudly.
 fn isolated(test: impl FnOnce() + Send + 'static) {
@@ -63,4 +63,10 @@ fn a_full_error_descriptor_holds_nobody_up() {
 #[test]
 fn acknowledgements_that_are_not_owed_are_not_waited_for() {
     again("vhost-owed-acknowledgement", super::vhost);
+}
+
+/// An adopted connection counted its retransmissions beyond the largest number.
+#[test]
+fn a_count_that_is_at_its_end_is_counted_on() {
+    again("state-count-at-its-end", super::state);
 }

@@ -4,7 +4,7 @@
 //!
 //! libvirt starts a program of its guests and waits for its end: exit code 0 means that the program is at work, in
 //! another process by then, whose number stands in a file; otherwise what was printed is the reason. So the first
-//! process forks before it has a second thread ([`background::enter`]) and waits at a pipe for a word of the child:
+//! process forks before it has a second thread (`background`) and waits at a pipe for a word of the child:
 //!
 //! ```text
 //!   libvirt ── passt ──fork── netd: sandbox, workers, listening ──▶ frontend

@@ -108,6 +108,10 @@ pub fn begin(
     let new = |collected| Parts::new(settings(&Arc::default()), config, later.to_vec(), collected);
     if let Some(source) = takeover {
         let collected = source.collect()?.ok_or(BeginError::Nothing)?;
+        if let Err(error) = same_control(config, &collected.snapshot) {
+            collected.split().0.refuse(&error.to_string());
+            return Err(error);
+        }
         return new(Some(collected));
     }
     let Some(path) = &config.hold else { return new(None) };
@@ -230,6 +234,16 @@ impl Heir {
         );
         Ok(())
     }
+}
+
+/// Who has another netd take the place of one that runs waits for it at the control socket of that one.
+fn same_control(config: &Config, snapshot: &Snapshot) -> Result<(), BeginError> {
+    let Some((running, _)) = &snapshot.listeners.control else { return Ok(()) };
+    let value = config.control.as_ref().map_or("none".to_owned(), |at| text(&at.path));
+    if value == *running {
+        return Ok(());
+    }
+    Err(BeginError::Changed { field: "control.socket", value, running: running.clone() })
 }
 
 fn steering(path: &Path, config: &Config, later: Vec<PortRule>) -> Result<Steering, BeginError> {

@@ -24,7 +24,7 @@ pub enum CollectError {
     Decode(#[from] DecodeError),
 }
 
-/// State that was collected. Until [`Collected::go`] it is still the other's.
+/// State that was collected. Until [`Permission::go`] it is still the other's.
 #[derive(Debug)]
 pub struct Collected {
     wire: Wire,

@@ -64,7 +64,7 @@ pub async fn read(config: &Config, resolv_conf: &Path) -> Result<Link, PodError>
     let connection = tokio::spawn(connection);
     let facts = netlink::read(&handle, config.interface.as_deref()).await;
     connection.abort();
-    let built = build_link(config, &facts?, &ResolvConf::read(resolv_conf))?;
+    let built = build_link(config, &facts?, &ResolvConf::read_or_empty(resolv_conf))?;
     built.log();
     Ok(built.link)
 }

@@ -1,5 +1,6 @@
 //! resolv.conf(5): the lines that concern the guest.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -18,15 +19,20 @@ pub struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// Reads the file at `path`; one that cannot be read counts as empty and is told in the log.
-    pub fn read(path: &Path) -> ResolvConf {
-        match std::fs::read(path) {
-            Ok(bytes) => ResolvConf::parse(&String::from_utf8_lossy(&bytes)),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "no resolvers and search domains could be read");
-                ResolvConf::default()
-            }
-        }
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn read(path: &Path) -> io::Result<ResolvConf> {
+        Ok(ResolvConf::parse(&String::from_utf8_lossy(&std::fs::read(path)?)))
+    }
+
+    /// The same; a file that cannot be read counts as empty and is told in the log.
+    pub fn read_or_empty(path: &Path) -> ResolvConf {
+        ResolvConf::read(path).unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "no resolvers and search domains could be read");
+            ResolvConf::default()
+        })
     }
 
     /// Reads the text of a resolv.conf.

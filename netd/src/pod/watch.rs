@@ -39,7 +39,8 @@ const GROUPS: &[MulticastGroup] = &[
 /// Calls `push` with every link that differs from the one before, the first of which is `link`; ends only by
 /// an error or when it is dropped.
 ///
-/// A pod that has no usable link for a while leaves the last one in force.
+/// A pod that has no usable link for a while leaves the last one in force, and a resolv.conf that cannot be read the
+/// resolvers and search domains that were read last.
 ///
 /// # Errors
 ///
@@ -54,11 +55,12 @@ pub async fn watch(
     let connection = AbortOnDrop(tokio::spawn(connection));
     let mut files = FileWatch::new(&resolv_conf);
     let mut last_error = None;
+    let mut resolv = LastResolvConf::new(&resolv_conf);
     loop {
         // The first turn reads at once: something may have changed before the groups were joined.
         match netlink::read(&handle, config.interface.as_deref())
             .await
-            .and_then(|facts| Ok(build_link(&config, &facts, &ResolvConf::read(&resolv_conf))?))
+            .and_then(|facts| Ok(build_link(&config, &facts, resolv.read())?))
         {
             Ok(new) => {
                 if last_error.take().is_some() {
@@ -130,6 +132,37 @@ fn log_change(old: &Link, new: &Link) {
         dns = ?new.dns,
         "the pod's link changed"
     );
+}
+
+/// What was last read of resolv.conf.
+struct LastResolvConf<'a> {
+    path: &'a Path,
+    last: ResolvConf,
+    /// Why it could not be read the last time.
+    error: Option<String>,
+}
+
+impl<'a> LastResolvConf<'a> {
+    fn new(path: &'a Path) -> LastResolvConf<'a> {
+        LastResolvConf { path, last: ResolvConf::read_or_empty(path), error: None }
+    }
+
+    /// Reads it anew. It is away for a moment while it is replaced, and a link that was pointed out of the sandbox
+    /// cannot be followed: a guest without resolvers would be worse off than with those it knows.
+    fn read(&mut self) -> &ResolvConf {
+        match ResolvConf::read(self.path) {
+            Ok(new) => (self.last, self.error) = (new, None),
+            Err(error) => {
+                let text = error.to_string();
+                if self.error.as_ref() != Some(&text) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the file cannot be read; the guest keeps its resolvers");
+                    self.error = Some(text);
+                }
+            }
+        }
+        &self.last
+    }
 }
 
 struct AbortOnDrop(tokio::task::JoinHandle<()>);

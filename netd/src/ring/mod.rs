@@ -67,5 +67,5 @@ pub use error::{Area, ChainError, PopError, RingError};
 pub use iovs::Iovs;
 pub use log::DirtyLog;
 pub use mem::MemMap;
-pub(crate) use queue::nonblocking;
 pub use queue::{MAX_CHAIN, MAX_SIZE, Popped, Ring, RingLayout};
+pub(crate) use queue::{nonblocking, ring_bell};

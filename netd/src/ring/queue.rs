@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::{SFlag, fstat};
 
@@ -356,15 +358,15 @@ impl Ring {
         }
     }
 
-    /// Interrupts the driver: 8 bytes to the call descriptor. Never blocks; a full descriptor already signals.
+    /// Interrupts the driver: 8 bytes to the call descriptor. A full descriptor already signals, and is left alone.
     pub fn signal(&self) {
         if let Some(call) = &self.call {
             let one = 1u64.to_ne_bytes();
             // A failed write means that the frontend is gone or has not read yet: nothing to do in either case.
             let _ = if call.socket {
-                send(call.fd.as_raw_fd(), &one, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)
+                send(call.fd.as_raw_fd(), &one, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL).map(drop)
             } else {
-                nix::unistd::write(&call.fd, &one)
+                ring_bell(&call.fd)
             };
         }
     }
@@ -380,9 +382,29 @@ impl Ring {
 
     /// Asks the driver to kick at the next chain; true when one is there already, for which no kick may come.
     pub fn request_kicks(&mut self) -> bool {
+        let idx = self.request_kick_at(self.next_avail);
+        !self.broken && idx != self.next_avail
+    }
+
+    /// Asks the driver to kick at the next chain behind those that were looked at: what was [given back](Ring::unpop)
+    /// is known and not enough. True when more came meanwhile, for which no kick may come; it counts as looked at.
+    pub fn request_more(&mut self) -> bool {
+        let seen = self.avail_seen;
+        let idx = self.request_kick_at(seen);
+        if self.broken || idx == seen {
+            return false;
+        }
+        // An index that jumped is found by the next pop, which reads it once it knows of no chain.
+        let jumped = idx.wrapping_sub(self.next_avail) > self.size();
+        self.avail_seen = if jumped { self.next_avail } else { idx };
+        true
+    }
+
+    /// Asks for a kick when the chain at `position` is offered; the driver's index after that.
+    fn request_kick_at(&mut self, position: u16) -> u16 {
         if self.event_idx {
             let offset = 4 + 8 * (usize::from(self.mask) + 1);
-            self.used_u16(offset).store(self.next_avail.to_le(), Ordering::Relaxed);
+            self.used_u16(offset).store(position.to_le(), Ordering::Relaxed);
             self.mem.mark_dirty(self.used_gpa + offset as u64, 2);
         } else {
             self.used_u16(0).store(0, Ordering::Relaxed);
@@ -390,7 +412,8 @@ impl Ring {
         }
         // The wish is visible before the index is read again (VIRTIO 1.2, 2.7.10.1).
         fence(Ordering::SeqCst);
-        !self.broken && u16::from_le(self.avail_u16(2).load(Ordering::Relaxed)) != self.next_avail
+        // Acquire: as in pop.
+        u16::from_le(self.avail_u16(2).load(Ordering::Acquire))
     }
 
     /// Marks a transmit ring that the driver has taken out of use: its chains are completed, and nothing of them is
@@ -410,7 +433,7 @@ impl Ring {
         self.broken = true;
         self.avail_seen = self.next_avail;
         if let Some(err) = &self.err {
-            let _ = nix::unistd::write(err, &1u64.to_ne_bytes());
+            let _ = ring_bell(err);
         }
     }
 
@@ -477,7 +500,25 @@ impl Call {
     }
 }
 
-/// Sets `O_NONBLOCK`, so that no driver can make the device wait in a write.
+/// Adds one to an eventfd of the frontend's if that can be done at once.
+///
+/// `O_NONBLOCK` belongs to the open file, which the frontend has as well: it can take the flag off and fill the counter,
+/// and a write would wait for as long as it likes. So the descriptor is asked first; what then is still between asking
+/// and writing is for a frontend that fills it at that very moment. No other way is known to the kernel: an eventfd has
+/// no `RWF_NOWAIT` for writing.
+///
+/// # Errors
+/// When the descriptor cannot be asked or written; `EAGAIN`: it is full.
+pub(crate) fn ring_bell(fd: &OwnedFd) -> nix::Result<()> {
+    let mut room = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut room, PollTimeout::ZERO)?;
+    if !room[0].revents().is_some_and(|r| r.contains(PollFlags::POLLOUT)) {
+        return Err(Errno::EAGAIN);
+    }
+    nix::unistd::write(fd, &1u64.to_ne_bytes()).map(drop)
+}
+
+/// Sets `O_NONBLOCK`, so that a driver that means no harm does not make the device wait in a write; see [`ring_bell`].
 pub(crate) fn nonblocking(fd: &OwnedFd) -> std::io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
@@ -356,6 +357,39 @@ fn kicks_are_asked_for_by_event_index_or_by_flag() {
 }
 
 #[test]
+fn chains_that_were_not_enough_are_no_news() {
+    for event_idx in [true, false] {
+        let mut driver = Driver::new(4, 0xfffe, event_idx);
+        let mut ring = driver.ring();
+        driver.desc(0, DATA, 10, 0, 0);
+        driver.offer(0);
+        driver.offer(0);
+        for _ in 0..2 {
+            assert!(pop(&mut ring).0.unwrap().is_some());
+        }
+        assert!(pop(&mut ring).0.unwrap().is_none());
+        ring.unpop(2);
+        assert!(ring.request_kicks(), "there are chains");
+        assert!(!ring.request_more(), "but they are known");
+        if event_idx {
+            assert_eq!(driver.avail_event(), 0, "behind the two");
+        }
+        driver.offer(0);
+        assert!(ring.request_more());
+        assert!(!ring.request_more(), "told once");
+        for _ in 0..3 {
+            assert!(pop(&mut ring).0.unwrap().is_some());
+        }
+        ring.unpop(3);
+        driver.put_u16(AVAIL + 2, 100);
+        assert!(ring.request_more());
+        assert!(matches!(pop(&mut ring).0, Err(PopError::Ring(RingError::AvailJump { to: 100, .. }))));
+        ring.break_down();
+        assert!(!ring.request_more());
+    }
+}
+
+#[test]
 fn given_back_chains_come_again() {
     let mut driver = Driver::new(4, 0xffff, false);
     let mut ring = driver.ring();
@@ -391,6 +425,24 @@ fn a_full_call_descriptor_does_not_block_and_a_dead_one_does_no_harm() {
     call.write(u64::MAX - 1).unwrap();
     ring.signal();
     assert_eq!(call.read().unwrap(), u64::MAX - 1);
+}
+
+#[test]
+fn a_frontend_that_makes_its_descriptors_block_does_not_stop_the_device() {
+    let driver = Driver::new(4, 0, false);
+    let (call, err) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+    let dup = |fd: &EventFd| Some(fd.as_fd().try_clone_to_owned().unwrap());
+    let mut ring = Ring::new(driver.layout, driver.map(), eventfd(), dup(&call), dup(&err)).unwrap();
+    for fd in [&call, &err] {
+        fd.write(u64::MAX - 1).unwrap();
+        // The flag is the open file's, which the frontend shares.
+        fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    }
+    ring.signal();
+    ring.break_down();
+    assert_eq!((call.read().unwrap(), err.read().unwrap()), (u64::MAX - 1, u64::MAX - 1));
+    ring.signal();
+    assert_eq!(call.read().unwrap(), 1);
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub struct Sandbox {
 /// # Errors
 /// [`SandboxError`].
 pub fn enter(config: &Config) -> Result<Sandbox, SandboxError> {
-    confine(config.sandbox, &Files::of(config), data_limit(&config.limits))
+    confine(config.sandbox, &Files::of(config), data_limit(&config.limits, config.vhost_user.queue_pairs))
 }
 
 /// As [`enter`], of these files and with this bound on private memory in bytes.

@@ -8,11 +8,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::config::Limits;
+use crate::ctl::CAPTURE_BYTES;
 
 /// Private memory beside flows and fragments: code, heap, buffers, stacks of threads (2 MiB each).
 const BASE_BYTES: u64 = 256 << 20;
 /// Private memory that one flow may cost at the very most, its gathered frames included.
 const FLOW_BYTES: u64 = 32 << 10;
+/// Private memory that one worker may keep for all its flows together: payload out of order, frames that wait for a
+/// flow, the backlog of its mailbox.
+const WORKER_BYTES: u64 = 16 << 20;
 /// Bits of a set of capabilities.
 const CAPABILITIES: u32 = 64;
 
@@ -37,13 +41,15 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// How many bytes of private memory netd may have with these limits.
+/// How many bytes of private memory netd may have with these limits and this many queue pairs.
 ///
 /// Guest memory is shared and does not count (RLIMIT_DATA, getrlimit(2)). RLIMIT_AS would count it, however large the
 /// guest is; RLIMIT_NPROC counts every process of the user, the hypervisor's too: neither can be used.
-pub fn data_limit(limits: &Limits) -> u64 {
+pub fn data_limit(limits: &Limits, pairs: usize) -> u64 {
     let fragments = u64::try_from(limits.fragment_bytes).unwrap_or(u64::MAX);
-    BASE_BYTES
+    let pairs = u64::try_from(pairs).unwrap_or(u64::MAX);
+    (BASE_BYTES + CAPTURE_BYTES)
+        .saturating_add(pairs.saturating_mul(WORKER_BYTES))
         .saturating_add(u64::from(limits.flows) * FLOW_BYTES)
         .saturating_add(fragments.saturating_mul(2))
 }

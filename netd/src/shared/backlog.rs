@@ -1,6 +1,6 @@
 //! How much waits in a mailbox.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use super::sync::{AtomicUsize, Relaxed};
 
 /// Bytes that were passed to a worker and that it has not looked at, with a bound.
 ///
@@ -31,22 +31,5 @@ impl Backlog {
     /// Takes off what was looked at.
     pub fn done(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takes_up_to_its_limit() {
-        let backlog = Backlog::new(100);
-        assert!(backlog.add(60));
-        assert!(!backlog.has_room(41));
-        assert!(!backlog.add(41));
-        assert!(!backlog.add(usize::MAX));
-        assert!(backlog.add(40));
-        backlog.done(60);
-        assert!(backlog.has_room(60));
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
+use super::sync::{Mutex, MutexGuard};
 use crate::flow::Key;
 
 /// Parts with a lock each: enough that two workers seldom want the same one.
@@ -95,54 +96,5 @@ impl Directory {
         if let Some((mut shard, fingerprint)) = self.shard(key) {
             shard.remove(&fingerprint);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::flow::Kind;
-
-    fn key(port: u16) -> Key {
-        Key { kind: Kind::Tcp, guest: ([10, 9, 0, 2], port).into(), peer: ([192, 0, 2, 1], 80).into() }
-    }
-
-    #[test]
-    fn of_two_claims_one_succeeds_and_the_other_learns_whose_it_is() {
-        let directory = Directory::new(true);
-        let won = std::thread::scope(|scope| {
-            let claim = |pair| {
-                let directory = &directory;
-                scope.spawn(move || {
-                    (1..5000).map(|port| directory.claim(&key(port), pair)).collect::<Vec<_>>()
-                })
-            };
-            let threads = [claim(0), claim(1)];
-            threads.map(|t| t.join().unwrap())
-        });
-        for (port, (a, b)) in (1..5000).zip(won[0].iter().zip(&won[1])) {
-            let owner = directory.owner(&key(port)).unwrap();
-            assert_eq!([a, b][owner], &Ok(()));
-            assert_eq!([a, b][1 - owner], &Err(owner));
-        }
-    }
-
-    #[test]
-    fn a_flow_changes_hands_and_is_forgotten() {
-        let directory = Directory::new(true);
-        directory.claim(&key(1), 0).unwrap();
-        directory.hand_over(&key(1), 3);
-        assert_eq!(directory.owner(&key(1)), Some(3));
-        directory.release(&key(1));
-        assert_eq!(directory.owner(&key(1)), None);
-        directory.claim(&key(1), 2).unwrap();
-    }
-
-    #[test]
-    fn one_worker_needs_no_directory() {
-        let directory = Directory::new(false);
-        directory.claim(&key(1), 0).unwrap();
-        directory.claim(&key(1), 0).unwrap();
-        assert_eq!(directory.owner(&key(1)), None);
     }
 }

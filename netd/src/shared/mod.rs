@@ -12,6 +12,7 @@
 //! | [`Backlog`]: what waits in a worker's mailbox | once a batch of passed frames | with it |
 //! | clock and keys | never | at will |
 //!
+//! Whatever else one thread has for another goes through its [`Mailbox`].
 //! A packet of a flow that its worker has touches none of them. With one pair the directory is not used at all.
 //!
 //! # Orders that matter
@@ -19,18 +20,23 @@
 //! The directory is a hint with one promise: of two workers that claim one flow, one succeeds. It is changed
 //! *before* a moving flow is put into the new owner's mailbox; the new owner, asked for the flow before it has
 //! come, knows by the directory that it will come. Nothing else relies on an order between these values, so each
-//! is as relaxed as its own promise allows.
+//! is as relaxed as its own promise allows. The models of `tests/loom` try all orders of these files' operations.
 
 mod backlog;
 mod budget;
 mod directory;
+mod mailbox;
 mod running;
+mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::hash::{BuildHasher, RandomState};
 
 pub use backlog::Backlog;
 pub use budget::{Budget, Side};
 pub use directory::Directory;
+pub use mailbox::{Inbox, Mailbox, mailbox};
 pub use running::Running;
 
 use crate::config::Limits;

@@ -1,6 +1,6 @@
 //! Which pairs can receive.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use super::sync::{AtomicU32, Relaxed};
 
 /// The pairs whose receive ring runs, as a set. A hint: a ring may stop before the answer is used, and then what
 /// was sent to its worker moves on.
@@ -36,26 +36,5 @@ impl Running {
             left &= left - 1;
         }
         Some(left.trailing_zeros() as usize)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn picks_among_those_that_run() {
-        let running = Running::default();
-        assert_eq!(running.pick(7), None);
-        for pair in [0, 3, 5] {
-            running.set(pair, true);
-        }
-        running.set(0, false);
-        assert!(running.has(3) && !running.has(0));
-        assert!(running.others(3) && running.others(0));
-        let picked: Vec<_> = (0..4).map(|hash| running.pick(hash).unwrap()).collect();
-        assert_eq!(picked, [3, 5, 3, 5]);
-        running.set(5, false);
-        assert!(!running.others(3));
     }
 }

@@ -166,7 +166,7 @@ pub fn send_messages<'a>(
         )
     };
     match first {
-        Some(payload) => super::cvt_on(payload, n as isize),
+        Some(payload) => cvt_on(payload, n as isize),
         None => cvt(n as isize),
     }
 }

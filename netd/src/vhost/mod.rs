@@ -39,6 +39,10 @@
 //! is served. Files that are too short when they arrive are refused. One that is made shorter while it is mapped costs the
 //! frontend its connection, and netd nothing: SIGBUS in guest memory or in the dirty log is caught, the memory
 //! replaced, and the connection ended (`ring::fault`).
+//!
+//! The descriptors that signal the frontend are shared with it, `O_NONBLOCK` with them. Each is asked for room before it
+//! is written, so one that is full and made to block is left alone. A frontend that fills one between the two system
+//! calls, and never reads it, can still stop a worker: the kernel has no write to an eventfd that cannot wait.
 
 mod channel;
 mod device;

@@ -52,7 +52,7 @@ pub enum RestError {
     Settle(#[source] io::Error),
 }
 
-/// The frontend at rest: no message is carried and no ring runs until [`AtRest::resume`], which dropping it does, too.
+/// The frontend at rest: no message is carried and no ring runs until this is dropped.
 #[derive(Debug)]
 pub struct AtRest<'a> {
     shared: MutexGuard<'a, Shared>,
@@ -79,7 +79,8 @@ impl Mover {
             return Err(RestError::Coming);
         }
         if let Some(live) = &mut shared.live {
-            live.settle().map_err(RestError::Settle)?;
+            // The daemon must not change a ring any more once their positions are taken.
+            live.come_to_rest().map_err(RestError::Settle)?;
             let positions = live.port.pause();
             live.record.set_positions(&positions);
         }

@@ -27,7 +27,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use super::device::Device;
 use super::filter::{Action, Filter};
 use super::listen::{ServerConfig, Source};
-use super::message::code;
+use super::message::{Message, code};
 use super::mover::{Mover, Taken};
 use super::record::Record;
 use super::vring::Port;
@@ -173,8 +173,10 @@ pub(super) struct Live {
     pub(super) port: Arc<Port>,
     pub(super) filter: Filter,
     pub(super) record: Record,
-    /// Replies that the daemon owes.
+    /// Replies that the daemon owes the frontend.
     owed: usize,
+    /// Replies that it owes us, to what [`Live::come_to_rest`] asks; they come before those.
+    own: usize,
 }
 
 /// A connection and the daemon that serves it.
@@ -191,7 +193,7 @@ impl Joined {
         let port = Port::new(Arc::clone(sink))?;
         let (daemon, inner) = join(&port, pairs)?;
         let (filter, record) = (Filter::new(pairs), Record::default());
-        Ok(Joined { daemon, live: Live { front, inner, port, filter, record, owed: 0 } })
+        Ok(Joined { daemon, live: Live { front, inner, port, filter, record, owed: 0, own: 0 } })
     }
 }
 
@@ -318,6 +320,10 @@ impl Live {
     /// Carries an answer of the daemon to the frontend; false when the daemon has ended.
     fn answer(&mut self) -> io::Result<bool> {
         let Some(reply) = channel::recv(&self.inner)? else { return Ok(false) };
+        if self.own > 0 {
+            self.own -= 1;
+            return Ok(true);
+        }
         self.owed = self.owed.saturating_sub(1);
         channel::send(&self.front, &reply)?;
         Ok(true)
@@ -359,21 +365,50 @@ impl Live {
     /// Lets the daemon answer what it owes, so that nothing of ours overtakes it.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         while self.owed > 0 {
-            let mut fds = [PollFd::new(self.inner.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::from(SETTLE_MS)) {
-                Err(Errno::EINTR) => continue,
-                Err(e) => return Err(e.into()),
-                Ok(0) => {
-                    self.owed = 0;
-                    return Ok(());
-                }
-                Ok(_) => {}
-            }
-            if !self.answer()? {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            if !self.await_answer()? {
+                self.owed = 0;
             }
         }
         Ok(())
+    }
+
+    /// Waits until the daemon has taken all that was carried to it, what it does not answer included: it takes
+    /// messages in turn, so the answer to one more tells it. The frontend hears nothing of that one.
+    ///
+    /// # Errors
+    /// The daemon has ended, or does not answer in time.
+    pub(super) fn come_to_rest(&mut self) -> io::Result<()> {
+        while self.owed > 0 {
+            self.must_answer()?;
+        }
+        for action in self.filter.handle(Message::request(code::GET_FEATURES, Vec::new())) {
+            if let Action::Forward(message) = action {
+                channel::send(&self.inner, &message)?;
+                self.own += 1;
+            }
+        }
+        while self.own > 0 {
+            self.must_answer()?;
+        }
+        Ok(())
+    }
+
+    fn must_answer(&mut self) -> io::Result<()> {
+        if self.await_answer()? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
+    /// Carries the daemon's next answer; false when none comes for [`SETTLE_MS`].
+    fn await_answer(&mut self) -> io::Result<bool> {
+        loop {
+            let mut fds = [PollFd::new(self.inner.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, PollTimeout::from(SETTLE_MS)) {
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+                Ok(0) => return Ok(false),
+                Ok(_) if self.answer()? => return Ok(true),
+                Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
     }
 }
 
@@ -391,5 +426,66 @@ mod tests {
         drop(listener);
         assert!(alive(&first).unwrap());
         assert!(!alive(&second).unwrap());
+    }
+
+    /// A sink without a worker.
+    struct Nothing;
+
+    impl RingSink for Nothing {
+        fn start(&self, _: usize, _: crate::ring::Ring) {}
+        fn stop(&self, _: usize) -> Option<crate::ring::Ring> {
+            None
+        }
+        fn set_features(&self, _: u64) {}
+        fn set_connected(&self, _: bool) {}
+    }
+
+    /// A connection in service, its frontend and the daemon's end.
+    fn live() -> (Live, UnixStream, UnixStream) {
+        let (front, frontend) = UnixStream::pair().unwrap();
+        let (inner, daemon) = UnixStream::pair().unwrap();
+        let port = Port::new(Arc::new(Nothing)).unwrap();
+        let (filter, record) = (Filter::new(1), Record::default());
+        (Live { front, inner, port, filter, record, owed: 0, own: 0 }, frontend, daemon)
+    }
+
+    #[test]
+    fn rest_waits_for_messages_that_nobody_answers() {
+        let (mut live, frontend, daemon) = live();
+        channel::send(
+            &frontend,
+            &Message::request(code::SET_VRING_NUM, [0u32, 256].map(u32::to_ne_bytes).concat()),
+        )
+        .unwrap();
+        assert!(live.carry().unwrap());
+        let (taken, rested) = std::sync::mpsc::channel();
+        let serving = std::thread::spawn(move || {
+            let first = channel::recv(&daemon).unwrap().unwrap();
+            taken.send(first.code).unwrap();
+            let second = channel::recv(&daemon).unwrap().unwrap();
+            channel::send(&daemon, &Message::reply(second.code, vec![0; 8])).unwrap();
+            daemon
+        });
+        live.come_to_rest().unwrap();
+        assert_eq!(rested.try_recv(), Ok(code::SET_VRING_NUM));
+        let _daemon = serving.join().unwrap();
+        frontend.set_nonblocking(true).unwrap();
+        assert_eq!(channel::recv(&frontend).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_not_at_rest_and_its_late_answer_is_not_the_frontends() {
+        let (mut live, frontend, daemon) = live();
+        assert_eq!(live.come_to_rest().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        channel::send(&frontend, &Message::request(code::GET_PROTOCOL_FEATURES, Vec::new())).unwrap();
+        assert!(live.carry().unwrap());
+        for asked in [code::GET_FEATURES, code::GET_PROTOCOL_FEATURES] {
+            assert_eq!(channel::recv(&daemon).unwrap().unwrap().code, asked);
+            channel::send(&daemon, &Message::reply(asked, vec![0; 8])).unwrap();
+        }
+        live.settle().unwrap();
+        assert_eq!(channel::recv(&frontend).unwrap().unwrap().code, code::GET_PROTOCOL_FEATURES);
+        drop(daemon);
+        assert!(live.come_to_rest().is_err());
     }
 }

@@ -21,7 +21,7 @@ use virtio_queue::{Error as QueueError, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::{RingSink, feature};
-use crate::ring::{DirtyLog, MemMap, Ring, RingError, RingLayout, nonblocking};
+use crate::ring::{DirtyLog, MemMap, Ring, RingError, RingLayout, nonblocking, ring_bell};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
@@ -361,7 +361,7 @@ impl HookVring {
 /// Tells the frontend that the ring is out of order. Never waits: a full descriptor says so already.
 fn report(state: &State) {
     if let Some(err) = &state.err
-        && let Err(e) = nonblocking(err).and_then(|()| Ok(nix::unistd::write(err, &1u64.to_ne_bytes())?))
+        && let Err(e) = nonblocking(err).and_then(|()| Ok(ring_bell(err)?))
         && e.kind() != io::ErrorKind::WouldBlock
     {
         warn!(error = %e, "error descriptor of a ring cannot be written");

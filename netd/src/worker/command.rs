@@ -1,12 +1,9 @@
 //! The mailbox: how other threads reach the worker.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use podvirt_proto::hold;
 use socket2::Socket;
 
@@ -17,6 +14,7 @@ use crate::flow::Key;
 use crate::migrate::{self, Pack};
 use crate::net::{Link, MacAddr};
 use crate::ring::Ring;
+use crate::shared;
 use crate::tap::Tap;
 
 /// A request to the worker; those with a reply are answered within the turn.
@@ -108,32 +106,12 @@ pub(super) struct FlowPage {
 }
 
 /// The sending end.
-#[derive(Clone, Debug)]
-pub(super) struct Mailbox {
-    queue: Sender<Command>,
-    bell: Arc<EventFd>,
-}
+pub(super) type Mailbox = shared::Mailbox<Command>;
 
 /// The worker's end.
-pub(super) struct Inbox {
-    queue: Receiver<Command>,
-    bell: Arc<EventFd>,
-}
-
-/// Makes both ends.
-pub(super) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
-    let (tx, rx) = channel();
-    let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-    Ok((Mailbox { queue: tx, bell: bell.clone() }, Inbox { queue: rx, bell }))
-}
+pub(super) type Inbox = shared::Inbox<Command>;
 
 impl Mailbox {
-    /// Sends a command; false when the worker has ended.
-    pub(super) fn send(&self, command: Command) -> bool {
-        // The counter saturates only after 2^64 - 1 unread commands.
-        self.queue.send(command).is_ok() && self.bell.write(1).is_ok()
-    }
-
     /// Sends a command and waits for its answer; None when the worker has ended.
     pub(super) fn call<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
         let (tx, rx) = sync_channel(1);
@@ -141,22 +119,5 @@ impl Mailbox {
             return None;
         }
         rx.recv().ok()
-    }
-}
-
-impl Inbox {
-    /// The descriptor that becomes readable when a command arrives.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// Waits for the next command; none when nobody can send one any more.
-    pub(super) fn wait(&self) -> Option<Command> {
-        self.queue.recv().ok()
-    }
-
-    /// The next command.
-    pub(super) fn next(&self) -> Option<Command> {
-        self.queue.try_recv().ok()
     }
 }

@@ -176,7 +176,8 @@ impl Worker {
             return Err(Reason::FlowRate);
         }
         let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {
-            if !is_exhausted(&error) {
+            // The guest can have one refused for each of its identifiers: said once, counted each time.
+            if !is_exhausted(&error) && !std::mem::replace(&mut self.ping_refused, true) {
                 tracing::warn!(%error, "no ping socket: net.ipv4.ping_group_range must include netd's group");
             }
             Reason::SocketLimit

@@ -39,6 +39,11 @@ impl Flows {
         self.shared.budget.is_full(side)
     }
 
+    /// Whether `side` has all the places that it may have, whatever the other side has.
+    pub(super) fn has_all(&self, side: Side) -> bool {
+        self.shared.budget.has_all(side)
+    }
+
     /// Takes in a new flow; None, and the flow dropped, when there are too many or somebody has the key.
     pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
         let side = flow.side();

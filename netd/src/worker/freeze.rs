@@ -130,13 +130,20 @@ impl Worker {
         for (index, socket) in self.listeners.sockets() {
             self.watch_listener(socket, index)?;
         }
+        let mut over = Vec::new();
         for f in tcp {
             let key = key(Kind::Tcp, f.key);
             let config = self.tcp_config(f.pod_peer.ip());
             let flow = super::stream::TcpFlow::from_state(f, config, fds)?;
             let at = flow.conn.poll_at();
-            self.take_in(key, Flow::Tcp(Box::new(flow)), at)?;
+            let id = self.take_in(key, Flow::Tcp(Box::new(flow)), at)?;
+            if self.is_over(id) {
+                over.push((at, id));
+            }
         }
+        // They end in the order in which they came.
+        over.sort_unstable();
+        over.into_iter().for_each(|(_, id)| self.note_over(id));
         let mtu = self.port.link.mtu;
         for f in udp {
             let key = key(Kind::Udp, f.key);
@@ -157,7 +164,7 @@ impl Worker {
         Ok(())
     }
 
-    fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<(), InheritError> {
+    fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<FlowId, InheritError> {
         let missing = InheritError::Flow { guest: key.guest, peer: key.peer };
         let id: FlowId = self.flows.insert(key, flow).ok_or(missing)?;
         let (socket, input) = match self.flows.get(id) {
@@ -173,7 +180,7 @@ impl Worker {
         if let Some(at) = at {
             self.flows.arm(id, at);
         }
-        Ok(())
+        Ok(id)
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use super::command::{Command, Mailbox, mailbox};
+use super::command::{Command, Mailbox};
 use super::peers::Peers;
 use super::sockets::PeekOffset;
 use super::turn::{Parts, RX, TX, Worker};
@@ -20,7 +20,7 @@ use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
 use crate::net::Link;
 use crate::ring::{MemMap, Ring, RingLayout};
-use crate::shared::Shared;
+use crate::shared::{Shared, mailbox};
 
 const BASE: u64 = 0x10_0000;
 const SIZE: u16 = 64;
@@ -142,6 +142,18 @@ impl Bench {
         self.expose(TX, first);
     }
 
+    /// Puts a frame into the transmit ring whose pieces all lie at the same place: a chain as long as the ring.
+    #[cfg(test)]
+    fn offer_again_and_again(&mut self, frame: &[u8]) {
+        let at = buffer(TX, 0);
+        self.put(at, frame);
+        for index in 0..SIZE {
+            let flags = if index + 1 < SIZE { NEXT } else { 0 };
+            self.desc(TX, index, at, BUFFER as u32, flags, index + 1);
+        }
+        self.expose(TX, 0);
+    }
+
     /// One turn of the loop.
     pub(crate) fn turn(&mut self) {
         for (index, ring) in self.rings.iter_mut().enumerate() {
@@ -208,5 +220,33 @@ impl Bench {
                     || offered.wrapping_sub(ring.next_avail()) <= SIZE
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Reason;
+
+    #[test]
+    fn a_frame_longer_than_any_packet_is_refused_before_it_is_copied() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let arp = [[0; 12].as_slice(), &[0xff; 6], &[2, 0, 0, 0, 0, 1], &[0x08, 0x06]].concat();
+        bench.offer_again_and_again(&arp);
+        bench.turn();
+        let counters = &bench.worker.counters;
+        assert_eq!(counters.dropped(Reason::TooLarge), 1);
+        assert_eq!((counters.guest_tx_frames.get(), counters.guest_tx_bytes.get()), (0, 0));
+        bench.end();
+    }
+
+    #[test]
+    fn a_full_mailbox_does_not_hold_up_the_turn() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        (0..1000).for_each(|_| assert!(bench.mailbox.send(Command::PairsChanged)));
+        bench.turn();
+        let turns = bench.worker.counters.wakeups.get();
+        assert!((1000 / 64..100).contains(&turns), "{turns} turns");
+        bench.end();
     }
 }

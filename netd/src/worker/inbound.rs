@@ -5,12 +5,14 @@
 //! at a cursor, for the guest's next buffers, and until then no socket is read into it: nothing that was taken from
 //! a socket is lost, and the order of a flow's datagrams stays.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::command::PassedDatagram;
 use super::datagrams::{OpenError, Via, kind_of};
 use super::listen::STEERED;
+use super::peers::PASSED_COST;
 use super::port::{Ends, Full, Port};
 use super::turn::{Flow, FragmentIds, Worker, fd};
 use crate::counters::Reason;
@@ -51,6 +53,8 @@ pub(super) struct Inbound {
     tries: u8,
     /// The last batch held runs.
     runs: bool,
+    /// It waits for no buffers: what this guest's ring has no room for is dropped, as the rest is for other workers.
+    hurries: bool,
 }
 
 /// Headers of a frame, good for all datagrams of one length of a run.
@@ -69,7 +73,7 @@ impl Worker {
         }
         let before = self.counters.udp_datagrams_to_guest.get();
         for _ in 0..READS_PER_TURN {
-            if !self.port.has_room() {
+            if !self.inbound.hurries && !self.port.has_room() {
                 return true;
             }
             let most = if self.inbound.runs { RUNS } else { BATCH };
@@ -110,6 +114,24 @@ impl Worker {
         true
     }
 
+    /// Moves datagrams of a UDP listener to the guest and to the other workers; true when there may be more. A flow's
+    /// datagrams that wait for this worker's buffers stay where they are.
+    pub(super) fn deliver_arrivals(&mut self, at: u32) -> bool {
+        std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        self.inbound.hurries = self.others_receive();
+        let more = self.deliver_datagrams(Origin::Listener(at));
+        std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        more
+    }
+
+    /// Delivers what is in hand for as far as the receive ring has room.
+    pub(super) fn deliver_all_in_hand(&mut self) {
+        for _ in 0..2 {
+            self.deliver_inbound();
+            std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        }
+    }
+
     /// Delivers what is in the batch; false when the receive ring has no room for the rest.
     pub(super) fn deliver_inbound(&mut self) -> bool {
         let Some(origin) = self.inbound.origin else { return true };
@@ -124,7 +146,7 @@ impl Worker {
                 let from = inbound.offset;
                 if self.deliver_buffer(origin, &d, &mut inbound.offset).is_err() {
                     inbound.tries = if inbound.offset > from { 0 } else { inbound.tries + 1 };
-                    if inbound.tries < TRIES {
+                    if !inbound.hurries && inbound.tries < TRIES {
                         break;
                     }
                     self.counters.count_drop(Reason::NoRxBuffer);
@@ -141,11 +163,25 @@ impl Worker {
         done
     }
 
+    /// Drops what closed UDP listeners have received and the guest had no buffers for: their places will be others'.
+    pub(super) fn forget_arrivals(&mut self, closed: &HashSet<u32>) {
+        for inbound in [&mut self.inbound, &mut self.arrivals] {
+            if matches!(inbound.origin, Some(Origin::Listener(at)) if closed.contains(&at)) {
+                for _ in inbound.at..inbound.batch.len() {
+                    self.counters.count_drop(Reason::Denied);
+                }
+                inbound.origin = None;
+            }
+        }
+    }
+
     /// Delivers one buffer's datagrams from `offset` on.
     fn deliver_buffer(&mut self, origin: Origin, d: &Datagram<'_>, offset: &mut usize) -> Result<(), Full> {
+        // Whoever gets the run gets what was not delivered yet.
+        let rest = Datagram { payload: &d.payload[*offset..], ..*d };
         let placed = match origin {
-            Origin::Flow(id) => self.flow_of_own(id, d),
-            Origin::Listener(at) => self.flow_of_arrival(at, d, d.to),
+            Origin::Flow(id) => self.flow_of_own(id, &rest),
+            Origin::Listener(at) => self.flow_of_arrival(at, &rest, d.to),
         };
         self.deliver_placed(placed, d, offset)
     }
@@ -171,7 +207,8 @@ impl Worker {
             Ok(Some(ends)) => ends,
             Ok(None) => return Ok(()),
             Err(reason) => {
-                for _ in d.each() {
+                let rest = Datagram { payload: &d.payload[*offset..], ..*d };
+                for _ in rest.each() {
                     self.counters.count_drop(reason);
                 }
                 return Ok(());
@@ -253,7 +290,7 @@ impl Worker {
 
     /// A datagram that another worker has received.
     pub(super) fn on_passed_datagram(&mut self, passed: &PassedDatagram) -> Result<(), Reason> {
-        self.peers.shared.backlogs[self.peers.index].done(passed.payload.len());
+        self.peers.shared.backlogs[self.peers.index].done(passed.payload.len() + PASSED_COST);
         let d = Datagram {
             payload: &passed.payload,
             from: passed.from,
@@ -345,7 +382,12 @@ impl Worker {
     pub(super) fn receivable(&mut self) -> usize {
         // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
         let each = 1 + usize::from(self.port.link.mtu) / 1536;
-        self.port.free_chains(BATCH * each) / each
+        let datagrams = self.port.free_chains(BATCH * each) / each;
+        if datagrams == 0 && self.port.rx.is_some() {
+            // A few buffers are left, but not enough for one.
+            self.port.full();
+        }
+        datagrams
     }
 }
 

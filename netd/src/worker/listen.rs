@@ -1,6 +1,6 @@
 //! Listeners: the pod's ports that lead to the guest.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -102,7 +102,7 @@ impl Listeners {
     }
 
     /// The places of these rules' open UDP listeners.
-    fn udp_places(&self, rules: &[PortRule]) -> Vec<u32> {
+    fn udp_places(&self, rules: &[PortRule]) -> HashSet<u32> {
         let rules: HashSet<&PortRule> = rules.iter().collect();
         let open = |at: &u32| self.udp(*at).is_some_and(|(rule, _)| rules.contains(&rule));
         (0..self.entries.len() as u32).filter(open).collect()
@@ -196,9 +196,10 @@ impl Listeners {
         }
     }
 
-    fn find(&self, rule: &PortRule) -> Option<usize> {
-        let same = |e: &Entry| e.rule.proto == rule.proto && e.rule.pod == rule.pod;
-        self.entries.iter().position(|e| e.as_ref().is_some_and(same))
+    /// The place of each port.
+    fn places(&self) -> HashMap<(Proto, u16), usize> {
+        let place = |(i, e): (usize, &Option<Entry>)| e.as_ref().map(|e| ((e.rule.proto, e.rule.pod), i));
+        self.entries.iter().enumerate().filter_map(place).collect()
     }
 }
 
@@ -219,11 +220,11 @@ impl Worker {
     /// Opens listeners and tells what became of each.
     pub(super) fn add_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
         // Looking for a duplicate in a long list for each of a long list would be quadratic.
-        let fresh = self.listeners.entries.is_empty();
+        let mut places = self.listeners.places();
         let mut infos = Vec::with_capacity(rules.len());
         let mut free = 0;
         for rule in rules {
-            if !fresh && let Some(i) = self.listeners.find(rule) {
+            if let Some(i) = places.get(&(rule.proto, rule.pod)).copied() {
                 let open = self.listeners.entries[i].as_ref().is_some_and(|e| e.socket.is_some());
                 if open {
                     let error = Some("forwarded already".to_owned());
@@ -235,6 +236,7 @@ impl Worker {
             free = self.listeners.free(free);
             let entry = self.open_port(*rule, free);
             infos.push(entry.info());
+            places.insert((rule.proto, rule.pod), free);
             self.listeners.put(free, entry);
         }
         infos
@@ -244,16 +246,19 @@ impl Worker {
     pub(super) fn remove_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
         let closing = self.listeners.udp_places(rules);
         if !closing.is_empty() {
-            let parting: Vec<FlowId> = self
-                .flows
-                .iter()
-                .filter(|(_, _, flow)| flow.listener().is_some_and(|at| closing.contains(&at)))
-                .map(|(id, _, _)| id)
-                .take(PARTING)
-                .collect();
-            for id in parting {
-                self.part_from_listener(id);
+            let is_of = |flow: &Flow| flow.listener().is_some_and(|at| closing.contains(&at));
+            let carried: Vec<FlowId> =
+                self.flows.iter().filter(|(_, _, flow)| is_of(flow)).map(|(id, _, _)| id).collect();
+            for id in carried.iter().take(PARTING) {
+                self.part_from_listener(*id);
             }
+            // The place will be another listener's, which must not carry what is left.
+            for id in carried {
+                if self.flows.get(id).is_some_and(is_of) {
+                    self.flows.remove(id);
+                }
+            }
+            self.forget_arrivals(&closing);
         }
         self.listeners.remove(rules)
     }
@@ -415,31 +420,50 @@ impl Worker {
         Err(Reason::TupleCollision)
     }
 
-    /// Whether the table has room for a flow that `side` opens. When it is full the connection that has been in TIME-WAIT for the longest
-    /// time goes: the state is a courtesy to a guest whose last acknowledgement was lost, and must not keep others out.
+    /// Whether the table has room for a flow that `side` opens. When it is full the connection of that side that has
+    /// been in TIME-WAIT for the longest time goes, and only where that makes room one of the other side: the state is
+    /// a courtesy to a guest whose last acknowledgement was lost, and must not keep others out.
     pub(super) fn has_room_for_flow(&mut self, side: Side) -> bool {
         while self.flows.is_full(side) {
-            let Some(id) = self.over.pop_front() else { return false };
-            if self.is_over(id) {
-                self.flows.remove(id);
-            }
+            let own = self.pop_over(side);
+            let other = || match side {
+                Side::Guest => Side::Peer,
+                Side::Peer => Side::Guest,
+            };
+            let id = match own {
+                None if !self.flows.has_all(side) => self.pop_over(other()),
+                own => own,
+            };
+            let Some(id) = id else { return false };
+            self.flows.remove(id);
         }
         true
+    }
+
+    /// Takes the oldest of a side's connections in TIME-WAIT from the list.
+    fn pop_over(&mut self, side: Side) -> Option<FlowId> {
+        while let Some(id) = self.over[side as usize].pop_front() {
+            if self.is_over(id) {
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// A connection has no more use for its socket, but is not forgotten yet.
     pub(super) fn note_over(&mut self, id: FlowId) {
         // They end in the order in which they came, so the list is as long as there are such connections.
-        while let Some(first) = self.over.front().copied()
+        let Some(side) = self.flows.get(id).map(Flow::side) else { return };
+        while let Some(first) = self.over[side as usize].front().copied()
             && !self.is_over(first)
         {
-            self.over.pop_front();
+            self.over[side as usize].pop_front();
         }
-        self.over.push_back(id);
+        self.over[side as usize].push_back(id);
     }
 
     /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.
-    fn is_over(&mut self, id: FlowId) -> bool {
-        matches!(self.flows.get_mut(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
+    pub(super) fn is_over(&self, id: FlowId) -> bool {
+        matches!(self.flows.get(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
     }
 }

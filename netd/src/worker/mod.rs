@@ -66,7 +66,7 @@ use crate::counters::Counters;
 use crate::ctl::PortRule;
 use crate::migrate::{self, Descriptors};
 use crate::net::Link;
-use crate::shared::Shared;
+use crate::shared::{Shared, mailbox};
 use crate::time::{Clock, Time};
 use crate::vhost::MAX_QUEUE_PAIRS;
 
@@ -128,7 +128,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let Settings { limits, timeouts, link, ports, counters, pairs, inherited } = settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
-        (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        (0..pairs).map(|_| mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let mailboxes: Arc<[_]> = mailboxes.into();
     // All have one clock, and an heir's goes on where it stood.
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);

@@ -122,9 +122,13 @@ impl Worker {
                 Err(error) => {
                     let failed = plan[at];
                     let flow = gathers[failed.gather].flow;
-                    if let Some(largest) = failed.run.segment.and_then(|size| refused_run(&error, size)) {
+                    // A listener's socket reports the ICMP errors of all its peers, so the first may be of another flow.
+                    let meant = again || matches!(self.udp(flow).map(|f| &f.via), Some(Via::Own(_)));
+                    let refused = failed.run.segment.filter(|_| meant);
+                    if let Some(largest) = refused.and_then(|size| refused_run(&error, size)) {
                         // These go one by one from now on, this flow's others of this batch as well.
                         self.cut_runs(&mut plan, at, gathers, largest);
+                        again = false;
                     } else if again {
                         tracing::trace!(peer = ?self.udp(flow).map(|f| f.pod_peer), %error, "send");
                         for _ in 0..failed.run.items {

@@ -55,6 +55,8 @@ const MAX_HOPS: u8 = 4;
 const FLUSH_BYTES: usize = 256 << 10;
 /// Bytes of frames that wait here for flows that are on their way.
 const HELD_BYTES: usize = 1 << 20;
+/// What a passed datagram takes of the backlog beside its payload, which may be empty: its box and the command.
+pub(super) const PASSED_COST: usize = 256;
 /// Flows of others that are known here; beyond it they are looked up again.
 const MAX_STRANGERS: usize = 4096;
 /// How long a pair may be without its receive ring before its flows move.
@@ -168,6 +170,13 @@ impl Peers {
         fits
     }
 
+    /// Forgets whose a flow was. Frames that wait for an answer about it stay: they are released with it.
+    fn forget(&mut self, key: &Key) {
+        if self.strangers.get(key).is_some_and(|s| s.held.is_none()) {
+            self.strangers.remove(key);
+        }
+    }
+
     fn stranger(&mut self, key: &Key, owner: usize) -> &mut Stranger {
         if self.strangers.len() >= MAX_STRANGERS && !self.strangers.contains_key(key) {
             self.strangers.retain(|_, s| s.held.is_some());
@@ -210,7 +219,7 @@ impl Worker {
             }
             Some((owner, false)) if !opens => owner,
             _ => {
-                p.strangers.remove(key);
+                p.forget(key);
                 match p.shared.directory.owner(key) {
                     None => return Passed::NotOwned,
                     Some(owner) => owner,
@@ -308,8 +317,15 @@ impl Worker {
         }
     }
 
-    /// Takes a flow out of the table, for another worker to adopt.
+    /// Takes a flow out of the table, for another worker to adopt; None when there is no such flow, or it cannot move.
     fn part_with(&mut self, id: FlowId, to: usize) -> Option<(Key, Flow)> {
+        // The listeners are here: elsewhere nobody would carry it. An update from one pair to several leaves such flows.
+        if self.flows.get(id)?.listener().is_some() {
+            self.part_from_listener(id);
+            if self.flows.get(id)?.listener().is_some() {
+                return None;
+            }
+        }
         let (key, flow) = self.flows.part(id, to)?;
         if let Some(s) = flow.socket()
             && let Err(error) = self.epoll.delete(fd(s))
@@ -359,7 +375,12 @@ impl Worker {
         };
         match expires {
             Some(at) => self.flows.arm(id, at),
-            None => self.settle_stream(id),
+            None => {
+                if self.is_over(id) {
+                    self.note_over(id);
+                }
+                self.settle_stream(id);
+            }
         }
         self.make_ready(id);
     }
@@ -424,6 +445,11 @@ impl Worker {
         }
     }
 
+    /// Whether another pair receives.
+    pub(super) fn others_receive(&self) -> bool {
+        !self.peers.alone() && self.peers.shared.running.others(self.peers.index)
+    }
+
     /// Which other worker shall have a flow that the pod opens; None: this one.
     pub(super) fn assign(&self, kind: Kind, rule: PortRule, from: SocketAddr) -> Option<usize> {
         if self.peers.alone() {
@@ -455,7 +481,7 @@ impl Worker {
         local: Option<IpAddr>,
     ) -> Result<(), Reason> {
         for payload in d.each() {
-            if !self.peers.shared.backlogs[to].add(payload.len()) {
+            if !self.peers.shared.backlogs[to].add(payload.len() + PASSED_COST) {
                 return Err(Reason::PairBacklog);
             }
             let passed = PassedDatagram { rule, local, from: d.from, ttl: d.ttl, payload: payload.to_vec() };
@@ -474,4 +500,31 @@ enum Passed {
     Dropped,
     /// No worker has such a flow.
     NotOwned,
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::config::Limits;
+    use crate::shared::mailbox;
+    use crate::time::Clock;
+
+    #[test]
+    fn frames_that_wait_for_an_answer_stay_when_the_flow_is_looked_up_again() {
+        let (mailboxes, _inboxes): (Vec<_>, Vec<_>) = (0..2).map(|_| mailbox().unwrap()).unzip();
+        let shared = Arc::new(Shared::new(2, &Limits::default(), Clock::new()));
+        let mut peers = Peers::new(0, shared, mailboxes.into());
+        let peer = "192.0.2.1:80".parse().unwrap();
+        let [asked, known] =
+            [1, 2].map(|port| Key { kind: Kind::Tcp, guest: ([10, 9, 0, 2], port).into(), peer });
+        assert!(peers.hold(100));
+        peers.stranger(&asked, 1).held = Some(vec![vec![0; 100]]);
+        peers.stranger(&known, 1);
+        peers.forget(&asked);
+        peers.forget(&known);
+        assert!(!peers.strangers.contains_key(&known));
+        let kept = peers.strangers.get(&asked).and_then(|s| s.held.as_ref()).map_or(0, |h| h[0].len());
+        assert_eq!((kept, peers.held), (100, 100));
+    }
 }

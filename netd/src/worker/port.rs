@@ -205,7 +205,9 @@ impl Port {
         while self.slices.bytes() < padded {
             let first = self.chains.is_empty();
             if (!first && !self.mergeable) || !self.pop() {
-                let too_small = !first && !self.mergeable;
+                // The frame fits into no buffer, or not even into a whole ring of them: waiting does not help.
+                let all = self.rx.as_ref().is_some_and(|ring| self.chains.len() >= usize::from(ring.size()));
+                let too_small = (!first && !self.mergeable) || all;
                 self.give_back(0);
                 if too_small {
                     self.counters.count_drop(Reason::TooLarge);
@@ -296,13 +298,13 @@ impl Port {
         self.waiting.iter().cloned().collect()
     }
 
-    /// Writes the frames that wait.
+    /// Writes the frames that wait. Without a ring they go on waiting: one that is handed over has just been taken away.
     pub(super) fn flush_queue(&mut self) {
+        if self.rx.is_none() {
+            return;
+        }
         let plain = VnetHeader::PLAIN.to_bytes();
         while let Some(frame) = self.waiting.pop_front() {
-            if self.rx.is_none() {
-                continue;
-            }
             if self.frame(&plain, &frame).is_err() {
                 self.waiting.push_front(frame);
                 return;

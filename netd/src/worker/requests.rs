@@ -39,8 +39,9 @@ impl Worker {
             }
             Command::Connected(connected) => {
                 self.connected = connected;
-                self.station_seen = false;
+                // Not when one comes: that of a live update has shown its guest's address to the netd before.
                 if !connected {
+                    self.station_seen = false;
                     self.port.clear();
                 }
             }
@@ -130,7 +131,7 @@ impl Worker {
         let ring = match index {
             RX => {
                 // What is in hand finds its way now or never, if this is for a handover.
-                self.deliver_inbound();
+                self.deliver_all_in_hand();
                 self.port.publish();
                 self.set_pair_running(false);
                 self.port.take_ring()

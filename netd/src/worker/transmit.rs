@@ -23,6 +23,9 @@ const BATCH_BYTES: usize = 1 << 20;
 const BATCHES: usize = 4;
 /// Bytes of a frame that are copied out for parsing: all headers with options and a few extension headers.
 const HEAD: usize = 256;
+/// Bytes of the longest frame: an IPv6 packet (RFC 8200, section 4.5: a payload of 65,535 bytes) in Ethernet with a tag.
+/// A driver may chain the same pages a thousand times over; what it claims must not become a size of netd's memory.
+const MAX_FRAME: usize = VNET_LEN + ETH_LEN + 4 + 40 + 65_535;
 
 /// A frame in the transmit ring.
 pub(super) struct TxFrame<'a> {
@@ -165,6 +168,9 @@ impl Worker {
     pub(super) fn on_frame(&mut self, slices: &Iovs, first: usize, bytes: usize) -> Result<(), Reason> {
         if self.discards && self.peers.hops == 0 {
             return Err(Reason::RingDisabled);
+        }
+        if bytes > MAX_FRAME {
+            return Err(Reason::TooLarge);
         }
         let mut buffer = [0; HEAD];
         let n = slices.read(first, 0, &mut buffer[..bytes.min(HEAD)]);

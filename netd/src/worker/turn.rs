@@ -55,6 +55,8 @@ pub(super) const TAG_SHIFT: u32 = 56;
 const EVENTS: usize = 256;
 /// Flows served with data in one turn, before the transmit ring gets its turn again.
 const FLOWS_PER_TURN: usize = 64;
+/// Commands of the mailbox carried out in one turn: other workers can fill it as fast as they receive.
+const COMMANDS_PER_TURN: usize = 64;
 /// ICMP errors to the guest: RFC 1812 4.3.2.8 asks for a limit; these are Linux's icmp_msgs_per_sec and burst.
 const ERRORS_PER_SECOND: u32 = 1000;
 /// See [`ERRORS_PER_SECOND`].
@@ -169,8 +171,10 @@ pub(super) struct Worker {
     pub(super) errors: ErrorLimiter,
     /// Flows and UDP listeners that have, or may have, something for the guest.
     pub(super) ready: VecDeque<Origin>,
-    /// Connections in TIME-WAIT, the oldest first.
-    pub(super) over: VecDeque<FlowId>,
+    /// With several pairs the UDP listeners, which wait for nobody's buffers; see [`Worker::serve_heard`].
+    heard: VecDeque<u32>,
+    /// Connections in TIME-WAIT by who opened them, the oldest first.
+    pub(super) over: [VecDeque<FlowId>; 2],
     /// Flows that this batch of the transmit ring has touched.
     pub(super) touched: Vec<FlowId>,
     pub(super) gathers: Gathers,
@@ -186,10 +190,16 @@ pub(super) struct Worker {
     /// Bytes taken from the transmit ring in this turn.
     pub(super) sent: usize,
     pub(super) inbound: Inbound,
+    /// In place of `inbound` for UDP listeners, where there are other pairs.
+    pub(super) arrivals: Inbound,
     pub(super) outbound: Outbound,
     pub(super) echoes: ReceiveBatch,
+    /// The log has a refused ping socket.
+    pub(super) ping_refused: bool,
     pub(super) frames: Vec<Vec<u8>>,
     pub(super) running: bool,
+    /// The mailbox may hold commands.
+    rung: bool,
     /// See [`super::freeze`].
     pub(super) frozen: bool,
     /// Its state has been given: nothing may change it any more until it is thawed.
@@ -234,7 +244,8 @@ impl Worker {
             peers,
             errors: ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
             ready: VecDeque::new(),
-            over: VecDeque::new(),
+            heard: VecDeque::new(),
+            over: [VecDeque::new(), VecDeque::new()],
             touched: Vec::new(),
             gathers: Gathers::default(),
             slices: Iovs::new(),
@@ -245,10 +256,13 @@ impl Worker {
             hold_budget: HoldBudget::default(),
             sent: 0,
             inbound: Inbound::default(),
+            arrivals: Inbound::default(),
             outbound: Outbound::default(),
             echoes: ReceiveBatch::default(),
+            ping_refused: false,
             frames: Vec::new(),
             running: true,
+            rung: false,
             frozen: false,
             packed: false,
             started: now,
@@ -293,14 +307,17 @@ impl Worker {
             for event in events.iter().take(n) {
                 self.on_event(*event);
             }
+            self.read_mail();
             self.on_deadlines();
             let mut more = self.transmit();
             self.flush_outboxes();
             more |= self.accept_some();
+            more |= self.serve_heard();
             more |= self.serve_ready();
             self.port.flush_queue();
             self.port.publish();
             self.plan_move();
+            more |= self.rung;
             let moved = std::mem::take(&mut self.sent) + std::mem::take(&mut self.port.moved);
             pause = pace.after(self.now, moved, more, waiter.is_fine());
             match pause {
@@ -317,9 +334,9 @@ impl Worker {
         self.rest_rx() || tx
     }
 
-    /// The same for the receive ring, if something waits for its buffers.
+    /// The same for the receive ring, if something waits for more buffers than it has.
     fn rest_rx(&mut self) -> bool {
-        let more = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_kicks);
+        let more = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_more);
         if more {
             self.port.feed();
         }
@@ -344,9 +361,7 @@ impl Worker {
         let token = event.data();
         match token >> TAG_SHIFT {
             tag::BELL => {
-                while let Some(command) = self.inbox.next() {
-                    self.on_command(command);
-                }
+                self.rung = true;
             }
             tag::RX_KICK => {
                 self.counters.guest_kicks.add(1);
@@ -356,6 +371,19 @@ impl Worker {
             tag::LISTENER => self.on_listener(token as u32),
             tag::FLOW => self.on_flow_event(FlowId::from_token(token), event.events()),
             _ => {}
+        }
+    }
+
+    /// Carries out commands of the mailbox. The bell rings once for all that are there: what is left is remembered.
+    fn read_mail(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
+            if !self.rung || !self.running {
+                return;
+            }
+            match self.inbox.next() {
+                Some(command) => self.on_command(command),
+                None => self.rung = false,
+            }
         }
     }
 
@@ -385,8 +413,34 @@ impl Worker {
         if let Some(queued) = self.listeners.queued(at)
             && !std::mem::replace(queued, true)
         {
-            self.ready.push_back(Origin::Listener(at));
+            if self.peers.alone() {
+                self.ready.push_back(Origin::Listener(at));
+            } else {
+                self.heard.push_back(at);
+            }
         }
+    }
+
+    /// Reads UDP listeners, where there are other pairs: what came is theirs as well, so it is passed on whether or not
+    /// this pair's ring has buffers. True when some listeners are left that could go on.
+    fn serve_heard(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.heard.len()) {
+            if !self.can_hear() {
+                return false;
+            }
+            let Some(at) = self.heard.pop_front() else { break };
+            if let Some(queued) = self.listeners.queued(at) {
+                *queued = false;
+            }
+            if self.deliver_arrivals(at) {
+                self.make_listener_ready(at);
+            }
+        }
+        !self.heard.is_empty() && self.can_hear()
+    }
+
+    fn can_hear(&self) -> bool {
+        self.others_receive() || (!self.port.starved && self.port.rx.is_some())
     }
 
     /// Makes every flow and UDP listener ready: what each has waited for is there.

@@ -17,6 +17,7 @@ mod memory;
 mod pairs;
 mod ports;
 mod spoofing;
+mod starved;
 mod tcp;
 mod udp;
 mod watch;

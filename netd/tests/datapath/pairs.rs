@@ -209,6 +209,25 @@ fn without_any_pair_flows_wait_for_the_first_that_comes_back() {
 }
 
 #[test]
+fn a_pair_without_buffers_does_not_keep_new_peers_from_the_others() {
+    with_pod(pairs(2), |pod| {
+        let mut double = pod.netd.plug(&Options { pairs: 2, queue_size: 16, ..Options::default() });
+        let v4 = pod.families()[0];
+        // Half of them are the first pair's, which has buffers for 16 and gets no others.
+        let peers: Vec<_> = (0..128).map(|i| pod.client.udp(v4.client(9000 + i))).collect();
+        for peer in &peers {
+            peer.send_to(b"hello", v4.pod(7000)).unwrap();
+        }
+        eventually("a flow for each peer", || {
+            while received(&mut double, 1, Duration::ZERO).is_some() {}
+            // One may have come between bind() and connect() of a socket of the first pair, and waits there.
+            (pod.netd.status().flows[1] >= 120).then_some(())
+        });
+        assert!(pod.netd.dropped(Reason::NoRxBuffer) > 0);
+    });
+}
+
+#[test]
 fn the_limit_of_flows_is_the_guests_and_not_a_pairs() {
     let limits = Limits { flows: 10, ..Limits::default() };
     with_pod(Setup { limits, ..pairs(2) }, |pod| {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use super::pod::{Family, Namespace, PATIENCE, Pod};
 /// Port of the streams, and that of the echoes.
 const STREAM: u16 = 7001;
 const ECHO: u16 = 7000;
+/// Threads that answer, of each family.
+const SERVERS: usize = 5;
 /// How long an answer to a datagram is waited for: it may be lost.
 const LOST: Duration = Duration::from_millis(200);
 /// Bytes of a stream that count as a step.
@@ -29,6 +31,9 @@ struct Shared {
     /// Who answers goes on until nobody asks any more.
     over: AtomicBool,
     steps: [AtomicU64; KINDS.len()],
+    /// Nobody asks before everybody who answers listens: netd accepts for the guest, and a guest that does not listen
+    /// yet resets what was accepted.
+    listening: Barrier,
 }
 
 impl Shared {
@@ -63,7 +68,13 @@ impl fmt::Display for Load {
 
 impl Load {
     pub(crate) fn start(pod: &Pod) -> Load {
-        let shared = Arc::new(Shared { stop: false.into(), over: false.into(), steps: Default::default() });
+        let servers = SERVERS * pod.families().len();
+        let shared = Arc::new(Shared {
+            stop: false.into(),
+            over: false.into(),
+            steps: Default::default(),
+            listening: Barrier::new(servers + 1),
+        });
         let mut load = Load { shared, servers: Vec::new(), threads: Vec::new() };
         for Family { pod: guest, client } in pod.families() {
             // The guest has the pod's address.
@@ -74,6 +85,7 @@ impl Load {
             load.run(&pod.client, move |s| echo_datagrams(s, client));
         }
         load.servers.append(&mut load.threads);
+        load.shared.listening.wait();
         for Family { pod: guest, client } in pod.families() {
             load.run(&pod.guest, move |s| send(s, client));
             load.run(&pod.client, move |s| send(s, guest));
@@ -157,6 +169,7 @@ fn byte(at: usize) -> u8 {
 /// Answers each connection with what it says, and closes when it does.
 fn serve(shared: &Shared, at: IpAddr) {
     let listener = listen(at, ECHO);
+    shared.listening.wait();
     while let Some(mut stream) = accept(shared, &listener) {
         let mut said = [0; 5];
         if stream.read_exact(&mut said).is_ok() && stream.write_all(&said).is_ok() {
@@ -195,6 +208,7 @@ fn send(shared: &Shared, to: IpAddr) {
 /// Compares streams.
 fn receive(shared: &Shared, at: IpAddr, kind: usize) {
     let listener = listen(at, STREAM);
+    shared.listening.wait();
     while let Some(mut stream) = accept(shared, &listener) {
         let mut buffer = vec![0; STEP];
         loop {
@@ -217,6 +231,7 @@ fn udp(at: SocketAddr) -> UdpSocket {
 
 fn echo_datagrams(shared: &Shared, at: IpAddr) {
     let socket = udp(SocketAddr::new(at, ECHO));
+    shared.listening.wait();
     let mut buffer = [0; 2048];
     while shared.serves() {
         match socket.recv_from(&mut buffer) {

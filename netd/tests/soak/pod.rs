@@ -1,7 +1,8 @@
 //! The namespaces, the netd process, and the guest's device.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -24,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Namespace(File);
 
 impl Namespace {
-    fn new() -> std::io::Result<Namespace> {
+    fn new() -> io::Result<Namespace> {
         let made = std::thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::open("/proc/thread-self/ns/net")
@@ -161,22 +162,26 @@ impl Pod {
         self.attach(double);
     }
 
-    /// Waits until netd has no flow.
+    async fn without_flows(&self, deadline: Instant) {
+        loop {
+            let mut client = Client::connect(&self.dir.path().join("control.sock")).await.unwrap();
+            let status = client.status().await.unwrap();
+            // TIME-WAIT has no socket and lasts a second.
+            if status.tcp_flows + status.udp_flows + status.echo_flows == 0 {
+                return;
+            }
+            assert!(Instant::now() < deadline, "flows stay: {status:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until netd has no flow, and nothing is left of having asked for that.
     pub(crate) fn idle(&self) {
         let deadline = Instant::now() + PATIENCE;
+        // Its end closes the connections of its clients: until then they are descriptors of netd's, too.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            loop {
-                let mut client = Client::connect(&self.dir.path().join("control.sock")).await.unwrap();
-                let status = client.status().await.unwrap();
-                // TIME-WAIT has no socket and lasts a second.
-                if status.tcp_flows + status.udp_flows + status.echo_flows == 0 {
-                    break;
-                }
-                assert!(Instant::now() < deadline, "flows stay: {status:?}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        });
+        runtime.block_on(self.without_flows(deadline));
+        drop(runtime);
         // The last client's connection is closed by netd in its own time.
         let (mut before, mut calm) = (self.sample().descriptors, 0);
         while calm < 20 {
@@ -186,6 +191,18 @@ impl Pod {
             before = now;
             assert!(Instant::now() < deadline, "descriptors come and go without load");
         }
+    }
+
+    /// How many descriptors of each kind netd has.
+    pub(crate) fn descriptors(&self) -> BTreeMap<String, usize> {
+        let mut kinds = BTreeMap::new();
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.netd.id())).expect("netd has ended") {
+            let target = fs::read_link(entry.unwrap().path()).unwrap().display().to_string();
+            // Without the number: `socket:[4242]`.
+            let kind = target.split_once(":[").map_or(&*target, |(kind, _)| kind);
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+        }
+        kinds
     }
 
     /// What netd uses now.

@@ -14,6 +14,8 @@ use super::wire::{Error, Limits, Message, Parcel, Wire, listener};
 pub const KEEP: Duration = Duration::from_secs(30);
 /// How long one client may take for all it does.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may be silent before it says what it wants: others wait meanwhile.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// A hold that listens.
 #[derive(Debug)]
@@ -65,8 +67,10 @@ impl Hold {
     }
 
     fn client(&mut self) -> Result<&'static str, Error> {
-        let wire = Wire::accept(self.listener.as_fd(), PATIENCE)?;
-        match wire.recv()? {
+        let mut wire = Wire::accept(self.listener.as_fd(), SILENCE)?;
+        let wish = wire.recv()?;
+        wire.set_patience(PATIENCE);
+        match wish {
             Message::Deposit => {
                 let Some(parcel) = Parcel::recv(&wire, Limits::default())? else {
                     return Ok("an empty deposit");
@@ -142,7 +146,7 @@ mod tests {
             wire.send(&Message::Deposit).unwrap();
             Parcel { bytes: bytes.to_vec(), fds: vec![write] }.send(&wire).unwrap();
             wire.expect(&Message::Kept).unwrap();
-            assert_eq!(self.said.recv().unwrap(), "a deposit is kept");
+            while self.said.recv().unwrap() != "a deposit is kept" {}
             read
         }
 
@@ -185,6 +189,13 @@ mod tests {
         drop(parcel);
         assert_eq!(rustix::io::read(&pipe, &mut [0; 1]).unwrap(), 0);
         assert!(hold.collect().1.is_none());
+    }
+
+    #[test]
+    fn who_says_nothing_does_not_keep_others_waiting_for_long() {
+        let hold = Running::new("silent", KEEP);
+        let _silent = hold.connect();
+        let _pipe = hold.deposit(b"state");
     }
 
     #[test]

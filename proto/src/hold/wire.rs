@@ -188,6 +188,13 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+impl AsFd for Wire {
+    /// Readable when the peer has said something, or has closed the connection.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Wire {
     /// Connects to whoever listens at `path`; a path that begins with `@` is a name of the abstract name space.
     ///

@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use netd::counters::Counters;
 use netd::ring::{Iovs, PopError, Ring};
-use netd::vhost::{RingSink, ServeError, ServerConfig, SocketMode, Stopper, serve};
+use netd::vhost::{Mover, RingSink, ServeError, ServerConfig, SocketMode, Stopper, serve};
 
 /// What is done to a frame on its way back.
 pub(crate) type Change = fn(&mut [u8]);
@@ -134,7 +134,9 @@ impl Reflector {
         let done = Arc::new(event());
         let config = ServerConfig { socket: path.clone(), mode: SocketMode::Server, queue_pairs: 1 };
         let (sink, stop2) = (Arc::clone(&rings), stop.clone());
-        let server = std::thread::spawn(move || serve(config, sink, Arc::new(Counters::default()), stop2));
+        let server = std::thread::spawn(move || {
+            serve(config, sink, Arc::new(Counters::default()), stop2, Mover::default(), None)
+        });
         let (rings2, done2) = (Arc::clone(&rings), Arc::clone(&done));
         let worker = std::thread::spawn(move || work(&rings2, &done2));
         Reflector {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use netd::config::ports::PortMap;
 use netd::ctl::client::Client;
 use netd::ctl::show::{self, PortRow, StatusView};
@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Shows and steers a running netd.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "netctl", version)]
 struct Args {
     /// Control socket of netd (control.socket in its configuration)
     #[arg(short, long, value_name = "PATH", default_value = "/run/netd/control.sock")]
@@ -55,6 +55,12 @@ enum Command {
     Ports {
         #[command(subcommand)]
         change: Option<PortsCommand>,
+    },
+    /// Write the manual pages into a directory
+    #[command(hide = true)]
+    Man {
+        /// The directory
+        dir: PathBuf,
     },
     /// Every counter
     Counters,
@@ -147,6 +153,10 @@ fn run(args: &Args) -> Result<ExitCode> {
 async fn call(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Upgrade(how) => return upgrade(args, how).await,
+        Command::Man { dir } => {
+            netd::man::write(Args::command(), "1", dir).with_context(|| dir.display().to_string())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Hold { path, keep } => return keep_hold(path, Duration::from_secs(*keep)).await,
         _ => {}
     }
@@ -176,7 +186,7 @@ async fn call(args: &Args) -> Result<ExitCode> {
             print(args.json, &rows, |rows| show::counters(rows))?;
         }
         // Neither asks the running netd.
-        Command::Upgrade(_) | Command::Hold { .. } => {}
+        Command::Upgrade(_) | Command::Hold { .. } | Command::Man { .. } => {}
         Command::Metrics => io::stdout().write_all(client.metrics().await?.as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
@@ -196,10 +206,22 @@ async fn upgrade(args: &Args, how: &UpgradeArgs) -> Result<ExitCode> {
         patience: Duration::from_secs(how.timeout),
     };
     let mut upgraded = upgrade.run(&args.socket).await?;
-    let view = serde_json::json!({"pid": upgraded.child.id(), "generation": upgraded.generation});
-    print(args.json, &view, |v| format!("netd {} went on, update {}\n", v["pid"], v["generation"]))?;
+    let answers = upgraded.answers;
+    let view = serde_json::json!({
+        "pid": upgraded.child.id(),
+        "generation": upgraded.generation,
+        "answers": answers,
+    });
+    print(args.json, &view, |v| {
+        let what = if answers {
+            "went on"
+        } else {
+            "was left running: neither netd answers, and it may have taken over"
+        };
+        format!("netd {} {what}, update {}\n", v["pid"], v["generation"])
+    })?;
     if !how.wait {
-        return Ok(ExitCode::SUCCESS);
+        return Ok(if answers { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let status = tokio::task::spawn_blocking(move || upgraded.child.wait()).await??;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

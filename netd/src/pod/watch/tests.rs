@@ -82,5 +82,12 @@ fn changes_of_resolv_conf_are_pushed() {
         until(&mut links, has_resolver("192.0.2.4")).await;
         std::fs::write(&target, "nameserver 192.0.2.5\n").unwrap();
         until(&mut links, has_resolver("192.0.2.5")).await;
+        // Where nothing can be read the guest keeps what it has; the MTU shows that the file was looked at.
+        symlink(dir.path().join("nothing"), &new).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+        set_mtu(&handle, index, 1400).await;
+        until(&mut links, |l| l.mtu == 1400 && has_resolver("192.0.2.5")(l)).await;
+        std::fs::write(dir.path().join("nothing"), "nameserver 192.0.2.6\n").unwrap();
+        until(&mut links, has_resolver("192.0.2.6")).await;
     });
 }

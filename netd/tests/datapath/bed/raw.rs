@@ -25,7 +25,11 @@ pub(crate) const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 1
 
 impl Raw {
     pub(crate) fn plug(netd: &Netd) -> Raw {
-        Raw { double: netd.plug(&Options::default()), sequence: 0 }
+        Raw::plug_as(netd, &Options::default())
+    }
+
+    pub(crate) fn plug_as(netd: &Netd, options: &Options) -> Raw {
+        Raw { double: netd.plug(options), sequence: 0 }
     }
 
     /// Sends an Ethernet frame behind a virtio header of zeroes.
