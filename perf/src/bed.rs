@@ -19,7 +19,7 @@ use podvirt_e2e::{
 };
 use serde_json::Value;
 
-use crate::frontends::{Machine, linux, testpmd};
+use crate::frontends::{BACKEND_MAC, Machine, linux, testpmd};
 use crate::plan::{Case, Frontend, Peer, Setup};
 use crate::usage::{self, Cpu};
 
@@ -119,7 +119,7 @@ impl Bed {
             ..Default::default()
         };
         if matches!(setup.frontend, Frontend::Testpmd | Frontend::Double) {
-            options.config += &format!("guest: {{mac: \"{}\"}}\n", Guest::MAC);
+            options.config += &format!("mac: \"{BACKEND_MAC}\"\nguest: {{mac: \"{}\"}}\n", Guest::MAC);
         }
         let backend = backend.map(|b| b.start(&pod, &options)).transpose()?;
         let begin = Instant::now();

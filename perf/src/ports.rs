@@ -1,8 +1,13 @@
-//! What all ports cost: connections accepted a second and kernel memory, with a listener and steered to.
+//! What all ports cost: the memory they take of kernel and netd, and connections accepted a second, with a listener and
+//! steered to.
 //!
-//! One thread in the pod's network accepts and closes, one in the client's connects, waits for the end and resets, for two
-//! seconds; plain and steered take turns, so that what slows one slows the other. This program plays netd: it lends its own listener
-//! to the node agent's library, and reads the memory of what it gets back from `/proc/self/fdinfo`.
+//! Memory is that of a netd to which all ports lead, TCP and UDP by IPv4 and IPv6, without a guest: the maps that it holds, as the
+//! kernel accounts for them, the program, the sockets by the size of the kernel's objects, and what its own private
+//! memory is more than that of a netd without any port.
+//!
+//! One thread in the pod's network accepts and closes, one in the client's connects, waits for the end and resets, for some
+//! time; plain and steered take turns, so that what slows one slows the other. For these this program plays netd: it lends
+//! its own listener to the node agent's library.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,11 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, setsockopt, socket, sockopt,
 };
-use podvirt_e2e::{Net, NetOptions};
+use nix::unistd::{SysconfVar, sysconf};
+use podvirt_e2e::{Backend, BackendOptions, Net, NetOptions, Pod, until};
 use podvirt_proto::steering::{Answer, Held, Offer, VERSION, recv, send};
 use serde::{Deserialize, Serialize};
 use virt_handler::ports::{Namespace, Steering};
@@ -25,11 +31,40 @@ use virt_handler::ports::{Namespace, Steering};
 use crate::machine::{self, Machine};
 use crate::report::{cell, table};
 use crate::stats::Summary;
+use crate::usage;
 
-/// One measurement.
-const RUN: Duration = Duration::from_secs(2);
-/// Turns of plain and steered.
-const ROUNDS: usize = 5;
+/// How often memory is measured, with all ports and with none: where a heap ends differs by some pages.
+const STARTS: usize = 3;
+/// For steering to stand: two looks of the agent, with room for a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+/// A netd to which every port leads.
+const ALL: &str = "-t all -u all --steering /w/ports.sock";
+/// A netd to which none leads.
+const NONE: &str = "-t none -u none";
+/// What the kernel keeps for the sockets beside their files: names of its caches and how many objects. IPv6's two
+/// serve both families; three are of UNIX sockets: netd's listener for the agent and both ends of their connection.
+const OBJECTS: [(&str, u32); 4] = [("TCPv6", 1), ("UDPv6", 1), ("sock_inode_cache", 5), ("filp", 8)];
+/// Size of a UNIX socket, which has no line of its own in /proc/slabinfo everywhere; rounded up, in bytes.
+const UNIX_SOCKET: f64 = 1024.0;
+/// The program's pages at most: its instructions, and what they are compiled to.
+const PROGRAM_PAGES: f64 = 2.0;
+
+/// How long and how often connections are accepted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    /// One measurement.
+    pub(crate) run: Duration,
+    /// Turns of plain and steered.
+    pub(crate) rounds: usize,
+}
+
+impl Extent {
+    /// For a result that stands.
+    pub(crate) const WHOLE: Extent = Extent { run: Duration::from_secs(2), rounds: 5 };
+    /// For a look.
+    pub(crate) const QUICK: Extent = Extent { run: Duration::from_millis(300), rounds: 1 };
+}
+
 /// The port of the plain listener, which the program leaves alone because it is listened on.
 const PLAIN: u16 = 8080;
 /// A port that nobody listens on.
@@ -50,8 +85,11 @@ pub(crate) struct Ports {
     pub(crate) steered_per_second: [Summary; 2],
     /// Steered divided by plain, the median of the rounds, by family.
     pub(crate) ratio: [f64; 2],
-    /// Kernel memory of program and maps, bytes.
-    pub(crate) kernel_bytes: u64,
+    /// Kernel memory of program, maps and sockets, bytes.
+    pub(crate) kernel_bytes: f64,
+    /// Private memory of netd, bytes; an older file tells only of the maps.
+    #[serde(default)]
+    pub(crate) user_bytes: Option<f64>,
 }
 
 impl Ports {
@@ -85,11 +123,16 @@ impl Ports {
             })
             .collect();
         let head = ["accepted connections a second", "plain listener", "steered", "steered ÷ plain"];
+        let memory = match self.user_bytes {
+            Some(user) => {
+                format!("which take {:.0} bytes of kernel memory and {user:.0} of netd's", self.kernel_bytes)
+            }
+            None => format!("whose maps take {:.0} bytes of kernel memory", self.kernel_bytes),
+        };
         format!(
-            "\n## All ports\n\nEvery port of a pod leads to two sockets by a program at the kernel's socket lookup, whose maps take {} \
-             bytes of kernel memory; a listener for each port takes 295 MiB. What a connection through it costs beside a \
+            "\n## All ports\n\nEvery port of a pod leads to two sockets by a program at the kernel's socket lookup, {memory}; a \
+             listener for each port takes 295 MiB. What a connection through it costs beside a \
              listener of its own, measured in turns ({}, commit {}; `perf ports`):\n\n{}",
-            self.kernel_bytes,
             self.date,
             self.commit,
             table(&head, &rows)
@@ -102,7 +145,7 @@ impl Ports {
 /// # Errors
 /// Without root, or when the network or the steering cannot be had.
 pub(crate) fn run(results: &Path, out: &mut impl Write) -> Result<()> {
-    let text = measure()?.write(results)?;
+    let text = measure(Extent::WHOLE)?.write(results)?;
     Ok(out.write_all(text.as_bytes())?)
 }
 
@@ -110,7 +153,8 @@ pub(crate) fn run(results: &Path, out: &mut impl Write) -> Result<()> {
 ///
 /// # Errors
 /// Without root, or when the network or the steering cannot be had.
-pub(crate) fn measure() -> Result<Ports> {
+pub(crate) fn measure(extent: Extent) -> Result<Ports> {
+    let (kernel_bytes, user_bytes) = memory()?;
     let net = Net::up(NetOptions::default())?;
     let listener = |port| net.pod.enter(move || Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?));
     let (plain, own) = (listener(PLAIN)?, listener(0)?);
@@ -124,14 +168,13 @@ pub(crate) fn measure() -> Result<Ports> {
     let offer = Offer { version: VERSION, tcp: true, ..Offer::default() };
     send(agent.as_fd(), &offer, &[own.as_fd()])?;
     let (answer, fds) = recv::<Answer>(agent.as_fd())?.context("the agent has closed")?;
-    let held = Held::from_fds(fds).with_context(|| format!("not attached: {answer:?}"))?;
-    let kernel_bytes = memory(&held)?;
+    let _held = Held::from_fds(fds).with_context(|| format!("not attached: {answer:?}"))?;
 
     let mut rates: [[Vec<f64>; 2]; 2] = Default::default();
-    for _ in 0..ROUNDS {
+    for _ in 0..extent.rounds {
         for (family, rates) in rates.iter_mut().enumerate() {
             for ((listener, port), rates) in [(&plain, PLAIN), (&own, STEERED)].into_iter().zip(rates) {
-                rates.push(rate(&net, listener, Net::pod_addresses(port)[family])?);
+                rates.push(rate(&net, listener, Net::pod_addresses(port)[family], extent.run)?);
             }
         }
     }
@@ -149,6 +192,7 @@ pub(crate) fn measure() -> Result<Ports> {
         steered_per_second: [summary(0, 1)?, summary(1, 1)?],
         ratio: [ratio(0)?, ratio(1)?],
         kernel_bytes,
+        user_bytes: Some(user_bytes),
     })
 }
 
@@ -159,19 +203,65 @@ fn accepted(server: &OwnedFd) -> Result<OwnedFd> {
     Ok(OwnedFd::from(listener.accept()?.0))
 }
 
-/// `memlock` of link, maps and program, as the kernel accounts for them.
-fn memory(held: &Held) -> Result<u64> {
-    let mut bytes = 0;
-    for fd in [&held.sockets, &held.closed] {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
-        let line = info.lines().find_map(|l| l.strip_prefix("memlock:")).context("no memlock in fdinfo")?;
-        bytes += line.trim().parse::<u64>()?;
+/// Memory that all ports take, of the kernel and of netd, in bytes.
+fn memory() -> Result<(f64, f64)> {
+    let (mut kernel, mut all, mut none) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..STARTS {
+        let (maps, private) = of_netd(ALL)?;
+        kernel.push(maps);
+        all.push(private);
+        none.push(of_netd(NONE)?.1);
     }
-    Ok(bytes)
+    let middle = |values: Vec<f64>| Summary::of(values).map(|s| s.median).context("no starts");
+    let page = sysconf(SysconfVar::PAGE_SIZE)?.context("no page size")?;
+    #[allow(clippy::cast_precision_loss, reason = "some thousand")]
+    let program = page as f64 * PROGRAM_PAGES;
+    let sockets = sockets(&fs::read_to_string("/proc/slabinfo")?)? + 3.0 * UNIX_SOCKET;
+    Ok((middle(kernel)? + program + sockets, (middle(all)? - middle(none)?).max(0.0)))
+}
+
+/// Bytes of the maps that a fresh netd holds, and of its private memory; where it lends its sockets, an agent steers.
+fn of_netd(arguments: &str) -> Result<(f64, f64)> {
+    let pod = Pod::new(NetOptions::default())?;
+    let options = BackendOptions {
+        arguments: arguments.split_whitespace().map(str::to_owned).collect(),
+        ..Default::default()
+    };
+    let netd = Backend::Netd.start(&pod, &options)?;
+    let steering = if arguments.contains("--steering") {
+        let namespace = Namespace::open(&Path::new("/run/netns").join(pod.net.pod.name()))?;
+        let steering = Steering::start(namespace, pod.path("ports.sock"))?;
+        until("steering", SOON, || Ok(steering.report().attached.then_some(())))
+            .with_context(|| format!("{:?}\n{}", steering.report(), netd.process.log()))?;
+        Some(steering)
+    } else {
+        None
+    };
+    let init = netd.process.init_pid()?;
+    let mut maps = 0.0;
+    for pid in usage::descendants(init) {
+        for info in fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten() {
+            maps +=
+                usage::kib(&fs::read_to_string(info.path()).unwrap_or_default(), "memlock").unwrap_or(0.0);
+        }
+    }
+    ensure!(steering.is_none() || maps > 0.0, "netd holds no maps: {}", netd.process.log());
+    Ok((maps, usage::memory(init)?.anonymous_mib * 1024.0 * 1024.0))
+}
+
+/// Bytes of [`OBJECTS`], from /proc/slabinfo (slabinfo(5): the fourth column is an object's size).
+fn sockets(slabinfo: &str) -> Result<f64> {
+    let size = |name: &str| {
+        let line = slabinfo.lines().find(|l| l.split_whitespace().next() == Some(name))?;
+        line.split_whitespace().nth(3)?.parse::<f64>().ok()
+    };
+    OBJECTS.iter().try_fold(0.0, |sum, (name, count)| {
+        Ok(sum + f64::from(*count) * size(name).with_context(|| format!("no {name} in /proc/slabinfo"))?)
+    })
 }
 
 /// Connections a second to `to`, which `listener` accepts.
-fn rate(net: &Net, listener: &TcpListener, to: SocketAddr) -> Result<f64> {
+fn rate(net: &Net, listener: &TcpListener, to: SocketAddr, time: Duration) -> Result<f64> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -183,7 +273,7 @@ fn rate(net: &Net, listener: &TcpListener, to: SocketAddr) -> Result<f64> {
         let counted = net.client.enter(|| {
             let start = Instant::now();
             let mut count = 0u32;
-            while start.elapsed() < RUN {
+            while start.elapsed() < time {
                 let mut stream = TcpStream::connect(to)?;
                 // Its end before the next one's beginning: a full queue of connections would cost a second each time.
                 stream.read_exact(&mut [0]).err().context("the listener speaks")?;
@@ -197,4 +287,17 @@ fn rate(net: &Net, listener: &TcpListener, to: SocketAddr) -> Result<f64> {
         net.client.enter(|| Ok(TcpStream::connect(to)?))?;
         counted
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_as_large_as_the_kernel_says() {
+        let line = |(name, _): &(&str, u32)| format!("{name}  5 9 100 9 1 : tunables 0 0 0\n");
+        let slabinfo: String = OBJECTS.iter().map(line).collect();
+        assert_eq!(sockets(&slabinfo).unwrap(), 1500.0);
+        assert!(sockets(&slabinfo.replace("UDPv6", "UDP")).unwrap_err().to_string().contains("UDPv6"));
+    }
 }

@@ -15,6 +15,7 @@ use crate::cases::{self, Found};
 use crate::frontends::Machine;
 use crate::machine;
 use crate::plan::{self, Case, Frontend, Peer, Setup, order};
+use crate::ports::Extent;
 use crate::report::figures;
 use crate::results::{DISTURBED_CPUS, PARTS, Results, Run, Settings};
 use crate::{machine::Machine as Computer, results_dir, usage, write_page};
@@ -104,6 +105,7 @@ struct Suite<'a, W> {
     pace: Pace,
     /// The result is to stand for the project.
     complete: bool,
+    extent: Extent,
     patience: Duration,
     begin: Instant,
     steps: usize,
@@ -128,6 +130,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<()> {
         out,
         pace: pace.clone(),
         complete: options.is_complete(),
+        extent: if options.quick { Extent::QUICK } else { Extent::WHOLE },
         patience: Duration::from_secs(options.patience),
         begin: Instant::now(),
         steps: steps + parts.len(),
@@ -229,7 +232,11 @@ impl<W: Write> Suite<'_, W> {
         wait_until_quiet(self.patience)?;
         let (begin, busy, ours) = (Instant::now(), usage::busy()?, usage::cpu(Pid::this())?);
         let results = self.complete.then(results_dir);
-        let found = if case == Case::Micro { cases::micro() } else { cases::all_ports(results.as_deref()) };
+        let found = if case == Case::Micro {
+            cases::micro()
+        } else {
+            cases::all_ports(self.extent, results.as_deref())
+        };
         let seconds = begin.elapsed().as_secs_f64();
         let others = usage::busy()? - busy - (usage::cpu(Pid::this())? - ours).total();
         let done = Run {

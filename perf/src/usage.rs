@@ -62,6 +62,11 @@ fn tree(root: Pid) -> Vec<Pid> {
     all
 }
 
+/// The processes below another one.
+pub(crate) fn descendants(root: Pid) -> Vec<Pid> {
+    tree(root).split_off(1)
+}
+
 /// CPU time the process and its descendants have used so far.
 ///
 /// # Errors
@@ -104,7 +109,7 @@ fn times(stat: &str) -> Option<[f64; 2]> {
 /// A descendant's status cannot be understood.
 pub(crate) fn memory(init: Pid) -> Result<Memory> {
     let mut sum = Memory::default();
-    for pid in tree(init).into_iter().skip(1) {
+    for pid in descendants(init) {
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
         let memory = resident(&status).with_context(|| format!("memory of process {pid}"))?;
         sum.rss_mib += memory.rss_mib;
@@ -131,7 +136,7 @@ fn resident(status: &str) -> Option<Memory> {
 /// A thread's status cannot be understood.
 pub(crate) fn wakeups(init: Pid) -> Result<f64> {
     let mut sum = 0.0;
-    for pid in tree(init).into_iter().skip(1) {
+    for pid in descendants(init) {
         let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for task in tasks.flatten() {
             let Ok(status) = fs::read_to_string(task.path().join("status")) else { continue };

@@ -52,6 +52,9 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
                 .with_context(|| format!("{} beside {count} connections", direction.key()))?;
             let name = bed.name(&format!("flows_tcp_{}_{count}", direction.key()));
             found.put(name, transfer.receiver.gbits()?);
+            if let Some(cost) = transfer.backend_per_gb() {
+                found.put(bed.name(&format!("flows_cpu_per_gb_{}_{count}", direction.key())), cost);
+            }
         }
         bed.machine.linux()?.sh("kill $flows; wait $flows", PATIENCE)?;
     }

@@ -79,14 +79,15 @@ fn read(dir: &Path) -> Result<Found> {
 ///
 /// # Errors
 /// The network or the steering cannot be had.
-pub(crate) fn all_ports(results: Option<&Path>) -> Result<Found> {
-    let ports = ports::measure()?;
+pub(crate) fn all_ports(extent: ports::Extent, results: Option<&Path>) -> Result<Found> {
+    let ports = ports::measure(extent)?;
     if let Some(results) = results {
         ports.write(results)?;
     }
     let mut found = Found::default();
-    #[allow(clippy::cast_precision_loss, reason = "some thousand bytes")]
-    found.put("all_ports_mib".into(), ports.kernel_bytes as f64 / f64::from(1 << 20));
+    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    found.put("all_ports_mib".into(), mib(ports.kernel_bytes + ports.user_bytes.unwrap_or(0.0)));
+    found.put("all_ports_kernel_mib".into(), mib(ports.kernel_bytes));
     for (family, ratio) in ["v4", "v6"].iter().zip(ports.ratio) {
         found.put(format!("all_ports_accept_ratio_{family}"), ratio);
     }

@@ -43,6 +43,13 @@ pub(super) struct Transfer {
     used: Used,
 }
 
+impl Transfer {
+    /// CPU seconds of the backend for a gigabyte, if it is a program of its own.
+    pub(super) fn backend_per_gb(&self) -> Option<f64> {
+        self.used.backend.map(|cpu| cpu.total() / self.receiver.gigabytes())
+    }
+}
+
 /// One run of iperf3; `options` are further ones of its client.
 pub(super) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &str) -> Result<Transfer> {
     let port = PORT + u16::from(direction == Direction::H2g);

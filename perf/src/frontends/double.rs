@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use frontend_double::{Double, HEADER, Options};
 use podvirt_e2e::{Guest, Net};
 
+use super::BACKEND_MAC;
+
 /// Frames made visible together.
 const BATCH: usize = 64;
 /// The ring's entries: as QEMU can be told to have.
@@ -56,8 +58,7 @@ pub(crate) fn datagram(to: std::net::Ipv4Addr, port: u16, size: u16) -> Result<V
 /// Virtio and Ethernet headers.
 fn ethernet(kind: [u8; 2]) -> Result<Vec<u8>> {
     let mut frame = vec![0; HEADER];
-    frame.extend([0x02, 0, 0, 0, 0, 0x01]);
-    for byte in Guest::MAC.split(':') {
+    for byte in BACKEND_MAC.split(':').chain(Guest::MAC.split(':')) {
         frame.push(u8::from_str_radix(byte, 16)?);
     }
     frame.extend(kind);

@@ -11,6 +11,10 @@ use nix::unistd::Pid;
 
 use crate::usage::{self, Cpu};
 
+/// The backend's Ethernet address where the frontend does not ask for it. netd drops what is sent to another one; passt
+/// takes anything.
+pub(crate) const BACKEND_MAC: &str = "02:00:00:00:00:01";
+
 /// A frontend at work.
 pub(crate) enum Machine {
     /// A Linux guest.

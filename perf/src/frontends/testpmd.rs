@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use podvirt_e2e::artefacts::artefact;
 use podvirt_e2e::{Backend, Console, Guest, Net, Pod, Process};
 
+use super::BACKEND_MAC;
 use crate::plan::Setup;
 
 /// Start of testpmd, and anything it is told to do.
@@ -34,7 +35,7 @@ pub(crate) fn start(pod: &Pod, setup: &Setup) -> Result<Testpmd> {
     let line = format!(
         "stdbuf -oL /guest/testpmd -d /guest/pmds -l 0-1 --no-huge -m 256 --no-pci --no-telemetry \
          --vdev=net_virtio_user0,path=/w/{},queues=1,mac={} -- -i --total-num-mbufs={buffers} --mbuf-size={size} \
-         --max-pkt-len={} --no-numa --tx-ip={},{} --tx-udp={SINK},{SINK} --forward-mode=5tswap --auto-start",
+         --max-pkt-len={} --no-numa --eth-peer=0,{BACKEND_MAC} --tx-ip={},{} --tx-udp={SINK},{SINK} --forward-mode=5tswap --auto-start",
         Backend::SOCKET,
         Guest::MAC,
         u32::from(setup.mtu) + 18,

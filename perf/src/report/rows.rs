@@ -187,6 +187,8 @@ fn flows() -> Vec<Row> {
     quantity("flows_setup", "opened a second", 0, 100);
     quantity("flows_tcp_g2h", "guest → host beside them, Gbit/s", 2, 1);
     quantity("flows_tcp_h2g", "host → guest beside them, Gbit/s", 2, 1);
+    quantity("flows_cpu_per_gb_g2h", "guest → host beside them, backend CPU s/GB", 3, 1000);
+    quantity("flows_cpu_per_gb_h2g", "host → guest beside them, backend CPU s/GB", 3, 1000);
     quantity("flows_bytes", "backend's memory each, bytes", 0, 1000);
     quantity("flows_kernel_bytes", "kernel's memory each, bytes", 0, 1000);
     rows.push(row("flows_failed_18000", "not opened within 5 s, 18000", 0));
