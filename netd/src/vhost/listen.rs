@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::poll::PollTimeout;
 use tracing::{info, warn};
@@ -17,6 +18,10 @@ use super::serve::{ServeError, Stopper, Waited};
 const SOCKET_MODE: u32 = 0o660;
 /// Milliseconds between attempts to connect.
 const RETRY_MS: u16 = 1000;
+/// How often, and how far apart, it is looked whether who listens on the socket has ended.
+const LAST_LOOKS: u32 = 10;
+/// See [`LAST_LOOKS`].
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,13 +153,25 @@ impl Bound {
         if !directory.is_dir() {
             return Err(ServeError::Directory { path: directory.to_owned() });
         }
-        clear(path)?;
+        clear_when_gone(path)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
         Ok(Bound { listener, path: path.to_owned(), inode })
     }
+}
+
+/// As [`clear`]; a process that listens is given a moment to end. A killed one closes what it has file by file, and
+/// who saw its connection close may have started this one before its listener is closed as well.
+fn clear_when_gone(path: &Path) -> Result<(), ServeError> {
+    for _ in 0..LAST_LOOKS {
+        match clear(path) {
+            Err(ServeError::InUse { .. }) => std::thread::sleep(LOOK_EVERY),
+            other => return other,
+        }
+    }
+    clear(path)
 }
 
 /// Removes the socket of a process that is gone; nothing else is touched.
