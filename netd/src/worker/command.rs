@@ -7,8 +7,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use podvirt_proto::hold;
 use socket2::Socket;
 
+use super::flows::Flow;
 use super::sockets::SteeredSockets;
-use super::turn::Flow;
 use crate::ctl::{FlowInfo, FlowQuery, PortInfo, PortRule, Status};
 use crate::flow::Key;
 use crate::migrate::{self, Pack};

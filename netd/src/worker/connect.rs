@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use socket2::Socket;
 
+use super::flows::Flow;
 use super::sockets;
 use super::stream::{TcpFlow, is_exhausted};
-use super::turn::{Flow, Worker, fd, watch};
+use super::turn::{Worker, fd, watch};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;

@@ -6,10 +6,11 @@ use std::os::fd::BorrowedFd;
 
 use socket2::Socket;
 
+use super::flows::Flow;
 use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch_input};
+use super::turn::{Worker, fd, watch_input};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use super::flows::Flow;
 use super::payload::{Source, Undelivered};
 use super::stream::FIRST_READ;
-use super::turn::{Flow, Worker, fd};
+use super::turn::{Worker, fd};
 use crate::flow::FlowId;
 use crate::sys::Peek;
 

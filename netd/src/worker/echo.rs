@@ -8,10 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use socket2::Socket;
 
+use super::flows::Flow;
 use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch_input};
+use super::turn::{Worker, fd, watch_input};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};

@@ -14,7 +14,8 @@ use std::os::fd::AsFd;
 use podvirt_proto::hold;
 
 use super::command::Command;
-use super::turn::{Flow, Worker, watch, watch_input};
+use super::flows::Flow;
+use super::turn::{Worker, watch, watch_input};
 use crate::flow::{FlowId, Key, Kind};
 use crate::migrate::{self, Descriptors, Missing, Named, Pack};
 use crate::time::Time;

@@ -11,10 +11,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::command::PassedDatagram;
 use super::datagrams::{OpenError, Via, kind_of};
+use super::flows::Flow;
 use super::listen::STEERED;
 use super::peers::PASSED_COST;
 use super::port::{Ends, Full, Port};
-use super::turn::{Flow, FragmentIds, Worker, fd};
+use super::turn::{FragmentIds, Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::PortRule;
 use crate::flow::{FlowId, Key, Kind};

@@ -8,10 +8,11 @@ use std::os::fd::BorrowedFd;
 use socket2::{Domain, Socket};
 
 use super::datagrams::apply;
+use super::flows::Flow;
 use super::freeze::InheritError;
 use super::sockets::{self, PeekOffset, SteeredSockets};
 use super::stream::is_exhausted;
-use super::turn::{Flow, Worker, fd};
+use super::turn::{Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
 use crate::flow::{FlowId, Key, Kind};

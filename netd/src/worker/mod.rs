@@ -45,6 +45,7 @@ mod pace;
 mod payload;
 mod peers;
 mod port;
+mod ready;
 mod requests;
 mod slow;
 mod sockets;

@@ -7,9 +7,10 @@
 use std::io;
 
 use super::datagrams::{UdpFlow, Via};
+use super::flows::Flow;
 use super::gather::Gather;
 use super::stream::is_exhausted;
-use super::turn::{Flow, Worker, fd};
+use super::turn::{Worker, fd};
 use crate::counters::Reason;
 use crate::flow::FlowId;
 use crate::sys::{self, Message};

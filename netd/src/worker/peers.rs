@@ -36,8 +36,9 @@ use std::time::Duration;
 use socket2::Socket;
 
 use super::command::{Command, Mailbox, PassedDatagram, PassedFrame};
+use super::flows::Flow;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch, watch_input};
+use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
 use crate::ctl::PortRule;
 use crate::flow::{FlowId, Key, Kind};

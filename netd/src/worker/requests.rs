@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 
 use super::command::{Command, FlowPage};
-use super::turn::{Flow, RX, TAG_SHIFT, TX, Worker, tag};
+use super::flows::Flow;
+use super::turn::{RX, TAG_SHIFT, TX, Worker, tag};
 use crate::ctl::{FlowQuery, Status};
 use crate::net::Link;
 use crate::ring::Ring;

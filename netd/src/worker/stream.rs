@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
 
+use super::flows::Flow;
 use super::gather::Gather;
 use super::held::Held;
 use super::sockets;
 use super::transmit::TxFrame;
-use super::turn::{Flow, Worker, fd, watch_again};
+use super::turn::{Worker, fd, watch_again};
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::flow::{FlowId, Key};

@@ -7,12 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use socket2::Socket;
 
 use super::command::{Command, Inbox};
-use super::datagrams::UdpFlow;
-use super::echo::EchoFlow;
-use super::flows::Flows;
+use super::flows::{Flow, Flows};
 use super::gather::Gathers;
 use super::held::HoldBudget;
 use super::inbound::{Inbound, Origin};
@@ -22,7 +19,6 @@ use super::pace::{NAP, Owed, Pace, Pause};
 use super::peers::Peers;
 use super::port::Port;
 use super::sockets::PeekOffset;
-use super::stream::TcpFlow;
 use crate::config::{Limits, Timeouts};
 use crate::counters::{Counters, Reason};
 use crate::flow::{FlowId, Key};
@@ -31,7 +27,6 @@ use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
 use crate::net::Link;
 use crate::ring::{Iovs, Ring};
-use crate::shared::Side;
 use crate::sys::{ReceiveBatch, Waiter};
 use crate::time::{Clock, Time};
 
@@ -53,8 +48,6 @@ pub(super) const TAG_SHIFT: u32 = 56;
 
 /// Events taken from epoll at once.
 const EVENTS: usize = 256;
-/// Flows served with data in one turn, before the transmit ring gets its turn again.
-const FLOWS_PER_TURN: usize = 64;
 /// Commands of the mailbox carried out in one turn: other workers can fill it as fast as they receive.
 const COMMANDS_PER_TURN: usize = 64;
 /// ICMP errors to the guest: RFC 1812 4.3.2.8 asks for a limit; these are Linux's icmp_msgs_per_sec and burst.
@@ -65,52 +58,6 @@ const ERRORS_BURST: u32 = 50;
 const MAX_PAIRS: u32 = crate::vhost::MAX_QUEUE_PAIRS as u32;
 /// How soon a listener is tried again that ran out of descriptors.
 const LISTENER_RETRY: Duration = Duration::from_millis(100);
-
-/// A flow of any kind.
-pub(super) enum Flow {
-    Tcp(Box<TcpFlow>),
-    Udp(Box<UdpFlow>),
-    Echo(Box<EchoFlow>),
-}
-
-impl Flow {
-    /// The pod's socket, as long as there is one.
-    pub(super) fn socket(&self) -> Option<&Socket> {
-        match self {
-            Flow::Tcp(f) => f.socket.as_ref(),
-            Flow::Udp(f) => f.socket(),
-            Flow::Echo(f) => Some(f.socket()),
-        }
-    }
-
-    /// The place of the listener that carries it.
-    pub(super) fn listener(&self) -> Option<u32> {
-        match self {
-            Flow::Udp(f) => f.listener(),
-            _ => None,
-        }
-    }
-
-    /// Who opened it.
-    pub(super) fn side(&self) -> Side {
-        let from_guest = match self {
-            Flow::Tcp(f) => f.from_guest,
-            Flow::Udp(f) => f.from_guest,
-            Flow::Echo(_) => true,
-        };
-        if from_guest { Side::Guest } else { Side::Peer }
-    }
-
-    /// Notes whether the flow is in [`Worker::ready`]; answers what was noted before.
-    pub(super) fn set_queued(&mut self, queued: bool) -> bool {
-        let note = match self {
-            Flow::Tcp(f) => &mut f.queued,
-            Flow::Udp(f) => &mut f.queued,
-            Flow::Echo(f) => &mut f.queued,
-        };
-        std::mem::replace(note, queued)
-    }
-}
 
 /// Names of datagrams that are cut for the guest.
 pub(super) struct FragmentIds(u32);
@@ -172,7 +119,7 @@ pub(super) struct Worker {
     /// Flows and UDP listeners that have, or may have, something for the guest.
     pub(super) ready: VecDeque<Origin>,
     /// With several pairs the UDP listeners, which wait for nobody's buffers; see [`Worker::serve_heard`].
-    heard: VecDeque<u32>,
+    pub(super) heard: VecDeque<u32>,
     /// Connections in TIME-WAIT by who opened them, the oldest first.
     pub(super) over: [VecDeque<FlowId>; 2],
     /// Flows that this batch of the transmit ring has touched.
@@ -400,103 +347,6 @@ impl Worker {
         }
     }
 
-    /// Puts a flow into the queue of those that have something for the guest.
-    pub(super) fn make_ready(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(id) else { return };
-        if !flow.set_queued(true) {
-            self.ready.push_back(Origin::Flow(id));
-        }
-    }
-
-    /// The same for a UDP listener.
-    pub(super) fn make_listener_ready(&mut self, at: u32) {
-        if let Some(queued) = self.listeners.queued(at)
-            && !std::mem::replace(queued, true)
-        {
-            if self.peers.alone() {
-                self.ready.push_back(Origin::Listener(at));
-            } else {
-                self.heard.push_back(at);
-            }
-        }
-    }
-
-    /// Reads UDP listeners, where there are other pairs: what came is theirs as well, so it is passed on whether or not
-    /// this pair's ring has buffers. True when some listeners are left that could go on.
-    fn serve_heard(&mut self) -> bool {
-        for _ in 0..FLOWS_PER_TURN.min(self.heard.len()) {
-            if !self.can_hear() {
-                return false;
-            }
-            let Some(at) = self.heard.pop_front() else { break };
-            if let Some(queued) = self.listeners.queued(at) {
-                *queued = false;
-            }
-            if self.deliver_arrivals(at) {
-                self.make_listener_ready(at);
-            }
-        }
-        !self.heard.is_empty() && self.can_hear()
-    }
-
-    fn can_hear(&self) -> bool {
-        self.others_receive() || (!self.port.starved && self.port.rx.is_some())
-    }
-
-    /// Makes every flow and UDP listener ready: what each has waited for is there.
-    pub(super) fn wake_all(&mut self) {
-        let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
-        for id in all {
-            self.make_ready(id);
-        }
-        for at in 0..self.listeners.len() as u32 {
-            if self.listeners.udp(at).is_some() {
-                self.make_listener_ready(at);
-            }
-        }
-    }
-
-    /// Lets flows fill the receive ring, each a bounded amount; true when some are left that could go on.
-    fn serve_ready(&mut self) -> bool {
-        for _ in 0..FLOWS_PER_TURN.min(self.ready.len()) {
-            if self.port.starved || self.port.rx.is_none() {
-                return false;
-            }
-            let id = match self.ready.pop_front() {
-                None => break,
-                Some(Origin::Flow(id)) => id,
-                Some(origin @ Origin::Listener(at)) => {
-                    if let Some(queued) = self.listeners.queued(at) {
-                        *queued = false;
-                    }
-                    if self.deliver_datagrams(origin) {
-                        self.make_listener_ready(at);
-                    }
-                    continue;
-                }
-            };
-            let again = match self.flows.get_mut(id) {
-                Some(Flow::Tcp(f)) => {
-                    f.queued = false;
-                    self.deliver_stream(id)
-                }
-                Some(Flow::Udp(f)) => {
-                    f.queued = false;
-                    self.deliver_datagrams(Origin::Flow(id))
-                }
-                Some(Flow::Echo(f)) => {
-                    f.queued = false;
-                    self.deliver_echoes(id)
-                }
-                None => false,
-            };
-            if again {
-                self.make_ready(id);
-            }
-        }
-        !self.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
-    }
-
     fn on_deadlines(&mut self) {
         while let Some(id) = self.flows.due(self.now) {
             match self.flows.get_mut(id) {
@@ -601,22 +451,5 @@ pub(super) fn watch_input(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) -> io::
 pub(super) fn watch_again(epoll: &Epoll, fd: BorrowedFd<'_>, id: FlowId) {
     if let Err(error) = epoll.modify(fd, &mut flow_event(id)) {
         tracing::debug!(%error, "epoll_ctl");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a flow takes of netd's memory, without the kernel's: at most 1 KiB with its part of the table.
-    #[test]
-    fn a_flow_is_small() {
-        // A bucket of the index (at least three quarters full) and a place among the deadlines.
-        let shared = 16 + 16;
-        let slot = size_of::<(Key, Flow)>() + 16;
-        let sizes = [size_of::<TcpFlow>(), size_of::<UdpFlow>(), size_of::<EchoFlow>()];
-        eprintln!("TCP, UDP and echo flows: {sizes:?} bytes, {} in the table", slot + shared);
-        assert!(slot + shared <= 144);
-        assert!(sizes[0] <= 640 && sizes[1] <= 208 && sizes[2] <= 208, "{sizes:?}");
     }
 }

@@ -1,0 +1,112 @@
+//! Whose turn it is to fill the receive ring.
+//!
+//! What has, or may have, something for the guest waits in a queue, once; the event that put it there is an edge and
+//! will not come again. It is served a bounded number of bytes and goes to the end of the queue if it has more.
+//! Without receive buffers the queue waits as it is.
+
+use super::flows::Flow;
+use super::inbound::Origin;
+use super::turn::Worker;
+use crate::flow::FlowId;
+
+/// Flows served with data in one turn, before the transmit ring gets its turn again.
+const FLOWS_PER_TURN: usize = 64;
+
+impl Worker {
+    /// Puts a flow into the queue of those that have something for the guest.
+    pub(super) fn make_ready(&mut self, id: FlowId) {
+        let Some(flow) = self.flows.get_mut(id) else { return };
+        if !flow.set_queued(true) {
+            self.ready.push_back(Origin::Flow(id));
+        }
+    }
+
+    /// The same for a UDP listener.
+    pub(super) fn make_listener_ready(&mut self, at: u32) {
+        if let Some(queued) = self.listeners.queued(at)
+            && !std::mem::replace(queued, true)
+        {
+            if self.peers.alone() {
+                self.ready.push_back(Origin::Listener(at));
+            } else {
+                self.heard.push_back(at);
+            }
+        }
+    }
+
+    /// Reads UDP listeners, where there are other pairs: what came is theirs as well, so it is passed on whether or not
+    /// this pair's ring has buffers. True when some listeners are left that could go on.
+    pub(super) fn serve_heard(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.heard.len()) {
+            if !self.can_hear() {
+                return false;
+            }
+            let Some(at) = self.heard.pop_front() else { break };
+            if let Some(queued) = self.listeners.queued(at) {
+                *queued = false;
+            }
+            if self.deliver_arrivals(at) {
+                self.make_listener_ready(at);
+            }
+        }
+        !self.heard.is_empty() && self.can_hear()
+    }
+
+    fn can_hear(&self) -> bool {
+        self.others_receive() || (!self.port.starved && self.port.rx.is_some())
+    }
+
+    /// Makes every flow and UDP listener ready: what each has waited for is there.
+    pub(super) fn wake_all(&mut self) {
+        let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
+        for id in all {
+            self.make_ready(id);
+        }
+        for at in 0..self.listeners.len() as u32 {
+            if self.listeners.udp(at).is_some() {
+                self.make_listener_ready(at);
+            }
+        }
+    }
+
+    /// Lets flows fill the receive ring, each a bounded amount; true when some are left that could go on.
+    pub(super) fn serve_ready(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.ready.len()) {
+            if self.port.starved || self.port.rx.is_none() {
+                return false;
+            }
+            let id = match self.ready.pop_front() {
+                None => break,
+                Some(Origin::Flow(id)) => id,
+                Some(origin @ Origin::Listener(at)) => {
+                    if let Some(queued) = self.listeners.queued(at) {
+                        *queued = false;
+                    }
+                    if self.deliver_datagrams(origin) {
+                        self.make_listener_ready(at);
+                    }
+                    continue;
+                }
+            };
+            let again = match self.flows.get_mut(id) {
+                Some(Flow::Tcp(f)) => {
+                    f.queued = false;
+                    self.deliver_stream(id)
+                }
+                Some(Flow::Udp(f)) => {
+                    f.queued = false;
+                    self.deliver_datagrams(Origin::Flow(id))
+                }
+                Some(Flow::Echo(f)) => {
+                    f.queued = false;
+                    self.deliver_echoes(id)
+                }
+                None => false,
+            };
+            if again {
+                self.make_ready(id);
+            }
+        }
+        !self.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
+    }
+}
