@@ -21,6 +21,7 @@ mod background;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -30,6 +31,11 @@ use crate::ctl::{Control, PortInfo, PortRule, Proto};
 use crate::ring::Ring;
 use crate::vhost::RingSink;
 use background::{Parent, Role};
+
+/// How often, and how far apart, ports are tried again that another process has.
+const LAST_TRIES: u32 = 10;
+/// See [`LAST_TRIES`].
+const TRY_EVERY: Duration = Duration::from_millis(50);
 
 /// Why netd ends though nobody told it to and no part of it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,12 +174,31 @@ impl<S> Watch<S> {
     }
 }
 
+impl<S: Control> Watch<S> {
+    /// The ports that were asked for and cannot be had. Who has one is given a moment to end: a killed netd closes
+    /// what it has file by file, and libvirt starts the next one when the frontend's connection has closed.
+    fn missing(&self) -> Vec<PortInfo> {
+        if self.asked.is_empty() {
+            return Vec::new();
+        }
+        let mut missing = self.sink.ports();
+        missing.retain(|p| p.error.is_some() && self.asked.contains(&p.rule));
+        for _ in 0..LAST_TRIES {
+            if missing.is_empty() {
+                break;
+            }
+            std::thread::sleep(TRY_EVERY);
+            missing = self.sink.add_ports(missing.iter().map(|p| p.rule).collect());
+            missing.retain(|p| p.error.is_some());
+        }
+        missing
+    }
+}
+
 impl<S: RingSink + Control> RingSink for Watch<S> {
     fn listening(&self) {
         self.sink.listening();
-        let open = if self.asked.is_empty() { Vec::new() } else { self.sink.ports() };
-        let failed = open.into_iter().filter(|p| self.asked.contains(&p.rule));
-        let failed: Vec<String> = failed.filter_map(told).collect();
+        let failed: Vec<String> = self.missing().into_iter().filter_map(told).collect();
         if !failed.is_empty() {
             self.end(End::Ports(failed));
         } else if let Some(parent) = &self.launch.parent {

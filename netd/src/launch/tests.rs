@@ -9,9 +9,9 @@ use crate::ctl::{FlowInfo, FlowQuery, Status};
 use crate::net::Link;
 use crate::tap::Tap;
 
-/// A worker whose ports are these.
+/// A worker whose ports are these, and how often more it cannot open those that are taken.
 #[derive(Debug)]
-struct Worker(Vec<PortInfo>);
+struct Worker(Vec<PortInfo>, Mutex<u32>);
 
 impl RingSink for Worker {
     fn start(&self, _: usize, _: Ring) {}
@@ -32,8 +32,11 @@ impl Control for Worker {
     fn ports(&self) -> Vec<PortInfo> {
         self.0.clone()
     }
-    fn add_ports(&self, _: Vec<PortRule>) -> Vec<PortInfo> {
-        Vec::new()
+    fn add_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
+        let mut left = self.1.lock().unwrap();
+        *left = left.saturating_sub(1);
+        let error = (*left > 0).then(|| TAKEN.to_owned());
+        rules.into_iter().map(|rule| PortInfo { rule, error: error.clone() }).collect()
     }
     fn remove_ports(&self, _: Vec<PortRule>) -> Vec<PortInfo> {
         Vec::new()
@@ -48,21 +51,24 @@ impl Control for Worker {
     fn untap(&self, _: u64) {}
 }
 
-/// Options for ports 80 and 443 and, in `more`, others; and a worker that could not open the port `taken`.
-fn watch(more: &str, taken: u16) -> (Watch<Worker>, Ends) {
+const TAKEN: &str = "address already in use";
+
+/// Options for ports 80 and 443 and, in `more`, others; and a worker that could not open the port `taken`, nor can the
+/// next `tries` times.
+fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker>, Ends) {
     let words = format!("passt --foreground --vhost-user --socket /s --tcp-ports 80,443 {more}");
     let options = Passt::parse_from(words.split_whitespace());
     let ports = options.config().unwrap().ports;
     let open = [80, 443, 8080].map(|port| PortInfo {
         rule: PortRule { proto: Proto::Tcp, pod: port, guest: port },
-        error: (port == taken).then(|| "address already in use".to_owned()),
+        error: (port == taken).then(|| TAKEN.to_owned()),
     });
-    Launch::passt(&options).unwrap().unwrap().watch(Arc::new(Worker(open.into())), &ports)
+    Launch::passt(&options).unwrap().unwrap().watch(Arc::new(Worker(open.into(), Mutex::new(tries))), &ports)
 }
 
 #[test]
 fn a_port_that_was_asked_for_and_is_taken_ends_it() {
-    let (watch, mut ends) = watch("", 443);
+    let (watch, mut ends) = watch("", 443, u32::MAX);
     watch.listening();
     let told = End::Ports(vec!["TCP 443: address already in use".into()]);
     assert_eq!(ends.next().now_or_never(), Some(told.clone()));
@@ -71,15 +77,22 @@ fn a_port_that_was_asked_for_and_is_taken_ends_it() {
 }
 
 #[test]
+fn a_port_whose_owner_ends_is_waited_for() {
+    let (watch, mut ends) = watch("", 443, 3);
+    watch.listening();
+    assert_eq!(ends.next().now_or_never(), None);
+}
+
+#[test]
 fn a_port_among_all_may_be_taken() {
-    let (watch, mut ends) = watch("--tcp-ports all", 8080);
+    let (watch, mut ends) = watch("--tcp-ports all", 8080, u32::MAX);
     watch.listening();
     assert_eq!(ends.next().now_or_never(), None);
 }
 
 #[test]
 fn one_off_ends_with_its_frontend() {
-    let (watch, mut ends) = watch("--one-off", 0);
+    let (watch, mut ends) = watch("--one-off", 0, u32::MAX);
     watch.listening();
     watch.set_connected(false);
     assert_eq!(ends.next().now_or_never(), None, "there was no frontend yet");
@@ -92,7 +105,7 @@ fn one_off_ends_with_its_frontend() {
 
 #[test]
 fn otherwise_it_waits_for_the_next_frontend() {
-    let (watch, mut ends) = watch("", 0);
+    let (watch, mut ends) = watch("", 0, u32::MAX);
     watch.set_connected(true);
     watch.set_connected(false);
     assert_eq!(ends.next().now_or_never(), None);
