@@ -29,7 +29,8 @@ use netd::migrate::{self, Given, Offers, Parts, Source};
 use netd::net::Link;
 use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
 use netd::{pod, worker};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit};
+use podvirt_proto::descriptors::raise_limit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -114,7 +115,10 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
 async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let descriptors = raise_descriptors();
+    if let Err(error) = raise_limit() {
+        warn!(%error, "the limit of descriptors cannot be raised");
+    }
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     let link = Arc::new(pod::read(&config, Path::new(pod::RESOLV_CONF)).await?);
     log_link(&link);
     if let Some(address) = config.metrics_listen {
@@ -301,18 +305,6 @@ async fn control_plane(
         debug!("a client keeps its connection to the control interface");
     }
     result
-}
-
-/// Raises the limit of descriptors as far as it goes and tells it.
-fn raise_descriptors() -> u64 {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 1024 };
-    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(error) => {
-            warn!(%error, limit = soft, "the limit of descriptors cannot be raised");
-            soft
-        }
-    }
 }
 
 /// Expands the configured ports as far as the descriptors go, and logs what that leaves out.

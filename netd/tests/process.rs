@@ -3,88 +3,44 @@
 // The configuration's permission for tests does not reach helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+#[path = "shared/daemon.rs"]
+mod daemon;
+#[path = "shared/pod.rs"]
+mod pod;
 
-use futures::TryStreamExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use daemon::Daemon;
 use netd::ctl::client::Client;
 use netd::ctl::{PortRule, Proto};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rtnetlink::{LinkUnspec, LinkVeth};
 
-/// Runs `test` in a network namespace with one interface, eth0 with 10.9.0.2/24. Processes that it starts are
-/// in it, too. Without the privilege to make one the test is passed over, loudly.
+/// Runs `test` in a pod.
 fn in_pod<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
-    let thread = std::thread::spawn(move || {
-        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
-            eprintln!("SKIPPED: cannot make a network namespace: {error}");
-            return;
-        }
+    pod::in_pod(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let (connection, handle, _) = rtnetlink::new_connection().unwrap();
-            tokio::spawn(connection);
-            handle.link().add(LinkVeth::new("eth0", "peer").build()).execute().await.unwrap();
-            for name in ["peer", "eth0"] {
-                let mut links = handle.link().get().match_name(name.to_owned()).execute();
-                let index = links.try_next().await.unwrap().unwrap().header.index;
-                handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
-                if name == "eth0" {
-                    handle.address().add(index, [10, 9, 0, 2].into(), 24).execute().await.unwrap();
-                }
-            }
-            test().await;
-        });
+        runtime.block_on(test());
     });
-    if let Err(panic) = thread.join() {
-        std::panic::resume_unwind(panic);
-    }
 }
 
-/// A netd that is killed if a test leaves it behind.
-struct Netd(Child);
-
-impl Drop for Netd {
-    fn drop(&mut self) {
-        // Both fail when it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Netd {
-    /// Starts netd with its sockets in `dir` and waits until both are there.
-    fn start(dir: &Path, args: &[&str]) -> Netd {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_netd"))
+/// Starts netd with its sockets in `dir`.
+fn start(dir: &Path, args: &[&str]) -> Daemon {
+    Daemon::start(|command| {
+        command
             .args(["--log", "info", "--socket"])
             .arg(dir.join("vm.sock"))
             .arg("--control")
             .arg(dir.join("control.sock"))
             .args(args)
-            .env_remove("RUST_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut seen = String::new();
-        while !(seen.contains("waiting for a frontend") && seen.contains("serving the control interface")) {
-            let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
-            seen = seen + &line + "\n";
-        }
-        // Nobody reads the rest; it must not fill the pipe.
-        std::thread::spawn(move || log.for_each(drop));
-        Netd(child)
-    }
+    })
+}
 
-    /// Sends `signal` and waits; the exit code.
-    fn end(&mut self, signal: Signal) -> Option<i32> {
-        let pid = Pid::from_raw(self.0.id().try_into().unwrap());
-        kill(pid, signal).unwrap();
-        self.0.wait().unwrap().code()
-    }
+/// Sends `signal` and waits; the exit code.
+fn end(netd: &mut Daemon, signal: Signal) -> Option<i32> {
+    kill(Pid::from_raw(netd.0.id().try_into().unwrap()), signal).unwrap();
+    netd.0.wait().unwrap().code()
 }
 
 fn netctl(dir: &Path, args: &[&str]) -> Output {
@@ -101,7 +57,7 @@ fn it_serves_and_ends_in_order() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         in_pod(async move || {
             let dir = tempfile::tempdir().unwrap();
-            let mut netd = Netd::start(dir.path(), &["-t", "8080,2222:22", "-u", "none"]);
+            let mut netd = start(dir.path(), &["-t", "8080,2222:22", "-u", "none"]);
             let mut client = Client::connect(&dir.path().join("control.sock")).await.unwrap();
             let status = client.status().await.unwrap();
             assert_eq!(status.link.unwrap().v4.unwrap().guest, "10.9.0.2");
@@ -110,7 +66,7 @@ fn it_serves_and_ends_in_order() {
             assert_eq!(client.add_ports(&[rule]).await.unwrap()[0].error, "");
             assert_eq!(client.ports().await.unwrap().len(), 3);
             drop(client);
-            assert_eq!(netd.end(signal), Some(0));
+            assert_eq!(end(&mut netd, signal), Some(0));
             assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the sockets are removed");
         });
     }
@@ -120,7 +76,7 @@ fn it_serves_and_ends_in_order() {
 fn it_has_no_privilege_and_is_filtered() {
     in_pod(async || {
         let dir = tempfile::tempdir().unwrap();
-        let netd = Netd::start(dir.path(), &["-t", "8080", "-u", "none"]);
+        let netd = start(dir.path(), &["-t", "8080", "-u", "none"]);
         let threads = format!("/proc/{}/task", netd.0.id());
         let mut count = 0;
         for thread in std::fs::read_dir(threads).unwrap() {
@@ -146,7 +102,7 @@ fn it_has_no_privilege_and_is_filtered() {
 fn netctl_shows_and_steers_it() {
     in_pod(async || {
         let dir = tempfile::tempdir().unwrap();
-        let _netd = Netd::start(dir.path(), &["-t", "8080", "-u", "none"]);
+        let _netd = start(dir.path(), &["-t", "8080", "-u", "none"]);
         let text = |args: &[&str]| String::from_utf8(netctl(dir.path(), args).stdout).unwrap();
         assert!(text(&["status"]).contains("guest 10.9.0.2/24"));
         let json: serde_json::Value = serde_json::from_str(&text(&["status", "--json"])).unwrap();

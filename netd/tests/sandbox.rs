@@ -3,6 +3,9 @@
 // The configuration's permission for tests does not reach helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "shared/pod.rs"]
+mod pod;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -14,11 +17,9 @@ use std::sync::Arc;
 
 use netd::config::Config;
 use netd::config::cli::Args;
-use netd::pod;
 use netd::sandbox::files::{Files, watched};
 use netd::sandbox::{Mode, Sandbox, confine};
 use nix::sched::{CloneFlags, unshare};
-use rtnetlink::{LinkUnspec, LinkVeth};
 
 /// Names what the child does.
 const DEED: &str = "NETD_SANDBOX_DEED";
@@ -136,29 +137,19 @@ fn child() {
 
 /// Watches a resolv.conf from inside the sandbox and writes the resolvers that the guest would get.
 fn watch(place: &Path) {
-    unshare(CloneFlags::CLONE_NEWNET).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
-        let connection = tokio::spawn(connection);
-        handle.link().add(LinkVeth::new("eth0", "peer").build()).execute().await.unwrap();
-        for name in ["peer", "eth0"] {
-            let mut links = handle.link().get().match_name(name.to_owned()).execute();
-            let index = futures::TryStreamExt::try_next(&mut links).await.unwrap().unwrap().header.index;
-            handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
-            if name == "eth0" {
-                handle.address().add(index, [10, 9, 0, 2].into(), 24).execute().await.unwrap();
-            }
-        }
-        connection.abort();
-        let args = Args { socket: Some("vm.sock".into()), ..Args::default() };
-        let config = Config::load(&args).unwrap();
-        let resolv_conf = place.join("resolv.conf");
-        let _sandbox = enter(Mode::Enforce, watched(&resolv_conf));
-        let tell = |link: &netd::net::Link| println!("resolvers {:?}", link.dns);
-        let link = Arc::new(pod::read(&config, &resolv_conf).await.unwrap());
-        tell(&link);
-        pod::watch(Arc::new(config), resolv_conf, link, async |link| tell(&link)).await.unwrap();
+    let place = place.to_owned();
+    pod::in_pod(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let args = Args { socket: Some("vm.sock".into()), ..Args::default() };
+            let config = Config::load(&args).unwrap();
+            let resolv_conf = place.join("resolv.conf");
+            let _sandbox = enter(Mode::Enforce, watched(&resolv_conf));
+            let tell = |link: &netd::net::Link| println!("resolvers {:?}", link.dns);
+            let link = Arc::new(netd::pod::read(&config, &resolv_conf).await.unwrap());
+            tell(&link);
+            netd::pod::watch(Arc::new(config), resolv_conf, link, async |link| tell(&link)).await.unwrap();
+        });
     });
 }
 

@@ -17,16 +17,15 @@
 //! when the other side ends; one that comes later gets them back with the offer. When netd ends, its sockets leave
 //! the map by themselves and the steering side closes the link.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::net::{RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::descriptors::receive;
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
@@ -115,27 +114,20 @@ pub fn recv<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<Option<(T, Ve
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        match rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match receive(socket, &mut bytes, &mut control) {
             Ok(got) => break got,
             Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(Error::Io(e.into())),
         }
     };
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
-        }
-    }
     if got.bytes == 0 {
         return Ok(None);
     }
-    if got.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
-        return Err(Error::Message("it is larger than a message can be".into()));
+    if !got.whole {
+        return Err(Error::Message("it is larger than a message can be, or descriptors ran out".into()));
     }
     let message = serde_json::from_slice(&bytes[..got.bytes]).map_err(|e| Error::Message(e.to_string()))?;
-    Ok(Some((message, fds)))
+    Ok(Some((message, got.fds)))
 }
 
 /// The descriptors of an [`Offer`] by their roles.

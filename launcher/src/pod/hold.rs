@@ -8,9 +8,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context, Result};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use podvirt_api::names::path;
-use podvirt_proto::hold;
+use podvirt_proto::{descriptors, hold};
 use tracing::{Span, error, info, warn};
 
 /// A hold that serves until this is dropped.
@@ -31,7 +30,10 @@ impl Hold {
         let at = || format!("cannot serve the hold at {}", socket.display());
         let hold = hold::Hold::listen(&socket, hold::KEEP).with_context(at)?;
         let (stop, stopped) = UnixStream::pair().with_context(at)?;
-        raise_descriptors();
+        // A deposit has a descriptor for each flow.
+        if let Err(error) = descriptors::raise_limit() {
+            warn!(%error, "the limit of descriptors cannot be raised: the hold keeps fewer connections");
+        }
         let span = Span::current();
         let serve = move || {
             let _named = span.enter();
@@ -41,14 +43,5 @@ impl Hold {
         };
         std::thread::Builder::new().name("hold".into()).spawn(serve).with_context(at)?;
         Ok(Hold { _stop: stop })
-    }
-}
-
-/// A deposit has a descriptor for each flow.
-fn raise_descriptors() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        warn!(%error, "the limit of descriptors cannot be raised: the hold keeps fewer connections");
     }
 }

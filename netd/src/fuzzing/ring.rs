@@ -241,7 +241,7 @@ impl Bench {
                 })
                 .expect("a slice outside of guest memory")
         };
-        join(list.as_raw().iter().map(place).collect())
+        join(list.as_raw().iter().map(place))
     }
 
     fn payload(&self, b: &mut Bytes<'_>) {
@@ -314,8 +314,8 @@ impl Bench {
     }
 }
 
-/// Neighbours made one range.
-fn join(pieces: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+/// Ranges as (start, length), neighbours made one: the ring cuts buffers at region boundaries.
+pub(crate) fn join(pieces: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for (at, len) in pieces {
         match joined.last_mut() {

@@ -8,6 +8,7 @@ use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMma
 
 use super::tests::*;
 use super::*;
+use crate::fuzzing::join;
 
 fn oracle(driver: &Driver) -> Queue {
     let l = driver.layout;
@@ -22,23 +23,12 @@ fn oracle(driver: &Driver) -> Queue {
     q
 }
 
-/// A list's buffers as guest-physical ranges, neighbours joined: the ring cuts buffers at region boundaries.
+/// A list's buffers as guest-physical ranges, neighbours joined.
 fn ranges(map: &MemMap, list: &Iovs) -> Vec<(u64, u64)> {
     let pieces = list.as_raw().iter().map(|s| {
         (map.guest_address(s.iov_base.cast()).expect("slice outside guest memory"), s.iov_len as u64)
     });
     join(pieces)
-}
-
-fn join(pieces: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-    let mut joined: Vec<(u64, u64)> = Vec::new();
-    for (at, len) in pieces {
-        match joined.last_mut() {
-            Some((start, have)) if *start + *have == at => *have += len,
-            _ => joined.push((at, len)),
-        }
-    }
-    joined
 }
 
 fn split(descs: &[Descriptor], writable: bool) -> Vec<(u64, u64)> {

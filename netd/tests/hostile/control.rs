@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use netd::ctl::client::Client;
 use netd::ctl::{PortRule, Proto};
 
-use super::bed::{Netd, PATIENCE, in_pod, works};
+use super::bed::{Netd, PATIENCE, works};
+use super::pod::in_pod;
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)

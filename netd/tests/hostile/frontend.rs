@@ -3,12 +3,13 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use super::bed::{Netd, in_pod, works};
+use super::bed::{Netd, works};
 use super::message::{
     CODES, GET_FEATURES, GET_VRING_BASE, Message, SET_FEATURES, SET_MEM_TABLE, SET_OWNER,
     SET_PROTOCOL_FEATURES, SET_VRING_ADDR, SET_VRING_BASE, SET_VRING_ENABLE, SET_VRING_ERR, SET_VRING_KICK,
     SET_VRING_NUM, drain, honest, send, wrong,
 };
+use super::pod::in_pod;
 
 const NEGOTIATION: [u32; 4] = [SET_OWNER, GET_FEATURES, SET_PROTOCOL_FEATURES, SET_FEATURES];
 const MEMORY: [u32; 1] = [SET_MEM_TABLE];

@@ -9,5 +9,9 @@
 
 mod bed;
 mod control;
+#[path = "../shared/daemon.rs"]
+mod daemon;
 mod frontend;
 mod message;
+#[path = "../shared/pod.rs"]
+mod pod;

@@ -14,6 +14,8 @@
 // The configuration's permission for tests does not reach helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+#[path = "../shared/daemon.rs"]
+mod daemon;
 mod load;
 mod pod;
 

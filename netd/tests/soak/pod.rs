@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use frontend_double::{Double, Options, TapOptions, TapPump};
@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
 use super::Sample;
+use super::daemon::Daemon;
 
 const GUEST_MAC: &str = "52:54:00:11:22:33";
 /// How long anything may take that does happen.
@@ -86,24 +87,15 @@ pub(crate) struct Family {
     pub(crate) client: IpAddr,
 }
 
-/// The pod with netd, the client and the guest.
+/// The pod with netd, the client and the guest. The pump ends before netd does: fields are dropped in their order.
 pub(crate) struct Pod {
     pump: Option<TapPump>,
     wire: Option<UnixStream>,
-    netd: Child,
+    netd: Daemon,
     dir: TempDir,
     pub(crate) guest: Namespace,
     pub(crate) client: Namespace,
     _pod: Namespace,
-}
-
-impl Drop for Pod {
-    fn drop(&mut self) {
-        drop(self.pump.take());
-        // Both fail when it has ended.
-        let _ = self.netd.kill();
-        let _ = self.netd.wait();
-    }
 }
 
 impl Pod {
@@ -196,7 +188,7 @@ impl Pod {
     /// How many descriptors of each kind netd has.
     pub(crate) fn descriptors(&self) -> BTreeMap<String, usize> {
         let mut kinds = BTreeMap::new();
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.netd.id())).expect("netd has ended") {
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.netd.0.id())).expect("netd has ended") {
             let target = fs::read_link(entry.unwrap().path()).unwrap().display().to_string();
             // Without the number: `socket:[4242]`.
             let kind = target.split_once(":[").map_or(&*target, |(kind, _)| kind);
@@ -207,7 +199,7 @@ impl Pod {
 
     /// What netd uses now.
     pub(crate) fn sample(&self) -> Sample {
-        let proc = PathBuf::from(format!("/proc/{}", self.netd.id()));
+        let proc = PathBuf::from(format!("/proc/{}", self.netd.0.id()));
         let mut status = String::new();
         File::open(proc.join("status")).unwrap().read_to_string(&mut status).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).expect("netd has ended");
@@ -216,7 +208,7 @@ impl Pod {
     }
 }
 
-fn start(pod: &Namespace, dir: &TempDir) -> Child {
+fn start(pod: &Namespace, dir: &TempDir) -> Daemon {
     let path = dir.path();
     let config = format!(
         "vhost_user: {{socket: {0}/vm.sock}}\ncontrol: {{socket: {0}/control.sock}}\nguest: {{mac: '{GUEST_MAC}'}}\n\
@@ -225,22 +217,5 @@ fn start(pod: &Namespace, dir: &TempDir) -> Child {
         path.display()
     );
     fs::write(path.join("netd.yaml"), config).unwrap();
-    let mut child = pod.run(|| {
-        Command::new(env!("CARGO_BIN_EXE_netd"))
-            .arg("--config")
-            .arg(path.join("netd.yaml"))
-            .env_remove("RUST_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-    });
-    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut seen = String::new();
-    while !(seen.contains("waiting for a frontend") && seen.contains("serving the control interface")) {
-        let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
-        seen = seen + &line + "\n";
-    }
-    // Nobody reads the rest; it must not fill the pipe.
-    std::thread::spawn(move || log.for_each(drop));
-    child
+    pod.run(|| Daemon::start(|command| command.arg("--config").arg(path.join("netd.yaml"))))
 }

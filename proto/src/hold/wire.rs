@@ -1,6 +1,6 @@
 //! Messages and parcels on the socket.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,10 +11,11 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::unistd::geteuid;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, socket_with,
+    AddressFamily, RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
+
+use crate::descriptors::receive;
 
 /// The version of these messages.
 const VERSION: u8 = 1;
@@ -319,8 +320,7 @@ impl Wire {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
             self.wait(Timeout::Recv)?;
-            let mut parts = [IoSliceMut::new(buffer)];
-            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match receive(&self.socket, buffer, &mut control) {
                 Ok(got) => break got,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return Err(Error::Late),
@@ -328,21 +328,14 @@ impl Wire {
                 Err(e) => return Err(Error::Io(e.into())),
             }
         };
-        let mut fds = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                fds.extend(received);
-            }
-        }
         if got.bytes == 0 {
             return Err(Error::Closed);
         }
-        // CTRUNC: there was no room for the descriptors in this process's table.
-        if got.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+        if !got.whole {
             return Err(Error::Message("it is larger than a message can be, or descriptors ran out".into()));
         }
         match buffer.get(..got.bytes) {
-            Some([kind, VERSION, 0, 0, payload @ ..]) => match Message::parse(*kind, payload, fds)? {
+            Some([kind, VERSION, 0, 0, payload @ ..]) => match Message::parse(*kind, payload, got.fds)? {
                 Message::Refused(why) => Err(Error::Refused(why)),
                 message => Ok(message),
             },

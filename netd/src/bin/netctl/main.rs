@@ -20,7 +20,7 @@ use netd::ctl::client::Client;
 use netd::ctl::show::{self, PortRow, StatusView};
 use netd::ctl::upgrade::Upgrade;
 use netd::ctl::{PortRule, Proto};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use podvirt_proto::descriptors::raise_limit;
 use podvirt_proto::hold::{self, Hold};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -230,7 +230,10 @@ async fn upgrade(args: &Args, how: &UpgradeArgs) -> Result<ExitCode> {
 /// Serves a hold until SIGTERM or SIGINT.
 async fn keep_hold(path: &Path, keep: Duration) -> Result<ExitCode> {
     let hold = Hold::listen(path, keep).with_context(|| format!("cannot listen at {}", path.display()))?;
-    raise_descriptors();
+    // A deposit has a descriptor for each flow.
+    if let Err(error) = raise_limit() {
+        eprintln!("netctl: the limit of descriptors cannot be raised: {error}");
+    }
     let (stop, stopped) = UnixStream::pair()?;
     let serving =
         tokio::task::spawn_blocking(move || hold.serve(stopped.as_fd(), |said| eprintln!("{said}")));
@@ -243,13 +246,4 @@ async fn keep_hold(path: &Path, keep: Duration) -> Result<ExitCode> {
     drop(stop);
     serving.await??;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A deposit has a descriptor for each flow.
-fn raise_descriptors() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        eprintln!("netctl: the limit of descriptors cannot be raised: {error}");
-    }
 }

@@ -10,12 +10,12 @@ use super::table::{Table, round_trip, time};
 /// One flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowRow {
-    pub(super) kind: &'static str,
-    pub(super) state: String,
-    pub(super) opened_by: &'static str,
-    pub(super) guest: String,
-    pub(super) guest_peer: String,
-    pub(super) pod_peer: String,
+    kind: &'static str,
+    state: String,
+    opened_by: &'static str,
+    guest: String,
+    guest_peer: String,
+    pod_peer: String,
     pub(super) bytes_to_pod: u64,
     pub(super) bytes_to_guest: u64,
     retransmits: u32,
@@ -76,6 +76,16 @@ impl From<proto::Flow> for FlowRow {
     }
 }
 
+impl FlowRow {
+    /// Titles of the columns that say which flow it is.
+    pub(super) const NAMES: [&str; 5] = ["Kind", "State", "By", "Guest", "Peer"];
+
+    /// What stands in those columns.
+    pub(super) fn names(&self) -> [&str; 5] {
+        [self.kind, &self.state, self.opened_by, &self.guest, &self.guest_peer]
+    }
+}
+
 /// By what rows are sorted: the largest first, but for the shortest idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum FlowSort {
@@ -114,21 +124,9 @@ pub fn sort_flows(rows: &mut [FlowRow], by: FlowSort) {
 /// The flow table. The peer of the pod's socket is shown where the guest sees another; round trips in milliseconds and
 /// retransmissions are those towards the guest and, behind a stroke, towards the peer.
 pub fn flows(rows: &[FlowRow]) -> String {
-    let mut table = Table::new(&[
-        "Kind",
-        "State",
-        "By",
-        "Guest",
-        "Peer",
-        "Pod's peer",
-        ">To pod",
-        ">To guest",
-        ">Send-Q",
-        ">Recv-Q",
-        ">Retrans",
-        ">RTT ms",
-        ">Idle",
-    ]);
+    let numbers =
+        ["Pod's peer", ">To pod", ">To guest", ">Send-Q", ">Recv-Q", ">Retrans", ">RTT ms", ">Idle"];
+    let mut table = Table::new(&[&FlowRow::NAMES[..], &numbers].concat());
     for f in rows {
         let pod_peer = if f.pod_peer == f.guest_peer { "" } else { &f.pod_peer };
         let of_tcp = |text: String| if f.kind == "tcp" { text } else { String::new() };
@@ -138,12 +136,7 @@ pub fn flows(rows: &[FlowRow]) -> String {
             None => guest,
         };
         let guest_rtt = f.guest_rtt_us.map_or_else(|| "-".to_owned(), round_trip);
-        table.row([
-            f.kind,
-            &f.state,
-            f.opened_by,
-            &f.guest,
-            &f.guest_peer,
+        let numbers = [
             pod_peer,
             &f.bytes_to_pod.to_string(),
             &f.bytes_to_guest.to_string(),
@@ -152,7 +145,8 @@ pub fn flows(rows: &[FlowRow]) -> String {
             &of_tcp(both(f.retransmits.to_string(), socket(|s| s.retransmits.to_string()))),
             &of_tcp(both(guest_rtt, socket(|s| round_trip(s.rtt_us)))),
             &time(f.idle_ms),
-        ]);
+        ];
+        table.row(f.names().into_iter().chain(numbers));
     }
     table.text()
 }

@@ -139,30 +139,14 @@ pub fn top(t: &Top) -> String {
     );
     let drops: Vec<String> = t.drops_per_second.iter().map(|(r, n)| format!("{r} {}/s", size(*n))).collect();
     text += &format!("drops  {}\n\n", if drops.is_empty() { "none".into() } else { drops.join("  ") });
-    let mut table = Table::new(&[
-        "Kind",
-        "State",
-        "By",
-        "Guest",
-        "Peer",
-        ">To pod/s",
-        ">To guest/s",
-        ">To pod",
-        ">To guest",
-    ]);
+    let numbers = [">To pod/s", ">To guest/s", ">To pod", ">To guest"];
+    let mut table = Table::new(&[&FlowRow::NAMES[..], &numbers].concat());
     for r in &t.flows {
         let f = &r.flow;
-        table.row([
-            f.kind,
-            &f.state,
-            f.opened_by,
-            &f.guest,
-            &f.guest_peer,
-            &size(r.to_pod_per_second),
-            &size(r.to_guest_per_second),
-            &size(f.bytes_to_pod as f64),
-            &size(f.bytes_to_guest as f64),
-        ]);
+        let numbers =
+            [r.to_pod_per_second, r.to_guest_per_second, f.bytes_to_pod as f64, f.bytes_to_guest as f64]
+                .map(size);
+        table.row(f.names().into_iter().chain(numbers.iter().map(String::as_str)));
     }
     text + &table.text()
 }

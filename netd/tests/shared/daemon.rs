@@ -1,0 +1,34 @@
+//! netd as a process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+/// A netd that is killed if a test leaves it behind.
+pub(crate) struct Daemon(pub(crate) Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both fail when it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Daemon {
+    /// Starts netd with the arguments that `set` adds, which ask for both sockets and a log that tells of them, and
+    /// waits until both are there.
+    pub(crate) fn start(set: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netd"));
+        let mut child = set(&mut command).env_remove("RUST_LOG").stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let daemon = Daemon(child);
+        let mut seen = String::new();
+        while !(seen.contains("waiting for a frontend") && seen.contains("serving the control interface")) {
+            let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
+            seen = seen + &line + "\n";
+        }
+        // Nobody reads the rest; it must not fill the pipe.
+        std::thread::spawn(move || log.for_each(drop));
+        daemon
+    }
+}
