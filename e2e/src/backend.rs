@@ -14,6 +14,10 @@ use crate::pod::Pod;
 use crate::process::Process;
 use crate::wait;
 
+/// The Unix sockets of a network namespace (proc(5)).
+const SOCKETS: &str = "/proc/thread-self/net/unix";
+/// The flag of a Unix socket that listens.
+const ACCEPTS: u32 = 1 << 16;
 /// A backend's start: reading the pod's addresses and opening its listeners.
 const START: Duration = Duration::from_secs(20);
 
@@ -106,9 +110,15 @@ impl Backend {
                 bail!("it ended: {status}");
             }
             // Files of a predecessor that was killed stand until they are replaced.
-            let listens = options.connects || identity(&socket).is_some_and(|i| Some(i) != before);
-            let controlled = self == Backend::Passt || UnixStream::connect(&control).is_ok();
-            Ok((listens && controlled).then_some(()))
+            let bound = options.connects || identity(&socket).is_some_and(|i| Some(i) != before);
+            // passt sets up much between bind() and listen(). To try would take the place of the frontend.
+            let listens = match self {
+                Backend::Netd => UnixStream::connect(&control).is_ok(),
+                Backend::Passt => {
+                    pod.net.pod.enter(|| Ok(fs::read_to_string(SOCKETS)?)).map(|s| listening(&s))?
+                }
+            };
+            Ok((bound && listens).then_some(()))
         });
         if let Err(error) = started {
             bail!("{self}: {error}\n{}", process.log());
@@ -120,6 +130,17 @@ impl Backend {
 /// Tells a file from another that came in its place; the inode's number alone may be used again.
 fn identity(file: &Path) -> Option<(u64, i64, i64)> {
     fs::metadata(file).ok().map(|m| (m.ino(), m.ctime(), m.ctime_nsec()))
+}
+
+/// Whether a backend listens on the vhost-user socket, from the pod's list of Unix sockets. Those of a killed predecessor
+/// are not in it.
+fn listening(sockets: &str) -> bool {
+    let path = format!("/w/{}", Backend::SOCKET);
+    sockets.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let flags = fields.get(3).and_then(|f| u32::from_str_radix(f, 16).ok());
+        fields.get(7) == Some(&path.as_str()) && flags.is_some_and(|f| f & ACCEPTS != 0)
+    })
 }
 
 fn netd_config(options: &BackendOptions) -> String {
@@ -145,4 +166,24 @@ fn passt_arguments(options: &BackendOptions) -> Vec<String> {
     let mtu = options.mtu.unwrap_or(1500).to_string();
     arguments.extend([socket.as_str(), "--tcp-ports", &tcp, "--udp-ports", &udp, "--mtu", &mtu]);
     arguments.into_iter().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_only_bound_does_not_listen() {
+        let of = |flags: &str, path: &str| {
+            format!(
+                "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                 ffff8881: 00000002 00000000 {flags} 0001 01 4711 {path}\n\
+                 ffff8882: 00000003 00000000 00000000 0001 03 4712\n"
+            )
+        };
+        assert!(listening(&of("00010000", "/w/vu.sock")));
+        assert!(!listening(&of("00000000", "/w/vu.sock")));
+        assert!(!listening(&of("00010000", "/w/other.sock")));
+        assert!(!listening(""));
+    }
 }

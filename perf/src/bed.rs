@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::unistd::Pid;
 use podvirt_e2e::artefacts::program_dir;
 use podvirt_e2e::{
@@ -19,7 +19,8 @@ use podvirt_e2e::{
 };
 use serde_json::Value;
 
-use crate::frontends::{BACKEND_MAC, Machine, linux, testpmd};
+use crate::excerpt::excerpt;
+use crate::frontends::{BACKEND_MAC, Machine, double, linux, testpmd};
 use crate::plan::{Case, Frontend, Peer, Setup};
 use crate::usage::{self, Cpu};
 
@@ -118,13 +119,16 @@ impl Bed {
             config: LIMITS.into(),
             ..Default::default()
         };
+        if setup.pairs > 1 {
+            options.arguments.extend(["--queue-pairs".into(), setup.pairs.to_string()]);
+        }
         if matches!(setup.frontend, Frontend::Testpmd | Frontend::Double) {
             options.config += &format!("mac: \"{BACKEND_MAC}\"\nguest: {{mac: \"{}\"}}\n", Guest::MAC);
         }
         let backend = backend.map(|b| b.start(&pod, &options)).transpose()?;
         let begin = Instant::now();
         let log = |e: anyhow::Error| match &backend {
-            Some(backend) => e.context(format!("the backend says: {}", backend.process.log())),
+            Some(backend) => anyhow!("{e:#}\nthe backend says:\n{}", excerpt(&backend.process.log())),
             None => e,
         };
         let machine = match setup.frontend {
@@ -133,7 +137,8 @@ impl Bed {
             Frontend::Double => backend
                 .as_ref()
                 .context("the double needs a vhost-user socket")
-                .and_then(|b| Ok(Machine::Double(Box::new(crate::frontends::double::connect(&b.socket)?)))),
+                .and_then(|b| double::connect(&b.socket, setup.pairs))
+                .map(|double| Machine::Double(Box::new(double))),
         };
         let machine = machine.map_err(log)?;
         Ok(Bed {
@@ -276,9 +281,9 @@ impl Bed {
         })
     }
 
-    /// What the backend printed.
+    /// What the backend printed, in short.
     pub(crate) fn log(&self) -> String {
-        self.backend.as_ref().map(|b| b.process.log()).unwrap_or_default()
+        self.backend.as_ref().map(|b| excerpt(&b.process.log())).unwrap_or_default()
     }
 
     /// Whether a case can be measured here.
@@ -286,7 +291,7 @@ impl Bed {
         let guest = matches!(self.machine, Machine::Linux(_));
         let fits = match case {
             Case::Echo | Case::Txonly => matches!(self.machine, Machine::Testpmd(_)),
-            Case::Ceiling => matches!(self.machine, Machine::Double(_)),
+            Case::Ceiling | Case::Pairs => matches!(self.machine, Machine::Double(_)),
             Case::Micro | Case::Ports => false,
             _ => guest,
         };

@@ -5,8 +5,10 @@
 //! by side. See [`plan`] for what is measured, [`bed`] for how, and [`results`] for the format.
 
 mod bed;
+mod budget;
 mod cases;
 mod compare;
+mod excerpt;
 mod frontends;
 mod instructions;
 mod iperf;

@@ -11,6 +11,7 @@
 //! | `tcg_tcp_g2h_1500` | the guest runs under QEMU's TCG |
 //! | `udp_echo_*`, `udp_tx_*` | testpmd is the frontend |
 //! | `ring_*` | the double in a loop is the frontend |
+//! | `pairs_2_*` | the same with two queue pairs |
 
 use std::fmt;
 
@@ -95,10 +96,19 @@ pub(crate) enum Case {
     Txonly,
     /// Frames that lead nowhere, and datagrams, from a loop
     Ceiling,
+    /// What one and several queue pairs carry, each filled by a loop
+    Pairs,
     /// Parts of netd alone: rings, headers, flow table, timers
     Micro,
     /// All ports open
     Ports,
+}
+
+impl Case {
+    /// Whether a second time on the same setup finds the same: memory is compared with what was before.
+    pub(crate) fn is_repeatable(self) -> bool {
+        self != Case::Flows
+    }
 }
 
 impl fmt::Display for Case {
@@ -124,6 +134,8 @@ pub(crate) struct Setup {
     pub(crate) peers: Vec<Peer>,
     /// Sizes of datagrams in bytes.
     pub(crate) sizes: Vec<u16>,
+    /// Queue pairs, which only netd has several of, and only the double drives here.
+    pub(crate) pairs: usize,
     /// The most rounds.
     pub(crate) rounds: u32,
 }
@@ -131,7 +143,8 @@ pub(crate) struct Setup {
 impl Setup {
     /// As in results.
     pub(crate) fn name(&self) -> String {
-        format!("{}-{}-v{}", self.frontend, self.mtu, self.family.digit())
+        let pairs = if self.pairs > 1 { format!("-{}pairs", self.pairs) } else { String::new() };
+        format!("{}-{}-v{}{pairs}", self.frontend, self.mtu, self.family.digit())
     }
 
     /// What the names of its figures begin with.
@@ -153,6 +166,7 @@ impl Setup {
             cases: cases.to_vec(),
             peers: peers.to_vec(),
             sizes: vec![64, 1400],
+            pairs: 1,
             rounds: u32::MAX,
         }
     }
@@ -160,7 +174,7 @@ impl Setup {
 
 /// Everything that is measured with a frontend.
 pub(crate) fn whole() -> Vec<Setup> {
-    use Case::{Ceiling, Crr, Echo, Flows, Idle, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Rr, Tcp, Tcp4, Txonly, Udp};
     use Frontend::{Double, Tcg, Testpmd, Uml};
     use Peer::{Netd, Passt, Slirp, Tap};
     let user = [Netd, Passt];
@@ -175,7 +189,8 @@ pub(crate) fn whole() -> Vec<Setup> {
         Setup { rounds: 2, ..jumbo(Setup::new(Uml, 9000, &[Tcp, Udp], &all)) },
         Setup { rounds: 2, ..Setup::new(Uml, 1280, &[Tcp], &all) },
         Setup { rounds: 2, ..jumbo(Setup::new(Testpmd, 9000, &[Echo, Txonly], &user)) },
-        Setup::new(Double, 1500, &[Ceiling], &user),
+        Setup::new(Double, 1500, &[Ceiling, Pairs], &user),
+        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs], &[Netd]) },
         // Each takes half a minute for each peer; what they are compared with is far away.
         Setup { rounds: 2, ..Setup::new(Uml, 1400, &[Flows], &user) },
         Setup { rounds: 1, ..Setup::new(Tcg, 1500, &[Rr, Tcp], &[Netd, Passt, Tap, Slirp]) },
@@ -186,8 +201,10 @@ pub(crate) fn whole() -> Vec<Setup> {
 pub(crate) fn quick() -> Vec<Setup> {
     let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Txonly);
     let mut setups = whole();
-    setups
-        .retain(|s| s.frontend != Frontend::Tcg && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280);
+    setups.retain(|s| {
+        let required = matches!(s.frontend, Frontend::Uml | Frontend::Testpmd);
+        required && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280
+    });
     for setup in &mut setups {
         setup.cases.retain(keep);
         setup.peers.retain(|p| matches!(p, Peer::Netd | Peer::Passt));
@@ -243,13 +260,27 @@ mod tests {
         let all = whole();
         assert_eq!(all.iter().map(Setup::name).collect::<BTreeSet<_>>().len(), all.len());
         for setup in all.iter().chain(&quick()) {
-            assert!(setup.peers.contains(&Peer::Netd) && setup.peers.contains(&Peer::Passt), "{setup:?}");
+            let comparable = setup.pairs == 1;
+            assert!(setup.peers.contains(&Peer::Netd), "{setup:?}");
+            assert_eq!(setup.peers.contains(&Peer::Passt), comparable, "{setup:?}");
             assert!(!setup.cases.is_empty() && !setup.sizes.is_empty(), "{setup:?}");
             // slirp is a part of QEMU, and a tap has no vhost-user socket.
             assert!(setup.frontend == Frontend::Tcg || !setup.peers.contains(&Peer::Slirp));
             let guest = matches!(setup.frontend, Frontend::Uml | Frontend::Tcg);
             assert!(guest || !setup.peers.contains(&Peer::Tap));
         }
+    }
+
+    #[test]
+    fn the_short_one_has_what_is_required_and_nothing_else() {
+        let cases: Vec<_> = quick().into_iter().map(|s| (s.name(), s.cases)).collect();
+        let expected = [
+            ("uml-1500-v4", vec![Case::Idle, Case::Rr, Case::Crr, Case::Tcp]),
+            ("testpmd-1500-v4", vec![Case::Echo]),
+            ("uml-65520-v4", vec![Case::Tcp]),
+            ("uml-1400-v4", vec![Case::Flows]),
+        ];
+        assert_eq!(cases, expected.map(|(name, cases)| (name.to_owned(), cases)));
     }
 
     #[test]

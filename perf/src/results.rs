@@ -1,9 +1,10 @@
 //! The format of a result: the raw runs, and the figures made of them.
 //!
 //! A run is one case on one setup with one peer; its figures are named as [`crate::plan`] tells. `medians` has each
-//! peer's medians, `ratios` netd's figures divided by passt's, `absolute` the figures that stand for themselves. A ratio
-//! is taken within each round, from runs that follow each other, and the median of the rounds' ratios is the result:
-//! what slowed a whole round down slowed both.
+//! peer's medians, `ratios` netd's figures divided by passt's, `absolute` the figures that stand for themselves: these
+//! two have the figures of [`RATIOS`] and [`ABSOLUTE`] and no others, as far as they were measured. A ratio is taken
+//! within each round, from runs that follow each other, and the median of the rounds' ratios is the result: what slowed a
+//! whole round down slowed both. The ratios of all other figures are in `spread`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,6 +60,9 @@ pub(crate) struct Run {
     pub(crate) seconds: f64,
     /// Processors that were busy with other things in that time.
     pub(crate) others_cpus: f64,
+    /// It was done again because others kept the processors busy; this is the least disturbed time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) repeated: bool,
     /// What was found.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) figures: Figures,
@@ -106,12 +110,33 @@ pub(crate) struct Results {
     pub(crate) runs: Vec<Run>,
 }
 
+/// The figures that are required as netd's divided by passt's.
+pub(crate) const RATIOS: [&str; 10] = [
+    "tcp_g2h_1500",
+    "tcp_h2g_1500",
+    "tcp_g2h_65520",
+    "tcp_h2g_65520",
+    "cpu_per_gb_g2h_1500",
+    "cpu_per_gb_h2g_1500",
+    "udp_echo_pps",
+    "udp_echo_rtt_p50",
+    "tcp_rr_p50",
+    "tcp_crr",
+];
+
 /// Figures of netd, or of its parts, that are limits by themselves: the name among `absolute`, and where from.
-const ABSOLUTE: [(&str, &str, &str); 4] = [
+pub(crate) const ABSOLUTE: [(&str, &str, &str); 4] = [
     ("idle_rss_mib", NETD, "idle_rss_mib"),
     ("all_ports_mib", PARTS, "all_ports_mib"),
     ("bytes_per_flow", NETD, "flows_bytes_18000"),
     ("ring_pop_push_ns", PARTS, "ring_pop_push_ns"),
+];
+
+/// Figures made of two of the same peer and round, from different setups: the name, over, under.
+const QUOTIENTS: [(&str, &str, &str); 3] = [
+    ("pairs_discard_scale", "pairs_2_discard_pps", "pairs_1_discard_pps"),
+    ("pairs_udp_scale", "pairs_2_udp_pps", "pairs_1_udp_pps"),
+    ("flow_find_slope", "flow_find_131k_ns", "flow_find_1k_ns"),
 ];
 
 impl Results {
@@ -139,10 +164,7 @@ impl Results {
         let absolute = ABSOLUTE.iter().filter_map(|(name, peer, figure)| {
             Some(((*name).to_owned(), *medians.get(*peer)?.get(*figure)?))
         });
-        let look_up = |n: &str| medians.get(PARTS)?.get(&format!("flow_find_{n}_ns")).copied();
-        let slope =
-            look_up("131k").zip(look_up("1k")).map(|(many, few)| ("flow_find_slope".to_owned(), many / few));
-        let absolute: Figures = absolute.chain(slope).collect();
+        let required = RATIOS.iter().filter_map(|name| Some(((*name).to_owned(), ratios.get(*name)?.median)));
         Results {
             schema: SCHEMA,
             date,
@@ -150,8 +172,8 @@ impl Results {
             settings,
             machine,
             versions,
-            absolute,
-            ratios: middles(&ratios),
+            absolute: absolute.collect(),
+            ratios: required.collect(),
             medians,
             warnings: warnings(&runs),
             spread: spread.into_iter().chain([("ratios".to_owned(), ratios)]).collect(),
@@ -189,6 +211,13 @@ impl Results {
         self.spread.get(of)?.get(figure).copied()
     }
 
+    /// The required figures that are missing.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        let ratios = RATIOS.into_iter().filter(|name| !self.ratios.contains_key(*name));
+        let absolute = ABSOLUTE.into_iter().map(|(name, ..)| name);
+        ratios.chain(absolute.filter(|name| !self.absolute.contains_key(*name))).collect()
+    }
+
     /// A figure's median, of a peer or of the ratios.
     pub(crate) fn median(&self, of: &str, figure: &str) -> Option<f64> {
         Some(self.summary(of, figure)?.median)
@@ -200,6 +229,14 @@ fn rounds(runs: &[Run], peer: &str) -> BTreeMap<u32, Figures> {
     let mut rounds: BTreeMap<u32, Figures> = BTreeMap::new();
     for run in runs.iter().filter(|r| r.peer == peer) {
         rounds.entry(run.round).or_default().extend(run.figures.clone());
+    }
+    for figures in rounds.values_mut() {
+        for (name, over, under) in QUOTIENTS {
+            if let (Some(over), Some(under)) = (figures.get(over), figures.get(under)) {
+                let quotient = over / under;
+                figures.insert(name.to_owned(), quotient);
+            }
+        }
     }
     rounds
 }
@@ -242,12 +279,12 @@ fn middles(summaries: &Summaries) -> Figures {
 
 fn warnings(runs: &[Run]) -> Vec<String> {
     let mut warnings = Vec::new();
-    let busy: Vec<f64> = runs.iter().map(|r| r.others_cpus).filter(|&o| o > DISTURBED_CPUS).collect();
-    if let Some(most) = Summary::of(busy.iter().copied()).map(|s| s.max) {
-        let (some, all) = (busy.len(), runs.len());
-        warnings.push(format!(
-            "in {some} of {all} runs, others kept more than {DISTURBED_CPUS} processors busy, {most:.1} at most"
-        ));
+    let again = runs.iter().filter(|r| r.repeated).count();
+    if again > 0 {
+        warnings.push(format!("{again} of {} runs were disturbed and done again", runs.len()));
+    }
+    for run in runs.iter().filter(|r| r.others_cpus > DISTURBED_CPUS) {
+        warnings.push(format!("{run}: others kept {:.1} processors busy", run.others_cpus));
     }
     for run in runs {
         if let Some(error) = &run.error {

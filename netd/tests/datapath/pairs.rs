@@ -364,39 +364,3 @@ fn connections_outlive_pairs_that_come_and_go_under_load() {
         }
     });
 }
-
-/// Datagrams a second that the guest's rings get rid of, with a thread of the guest for each pair that does nothing
-/// but fill its ring. Prints; how far it scales is the machine's matter.
-#[test]
-#[ignore = "a measurement: cargo test -p netd --release --test datapath -- --ignored --nocapture what_one_and_two"]
-fn what_one_and_two_pairs_carry() {
-    const FLOWS: u16 = 8;
-    const LENGTH: Duration = Duration::from_secs(3);
-    for count in [1, 2, 1, 2] {
-        with_pod(pairs(count), move |pod| {
-            let mut double = pod.netd.plug(&Options { pairs: count, queue_size: 1024, ..Options::default() });
-            let end = std::time::Instant::now() + LENGTH;
-            std::thread::scope(|scope| {
-                for (number, pair) in double.pairs().iter_mut().enumerate() {
-                    scope.spawn(move || {
-                        let frames: Vec<_> = (0..FLOWS)
-                            .map(|flow| datagram(6000 + 100 * number as u16 + flow, &content(1, 1000)))
-                            .collect();
-                        while std::time::Instant::now() < end {
-                            let mut room = true;
-                            for frame in &frames {
-                                room &= pair.queue(frame, &[], false).unwrap();
-                            }
-                            pair.flush();
-                            if !room {
-                                std::thread::sleep(Duration::from_micros(100));
-                            }
-                        }
-                    });
-                }
-            });
-            let sent = pod.netd.counters().udp_datagrams_to_pod.get();
-            eprintln!("{count} pairs: {} kpps", sent as f64 / LENGTH.as_secs_f64() / 1000.0);
-        });
-    }
-}

@@ -20,6 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CLOSING: Duration = Duration::from_millis(3);
 /// Connections that are being opened at the same time.
 const OPENING: usize = 64;
+/// So many failures, as a share of what is wanted, and the peer has reached its limit: the rest would fail one by one.
+const FAILED: f64 = 0.01;
+/// The longest that opening goes on: what is open then is what the peer reached.
+const LONGEST: Duration = Duration::from_secs(60);
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(|| address.to_string())?;
@@ -67,16 +71,19 @@ pub(crate) fn connections(address: SocketAddr, time: Duration) -> Result<Value> 
     times.report(failed)
 }
 
-/// Opens `count` connections, some at a time, each of which has had a byte echoed.
+/// Opens `count` connections, some at a time, each of which has had a byte echoed. It ends early, without an error, when
+/// there are too many failures, when all that are being opened stay silent, or when it takes too long. `held` are those
+/// that live at the end, of `wanted`; the rate is that of `opened` ones until the last of them.
 pub(crate) fn flows(address: SocketAddr, count: usize) -> Result<(Vec<TcpStream>, Value)> {
     allow_descriptors(count as u64 + 64)?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut opening: HashMap<u64, TcpStream> = HashMap::new();
     let mut open = Vec::with_capacity(count);
     let mut events = vec![EpollEvent::empty(); OPENING];
-    let (mut begun, mut failed) = (0usize, 0u64);
+    let (mut begun, mut failed) = (0usize, 0usize);
     let start = Instant::now();
-    while open.len() + usize::try_from(failed)? < count {
+    let mut last = start;
+    while open.len() + failed < count && !given_up(failed, count, start.elapsed()) {
         while opening.len() < OPENING && begun < count {
             let stream = begin(address)?;
             let token = u64::from(stream.as_raw_fd().unsigned_abs());
@@ -90,9 +97,9 @@ pub(crate) fn flows(address: SocketAddr, count: usize) -> Result<(Vec<TcpStream>
             Err(e) => return Err(e.into()),
         };
         if ready == 0 {
-            // A lost SYN is sent again after a second; five seconds of silence are the end of these.
-            failed += opening.drain().count() as u64;
-            continue;
+            // A lost SYN is sent again after a second; five seconds of silence are the end.
+            failed += opening.drain().count();
+            break;
         }
         for event in events.iter().take(ready) {
             let Some(mut stream) = opening.remove(&event.data()) else { continue };
@@ -100,6 +107,7 @@ pub(crate) fn flows(address: SocketAddr, count: usize) -> Result<(Vec<TcpStream>
                 Some(true) => {
                     epoll.delete(&stream)?;
                     open.push(stream);
+                    last = Instant::now();
                 }
                 Some(false) => {
                     epoll.modify(&stream, &mut EpollEvent::new(EpollFlags::EPOLLIN, event.data()))?;
@@ -109,12 +117,27 @@ pub(crate) fn flows(address: SocketAddr, count: usize) -> Result<(Vec<TcpStream>
             }
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = (last - start).as_secs_f64();
+    let opened = open.len();
+    open.retain(lives);
     ensure!(!open.is_empty(), "no connection to {address} could be opened");
     #[allow(clippy::cast_precision_loss, reason = "a count of connections")]
-    let per_second = open.len() as f64 / seconds;
-    let found = json!({"count": open.len(), "seconds": seconds, "per_second": per_second, "failed": failed});
+    let per_second = opened as f64 / seconds;
+    let found = json!({"wanted": count, "opened": opened, "held": open.len(), "failed": failed, "seconds": seconds,
+        "per_second": per_second});
     Ok((open, found))
+}
+
+/// Whether more attempts are of no use.
+fn given_up(failed: usize, count: usize, elapsed: Duration) -> bool {
+    #[allow(clippy::cast_precision_loss, reason = "a count of connections")]
+    let too_many = failed as f64 > (count as f64 * FAILED).max(OPENING as f64);
+    too_many || elapsed > LONGEST
+}
+
+/// Whether an idle connection has neither ended nor failed meanwhile.
+fn lives(stream: &TcpStream) -> bool {
+    matches!(stream.peek(&mut [0]), Err(e) if e.kind() == ErrorKind::WouldBlock)
 }
 
 /// Resets connections some at a time: thousands of RSTs at once would not fit the guest's queue, and the other side would
@@ -149,5 +172,50 @@ fn step(stream: &mut TcpStream, events: EpollFlags) -> Option<bool> {
         Ok(1) => Some(true),
         Err(e) if e.kind() == ErrorKind::WouldBlock => Some(false),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn opening_ends_when_it_is_of_no_use() {
+        let short = Duration::from_secs(1);
+        assert!(!given_up(180, 18_000, short) && given_up(181, 18_000, short));
+        // A handful is no sign where few are wanted.
+        assert!(!given_up(OPENING, 100, short));
+        assert!(given_up(0, 18_000, LONGEST * 2));
+    }
+
+    #[test]
+    fn a_peer_that_takes_a_few_has_reached_so_many() {
+        const TAKEN: usize = 10;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let taken = (0..TAKEN).map(|_| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                stream.write_all(&byte).unwrap();
+                stream
+            });
+            // And then there is nobody who listens.
+            taken.collect::<Vec<_>>()
+        });
+        let (held, found) = flows(address, 300).unwrap();
+        assert_eq!((held.len(), found["held"].as_u64()), (TAKEN, Some(TAKEN as u64)), "{found}");
+        assert_eq!(found["wanted"], 300);
+        assert!(found["failed"].as_u64().unwrap() < 300 - TAKEN as u64, "it went on for no use: {found}");
+        drop(server.join().unwrap());
+        // A blocking look waits for the end of each; then it does not live.
+        for stream in &held {
+            stream.set_nonblocking(false).unwrap();
+            assert_eq!(stream.peek(&mut [0]).unwrap(), 0);
+            stream.set_nonblocking(true).unwrap();
+            assert!(!lives(stream));
+        }
     }
 }

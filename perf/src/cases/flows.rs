@@ -3,10 +3,14 @@
 //! The guest connects; every connection has had a byte echoed and is idle afterwards. The numbers grow, so memory is
 //! compared with that before the first connection. Memory of the backend is what is its own (heap and stacks); that of
 //! the kernel is what the whole machine's slab grew by, which has the sockets of the peers, too.
+//!
+//! A peer that cannot carry a number of connections has reached a lower one, which is its result: `flows_reached` is the
+//! most that were open at once, and nothing else is measured at that number or beyond.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use podvirt_e2e::until;
 use serde_json::Value;
 
@@ -17,10 +21,10 @@ use crate::usage;
 
 /// Where the agent's answer is.
 const ANSWER: &str = "/tmp/flows.json";
-/// The share of connections that may fail: a peer that loses a few is measured nevertheless, and it is recorded.
-const FAILED: f64 = 0.01;
-/// 18,000 connections at the rate of the slowest peer.
-const OPENING: u32 = 3;
+/// The share of connections that must be open for a number to count as reached; how many failed is recorded.
+const REACHED: f64 = 0.99;
+/// The agent gives up after a minute, and waits up to five seconds for silent ones.
+const OPENING: Duration = Duration::from_secs(75);
 
 pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     bed.serve_at_client()?;
@@ -30,12 +34,15 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     let backend = bed.backend.as_ref().context("no backend of its own")?.process.init_pid()?;
     let private = || Ok::<f64, anyhow::Error>(usage::memory(backend)?.anonymous_mib * 1024.0 * 1024.0);
     let (private_before, slab_before) = (private()?, usage::slab_bytes()?);
-    // Half of the time of other bulk measurements: there are many.
-    let bulk = Pace { seconds: pace.seconds.div_ceil(2), ..pace.clone() };
+    // Less than other bulk measurements: there are many. One second tells little.
+    let bulk = Pace { seconds: pace.seconds.div_ceil(2).max(2), ..pace.clone() };
     for &count in &pace.flows {
         let answer = open(bed, address, count).with_context(|| format!("{count} connections"))?;
-        let (opened, failed) = (number(&answer, "count")?, number(&answer, "failed")?);
-        ensure!(failed <= opened * FAILED, "{failed} of {count} connections could not be opened");
+        let (held, failed) = (number(&answer, "held")?, number(&answer, "failed")?);
+        found.put(bed.name("flows_reached"), held);
+        if !reached(held, count) {
+            return Ok(());
+        }
         found.put(bed.name(&format!("flows_failed_{count}")), failed);
         found.put(bed.name(&format!("flows_setup_{count}")), number(&answer, "per_second")?);
         #[allow(clippy::cast_precision_loss, reason = "at most some ten thousand")]
@@ -73,6 +80,13 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
+/// Whether so many connections are as many as were wanted, but for a few.
+fn reached(held: f64, count: usize) -> bool {
+    #[allow(clippy::cast_precision_loss, reason = "at most some ten thousand")]
+    let wanted = count as f64;
+    held >= wanted * REACHED
+}
+
 /// Opens so many connections in the guest, which stay open; the shell's `flows` is who holds them.
 fn open(bed: &mut Bed, address: SocketAddr, count: usize) -> Result<Value> {
     let guest = bed.machine.linux()?;
@@ -80,9 +94,20 @@ fn open(bed: &mut Bed, address: SocketAddr, count: usize) -> Result<Value> {
         &format!(": >{ANSWER}; /tmp/agent flows {address} {count} >{ANSWER} 2>&1 & flows=$!"),
         PATIENCE,
     )?;
-    let text = until("the connections", PATIENCE * OPENING, || {
+    let text = until("the connections", OPENING, || {
         let text = guest.sh(&format!("cat {ANSWER}"), PATIENCE)?;
         Ok((!text.is_empty()).then_some(text))
     })?;
     serde_json::from_str(&text).with_context(|| format!("the guest's agent says: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_that_are_missing_do_not_matter() {
+        assert!(reached(18_000.0, 18_000) && reached(17_820.0, 18_000));
+        assert!(!reached(17_819.0, 18_000) && !reached(0.0, 1));
+    }
 }

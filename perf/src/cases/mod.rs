@@ -3,6 +3,7 @@
 mod flows;
 mod idle;
 mod packets;
+mod pairs;
 mod parts;
 mod transactions;
 mod transfer;
@@ -50,6 +51,7 @@ pub(crate) fn run(bed: &mut Bed, case: Case, pace: &Pace, found: &mut Found) -> 
         Case::Echo => packets::echo(bed, pace, found),
         Case::Txonly => packets::send_only(bed, pace, found),
         Case::Ceiling => packets::ceiling(bed, pace, found),
+        Case::Pairs => pairs::run(bed, pace, found),
         Case::Micro | Case::Ports => Ok(()),
     }
 }

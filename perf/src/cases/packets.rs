@@ -4,7 +4,7 @@
 //! two processors, backend and client share one. The client hands the kernel 32 datagrams in one call, or its own cost would
 //! be what is measured; `udp_echo_plain_*` is the same with a client that makes a call for each.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 
 use anyhow::{Context, Result};
 use podvirt_e2e::{Process, until};
@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use super::Found;
 use crate::bed::{Bed, GUEST_PORT, PATIENCE, Pace, number};
-use crate::frontends::{double, testpmd};
+use crate::frontends::double::{self, Full};
+use crate::frontends::testpmd;
 
 /// Datagrams under way: as many as fit a socket's receive buffer with room to spare.
 const WINDOW: u32 = 128;
@@ -63,14 +64,15 @@ pub(super) fn send_only(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result
 
 pub(super) fn ceiling(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     let time = pace.short;
-    let useless = double::useless()?;
-    double::pump(bed.machine.double()?, &useless, time / 5)?;
-    found.put(bed.name("ring_discard_pps"), double::pump(bed.machine.double()?, &useless, time)?);
+    let useless = [double::useless()?];
+    double::pump(bed.machine.double()?, &useless, time / 5, Full::Spin)?;
+    found.put(bed.name("ring_discard_pps"), double::pump(bed.machine.double()?, &useless, time, Full::Spin)?);
     let sink = sink(bed, pace)?;
     let size = bed.setup.sizes.first().copied().context("no size")?;
-    let datagram = double::datagram(bed.pod.net.client4, testpmd::SINK, size)?;
+    let to = SocketAddrV4::new(bed.pod.net.client4, testpmd::SINK);
+    let datagram = [double::datagram(testpmd::SINK, to, size)?];
     // Somewhat longer than the sink counts.
-    let taken = double::pump(bed.machine.double()?, &datagram, time * 3 / 2)?;
+    let taken = double::pump(bed.machine.double()?, &datagram, time * 3 / 2, Full::Spin)?;
     found.put(bed.name("ring_udp_taken_pps"), taken);
     found.put(bed.name("ring_udp_pps"), number(&counted(&sink)?, "per_second")?);
     Ok(())

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -34,32 +35,46 @@ struct Estimate {
     point_estimate: f64,
 }
 
-/// Runs the benchmarks of netd's parts and reads what they found: nanoseconds by name.
+/// Those whose figures are required, as criterion's pattern.
+const REQUIRED: &str = "^(ring/pop_push|flow/find_.*)$";
+
+/// Runs the benchmarks of netd's parts and reads what they found: nanoseconds by name. With `quick` only what is
+/// required, and less precisely.
 ///
 /// # Errors
 /// They cannot be built or run.
-pub(crate) fn micro() -> Result<Found> {
+pub(crate) fn micro(quick: bool) -> Result<Found> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut bench = Command::new(cargo);
     bench.args(["bench", "--quiet", "--locked", "--package", "netd", "--bench", "micro"]).current_dir(&top);
-    bench.args(["--", "--noplot", "--warm-up-time", "0.3", "--measurement-time", "1"]);
+    let seconds = if quick { "0.5" } else { "1" };
+    bench.args(["--", "--noplot", "--warm-up-time", "0.3", "--measurement-time", seconds]);
+    if quick {
+        bench.args(["--nresamples", "5000", REQUIRED]);
+    }
+    // A file system's clock may be a little behind this one.
+    let since = SystemTime::now() - Duration::from_secs(1);
     // What it finds is read from its files; a failing one says why.
     let out = bench.stdin(Stdio::null()).output()?;
     ensure!(out.status.success(), "netd's benchmarks: {}", String::from_utf8_lossy(&out.stderr));
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| top.join("target"), PathBuf::from);
-    read(&target.join("criterion"))
+    read(&target.join("criterion"), since)
 }
 
-/// Everything below a directory of criterion's: `<group>/<name>/new/*.json`.
-fn read(dir: &Path) -> Result<Found> {
+/// Everything below a directory of criterion's that was written since: `<group>/<name>/new/*.json`.
+fn read(dir: &Path, since: SystemTime) -> Result<Found> {
     let mut found = Found::default();
     for group in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let group = group?;
         for name in fs::read_dir(group.path()).into_iter().flatten() {
             let name = name?;
             let new = name.path().join("new");
-            let Ok(estimates) = fs::read(new.join("estimates.json")) else { continue };
+            let file = new.join("estimates.json");
+            let Ok(estimates) = fs::read(&file) else { continue };
+            if fs::metadata(&file)?.modified()? < since {
+                continue;
+            }
             let estimates: Estimates = serde_json::from_slice(&estimates)?;
             let benchmark: Benchmark = serde_json::from_slice(&fs::read(new.join("benchmark.json"))?)?;
             let elements = benchmark.throughput.and_then(|t| t.elements).unwrap_or(1.0);
@@ -103,13 +118,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let new = dir.path().join("ring/pop_push/new");
         fs::create_dir_all(&new).unwrap();
-        assert!(read(dir.path()).is_err());
+        let since = SystemTime::UNIX_EPOCH;
+        assert!(read(dir.path(), since).is_err());
         let estimates = r#"{"mean": {"point_estimate": 1.0}, "median": {"confidence_interval": {}, "point_estimate": 640.0}}"#;
         fs::write(new.join("estimates.json"), estimates).unwrap();
         fs::write(new.join("benchmark.json"), r#"{"throughput": {"Elements": 64}, "group_id": "ring"}"#)
             .unwrap();
-        assert_eq!(read(dir.path()).unwrap().figures, [("ring_pop_push_ns".to_owned(), 10.0)].into());
+        assert_eq!(read(dir.path(), since).unwrap().figures, [("ring_pop_push_ns".to_owned(), 10.0)].into());
         fs::write(new.join("benchmark.json"), r#"{"throughput": null}"#).unwrap();
-        assert_eq!(read(dir.path()).unwrap().figures["ring_pop_push_ns"], 640.0);
+        assert_eq!(read(dir.path(), since).unwrap().figures["ring_pop_push_ns"], 640.0);
+        // What an earlier measurement left is not this one's.
+        assert!(read(dir.path(), SystemTime::now() + Duration::from_secs(60)).is_err());
     }
 }

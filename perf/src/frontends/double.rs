@@ -1,10 +1,11 @@
 //! This project's own frontend in a loop: frames as fast as the ring takes them.
 
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use frontend_double::{Double, HEADER, Options};
+use frontend_double::{Double, HEADER, Options, Pair};
 use podvirt_e2e::{Guest, Net};
 
 use super::BACKEND_MAC;
@@ -16,12 +17,24 @@ const RING: u16 = 1024;
 /// EtherType for local experiments (IEEE 802): nobody answers it.
 const NOBODY: [u8; 2] = [0x88, 0xb5];
 
-/// Connects to a backend.
+/// How long a guest's end sleeps that has found its ring full, where it must leave processors to others.
+const FULL: Duration = Duration::from_micros(100);
+
+/// What to do when the ring is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// Look again: a processor of its own.
+    Spin,
+    /// Sleep for a moment, in which the ring does not become empty.
+    Sleep,
+}
+
+/// Connects to a backend, with so many queue pairs.
 ///
 /// # Errors
-/// It refuses.
-pub(crate) fn connect(socket: &Path) -> Result<Double> {
-    let options = Options { queue_size: RING, mem_mib: 256, ..Options::default() };
+/// It refuses, or has fewer.
+pub(crate) fn connect(socket: &Path, pairs: usize) -> Result<Double> {
+    let options = Options { queue_size: RING, mem_mib: 256, pairs, ..Options::default() };
     Double::connect(socket, &options).context("the double")
 }
 
@@ -32,8 +45,8 @@ pub(crate) fn useless() -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// A datagram of the guest to a port of the client.
-pub(crate) fn datagram(to: std::net::Ipv4Addr, port: u16, size: u16) -> Result<Vec<u8>> {
+/// A datagram of the guest, from a port of its own, to the client.
+pub(crate) fn datagram(from: u16, to: SocketAddrV4, size: u16) -> Result<Vec<u8>> {
     let mut frame = ethernet([8, 0])?;
     let length = 28 + size;
     let mut header = [0u8; 20];
@@ -42,12 +55,12 @@ pub(crate) fn datagram(to: std::net::Ipv4Addr, port: u16, size: u16) -> Result<V
     header[8] = 64;
     header[9] = 17;
     header[12..16].copy_from_slice(&Net::POD4.octets());
-    header[16..20].copy_from_slice(&to.octets());
+    header[16..20].copy_from_slice(&to.ip().octets());
     let sum: u32 = header.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
     let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
     header[10..12].copy_from_slice(&sum.to_be_bytes());
     frame.extend(header);
-    for field in [port, port, 8 + size, 0] {
+    for field in [from, to.port(), 8 + size, 0] {
         // No checksum, as IPv4 allows (RFC 768).
         frame.extend(field.to_be_bytes());
     }
@@ -65,22 +78,27 @@ fn ethernet(kind: [u8; 2]) -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Sends a frame again and again and tells how many were taken in a second.
+/// Sends frames in turn, again and again, and tells how many were taken in a second.
 ///
 /// # Errors
 /// The backend is gone.
-pub(crate) fn pump(double: &mut Double, frame: &[u8], time: Duration) -> Result<f64> {
+pub(crate) fn pump(pair: &mut Pair, frames: &[Vec<u8>], time: Duration, full: Full) -> Result<f64> {
     let begin = Instant::now();
     let mut count = 0u64;
+    let mut next = frames.iter().cycle();
+    let mut frame = next.next().context("no frame to send")?;
     while begin.elapsed() < time {
         let mut batch = 0;
-        while batch < BATCH && double.queue(frame, &[], false)? {
+        while batch < BATCH && pair.queue(frame, &[], false)? {
             batch += 1;
+            frame = next.next().unwrap_or(frame);
         }
-        double.flush();
+        pair.flush();
         count += batch as u64;
-        if batch == 0 {
-            std::hint::spin_loop();
+        match full {
+            Full::Sleep if batch < BATCH => std::thread::sleep(FULL),
+            Full::Spin if batch == 0 => std::hint::spin_loop(),
+            _ => {}
         }
     }
     #[allow(clippy::cast_precision_loss, reason = "a count of frames")]
@@ -94,10 +112,11 @@ mod tests {
 
     #[test]
     fn a_datagram_has_right_lengths_and_header_checksum() {
-        let frame = datagram([10, 9, 0, 1].into(), 9, 64).unwrap();
+        let frame = datagram(7, SocketAddrV4::new([10, 9, 0, 1].into(), 9), 64).unwrap();
         let ip = &frame[HEADER + 14..];
         assert_eq!(ip.len(), 20 + 8 + 64);
         assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), 92);
+        assert_eq!(ip[20..24], [0, 7, 0, 9]);
         let sum: u32 = ip[..20].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
         assert_eq!(useless().unwrap().len(), HEADER + 64);

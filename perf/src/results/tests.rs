@@ -28,6 +28,7 @@ fn run(peer: &str, round: u32, speed: f64) -> Run {
         case: "tcp".into(),
         seconds: 10.0,
         others_cpus: 0.05,
+        repeated: false,
         figures: figures.map(|(name, value)| (name.to_owned(), value)).into(),
         course: [("tcp_g2h_1500".to_owned(), vec![4.0 * speed; 4])].into(),
         error: None,
@@ -95,6 +96,43 @@ fn figures_are_where_readers_look_for_them_and_are_plain_numbers() {
 }
 
 #[test]
+fn the_required_figures_and_no_others_stand_where_readers_look() {
+    let mut runs = sample().runs;
+    assert_eq!(
+        of(runs.clone()).missing(),
+        ["tcp_g2h_65520", "tcp_h2g_65520", "udp_echo_rtt_p50"],
+        "what the sample lacks"
+    );
+    for run in runs.iter_mut().filter(|r| r.peer != PARTS) {
+        let rest =
+            ["tcp_g2h_65520", "tcp_h2g_65520", "udp_echo_rtt_p50", "udp_echo_rtt_p99", "tcp4_g2h_1500"];
+        run.figures.extend(rest.map(|name| (name.to_owned(), 3.0)));
+    }
+    let results = of(runs);
+    assert_eq!(results.missing(), [""; 0]);
+    assert_eq!(results.ratios.keys().collect::<BTreeSet<_>>(), RATIOS.map(str::to_owned).iter().collect());
+    let absolute = ["idle_rss_mib", "all_ports_mib", "bytes_per_flow", "ring_pop_push_ns"].map(str::to_owned);
+    assert_eq!(results.absolute.keys().collect::<BTreeSet<_>>(), absolute.iter().collect());
+    // The others are not lost.
+    assert_eq!(results.median("ratios", "udp_echo_rtt_p99"), Some(1.0));
+    assert_eq!(results.median("ratios", "tcp4_g2h_1500"), Some(1.0));
+}
+
+#[test]
+fn what_two_setups_found_is_divided_within_a_round() {
+    let run = |round, name: &str, value| Run {
+        round,
+        peer: NETD.into(),
+        figures: [(name.to_owned(), value)].into(),
+        ..Run::default()
+    };
+    let mut runs = vec![run(0, "pairs_1_udp_pps", 100.0), run(0, "pairs_2_udp_pps", 150.0)];
+    runs.extend([run(1, "pairs_1_udp_pps", 10.0), run(2, "pairs_2_udp_pps", 150.0)]);
+    let scale = of(runs).summary(NETD, "pairs_udp_scale").unwrap();
+    assert_eq!([scale.min, scale.median, scale.max], [1.5; 3]);
+}
+
+#[test]
 fn without_a_direction_stands_the_less_favourable_one() {
     let results = sample();
     // Guest to host netd is twice as fast, the other way as fast; the other figure is twice and four times.
@@ -125,12 +163,14 @@ fn disturbance_stalls_and_failures_are_told() {
     let mut runs = sample().runs;
     assert_eq!(warnings(&runs), [""; 0]);
     runs[0].others_cpus = 1.5;
+    runs[0].repeated = true;
     runs[0].course.insert("tcp_g2h_1500".into(), vec![16.0, 0.5, 16.0, 16.0]);
     runs[1].error = Some("no route\nand more".into());
     assert_eq!(
         warnings(&runs),
         [
-            "in 1 of 7 runs, others kept more than 0.2 processors busy, 1.5 at most",
+            "1 of 7 runs were disturbed and done again",
+            "round 1, uml-1500-v4, netd, tcp: others kept 1.5 processors busy",
             "round 1, uml-1500-v4, netd, tcp, tcp_g2h_1500: one second had 0.50 Gbit/s, the mean is 8.00",
             "round 1, uml-1500-v4, passt, tcp: failed: no route",
         ]
