@@ -239,3 +239,75 @@ impl Iovs {
         len - left
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn list(parts: &[Vec<u8>]) -> Iovs {
+        let mut all = Iovs::new();
+        for part in parts {
+            let one = Iovs::from_owned(part.clone());
+            all.append(&one, 0, part.len());
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_read_write_and_append_as_the_flat_bytes_do(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
+            offset in 0usize..150,
+            len in 0usize..150,
+        ) {
+            let all = list(&parts);
+            let flat: Vec<u8> = parts.concat();
+            let start = offset.min(flat.len());
+            let expected = &flat[start..(start + len).min(flat.len())];
+            prop_assert_eq!(all.bytes(), flat.len());
+
+            let mut out = vec![0; len];
+            prop_assert_eq!(all.read(0, offset, &mut out), expected.len());
+            prop_assert_eq!(&out[..expected.len()], expected);
+
+            let mut cut = Iovs::new();
+            prop_assert_eq!(cut.append(&all, offset, len), expected.len());
+            prop_assert_eq!(cut.bytes(), expected.len());
+            let new: Vec<u8> = expected.iter().map(|b| !b).collect();
+            prop_assert_eq!(cut.write(0, 0, &new), new.len());
+            all.read(0, offset, &mut out);
+            prop_assert_eq!(&out[..expected.len()], &new[..]);
+
+            if parts.len() > 1 {
+                let mut out = vec![0; flat.len()];
+                let n = all.read(1, 0, &mut out);
+                prop_assert_eq!(n, flat.len() - parts[0].len());
+            }
+            let mut short = list(&parts);
+            short.truncate(parts.len() / 2);
+            prop_assert_eq!(short.bytes(), parts[..parts.len() / 2].concat().len());
+        }
+
+        #[test]
+        fn the_checksum_is_that_of_the_flat_bytes(
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 0..6),
+            offset in 0usize..300,
+            len in 0usize..1200,
+            initial: u32,
+        ) {
+            let flat: Vec<u8> = parts.concat();
+            let start = offset.min(flat.len());
+            let range = &flat[start..(start + len).min(flat.len())];
+            let mut sum = u64::from(initial);
+            for word in range.chunks(2) {
+                sum += u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]));
+            }
+            while sum > 0xffff {
+                sum = (sum & 0xffff) + (sum >> 16);
+            }
+            prop_assert_eq!(u64::from(list(&parts).checksum(0, offset, len, initial)), sum);
+        }
+    }
+}

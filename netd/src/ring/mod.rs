@@ -50,7 +50,10 @@
 
 #![allow(unsafe_code)]
 
+mod call;
 mod desc;
+#[cfg(test)]
+mod driver;
 mod error;
 mod fault;
 mod iovs;
@@ -63,9 +66,9 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use call::{nonblocking, ring_bell};
 pub use error::{Area, ChainError, PopError, RingError};
 pub use iovs::Iovs;
 pub use log::DirtyLog;
 pub use mem::MemMap;
 pub use queue::{MAX_CHAIN, MAX_SIZE, Popped, Ring, RingLayout};
-pub(crate) use queue::{nonblocking, ring_bell};

@@ -1,15 +1,10 @@
 //! One split virtqueue: pop, push, publish, and who is told when.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
-use nix::sys::stat::{SFlag, fstat};
-
+use super::call::{Call, nonblocking, ring_bell};
 use super::desc::{DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc};
 use super::{Area, ChainError, Iovs, MemMap, PopError, RingError};
 
@@ -55,13 +50,6 @@ pub struct Popped {
     pub readable_slices: u16,
     /// Slices appended to the writable list.
     pub writable_slices: u16,
-}
-
-/// The descriptor that a ring is signalled through.
-#[derive(Debug)]
-struct Call {
-    fd: OwnedFd,
-    socket: bool,
 }
 
 /// The device side of a split virtqueue.
@@ -361,13 +349,7 @@ impl Ring {
     /// Interrupts the driver: 8 bytes to the call descriptor. A full descriptor already signals, and is left alone.
     pub fn signal(&self) {
         if let Some(call) = &self.call {
-            let one = 1u64.to_ne_bytes();
-            // A failed write means that the frontend is gone or has not read yet: nothing to do in either case.
-            let _ = if call.socket {
-                send(call.fd.as_raw_fd(), &one, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL).map(drop)
-            } else {
-                ring_bell(&call.fd)
-            };
+            call.signal();
         }
     }
 
@@ -487,42 +469,6 @@ impl Ring {
         // SAFETY: the area is 4-aligned, has 6 + 8 * size bytes and lives as long as self.mem.
         unsafe { AtomicU16::from_ptr(self.used.add(offset).cast()) }
     }
-}
-
-impl Call {
-    fn new(fd: OwnedFd) -> std::io::Result<Call> {
-        let mode = SFlag::from_bits_truncate(fstat(&fd)?.st_mode);
-        let socket = mode & SFlag::S_IFMT == SFlag::S_IFSOCK;
-        if !socket {
-            nonblocking(&fd)?;
-        }
-        Ok(Call { fd, socket })
-    }
-}
-
-/// Adds one to an eventfd of the frontend's if that can be done at once.
-///
-/// `O_NONBLOCK` belongs to the open file, which the frontend has as well: it can take the flag off and fill the counter,
-/// and a write would wait for as long as it likes. So the descriptor is asked first; what then is still between asking
-/// and writing is for a frontend that fills it at that very moment. No other way is known to the kernel: an eventfd has
-/// no `RWF_NOWAIT` for writing.
-///
-/// # Errors
-/// When the descriptor cannot be asked or written; `EAGAIN`: it is full.
-pub(crate) fn ring_bell(fd: &OwnedFd) -> nix::Result<()> {
-    let mut room = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
-    poll(&mut room, PollTimeout::ZERO)?;
-    if !room[0].revents().is_some_and(|r| r.contains(PollFlags::POLLOUT)) {
-        return Err(Errno::EAGAIN);
-    }
-    nix::unistd::write(fd, &1u64.to_ne_bytes()).map(drop)
-}
-
-/// Sets `O_NONBLOCK`, so that a driver that means no harm does not make the device wait in a write; see [`ring_bell`].
-pub(crate) fn nonblocking(fd: &OwnedFd) -> std::io::Result<()> {
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(())
 }
 
 /// Whether the step from `old` to `new` passed `event` (VIRTIO 1.2, 2.7.7.1 and 2.7.10).

@@ -1,104 +1,14 @@
-//! Behaviour of the ring, one property a test; and the driver's side of a ring, for these tests and the oracle.
+//! Behaviour of the ring, one property a test.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress};
 
+use super::driver::*;
 use super::*;
-
-pub(super) const NEXT: u16 = 1;
-pub(super) const WRITE: u16 = 2;
-pub(super) const INDIRECT: u16 = 4;
-
-/// Two adjacent regions, a hole, and a third.
-pub(super) const REGIONS: [(u64, usize); 3] =
-    [(0x1_0000, 0x2_0000), (0x3_0000, 0x1_0000), (0x8_0000, 0x1000)];
-pub(super) const DESC: u64 = 0x1_0000;
-pub(super) const AVAIL: u64 = 0x1_8000;
-pub(super) const USED: u64 = 0x1_c000;
-pub(super) const DATA: u64 = 0x2_0000;
-
-pub(super) fn eventfd() -> OwnedFd {
-    EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap().into()
-}
-
-/// What a driver does, without any of a driver's care.
-pub(super) struct Driver {
-    pub(super) mem: Arc<GuestMemoryMmap>,
-    pub(super) layout: RingLayout,
-    pub(super) idx: u16,
-}
-
-impl Driver {
-    pub(super) fn new(size: u16, start: u16, event_idx: bool) -> Driver {
-        let ranges: Vec<_> = REGIONS.iter().map(|&(at, len)| (GuestAddress(at), len)).collect();
-        let mem = Arc::new(GuestMemoryMmap::from_ranges(&ranges).unwrap());
-        let layout = RingLayout {
-            size,
-            desc: DESC,
-            avail: AVAIL,
-            used: USED,
-            next_avail: start,
-            next_used: start,
-            event_idx,
-        };
-        let driver = Driver { mem, layout, idx: start };
-        driver.put_u16(AVAIL + 2, start);
-        driver.put_u16(USED + 2, start);
-        driver
-    }
-
-    pub(super) fn map(&self) -> Arc<MemMap> {
-        MemMap::new(Arc::clone(&self.mem)).unwrap()
-    }
-
-    pub(super) fn ring(&self) -> Ring {
-        Ring::new(self.layout, self.map(), eventfd(), None, None).unwrap()
-    }
-
-    pub(super) fn put_u16(&self, at: u64, value: u16) {
-        self.mem.write_obj(value.to_le(), GuestAddress(at)).unwrap();
-    }
-
-    pub(super) fn get_u16(&self, at: u64) -> u16 {
-        u16::from_le(self.mem.read_obj(GuestAddress(at)).unwrap())
-    }
-
-    pub(super) fn desc_at(&self, table: u64, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        let at = table + 16 * u64::from(index);
-        self.mem.write_obj(addr.to_le(), GuestAddress(at)).unwrap();
-        self.mem.write_obj(len.to_le(), GuestAddress(at + 8)).unwrap();
-        self.put_u16(at + 12, flags);
-        self.put_u16(at + 14, next);
-    }
-
-    pub(super) fn desc(&self, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
-        self.desc_at(DESC, index, addr, len, flags, next);
-    }
-
-    pub(super) fn offer(&mut self, head: u16) {
-        self.put_u16(AVAIL + 4 + 2 * u64::from(self.idx % self.layout.size), head);
-        self.idx = self.idx.wrapping_add(1);
-        self.put_u16(AVAIL + 2, self.idx);
-    }
-
-    pub(super) fn used(&self, counter: u16) -> (u32, u32) {
-        let at = USED + 4 + 8 * u64::from(counter % self.layout.size);
-        let get = |at| u32::from_le(self.mem.read_obj::<u32>(GuestAddress(at)).unwrap());
-        (get(at), get(at + 4))
-    }
-
-    pub(super) fn set_used_event(&self, value: u16) {
-        self.put_u16(AVAIL + 4 + 2 * u64::from(self.layout.size), value);
-    }
-
-    pub(super) fn avail_event(&self) -> u16 {
-        self.get_u16(USED + 4 + 8 * u64::from(self.layout.size))
-    }
-}
 
 fn pop(ring: &mut Ring) -> (Result<Option<Popped>, PopError>, Iovs, Iovs) {
     let (mut readable, mut writable) = (Iovs::new(), Iovs::new());
@@ -473,75 +383,4 @@ fn written_pages_are_logged_only_while_a_log_is_set() {
     serve(&mut driver);
     assert_eq!(dirty(), [USED >> 12, DATA >> 12, (DATA >> 12) + 1]);
     assert!(DirtyLog::new(file.try_clone().unwrap(), 4096, 1).is_err(), "beyond the end of the file");
-}
-
-mod iovs {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn list(parts: &[Vec<u8>]) -> Iovs {
-        let mut all = Iovs::new();
-        for part in parts {
-            let one = Iovs::from_owned(part.clone());
-            all.append(&one, 0, part.len());
-        }
-        all
-    }
-
-    proptest! {
-        #[test]
-        fn ranges_read_write_and_append_as_the_flat_bytes_do(
-            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..6),
-            offset in 0usize..150,
-            len in 0usize..150,
-        ) {
-            let all = list(&parts);
-            let flat: Vec<u8> = parts.concat();
-            let start = offset.min(flat.len());
-            let expected = &flat[start..(start + len).min(flat.len())];
-            prop_assert_eq!(all.bytes(), flat.len());
-
-            let mut out = vec![0; len];
-            prop_assert_eq!(all.read(0, offset, &mut out), expected.len());
-            prop_assert_eq!(&out[..expected.len()], expected);
-
-            let mut cut = Iovs::new();
-            prop_assert_eq!(cut.append(&all, offset, len), expected.len());
-            prop_assert_eq!(cut.bytes(), expected.len());
-            let new: Vec<u8> = expected.iter().map(|b| !b).collect();
-            prop_assert_eq!(cut.write(0, 0, &new), new.len());
-            all.read(0, offset, &mut out);
-            prop_assert_eq!(&out[..expected.len()], &new[..]);
-
-            if parts.len() > 1 {
-                let mut out = vec![0; flat.len()];
-                let n = all.read(1, 0, &mut out);
-                prop_assert_eq!(n, flat.len() - parts[0].len());
-            }
-            let mut short = list(&parts);
-            short.truncate(parts.len() / 2);
-            prop_assert_eq!(short.bytes(), parts[..parts.len() / 2].concat().len());
-        }
-
-        #[test]
-        fn the_checksum_is_that_of_the_flat_bytes(
-            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 0..6),
-            offset in 0usize..300,
-            len in 0usize..1200,
-            initial: u32,
-        ) {
-            let flat: Vec<u8> = parts.concat();
-            let start = offset.min(flat.len());
-            let range = &flat[start..(start + len).min(flat.len())];
-            let mut sum = u64::from(initial);
-            for word in range.chunks(2) {
-                sum += u64::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]));
-            }
-            while sum > 0xffff {
-                sum = (sum & 0xffff) + (sum >> 16);
-            }
-            prop_assert_eq!(u64::from(list(&parts).checksum(0, offset, len, initial)), sum);
-        }
-    }
 }

@@ -176,6 +176,9 @@ impl Conn {
         }
         if progress {
             self.on_progress(seg.ack, now);
+        // RFC 5681 section 2. Linux, which finds losses by SACK where it can, takes two ACKs otherwise: one that takes
+        // window back for a duplicate, and one that closes the window, again too, for none. Here the first is believed
+        // (RFC 9293 3.8.6), and of the second three say that what is in flight was dropped.
         } else if seg.ack == self.snd_una
             && self.snd_una < self.snd_max
             && seg.len == 0

@@ -106,6 +106,7 @@ fn guest_habits(rng: &mut Rng, plan: &Plan, opens: bool) -> guest::Habits {
         write: (rng.pick(&[500, 3_000, 1_000_000]), micros(rng.pick(&[1, 100]))),
         stall: rng.chance(20).then(|| (rng.range(0, 50_000), millis(rng.pick(&[50, 2_000, 400_000])))),
         shrinks: rng.chance(10),
+        tells_all: rng.chance(20),
         probes_by_byte: rng.chance(50),
         acks_from_next: rng.chance(50),
         eager_fin: rng.chance(50),
@@ -236,6 +237,48 @@ fn a_clean_link_needs_no_timeout_and_no_retransmission() {
             if w.driver.refusals == 0 {
                 assert_eq!(w.guest.timeouts, 0, "the guest had to wait: {}", w.describe());
             }
+        });
+    }
+}
+
+#[test]
+fn a_guest_that_tells_every_growth_of_its_window_has_lost_nothing() {
+    for seed in seeds(80_001, 40) {
+        case(seed, |mut rng| {
+            let plan = Plan {
+                up: 0,
+                down: 300_000,
+                guest_closes: Close::AfterEnd,
+                peer_closes: Close::AfterSending,
+                guest_resets_at: None,
+                peer_resets_at: None,
+            };
+            let habits = guest::Habits {
+                mss: Some(1460),
+                scale: Some(rng.pick(&[0, 2, 7])),
+                buffer: 60_000,
+                // Acknowledges at once and reads in the time between: what it tells then is the window alone.
+                ack_delay: Duration::ZERO,
+                read: (700, micros(rng.pick(&[100, 300]))),
+                stall: None,
+                shrinks: false,
+                tells_all: true,
+                ..guest_habits(&mut rng, &plan, true)
+            };
+            let guest = Reference::new(habits, plan, rng.fork());
+            let mut w = world(guest, plan, true, false, rng);
+            w.pod.habits.stall = None;
+            w.pod.habits.round_trip = millis(1);
+            w.pod.habits.write = (1_000_000, micros(1));
+            w.driver.never_starve();
+            // Always data in flight: without that no ACK would be a duplicate.
+            let far = Faults { latency: millis(2), ..Faults::default() };
+            w.to_guest = Link::new(far, Rng(1));
+            w.to_netd = Link::new(far, Rng(2));
+            w.run(LIMIT);
+            check_end(&w);
+            assert_eq!(w.driver.retransmits, 0, "sent again: {}", w.describe());
+            assert!(w.guest.window_updates > 20, "it told only {} windows", w.guest.window_updates);
         });
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Habits {
     pub(super) stall: Option<(u64, Duration)>,
     /// Takes back window that it gave.
     pub(super) shrinks: bool,
+    /// Tells each growth of its window at once, however little it is.
+    pub(super) tells_all: bool,
     /// Probes a closed window by a byte, not by an old number.
     pub(super) probes_by_byte: bool,
     /// Bare ACKs carry the number it sends next, also when that was set back.
@@ -101,6 +103,8 @@ pub(super) struct Reference {
     ack_at: Option<Time>,
     rto: Duration,
     rto_at: Option<Time>,
+    /// Bare ACKs that told a larger window and nothing else.
+    pub(super) window_updates: u32,
     /// Times that nothing happened until the timeout.
     pub(super) timeouts: u32,
     next_read: Time,
@@ -144,6 +148,7 @@ impl Reference {
             ack_at: None,
             rto: RTO,
             rto_at: None,
+            window_updates: 0,
             timeouts: 0,
             next_read: Time::ZERO,
             next_write: Time::ZERO,

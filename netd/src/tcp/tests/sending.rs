@@ -85,6 +85,51 @@ fn only_bare_acks_of_outstanding_data_with_the_same_window_are_duplicates() {
     }
 }
 
+/// The ACK of the handshake again, with another window.
+fn repeated(window: u16) -> Segment {
+    Segment { window, ..seg(1, 1, ACK, 0) }
+}
+
+#[test]
+fn a_window_that_grows_with_each_ack_tells_of_no_loss() {
+    let mut b = Bench::opened();
+    b.send(20_000);
+    for window in 60_001..60_100 {
+        b.receive(&repeated(window));
+        assert_eq!(b.commands(), [], "an ACK with a window of {window}");
+    }
+    // All of it was still believed.
+    assert_eq!(b.budget(), Some(Budget { seq: d(20_001), offset: 20_000, len: 40_099, mss: MSS }));
+    assert_eq!(b.conn.retransmits(), 0);
+}
+
+#[test]
+fn a_window_between_duplicates_neither_counts_nor_takes_from_the_count() {
+    let mut b = Bench::opened();
+    b.send(20_000);
+    for window in [60_000, 60_000, 62_000] {
+        b.receive(&repeated(window));
+        assert_eq!(b.commands(), [], "an ACK with a window of {window}");
+    }
+    b.receive(&repeated(62_000));
+    assert_eq!(b.commands(), [Command::Rewind]);
+    assert_eq!(b.budget().unwrap().seq, d(1));
+}
+
+#[test]
+fn a_guest_that_dropped_data_and_closed_its_window_gets_it_again_when_the_window_opens() {
+    let mut b = Bench::opened();
+    b.send(20_000);
+    // Short of memory it drops every segment and says so each time.
+    for _ in 0..8 {
+        b.receive(&repeated(0));
+    }
+    assert_eq!(b.commands(), [Command::Rewind], "once");
+    assert_eq!(b.budget(), None);
+    b.receive(&repeated(30_000));
+    assert_eq!(b.budget().map(|budget| (budget.seq, budget.offset)), Some((d(1), 0)));
+}
+
 #[test]
 fn a_loss_halves_the_flight_and_each_round_trip_doubles_it() {
     let mut b = Bench::opened();

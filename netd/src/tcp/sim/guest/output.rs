@@ -64,7 +64,11 @@ impl Reference {
                 self.next_read = now + self.habits.read.1;
                 let free = self.habits.buffer.saturating_sub(self.queued());
                 let worth = (self.habits.buffer / 2).min(1460);
-                if told < worth && free >= worth && !self.has_end() {
+                // Behind an ACK that is held back the growth would be told with new data acknowledged.
+                let bare = self.ack_now == 0 && self.unacked_segments == 0;
+                let tells = self.habits.tells_all && bare && free >> self.scale() > told >> self.scale();
+                self.window_updates += u32::from(tells);
+                if (tells || (told < worth && free >= worth)) && !self.has_end() {
                     self.ack_now = self.ack_now.max(1);
                 }
             }

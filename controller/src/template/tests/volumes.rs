@@ -1,0 +1,97 @@
+//! Disks and what else is mounted.
+
+use super::*;
+
+#[test]
+fn images_become_sidecars_behind_the_binarys_copy() {
+    let pod = render(everything());
+    assert_eq!(
+        init_names(&pod),
+        ["container-disk-binary", "volumeroot", "volumetools", "kernel-boot-volume", "netd"]
+    );
+    let command = |name: &str| container(&pod, name).command.clone().unwrap().join(" ");
+    assert_eq!(
+        command("container-disk-binary"),
+        "/usr/bin/container-disk --copy-to /init/usr/bin/container-disk"
+    );
+    assert_eq!(container(&pod, "container-disk-binary").restart_policy, None);
+    assert_eq!(
+        command("volumeroot"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/disk_0.sock --path /disk"
+    );
+    assert_eq!(
+        command("volumetools"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/disk_4.sock \
+         --path /images/tools.img"
+    );
+    assert_eq!(
+        command("kernel-boot-volume"),
+        "/init/usr/bin/container-disk --listen /var/run/kubevirt/container-disks/kernel-boot.sock \
+         --path /boot/vmlinuz --path /boot/initrd"
+    );
+    let policy = |name: &str| container(&pod, name).image_pull_policy.clone();
+    assert_eq!(policy("volumeroot"), None, "Kubernetes' default");
+    assert_eq!(policy("volumetools").as_deref(), Some("Always"));
+    assert_eq!(policy("kernel-boot-volume").as_deref(), Some("Never"));
+    assert_eq!(policy("compute").as_deref(), Some("IfNotPresent"));
+    let secrets = pod.spec.unwrap().image_pull_secrets.unwrap();
+    assert_eq!(secrets.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["disks", "kernels"]);
+}
+
+#[test]
+fn claims_are_mounted_and_one_under_an_overlay_is_not_written() {
+    let pod = render(everything());
+    let compute = container(&pod, "compute");
+    let data = mount_of(compute, "/var/run/kubevirt-private/vmi-disks/data");
+    let base = mount_of(compute, "/var/run/kubevirt-private/vmi-disks/base");
+    assert_eq!((data.read_only, base.read_only), (None, Some(true)));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let claim = |name: &str| {
+        let volume = volumes.iter().find(|v| v.name == name).unwrap();
+        volume.persistent_volume_claim.clone().unwrap()
+    };
+    assert_eq!((claim("data").claim_name.as_str(), claim("data").read_only), ("data-claim", None));
+    assert_eq!((claim("base").claim_name.as_str(), claim("base").read_only), ("base-claim", None));
+}
+
+#[test]
+fn the_secrets_of_cloud_init_are_one_directory_and_each_gives_its_own_file() {
+    let pod = render(everything());
+    let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/secret/seed");
+    assert_eq!(mounted.read_only, Some(true));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let sources = |name: &str| {
+        let volume = volumes.iter().find(|v| v.name == name).unwrap();
+        let sources = volume.projected.clone().unwrap().sources.unwrap();
+        sources.into_iter().map(|s| s.secret.unwrap()).collect::<Vec<_>>()
+    };
+    let told = |name: &str| {
+        let sources = sources(name).into_iter();
+        let told = sources.map(|s| {
+            let items = s.items.into_iter().flatten().map(|i| format!(" {}>{}", i.key, i.path));
+            format!(
+                "{}{}{}",
+                s.name,
+                items.collect::<String>(),
+                if s.optional == Some(true) { "?" } else { "" }
+            )
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told("seed"),
+        ["user userData>userdata?", "user", "net networkData>networkdata?", "net"],
+        "both must exist, and a later one wins"
+    );
+    assert_eq!(told("drive"), ["user userData>userdata?", "user"]);
+}
+
+#[test]
+fn a_volume_may_have_the_name_of_one_of_the_pods_own() {
+    let pod = render(json!({"volumes": [{"name": "private", "persistentVolumeClaim": {"claimName": "c"}}]}));
+    let volumes = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap();
+    let names: BTreeSet<_> = volumes.iter().map(|v| &v.name).collect();
+    assert_eq!(names.len(), volumes.len(), "{names:?}");
+    let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/vmi-disks/private");
+    assert_eq!(mounted.name, "vmi-private");
+}

@@ -1,0 +1,105 @@
+//! What the status says.
+
+use super::*;
+
+#[test]
+fn each_state_has_its_printable_word() {
+    let held = |reason: &str| json!({"status": {"conditions": [{"type": "Synchronized", "status": "False", "reason": reason}]}});
+    let is = |kind: &str| json!({"status": {"conditions": [{"type": kind, "status": "True"}]}});
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-03-01T11:00:00Z"}});
+    let migrating = json!({"status": {"migrationState": {"startTimestamp": "2026-03-01T11:00:00Z"}}});
+    let vm = machine("Manual", json!({}));
+    for (phase, more, expected) in [
+        ("Pending", json!({}), "Starting"),
+        ("Scheduling", json!({}), "Starting"),
+        ("Scheduled", json!({}), "Starting"),
+        ("Running", json!({}), "Running"),
+        ("Running", is("Paused"), "Paused"),
+        ("Running", migrating, "Migrating"),
+        ("Running", deleted.clone(), "Stopping"),
+        ("Pending", deleted, "Stopping"),
+        ("Succeeded", json!({}), "Stopped"),
+        ("Failed", json!({}), "Stopped"),
+        ("Unknown", json!({}), "Unknown"),
+        ("Scheduling", held("Unschedulable"), "ErrorUnschedulable"),
+        ("Scheduling", held("ErrImagePull"), "ErrImagePull"),
+        ("Scheduling", held("ImagePullBackOff"), "ImagePullBackOff"),
+        ("Pending", held("FailedPvcNotFound"), "ErrorPvcNotFound"),
+        ("Pending", is("Provisioning"), "Provisioning"),
+    ] {
+        let vmi = instance(&vm, phase, more.clone());
+        let plan = judged(&vm, Some(&vmi));
+        assert_eq!(plan.status.printable_status, Some(expected.into()), "{phase} {more}");
+        assert_eq!(plan.status.created, Some(true));
+    }
+    assert_eq!(judged(&vm, None).status.printable_status, Some("Stopped".into()));
+    let failing = json!({"status": {"startFailure": {"consecutiveFailCount": 2, "retryAfterTimestamp": "2026-03-01T12:00:09Z"}}});
+    assert_eq!(
+        judged(&machine("Always", failing), None).status.printable_status,
+        Some("CrashLoopBackOff".into())
+    );
+}
+
+#[test]
+fn the_instances_conditions_are_the_machines_and_keep_their_time() {
+    let vm = machine("Always", json!({}));
+    let vmi = instance(
+        &vm,
+        "Running",
+        json!({"status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "AgentConnected", "status": "True"},
+            {"type": "LiveMigratable", "status": "False", "reason": "x", "message": "y"},
+        ]}}),
+    );
+    let plan = judged(&vm, Some(&vmi));
+    assert_eq!(plan.status.ready, Some(true));
+    let words: Vec<_> = plan.status.conditions.iter().map(|c| format!("{}={}", c.r#type, c.status)).collect();
+    assert_eq!(words, ["AgentConnected=True", "LiveMigratable=False", "Ready=True"]);
+
+    let vm = VirtualMachine { status: plan.status.clone(), ..vm };
+    let later = decide(&vm, Instance::Own(&vmi), now() + SignedDuration::from_secs(60));
+    assert_eq!(later.status, plan.status, "nothing to write when nothing changed");
+
+    let plan = decide(&vm, Instance::None, now() + SignedDuration::from_secs(60));
+    assert_eq!((plan.status.ready, plan.status.created), (None, None));
+    let [ready] = plan.status.conditions.as_slice() else { panic!("{:?}", plan.status.conditions) };
+    assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("VMINotExists")));
+    assert_ne!(ready.last_transition_time, vm.status.conditions[2].last_transition_time);
+}
+
+#[test]
+fn a_template_that_changes_under_a_running_machine_is_told_until_the_next_start() {
+    let vm = machine("Always", json!({}));
+    let vmi = instance(&vm, "Running", json!({}));
+    assert_eq!(vmi.annotations()[TEMPLATE_DIGEST], template_digest(&vm));
+
+    let change = json!({"metadata": {"generation": 4}, "spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}});
+    let mut changed = machine("Always", change);
+    let plan = judged(&changed, Some(&vmi));
+    assert_eq!(plan.action, None);
+    let required = of(&plan, &VirtualMachineConditionType::RestartRequired).unwrap();
+    assert_eq!(required.status, "True");
+    assert_eq!((plan.status.desired_generation, plan.status.observed_generation), (Some(4), Some(3)));
+    assert_eq!(plan.warnings.len(), 1);
+    changed.status = plan.status;
+    assert_eq!(judged(&changed, Some(&vmi)).warnings, []);
+    assert_eq!(of(&judged(&changed, None), &VirtualMachineConditionType::RestartRequired), None);
+
+    let elsewhere = machine("Always", json!({"metadata": {"generation": 4}}));
+    let plan = judged(&elsewhere, Some(&vmi));
+    assert_eq!(plan.action, Some(Action::NoteGeneration { uid: "u1".into(), generation: 4 }));
+    let mut by_hand = instance(&vm, "Running", json!({}));
+    by_hand.annotations_mut().remove(TEMPLATE_DIGEST);
+    assert_eq!(of(&judged(&changed, Some(&by_hand)), &VirtualMachineConditionType::RestartRequired), None);
+}
+
+#[test]
+fn a_failure_stays_until_its_action_has_succeeded() {
+    let failed =
+        json!({"status": {"conditions": [{"type": "Failure", "status": "True", "reason": "FailedCreate"}]}});
+    let vm = machine("Always", failed);
+    assert!(of(&judged(&vm, None), &VirtualMachineConditionType::Failure).is_some());
+    let vmi = instance(&vm, "Pending", json!({}));
+    assert_eq!(of(&judged(&vm, Some(&vmi)), &VirtualMachineConditionType::Failure), None);
+}
