@@ -33,7 +33,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use podvirt_proto::descriptors::raise_limit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{Span, debug, error_span, info, warn};
 use tracing_subscriber::EnvFilter;
 
@@ -41,6 +41,8 @@ use tracing_subscriber::EnvFilter;
 const OWN_DESCRIPTORS: u64 = 64;
 /// Calls that may block the runtime's own threads at once.
 const BLOCKING_THREADS: usize = 4;
+/// After this time every part has started and a frontend that waited has connected.
+const STARTED: Duration = Duration::from_secs(1);
 /// How long each part may take to end.
 const END: Duration = Duration::from_secs(3);
 /// How long clients of the control interface may take to let go.
@@ -186,6 +188,10 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     let control =
         control_plane(Arc::new(config), link, Arc::new(worker.clone()), (listening, offers.clone()), stopped);
     let mut control = pin!(control.fuse());
+    tokio::spawn(async {
+        sleep(STARTED).await;
+        netd::sys::release_startup_pages();
+    });
 
     let result = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),

@@ -11,6 +11,7 @@ mod options;
 mod process;
 mod stream;
 mod terminal;
+mod text;
 mod udp;
 mod wait;
 
@@ -23,6 +24,7 @@ pub use options::{
 pub use process::{Fork, fork};
 pub use stream::{Peek, discard, peek, received_bytes, send};
 pub use terminal::terminal_size;
+pub use text::release_startup_pages;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SocketError, recv_error};
 pub use wait::Waiter;
 

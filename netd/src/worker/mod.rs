@@ -47,6 +47,7 @@ mod peers;
 mod port;
 mod ready;
 mod requests;
+mod room;
 mod slow;
 mod sockets;
 mod stream;

@@ -10,6 +10,7 @@ use socket2::Socket;
 use super::flows::Flow;
 use super::gather::Gather;
 use super::held::Held;
+use super::room::Room;
 use super::sockets;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_again};
@@ -47,6 +48,7 @@ pub(super) struct TcpFlow {
     held: Option<Box<Held>>,
     /// Something was sent to the socket, or its buffer may have drained: its state is to be read.
     stale: bool,
+    room: Room,
     /// The peer is near: see [`Config::ack_queued_rtt`].
     near: bool,
     /// `tcpi_bytes_acked` when the connection opened: the SYN counts or not, depending on the direction.
@@ -81,6 +83,7 @@ impl TcpFlow {
             queued: false,
             held: None,
             stale: false,
+            room: Room::default(),
             near: false,
             acked_base: 0,
             want: FIRST_READ,
@@ -127,6 +130,7 @@ impl TcpFlow {
             peer_closed: state.peer_closed,
             queued: false,
             stale: true,
+            room: Room::default(),
             near: state.near,
             acked_base: state.acked_base,
             want: FIRST_READ,
@@ -185,11 +189,13 @@ impl TcpFlow {
     /// The socket's state as the connection opens, from where the kernel's acknowledged bytes are counted.
     pub(super) fn opening_state(&mut self) -> Option<PodState> {
         let s = self.socket.as_ref()?;
-        let free = sys::send_buffer(fd(s)).ok()?.free();
+        let buffer = sys::send_buffer(fd(s)).ok()?;
         let info = sys::tcp_info(fd(s)).ok()?;
+        self.room.see(buffer);
         self.acked_base = info.bytes_acked;
         self.near = self.is_near(info.min_rtt);
-        Some(PodState { space: free - free / 8, acked: 0, peer_window: info.snd_wnd, near: self.near })
+        let space = usable(buffer.free());
+        Some(PodState { space, acked: 0, peer_window: info.snd_wnd, near: self.near })
     }
 
     fn is_near(&self, rtt: u32) -> bool {
@@ -199,11 +205,15 @@ impl TcpFlow {
     /// The socket's state for [`Conn`], and whether epoll must be asked to tell of free space.
     pub(super) fn pod_state(&mut self) -> Option<(PodState, bool)> {
         let s = self.socket.as_ref()?;
+        let near = |space| PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true };
+        if self.near
+            && let Some(free) = self.room.known()
+        {
+            return Some((near(usable(free)), false));
+        }
         let buffer = sys::send_buffer(fd(s)).ok()?;
-        // An eighth is left for the kernel's own bookkeeping per segment, which counts as well.
-        let free = buffer.free();
-        let mut state =
-            PodState { space: free - free / 8, acked: 0, peer_window: u32::MAX >> 1, near: self.near };
+        self.room.see(buffer);
+        let mut state = PodState { near: self.near, ..near(usable(buffer.free())) };
         if !self.near
             && let Ok(info) = sys::tcp_info(fd(s))
         {
@@ -328,6 +338,10 @@ impl Worker {
         };
         let short = sent < g.bytes;
         f.stale = true;
+        f.room.take(sent);
+        if short {
+            f.room.forget();
+        }
         f.bytes_to_pod += u64::from(sent);
         self.counters.tcp_bytes_to_pod.add(u64::from(sent));
         f.conn.on_flushed(g.bytes, sent, self.now);
@@ -363,7 +377,9 @@ impl Worker {
             f.readable = true;
             f.peer_closed |= events.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP);
         }
-        f.stale |= events.contains(EpollFlags::EPOLLOUT);
+        // A socket is writable whenever something else happens to it as well. That is news to who waits for room, and
+        // to who counts what a far peer has acknowledged.
+        f.stale |= events.contains(EpollFlags::EPOLLOUT) && (f.room.is_awaited() || !f.near);
         self.settle_stream(id);
     }
 
@@ -376,7 +392,10 @@ impl Worker {
     /// A connection's deadline.
     pub(super) fn on_stream_deadline(&mut self, id: FlowId) {
         if let Some(Flow::Tcp(f)) = self.flows.get_mut(id) {
-            f.stale |= f.conn.wants_pod_state(self.now);
+            if f.conn.wants_pod_state(self.now) {
+                f.stale = true;
+                f.room.forget();
+            }
             // Without a ring nothing can be sent again: the guest is stopped, not lost.
             if self.port.rx.is_some() || f.conn.is_done_with_socket() {
                 f.conn.on_timer(self.now);
@@ -466,6 +485,12 @@ impl Worker {
             self.write_headers(&ends.at, &meta);
         }
     }
+}
+
+/// What the guest may fill of free room: an eighth is left for the kernel's own bookkeeping per segment, which counts
+/// as well.
+fn usable(free: u32) -> u32 {
+    free - free / 8
 }
 
 /// Whether a call failed because the process or the system ran out of something.
