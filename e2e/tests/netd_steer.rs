@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
@@ -87,6 +87,60 @@ fn every_port_leads_to_the_guest_but_for_those_of_others() {
     .unwrap();
     drop(bed.pod.net.connect(Family::V4.pod(9001)).unwrap());
     tcp.accept().unwrap();
+}
+
+#[test]
+fn steered_connections_and_ports_outlive_an_update() {
+    let pod = Pod::new(NetOptions::default()).unwrap();
+    let running = Backend::Netd.start(&pod, &options()).unwrap();
+    let steering = steer(&pod);
+    attached(&steering);
+    let guest = Guest::boot(Boot::Uml, &pod, &Vhost::default()).unwrap();
+    let mut bed = Bed { backend: Backend::Netd, guest, running, pod };
+    let port = 40_000;
+    bed.guest.serve(port, &format!("socat TCP6-LISTEN:{port},reuseaddr,fork,ipv6only=0 PIPE")).unwrap();
+    let mut open: Vec<_> = Family::BOTH.map(|f| bed.pod.net.connect(f.pod(port)).unwrap()).into();
+    let mut echo = |round: u8| {
+        for stream in &mut open {
+            stream.write_all(&[round]).unwrap();
+            let mut back = [!round];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(back, [round]);
+        }
+    };
+    echo(0);
+    for generation in 1..=2 {
+        bed.update(generation).unwrap();
+        echo(generation as u8);
+        let listeners = bed.running.ask("status").unwrap()["listeners"].as_u64();
+        assert_eq!(listeners, Some(2), "not steered any more");
+        // Any port as before, without a listener of its own.
+        for family in Family::BOTH {
+            bed.tcp_in(family.pod(80 + generation as u16), 80 + generation as u16, 5000).unwrap();
+            bed.udp_in(family.pod(500), 500, 500).unwrap();
+        }
+        let error = bed.pod.net.connect(Family::V4.pod(8003)).unwrap_err();
+        assert!(format!("{error:#}").contains("refused"), "{error:#}");
+        assert_eq!(attached(&steering).error, None);
+    }
+    // The connection with the agent has moved as well: it hears of who comes later.
+    let late = bed.pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
+    late.set_nonblocking(true).unwrap();
+    until("the late listener's port", SOON, || {
+        drop(bed.pod.net.connect(Family::V4.pod(7777)));
+        match late.accept() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            other => Ok(Some(other?)),
+        }
+    })
+    .unwrap();
+    assert_eq!(bed.running.counter("tcp_resets").unwrap(), 0);
+    echo(3);
+    // And another agent finds what the new netd holds.
+    steering.end();
+    let steering = steer(&bed.pod);
+    attached(&steering);
+    bed.tcp_in(Family::V6.pod(90), 90, 500).unwrap();
 }
 
 #[test]

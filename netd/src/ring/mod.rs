@@ -50,7 +50,7 @@
 
 #![allow(unsafe_code)]
 
-mod call;
+mod bell;
 mod desc;
 #[cfg(test)]
 mod driver;
@@ -66,7 +66,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use call::{nonblocking, ring_bell};
+pub(crate) use bell::{Bell, BellKind};
 pub use error::{Area, ChainError, PopError, RingError};
 pub use iovs::Iovs;
 pub use log::DirtyLog;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-use super::call::{Call, nonblocking, ring_bell};
+use super::bell::Bell;
 use super::desc::{DESC_BYTES, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc};
 use super::{Area, ChainError, Iovs, MemMap, PopError, RingError};
 
@@ -77,8 +77,8 @@ pub struct Ring {
     hint: usize,
     mem: Arc<MemMap>,
     kick: OwnedFd,
-    call: Option<Call>,
-    err: Option<OwnedFd>,
+    call: Option<Bell>,
+    err: Option<Bell>,
 }
 
 // SAFETY: the pointers lead into the mapping that `mem` holds, which may be accessed from any thread; a Ring is
@@ -88,7 +88,7 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Prepares a ring at `layout` in `mem`.
     ///
-    /// `kick` is signalled by the driver, `call` signals the driver (an eventfd, or a stream socket), `err` tells
+    /// `kick` is signalled by the driver, `call` signals the driver (an eventfd, a pipe or a socket), `err` tells
     /// the frontend that the ring is broken.
     ///
     /// # Errors
@@ -122,10 +122,8 @@ impl Ring {
         let desc = area(Area::Descriptors, layout.desc, 16, 16 * n)?;
         let avail = area(Area::Available, layout.avail, 2, 6 + 2 * n)?;
         let used = area(Area::Used, layout.used, 4, 6 + 8 * n)?;
-        let call = call.map(Call::new).transpose().map_err(RingError::Descriptor)?;
-        if let Some(err) = &err {
-            nonblocking(err).map_err(RingError::Descriptor)?;
-        }
+        let bell = |fd: Option<OwnedFd>| fd.map(Bell::new).transpose().map_err(RingError::Descriptor);
+        let (call, err) = (bell(call)?, bell(err)?);
         Ok(Ring {
             mask: size - 1,
             event_idx: layout.event_idx,
@@ -349,7 +347,15 @@ impl Ring {
     /// Interrupts the driver: 8 bytes to the call descriptor. A full descriptor already signals, and is left alone.
     pub fn signal(&self) {
         if let Some(call) = &self.call {
-            call.signal();
+            // It fails where the frontend is gone or has not read yet: nothing to do in either case.
+            let _ = call.ring();
+        }
+    }
+
+    /// As [`Ring::signal`], for a thread that nobody [interrupts](crate::sys::Thread).
+    pub(crate) fn signal_aside(&self) {
+        if let Some(call) = &self.call {
+            let _ = call.ring_aside();
         }
     }
 
@@ -415,7 +421,7 @@ impl Ring {
         self.broken = true;
         self.avail_seen = self.next_avail;
         if let Some(err) = &self.err {
-            let _ = ring_bell(err);
+            let _ = err.ring();
         }
     }
 

@@ -113,6 +113,8 @@ pub struct Conn {
     pub(super) dup_acks: u8,
     /// `snd_max` at the last rewind until it is acknowledged; no second one by duplicate ACKs before.
     pub(super) recover: Option<Seq>,
+    /// The guest closed its window over what was in flight to this number: it had no memory for it.
+    pub(super) unheard: Option<Seq>,
     /// Data waits in the socket and the guest's window is closed.
     pub(super) blocked: bool,
     pub(super) retransmits: u32,
@@ -188,6 +190,7 @@ impl Conn {
             fin_at: None,
             dup_acks: 0,
             recover: None,
+            unheard: None,
             blocked: false,
             retransmits: 0,
             irs: Seq(0),

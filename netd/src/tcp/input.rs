@@ -196,6 +196,9 @@ impl Conn {
         let newer =
             progress || self.snd_wl1 < seg.seq || (self.snd_wl1 == seg.seq && self.snd_wl2 <= seg.ack);
         if newer && seg.ack >= self.snd_una {
+            if window == 0 && seg.ack < self.snd_nxt {
+                self.unheard = Some(self.snd_nxt);
+            }
             if window > self.snd_wnd {
                 self.on_window_growth();
             }
@@ -209,6 +212,11 @@ impl Conn {
         self.blocked = false;
         if self.snd_wnd == 0 {
             self.rtt.restart();
+        }
+        // The window was closed over data in flight, which an honest receiver does who runs out of memory before it runs
+        // out of window, as Linux; what came meanwhile is lost, and nothing after it will say so by duplicate ACKs.
+        if self.unheard.take().is_some_and(|end| self.snd_una < end) && self.snd_una < self.snd_nxt {
+            self.go_back(self.snd_nxt.since(self.snd_una) / 2);
         }
     }
 

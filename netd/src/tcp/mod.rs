@@ -34,8 +34,9 @@
 //! snd_una`: bytes leave the socket only when the guest acknowledges them ([`Command::Consume`]). Three
 //! duplicate ACKs or a retransmission timeout rewind the offset ([`Command::Rewind`]) and send again from
 //! `snd_una` (go-back-N); the virtual link loses nothing unless the guest itself drops, so nothing finer
-//! pays. After a loss a congestion window restarts small and doubles per round trip; without loss the guest's
-//! window is the limit.
+//! pays. So does a guest that closes its window over what is in flight, when it opens it again: it had no memory for
+//! the frames, which Linux drops then, mostly the last ones, so that no duplicate follows. After a loss a congestion
+//! window restarts small and doubles per round trip; without loss the guest's window is the limit.
 //!
 //! **Opening.** The guest's SYN waits in `Connecting` until the pod's connect() has ended; only then is it
 //! answered, by SYN-ACK, RST or ICMP, so errors are the real ones. A connection accepted by the pod starts in

@@ -9,6 +9,7 @@
 //! | `SET_MEM_TABLE` longer than its regions (User Mode Linux 6.12) | refused | cut to its regions |
 //! | memory files shorter than their regions | the first access would end the process | refused |
 //! | `SET_VRING_ADDR` outside memory or not aligned | the crate ends the connection | refused; that ring is out of order until good addresses come |
+//! | `SET_VRING_KICK`, `SET_VRING_CALL`, `SET_VRING_ERR` with a file that is neither an eventfd nor a pipe nor a socket | writing it may wait for a device or a file system | refused |
 //! | ring numbers and sizes out of range, second `SET_OWNER` | the crate ends the connection | refused, or accepted as a repetition |
 //! | `SET_LOG_BASE` | the crate cannot stop logging | answered here |
 //! | `GET_QUEUE_NUM` | the crate tells the number of rings, frontends expect queue pairs | answered here |
@@ -23,6 +24,7 @@ use tracing::{debug, warn};
 
 use super::message::{Message, code};
 use super::{MAX_RING_SIZE, MAX_RINGS, feature};
+use crate::ring::BellKind;
 
 /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
 const REPLY_ACK: u64 = 1 << 3;
@@ -196,7 +198,13 @@ impl Filter {
                         && v >> 9 == 0
                         && message.fds.len() == usize::from(v & 0x100 == 0)
                 });
-                if good { forward(message) } else { self.refuse(&message, "ring descriptor") }
+                if !good {
+                    return self.refuse(&message, "ring descriptor");
+                }
+                match message.fds.first().map(BellKind::of).transpose() {
+                    Ok(_) => forward(message),
+                    Err(error) => self.refuse(&message, &error.to_string()),
+                }
             }
             code::SEND_RARP | code::NET_SET_MTU | code::SET_LOG_FD => self.ack(&message, true),
             code::SET_VRING_ENDIAN => {
@@ -403,6 +411,23 @@ mod tests {
             assert!(matches!(outcome(bad.0, bad.1, bad.2)[..], [Action::BadRing(1)]), "{bad:?}");
         }
         assert!(matches!(outcome(u64::MAX, 0x2000, 0x1000)[..], [Action::BadRing(1)]));
+    }
+
+    #[test]
+    fn ring_descriptors_that_may_block_are_refused() {
+        let mut filter = Filter::new(1);
+        let with = |code, fd: OwnedFd| Message { fds: vec![fd], ..Message::request(code, vec![0; 8]) };
+        for code in [code::SET_VRING_KICK, code::SET_VRING_CALL, code::SET_VRING_ERR] {
+            let event = nix::sys::eventfd::EventFd::new().unwrap().into();
+            let pipe = nix::unistd::pipe().unwrap().1;
+            let socket = std::os::unix::net::UnixStream::pair().unwrap().0.into();
+            for fd in [event, pipe, socket] {
+                assert!(matches!(filter.handle(with(code, fd))[..], [Action::Forward(_)]), "{code}");
+            }
+            for fd in [file(8), File::open("/dev/zero").unwrap().into(), File::open("/").unwrap().into()] {
+                assert!(filter.handle(with(code, fd)).is_empty(), "{code}");
+            }
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use virtio_queue::{Error as QueueError, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::{RingSink, feature};
-use crate::ring::{DirtyLog, MemMap, Ring, RingError, RingLayout, nonblocking, ring_bell};
+use crate::ring::{Bell, DirtyLog, MemMap, Ring, RingError, RingLayout};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
@@ -239,7 +239,7 @@ impl HookVring {
                 }
                 // Interrupts may have been lost with the frontend, the backend or the call descriptor before this
                 // one. A spurious one does no harm.
-                ring.signal();
+                ring.signal_aside();
                 state.running = Some(setup);
                 self.port.sink.start(self.index, ring);
             }
@@ -313,7 +313,7 @@ impl HookVring {
         match self.port.sink.stop(self.index) {
             Some(mut ring) => {
                 if ring.publish() {
-                    ring.signal();
+                    ring.signal_aside();
                 }
                 self.inner.set_queue_next_avail(ring.next_avail());
             }
@@ -361,7 +361,7 @@ impl HookVring {
 /// Tells the frontend that the ring is out of order. Never waits: a full descriptor says so already.
 fn report(state: &State) {
     if let Some(err) = &state.err
-        && let Err(e) = nonblocking(err).and_then(|()| Ok(ring_bell(err)?))
+        && let Err(e) = err.try_clone().and_then(Bell::new).and_then(|bell| Ok(bell.ring_aside()?))
         && e.kind() != io::ErrorKind::WouldBlock
     {
         warn!(error = %e, "error descriptor of a ring cannot be written");

@@ -1,8 +1,10 @@
 //! The mailbox: how other threads reach the worker.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use podvirt_proto::hold;
 use socket2::Socket;
@@ -15,6 +17,7 @@ use crate::migrate::{self, Pack};
 use crate::net::{Link, MacAddr};
 use crate::ring::Ring;
 use crate::shared;
+use crate::sys::Thread;
 use crate::tap::Tap;
 
 /// A request to the worker; those with a reply are answered within the turn.
@@ -105,19 +108,85 @@ pub(super) struct FlowPage {
     pub(super) next: Option<usize>,
 }
 
+/// How long an answer is waited for before the worker is looked after.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// The sending end.
-pub(super) type Mailbox = shared::Mailbox<Command>;
+#[derive(Clone, Debug)]
+pub(super) struct Mailbox {
+    queue: shared::Mailbox<Command>,
+    thread: Arc<OnceLock<Thread>>,
+}
 
 /// The worker's end.
 pub(super) type Inbox = shared::Inbox<Command>;
 
+/// Makes both ends.
+///
+/// # Errors
+/// As eventfd(2).
+pub(super) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
+    let (queue, inbox) = shared::mailbox()?;
+    Ok((Mailbox { queue, thread: Arc::default() }, inbox))
+}
+
 impl Mailbox {
-    /// Sends a command and waits for its answer; None when the worker has ended.
+    /// The calling thread is the worker's.
+    pub(super) fn is_mine(&self) {
+        // A worker has one thread.
+        let _ = self.thread.set(Thread::current());
+    }
+
+    /// Sends a command; false when the worker has ended.
+    pub(super) fn send(&self, command: Command) -> bool {
+        self.queue.send(command)
+    }
+
+    /// Sends a command and waits for its answer; None when the worker has ended. A worker that does not answer soon may
+    /// be waiting in a system call, where a hostile frontend can bring it (`ring::bell`): it is got out of it.
     pub(super) fn call<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
         let (tx, rx) = sync_channel(1);
         if !self.send(command(tx)) {
             return None;
         }
-        rx.recv().ok()
+        loop {
+            match rx.recv_timeout(PATIENCE) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(thread) = self.thread.get() {
+                        thread.interrupt();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+    use nix::sys::eventfd::EventFd;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_waits_in_a_system_call_is_got_out_of_it_by_who_asks_it_something() {
+        let (mailbox, inbox) = mailbox().unwrap();
+        let worker = std::thread::spawn({
+            let mailbox = mailbox.clone();
+            move || {
+                mailbox.is_mine();
+                let Some(Command::Freeze(reply)) = inbox.wait() else { panic!("another command") };
+                let full = EventFd::new().unwrap();
+                full.write(u64::MAX - 1).unwrap();
+                let written = full.write(1);
+                reply.send(()).unwrap();
+                written
+            }
+        });
+        assert!(mailbox.call(Command::Freeze).is_some());
+        assert_eq!(worker.join().unwrap(), Err(Errno::EINTR));
+        assert!(mailbox.call(Command::Freeze).is_none(), "it has ended");
     }
 }

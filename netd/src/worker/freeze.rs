@@ -5,8 +5,9 @@
 //! wait until the thaw. [`Command::Pack`] asks a frozen worker for its state. Its sockets stay where they are and are
 //! only borrowed for the message that carries them, so [`Command::Thaw`] goes on as if nothing had been.
 //!
-//! A worker that is made from such a state ([`Worker::inherit`]) begins frozen, too: the sockets are watched, but
-//! nothing is done until it is thawed.
+//! A worker that is made from such a state ([`Worker::inherit`]) begins frozen, too: the flows' sockets are watched, but
+//! nothing is done until it is thawed. Listeners are watched only then, some in each turn: they may be thousands, and
+//! the guest's flows shall not wait for them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -127,10 +128,7 @@ impl Worker {
         self.station_seen = state.station_seen;
         self.services.restore(state.seen_mac, state.seen);
         waiting.into_iter().for_each(|frame| self.port.queue(frame));
-        self.listeners.restore(ports, self.peek, fds)?;
-        for (index, socket) in self.listeners.sockets() {
-            self.watch_listener(socket, index)?;
-        }
+        self.listeners.restore(ports, fds)?;
         let mut over = Vec::new();
         for f in tcp {
             let key = key(Kind::Tcp, f.key);

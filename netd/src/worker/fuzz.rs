@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-use super::command::{Command, Mailbox};
+use super::command::{Command, Mailbox, mailbox};
 use super::peers::Peers;
 use super::sockets::PeekOffset;
 use super::turn::{Parts, RX, TX, Worker};
@@ -20,7 +20,7 @@ use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
 use crate::net::Link;
 use crate::ring::{MemMap, Ring, RingLayout};
-use crate::shared::{Shared, mailbox};
+use crate::shared::Shared;
 
 const BASE: u64 = 0x10_0000;
 const SIZE: u16 = 64;

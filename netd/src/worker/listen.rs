@@ -1,9 +1,9 @@
 //! Listeners: the pod's ports that lead to the guest.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::BorrowedFd;
 
 use socket2::{Domain, Socket};
 
@@ -28,6 +28,9 @@ const TAKES_PER_TURN: usize = 16;
 /// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
 /// before frames are carried again.
 const LISTENERS_PER_TURN: usize = 8;
+/// Listeners of a predecessor that are looked after in one turn: each costs some system calls, and there may be ten
+/// thousand of them.
+const WATCHED_PER_TURN: usize = 64;
 /// Other source ports tried when the guest already has a connection from the rewritten address and port.
 const PORT_TRIES: u16 = 256;
 /// Where those start: the dynamic ports of RFC 6335.
@@ -50,19 +53,37 @@ struct Entry {
 /// An open port's socket.
 pub(super) struct Listener {
     pub(super) socket: Socket,
-    /// IPv6 that carries IPv4 as well.
-    pub(super) dual: bool,
+    /// See [`Listener::dual`].
+    dual: OnceCell<bool>,
     /// What it is set to send, for IPv6 and IPv4 (UDP).
     options: [Option<SendOptions>; 2],
     /// What it accepts has its options from it (TCP).
     bequeaths: bool,
+    /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
+    watched: bool,
 }
 
 impl Listener {
-    fn new(socket: Socket, proto: Proto, peek: PeekOffset) -> io::Result<Listener> {
-        let dual = socket.domain()? == Domain::IPV6;
-        let bequeaths = proto == Proto::Tcp && sockets::bequeath_options(&socket, dual, peek);
-        Ok(Listener { socket, dual, options: [None; 2], bequeaths })
+    /// One that epoll does not know yet. No system call is made.
+    fn inherited(socket: Socket) -> Listener {
+        Listener { socket, dual: OnceCell::new(), options: [None; 2], bequeaths: false, watched: false }
+    }
+
+    /// One that epoll knows.
+    fn watched(socket: Socket, proto: Proto, peek: PeekOffset) -> Listener {
+        let mut listener = Listener::inherited(socket);
+        listener.note_watched(proto, peek);
+        listener
+    }
+
+    fn note_watched(&mut self, proto: Proto, peek: PeekOffset) {
+        self.watched = true;
+        self.bequeaths = proto == Proto::Tcp && sockets::bequeath_options(&self.socket, self.dual(), peek);
+    }
+
+    /// Whether it is IPv6 that carries IPv4 as well.
+    pub(super) fn dual(&self) -> bool {
+        *self.dual.get_or_init(|| self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6))
     }
 }
 
@@ -72,6 +93,8 @@ pub(super) struct Listeners {
     entries: Vec<Option<Entry>>,
     /// TCP listeners at which somebody may wait, in the order in which they have their turn.
     knocking: VecDeque<u32>,
+    /// Those of a predecessor that epoll does not know yet.
+    unwatched: VecDeque<u32>,
 }
 
 impl Listeners {
@@ -158,7 +181,6 @@ impl Listeners {
     pub(super) fn restore(
         &mut self,
         ports: Vec<migrate::Port>,
-        peek: PeekOffset,
         fds: &mut Descriptors,
     ) -> Result<(), InheritError> {
         for port in ports {
@@ -169,19 +191,15 @@ impl Listeners {
             if self.entries.len() <= place {
                 self.entries.resize_with(place + 1, || None);
             }
-            let socket = fds.take_if(port.socket)?.map(Socket::from);
-            let socket = socket.map(|s| Listener::new(s, port.proto, peek)).transpose()?;
+            let socket = fds.take_if(port.socket)?.map(|fd| Listener::inherited(fd.into()));
+            if socket.is_some() {
+                self.unwatched.push_back(port.place);
+            }
             let rule = PortRule { proto: port.proto, pod: port.pod, guest: port.guest };
             let entry = Entry { rule, socket, error: port.error, queued: false };
             self.put(place, entry);
         }
         Ok(())
-    }
-
-    /// Every open listener by its place.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = (u32, BorrowedFd<'_>)> {
-        let entries = self.entries.iter().enumerate();
-        entries.filter_map(|(i, e)| Some((i as u32, fd(&e.as_ref()?.socket.as_ref()?.socket))))
     }
 
     /// The first free place from `from` on.
@@ -272,7 +290,7 @@ impl Worker {
             let rule = PortRule { proto, pod: STEERED, guest: STEERED };
             let opened = self
                 .watch_listener(fd(&socket), free as u32)
-                .and_then(|()| Listener::new(socket, proto, self.peek));
+                .map(|()| Listener::watched(socket, proto, self.peek));
             match opened {
                 Ok(socket) => {
                     let socket = Some(socket);
@@ -289,11 +307,41 @@ impl Worker {
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
         .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))
-        .and_then(|s| Listener::new(s, rule.proto, self.peek));
+        .map(|s| Listener::watched(s, rule.proto, self.peek));
         match opened {
             Ok(s) => Entry { rule, socket: Some(s), error: None, queued: false },
             Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false },
         }
+    }
+
+    /// Has epoll tell of listeners that a predecessor had, a bounded number; true when there are more. Not before the
+    /// flows go on: who connects waits in the listener's queue meanwhile, and epoll tells of what is there already.
+    pub(super) fn watch_some(&mut self) -> bool {
+        for _ in 0..WATCHED_PER_TURN {
+            if self.listeners_retry.is_some() {
+                return false;
+            }
+            let Some(index) = self.listeners.unwatched.pop_front() else { return false };
+            let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
+            let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
+                continue;
+            };
+            // It may have been closed, and another be in its place.
+            if listener.watched {
+                continue;
+            }
+            if let Err(error) = self.watch_listener(fd(&listener.socket), index) {
+                tracing::warn!(proto = ?rule.proto, port = rule.pod, %error, "the port's listener cannot be watched yet");
+                self.listeners.unwatched.push_front(index);
+                self.retry_listeners();
+                return false;
+            }
+            let entry = self.listeners.entries.get_mut(index as usize).and_then(Option::as_mut);
+            if let Some(listener) = entry.and_then(|e| e.socket.as_mut()) {
+                listener.note_watched(rule.proto, self.peek);
+            }
+        }
+        !self.listeners.unwatched.is_empty()
     }
 
     /// A listener has something.

@@ -68,7 +68,7 @@ use crate::counters::Counters;
 use crate::ctl::PortRule;
 use crate::migrate::{self, Descriptors};
 use crate::net::Link;
-use crate::shared::{Shared, mailbox};
+use crate::shared::Shared;
 use crate::time::{Clock, Time};
 use crate::vhost::MAX_QUEUE_PAIRS;
 
@@ -130,7 +130,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let Settings { limits, timeouts, link, ports, counters, pairs, inherited } = settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
-        (0..pairs).map(|_| mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let mailboxes: Arc<[_]> = mailboxes.into();
     // All have one clock, and an heir's goes on where it stood.
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
@@ -164,6 +164,9 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let span = tracing::Span::current();
         let run = move || {
             let _named = span.entered();
+            if let Some(mailbox) = end.0.get(index) {
+                mailbox.is_mine();
+            }
             let _end = end;
             worker.run();
         };

@@ -186,7 +186,7 @@ impl Worker {
                 let message = |p: &Planned| {
                     flow(p).map(|f| Message { to: Some(f.pod_peer), from: f.local, ..message(p) })
                 };
-                sys::send_messages(fd(&listener.socket), listener.dual, plan.iter().map_while(message))
+                sys::send_messages(fd(&listener.socket), listener.dual(), plan.iter().map_while(message))
             }
             None => Err(gone()),
         }

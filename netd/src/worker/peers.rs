@@ -362,9 +362,9 @@ enum Passed {
 #[cfg(test)]
 mod tests {
 
+    use super::super::command::mailbox;
     use super::*;
     use crate::config::Limits;
-    use crate::shared::mailbox;
     use crate::time::Clock;
 
     #[test]

@@ -258,6 +258,7 @@ impl Worker {
             self.on_deadlines();
             let mut more = self.transmit();
             self.flush_outboxes();
+            more |= self.watch_some();
             more |= self.accept_some();
             more |= self.serve_heard();
             more |= self.serve_ready();

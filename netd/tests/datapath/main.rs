@@ -7,6 +7,8 @@
 
 mod addresses;
 mod bed;
+#[path = "../shared/daemon.rs"]
+mod daemon;
 mod device;
 mod echo;
 mod egress;
@@ -20,4 +22,5 @@ mod spoofing;
 mod starved;
 mod tcp;
 mod udp;
+mod update;
 mod watch;

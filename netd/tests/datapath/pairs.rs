@@ -24,7 +24,7 @@ fn plug(pod: &Pod) -> Double {
 }
 
 /// A frame in which the guest sends a datagram to port 5000 of the client.
-fn datagram(from: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(from: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER];
     PacketBuilder::ethernet2(GUEST_MAC.0, MAC.0)
         .ipv4(GUEST_V4.octets(), CLIENT_V4.octets(), 64)
@@ -35,7 +35,7 @@ fn datagram(from: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// The next datagram that comes by a pair, within `patience`.
-fn received(double: &mut Double, pair: usize, patience: Duration) -> Option<Vec<u8>> {
+pub(crate) fn received(double: &mut Double, pair: usize, patience: Duration) -> Option<Vec<u8>> {
     while let Some(frame) = double.pairs()[pair].recv(patience).unwrap() {
         let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
         if let Some(TransportHeader::Udp(_)) = packet.transport {

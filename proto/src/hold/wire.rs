@@ -25,6 +25,8 @@ const HEADER: usize = 4;
 const CHUNK: usize = 64 << 10;
 /// Descriptors of one message: SCM_MAX_FD of the kernel.
 const FDS: usize = 253;
+/// Between two attempts to send descriptors while too many are on their way.
+const AGAIN: Duration = Duration::from_millis(1);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4;
 
@@ -265,6 +267,9 @@ impl Wire {
             match rustix::net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
+                // The kernel bounds the descriptors that all processes of a user have on their way, by RLIMIT_NOFILE of
+                // the one that sends; other pods' netds are of the same user. They become fewer as they are received.
+                Err(rustix::io::Errno::TOOMANYREFS) => std::thread::sleep(AGAIN),
                 Err(rustix::io::Errno::AGAIN) => return Err(Error::Late),
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Error::Closed),
                 Err(e) => return Err(Error::Io(e.into())),
@@ -472,6 +477,45 @@ mod tests {
         let (a, b) = pair();
         a.put(6, &[], &[b.socket.as_fd()]).unwrap();
         assert!(matches!(b.recv(), Err(Error::Message(_))), "descriptors where none belong");
+    }
+
+    #[test]
+    fn descriptors_wait_while_too_many_are_on_their_way() {
+        use nix::sys::resource::{Resource, getrlimit, setrlimit};
+        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 2 * FDS as u64, hard).unwrap();
+        let (a, b) = pair();
+        let (tell, told) = std::sync::mpsc::channel();
+        let sender = std::thread::spawn(move || {
+            // The kernel bounds only who has no privilege.
+            let none = CapabilitySet::empty();
+            set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+                .unwrap();
+            let own = a.socket.try_clone().unwrap();
+            let many = [own.as_fd(); FDS];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+            let refused = loop {
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+                let bytes = [IoSlice::new(&[4, VERSION, 0, 0])];
+                let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                if let Err(error) = rustix::net::sendmsg(&a.socket, &bytes, &mut control, flags) {
+                    break error;
+                }
+            };
+            assert_eq!(refused, rustix::io::Errno::TOOMANYREFS);
+            tell.send(()).unwrap();
+            a.send_fds(&many).unwrap();
+            a.send(&Message::Go).unwrap();
+        });
+        told.recv().unwrap();
+        let mut received = 0;
+        while let Message::Fds(fds) = b.recv().unwrap() {
+            received += fds.len();
+        }
+        sender.join().unwrap();
+        assert!(received >= 3 * FDS, "{received}");
     }
 
     #[test]

@@ -309,3 +309,67 @@ fn what_was_sent_twice_tells_no_round_trip() {
     b.send(1_000);
     assert_eq!(b.next_deadline(), millis(200), "a sample of a second would make it 1125 ms");
 }
+
+/// The guest's ACK of netd's number `ack` with this window.
+fn told(ack: u32, window: u16) -> Segment {
+    Segment { window, ..seg(1, ack, ACK, 0) }
+}
+
+#[test]
+fn what_a_guest_without_memory_dropped_goes_again_as_soon_as_it_reads() {
+    let mut b = Bench::opened();
+    let mut peek = Peek::default();
+    peek.send(&mut b, 30_000);
+    // Linux drops what its socket has no memory for and says so by a window of zero (RFC 9293 3.8.6 asks to cope).
+    b.receive(&told(10_001, 0));
+    peek.obey(&mut b);
+    assert_eq!(b.budget(), None);
+    b.wait(millis(1));
+    b.receive(&told(10_001, 40_000));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap(), Budget { seq: d(10_001), offset: 0, len: 20_000 / 2, mss: MSS });
+    // Half of it, as after any loss; what fills the gap sets the rest free.
+    peek.send(&mut b, 10_000);
+    b.receive(&told(20_001, 40_000));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(20_001));
+    assert_eq!(b.budget().unwrap().len, 20_000);
+}
+
+#[test]
+fn a_window_that_was_filled_and_opens_again_loses_nothing() {
+    let mut b = Bench::opened();
+    let mut peek = Peek::default();
+    peek.send(&mut b, 30_000);
+    b.receive(&told(30_001, 0));
+    b.receive(&told(30_001, 40_000));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(30_001));
+    // Closed over data that was kept after all: the acknowledgement says so before the window opens.
+    peek.send(&mut b, 5_000);
+    b.receive(&told(31_001, 0));
+    b.receive(&told(35_001, 0));
+    b.receive(&told(35_001, 40_000));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(35_001));
+    assert_eq!(b.conn.retransmits(), 0);
+}
+
+#[test]
+fn a_guest_that_drops_twice_is_sent_twice() {
+    let mut b = Bench::opened();
+    let mut peek = Peek::default();
+    peek.send(&mut b, 30_000);
+    for _ in 0..2 {
+        b.receive(&told(1, 0));
+        b.receive(&told(1, 40_000));
+        peek.obey(&mut b);
+        assert_eq!(b.budget().unwrap().seq, d(1));
+        peek.send(&mut b, 6_000);
+    }
+    // A closed window that is told again of what was sent before does not send it a third time.
+    b.receive(&told(6_001, 0));
+    b.receive(&told(6_001, 40_000));
+    peek.obey(&mut b);
+    assert_eq!(b.budget().unwrap().seq, d(6_001));
+}

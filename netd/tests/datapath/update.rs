@@ -1,0 +1,200 @@
+//! Another netd process in the place of one that runs, with several queue pairs and with many flows.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use frontend_double::{Double, Options};
+use netd::ctl::client::Client;
+use netd::ctl::upgrade::Upgrade;
+use podvirt_proto::netd::v1::StatusResponse;
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Setup, eventually, with_pod};
+use crate::daemon::Daemon;
+use crate::pairs::{datagram, received};
+
+/// Queue pairs of the guest.
+const PAIRS: usize = 2;
+/// The guest's first port.
+const FIRST: u16 = 1024;
+
+/// A netd process beside the bed's own, which has no frontend and no ports.
+struct Process {
+    daemon: Daemon,
+    dir: TempDir,
+}
+
+impl Process {
+    /// `ports` is the configuration's section.
+    fn start(pod: &Pod, ports: &str) -> Process {
+        let dir = tempfile::tempdir().unwrap();
+        let config = format!(
+            "vhost_user: {{socket: {0}/vm.sock, queue_pairs: {PAIRS}}}\ncontrol: {{socket: {0}/control.sock}}\n\
+             mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {ports}\n\
+             limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n\
+             timeouts: {{udp_unreplied: 600s, udp_replied: 600s}}\n",
+            dir.path().display()
+        );
+        let file = dir.path().join("netd.yaml");
+        std::fs::write(&file, config).unwrap();
+        let daemon = pod.pod.run(|| Daemon::start(|command| command.arg("--config").arg(&file)));
+        Process { daemon, dir }
+    }
+
+    fn plug(&self) -> Double {
+        let stream = UnixStream::connect(self.dir.path().join("vm.sock")).unwrap();
+        Double::from_stream(stream, &Options { pairs: PAIRS, ..Options::default() }).unwrap()
+    }
+
+    /// Puts another process in the place of this one, which ends.
+    fn update(&mut self, pod: &Pod) {
+        let binary = PathBuf::from(env!("CARGO_BIN_EXE_netd"));
+        let upgrade = Upgrade { binary, arguments: None, patience: PATIENCE };
+        let upgraded = pod.pod.run(|| on_runtime(upgrade.run(&self.control()))).unwrap();
+        assert!(upgraded.answers);
+        let mut old = std::mem::replace(&mut self.daemon, Daemon(upgraded.child));
+        assert!(old.0.wait().unwrap().success());
+    }
+
+    fn control(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        on_runtime(counter(&self.control(), name))
+    }
+
+    fn status(&self) -> StatusResponse {
+        on_runtime(async { Client::connect(&self.control()).await.unwrap().status().await.unwrap() })
+    }
+}
+
+async fn counter(socket: &Path, name: &str) -> u64 {
+    let counters = Client::connect(socket).await.unwrap().counters().await.unwrap();
+    let value = counters.counters.into_iter().find(|c| c.name == name).map(|c| c.value);
+    value.unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+fn without_ports() -> Setup {
+    Setup { ports: Vec::new(), ..Setup::default() }
+}
+
+/// The guest's flows, by their pairs in turn, and where the client sees each come from.
+struct Flows {
+    client: UdpSocket,
+    seen: Vec<SocketAddr>,
+}
+
+impl Flows {
+    fn open(pod: &Pod, double: &mut Double, count: u16) -> Flows {
+        let client = pod.client.udp(pod.families()[0].client(5000));
+        let mut flows = Flows { client, seen: Vec::new() };
+        for i in 0..count {
+            let from = flows.say(double, i, "hello");
+            flows.seen.push(from);
+        }
+        flows
+    }
+
+    /// The guest says something on a flow; where the client sees it come from.
+    fn say(&self, double: &mut Double, i: u16, what: &str) -> SocketAddr {
+        let frame = datagram(FIRST + i, what.as_bytes());
+        let pair = &mut double.pairs()[usize::from(i) % PAIRS];
+        eventually("room in the ring", || pair.send(&frame).unwrap().then_some(()));
+        let mut buffer = [0; 64];
+        let (n, from) = self.client.recv_from(&mut buffer).unwrap();
+        assert_eq!(&buffer[..n], what.as_bytes());
+        from
+    }
+
+    /// Every flow works in both directions, on its pair, by its own socket.
+    fn work(&self, double: &mut Double, what: &str) {
+        for (i, seen) in (0..).zip(&self.seen) {
+            self.client.send_to(format!("{what} {i}").as_bytes(), seen).unwrap();
+            let got = received(double, usize::from(i) % PAIRS, PATIENCE).expect("not on its pair");
+            assert_eq!(got, format!("{what} {i}").as_bytes());
+            assert_eq!(self.say(double, i, what), *seen);
+        }
+        for pair in 0..PAIRS {
+            assert!(received(double, pair, Duration::ZERO).is_none());
+        }
+    }
+}
+
+/// Flows of two pairs over two updates.
+fn updates(count: u16) {
+    with_pod(without_ports(), move |pod| {
+        let mut process = Process::start(pod, "{tcp: none, udp: none}");
+        let mut double = process.plug();
+        let flows = Flows::open(pod, &mut double, count);
+        for generation in 1..=2 {
+            process.update(pod);
+            let status = process.status();
+            assert_eq!((status.generation, status.udp_flows), (generation, u32::from(count)));
+            flows.work(&mut double, &format!("after {generation}"));
+        }
+        assert_eq!(process.counter("udp_flows"), u64::from(count), "opened once");
+        for name in ["pair_flows_moved", "pair_frames_passed", "ring_errors"] {
+            assert_eq!(process.counter(name), 0, "{name}");
+        }
+        assert_eq!(process.counter("frontend_connections"), 1);
+    });
+}
+
+#[test]
+fn flows_of_two_pairs_stay_on_theirs_over_an_update() {
+    updates(20);
+}
+
+#[test]
+fn thousands_of_flows_go_on_over_an_update() {
+    updates(2000);
+}
+
+/// Prints `pause_us` of each update in the new netd's log.
+#[test]
+#[ignore = "a measurement: cargo test -p netd --release --test datapath -- --ignored --nocapture eighteen_thousand"]
+fn eighteen_thousand_flows_go_on_over_an_update() {
+    updates(18_000);
+}
+
+#[test]
+fn ports_that_thousands_listen_on_are_open_after_an_update_and_who_comes_meanwhile_is_not_refused() {
+    with_pod(without_ports(), |pod| {
+        // More than are looked after in one turn.
+        let mut process = Process::start(pod, "{tcp: '20000-22999', udp: '20000-20099'}");
+        let mut double = process.plug();
+        process.update(pod);
+        assert_eq!((process.status().generation, process.status().listeners), (1, 3100));
+        let v4 = pod.families()[0];
+        let client = pod.client.udp(v4.client(5001));
+        for port in [20_000, 20_099] {
+            client.send_to(b"hello", v4.pod(port)).unwrap();
+            let pair =
+                |double: &mut Double| (0..PAIRS).find_map(|pair| received(double, pair, Duration::ZERO));
+            assert_eq!(eventually("a datagram", || pair(&mut double)), b"hello");
+        }
+        // The guest is told of each; it does not answer.
+        let open: Vec<_> =
+            [20_000, 21_500, 22_999].map(|port| pod.client.connect(v4.pod(port)).unwrap()).into();
+        eventually("flows", || (process.status().tcp_flows as usize == open.len()).then_some(()));
+        // Others, while one netd takes the place of the other.
+        std::thread::scope(|scope| {
+            let comes = scope.spawn(|| {
+                (20_000..20_500).map(|p| pod.client.connect(v4.pod(p)).unwrap()).collect::<Vec<_>>()
+            });
+            process.update(pod);
+            let came = comes.join().unwrap();
+            eventually("their flows", || {
+                (process.status().tcp_flows as usize == open.len() + came.len()).then_some(())
+            });
+        });
+    });
+}
