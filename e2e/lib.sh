@@ -24,6 +24,7 @@ artefact() { local root
   case $1 in
     root) echo "$CACHE/root-$root" ;;
     uml) echo "$CACHE/uml-$(key "$E2E/mk-uml")" ;;
+    umlwake) echo "$CACHE/umlwake-$(key "$E2E/mk-umlwake" "$E2E/guest/uml")" ;;
     tiny) echo "$CACHE/tiny-$(key "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     testpmd) echo "$CACHE/testpmd-$(key "$E2E/mk-testpmd" "$E2E/mk-root")" ;;
     debian) echo "$CACHE/debian-$(key "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;

@@ -10,7 +10,7 @@ pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The directory of an artefact (`root`, `uml`, `tiny`, `debian`), built if it is not there.
+/// The directory of an artefact (`root`, `uml`, `umlwake`, `tiny`, `debian`), built if it is not there.
 ///
 /// # Errors
 /// It could not be built; the builder's output has been shown.

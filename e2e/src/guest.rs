@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use crate::artefacts::artefact;
 use crate::backend::Backend;
 use crate::console::{Console, Output};
-use crate::pod::Pod;
+use crate::pod::{Pod, Sandbox};
 use crate::process::Process;
 use crate::qmp::Qmp;
 
@@ -153,8 +153,7 @@ impl Guest {
                 Ok(Guest { console, process, qmp: Some(qmp), ready: String::new(), boots: 0 })
             }
             Boot::Uml => {
-                let container =
-                    pod.container("uml")?.ro(&artefact("tiny")?, "/guest").ro(&artefact("uml")?, "/mnt/uml");
+                let container = uml_container(pod)?;
                 let (process, console) = container.spawn_with_console(&uml_arguments(vhost))?;
                 Ok(Guest { console, process, qmp: None, ready: String::new(), boots: 0 })
             }
@@ -267,9 +266,25 @@ fn qemu_arguments(vhost: &Vhost) -> Vec<String> {
     arguments.iter().flat_map(|a| words(a)).collect()
 }
 
+/// The program of [`uml_container`] and what is preloaded.
+pub const UML: &str = "env LD_PRELOAD=/mnt/umlwake/wake.so /mnt/uml/linux.uml";
+
+/// A container for User Mode Linux and the tiny guest.
+///
+/// # Errors
+/// An artefact cannot be built, or the container cannot be made.
+pub fn uml_container(pod: &Pod) -> Result<Sandbox> {
+    Ok(pod
+        .container("uml")?
+        .ro(&artefact("tiny")?, "/guest")
+        .ro(&artefact("uml")?, "/mnt/uml")
+        .ro(&artefact("umlwake")?, "/mnt/umlwake"))
+}
+
 fn uml_arguments(vhost: &Vhost) -> Vec<String> {
     let fixed = [
-        "/mnt/uml/linux.uml initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null",
+        UML,
+        "initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null",
         &format!("mem={}M virtio_uml.device=/w/{}:1", vhost.memory_mib, Backend::SOCKET),
         "quiet",
         &vhost.kernel.join(" "),

@@ -31,7 +31,7 @@ mod wait;
 pub use backend::{Backend, BackendOptions, RunningBackend};
 pub use bed::{Bed, Family, PEER, PORT};
 pub use console::{Console, Output};
-pub use guest::{Boot, Guest, Vhost};
+pub use guest::{Boot, Guest, UML, Vhost, uml_container};
 pub use net::{Net, NetOptions, Netns};
 pub use netctl::Netctl;
 pub use pod::{Pod, Sandbox};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use podvirt_e2e::artefacts::artefact;
-use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, Vhost};
+use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, UML, Vhost, uml_container};
 
 use super::masquerade;
 use crate::bed::{GUEST_PORT, PATIENCE};
@@ -135,13 +135,9 @@ fn booted(console: Console, process: Process) -> Result<Linux> {
 
 /// User Mode Linux on the tap device, with its own driver.
 fn uml(pod: &Pod, memory_mib: u32) -> Result<Linux> {
-    let container = pod
-        .container("uml")?
-        .ro(&artefact("tiny")?, "/guest")
-        .ro(&artefact("uml")?, "/mnt/uml")
-        .ro(&pod.path(masquerade::NODE), "/dev/net/tun");
+    let container = uml_container(pod)?.ro(&pod.path(masquerade::NODE), "/dev/net/tun");
     let line = format!(
-        "/mnt/uml/linux.uml initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null mem={memory_mib}M \
+        "{UML} initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null mem={memory_mib}M \
          vec0:transport=tap,ifname={},depth=128,gro=1 quiet pv.dhcp=no",
         masquerade::TAP
     );
