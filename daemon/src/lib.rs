@@ -8,10 +8,9 @@
 //! | [`crypto`] | the process's one provider of cryptography |
 //! | [`leader`] | one working replica among several, by a Lease |
 //! | [`events`] | Kubernetes events |
-//! | [`pki`] | certificates, and TLS that follows their renewal |
+//! | [`pki`] | the daemons' certificates, and TLS that follows their renewal |
 //! | [`patch`] | writing the changed part of an object's status, or nothing |
 //! | [`backoff`] | growing delays per object |
-//! | [`pki`] | the daemons' certificates, made and followed |
 
 #![forbid(unsafe_code)]
 
@@ -24,3 +23,5 @@ pub mod patch;
 pub mod pki;
 pub mod shutdown;
 pub mod telemetry;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
 use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, KeyPairPem, Purpose, make_ca, make_leaf};
+use podvirt_daemon::testing::{self, failure};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
@@ -101,10 +102,6 @@ fn pods(name: &str) -> Value {
     }]})
 }
 
-fn status(code: u16, reason: &str) -> (u16, Value) {
-    (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
-}
-
 impl Cluster {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (u16, Value) {
         if path.ends_with("/subjectaccessreviews") {
@@ -119,10 +116,12 @@ impl Cluster {
                 self.writes.push((method.clone(), format!("{path}?{query}"), body));
                 if self.stale > 0 {
                     self.stale -= 1;
-                    return status(422, "Invalid");
+                    return failure(422, "Invalid", "Invalid");
                 }
                 let object = path.trim_end_matches("/status");
-                self.objects.get(object).map_or_else(|| status(404, "NotFound"), |o| (200, o.clone()))
+                self.objects
+                    .get(object)
+                    .map_or_else(|| failure(404, "NotFound", "NotFound"), |o| (200, o.clone()))
             }
             Method::DELETE => {
                 self.writes.push((method.clone(), path.to_owned(), body));
@@ -135,25 +134,18 @@ impl Cluster {
                 (200, pods("virt-handler-1"))
             }
             _ if path.ends_with("/pods") => (200, pods("virt-launcher-vm1-abcde")),
-            _ => self.objects.get(path).map_or_else(|| status(404, "NotFound"), |o| (200, o.clone())),
+            _ => self
+                .objects
+                .get(path)
+                .map_or_else(|| failure(404, "NotFound", "NotFound"), |o| (200, o.clone())),
         }
     }
 }
 
 fn client(cluster: Arc<Mutex<Cluster>>) -> Client {
-    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let cluster = Arc::clone(&cluster);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await?.to_bytes();
-            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let query = parts.uri.query().unwrap_or_default();
-            let (code, answer) = cluster.lock().unwrap().answer(&parts.method, parts.uri.path(), query, body);
-            let response = Response::builder().status(code).body(axum::body::Body::from(answer.to_string()));
-            Ok::<_, tower::BoxError>(response?)
-        }
-    });
-    Client::new(service, "default")
+    testing::client("default", move |method, uri, body| {
+        cluster.lock().unwrap().answer(method, uri.path(), uri.query().unwrap_or_default(), body)
+    })
 }
 
 impl World {

@@ -2,9 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use http::{Request, Response, StatusCode};
-use kube::Client;
-use kube::client::Body;
 use kube::runtime::reflector::store;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
@@ -12,6 +9,7 @@ use podvirt_api::names;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
+use podvirt_daemon::testing;
 use serde_json::{Value, json};
 
 use super::reconcile::{Error, Shell};
@@ -27,22 +25,14 @@ fn shell(
     cached: Option<VirtualMachineInstance>,
     answer: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static,
 ) -> (Shell, Asked, Writer<VirtualMachineInstance>) {
-    let (asked, answer) = (Asked::default(), Arc::new(answer));
+    let asked = Asked::default();
     let log = asked.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (log, answer) = (log.clone(), answer.clone());
-        async move {
-            let what = format!("{} {}", request.method(), request.uri().path());
-            let body = request.into_body().collect_bytes().await.unwrap();
-            let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let (code, value) = answer(&what).unwrap_or((200, body.clone()));
-            log.lock().unwrap().push((what, body));
-            let mut response = Response::new(Body::from(value.to_string().into_bytes()));
-            *response.status_mut() = StatusCode::from_u16(code).unwrap();
-            Ok::<_, std::convert::Infallible>(response)
-        }
+    let client = testing::client("ns", move |method, uri, body| {
+        let what = format!("{method} {}", uri.path());
+        let answer = answer(&what).unwrap_or((200, body.clone()));
+        log.lock().unwrap().push((what, body));
+        answer
     });
-    let client = Client::new(service, "ns");
     let (instances, mut writer) = store();
     writer.apply_watcher_event(&Event::Init);
     if let Some(vmi) = cached {
@@ -81,7 +71,7 @@ fn failure(code: u16, message: &str) -> (u16, Value) {
         409 => "Conflict",
         _ => "Forbidden",
     };
-    (code, json!({"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code}))
+    testing::failure(code, reason, message)
 }
 
 /// Methods and paths that were asked.

@@ -4,14 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use http::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
-use kube::client::Body;
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
+use podvirt_daemon::testing;
 use serde_json::{Value, json};
 
 use super::controller::{Context, Error, Shared, one};
@@ -35,21 +33,13 @@ struct Server {
 impl Server {
     fn new(answer: Answer) -> Self {
         let asked: Arc<Mutex<VecDeque<Asked>>> = Arc::default();
-        let (log, answer) = (asked.clone(), Arc::new(answer));
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (log, answer) = (log.clone(), answer.clone());
-            async move {
-                let what = format!("{} {}", request.method(), request.uri().path());
-                let body = request.into_body().collect_bytes().await.unwrap();
-                let asked = (what, serde_json::from_slice(&body).unwrap_or(Value::Null));
-                let (code, value) = answer(&asked).unwrap_or((200, asked.1.clone()));
-                log.lock().unwrap().push_back(asked);
-                let mut response = Response::new(Body::from(value.to_string().into_bytes()));
-                *response.status_mut() = StatusCode::from_u16(code).unwrap();
-                Ok::<_, std::convert::Infallible>(response)
-            }
+        let log = asked.clone();
+        let client = testing::client("shop", move |method, uri, body| {
+            let asked = (format!("{method} {}", uri.path()), body);
+            let answer = answer(&asked).unwrap_or((200, asked.1.clone()));
+            log.lock().unwrap().push_back(asked);
+            answer
         });
-        let client = Client::new(service, "shop");
         let pods = Pods::default();
         let expectations = Expectations::default();
         for event in [Event::Init, Event::InitDone] {
@@ -92,9 +82,7 @@ fn machine(more: Value) -> VirtualMachineInstance {
 }
 
 fn failure(code: u16, reason: &str) -> Option<(u16, Value)> {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
-        "reason": reason, "message": format!("because of {reason}"), "code": code});
-    Some((code, status))
+    Some(testing::failure(code, reason, &format!("because of {reason}")))
 }
 
 const PODS: &str = "POST /api/v1/namespaces/shop/pods";

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use http::{Method, Request, Response};
-use http_body_util::BodyExt;
+use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::{self, failure};
 
 #[derive(Default)]
 struct Server {
@@ -19,28 +19,23 @@ struct Server {
 
 impl Server {
     fn answer(&mut self, method: &Method, path: &str, mut body: Value) -> (u16, Value) {
-        let failure = |code: u16, reason: &str| {
-            (
-                code,
-                json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}),
-            )
-        };
         let path = match *method {
             Method::POST => format!("{path}/{}", body["metadata"]["name"].as_str().unwrap()),
             _ => path.to_owned(),
         };
         let stored = self.objects.get(&path);
         if *method == Method::GET {
-            return stored.map_or_else(|| failure(404, "NotFound"), |object| (200, object.clone()));
+            return stored
+                .map_or_else(|| failure(404, "NotFound", "NotFound"), |object| (200, object.clone()));
         }
         let fits = match (method, stored) {
             (&Method::POST, None) => true,
             (_, Some(object)) => object["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"],
-            (_, None) => return failure(404, "NotFound"),
+            (_, None) => return failure(404, "NotFound", "NotFound"),
         };
         if !fits {
             self.conflicts += 1;
-            return failure(409, "Conflict");
+            return failure(409, "Conflict", "Conflict");
         }
         self.version += 1;
         body["metadata"]["resourceVersion"] = json!(self.version.to_string());
@@ -52,20 +47,9 @@ impl Server {
 
 fn client(server: &Arc<Mutex<Server>>) -> Client {
     let server = Arc::clone(server);
-    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let server = Arc::clone(&server);
-        async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect().await?.to_bytes();
-            // Lets the others in between a reading and the writing that follows from it.
-            tokio::task::yield_now().await;
-            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let (code, answer) = server.lock().unwrap().answer(&parts.method, parts.uri.path(), body);
-            let body = axum::body::Body::from(answer.to_string());
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Response::builder().status(code).body(body)?)
-        }
-    });
-    Client::new(service, "default")
+    testing::client("default", move |method, uri, body| {
+        server.lock().unwrap().answer(method, uri.path(), body)
+    })
 }
 
 fn issuer(server: &Arc<Mutex<Server>>) -> Issuer {
@@ -124,12 +108,8 @@ async fn a_spoilt_secret_is_replaced_and_keeps_its_labels() {
 
 #[tokio::test]
 async fn a_server_that_refuses_is_an_error_that_says_what_was_tried() {
-    let service = tower::service_fn(|_: Request<kube::client::Body>| async {
-        let status = json!({"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"});
-        let body = axum::body::Body::from(status.to_string());
-        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(Response::builder().status(403).body(body)?)
-    });
-    let issuer = Issuer::new(Client::new(service, "x"), "kubevirt", Vec::new(), Policy::default());
+    let refusing = testing::client("x", |_, _, _| failure(403, "Forbidden", "no"));
+    let issuer = Issuer::new(refusing, "kubevirt", Vec::new(), Policy::default());
     let error = issuer.ensure().await.unwrap_err();
     assert_eq!(error.to_string(), "reading ConfigMap kubevirt-ca");
 }

@@ -1,0 +1,37 @@
+//! An API server for tests, whose answers are a function's.
+//!
+//! Built for tests and by the feature `testing`, never into a daemon.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::http::{Method, StatusCode, Uri};
+use axum::{Json, Router};
+use kube::Client;
+use serde_json::{Value, json};
+
+/// A client of a server that answers each request, whose body is `Null` when it is no JSON, by a code and a body.
+pub fn client(
+    namespace: &str,
+    answer: impl Fn(&Method, &Uri, Value) -> (u16, Value) + Send + Sync + 'static,
+) -> Client {
+    let answer = Arc::new(answer);
+    let served = move |method: Method, uri: Uri, body: Bytes| {
+        let answer = Arc::clone(&answer);
+        async move {
+            // Lets others in between a reading and the writing that follows from it.
+            tokio::task::yield_now().await;
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let (code, body) = answer(&method, &uri, body);
+            (StatusCode::from_u16(code).expect("no status code"), Json(body))
+        }
+    };
+    Client::new(Router::new().fallback(served), namespace)
+}
+
+/// A failure as the API server tells it.
+pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "reason": reason, "message": message, "code": code});
+    (code, status)
+}
