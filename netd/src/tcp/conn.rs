@@ -108,6 +108,8 @@ pub struct Conn {
     pub(super) mss: u16,
     /// Congestion window: only limits after a loss.
     pub(super) cwnd: u32,
+    /// Slow-start threshold: up to it the congestion window doubles per round trip, beyond it grows by a segment.
+    pub(super) ssthresh: u32,
     /// Where the stream ends, once the peer has closed: the FIN's sequence number.
     pub(super) fin_at: Option<Seq>,
     pub(super) dup_acks: u8,
@@ -187,6 +189,7 @@ impl Conn {
             snd_scale: 0,
             mss: config.mss.min(DEFAULT_MSS),
             cwnd: u32::MAX,
+            ssthresh: u32::MAX,
             fin_at: None,
             dup_acks: 0,
             recover: None,

@@ -187,8 +187,7 @@ impl Conn {
         {
             self.dup_acks = self.dup_acks.saturating_add(1);
             if self.dup_acks == DUP_ACKS && self.recover.is_none() {
-                let flight = self.snd_max.since(self.snd_una);
-                self.go_back(flight / 2);
+                self.go_back();
             }
         }
         // An acknowledgement of new data is the newest whatever its sequence number: a guest that sends again
@@ -216,7 +215,7 @@ impl Conn {
         // The window was closed over data in flight, which an honest receiver does who runs out of memory before it runs
         // out of window, as Linux; what came meanwhile is lost, and nothing after it will say so by duplicate ACKs.
         if self.unheard.take().is_some_and(|end| self.snd_una < end) && self.snd_una < self.snd_nxt {
-            self.go_back(self.snd_nxt.since(self.snd_una) / 2);
+            self.go_back();
         }
     }
 
@@ -235,7 +234,7 @@ impl Conn {
         }
         self.retries = 0;
         self.blocked = false;
-        self.cwnd = self.cwnd.saturating_add(bytes);
+        self.cwnd = self.cwnd.saturating_add(self.growth(bytes));
         self.rtt.acknowledged(ack, now);
         self.rto_at = (self.snd_una < self.snd_max).then(|| now + self.rtt.timeout());
         if fin_acked {
@@ -248,11 +247,27 @@ impl Conn {
         }
     }
 
-    /// Sends again from the first unacknowledged byte.
-    pub(super) fn go_back(&mut self, cwnd: u32) {
+    /// By how much the congestion window grows for `bytes` acknowledged (RFC 5681 3.1).
+    fn growth(&self, bytes: u32) -> u32 {
+        if self.cwnd < self.ssthresh {
+            return bytes;
+        }
+        let share = u64::from(self.mss) * u64::from(bytes) / u64::from(self.cwnd.max(1));
+        u32::try_from(share).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// The least that the congestion window is.
+    pub(super) fn loss_window(&self) -> u32 {
+        LOSS_SEGMENTS * u32::from(self.mss)
+    }
+
+    /// Sends again from the first unacknowledged byte, half of what was in flight at once.
+    pub(super) fn go_back(&mut self) {
+        let flight = self.snd_nxt.since(self.snd_una);
         self.recover = Some(self.snd_max);
         self.snd_nxt = self.snd_una;
-        self.cwnd = cwnd.max(LOSS_SEGMENTS * u32::from(self.mss));
+        self.cwnd = (flight / 2).max(self.loss_window());
+        self.ssthresh = self.cwnd;
         self.rewind = true;
         self.blocked = false;
         self.rtt.retransmitted();

@@ -36,7 +36,8 @@
 //! `snd_una` (go-back-N); the virtual link loses nothing unless the guest itself drops, so nothing finer
 //! pays. So does a guest that closes its window over what is in flight, when it opens it again: it had no memory for
 //! the frames, which Linux drops then, mostly the last ones, so that no duplicate follows. After a loss a congestion
-//! window restarts small and doubles per round trip; without loss the guest's window is the limit.
+//! window restarts at half of what was in flight, or small after a timeout, and grows as RFC 5681 3.1 says: a guest
+//! short of memory is not overrun again a round trip later. Without loss the guest's window is the limit.
 //!
 //! **Opening.** The guest's SYN waits in `Connecting` until the pod's connect() has ended; only then is it
 //! answered, by SYN-ACK, RST or ICMP, so errors are the real ones. A connection accepted by the pod starts in

@@ -25,6 +25,8 @@ fields!(Conn {
     config: Config::default(),
     // The retransmission timer knows as well, only later.
     unheard: None,
+    // The next loss finds it again.
+    ssthresh: u32::MAX,
 });
 
 /// Largest shift of a window (RFC 7323 2.3).

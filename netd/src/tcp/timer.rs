@@ -106,7 +106,11 @@ impl Conn {
             _ => {
                 self.retries += 1;
                 self.rtt.timed_out();
-                self.go_back(0);
+                // RFC 5681 3.1: the threshold stays where the first loss put it, the window begins anew.
+                let threshold = self.recover.map(|_| self.ssthresh);
+                self.go_back();
+                self.ssthresh = threshold.unwrap_or(self.ssthresh);
+                self.cwnd = self.loss_window();
                 self.dup_acks = 0;
                 // A closed window stops what goes again, too: it is asked for instead.
                 self.need_probe = self.snd_wnd == 0;

@@ -131,7 +131,7 @@ fn a_guest_that_dropped_data_and_closed_its_window_gets_it_again_when_the_window
 }
 
 #[test]
-fn a_loss_halves_the_flight_and_each_round_trip_doubles_it() {
+fn a_loss_halves_the_flight_and_each_round_trip_adds_a_segment() {
     let mut b = Bench::opened();
     b.send(40_000);
     for _ in 0..3 {
@@ -140,10 +140,22 @@ fn a_loss_halves_the_flight_and_each_round_trip_doubles_it() {
     assert_eq!(b.budget().unwrap().len, 20_000);
     b.send(20_000);
     b.receive(&seg(1, 20_001, ACK, 0));
-    assert_eq!(b.budget().unwrap().len, 40_000);
-    // A timeout starts from little.
+    assert_eq!(b.budget().unwrap().len, 20_000 + u32::from(MSS));
+    // A timeout starts from little and doubles it until it is where the loss was.
     b.next_deadline();
-    assert_eq!(b.budget().unwrap().len, 4 * u32::from(MSS));
+    let mut sent = 20_001;
+    for segments in [4, 8] {
+        let window = segments * u32::from(MSS);
+        assert_eq!(b.budget().unwrap().len, window);
+        b.send(window);
+        sent += window;
+        b.receive(&seg(1, sent, ACK, 0));
+    }
+    let window = 16 * u32::from(MSS);
+    assert_eq!(b.budget().unwrap().len, window);
+    b.send(window);
+    b.receive(&seg(1, sent + window, ACK, 0));
+    assert_eq!(b.budget().unwrap().len, window + u32::from(MSS));
 }
 
 #[test]
@@ -171,7 +183,7 @@ fn an_acknowledgement_between_a_timeout_and_its_rewind_is_consumed_first() {
     b.next_deadline();
     b.receive(&seg(1, 4_001, ACK, 0));
     assert_eq!(b.commands(), [Command::Consume(4_000), Command::Rewind]);
-    assert_eq!(b.budget().unwrap(), Budget { seq: d(4_001), offset: 0, len: 9_840, mss: MSS });
+    assert_eq!(b.budget().unwrap(), Budget { seq: d(4_001), offset: 0, len: 6_840, mss: MSS });
 }
 
 #[test]
@@ -328,12 +340,12 @@ fn what_a_guest_without_memory_dropped_goes_again_as_soon_as_it_reads() {
     b.receive(&told(10_001, 40_000));
     peek.obey(&mut b);
     assert_eq!(b.budget().unwrap(), Budget { seq: d(10_001), offset: 0, len: 20_000 / 2, mss: MSS });
-    // Half of it, as after any loss; what fills the gap sets the rest free.
+    // Half of it, as after any loss, and a segment more each round trip.
     peek.send(&mut b, 10_000);
     b.receive(&told(20_001, 40_000));
     peek.obey(&mut b);
     assert_eq!(b.budget().unwrap().seq, d(20_001));
-    assert_eq!(b.budget().unwrap().len, 20_000);
+    assert_eq!(b.budget().unwrap().len, 10_000 + u32::from(MSS));
 }
 
 #[test]
