@@ -74,7 +74,7 @@ impl Worker {
     }
 
     fn insert_stream(&mut self, key: Key, flow: TcpFlow) -> Result<FlowId, Reason> {
-        let id = self.flows.insert(key, Flow::Tcp(Box::new(flow))).ok_or(Reason::FlowLimit)?;
+        let id = self.flows.insert(key, Flow::Tcp(Box::new(flow)))?;
         let ok = match self.flows.get_mut(id) {
             Some(Flow::Tcp(f)) => f.socket.as_ref().is_some_and(|s| watch(&self.epoll, fd(s), id).is_ok()),
             _ => false,

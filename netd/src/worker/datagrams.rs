@@ -352,10 +352,7 @@ impl Worker {
             bytes_to_guest: 0,
         };
         let at = flow.session.expires();
-        let id = self
-            .flows
-            .insert(key, Flow::Udp(Box::new(flow)))
-            .ok_or(OpenError::Refused(Reason::TupleCollision))?;
+        let id = self.flows.insert(key, Flow::Udp(Box::new(flow))).map_err(OpenError::Refused)?;
         self.flows.arm(id, at);
         self.counters.udp_flows.add(1);
         Ok(id)

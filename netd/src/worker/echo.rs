@@ -186,7 +186,7 @@ impl Worker {
         let session = Session::echo(&self.timeouts, self.now);
         let at = session.expires();
         let flow = EchoFlow { socket, session, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
-        let id = self.flows.insert(key, Flow::Echo(Box::new(flow))).ok_or(Reason::FlowLimit)?;
+        let id = self.flows.insert(key, Flow::Echo(Box::new(flow)))?;
         if let Some(Flow::Echo(f)) = self.flows.get_mut(id)
             && watch_input(&self.epoll, fd(&f.socket), id).is_err()
         {

@@ -8,6 +8,7 @@ use socket2::Socket;
 use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
 use super::stream::TcpFlow;
+use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Table};
 use crate::shared::{Shared, Side};
 
@@ -94,17 +95,18 @@ impl Flows {
         self.shared.budget.has_all(side)
     }
 
-    /// Takes in a new flow; None, and the flow dropped, when there are too many or somebody has the key.
-    pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
+    /// Takes in a new flow. It is dropped when there are too many, the last place of which another worker may have
+    /// taken a moment ago, or somebody has the key.
+    pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Result<FlowId, Reason> {
         let side = flow.side();
         if !self.shared.budget.take(side) {
-            return None;
+            return Err(Reason::FlowLimit);
         }
         if self.shared.directory.claim(&key, self.pair).is_err() {
             self.shared.budget.give_back(side);
-            return None;
+            return Err(Reason::TupleCollision);
         }
-        self.adopt(key, flow)
+        self.adopt(key, flow).ok_or(Reason::FlowLimit)
     }
 
     /// Takes in a flow that comes from another worker; None, and the flow dropped, when there is no room for it.

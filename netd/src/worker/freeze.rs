@@ -165,7 +165,7 @@ impl Worker {
 
     fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<FlowId, InheritError> {
         let missing = InheritError::Flow { guest: key.guest, peer: key.peer };
-        let id: FlowId = self.flows.insert(key, flow).ok_or(missing)?;
+        let id: FlowId = self.flows.insert(key, flow).map_err(|_| missing)?;
         let (socket, input) = match self.flows.get(id) {
             Some(flow) => (flow.socket().map(AsFd::as_fd), matches!(flow, Flow::Udp(_))),
             None => (None, false),
