@@ -85,7 +85,9 @@ fn captures_are_what_tcpdump_reads_and_filters() {
     }
     // The filter of netd lets through what tcpdump's does, of frames that passed while all of them ran.
     for (filter, file) in FILTERS.iter().zip(&files).skip(1) {
-        let (expected, found) = (frames(&files[0], filter), frames(file, ""));
+        let (expected, mut found) = (frames(&files[0], filter), frames(file, ""));
+        // netd's filter looks behind IPv6's extension headers, tcpdump's does not: a multicast report has one.
+        found.retain(|frame, _| !frame.contains(" HBH "));
         // By IPv6 alone: an echo and its reply, and two datagrams each way. What else the guest's start adds may be over.
         assert!(found.len() >= 6, "{filter}: {found:?}");
         for (frame, count) in &found {
