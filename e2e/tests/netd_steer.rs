@@ -27,6 +27,21 @@ fn attached(steering: &Steering) -> Report {
     until("steering", SOON, || Ok(Some(steering.report()).filter(|r| r.attached))).unwrap()
 }
 
+/// Somebody listens on port 7777 of the pod, and soon has it.
+fn late_listener(pod: &Pod) -> TcpListener {
+    let late = pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
+    late.set_nonblocking(true).unwrap();
+    until("the late listener's port", SOON, || {
+        drop(pod.net.connect(Family::V4.pod(7777)));
+        match late.accept() {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            other => Ok(Some(other?)),
+        }
+    })
+    .unwrap();
+    late
+}
+
 #[test]
 fn every_port_leads_to_the_guest_but_for_those_of_others() {
     let pod = Pod::new(NetOptions::default()).unwrap();
@@ -63,17 +78,7 @@ fn every_port_leads_to_the_guest_but_for_those_of_others() {
     }
 
     // One that comes later has its port soon.
-    let late = bed.pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
-    late.set_nonblocking(true).unwrap();
-    until("the late listener's port", SOON, || {
-        drop(bed.pod.net.connect(Family::V4.pod(7777)));
-        match late.accept() {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-            other => Ok(Some(other?)),
-        }
-    })
-    .unwrap();
-    drop(late);
+    drop(late_listener(&bed.pod));
 
     // The agent's end changes nothing; its successor goes on with what netd holds.
     steering.end();
@@ -126,16 +131,7 @@ fn steered_connections_and_ports_outlive_an_update() {
         assert_eq!(attached(&steering).error, None);
     }
     // The connection with the agent has moved as well: it hears of who comes later.
-    let late = bed.pod.net.pod.enter(|| Ok(TcpListener::bind((Ipv6Addr::UNSPECIFIED, 7777))?)).unwrap();
-    late.set_nonblocking(true).unwrap();
-    until("the late listener's port", SOON, || {
-        drop(bed.pod.net.connect(Family::V4.pod(7777)));
-        match late.accept() {
-            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
-            other => Ok(Some(other?)),
-        }
-    })
-    .unwrap();
+    let _late = late_listener(&bed.pod);
     assert_eq!(bed.running.counter("tcp_resets").unwrap(), 0);
     echo(3);
     // And another agent finds what the new netd holds.

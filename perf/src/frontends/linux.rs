@@ -90,7 +90,7 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             masquerade::set_up(pod, setup.mtu, GUEST_PORT)?;
             let netdev = format!("tap,id=net,ifname={},script=no,downscript=no,vhost=off", masquerade::TAP);
             let mut guest = match setup.frontend {
-                Frontend::Uml => uml(pod, memory_mib)?,
+                Frontend::Uml => uml(pod, memory_mib, setup.mtu)?,
                 _ => qemu(pod, memory_mib, &netdev)?,
             };
             configure(&mut guest, setup, masquerade::GUEST4, masquerade::ROUTER4)?;
@@ -133,12 +133,12 @@ fn booted(console: Console, process: Process) -> Result<Linux> {
     }
 }
 
-/// User Mode Linux on the tap device, with its own driver.
-fn uml(pod: &Pod, memory_mib: u32) -> Result<Linux> {
+/// User Mode Linux on the tap device, with its own driver, which takes an MTU above 1500 at its start only.
+fn uml(pod: &Pod, memory_mib: u32, mtu: u16) -> Result<Linux> {
     let container = uml_container(pod)?.ro(&pod.path(masquerade::NODE), "/dev/net/tun");
     let line = format!(
         "{UML} initrd=/guest/initrd.img con0=fd:0,fd:1 con=null ssl=null mem={memory_mib}M \
-         vec0:transport=tap,ifname={},depth=128,gro=1 quiet pv.dhcp=no",
+         vec0:transport=tap,ifname={},depth=128,gro=1,mtu={mtu} quiet pv.dhcp=no",
         masquerade::TAP
     );
     let (process, console) = container.spawn_with_console(&words(&line))?;
