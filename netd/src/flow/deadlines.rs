@@ -51,6 +51,14 @@ impl Deadlines {
         }
     }
 
+    /// Gives the slot at a place a later deadline.
+    pub(super) fn postpone(&mut self, from: u32, at: Time, place: impl FnMut(u32, u32)) {
+        if let Some(e) = self.heap.get_mut(from as usize) {
+            e.at = at;
+            self.sink(from as usize, place);
+        }
+    }
+
     /// Takes out the slot at a place.
     pub(super) fn remove(&mut self, from: u32, mut place: impl FnMut(u32, u32)) {
         let from = from as usize;

@@ -148,6 +148,12 @@ impl<F> Table<F> {
 
     /// Asks for the flow to come up in [`Table::due`] at `at`, or earlier if it already does.
     pub fn arm(&mut self, id: FlowId, at: Time) {
+        self.arm_before(id, at, Time::ZERO);
+    }
+
+    /// As [`Table::arm`], but a deadline before `soon` is moved to a later `at`. To move one that is far away costs more
+    /// than to look at the flow once for nothing.
+    pub fn arm_before(&mut self, id: FlowId, at: Time, soon: Time) {
         let Some(Slot { place, .. }) = self.slot(id) else { return };
         let place = *place;
         let armed = self.deadlines.at(place);
@@ -156,6 +162,7 @@ impl<F> Table<F> {
         match armed {
             None => self.deadlines.push(at, id.index, moved),
             Some(before) if at < before => self.deadlines.hasten(place, at, moved),
+            Some(before) if before < soon => self.deadlines.postpone(place, at, moved),
             Some(_) => {}
         }
     }

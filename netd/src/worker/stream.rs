@@ -29,6 +29,9 @@ pub(super) const FIRST_READ: u32 = 16 << 10;
 /// Slices of one flow in a batch, below IOV_MAX.
 const GATHER_SLICES: usize = 512;
 
+/// Deadlines that are nearer than this are taken back when they are off: they would come up before long.
+const SOON: Duration = Duration::from_millis(5);
+
 /// A TCP flow.
 pub(super) struct TcpFlow {
     pub(super) conn: Conn,
@@ -444,7 +447,8 @@ impl Worker {
             watch_again(&self.epoll, fd(s), id);
         }
         if let Some(at) = at {
-            self.flows.arm(id, at);
+            // An acknowledgement that went with data is not to be seen to any more.
+            self.flows.arm_before(id, at, now + SOON);
         }
         if ended {
             self.note_over(id);

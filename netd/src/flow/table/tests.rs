@@ -75,7 +75,7 @@ fn numbered(i: u32) -> Key {
 enum Step {
     Insert(u32),
     Remove(u32),
-    Arm(u32, u64),
+    Arm(u32, u64, u64),
     Pass(u64),
 }
 
@@ -83,7 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (0u32..40).prop_map(Step::Insert),
         2 => (0u32..40).prop_map(Step::Remove),
-        4 => (0u32..40, 0u64..100).prop_map(|(i, t)| Step::Arm(i, t)),
+        4 => (0u32..40, 0u64..100, 0u64..50).prop_map(|(i, t, soon)| Step::Arm(i, t, soon)),
         2 => (0u64..20).prop_map(Step::Pass),
     ]
 }
@@ -109,11 +109,12 @@ proptest! {
                         prop_assert_eq!((table.remove(id), table.get(id), table.key(id)), (None, None, None));
                     }
                 }
-                Step::Arm(i, t) => {
+                Step::Arm(i, t, soon) => {
                     if let Some((id, deadline)) = model.get_mut(&i) {
                         let at = now + Duration::from_micros(t);
-                        table.arm(*id, at);
-                        *deadline = Some(deadline.map_or(at, |d| d.min(at)));
+                        let soon = now + Duration::from_micros(soon);
+                        table.arm_before(*id, at, soon);
+                        *deadline = Some(deadline.filter(|d| *d >= soon).map_or(at, |d| d.min(at)));
                     }
                 }
                 Step::Pass(t) => {
