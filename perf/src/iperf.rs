@@ -39,8 +39,10 @@ impl Report {
     /// # Errors
     /// It is not a report, or it reports that the test failed.
     pub(crate) fn parse(text: &str) -> Result<Report> {
+        // A warning, such as one of datagrams larger than a segment, may stand in front.
+        let json = text.find('{').map_or(text, |at| &text[at..]);
         let report: Report =
-            serde_json::from_str(text).with_context(|| format!("not iperf3's report: {text}"))?;
+            serde_json::from_str(json).with_context(|| format!("not iperf3's report: {text}"))?;
         if let Some(error) = &report.error {
             bail!("iperf3: {error}");
         }
@@ -116,6 +118,13 @@ mod tests {
         assert!((report.gigabytes() - 1.75).abs() < 1e-9);
         assert_eq!(report.course(), [4.0, 2.0]);
         assert!(report.datagrams().is_err());
+    }
+
+    #[test]
+    fn a_warning_in_front_of_a_report_is_passed_over() {
+        let text = format!("warning: UDP block size 8972 exceeds TCP MSS 8960\n{REPORT}");
+        assert_eq!(Report::parse(&text).unwrap(), Report::parse(REPORT).unwrap());
+        assert!(Report::parse("warning: alone").unwrap_err().to_string().contains("warning: alone"));
     }
 
     #[test]
