@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::admission::{HOOKS, Hook};
+use crate::admission::evict::LAUNCHER_PREFIX;
+use crate::admission::{HOOKS, Hook, Looking, Task};
 use crate::target::{GROUP, VERSIONS};
 
 /// Name of the mutating webhooks' configuration.
@@ -69,15 +70,17 @@ impl Registration {
     }
 
     fn webhook(&self, hook: &Hook) -> Value {
+        let evicts = hook.task == Task::Looking(Looking::Evict);
         let mut webhook = json!({
             "name": hook.name,
             "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "failurePolicy": "Fail",
+            "sideEffects": if evicts { "NoneOnDryRun" } else { "None" },
+            // A cluster must be able to empty its nodes also while podvirt is down; budgets protect machines then.
+            "failurePolicy": if evicts { "Ignore" } else { "Fail" },
             "matchPolicy": "Equivalent",
             "timeoutSeconds": TIMEOUT_SECONDS,
             "rules": [{
-                "apiGroups": ["kubevirt.io"],
+                "apiGroups": [if evicts { "" } else { "kubevirt.io" }],
                 "apiVersions": ["v1"],
                 "operations": hook.operations,
                 "resources": [hook.resource],
@@ -88,6 +91,13 @@ impl Registration {
                 "caBundle": self.ca(),
             },
         });
+        if evicts {
+            // Other pods are not our business.
+            webhook["matchConditions"] = json!([{
+                "name": "launcher-pods",
+                "expression": format!("request.name.startsWith('{LAUNCHER_PREFIX}')"),
+            }]);
+        }
         if hook.mutates() {
             webhook["reinvocationPolicy"] = json!("Never");
         }
@@ -198,13 +208,17 @@ mod tests {
         let mutating: MutatingWebhookConfiguration =
             serde_json::from_value(registration.webhooks(true)).unwrap();
         let hooks = mutating.webhooks.unwrap();
-        assert_eq!(hooks.len(), 2);
+        assert_eq!(hooks.len(), 3);
         let validating: ValidatingWebhookConfiguration =
             serde_json::from_value(registration.webhooks(false)).unwrap();
         let validating = validating.webhooks.unwrap();
         assert_eq!(hooks.len() + validating.len(), HOOKS.len());
         for hook in validating {
-            assert_eq!(hook.failure_policy.as_deref(), Some("Fail"));
+            let evicts = hook.name.starts_with("virt-launcher-eviction");
+            assert_eq!(hook.failure_policy.as_deref(), Some(if evicts { "Ignore" } else { "Fail" }));
+            assert_eq!(hook.side_effects, if evicts { "NoneOnDryRun" } else { "None" });
+            assert_eq!(hook.match_conditions.is_some(), evicts);
+            assert_eq!(hook.rules.unwrap()[0].api_groups.as_deref().unwrap()[0].is_empty(), evicts);
             assert_eq!(hook.timeout_seconds, Some(10));
             assert_eq!(hook.namespace_selector, None);
             assert_eq!(hook.client_config.ca_bundle.unwrap().0, b"pem");

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, info, info_span};
 
 use crate::admission::review::Review;
-use crate::admission::{self, HOOKS, Hook};
+use crate::admission::{self, HOOKS, Hook, Task};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
@@ -37,6 +37,8 @@ const MAX_REVIEW_BYTES: usize = 4 << 20;
 const MAX_REVIEW_ITEMS: usize = 300_000;
 /// Turns of reading and answering a review: so many are in memory in their read form.
 static REVIEWS: Semaphore = Semaphore::const_new(4);
+/// Reviews at a time that ask the API server for other objects.
+static LOOKS: Semaphore = Semaphore::const_new(16);
 /// Bytes of a text from a review that are logged at most.
 const SHOWN: usize = 1024;
 
@@ -128,10 +130,15 @@ async fn review(app: &App, hook: &'static Hook, body: &[u8]) -> Response {
         );
         return Status::bad_request(message).into_response();
     }
-    // It is never closed.
-    let _turn = REVIEWS.acquire().await;
+    // Before the other turn, which such a review gives back: a machine that is marked is reviewed itself. Neither
+    // semaphore is ever closed.
+    let _look = match hook.task {
+        Task::Looking(_) => Some(LOOKS.acquire().await),
+        Task::Alone(_) => None,
+    };
+    let turn = REVIEWS.acquire().await;
     match serde_json::from_slice(body) {
-        Ok(review) => answer(app, hook, review),
+        Ok(review) => answer(app, hook, review, turn).await,
         Err(error) => {
             Status::bad_request(format!("the AdmissionReview cannot be read: {error}")).into_response()
         }
@@ -158,7 +165,7 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
-fn answer(app: &App, hook: &'static Hook, review: Review) -> Response {
+async fn answer<T>(app: &App, hook: &'static Hook, review: Review, turn: T) -> Response {
     let request = match review.into_request() {
         Ok(request) => request,
         Err(message) => return Status::bad_request(message).into_response(),
@@ -166,7 +173,14 @@ fn answer(app: &App, hook: &'static Hook, review: Review) -> Response {
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =
         hook.operations.iter().find(|known| **known == request.operation).copied().unwrap_or("other");
-    let answer = admission::answer(hook, &request, &app.config.load(), &app.namespace);
+    let config = app.config.load_full();
+    let answer = match hook.task {
+        Task::Alone(task) => admission::answer(task, &request, &config, &app.namespace),
+        Task::Looking(task) => {
+            drop(turn);
+            Box::pin(admission::look::answer(task, &request, &config, &app.client)).await
+        }
+    };
     if let Some(refusal) = &answer.status {
         info!(
             webhook = hook.name,

@@ -9,12 +9,16 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use json_patch::Patch as JsonPatch;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use podvirt_api::admission::migration;
+use podvirt_api::migration::pod_by_migration;
 use podvirt_api::names::label;
 use podvirt_api::v1::{
-    PauseOptions, RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
+    EvacuateCancelOptions, MigrateOptions, PauseOptions, RestartOptions, StartOptions, StopOptions,
+    VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
 };
+use serde_json::json;
 use tracing::{Instrument, debug, info, warn};
 
 use crate::front_proxy::User;
@@ -29,6 +33,8 @@ use crate::{instance, target};
 
 /// Largest body of a request for a subresource.
 const MAX_OPTIONS_BYTES: usize = 64 << 10;
+/// Start of the names of migrations that a VM's subresource makes (upstream's).
+const MIGRATION_PREFIX: &str = "kubevirt-migrate-vm-";
 /// How often a decision is made anew because the VM changed meanwhile.
 const ATTEMPTS: usize = 4;
 /// Grace period, in seconds, of a launcher pod that is forced to end; 0 would leave its processes running unseen.
@@ -74,6 +80,8 @@ impl Subresources {
             Action::Start => self.start(target, &body(request).await?).await,
             Action::Stop => self.stop(target, &body(request).await?).await,
             Action::Restart => self.restart(target, &body(request).await?).await,
+            Action::Migrate => self.migrate(target, &body(request).await?).await,
+            Action::EvacuateCancel => self.evacuate_cancel(target, &body(request).await?).await,
             Action::Handler => self.handler(row, target, request).await,
             Action::Stream => self.stream(row, target, user, request).await,
             Action::PortForward => self.port_forward(row, target, user, request).await,
@@ -108,6 +116,53 @@ impl Subresources {
             Ok(Plan { instance: None, vm: restart.vm, force: restart.force })
         }))
         .await
+    }
+
+    /// Asks for a migration of a VM's instance. The webhook of migrations judges it.
+    async fn migrate(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let options: MigrateOptions = options::read(body)?;
+        let dry_run = options::is_dry_run(&options.dry_run)?;
+        let kind = Kind::VirtualMachine.in_errors();
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &target.namespace);
+        vms.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
+        let runs = vmis.get_opt(&target.name).await?.is_some_and(|vmi| !lifecycle::is_final(&vmi));
+        if !runs {
+            return Err(Status::conflict(kind, &target.name, "VM is not running"));
+        }
+        let selector =
+            options.added_node_selector.into_iter().map(|(key, value)| (key, value.into())).collect();
+        let wanted = migration::of_machine(&target.name, MIGRATION_PREFIX, selector);
+        let wanted: VirtualMachineInstanceMigration = serde_json::from_value(wanted)
+            .map_err(|error| Status::internal(format!("the migration cannot be written: {error}")))?;
+        let api: Api<VirtualMachineInstanceMigration> =
+            Api::namespaced(self.client.clone(), &target.namespace);
+        let made = api.create(&PostParams { dry_run, ..PostParams::default() }, &wanted).await?;
+        info!(
+            namespace = target.namespace,
+            vm = target.name,
+            migration = made.metadata.name,
+            dry_run,
+            "migration asked for"
+        );
+        Ok(StatusCode::ACCEPTED.into_response())
+    }
+
+    /// Takes back that an instance is to leave its node. A migration that was made for it goes on.
+    async fn evacuate_cancel(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let options: EvacuateCancelOptions = options::read(body)?;
+        let dry_run = options::is_dry_run(&options.dry_run)?;
+        let api: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
+        let kind = Kind::Instance.in_errors();
+        let vmi = api.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
+        if vmi.status.evacuation_node_name.is_some() {
+            // Whatever else changes meanwhile: the mark goes.
+            let change =
+                json!({"metadata": {"uid": vmi.metadata.uid}, "status": {"evacuationNodeName": null}});
+            let params = PatchParams { dry_run, ..PatchParams::default() };
+            api.patch(&target.name, &params, &Patch::Merge(change)).await?;
+        }
+        Ok(StatusCode::ACCEPTED.into_response())
     }
 
     /// Decides and patches; decides anew when the VM changed in between.
@@ -250,7 +305,7 @@ impl Subresources {
         upgrade::is_upgradable(&request)?;
         let response = upgrade::agree(request.headers())?;
         let vmi = self.instance(target, row.name).await?;
-        let addresses = addresses(&self.launchers(&vmi).await?);
+        let addresses = addresses(&vmi, &self.launchers(&vmi).await?);
         let guest = tunnel::dial(&addresses, port).await.map_err(|error| {
             warn!(?addresses, port = port.number, %error, "the guest's port cannot be reached");
             Status::internal(format!("dialing VM: port {}: {error}", port.number))
@@ -278,9 +333,14 @@ impl Subresources {
     }
 }
 
-/// Addresses of the pod that runs, the primary one first.
-fn addresses(pods: &[Pod]) -> Vec<IpAddr> {
-    let running = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).filter_map(|pod| {
+/// Addresses of the pod that runs, the primary one first. While the instance migrates it has two pods, and is in one.
+fn addresses(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Vec<IpAddr> {
+    let own = |pod: &&Pod| match pod_by_migration(vmi) {
+        Some(name) => pod.metadata.name.as_deref() == Some(name),
+        None => !pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::MIGRATION_JOB)),
+    };
+    let living = pods.iter().filter(own).filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let running = living.filter_map(|pod| {
         let status = pod.status.as_ref()?;
         (status.phase.as_deref() == Some("Running")).then_some(status)
     });
@@ -299,5 +359,33 @@ pub fn labels(row: &target::Subresource, code: StatusCode) -> crate::metrics::Re
         resource: row.kind.plural(),
         subresource: row.name,
         code: u32::from(code.as_u16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_leads_to_the_pod_that_the_instance_is_in() {
+        let pod = |name: &str, ip: &str, job: bool| -> Pod {
+            let labels = if job { json!({"kubevirt.io/migrationJobUID": "j"}) } else { json!({}) };
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels},
+                "status": {"phase": "Running", "podIPs": [{"ip": ip}]}}))
+            .unwrap()
+        };
+        let pods = [pod("b", "10.0.0.2", true), pod("a", "10.0.0.1", false)];
+        let state = json!({"sourceNode": "n1", "sourcePod": "a", "targetNode": "n2", "targetPod": "b"});
+        for (status, ip) in [
+            (json!({"nodeName": "n1"}), "10.0.0.1"),
+            (json!({"nodeName": "n1", "migrationState": state}), "10.0.0.1"),
+            (json!({"nodeName": "n2", "migrationState": state}), "10.0.0.2"),
+        ] {
+            let vmi: VirtualMachineInstance = serde_json::from_value(
+                json!({"metadata": {"name": "web"}, "spec": {"domain": {"devices": {}}}, "status": status}),
+            )
+            .unwrap();
+            assert_eq!(addresses(&vmi, &pods), [ip.parse::<IpAddr>().unwrap()]);
+        }
     }
 }

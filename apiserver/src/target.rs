@@ -52,6 +52,10 @@ pub enum Action {
     Stop,
     /// Stops the VM and starts it again.
     Restart,
+    /// Makes a migration of the VM's instance.
+    Migrate,
+    /// Takes back that the instance is to leave its node.
+    EvacuateCancel,
     /// A short request to the instance's virt-handler.
     Handler,
     /// A stream between the client and the instance's virt-handler.
@@ -85,12 +89,12 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::VirtualMachine, "stop", Method::PUT, Action::Stop),
     row(Kind::VirtualMachine, "restart", Method::PUT, Action::Restart),
     row(Kind::VirtualMachine, "portforward", Method::GET, Action::PortForward),
-    row(Kind::VirtualMachine, "migrate", Method::PUT, Action::Refused),
+    row(Kind::VirtualMachine, "migrate", Method::PUT, Action::Migrate),
     row(Kind::VirtualMachine, "addvolume", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "removevolume", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "memorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::Refused),
-    row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::Refused),
+    row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
     row(Kind::VirtualMachine, "expand-spec", Method::GET, Action::Refused),
     row(Kind::VirtualMachine, "objectgraph", Method::GET, Action::Refused),
     row(Kind::Instance, "console", Method::GET, Action::Stream),
@@ -112,7 +116,7 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::Instance, "removevolume", Method::PUT, Action::Refused),
     row(Kind::Instance, "backup", Method::PUT, Action::Refused),
     row(Kind::Instance, "redefine-checkpoint", Method::PUT, Action::Refused),
-    row(Kind::Instance, "evacuate/cancel", Method::PUT, Action::Refused),
+    row(Kind::Instance, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
     row(Kind::Instance, "objectgraph", Method::GET, Action::Refused),
     row(Kind::Instance, "sev/setupsession", Method::PUT, Action::Refused),
     row(Kind::Instance, "sev/injectlaunchsecret", Method::PUT, Action::Refused),

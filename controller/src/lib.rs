@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`vm`] | VirtualMachines: starts and stops their instances |
 //! | [`vmi`] | VirtualMachineInstances and their launcher pods |
+//! | [`migration`] | VirtualMachineInstanceMigrations: target pods, phases, limits |
+//! | [`drain`] | machines that are to leave their node, and the budgets that protect them |
 //! | [`node`] | nodes that fall silent, and the machines on them |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
@@ -12,7 +14,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod drain;
 pub mod metrics;
+pub mod migration;
 pub mod node;
 pub mod settings;
 pub mod template;

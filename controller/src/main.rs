@@ -15,7 +15,7 @@ use podvirt_daemon::shutdown::{self, Shutdown};
 use podvirt_daemon::{crypto, telemetry};
 use prometheus_client::registry::Registry;
 use virt_controller::metrics::Metrics;
-use virt_controller::{node, settings, vm, vmi};
+use virt_controller::{drain, migration, node, settings, vm, vmi};
 
 /// Name of the daemon, of its Lease and of the source of its events.
 const NAME: &str = "virt-controller";
@@ -111,9 +111,19 @@ async fn lead(
         let recorder = &context.recorder;
         let machines = vm::run(client.clone(), recorder.clone());
         let nodes = node::run(client.clone(), recorder.clone(), nodes);
-        let instances = vmi::run(context);
+        let (view, writer) = vmi::View::new();
+        let migrations = migration::run(migration::Context {
+            client: client.clone(),
+            cluster: context.cluster.clone(),
+            launcher_image: context.launcher_image.clone(),
+            recorder: recorder.clone(),
+            metrics: context.metrics.clone(),
+            view: view.clone(),
+        });
+        let drain = drain::run(client.clone(), recorder.clone(), context.cluster.clone(), view.clone());
+        let instances = vmi::run(context, view, writer);
         Box::pin(async move {
-            tokio::join!(following, machines, instances, nodes);
+            tokio::join!(following, machines, instances, nodes, migrations, drain);
         })
     };
     let ended = leader::run(client.clone(), lease, shutdown, work).await.context("elect a leader")?;

@@ -28,12 +28,18 @@ struct ReconcileLabels {
     result: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct MigrationLabels {
+    result: &'static str,
+}
+
 /// Counters of the process. Clones count into the same.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     from_creation: Family<PhaseLabels, Histogram>,
     between: Family<TransitionLabels, Histogram>,
     reconciles: Family<ReconcileLabels, Counter>,
+    migrations: Family<MigrationLabels, Counter>,
 }
 
 impl Metrics {
@@ -44,6 +50,7 @@ impl Metrics {
             from_creation: Family::new_with_constructor(histogram),
             between: Family::new_with_constructor(histogram),
             reconciles: Family::default(),
+            migrations: Family::default(),
         };
         registry.register(
             "kubevirt_vmi_phase_transition_time_from_creation_seconds",
@@ -60,7 +67,18 @@ impl Metrics {
             "Reconciliations by controller and result",
             metrics.reconciles.clone(),
         );
+        registry.register(
+            "podvirt_controller_migrations",
+            "Migrations that ended, by result",
+            metrics.migrations.clone(),
+        );
         metrics
+    }
+
+    /// Counts a migration that ended.
+    pub fn migrated(&self, succeeded: bool) {
+        let result = if succeeded { "succeeded" } else { "failed" };
+        self.migrations.get_or_create(&MigrationLabels { result }).inc();
     }
 
     /// Counts a reconciliation; `error` is what failed.

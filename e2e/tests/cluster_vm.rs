@@ -97,7 +97,7 @@ fn restricted_namespace_runs_a_machine_that_pods_reach_and_that_reaches_services
     let interface = instance.status.interfaces.first().unwrap();
     assert_eq!(interface.name.as_deref(), Some("default"));
     assert!(interface.mac.is_some());
-    assert!(is(condition(&instance, "LiveMigratable"), "False"));
+    assert!(is(condition(&instance, "LiveMigratable"), "True"));
     let vm = wait_status(&namespace, "vm", "Running", SOON);
     assert_eq!((vm.status.ready, vm.status.created), (Some(true), Some(true)));
 

@@ -1,6 +1,6 @@
-//! The API server: a PUT for a state, a GET for an object, a WebSocket for a stream.
+//! The API server: a PUT for a state, a GET for objects, a DELETE, a WebSocket for a stream.
 //!
-//! All three go through one kube client, so TLS, tokens, client certificates, exec plugins and impersonation are the
+//! All go through one kube client, so TLS, tokens, client certificates, exec plugins and impersonation are the
 //! same for each. kube's own WebSocket call offers only the subprotocols of exec and attach, so the upgrade is done
 //! here, by the same client, with `plain.kubevirt.io`: binary messages whose bytes are the stream.
 
@@ -92,6 +92,53 @@ impl Cluster {
         let asked = Asked { verb: "get", group: "kubevirt.io", resource: resource.into() };
         let path = format!("/apis/kubevirt.io/v1/namespaces/{}/{resource}/{}", object.namespace, object.name);
         self.json(path).await.map_err(|cause| self.error(&asked, cause))
+    }
+
+    /// Reads objects of `kubevirt.io`: of a namespace or of all, with these labels or with any.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn list(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+    ) -> Result<Vec<serde_json::Value>, ApiError> {
+        #[derive(serde::Deserialize)]
+        struct List {
+            #[serde(default)]
+            items: Vec<serde_json::Value>,
+        }
+        let asked = Asked { verb: "list", group: "kubevirt.io", resource: resource.into() };
+        let mut path = collection(resource, namespace);
+        if let Some(selector) = selector {
+            // Names and labels have no other characters that a query must not.
+            path += &format!("?labelSelector={}", selector.replace('/', "%2F").replace('=', "%3D"));
+        }
+        let list: List = self.json(path).await.map_err(|cause| self.error(&asked, cause))?;
+        Ok(list.items)
+    }
+
+    /// Deletes an object of `kubevirt.io`.
+    ///
+    /// # Errors
+    /// When the answer is no success.
+    pub(crate) async fn delete(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<(), ApiError> {
+        let asked = Asked { verb: "delete", group: "kubevirt.io", resource: resource.into() };
+        let fail = |cause| self.error(&asked, cause);
+        let query = if dry_run { "?dryRun=All" } else { "" };
+        let request = Request::delete(format!("{}/{name}{query}", collection(resource, Some(namespace))))
+            .header(header::ACCEPT, "application/json")
+            .body(Body::empty())
+            .map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        self.limited(self.answer(request)).await.map_err(fail)?;
+        Ok(())
     }
 
     /// Reads the version of the server.
@@ -208,6 +255,11 @@ fn check_handshake(headers: &HeaderMap, key: &str) -> Result<(), Cause> {
 
 fn asked(verb: &'static str, object: &Object, subresource: &str) -> Asked {
     Asked { verb, group: SUBRESOURCES, resource: format!("{}/{subresource}", object.kind.resource()) }
+}
+
+fn collection(resource: &str, namespace: Option<&str>) -> String {
+    let namespace = namespace.map_or_else(String::new, |name| format!("/namespaces/{name}"));
+    format!("/apis/kubevirt.io/v1{namespace}/{resource}")
 }
 
 fn path(object: &Object, subresource: &str) -> String {

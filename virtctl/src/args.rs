@@ -92,6 +92,12 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Connect to a console of a virtual machine instance.
     Console(Console),
+    /// Cancel the evacuation of a virtual machine or of a node: what was to leave stays.
+    EvacuateCancel(EvacuateCancel),
+    /// Migrate a virtual machine: it moves to another node while it runs.
+    Migrate(Migrate),
+    /// Cancel the migration of a virtual machine: it stays where it is.
+    MigrateCancel(MigrateCancel),
     /// Pause a virtual machine: its guest stops, its memory stays.
     Pause(Pause),
     /// Forward local ports to a virtual machine or virtual machine instance.
@@ -179,6 +185,39 @@ pub(crate) struct Pause {
     #[arg(value_name = "vm|vmi")]
     pub(crate) kind: String,
     /// Name of the virtual machine or virtual machine instance
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Migrate {
+    /// Name of the virtual machine
+    #[arg(value_name = "VM")]
+    pub(crate) name: String,
+    /// Label that the new node must have besides those that the machine asks for; may be repeated
+    #[arg(long = "addedNodeSelector", value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub(crate) added_node_selector: Vec<String>,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateCancel {
+    /// Name of the virtual machine
+    #[arg(value_name = "VM")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) dry_run: DryRun,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EvacuateCancel {
+    /// What is named: vm, vmi or node
+    #[arg(value_name = "vm|vmi|node")]
+    pub(crate) kind: String,
+    /// Name of the virtual machine, virtual machine instance or node
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     #[command(flatten)]

@@ -24,6 +24,29 @@ const EXAMPLES: &[(&str, &str)] = &[
 
 Ctrl+] or Ctrl+5 leaves the console.",
     ),
+    (
+        "evacuate-cancel",
+        "  # Let a virtual machine called 'myvm' stay on its node:
+  virtctl evacuate-cancel vm myvm
+
+  # Let all virtual machines stay on node 'mynode':
+  virtctl evacuate-cancel node mynode
+
+A migration that was made for it goes on: migrate-cancel ends it.",
+    ),
+    (
+        "migrate",
+        "  # Migrate a virtual machine called 'myvm':
+  virtctl migrate myvm
+
+  # Migrate it to a node with a label:
+  virtctl migrate myvm --addedNodeSelector=disk=fast",
+    ),
+    (
+        "migrate-cancel",
+        "  # Cancel the migration of a virtual machine called 'myvm':
+  virtctl migrate-cancel myvm",
+    ),
     ("pause", "  # Pause a virtual machine called 'myvm':\n  virtctl pause vm myvm"),
     (
         "port-forward",

@@ -94,6 +94,7 @@ pub(crate) fn all(schemas: &Schemas<'_>) -> Result<Vec<(String, String)>> {
         let text = yaml(&definition(face, plural, &schemas.root(face.kind)?))?;
         files.push((format!("{plural}.yaml"), text));
     }
+    files.push(("migrationpolicies.yaml".into(), yaml(&policies())?));
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     let kustomization = yaml(&json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -103,6 +104,89 @@ pub(crate) fn all(schemas: &Schemas<'_>) -> Result<Vec<(String, String)>> {
     files.push(("kustomization.yaml".into(), kustomization));
     Ok(files)
 }
+
+/// MigrationPolicy, which is of another group than the rest. Its type is `podvirt_api::policy`.
+fn policies() -> Value {
+    let labels = |of: &str| {
+        json!({
+            "type": "object",
+            "additionalProperties": { "type": "string" },
+            "description": format!("Labels that {of} must have. Empty: any."),
+        })
+    };
+    let flag = |text: &str| json!({ "type": "boolean", "description": text });
+    let spec = json!({
+        "type": "object",
+        "required": ["selectors"],
+        "properties": {
+            "selectors": {
+                "type": "object",
+                "description": "Which machines the policy is for: both must match.",
+                "properties": {
+                    "namespaceSelector": labels("the machine's namespace"),
+                    "virtualMachineInstanceSelector": labels("the machine"),
+                },
+            },
+            "allowAutoConverge": flag("Whether a guest may be slowed down that writes faster than it is copied."),
+            "bandwidthPerMigration": {
+                "anyOf": [{ "type": "integer" }, { "type": "string" }],
+                "pattern": QUANTITY,
+                "x-kubernetes-int-or-string": true,
+                "description": "Bytes a second that a migration may use. 0: unlimited.",
+            },
+            "completionTimeoutPerGiB": {
+                "type": "integer", "format": "int64", "minimum": 1,
+                "description": "Seconds that a migration has for each GiB of its guest.",
+            },
+            "allowPostCopy": flag(
+                "Whether a guest may go on at the target before it is copied. Carried out for machines without an \
+                 interface."
+            ),
+            "allowWorkloadDisruption": flag("Whether a guest may be paused that does not converge in time."),
+        },
+    });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "migrationpolicies.migrations.kubevirt.io", "labels": { "kubevirt.io": "" } },
+        "spec": {
+            "group": "migrations.kubevirt.io",
+            "names": {
+                "kind": "MigrationPolicy",
+                "listKind": "MigrationPolicyList",
+                "plural": "migrationpolicies",
+                "singular": "migrationpolicy",
+                "categories": ["all"],
+            },
+            "scope": "Cluster",
+            "conversion": { "strategy": "None" },
+            "versions": [{
+                "name": "v1alpha1",
+                "served": true,
+                "storage": true,
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "description": "How the machines that it selects are migrated.",
+                    "required": ["spec"],
+                    "properties": {
+                        "apiVersion": { "type": "string" },
+                        "kind": { "type": "string" },
+                        "metadata": { "type": "object" },
+                        "spec": spec,
+                        "status": { "type": "object", "nullable": true },
+                    },
+                } },
+                "subresources": { "status": {} },
+            }],
+        },
+    })
+}
+
+/// A quantity as text, in Kubernetes' own words.
+const QUANTITY: &str = concat!(
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))",
+    r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+);
 
 fn yaml(value: &Value) -> Result<String> {
     Ok(format!("{HEAD}{}", serde_saphyr::to_string(value)?))

@@ -41,6 +41,7 @@ const MESSAGES: &[&str] = &[
     "PauseOptions",
     "UnpauseOptions",
     "MigrateOptions",
+    "EvacuateCancelOptions",
     "FreezeUnfreezeTimeout",
     "VirtualMachineInstanceGuestAgentInfo",
     "VirtualMachineInstanceGuestOSUserList",

@@ -9,6 +9,7 @@
 //! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
 
 pub mod kubevirt;
+pub mod migration;
 mod probe;
 pub mod vm;
 pub mod vmi;

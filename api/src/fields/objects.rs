@@ -3,7 +3,7 @@
 use super::Field;
 use super::Kind::{Any, Bool, Int, Object, OneOf, Quantity, Text, TextMap, Texts};
 use super::Support::{Carried, Kept, Refused};
-use super::table::row;
+use super::table::{EVICTION, row};
 
 /// Every field of a VirtualMachine but those below `spec.template.spec`, which are a VirtualMachineInstance's.
 #[rustfmt::skip] // One row a line.
@@ -76,7 +76,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.machineType", Text, "of machines that name none"),
     row(Carried, "spec.configuration.emulatedMachines", Texts, "allowed machine types; a `*` at the end stands for anything"),
     row(Carried, "spec.configuration.imagePullPolicy", OneOf(&["Always", "IfNotPresent", "Never"]), "of the launcher's image"),
-    row(Carried, "spec.configuration.evictionStrategy", OneOf(&["None", "LiveMigrateIfPossible"]), "of machines that say none"),
+    row(Carried, "spec.configuration.evictionStrategy", OneOf(EVICTION), "of machines that say none"),
     row(Carried, "spec.configuration.additionalGuestMemoryOverheadRatio", Text, "factor of the launcher's memory, at least 1"),
     row(Carried, "spec.configuration.developerConfiguration", Object, ""),
     row(Carried, "spec.configuration.developerConfiguration.useEmulation", Bool, "run machines without KVM"),
@@ -109,7 +109,21 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.virtualMachineOptions.disableSerialConsoleLog", Object, "the serial console is logged only where a machine says so"),
     row(Refused, "spec.configuration.virtualMachineOptions.disableFreePageReporting", Any, ""),
     row(Carried, "spec.configuration.vmRolloutStrategy", OneOf(&["Stage"]), "changes of a VirtualMachine take effect at its next start"),
-    row(Refused, "spec.configuration.migrations", Any, ""),
+    row(Carried, "spec.configuration.migrations", Object, "a MigrationPolicy goes before it where it matches"),
+    row(Carried, "spec.configuration.migrations.nodeDrainTaintKey", Text, "machines leave a node with this taint; `kubevirt.io/drain` when not set"),
+    row(Carried, "spec.configuration.migrations.parallelMigrationsPerCluster", Int(1, u32::MAX as i64), "5 when not set"),
+    row(Carried, "spec.configuration.migrations.parallelOutboundMigrationsPerNode", Int(1, u32::MAX as i64), "2 when not set"),
+    row(Carried, "spec.configuration.migrations.allowAutoConverge", Bool, "slow a guest down that writes faster than it is copied"),
+    row(Carried, "spec.configuration.migrations.bandwidthPerMigration", Quantity, "bytes a second; unlimited when 0 or not set"),
+    row(Carried, "spec.configuration.migrations.completionTimeoutPerGiB", Int(1, i64::MAX), "seconds; 150 when not set"),
+    row(Carried, "spec.configuration.migrations.progressTimeout", Int(1, i64::MAX), "seconds; 150 when not set"),
+    row(Carried, "spec.configuration.migrations.allowPostCopy", Bool, "for machines without an interface: netd's guests are moved before they go on, and an event says so"),
+    row(Carried, "spec.configuration.migrations.allowWorkloadDisruption", Bool, "pause a guest that does not converge in time, and finish"),
+    row(Refused, "spec.configuration.migrations.utilityVolumesTimeout", Any, "there are no utility volumes"),
+    row(Refused, "spec.configuration.migrations.unsafeMigrationOverride", Any, ""),
+    row(Refused, "spec.configuration.migrations.disableTLS", Any, "a guest's memory crosses the network encrypted"),
+    row(Refused, "spec.configuration.migrations.network", Any, "migrations use the nodes' own network"),
+    row(Refused, "spec.configuration.migrations.matchSELinuxLevelOnMigration", Any, ""),
     row(Refused, "spec.configuration.ovmfPath", Any, ""),
     row(Refused, "spec.configuration.selinuxLauncherType", Any, ""),
     row(Refused, "spec.configuration.defaultRuntimeClass", Any, ""),

@@ -18,6 +18,9 @@ pub(super) const fn row(support: Support, path: &'static str, kind: Kind, note: 
 /// When kubelet pulls an image.
 const PULL_POLICIES: &[&str] = &["Always", "IfNotPresent", "Never"];
 
+/// What an eviction of the launcher pod does.
+pub(super) const EVICTION: &[&str] = &["None", "LiveMigrate", "LiveMigrateIfPossible", "External"];
+
 /// Every field of a VirtualMachineInstance. Those of a refused field are not listed.
 #[rustfmt::skip] // One row a line.
 pub const VMI: &[Field] = &[
@@ -58,7 +61,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.architecture", OneOf(&["amd64"]), ""),
     row(Refused, "spec.accessCredentials", Any, ""),
     row(Cluster, "spec.affinity", Any, "the launcher pod's"),
-    row(Cluster, "spec.evictionStrategy", OneOf(&["None", "LiveMigrateIfPossible"]), "podvirt does not migrate machines: `LiveMigrateIfPossible` ends them as `None` does"),
+    row(Cluster, "spec.evictionStrategy", OneOf(EVICTION), "the cluster's when not set, else `None`"),
     row(Cluster, "spec.livenessProbe", Object, "of the guest, by its launcher pod's addresses"),
     row(Cluster, "spec.livenessProbe.httpGet", Any, ""),
     row(Cluster, "spec.livenessProbe.tcpSocket", Any, ""),

@@ -14,5 +14,9 @@ pub const STORAGE_OBSERVED_API_VERSION: &str = "kubevirt.io/storage-observed-api
 pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
 /// Bytes that the launcher pod asks for beside the guest's memory.
 pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
+/// Name of the migration that a launcher pod was made for as its target.
+pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
+/// Node that a migration empties: on a migration that was made for an eviction.
+pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
 /// Interfaces whose traffic Istio takes for a virtual machine's.
 pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";

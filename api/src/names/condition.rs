@@ -51,8 +51,10 @@ pub mod reason {
     pub const NOT_PAUSED: &str = "NotPaused";
     /// Pod condition [`super::VIRTUAL_MACHINE_UNPAUSED`]: the guest is paused.
     pub const PAUSED: &str = "Paused";
-    /// [`super::LIVE_MIGRATABLE`] is false: podvirt does not migrate machines.
-    pub const MIGRATION_NOT_SUPPORTED: &str = "MigrationNotSupported";
+    /// [`super::LIVE_MIGRATABLE`] is false: a disk cannot be reached from another node.
+    pub const DISKS_NOT_LIVE_MIGRATABLE: &str = "DisksNotLiveMigratable";
+    /// [`super::LIVE_MIGRATABLE`] is false: an interface cannot be moved.
+    pub const INTERFACE_NOT_LIVE_MIGRATABLE: &str = "InterfaceNotLiveMigratable";
     /// [`super::SYNCHRONIZED`] is false: the launcher pod could not be made.
     pub const FAILED_CREATE: &str = "FailedCreate";
     /// [`super::SYNCHRONIZED`] is false: the launcher pod could not be deleted.

@@ -34,5 +34,21 @@ pub const STARTING: &str = "Starting";
 pub const STOPPING: &str = "Stopping";
 /// A VirtualMachine's instance failed and is started again later.
 pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+/// A migration moved its machine.
+pub const SUCCESSFUL_MIGRATION: &str = "SuccessfulMigration";
+/// A migration did not move its machine, which runs on where it was.
+pub const FAILED_MIGRATION: &str = "FailedMigration";
+/// A migration was ended on request.
+pub const SUCCESSFUL_ABORT_MIGRATION: &str = "SuccessfulAbortMigration";
+/// A migration's target pod was handed to its node's virt-handler.
+pub const SUCCESSFUL_HAND_OVER: &str = "SuccessfulHandOver";
+/// No node fits the target pod of a migration.
+pub const MIGRATION_TARGET_UNSCHEDULABLE: &str = "migrationTargetPodUnschedulable";
+/// A migration waits because earlier ones of its machine failed.
+pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
+/// Something that was asked of a migration is not done, and it goes on without it.
+pub const MIGRATION_RESTRICTED: &str = "MigrationRestricted";
+/// A machine that is to leave its node cannot be migrated.
+pub const EVACUATION_BLOCKED: &str = "EvacuationBlocked";
 /// A change takes effect at the next start.
 pub const RESTART_REQUIRED: &str = "RestartRequired";

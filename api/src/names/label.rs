@@ -22,6 +22,8 @@ pub const NODE_NAME: &str = "kubevirt.io/nodeName";
 pub const MIGRATION_TARGET_NODE_NAME: &str = "kubevirt.io/migrationTargetNodeName";
 /// UID of a migration: on the target's launcher pod.
 pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
+/// Name of the VirtualMachineInstance that a migration moves: on the migration; cut by [`super::label_value`].
+pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
 /// Image of the launcher is not the installed one.
 pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
 /// `true` on a node whose virt-handler is alive.

@@ -20,6 +20,9 @@ pub const VMI_FINALIZER: &str = "foregroundDeleteVirtualMachine";
 /// Finalizer on a VirtualMachine: it stays until its instance is gone.
 pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
 
+/// Finalizer on a VirtualMachineInstanceMigration: it stays until it has ended and its target pod is gone.
+pub const MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
+
 /// Longest label value (Kubernetes' rule for labels).
 const LABEL_VALUE_MAX: usize = 63;
 

@@ -945,6 +945,28 @@ pub struct EphemeralVolumeSource {
     pub persistent_volume_claim: Option<core::PersistentVolumeClaimVolumeSource>,
 }
 
+/// `EvacuateCancelOptions` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct EvacuateCancelOptions {
+    /// `kind`.
+    #[serde(rename = "kind", default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// `dryRun`.
+    #[serde(
+        rename = "dryRun",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub dry_run: Vec<String>,
+    /// `evacuationNodeName`.
+    #[serde(rename = "evacuationNodeName", default, deserialize_with = "super::null::as_default")]
+    pub evacuation_node_name: String,
+}
+
 /// `FeatureAPIC` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FeatureApic {

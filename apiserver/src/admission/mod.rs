@@ -3,9 +3,11 @@
 //! [`HOOKS`] is the one table of webhooks: the server's routes and the configurations in the cluster follow it. What
 //! is judged and defaulted stands in [`podvirt_api::admission`]; here is the protocol around it.
 
+pub mod evict;
+pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, kubevirt, not_supported, vm, vmi};
+use podvirt_api::admission::{By, kubevirt, migration, not_supported, vm, vmi};
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::KubeVirtConfiguration;
 use serde_json::Value;
@@ -15,6 +17,24 @@ use review::{Request, Response};
 /// What a webhook does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
+    /// It answers from the request alone.
+    Alone(Alone),
+    /// It looks at other objects.
+    Looking(Looking),
+}
+
+/// Tasks that look at other objects first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looking {
+    /// Judges a new migration by its machine.
+    ValidateMigrationCreate,
+    /// Judges the eviction of a launcher pod, and marks its machine.
+    Evict,
+}
+
+/// Tasks that need the request alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
     /// Sets a VM's defaults.
     MutateVm,
     /// Sets an instance's defaults.
@@ -27,6 +47,10 @@ pub enum Task {
     ValidateInstanceUpdate,
     /// Judges the cluster's configuration.
     ValidateKubeVirt,
+    /// Sets a migration's finalizer and label.
+    MutateMigration,
+    /// Judges a change of a migration.
+    ValidateMigrationUpdate,
     /// Refuses a kind that podvirt does not carry out.
     Refuse(&'static str),
 }
@@ -49,7 +73,8 @@ pub struct Hook {
 impl Hook {
     /// Whether it may change the object.
     pub fn mutates(&self) -> bool {
-        matches!(self.task, Task::MutateVm | Task::MutateInstance)
+        let mutating = [Alone::MutateVm, Alone::MutateInstance, Alone::MutateMigration];
+        matches!(self.task, Task::Alone(task) if mutating.contains(&task))
     }
 }
 
@@ -60,71 +85,92 @@ pub const HOOKS: &[Hook] = &[
         path: "/virtualmachines-mutate",
         resource: "virtualmachines",
         operations: &["CREATE", "UPDATE"],
-        task: Task::MutateVm,
+        task: Task::Alone(Alone::MutateVm),
     },
     Hook {
         name: "virtualmachineinstances-mutator.kubevirt.io",
         path: "/virtualmachineinstances-mutate",
         resource: "virtualmachineinstances",
         operations: &["CREATE", "UPDATE"],
-        task: Task::MutateInstance,
+        task: Task::Alone(Alone::MutateInstance),
+    },
+    Hook {
+        name: "migrations-mutator.kubevirt.io",
+        path: "/migration-mutate-create",
+        resource: "virtualmachineinstancemigrations",
+        operations: &["CREATE"],
+        task: Task::Alone(Alone::MutateMigration),
     },
     Hook {
         name: "virtualmachine-validator.kubevirt.io",
         path: "/virtualmachines-validate",
         resource: "virtualmachines",
         operations: &["CREATE", "UPDATE"],
-        task: Task::ValidateVm,
+        task: Task::Alone(Alone::ValidateVm),
     },
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
         path: "/virtualmachineinstances-validate-create",
         resource: "virtualmachineinstances",
         operations: &["CREATE"],
-        task: Task::ValidateInstanceCreate,
+        task: Task::Alone(Alone::ValidateInstanceCreate),
     },
     Hook {
         name: "virtualmachineinstances-update-validator.kubevirt.io",
         path: "/virtualmachineinstances-validate-update",
         resource: "virtualmachineinstances",
         operations: &["UPDATE"],
-        task: Task::ValidateInstanceUpdate,
+        task: Task::Alone(Alone::ValidateInstanceUpdate),
     },
     Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
         resource: "kubevirts",
         operations: &["CREATE", "UPDATE"],
-        task: Task::ValidateKubeVirt,
+        task: Task::Alone(Alone::ValidateKubeVirt),
     },
     Hook {
         name: "migration-create-validator.kubevirt.io",
         path: "/migration-validate-create",
         resource: "virtualmachineinstancemigrations",
         operations: &["CREATE"],
-        task: Task::Refuse("VirtualMachineInstanceMigration"),
+        task: Task::Looking(Looking::ValidateMigrationCreate),
+    },
+    Hook {
+        name: "migration-update-validator.kubevirt.io",
+        path: "/migration-validate-update",
+        resource: "virtualmachineinstancemigrations",
+        operations: &["UPDATE"],
+        task: Task::Alone(Alone::ValidateMigrationUpdate),
+    },
+    Hook {
+        name: "virt-launcher-eviction-interceptor.kubevirt.io",
+        path: "/launcher-eviction-validate",
+        resource: "pods/eviction",
+        operations: &["CREATE"],
+        task: Task::Looking(Looking::Evict),
     },
     Hook {
         name: "virtualmachinereplicaset-validator.kubevirt.io",
         path: "/virtualmachinereplicaset-validate",
         resource: "virtualmachineinstancereplicasets",
         operations: &["CREATE"],
-        task: Task::Refuse("VirtualMachineInstanceReplicaSet"),
+        task: Task::Alone(Alone::Refuse("VirtualMachineInstanceReplicaSet")),
     },
 ];
 
-/// Answers a request. `namespace` is podvirt's own.
-pub fn answer(hook: &Hook, request: &Request, config: &KubeVirtConfiguration, namespace: &str) -> Response {
+/// Answers a request from itself. `namespace` is podvirt's own.
+pub fn answer(task: Alone, request: &Request, config: &KubeVirtConfiguration, namespace: &str) -> Response {
     let by = By::of(&request.user_info.username, namespace);
     let (old, new) = (&request.old_object, &request.object);
     let is_create = request.operation == "CREATE";
-    match hook.task {
-        Task::MutateVm => {
+    match task {
+        Alone::MutateVm => {
             let mut object = new.clone();
             vm::mutate(&mut object, config);
             Response::patched(&request.uid, new, &object)
         }
-        Task::MutateInstance => {
+        Alone::MutateInstance => {
             let mut object = new.clone();
             if is_create {
                 vmi::mutate_create(&mut object, config);
@@ -133,13 +179,19 @@ pub fn answer(hook: &Hook, request: &Request, config: &KubeVirtConfiguration, na
             }
             Response::patched(&request.uid, new, &object)
         }
-        Task::ValidateVm if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
-        Task::ValidateVm => judged(request, vm::validate(new, config, by)),
-        Task::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
-        Task::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
-        Task::ValidateKubeVirt if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
-        Task::ValidateKubeVirt => judged(request, kubevirt::validate(new)),
-        Task::Refuse(kind) => judged(request, not_supported(kind)),
+        Alone::ValidateVm if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
+        Alone::ValidateVm => judged(request, vm::validate(new, config, by)),
+        Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
+        Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
+        Alone::ValidateKubeVirt if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
+        Alone::ValidateKubeVirt => judged(request, kubevirt::validate(new)),
+        Alone::MutateMigration => {
+            let mut object = new.clone();
+            migration::mutate_create(&mut object);
+            Response::patched(&request.uid, new, &object)
+        }
+        Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
+        Alone::Refuse(kind) => judged(request, not_supported(kind)),
     }
 }
 
@@ -149,7 +201,7 @@ fn same_spec(old: &Value, new: &Value) -> bool {
     old.get("spec") == new.get("spec")
 }
 
-fn judged(request: &Request, problems: Problems) -> Response {
+pub(crate) fn judged(request: &Request, problems: Problems) -> Response {
     if problems.is_empty() {
         Response::allowed(&request.uid)
     } else {

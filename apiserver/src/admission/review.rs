@@ -51,6 +51,8 @@ pub struct Request {
     pub name: String,
     /// Who asks.
     pub user_info: UserInfo,
+    /// Whether nothing is to be stored.
+    pub dry_run: bool,
     /// The object as it shall be.
     pub object: Value,
     /// The object as it is.
@@ -139,6 +141,20 @@ impl Response {
         let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
         let refusal =
             Refusal { message: texts.join("; "), reason: "Invalid", code: 422, details: Causes { causes } };
+        Response { allowed: false, status: Some(refusal), ..Self::allowed(uid) }
+    }
+
+    /// It may not be now: the caller may ask again later (RFC 6585, section 4).
+    pub fn later(uid: &str, message: String) -> Self {
+        let refusal =
+            Refusal { message, reason: "TooManyRequests", code: 429, details: Causes { causes: Vec::new() } };
+        Response { allowed: false, status: Some(refusal), ..Self::allowed(uid) }
+    }
+
+    /// It cannot be judged now.
+    pub fn failed(uid: &str, message: String) -> Self {
+        let refusal =
+            Refusal { message, reason: "InternalError", code: 500, details: Causes { causes: Vec::new() } };
         Response { allowed: false, status: Some(refusal), ..Self::allowed(uid) }
     }
 

@@ -35,7 +35,8 @@ fn ask(path: &str, operation: &str, old: Value, new: Value, user: &str) -> Value
     }))
     .unwrap();
     let request = review.into_request().unwrap();
-    answer(hook(path), &request, &KubeVirtConfiguration::default(), "kubevirt").into_review()
+    let Task::Alone(task) = hook(path).task else { panic!("{path} looks at other objects") };
+    answer(task, &request, &KubeVirtConfiguration::default(), "kubevirt").into_review()
 }
 
 fn create(path: &str, object: Value) -> Value {
@@ -107,11 +108,10 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    for path in ["/migration-validate-create", "/virtualmachinereplicaset-validate"] {
-        let response = &create(path, json!({"metadata": {"name": "x"}}))["response"];
-        assert_eq!(response["allowed"], false, "{path}");
-        assert!(response["status"]["message"].as_str().unwrap().contains("not supported by podvirt"));
-    }
+    let response =
+        &create("/virtualmachinereplicaset-validate", json!({"metadata": {"name": "x"}}))["response"];
+    assert_eq!(response["allowed"], false);
+    assert!(response["status"]["message"].as_str().unwrap().contains("not supported by podvirt"));
 }
 
 #[test]
@@ -151,6 +151,22 @@ fn what_is_no_review_is_told() {
         let review: Review = serde_json::from_value(value).unwrap();
         review.into_request().unwrap_err();
     }
+}
+
+#[test]
+fn a_migration_is_completed_once_and_then_stands() {
+    let object = json!({"metadata": {"name": "m"}, "spec": {"vmiName": "vm1"}});
+    let stored = patched(&object, &create("/migration-mutate-create", object.clone()));
+    assert_eq!(stored["metadata"]["labels"]["kubevirt.io/vmi-name"], "vm1");
+    assert_eq!(stored["metadata"]["finalizers"], json!(["kubevirt.io/migrationJobFinalize"]));
+    let change = |new: Value| {
+        let answer = ask("/migration-validate-update", "UPDATE", stored.clone(), new, "jane");
+        answer["response"]["allowed"].as_bool().unwrap()
+    };
+    assert!(change(stored.clone()));
+    let mut other = stored.clone();
+    other["spec"]["vmiName"] = json!("vm2");
+    assert!(!change(other));
 }
 
 #[test]

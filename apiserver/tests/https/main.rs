@@ -137,13 +137,47 @@ async fn what_cannot_be_done_is_told_like_upstream_does() {
     let message = "Operation cannot be fulfilled on virtualmachine.kubevirt.io \"vm1\": VM is not running";
     assert_eq!(stopped, (409, message.into()));
     assert_eq!(put(&world, "virtualmachines/vm1/start", "{").await.0, 400);
-    assert_eq!(put(&world, "virtualmachines/vm1/migrate", "").await.0, 501);
+    assert_eq!(put(&world, "virtualmachines/vm1/addvolume", "").await.0, 501);
+    let idle = put(&world, "virtualmachines/vm1/migrate", "").await;
+    assert_eq!(idle, (409, message.into()));
     assert_eq!(put(&world, "virtualmachineinstances/vm1/pause", "").await.0, 404);
     world.put(VMI, vmi());
     world.put("no-handler", Value::Null);
     let (code, message) = put(&world, "virtualmachineinstances/vm1/pause", "").await;
     assert_eq!((code, message.as_str()), (503, "no virt-handler is ready on node node1"));
     assert!(world.writes().is_empty());
+}
+
+#[tokio::test]
+async fn a_migration_is_made_and_an_evacuation_taken_back() {
+    let world = World::new(NO_HANDLER).await;
+    assert_eq!(put(&world, "virtualmachines/vm1/migrate", "").await.0, 404);
+    world.put(VM, vm("Always"));
+    world.put(VMI, vmi());
+    for (body, query) in
+        [(r#"{"addedNodeSelector": {"zone": "a"}}"#, ""), (r#"{"dryRun": ["All"]}"#, "dryRun=All")]
+    {
+        assert_eq!(put(&world, "virtualmachines/vm1/migrate", body).await.0, 202);
+        let (method, path, made) = world.writes().pop().unwrap();
+        let migrations = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstancemigrations";
+        assert_eq!((method, path.replace("?&", "?")), (Method::POST, format!("{migrations}?{query}")));
+        assert_eq!(made["spec"]["vmiName"], "vm1");
+        assert_eq!(made["metadata"]["generateName"], "kubevirt-migrate-vm-");
+        assert_eq!(made["spec"].get("addedNodeSelector").is_some(), query.is_empty());
+    }
+    // Nothing to take back is no failure.
+    let before = world.writes().len();
+    assert_eq!(put(&world, "virtualmachineinstances/vm1/evacuate/cancel", "").await.0, 202);
+    assert_eq!(world.writes().len(), before);
+    let mut leaving = vmi();
+    leaving["status"]["evacuationNodeName"] = json!("node1");
+    world.put(VMI, leaving);
+    for kind in ["virtualmachines", "virtualmachineinstances"] {
+        assert_eq!(put(&world, &format!("{kind}/vm1/evacuate/cancel"), "").await.0, 202);
+        let (method, path, change) = world.writes().pop().unwrap();
+        assert_eq!((method, path), (Method::PATCH, format!("{VMI}?")));
+        assert_eq!(change["status"], json!({"evacuationNodeName": null}));
+    }
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ pub(crate) enum Caller {
 pub(crate) struct Cluster {
     /// Objects by path.
     pub(crate) objects: BTreeMap<String, Value>,
-    /// Patches and deletions: method, path, body.
+    /// Creations, patches and deletions: method, path, body.
     pub(crate) writes: Vec<(Method, String, Value)>,
     /// How many patches are answered with 422 before one is taken.
     pub(crate) stale: usize,
@@ -122,6 +122,10 @@ impl Cluster {
                 self.objects
                     .get(object)
                     .map_or_else(|| failure(404, "NotFound", "NotFound"), |o| (200, o.clone()))
+            }
+            Method::POST => {
+                self.writes.push((method.clone(), format!("{path}?{query}"), body.clone()));
+                (201, body)
             }
             Method::DELETE => {
                 self.writes.push((method.clone(), path.to_owned(), body));

@@ -46,6 +46,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::migration::{is_at_target, is_under_way};
 use podvirt_api::names::{event, label};
 use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstancePhase as Phase,
@@ -56,8 +57,7 @@ use podvirt_daemon::patch;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::template::pod_name;
-use crate::vmi::pods::is_of;
+use crate::vmi::pods::{is_of, name_of};
 use crate::watch;
 
 pub use judge::{Heartbeats, STEADY, Silence, has_ended, is_vouched_for, may_run, silence};
@@ -212,7 +212,7 @@ impl Watch {
             let uid = machine.uid().unwrap_or_default();
             // By its name: labels, which a list would go by, are anybody's who may write pods.
             let pods = Api::<Pod>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());
-            let pod = pods.get_opt(&pod_name(&machine.name_any(), &uid)).await?;
+            let pod = pods.get_opt(&name_of(machine)).await?;
             if !has_ended(pod.as_ref().filter(|pod| is_of(pod, &uid)), vouched) {
                 continue;
             }
@@ -251,7 +251,10 @@ fn node_of(machine: &Machine) -> Option<String> {
 
 /// Whether a machine's phase is the node's to write, and was not written to an end yet.
 fn is_open(machine: &VirtualMachineInstance, node: &str) -> bool {
-    machine.status.node_name.as_deref() == Some(node)
+    // A guest that was seen at a migration's target is alive there, and virt-handler of that node will say so.
+    let left = machine.status.migration_state.as_ref().is_some_and(|s| is_under_way(s) && is_at_target(s));
+    !left
+        && machine.status.node_name.as_deref() == Some(node)
         && matches!(machine.status.phase, Some(Phase::Scheduled | Phase::Running | Phase::Unknown))
 }
 

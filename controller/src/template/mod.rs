@@ -23,6 +23,7 @@ mod placement;
 mod probes;
 #[cfg(test)]
 mod restricted;
+mod target;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -36,6 +37,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
+
+pub use target::target_pod;
 
 /// Seconds that a guest has to shut down when its manifest does not say (upstream's default).
 pub const DEFAULT_GRACE_SECONDS: i64 = 30;
@@ -161,7 +164,9 @@ fn metadata(vmi: &VirtualMachineInstance, identity: Identity<'_>, resources: &Po
     let meta = &vmi.metadata;
     let mut labels = meta.labels.clone().unwrap_or_default();
     // Where the machine runs is not known yet; the label of an object that was copied says nothing here.
-    labels.remove(label::NODE_NAME);
+    for label in [label::NODE_NAME, label::MIGRATION_TARGET_NODE_NAME] {
+        labels.remove(label);
+    }
     labels.extend(
         [
             (label::APP, label::APP_LAUNCHER.to_owned()),
@@ -198,11 +203,15 @@ fn metadata(vmi: &VirtualMachineInstance, identity: Identity<'_>, resources: &Po
 
 /// Name of the launcher pod of the machine with this name and UID.
 pub fn pod_name(machine: &str, uid: &str) -> String {
+    short_name(&names::launcher_generate_name(machine), uid)
+}
+
+/// A name that begins with `prefix` and ends with letters that follow from `uid`.
+pub fn short_name(prefix: &str, uid: &str) -> String {
     // Kubernetes cuts a name that it makes up to what a host name can be; its letters make no words.
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     const SUFFIX: usize = 5;
-    let mut name: String =
-        names::launcher_generate_name(machine).chars().take(HOSTNAME_MAX - SUFFIX).collect();
+    let mut name: String = prefix.chars().take(HOSTNAME_MAX - SUFFIX).collect();
     // FNV-1a: the same in every version of this program, which the standard library's hash is not.
     let mut hash =
         uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -215,7 +224,17 @@ pub fn pod_name(machine: &str, uid: &str) -> String {
 
 /// Claims that the machine's volumes name, in their order.
 pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
-    vmi.spec.volumes.iter().filter_map(|volume| Some(volumes::claim(volume)?.name))
+    claims(vmi).map(|(name, _)| name)
+}
+
+/// Claims that the machine's volumes name, in their order, and whether each is only read.
+pub fn claims(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, bool)> {
+    vmi.spec.volumes.iter().filter_map(volumes::claim).map(|claim| (claim.name, claim.read_only))
+}
+
+/// The claim that a volume names.
+pub fn claim_name(volume: &podvirt_api::v1::Volume) -> Option<&str> {
+    Some(volumes::claim(volume)?.name)
 }
 
 /// Whether an annotation of the machine is for whoever reads the pod, too: a mesh, a backup, a CNI plugin.

@@ -38,7 +38,7 @@ pub(super) struct Storage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim<'a> {
     pub(super) name: &'a str,
-    read_only: bool,
+    pub(super) read_only: bool,
 }
 
 pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateError> {

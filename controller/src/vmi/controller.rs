@@ -3,7 +3,8 @@
 //! Everything runs in the one future that [`run`] returns, so that dropping it ends the work at once: a replica
 //! that lost the lead must start nothing more.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -13,7 +14,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{
     Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
 };
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::label;
@@ -29,6 +31,7 @@ use super::decide::{self, Decision, Note, Observed, needs_claims};
 use super::expectations::Expectations;
 use super::pods::{self, Pods};
 use super::status::phase;
+use super::view::View;
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
 use crate::{template, watch};
@@ -119,23 +122,51 @@ pub struct Context {
 /// What the reconciliations share.
 pub(super) struct Shared {
     pub(super) context: Context,
-    pub(super) pods: Pods,
+    pub(super) pods: Arc<Pods>,
+    /// Which claims of a machine one node alone can use, by the machine's UID. That never changes.
+    pub(super) local_claims: Mutex<HashMap<String, Arc<[String]>>>,
     pub(super) expectations: Expectations,
     pub(super) backoff: Backoff<String>,
 }
 
-/// Keeps all machines until it is dropped.
-pub async fn run(context: Context) {
+impl Shared {
+    fn known_claims(&self) -> MutexGuard<'_, HashMap<String, Arc<[String]>>> {
+        self.local_claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which claims of the machine one node alone can use; asked for once. `None`: not all of them are there.
+    async fn local_claims(
+        &self,
+        api: &Api<PersistentVolumeClaim>,
+        vmi: &VirtualMachineInstance,
+        uid: &str,
+    ) -> Result<Option<Arc<[String]>>, Error> {
+        if template::claim_names(vmi).next().is_none() {
+            return Ok(Some(Arc::default()));
+        }
+        if let Some(known) = self.known_claims().get(uid) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(local) = claims::local(api, vmi).await.map_err(Error::Claims)? else { return Ok(None) };
+        let local: Arc<[String]> = local.into();
+        self.known_claims().insert(uid.to_owned(), Arc::clone(&local));
+        Ok(Some(local))
+    }
+}
+
+/// Keeps all machines until it is dropped, and fills `view` with `writer`.
+pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInstance>) {
     let client = context.client.clone();
     let shared = Arc::new(Shared {
         context,
-        pods: Pods::default(),
+        pods: Arc::clone(view.pods()),
+        local_claims: Mutex::default(),
         expectations: Expectations::default(),
         backoff: Backoff::default(),
     });
-    let (store, writer) = reflector::store();
-    let machines = machines(&client, writer, shared.clone());
-    let launchers = launchers(Api::all(client), shared.clone());
+    let store = view.store().clone();
+    let machines = machines(&client, writer, shared.clone(), view.clone());
+    let launchers = launchers(Api::all(client), shared.clone(), view);
     let queue = futures::stream::select(machines, launchers);
     let config = Config::default().concurrency(CONCURRENCY);
     let filled = fill(&store, &shared);
@@ -170,26 +201,38 @@ type Request = ReconcileRequest<VirtualMachineInstance>;
 
 fn machines(
     client: &Client,
-    writer: reflector::store::Writer<VirtualMachineInstance>,
+    writer: Writer<VirtualMachineInstance>,
     shared: Arc<Shared>,
+    view: View,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let events = watch::all::<VirtualMachineInstance>(client).inspect_ok(move |event| {
         if let Event::Delete(vmi) = event {
             let uid = vmi.uid().unwrap_or_default();
             shared.expectations.forget(&uid);
             shared.backoff.forget(&uid);
+            shared.known_claims().remove(&uid);
         }
     });
-    events.reflect(writer).applied_objects().map_ok(|vmi| Request::from(ObjectRef::from_obj(&vmi)))
+    let events = events.reflect(writer).inspect_ok(move |event| {
+        if let Event::Apply(vmi) | Event::Delete(vmi) = event {
+            view.changed(ObjectRef::from_obj(vmi));
+        }
+    });
+    events.applied_objects().map_ok(|vmi| Request::from(ObjectRef::from_obj(&vmi)))
 }
 
-fn launchers(api: Api<Pod>, shared: Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> {
+fn launchers(
+    api: Api<Pod>,
+    shared: Arc<Shared>,
+    view: View,
+) -> impl Stream<Item = Result<Request, watcher::Error>> {
     let config = watcher::Config::default().labels(&format!("{}={}", label::APP, label::APP_LAUNCHER));
     watcher(api, config)
         .modify(|pod| pod.metadata.managed_fields = None)
         .default_backoff()
         .map_ok(move |event| {
             let owners = shared.pods.apply(event, &shared.expectations);
+            owners.iter().for_each(|owner| view.changed(owner.clone()));
             futures::stream::iter(owners.into_iter().map(|owner| Ok(Request::from(owner))))
         })
         .try_flatten()
@@ -230,19 +273,25 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
         return Ok(Requeue::requeue(wait));
     }
     let mut pods = shared.pods.of(&uid);
-    let unseen = if pods.is_empty() && believes_in_pod(vmi) { unseen_pod(vmi, shared).await? } else { None };
+    let unseen = if decide::current(vmi, &pods).is_none() && believes_in_pod(vmi) {
+        unseen_pod(vmi, shared).await?
+    } else {
+        None
+    };
     let is_unseen = unseen.is_some();
     pods.extend(unseen.map(Arc::new));
+    let claim_api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
     let claims = if needs_claims(vmi, &pods) {
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
-        claims::problems(&api, vmi).await.map_err(Error::Claims)?
+        claims::problems(&claim_api, vmi).await.map_err(Error::Claims)?
     } else {
         Vec::new()
     };
+    let local_claims = shared.local_claims(&claim_api, vmi, &uid).await?;
     let seen = Observed {
         vmi,
         pods: &pods,
         claims: &claims,
+        local_claims: local_claims.as_deref(),
         settings: &settings,
         launcher_image: &shared.context.launcher_image,
     };
@@ -268,7 +317,7 @@ fn believes_in_pod(vmi: &VirtualMachineInstance) -> bool {
 /// who may write pods can take away: the guest lives on.
 async fn unseen_pod(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Option<Pod>, Error> {
     let uid = vmi.uid().unwrap_or_default();
-    let name = template::pod_name(&vmi.name_any(), &uid);
+    let name = pods::name_of(vmi);
     let api: Api<Pod> = Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
     let there = api.get_opt(&name).await.map_err(|source| Error::Read { name, source })?;
     Ok(there.filter(|pod| pods::is_of(pod, &uid)))

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
+use podvirt_api::migration::{is_at_target, is_under_way, pod_by_migration};
+use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
 use super::claims::Problem;
+use super::follow;
 use super::observe::{self, Trouble};
-use super::status::{condition, is_final, is_true, phase, remove_condition, set_condition, set_phase};
+use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
 use crate::settings::Settings;
 use crate::template::{self, Images};
 
@@ -22,10 +24,11 @@ pub const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 /// When to look again for a claim that was missing. Claims are not watched: there may be many, of others.
 const CLAIM_RETRY: Duration = Duration::from_secs(5);
 
+/// When to look again at a machine whose guest is at a migration's target: who writes the end may have to restart.
+const MOVE_RETRY: Duration = Duration::from_secs(10);
+
 /// Reason of [`conditions::SYNCHRONIZED`]: a claim cannot be used.
 const FAILED_PVC_MODE: &str = "FailedPvcVolumeMode";
-/// Reason of [`conditions::SYNCHRONIZED`] and of events: the launcher pod ended before the guest was started.
-const FAILED_SCHEDULING: &str = "FailedScheduling";
 const POD_DELETED: &str = "PodDeleted";
 /// How a message on a refused pod begins.
 const REFUSED: &str = "the launcher pod could not be made";
@@ -39,6 +42,8 @@ pub struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
     /// What is wrong with its claims; looked for only while [`needs_claims`].
     pub claims: &'a [(String, Problem)],
+    /// Those of its claims that one node alone can use; `None` while that is not known.
+    pub local_claims: Option<&'a [String]>,
     /// The cluster's configuration.
     pub settings: &'a Settings,
     /// Image of the launcher.
@@ -106,7 +111,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    fn warn(&mut self, reason: &str, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, reason: &str, message: impl Into<String>) {
         self.notes.push(Note { warning: true, reason: reason.to_owned(), message: message.into() });
     }
 
@@ -143,7 +148,7 @@ pub fn needs_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>]) -> bool {
 pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     let mut decision =
         Decision { vmi: seen.vmi.clone(), actions: Vec::new(), notes: Vec::new(), look_again: None };
-    let pod = current(seen);
+    let pod = current(seen.vmi, seen.pods);
     if seen.vmi.metadata.deletion_timestamp.is_some() {
         delete(seen, &mut decision, now);
     } else {
@@ -151,20 +156,44 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
         drop_others(seen, pod, &mut decision);
     }
     if phase(&decision.vmi) != Phase::default() {
-        follow_pod(pod, &mut decision, now);
+        follow::pod_conditions(seen, pod, &mut decision, now);
+        follow::migration(seen, pod, &mut decision, now);
     }
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
-        follow_vmi(pod, &mut decision);
+        follow::machine(pod, &mut decision);
     }
     decision
 }
 
-/// The pod that runs the machine: the one that it was handed over in, else the oldest that lives.
-fn current<'a>(seen: &Observed<'a>) -> Option<&'a Pod> {
-    let active = &seen.vmi.status.active_pods;
-    let handed_over = seen.pods.iter().find(|p| active.contains_key(observe::uid(p)));
-    let living = || seen.pods.iter().find(|p| !observe::is_terminating(p));
-    handed_over.or_else(living).or(seen.pods.first()).map(AsRef::as_ref)
+/// The pod that runs the machine: the one that its last migration names, else the one that it was handed over in, else
+/// the oldest that lives. The target of a migration runs it only once the machine's status says so.
+pub fn current<'a>(vmi: &VirtualMachineInstance, pods: &'a [Arc<Pod>]) -> Option<&'a Pod> {
+    if let Some(name) = pod_by_migration(vmi) {
+        return pods.iter().find(|pod| observe::name(pod) == name).map(AsRef::as_ref);
+    }
+    let active = &vmi.status.active_pods;
+    let own = || pods.iter().filter(|pod| !observe::is_target(pod));
+    let handed_over = own().find(|pod| active.contains_key(observe::uid(pod)));
+    let living = || own().find(|pod| !observe::is_terminating(pod));
+    handed_over.or_else(living).or_else(|| own().next()).map(AsRef::as_ref)
+}
+
+/// Whether the guest is, or may be, at the target of a migration whose end is not written yet: the machine's own pod
+/// says nothing on it any more. A source that ended well has moved its guest as like as not; the target's virt-handler
+/// will say so, if it has to start anew first.
+pub(super) fn is_leaving(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>]) -> bool {
+    let Some(state) = vmi.status.migration_state.as_ref().filter(|state| is_under_way(state)) else {
+        return false;
+    };
+    let lives = |pod: &Arc<Pod>| {
+        Some(observe::name(pod)) == state.target_pod.as_deref()
+            && !observe::is_done(pod)
+            && !observe::is_terminating(pod)
+            && observe::compute_end(pod).is_none()
+    };
+    let started = state.start_timestamp.clone().flatten().is_some();
+    let left = || current(vmi, pods).is_none_or(observe::succeeded);
+    is_at_target(state) || (started && pods.iter().any(lives) && left())
 }
 
 fn delete(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
@@ -195,7 +224,8 @@ fn live(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Ti
         }
         (Phase::Scheduling, Some(pod)) => scheduling(pod, decision, now),
         (Phase::Other(text), _) if text.is_empty() => begin(decision, now),
-        (_, Some(pod)) => handed_over(pod, decision, now),
+        (_, Some(pod)) => handed_over(seen, pod, decision, now),
+        (_, None) if is_leaving(seen.vmi, seen.pods) => decision.look_again = Some(MOVE_RETRY),
         (_, None) => {
             let message = "the launcher pod is gone: it was deleted, or its node was removed".to_owned();
             decision.fail(&Trouble { reason: POD_DELETED.into(), message }, now);
@@ -298,17 +328,18 @@ fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Times
     status.node_name = Some(node.to_owned());
     status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
     status.qos_class = pod.status.as_ref().and_then(|s| s.qos_class.clone());
-    status.launcher_container_image_version = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.containers.iter().find(|c| c.name == pod_names::COMPUTE)?.image.clone());
+    status.launcher_container_image_version = follow::image(pod);
     set_phase(status, Phase::Scheduled, now);
 }
 
 /// The machine is virt-handler's. Only a pod that ended long ago is judged here.
-fn handed_over(pod: &Pod, decision: &mut Decision, now: Timestamp) {
+fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Timestamp) {
     // The pod as a whole ends after its sidecars; the guest ended with virt-launcher.
     if !observe::is_done(pod) && observe::compute_end(pod).is_none() {
+        return;
+    }
+    if is_leaving(seen.vmi, seen.pods) {
+        decision.look_again = Some(MOVE_RETRY);
         return;
     }
     let since = observe::ended_at(pod)
@@ -324,103 +355,24 @@ fn handed_over(pod: &Pod, decision: &mut Decision, now: Timestamp) {
 }
 
 /// A machine has one pod. What is there besides is deleted, unless the machine itself is over: then pods are
-/// kept for whoever wants to read their logs.
+/// kept for whoever wants to read their logs. Targets of migrations are the migrations' to delete, but for the one that
+/// the machine has left by now.
 fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision) {
     if is_final(&phase(seen.vmi)) {
         return;
     }
-    let kept = pod.map(observe::uid);
-    let others = seen.pods.iter().filter(|p| Some(observe::uid(p)) != kept && !observe::is_terminating(p));
-    decision.actions.extend(others.map(|p| delete_action(p)));
-}
-
-/// Conditions of the machine that tell of its pod.
-fn follow_pod(pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
-    let over = is_final(&phase(&decision.vmi));
-    let running = phase(&decision.vmi) == Phase::Running;
-    let (value, reason, message) = match pod {
-        None => (FALSE, reason::POD_NOT_EXISTS, "there is no launcher pod".to_owned()),
-        Some(pod) if observe::is_terminating(pod) => {
-            (FALSE, reason::POD_TERMINATING, "the launcher pod is ending".to_owned())
-        }
-        Some(_) if !running => (FALSE, reason::GUEST_NOT_RUNNING, "the guest does not run".to_owned()),
-        Some(pod) => match observe::condition(pod, "Ready") {
-            Some(ready) if ready.status == TRUE => (TRUE, "", String::new()),
-            Some(ready) => {
-                let reason = ready.reason.as_deref().unwrap_or(reason::GUEST_NOT_RUNNING);
-                (FALSE, reason, ready.message.clone().unwrap_or_default())
-            }
-            None => {
-                let message = "the launcher pod has no condition Ready yet".to_owned();
-                (FALSE, reason::POD_CONDITION_MISSING, message)
-            }
-        },
-    };
-    set_condition(&mut decision.vmi.status, conditions::READY, value, reason, &message, now);
-    if !over {
-        set_condition(
-            &mut decision.vmi.status,
-            conditions::LIVE_MIGRATABLE,
-            FALSE,
-            reason::MIGRATION_NOT_SUPPORTED,
-            "podvirt does not migrate running machines yet",
-            now,
-        );
-    }
-    let unscheduled = pod
-        .filter(|_| !over)
-        .and_then(|pod| observe::condition(pod, conditions::POD_SCHEDULED).filter(|c| c.status == FALSE));
-    follow_scheduler(unscheduled, decision, now);
-    // An entry stays until its pod is gone: it tells virt-handler where to clean up.
-    if pod.is_none() && !decision.vmi.status.active_pods.is_empty() {
-        decision.vmi.status.active_pods.clear();
-    }
-}
-
-fn follow_scheduler(
-    unscheduled: Option<&k8s_openapi::api::core::v1::PodCondition>,
-    decision: &mut Decision,
-    now: Timestamp,
-) {
-    let status = &mut decision.vmi.status;
-    let Some(pod) = unscheduled else {
-        let told = condition(status, conditions::POD_SCHEDULED).and_then(|c| c.reason.clone());
-        if told.is_some() && status.reason == told {
-            status.reason = None;
-        }
-        remove_condition(status, conditions::POD_SCHEDULED);
+    // Which pod is whose is not certain then.
+    if pod.is_none() && pod_by_migration(seen.vmi).is_some() {
         return;
-    };
-    let known = condition(status, conditions::POD_SCHEDULED).is_some();
-    let reason = pod.reason.as_deref().unwrap_or(reason::UNSCHEDULABLE);
-    let message = pod.message.as_deref().unwrap_or("no node was found");
-    set_condition(status, conditions::POD_SCHEDULED, FALSE, reason, message, now);
-    status.reason = Some(reason.to_owned());
-    if !known {
-        let message = format!("no node can run the machine: {message}");
-        decision.warn(FAILED_SCHEDULING, message);
     }
-}
-
-/// What the pod shows of its machine: the readiness gate, the node's label.
-///
-/// Until the guest runs the gate was never opened, and the pod receives no traffic.
-fn follow_vmi(pod: &Pod, decision: &mut Decision) {
-    let (name, uid) = (observe::name(pod).to_owned(), observe::uid(pod).to_owned());
-    let paused = is_true(&decision.vmi.status, conditions::PAUSED);
-    let gate = observe::condition(pod, conditions::VIRTUAL_MACHINE_UNPAUSED).map(|c| c.status == TRUE);
-    let running = phase(&decision.vmi) == Phase::Running;
-    let (open, why) = if paused { (false, reason::PAUSED) } else { (true, reason::NOT_PAUSED) };
-    if running && gate != Some(open) {
-        decision.actions.push(Action::Gate { name: name.clone(), uid: uid.clone(), open, reason: why });
-    }
-    let labels = decision.vmi.metadata.labels.as_ref();
-    if let Some(node) = labels.and_then(|l| l.get(label::NODE_NAME)) {
-        let there = pod.metadata.labels.as_ref().and_then(|l| l.get(label::NODE_NAME));
-        if there != Some(node) {
-            decision.actions.push(Action::Label { name, uid, key: label::NODE_NAME, value: node.clone() });
-        }
-    }
+    let kept = pod.map(observe::uid);
+    let left = seen.vmi.status.migration_state.as_ref().and_then(|state| state.source_pod.as_deref());
+    let others = seen.pods.iter().filter(|p| {
+        Some(observe::uid(p)) != kept
+            && !observe::is_terminating(p)
+            && (!observe::is_target(p) || Some(observe::name(p)) == left)
+    });
+    decision.actions.extend(others.map(|p| delete_action(p)));
 }
 
 /// The machine after the API server refused its pod.

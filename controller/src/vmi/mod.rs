@@ -18,6 +18,10 @@
 //! cause. Only pods whose controlling owner is, or was, this very machine (by UID) are looked at. That there is no pod
 //! ends a machine only when the API server has none of that name: the watch shows pods with the launcher's label.
 //!
+//! **Migrations.** A machine that migrates has a second pod, which the controller of migrations makes and, when it
+//! fails, deletes. The machine's own pod is the one that its status names: the source until `status.nodeName` is the
+//! target's. From then on the source is one pod too many, and goes.
+//!
 //! **Deletion.** The finalizer keeps the machine until no launcher pod is left: what runs is always visible.
 //!
 //! **Shape.** [`decide()`] is a pure function of what is seen; [`controller`] fetches and carries out. The status
@@ -29,13 +33,17 @@ pub mod claims;
 pub mod controller;
 pub mod decide;
 pub mod expectations;
-mod observe;
+mod follow;
+pub mod migratable;
+pub(crate) mod observe;
 pub mod pods;
 #[cfg(test)]
 mod shell_tests;
 mod status;
 #[cfg(test)]
 mod tests;
+pub mod view;
 
 pub use controller::{Context, run};
-pub use decide::{Action, Decision, HANDOVER_GRACE, Observed, decide};
+pub use decide::{Action, Decision, HANDOVER_GRACE, Note, Observed, decide};
+pub use view::View;

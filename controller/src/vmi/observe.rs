@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
+use podvirt_api::names::label;
 use podvirt_api::names::pod::COMPUTE;
 
 /// Reasons why a container waits that do not pass by themselves soon, so that a user should know.
@@ -22,43 +23,48 @@ const PROBLEMS: &[&str] = &[
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// A container that ended badly before and has run for this long does not end at its start again.
-pub(super) const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+pub(crate) const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
 /// A container that does not start, or a pod that ended: a word and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub(super) reason: String,
-    pub(super) message: String,
+pub(crate) struct Trouble {
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// Whether `reason` is one that [`waiting`] gives.
-pub(super) fn is_waiting_reason(reason: &str) -> bool {
+pub(crate) fn is_waiting_reason(reason: &str) -> bool {
     PROBLEMS.contains(&reason)
 }
 
-pub(super) fn uid(pod: &Pod) -> &str {
+pub(crate) fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-pub(super) fn name(pod: &Pod) -> &str {
+pub(crate) fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-pub(super) fn is_terminating(pod: &Pod) -> bool {
+pub(crate) fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-pub(super) fn node(pod: &Pod) -> Option<&str> {
+/// Whether the pod was made as the target of a migration.
+pub(crate) fn is_target(pod: &Pod) -> bool {
+    pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::MIGRATION_JOB))
+}
+
+pub(crate) fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
 /// Whether the pod ended as a whole.
-pub(super) fn is_done(pod: &Pod) -> bool {
+pub(crate) fn is_done(pod: &Pod) -> bool {
     matches!(phase(pod), Some("Succeeded" | "Failed"))
 }
 
 /// Whether virt-launcher, or the pod where that is not known, ended well.
-pub(super) fn succeeded(pod: &Pod) -> bool {
+pub(crate) fn succeeded(pod: &Pod) -> bool {
     compute_end(pod).map_or(phase(pod) == Some("Succeeded"), |end| end.exit_code == 0)
 }
 
@@ -67,7 +73,7 @@ fn phase(pod: &Pod) -> Option<&str> {
 }
 
 /// The pod's condition of a type.
-pub(super) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == kind)
 }
 
@@ -79,19 +85,19 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 }
 
 /// Whether virt-launcher's container runs.
-pub(super) fn compute_runs(pod: &Pod) -> bool {
+pub(crate) fn compute_runs(pod: &Pod) -> bool {
     let runs = |c: &ContainerStatus| c.state.as_ref().is_some_and(|s| s.running.is_some());
     containers(pod).any(|c| c.name == COMPUTE && runs(c))
 }
 
 /// How virt-launcher's container ended.
-pub(super) fn compute_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
+pub(crate) fn compute_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
     containers(pod).find(|c| c.name == COMPUTE)?.state.as_ref()?.terminated.as_ref()
 }
 
 /// When virt-launcher ended; a pod that ended without it (it was refused, or an init container failed) did so
 /// when its last condition changed.
-pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
+pub(crate) fn ended_at(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     let changes = conditions.into_iter().flatten().filter_map(|c| Some(c.last_transition_time.as_ref()?.0));
     let ended = compute_end(pod).and_then(|end| Some(end.finished_at.as_ref()?.0));
@@ -99,7 +105,7 @@ pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// A container that does not start, or that starts only to end again.
-pub(super) fn waiting(pod: &Pod, now: Timestamp) -> Option<Trouble> {
+pub(crate) fn waiting(pod: &Pod, now: Timestamp) -> Option<Trouble> {
     containers(pod).find_map(|container| {
         let (reason, message) = held_up(container, now)?;
         Some(Trouble {
@@ -140,7 +146,7 @@ fn ended_with(end: &ContainerStateTerminated) -> String {
 }
 
 /// Why a pod ended that should not have.
-pub(super) fn end(pod: &Pod) -> Trouble {
+pub(crate) fn end(pod: &Pod) -> Trouble {
     let status = pod.status.as_ref();
     if let Some(reason) = status.and_then(|s| s.reason.as_ref()).filter(|r| !r.is_empty()) {
         let message = status.and_then(|s| s.message.as_deref()).unwrap_or("no details");

@@ -14,12 +14,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
+use podvirt_api::migration::pod_by_migration;
 use podvirt_api::names::label;
 use podvirt_api::v1::VirtualMachineInstance;
 use tokio::sync::watch;
 
 use super::expectations::Expectations;
 use super::observe;
+use crate::template::pod_name;
 
 /// Pods of one machine, by UID.
 type OfMachine = BTreeMap<String, Arc<Pod>>;
@@ -57,6 +59,13 @@ pub fn is_of(pod: &Pod, machine: &str) -> bool {
             labels.and_then(|labels| labels.get(label::CREATED_BY)).is_some_and(|uid| uid == machine)
         }
     }
+}
+
+/// Name of the pod that the machine runs in, or will.
+pub fn name_of(vmi: &VirtualMachineInstance) -> String {
+    let (name, uid) = (vmi.metadata.name.as_deref(), vmi.metadata.uid.as_deref());
+    let first = || pod_name(name.unwrap_or_default(), uid.unwrap_or_default());
+    pod_by_migration(vmi).map_or_else(first, ToOwned::to_owned)
 }
 
 impl Pods {

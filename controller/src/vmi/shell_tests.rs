@@ -40,7 +40,7 @@ impl Server {
             log.lock().unwrap().push_back(asked);
             answer
         });
-        let pods = Pods::default();
+        let pods = Arc::new(Pods::default());
         let expectations = Expectations::default();
         for event in [Event::Init, Event::InitDone] {
             pods.apply(event, &expectations);
@@ -52,7 +52,16 @@ impl Server {
             recorder: Recorder::new(client, "virt-controller", None),
             metrics: Metrics::new(&mut Default::default()),
         };
-        Server { asked, shared: Shared { context, pods, expectations, backoff: Backoff::default() } }
+        Server {
+            asked,
+            shared: Shared {
+                context,
+                pods,
+                local_claims: Default::default(),
+                expectations,
+                backoff: Backoff::default(),
+            },
+        }
     }
 
     /// What was asked since the last call, events by their reasons alone.
@@ -73,9 +82,8 @@ fn machine(more: Value) -> VirtualMachineInstance {
         "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}},
         "status": {"phase": "Pending", "conditions": [
             {"type": "Ready", "status": "False", "reason": "PodNotExists", "message": "there is no launcher pod"},
-            {"type": "LiveMigratable", "status": "False", "reason": "MigrationNotSupported",
-                "message": "podvirt does not migrate running machines yet"},
-        ]},
+            {"type": "LiveMigratable", "status": "True"},
+        ], "migrationMethod": "LiveMigration"},
     });
     json_patch::merge(&mut vmi, &more);
     serde_json::from_value(vmi).unwrap()

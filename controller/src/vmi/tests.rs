@@ -1,3 +1,4 @@
+mod migration;
 mod status;
 
 use std::sync::Arc;
@@ -89,7 +90,15 @@ fn waiting(reason: &str) -> Arc<Pod> {
 fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(String, Problem)]) -> Decision {
     let settings = Settings::default();
     let see = |vmi: &VirtualMachineInstance| {
-        decide(&Observed { vmi, pods, claims, settings: &settings, launcher_image: "launcher:1" }, now())
+        let seen = Observed {
+            vmi,
+            pods,
+            claims,
+            local_claims: Some(&[]),
+            settings: &settings,
+            launcher_image: "launcher:1",
+        };
+        decide(&seen, now())
     };
     let decision = see(vmi);
     // What is decided holds: seen again, it leads on by a phase or two, then nothing more is written or told.
@@ -302,7 +311,7 @@ fn a_launcher_that_runs_on_a_node_is_handed_over() {
     assert_eq!(status.qos_class.as_deref(), Some("Burstable"));
     assert_eq!(decision.vmi.metadata.labels.as_ref().unwrap()["kubevirt.io/nodeName"], "n1");
     assert_eq!(reason(&decision, "Ready"), "GuestNotRunning");
-    assert_eq!(condition(&decision, "LiveMigratable").unwrap().0, "False");
+    assert_eq!(condition(&decision, "LiveMigratable").unwrap().0, "True");
 
     let early = pod("p1", json!({"spec": {"nodeName": "n1"}}));
     assert_eq!(phase(&look(&machine("Scheduling", json!({})), &[early])), Phase::Scheduling);

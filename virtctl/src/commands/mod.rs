@@ -1,6 +1,9 @@
 //! The commands, one file each.
 
 mod console;
+mod evacuate_cancel;
+mod migrate;
+mod migrate_cancel;
 mod pause;
 mod port_forward;
 mod restart;
@@ -38,6 +41,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Ssh(args) => ssh::run(&cluster(&global).await?, &global, &args).await,
         Command::Scp(args) => scp::run(&cluster(&global).await?, &global, &args).await,
         Command::Version(args) => version::run(&global, &args).await,
+        Command::Migrate(args) => migrate::run(&cluster(&global).await?, &args).await,
+        Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
+        Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,
         Command::Options => output::say(help::options().trim_end()),
     }
 }

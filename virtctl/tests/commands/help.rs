@@ -16,6 +16,9 @@ async fn help_texts_are_as_recorded() {
     let mut all = String::new();
     let commands = [
         "console",
+        "evacuate-cancel",
+        "migrate",
+        "migrate-cancel",
         "pause",
         "port-forward",
         "restart",

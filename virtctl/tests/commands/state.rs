@@ -10,7 +10,7 @@ const VMI: &str = "/apis/subresources.kubevirt.io/v1/namespaces/blue/virtualmach
 #[tokio::test]
 async fn states_are_asked_for_as_upstream_does() {
     let fake = Fake::start(|_| Reply::ok()).await;
-    let cases: [(&str, &str, Value, &str); 10] = [
+    let cases: [(&str, &str, Value, &str); 12] = [
         ("start testvm", "start", json!({}), "VM testvm was scheduled to start\n"),
         ("start testvm --paused", "start", json!({"paused": true}), "VM testvm was scheduled to start\n"),
         (
@@ -38,6 +38,13 @@ async fn states_are_asked_for_as_upstream_does() {
             "restart",
             json!({"gracePeriodSeconds": 0}),
             "VM testvm was scheduled to restart\n",
+        ),
+        ("migrate testvm", "migrate", json!({}), "VM testvm was scheduled to migrate\n"),
+        (
+            "migrate testvm --addedNodeSelector zone=a,disk=fast --dry-run",
+            "migrate",
+            json!({"dryRun": ["All"], "addedNodeSelector": {"zone": "a", "disk": "fast"}}),
+            "Dry Run execution\nVM testvm was scheduled to migrate\n",
         ),
         ("pause vmi testvm", "pause", json!({}), "VMI testvm was scheduled to pause\n"),
         (
@@ -172,4 +179,70 @@ async fn versions_are_told_in_upstreams_form() {
     let done = fake.run(&["version", "--client"]).await;
     assert_eq!((done.code, done.out.lines().count()), (Some(0), 1));
     assert_eq!(fake.seen().len(), 1);
+}
+
+const MIGRATIONS: &str = "/apis/kubevirt.io/v1/namespaces/blue/virtualmachineinstancemigrations";
+
+#[tokio::test]
+async fn the_open_migration_of_the_machine_is_cancelled() {
+    let migration = |name: &str, vmi: &str, phase: &str| json!({"metadata": {"name": name}, "spec": {"vmiName": vmi}, "status": {"phase": phase}});
+    let items = json!({"items": [
+        migration("old", "testvm", "Succeeded"),
+        migration("others", "other", "Running"),
+        migration("open", "testvm", "Running"),
+    ]});
+    let fake = Fake::start(move |asked| {
+        if asked.line.starts_with("GET") { Reply::Json(200, items.clone()) } else { Reply::ok() }
+    })
+    .await;
+    for (line, query) in [("migrate-cancel testvm", ""), ("migrate-cancel testvm --dry-run", "?dryRun=All")] {
+        let done = fake.run(&line.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+        assert!(done.out.ends_with("VM testvm was scheduled to migrate-cancel\n"), "{}", done.out);
+        let seen = fake.seen();
+        let lines: Vec<&str> = seen.iter().map(|asked| asked.line.as_str()).collect();
+        assert_eq!(
+            lines[lines.len() - 2..],
+            [format!("GET {MIGRATIONS}"), format!("DELETE {MIGRATIONS}/open{query}")]
+        );
+    }
+    let done = fake.run(&["migrate-cancel", "idle"]).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(1), "error: Found no migration to cancel for idle\n"));
+    let done = fake.run(&["migrate", "testvm", "--addedNodeSelector", "zone"]).await;
+    assert!(done.err.contains("--addedNodeSelector=zone must have the form KEY=VALUE"), "{}", done.err);
+}
+
+#[tokio::test]
+async fn evacuations_are_cancelled_by_machine_and_by_node() {
+    let vmi = |name: &str, node: Value| json!({"metadata": {"name": name, "namespace": "red"}, "status": {"evacuationNodeName": node}});
+    let items = json!({"items": [vmi("a", json!("n1")), vmi("b", Value::Null), vmi("c", json!("n1"))]});
+    let fake = Fake::start(move |asked| {
+        if asked.line.starts_with("GET") { Reply::Json(200, items.clone()) } else { Reply::ok() }
+    })
+    .await;
+    for (line, base, out) in [
+        ("evacuate-cancel vm testvm", VM, "VM testvm was scheduled to evacuate-cancel\n"),
+        ("evacuate-cancel vmi testvm", VMI, "VMI testvm was scheduled to evacuate-cancel\n"),
+    ] {
+        let done = fake.run(&line.split(' ').collect::<Vec<_>>()).await;
+        assert_eq!((done.code, done.out.as_str()), (Some(0), out));
+        assert_eq!(fake.seen().pop().unwrap().line, format!("PUT {base}/evacuate/cancel"));
+    }
+    let done = fake.run(&["evacuate-cancel", "node", "n1"]).await;
+    assert_eq!(done.out, "VMI a was scheduled to evacuate-cancel\nVMI c was scheduled to evacuate-cancel\n");
+    let lines: Vec<String> = fake.seen().into_iter().map(|asked| asked.line).collect();
+    let red = "/apis/subresources.kubevirt.io/v1/namespaces/red/virtualmachineinstances";
+    assert_eq!(
+        lines[lines.len() - 3..],
+        [
+            "GET /apis/kubevirt.io/v1/virtualmachineinstances?labelSelector=kubevirt.io%2FnodeName%3Dn1"
+                .to_owned(),
+            format!("PUT {red}/a/evacuate/cancel"),
+            format!("PUT {red}/c/evacuate/cancel"),
+        ]
+    );
+    let done = fake.run(&["evacuate-cancel", "node", "n2"]).await;
+    assert_eq!(done.err, "error: no virtual machine instance is to leave node n2\n");
+    let done = fake.run(&["evacuate-cancel", "pod", "x"]).await;
+    assert!(done.err.contains("use vm, vmi or node"), "{}", done.err);
 }

@@ -73,6 +73,7 @@ fn a_conditions_time_is_that_of_its_last_turn() {
         vmi: &first.vmi,
         pods: &pods,
         claims: &[],
+        local_claims: Some(&[]),
         settings: &settings,
         launcher_image: "launcher:1",
     };

@@ -1,0 +1,219 @@
+//! Reviews that need other objects than the one under review.
+
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use podvirt_api::admission::migration;
+use podvirt_api::migration::is_final;
+use podvirt_api::names::{self, label};
+use podvirt_api::v1::{
+    KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+};
+use serde_json::json;
+use tracing::{info, warn};
+
+use super::evict::{self, Verdict};
+use super::review::{Request, Response};
+use super::{Looking, judged};
+
+/// How often a machine is read anew that was changed before it was marked.
+const ATTEMPTS: usize = 4;
+
+/// Answers a request.
+pub async fn answer(
+    task: Looking,
+    request: &Request,
+    config: &KubeVirtConfiguration,
+    client: &Client,
+) -> Response {
+    let answer = match task {
+        Looking::ValidateMigrationCreate => migration_create(request, client).await,
+        Looking::Evict => evict(request, config, client).await,
+    };
+    answer.unwrap_or_else(|error| {
+        warn!(error = &error as &dyn std::error::Error, "the API server cannot be asked for a review");
+        Response::failed(&request.uid, "the API server cannot be asked now".to_owned())
+    })
+}
+
+async fn migration_create(request: &Request, client: &Client) -> Result<Response, kube::Error> {
+    let object = &request.object;
+    let (vmi, open) = match migration::vmi_name(object) {
+        Some(name) => {
+            let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &request.namespace);
+            let migrations: Api<Migration> = Api::namespaced(client.clone(), &request.namespace);
+            let selector = format!("{}={}", label::MIGRATION_VMI, names::label_value(name));
+            let params = ListParams::default().labels(&selector);
+            let (vmi, of_machine) = tokio::try_join!(vmis.get_opt(name), migrations.list(&params))?;
+            let open = of_machine.items.into_iter().filter(|m| {
+                // Names that are cut alike have the same label.
+                m.spec.vmi_name.as_deref() == Some(name) && !is_final(m)
+            });
+            (vmi, open.map(|m| m.metadata.name.unwrap_or_default()).collect::<Vec<_>>())
+        }
+        None => (None, Vec::new()),
+    };
+    Ok(judged(request, migration::validate_create(object, vmi.as_ref(), &open)))
+}
+
+async fn evict(
+    request: &Request,
+    config: &KubeVirtConfiguration,
+    client: &Client,
+) -> Result<Response, kube::Error> {
+    let allowed = || Ok(Response::allowed(&request.uid));
+    if !request.name.starts_with(evict::LAUNCHER_PREFIX) {
+        return allowed();
+    }
+    let pods = Api::namespaced(client.clone(), &request.namespace);
+    let Some(pod) = pods.get_opt(&request.name).await? else { return allowed() };
+    let Some(name) = evict::machine_of(&pod) else { return allowed() };
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &request.namespace);
+    for _ in 0..ATTEMPTS {
+        let Some(vmi) = vmis.get_opt(name).await? else { return allowed() };
+        let (message, mark) = match evict::judge(&pod, &vmi, config) {
+            Verdict::Allow => return allowed(),
+            Verdict::Deny { message, mark } => (message, mark),
+        };
+        if let Some(node) = mark.filter(|_| !request.dry_run) {
+            let change = json!({
+                "metadata": {"resourceVersion": vmi.metadata.resource_version},
+                "status": {"evacuationNodeName": node},
+            });
+            match vmis.patch(name, &PatchParams::default(), &Patch::Merge(change)).await {
+                Ok(_) => {
+                    info!(
+                        namespace = request.namespace,
+                        machine = name,
+                        node,
+                        "the machine is to leave its node"
+                    );
+                }
+                Err(kube::Error::Api(status)) if status.is_conflict() => continue,
+                Err(error) => return Err(error),
+            }
+        }
+        return Ok(Response::later(&request.uid, message));
+    }
+    let message = format!("machine {}/{name} keeps changing: try again", request.namespace);
+    Ok(Response::later(&request.uid, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use podvirt_daemon::testing;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A client whose API server answers by `answer`, and what it was asked: method, path and query, body.
+    type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+
+    fn server(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> (Client, Asked) {
+        let asked = Asked::default();
+        let log = asked.clone();
+        let client = testing::client("shop", move |method, uri, body| {
+            let what = format!("{method} {uri}");
+            let answer = answer(&what);
+            log.lock().unwrap().push((what, body));
+            answer
+        });
+        (client, asked)
+    }
+
+    fn failure(code: u16, reason: &str) -> (u16, Value) {
+        testing::failure(code, reason, reason)
+    }
+
+    fn request(value: Value) -> Request {
+        serde_json::from_value(value).unwrap()
+    }
+
+    async fn answered(task: Looking, request: &Request, client: &Client) -> Value {
+        let answer = answer(task, request, &KubeVirtConfiguration::default(), client).await;
+        answer.into_review()["response"].clone()
+    }
+
+    fn pod() -> Value {
+        json!({"metadata": {"name": "virt-launcher-web-x", "labels": {"kubevirt.io": "virt-launcher",
+            "kubevirt.io/created-by": "m1"}, "annotations": {"kubevirt.io/domain": "web"}}, "status": {"phase": "Running"}})
+    }
+
+    fn vmi() -> Value {
+        json!({"metadata": {"name": "web", "namespace": "shop", "uid": "m1", "resourceVersion": "7"},
+            "spec": {"domain": {"devices": {}}, "evictionStrategy": "LiveMigrate"},
+            "status": {"phase": "Running", "nodeName": "n1", "conditions": [{"type": "LiveMigratable", "status": "True"}]}})
+    }
+
+    #[tokio::test]
+    async fn an_eviction_is_held_back_and_marks_the_machine_once_it_is_meant() {
+        for dry_run in [false, true] {
+            let conflicts = Mutex::new(1);
+            let (client, asked) = server(move |what| {
+                if what.starts_with("PATCH") {
+                    let mut left = conflicts.lock().unwrap();
+                    if *left > 0 {
+                        *left -= 1;
+                        return failure(409, "Conflict");
+                    }
+                }
+                if what.contains("/pods/") { (200, pod()) } else { (200, vmi()) }
+            });
+            let review = request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop",
+                "name": "virt-launcher-web-x", "dryRun": dry_run}));
+            let response = answered(Looking::Evict, &review, &client).await;
+            assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(429)));
+            assert_eq!(response["status"]["reason"], "TooManyRequests");
+            let asked = asked.lock().unwrap();
+            let patches: Vec<_> = asked.iter().filter(|(what, _)| what.starts_with("PATCH")).collect();
+            // Changed in between, it is read and marked anew.
+            assert_eq!(patches.len(), if dry_run { 0 } else { 2 });
+            for (_, body) in patches {
+                assert_eq!(
+                    *body,
+                    json!({"metadata": {"resourceVersion": "7"}, "status": {"evacuationNodeName": "n1"}})
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_launcher_or_has_no_machine_is_evicted() {
+        let (client, asked) =
+            server(|what| if what.contains("/pods/") { (200, pod()) } else { failure(404, "NotFound") });
+        let other = request(json!({"uid": "r", "namespace": "shop", "name": "web-1"}));
+        assert_eq!(answered(Looking::Evict, &other, &client).await["allowed"], true);
+        assert_eq!(asked.lock().unwrap().len(), 0, "nobody was asked");
+        let launcher = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
+        assert_eq!(answered(Looking::Evict, &launcher, &client).await["allowed"], true);
+    }
+
+    #[tokio::test]
+    async fn a_migration_is_judged_by_its_machine_and_its_open_migrations() {
+        for (phase, allowed) in [("Running", false), ("Succeeded", true)] {
+            let (client, asked) = server(move |what| {
+                let list = json!({"items": [{"metadata": {"name": "first"}, "spec": {"vmiName": "web"},
+                    "status": {"phase": phase}}], "metadata": {}});
+                if what.contains("migrations") { (200, list) } else { (200, vmi()) }
+            });
+            let review = request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop",
+                "object": {"spec": {"vmiName": "web"}}}));
+            let response = answered(Looking::ValidateMigrationCreate, &review, &client).await;
+            assert_eq!(response["allowed"], allowed, "{response}");
+            assert!(allowed || response["status"]["message"].as_str().unwrap().contains("'first'"));
+            let asked = asked.lock().unwrap();
+            assert!(
+                asked.iter().any(|(what, _)| what.contains("labelSelector=kubevirt.io%2Fvmi-name%3Dweb")),
+                "{asked:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_is_no_verdict() {
+        let (client, _) = server(|_| failure(500, "InternalError"));
+        let review = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
+        assert_eq!(answered(Looking::Evict, &review, &client).await["status"]["code"], 500);
+    }
+}

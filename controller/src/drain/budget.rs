@@ -1,0 +1,204 @@
+//! The PodDisruptionBudgets of machines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+use podvirt_api::migration::{eviction_strategy, is_final, migratable};
+use podvirt_api::names::label;
+use podvirt_api::v1::{
+    EvictionStrategy, KubeVirtConfiguration, VirtualMachineInstance,
+    VirtualMachineInstanceMigration as Migration, VirtualMachineInstancePhase as Phase,
+};
+
+use super::evacuate::key;
+use crate::template::short_name;
+
+/// Start of the budgets' names (upstream's).
+const PREFIX: &str = "kubevirt-disruption-budget-";
+
+/// A budget to write or to delete.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Write it.
+    Apply(Box<PodDisruptionBudget>),
+    /// Delete it.
+    Delete {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+impl Change {
+    /// Namespace and name.
+    pub fn object(&self) -> (&str, &str) {
+        match self {
+            Change::Apply(budget) => (
+                budget.metadata.namespace.as_deref().unwrap_or_default(),
+                budget.metadata.name.as_deref().unwrap_or_default(),
+            ),
+            Change::Delete { namespace, name, .. } => (namespace, name),
+        }
+    }
+}
+
+/// What to change, so that each machine that needs one has its budget and no other is left.
+pub fn changes(
+    machines: &[Arc<VirtualMachineInstance>],
+    migrations: &[Arc<Migration>],
+    there: &[Arc<PodDisruptionBudget>],
+    config: &KubeVirtConfiguration,
+) -> Vec<Change> {
+    let moving: BTreeSet<String> = migrations
+        .iter()
+        .filter(|m| !is_final(m))
+        .map(|m| key(m.namespace(), m.spec.vmi_name.as_deref()))
+        .collect();
+    let mut left: BTreeMap<(String, String), &Arc<PodDisruptionBudget>> = there
+        .iter()
+        .map(|budget| ((budget.namespace().unwrap_or_default(), budget.name_any()), budget))
+        .collect();
+    let mut changes = Vec::new();
+    for machine in machines.iter().filter(|machine| is_protected(machine, config)) {
+        let moves = moving.contains(&key(machine.namespace(), machine.metadata.name.as_deref()));
+        let wanted = budget(machine, if moves { 2 } else { 1 });
+        let known = left.remove(&(machine.namespace().unwrap_or_default(), wanted.name_any()));
+        let holds = known.is_some_and(|known| {
+            known.spec == wanted.spec
+                && known.metadata.labels == wanted.metadata.labels
+                && known.metadata.owner_references == wanted.metadata.owner_references
+        });
+        if !holds {
+            changes.push(Change::Apply(Box::new(wanted)));
+        }
+    }
+    let surplus = left.into_iter().filter(|(_, b)| is_ours(b) && b.metadata.deletion_timestamp.is_none());
+    changes.extend(surplus.map(|((namespace, name), budget)| Change::Delete {
+        namespace,
+        name,
+        uid: budget.uid().unwrap_or_default(),
+    }));
+    changes
+}
+
+/// Whether an eviction must not end the machine.
+fn is_protected(machine: &VirtualMachineInstance, config: &KubeVirtConfiguration) -> bool {
+    let over = matches!(machine.status.phase, Some(Phase::Succeeded | Phase::Failed));
+    !over
+        && machine.metadata.deletion_timestamp.is_none()
+        && match eviction_strategy(machine, config) {
+            EvictionStrategy::LiveMigrate | EvictionStrategy::External => true,
+            EvictionStrategy::LiveMigrateIfPossible => migratable(machine).is_ok(),
+            _ => false,
+        }
+}
+
+fn is_ours(budget: &PodDisruptionBudget) -> bool {
+    budget.name_any().starts_with(PREFIX)
+        && budget.owner_references().iter().any(|owner| owner.kind == "VirtualMachineInstance")
+}
+
+fn budget(machine: &VirtualMachineInstance, pods: i32) -> PodDisruptionBudget {
+    let uid = machine.uid().unwrap_or_default();
+    let of_machine = BTreeMap::from([(label::CREATED_BY.to_owned(), uid.clone())]);
+    PodDisruptionBudget {
+        metadata: ObjectMeta {
+            name: Some(short_name(PREFIX, &uid)),
+            namespace: machine.namespace(),
+            labels: Some(of_machine.clone()),
+            owner_references: Some(vec![OwnerReference {
+                api_version: podvirt_api::API_VERSION.into(),
+                kind: "VirtualMachineInstance".into(),
+                name: machine.name_any(),
+                uid,
+                controller: Some(true),
+                block_owner_deletion: Some(true),
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PodDisruptionBudgetSpec {
+            min_available: Some(IntOrString::Int(pods)),
+            selector: Some(LabelSelector { match_labels: Some(of_machine), match_expressions: None }),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(strategy: &str, migratable: &str, phase: &str) -> Arc<VirtualMachineInstance> {
+        Arc::new(
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "m1"},
+                "spec": {"domain": {"devices": {}}, "evictionStrategy": strategy},
+                "status": {"phase": phase, "conditions": [{"type": "LiveMigratable", "status": migratable}]},
+            }))
+            .unwrap(),
+        )
+    }
+
+    fn open(phase: &str) -> Arc<Migration> {
+        let object: Value = json!({"metadata": {"name": "m", "namespace": "shop"}, "spec": {"vmiName": "web"},
+            "status": {"phase": phase}});
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn applied(changes: &[Change]) -> Arc<PodDisruptionBudget> {
+        let [Change::Apply(budget)] = changes else { panic!("{changes:?}") };
+        let mut budget = budget.as_ref().clone();
+        budget.metadata.uid = Some("b1".into());
+        Arc::new(budget)
+    }
+
+    #[test]
+    fn the_budget_follows_strategy_and_condition() {
+        let config = KubeVirtConfiguration::default();
+        for (strategy, migratable, phase, protected) in [
+            ("LiveMigrate", "True", "Running", true),
+            ("LiveMigrate", "False", "Running", true),
+            ("External", "False", "Running", true),
+            ("LiveMigrateIfPossible", "True", "Running", true),
+            ("LiveMigrateIfPossible", "False", "Running", false),
+            ("None", "True", "Running", false),
+            ("LiveMigrate", "True", "Failed", false),
+        ] {
+            let made = changes(&[machine(strategy, migratable, phase)], &[], &[], &config);
+            assert_eq!(!made.is_empty(), protected, "{strategy} {migratable} {phase}");
+        }
+    }
+
+    #[test]
+    fn two_pods_must_stay_while_the_machine_migrates_and_nothing_is_written_twice() {
+        let config = KubeVirtConfiguration::default();
+        let all = [machine("LiveMigrate", "True", "Running")];
+        let one = applied(&changes(&all, &[], &[], &config));
+        assert_eq!(one.spec.as_ref().unwrap().min_available, Some(IntOrString::Int(1)));
+        assert_eq!(changes(&all, &[], std::slice::from_ref(&one), &config), []);
+        let two = applied(&changes(&all, &[open("Scheduling")], &[one], &config));
+        assert_eq!(two.spec.as_ref().unwrap().min_available, Some(IntOrString::Int(2)));
+        assert_eq!(changes(&all, &[open("Scheduling")], std::slice::from_ref(&two), &config), []);
+        let back = applied(&changes(&all, &[open("Succeeded")], std::slice::from_ref(&two), &config));
+        assert_eq!(back.spec.as_ref().unwrap().min_available, Some(IntOrString::Int(1)));
+        let gone = changes(&[], &[], &[two], &config);
+        assert!(matches!(&gone[..], [Change::Delete { uid, .. }] if uid == "b1"), "{gone:?}");
+    }
+
+    #[test]
+    fn a_budget_of_somebody_elses_is_left() {
+        let mut other = PodDisruptionBudget::default();
+        other.metadata.name = Some("mine".into());
+        assert_eq!(changes(&[], &[], &[Arc::new(other)], &KubeVirtConfiguration::default()), []);
+    }
+}

@@ -1,0 +1,218 @@
+//! Which machines are migrated because they are to leave their node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use podvirt_api::migration::{defaults, eviction_strategy, is_final, migratable};
+use podvirt_api::names::{MIGRATION_FINALIZER, annotation, label, label_value};
+use podvirt_api::v1::{
+    EvictionStrategy, KubeVirtConfiguration, MigrationPriority, VirtualMachineInstance,
+    VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationSpec,
+    VirtualMachineInstancePhase as Phase,
+};
+
+use crate::migration::admit::Limits;
+
+type Machine = Arc<VirtualMachineInstance>;
+
+/// What to do.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Machines to migrate now.
+    pub migrate: Vec<Machine>,
+    /// Machines that are to leave and cannot, and why.
+    pub blocked: Vec<(Machine, String)>,
+}
+
+/// A machine's name over all namespaces.
+pub fn key(namespace: Option<String>, name: Option<&str>) -> String {
+    format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
+
+/// Whether machines are to leave the node.
+pub fn is_tainted(node: &Node, taint: &str) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|t| t.key == taint && t.effect == "NoSchedule")
+}
+
+/// Decides. `asked`: [keys](key) of machines for which a migration was made that is not among `migrations` yet.
+pub fn plan(
+    machines: &[Machine],
+    migrations: &[Arc<Migration>],
+    tainted: &BTreeSet<String>,
+    asked: &[String],
+    config: &KubeVirtConfiguration,
+) -> Plan {
+    let limits = Limits::of(&defaults(config));
+    let mut moving: BTreeSet<String> = asked.iter().cloned().collect();
+    moving.extend(
+        migrations.iter().filter(|m| !is_final(m)).map(|m| key(m.namespace(), m.spec.vmi_name.as_deref())),
+    );
+    let of = |machine: &Machine| key(machine.namespace(), machine.metadata.name.as_deref());
+    let mut of_node: BTreeMap<&str, usize> = BTreeMap::new();
+    for machine in machines.iter().filter(|machine| moving.contains(&of(machine))) {
+        *of_node.entry(machine.status.node_name.as_deref().unwrap_or_default()).or_default() += 1;
+    }
+    let mut room = limits.cluster.saturating_sub(moving.len());
+    let mut plan = Plan::default();
+    let mut leaving: Vec<&Machine> = machines
+        .iter()
+        .filter(|machine| leaves(machine, tainted, config) && !moving.contains(&of(machine)))
+        .collect();
+    leaving.sort_by_key(|machine| of(machine));
+    for machine in leaving {
+        let node = machine.status.node_name.as_deref().unwrap_or_default();
+        if let Err(why) = migratable(machine) {
+            plan.blocked.push((machine.clone(), why));
+            continue;
+        }
+        let here = of_node.entry(node).or_default();
+        if room > 0 && *here < limits.node {
+            room -= 1;
+            *here += 1;
+            plan.migrate.push(machine.clone());
+        }
+    }
+    plan
+}
+
+/// Whether the machine is to leave its node by way of a migration.
+fn leaves(
+    machine: &VirtualMachineInstance,
+    tainted: &BTreeSet<String>,
+    config: &KubeVirtConfiguration,
+) -> bool {
+    let Some(node) = &machine.status.node_name else { return false };
+    let lives = machine.metadata.deletion_timestamp.is_none() && machine.status.phase == Some(Phase::Running);
+    let marked = machine.status.evacuation_node_name.as_ref() == Some(node);
+    lives
+        && match eviction_strategy(machine, config) {
+            // Another controller sees to it.
+            EvictionStrategy::External => false,
+            EvictionStrategy::LiveMigrate => marked || tainted.contains(node),
+            EvictionStrategy::LiveMigrateIfPossible => {
+                migratable(machine).is_ok() && (marked || tainted.contains(node))
+            }
+            _ => false,
+        }
+}
+
+/// The migration that takes a machine off its node.
+pub fn migration(machine: &VirtualMachineInstance) -> Migration {
+    let name = machine.name_any();
+    let mut migration = Migration::default();
+    let meta = &mut migration.metadata;
+    meta.generate_name = Some("kubevirt-evacuation-".into());
+    meta.namespace = machine.namespace();
+    meta.labels = Some([(label::MIGRATION_VMI.to_owned(), label_value(&name))].into());
+    let node = machine.status.node_name.clone().unwrap_or_default();
+    meta.annotations = Some([(annotation::EVACUATION_MIGRATION.to_owned(), node)].into());
+    meta.finalizers = Some(vec![MIGRATION_FINALIZER.to_owned()]);
+    migration.spec = VirtualMachineInstanceMigrationSpec {
+        vmi_name: Some(name),
+        priority: Some(MigrationPriority::Systemcritical),
+        ..VirtualMachineInstanceMigrationSpec::default()
+    };
+    migration
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(name: &str, node: &str, strategy: &str, more: Value) -> Machine {
+        let mut vmi = json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name},
+            "spec": {"domain": {"devices": {}}, "evictionStrategy": strategy},
+            "status": {"phase": "Running", "nodeName": node, "evacuationNodeName": node,
+                "conditions": [{"type": "LiveMigratable", "status": "True"}]},
+        });
+        json_patch::merge(&mut vmi, &more);
+        Arc::new(serde_json::from_value(vmi).unwrap())
+    }
+
+    fn open(machine: &str, phase: &str) -> Arc<Migration> {
+        Arc::new(
+            serde_json::from_value(
+                json!({"metadata": {"name": "m", "namespace": "shop"}, "spec": {"vmiName": machine},
+                "status": {"phase": phase}}),
+            )
+            .unwrap(),
+        )
+    }
+
+    fn names(
+        machines: &[Machine],
+        migrations: &[Arc<Migration>],
+        tainted: &[&str],
+        asked: &[&str],
+    ) -> Vec<String> {
+        let tainted = tainted.iter().map(ToString::to_string).collect();
+        let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+        let plan = plan(machines, migrations, &tainted, &asked, &KubeVirtConfiguration::default());
+        plan.migrate.iter().map(|machine| machine.name_any()).collect()
+    }
+
+    #[test]
+    fn machines_leave_when_told_to_and_only_those() {
+        let stay = json!({"status": {"evacuationNodeName": null}});
+        let elsewhere = json!({"status": {"evacuationNodeName": "n9"}});
+        let ended = json!({"status": {"phase": "Succeeded"}});
+        let all = [
+            machine("told", "n1", "LiveMigrate", json!({})),
+            machine("possible", "n2", "LiveMigrateIfPossible", json!({})),
+            machine("external", "n3", "External", json!({})),
+            machine("none", "n3", "None", json!({})),
+            machine("stays", "n4", "LiveMigrate", stay.clone()),
+            machine("left", "n4", "LiveMigrate", elsewhere),
+            machine("ended", "n4", "LiveMigrate", ended),
+        ];
+        assert_eq!(names(&all, &[], &[], &[]), ["possible", "told"]);
+        assert_eq!(names(&all, &[], &["n4"], &[]), ["left", "possible", "stays", "told"]);
+        let untold = [machine("none", "n1", "None", stay)];
+        assert_eq!(names(&untold, &[], &["n1"], &[]), [""; 0]);
+    }
+
+    #[test]
+    fn no_more_are_made_than_may_run() {
+        let of = |count: usize, node: &str| -> Vec<Machine> {
+            (0..count).map(|n| machine(&format!("{node}-{n}"), node, "LiveMigrate", json!({}))).collect()
+        };
+        assert_eq!(names(&of(5, "a"), &[], &[], &[]), ["a-0", "a-1"], "two a node");
+        let all = [of(2, "a"), of(2, "b"), of(2, "c")].concat();
+        assert_eq!(names(&all, &[], &[], &[]).len(), 5, "five in all");
+        assert_eq!(names(&of(5, "a"), &[open("a-0", "Running")], &[], &[]), ["a-1"]);
+        assert_eq!(names(&of(5, "a"), &[open("a-0", "Pending")], &[], &["shop/a-1"]), [""; 0]);
+        assert_eq!(
+            names(&of(2, "a"), &[open("a-0", "Failed")], &[], &[]),
+            ["a-0", "a-1"],
+            "that one has ended"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_cannot_move_is_told_and_one_that_need_not_is_left() {
+        let cannot = json!({"status": {"conditions": [
+            {"type": "LiveMigratable", "status": "False", "message": "volume root: local"}]}});
+        let all = [
+            machine("must", "n1", "LiveMigrate", cannot.clone()),
+            machine("may", "n1", "LiveMigrateIfPossible", cannot),
+        ];
+        let plan = plan(&all, &[], &BTreeSet::new(), &[], &KubeVirtConfiguration::default());
+        assert_eq!(plan.migrate.len(), 0);
+        let [(machine, why)] = &plan.blocked[..] else { panic!("{:?}", plan.blocked) };
+        assert_eq!((machine.name_any().as_str(), why.as_str()), ("must", "volume root: local"));
+    }
+
+    #[test]
+    fn the_migration_says_what_it_is_for() {
+        let made = serde_json::to_value(migration(&machine("web", "n1", "LiveMigrate", json!({})))).unwrap();
+        assert_eq!(made["metadata"]["annotations"]["kubevirt.io/evacuationMigration"], "n1");
+        assert_eq!(made["metadata"]["labels"]["kubevirt.io/vmi-name"], "web");
+        assert_eq!(made["spec"], json!({"vmiName": "web", "priority": "system-critical"}));
+    }
+}

@@ -1,0 +1,232 @@
+//! Machines that are to leave their node, and what protects a machine that can.
+//!
+//! ```text
+//! kubectl drain ──> eviction ──> virt-api: status.evacuationNodeName, 429 ─┐
+//! taint of the node ───────────────────────────────────────────────────────┴─> migration, when there is room
+//! ```
+//!
+//! **Evacuation** makes a VirtualMachineInstanceMigration for each machine whose status names its own node as the one
+//! to leave, or whose node has the drain taint. It makes no more at a time than may run, so that a user's own
+//! migrations find room; the node's machines follow as those end. A machine that cannot be migrated is told so once.
+//!
+//! **Budgets.** A machine that an eviction must not end has a PodDisruptionBudget over its pods: one must stay, two
+//! while it migrates. It holds evictions back also while no virt-api answers.
+//!
+//! Both look at the caches once a second; [`evacuate`] and [`budget`] are pure functions of what stands there.
+
+pub mod budget;
+pub mod evacuate;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::{Store, reflector, store};
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::migration::defaults;
+use podvirt_api::names::{event, label};
+use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
+use podvirt_daemon::events::Recorder;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::settings::Cluster;
+use crate::vmi::View;
+use crate::watch;
+
+use budget::Change;
+
+/// Time between two looks at the caches.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Name under which budgets are applied.
+const MANAGER: &str = "virt-controller";
+
+struct Drain {
+    client: Client,
+    recorder: Recorder,
+    cluster: Cluster,
+    view: View,
+    migrations: Store<Migration>,
+    nodes: Store<Node>,
+    budgets: Store<PodDisruptionBudget>,
+    /// Machines that were told that they block a drain.
+    told: BTreeSet<String>,
+    /// Migrations that were made and are not in the cache yet: `namespace/machine`, and looks left to wait for them.
+    asked: Vec<(String, u32)>,
+}
+
+/// Looks that a migration that was made may take to show up in the cache.
+const PATIENCE: u32 = 10;
+
+/// Runs until it is dropped. To be run while leading.
+pub async fn run(client: Client, recorder: Recorder, cluster: Cluster, view: View) {
+    let (migrations, migration_writer) = store();
+    let (nodes, node_writer) = store();
+    let (budgets, budget_writer) = store();
+    let follow_migrations = reflector(migration_writer, watch::all::<Migration>(&client));
+    let node_events = watcher(Api::<Node>::all(client.clone()), watcher::Config::default())
+        .default_backoff()
+        .modify(|node| {
+            node.managed_fields_mut().clear();
+            node.status = None;
+        });
+    let follow_nodes = reflector(node_writer, node_events);
+    let of_machines = watcher::Config::default().labels(label::CREATED_BY);
+    let follow_budgets = reflector(
+        budget_writer,
+        watcher(Api::<PodDisruptionBudget>::all(client.clone()), of_machines).default_backoff(),
+    );
+    let drain = Drain {
+        client,
+        recorder,
+        cluster,
+        view,
+        migrations,
+        nodes,
+        budgets,
+        told: BTreeSet::new(),
+        asked: Vec::new(),
+    };
+    // Each runs until all are dropped.
+    tokio::join!(
+        follow("migrations", follow_migrations),
+        follow("nodes", follow_nodes),
+        follow("budgets", follow_budgets),
+        drain.look_forever(),
+    );
+}
+
+async fn follow<T>(what: &str, events: impl futures::Stream<Item = Result<T, watcher::Error>>) {
+    events
+        .for_each(|event| async {
+            if let Err(error) = event {
+                tracing::warn!(what, error = &error as &dyn std::error::Error, "watch");
+            }
+        })
+        .await;
+}
+
+impl Drain {
+    async fn look_forever(mut self) {
+        self.view.complete().await;
+        // An error is a cache whose feeder is gone, which happens only at the end.
+        if self.migrations.wait_until_ready().await.is_err()
+            || self.nodes.wait_until_ready().await.is_err()
+            || self.budgets.wait_until_ready().await.is_err()
+        {
+            return;
+        }
+        let mut ticks = interval(LOOK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look().await;
+        }
+    }
+
+    async fn look(&mut self) {
+        let settings = self.cluster.settings().await;
+        let config = &settings.configuration;
+        let (machines, migrations) = (self.view.machines(), self.migrations.state());
+        for change in budget::changes(&machines, &migrations, &self.budgets.state(), config) {
+            let (namespace, name) = change.object();
+            if let Err(error) = self.keep(&change).await {
+                tracing::warn!(
+                    namespace,
+                    name,
+                    error = &error as &dyn std::error::Error,
+                    "budget not written"
+                );
+            }
+        }
+        let key = defaults(config).node_drain_taint_key.unwrap_or_default();
+        let tainted: BTreeSet<String> = self
+            .nodes
+            .state()
+            .iter()
+            .filter(|node| evacuate::is_tainted(node, &key))
+            .map(|n| n.name_any())
+            .collect();
+        self.forget_seen(&migrations);
+        let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
+        let plan = evacuate::plan(&machines, &migrations, &tainted, &asked, config);
+        for machine in plan.migrate {
+            self.migrate(&machine).await;
+        }
+        for (machine, why) in &plan.blocked {
+            if self.told.insert(machine.uid().unwrap_or_default()) {
+                let message =
+                    format!("the machine holds up the drain of its node: it cannot be migrated: {why}");
+                self.recorder.warning(machine.as_ref(), event::EVACUATION_BLOCKED, &message).await;
+            }
+        }
+        let blocked: BTreeSet<String> =
+            plan.blocked.iter().filter_map(|(machine, _)| machine.uid()).collect();
+        self.told.retain(|uid| blocked.contains(uid));
+    }
+
+    /// Forgets what was asked for and is in the cache now, or will not come any more.
+    fn forget_seen(&mut self, migrations: &[Arc<Migration>]) {
+        for (_, left) in &mut self.asked {
+            *left = left.saturating_sub(1);
+        }
+        let seen: BTreeSet<String> = migrations
+            .iter()
+            .filter(|m| !podvirt_api::migration::is_final(m))
+            .map(|m| evacuate::key(m.namespace(), m.spec.vmi_name.as_deref()))
+            .collect();
+        self.asked.retain(|(machine, left)| *left > 0 && !seen.contains(machine));
+    }
+
+    async fn migrate(&mut self, machine: &podvirt_api::v1::VirtualMachineInstance) {
+        let namespace = machine.namespace().unwrap_or_default();
+        let api: Api<Migration> = Api::namespaced(self.client.clone(), &namespace);
+        match api.create(&PostParams::default(), &evacuate::migration(machine)).await {
+            Ok(made) => {
+                tracing::info!(
+                    namespace,
+                    machine = machine.name_any(),
+                    migration = made.name_any(),
+                    "evacuation asked for"
+                );
+                let message = format!("made migration {} to empty the node", made.name_any());
+                self.recorder.normal(machine, event::SUCCESSFUL_CREATE, &message).await;
+                self.asked
+                    .push((evacuate::key(machine.namespace(), machine.metadata.name.as_deref()), PATIENCE));
+            }
+            Err(error) => tracing::warn!(
+                namespace,
+                machine = machine.name_any(),
+                error = &error as &dyn std::error::Error,
+                "evacuation not asked for"
+            ),
+        }
+    }
+
+    async fn keep(&self, change: &Change) -> Result<(), kube::Error> {
+        let (namespace, name) = change.object();
+        let api: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), namespace);
+        match change {
+            Change::Apply(budget) => {
+                let params = PatchParams::apply(MANAGER).force();
+                api.patch(name, &params, &Patch::Apply(budget.as_ref())).await.map(|_| ())
+            }
+            Change::Delete { uid, .. } => {
+                let params = DeleteParams {
+                    preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
+                    ..DeleteParams::default()
+                };
+                match api.delete(name, &params).await {
+                    Ok(_) => Ok(()),
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Carrying out what was decided on a migration.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
+use podvirt_api::names::event;
+use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
+
+use super::controller::{Error, Shared, write_migration};
+use super::decide::{self, Action};
+use crate::vmi::pods;
+
+/// Asks for what was decided.
+pub(super) async fn carry_out(migration: &Migration, action: Action, shared: &Shared) -> Result<(), Error> {
+    let namespace = migration.namespace().unwrap_or_default();
+    let client = shared.context.client.clone();
+    match action {
+        Action::Create(pod) => {
+            Box::pin(create(&Api::namespaced(client, &namespace), migration, &pod, shared)).await
+        }
+        Action::DeletePod { name, uid } => {
+            let api: Api<Pod> = Api::namespaced(client, &namespace);
+            if delete(&api, name.clone(), uid).await? {
+                tracing::info!(pod = name, "target pod deleted");
+                let message = format!("deleted target pod {name}");
+                shared.context.recorder.normal(migration, event::SUCCESSFUL_DELETE, &message).await;
+            }
+            Ok(())
+        }
+        Action::DeleteMigration { name, uid } => {
+            let api: Api<Migration> = Api::namespaced(client, &namespace);
+            delete(&api, name, uid).await.map(|_| ())
+        }
+    }
+}
+
+async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Shared) -> Result<(), Error> {
+    let name = pod.name_any();
+    // From here on it counts, also before the cache shows it.
+    shared.start(migration);
+    match api.create(&PostParams::default(), pod).await {
+        Ok(_) => {
+            tracing::info!(pod = name, "target pod made");
+            let message = format!("made target pod {name}");
+            shared.context.recorder.normal(migration, event::SUCCESSFUL_CREATE, &message).await;
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let there =
+                api.get_opt(&name).await.map_err(|source| Error::Read { name: name.clone(), source })?;
+            let machine = pods::owner(pod).map(|owner| owner.uid.clone());
+            match there {
+                Some(there) if pods::owner(&there).map(|owner| owner.uid.clone()) != machine => {
+                    Err(Error::Taken(name))
+                }
+                // Ours, or gone by now: the watch tells.
+                _ => Ok(()),
+            }
+        }
+        Err(source) => {
+            shared.stop(&migration.uid().unwrap_or_default());
+            let (why, forbidden) = match &source {
+                kube::Error::Api(status) => (status.message.clone(), status.is_forbidden()),
+                other => (other.to_string(), false),
+            };
+            let decision = decide::refused(migration, &why, forbidden, Timestamp::now());
+            write_migration(migration, &decision, None, shared).await?;
+            Err(Error::Create { name, source })
+        }
+    }
+}
+
+/// Deletes the very object. Whether it was there.
+async fn delete<K>(api: &Api<K>, name: String, uid: String) -> Result<bool, Error>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let params = DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&name, &params).await {
+        Ok(_) => Ok(true),
+        // Gone, or another one has its name.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+        Err(source) => Err(Error::Delete { name, source }),
+    }
+}

@@ -1,0 +1,434 @@
+//! The shell around [`super::decide()`]: watches, reads, writes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{
+    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
+};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::migration::{defaults, is_final};
+use podvirt_api::names::label;
+use podvirt_api::v1::{
+    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationPhase as Phase,
+};
+use podvirt_daemon::backoff::Backoff;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+use tokio::sync::broadcast::error::RecvError;
+use tracing::Instrument;
+
+use super::act;
+use super::admit::{Limits, Urgency, Waiting, admit};
+use super::decide::{self, Decision, Observed, Turn, believes_in_target};
+use super::others::backoff;
+use super::policy;
+use super::status::phase;
+use crate::metrics::Metrics;
+use crate::settings::{Cluster, Settings};
+use crate::template::pod_name;
+use crate::vmi::{View, pods};
+use crate::watch;
+
+/// Migrations that are worked on at a time.
+const CONCURRENCY: u16 = 8;
+/// When to decide again after the cache turned out to lag.
+const STALE_RETRY: Duration = Duration::from_millis(500);
+
+/// A reconciliation failed; it is tried again, later each time.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Machine or migration could not be written.
+    #[error("write machine or migration")]
+    Write(#[from] patch::Error),
+    /// The API server refused a pod.
+    #[error("make target pod {name}")]
+    Create {
+        /// Name of the pod.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// Another object has the pod's name.
+    #[error("pod {0} belongs to somebody else")]
+    Taken(String),
+    /// The API server refused a deletion.
+    #[error("delete {name}")]
+    Delete {
+        /// Name of the object.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// An object could not be read.
+    #[error("read {name}")]
+    Read {
+        /// Name of the object.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
+    /// The policies could not be read.
+    #[error("read the migration policies")]
+    Policies(#[source] kube::Error),
+}
+
+impl Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Create { .. } | Self::Taken(_) => "create",
+            Self::Delete { .. } => "delete",
+            Self::Read { .. } | Self::Policies(_) => "read",
+        }
+    }
+}
+
+/// What the controller needs of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// The cluster's configuration.
+    pub cluster: Cluster,
+    /// Image of the launcher.
+    pub launcher_image: String,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Machines and their pods.
+    pub view: View,
+}
+
+/// What the reconciliations share.
+pub(super) struct Shared {
+    pub(super) context: Context,
+    pub(super) migrations: Store<Migration>,
+    pub(super) backoff: Backoff<String>,
+    /// Migrations that were let start, by UID, and the node that each leaves.
+    pub(super) started: Mutex<HashMap<String, String>>,
+}
+
+impl Shared {
+    pub(super) fn new(context: Context, migrations: Store<Migration>) -> Self {
+        Shared { context, migrations, backoff: Backoff::default(), started: Mutex::default() }
+    }
+
+    fn started(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a migration was let start.
+    pub(super) fn start(&self, migration: &Migration) {
+        let node = self.node_of(migration);
+        self.started().insert(migration.uid().unwrap_or_default(), node);
+    }
+
+    /// Forgets a migration that has ended, or did not start after all.
+    pub(super) fn stop(&self, uid: &str) {
+        self.started().remove(uid);
+    }
+
+    /// Node that a migration leaves.
+    fn node_of(&self, migration: &Migration) -> String {
+        let state = migration.status.migration_state.as_ref();
+        let known = state.and_then(|state| state.source_node.clone());
+        known.or_else(|| self.machine(migration)?.status.node_name.clone()).unwrap_or_default()
+    }
+
+    fn machine(&self, migration: &Migration) -> Option<Arc<VirtualMachineInstance>> {
+        let name = migration.spec.vmi_name.as_deref()?;
+        self.context.view.machine(&migration.namespace().unwrap_or_default(), name)
+    }
+
+    /// All migrations of the same machine.
+    fn siblings(&self, migration: &Migration) -> Vec<Arc<Migration>> {
+        let of = |m: &Migration| (m.namespace(), m.spec.vmi_name.clone());
+        let machine = of(migration);
+        self.migrations.state().into_iter().filter(|m| of(m) == machine).collect()
+    }
+
+    /// Whether it is this migration's turn, from all that wait and run.
+    fn turn(&self, migration: &Migration, settings: &Settings, now: Timestamp) -> Turn {
+        let started = self.started().clone();
+        let (mut waiting, mut running) = (Vec::new(), Vec::new());
+        let all = self.migrations.state();
+        for one in all.iter().filter(|m| !is_final(m)) {
+            let uid = one.uid().unwrap_or_default();
+            if let Some(node) = started.get(&uid) {
+                running.push(node.clone());
+            } else if !matches!(phase(one), Phase::Pending) {
+                if !phase(one).is_empty() {
+                    running.push(self.node_of(one));
+                }
+            } else if one.metadata.deletion_timestamp.is_none()
+                && backoff(one, &self.siblings(one), now).is_none()
+            {
+                waiting.push(Waiting {
+                    node: self.node_of(one),
+                    urgency: Urgency::of(one),
+                    since: one.metadata.creation_timestamp.as_ref().map(|t| t.0),
+                    uid,
+                });
+            }
+        }
+        let uid = migration.uid().unwrap_or_default();
+        let limits = Limits::of(&defaults(&settings.configuration));
+        let now = started.contains_key(&uid) || admit(waiting, &running, limits).contains(&uid);
+        if now { Turn::Now } else { Turn::Later }
+    }
+}
+
+type Request = ReconcileRequest<Migration>;
+
+/// Keeps all migrations until it is dropped.
+pub async fn run(context: Context) {
+    let (store, writer) = reflector::store();
+    let shared = Arc::new(Shared::new(context, store.clone()));
+    let (client, view) = (&shared.context.client, &shared.context.view);
+    let own = shared.clone();
+    let migrations = watch::all::<Migration>(client)
+        .inspect_ok(move |event| {
+            if let Event::Delete(migration) = event {
+                let uid = migration.uid().unwrap_or_default();
+                own.stop(&uid);
+                own.backoff.forget(&uid);
+            }
+        })
+        .reflect(writer)
+        .applied_objects()
+        .map_ok(|migration| Request::from(ObjectRef::from_obj(&migration)));
+    let queue = stream::select(migrations, changes(view, store.clone()));
+    applier(
+        |migration, shared| Box::pin(reconcile(migration, shared)),
+        |migration, error, shared| failed(&migration, error, &shared),
+        shared.clone(),
+        store,
+        queue,
+        Config::default().concurrency(CONCURRENCY),
+    )
+    .for_each(|result| async {
+        match result {
+            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "watch of migrations");
+            }
+        }
+    })
+    .await;
+}
+
+/// Migrations whose machine changed, or a pod of it.
+fn changes(
+    view: &View,
+    migrations: Store<Migration>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let changes = view.changes();
+    stream::unfold(changes, move |mut changes| {
+        let migrations = migrations.clone();
+        async move {
+            let machine = match changes.recv().await {
+                Ok(machine) => Some(machine),
+                // Too many to say which: all are looked at.
+                Err(RecvError::Lagged(_)) => None,
+                Err(RecvError::Closed) => return None,
+            };
+            let concerned = |m: &Arc<Migration>| match &machine {
+                // An ended one may still hold its target pod.
+                Some(machine) => {
+                    m.spec.vmi_name.as_deref() == Some(machine.name.as_str())
+                        && m.namespace() == machine.namespace
+                }
+                None => true,
+            };
+            let found: Vec<Result<Request, watcher::Error>> = migrations
+                .state()
+                .iter()
+                .filter(|m| concerned(m))
+                .map(|m| Ok(Request::from(ObjectRef::from_obj(m.as_ref()))))
+                .collect();
+            Some((stream::iter(found), changes))
+        }
+    })
+    .flatten()
+}
+
+async fn reconcile(migration: Arc<Migration>, shared: Arc<Shared>) -> Result<Requeue, Error> {
+    let span = tracing::info_span!(
+        "migration",
+        namespace = migration.namespace().unwrap_or_default(),
+        name = migration.name_any(),
+        uid = migration.uid().unwrap_or_default()
+    );
+    let result = Box::pin(one(&migration, &shared)).instrument(span).await;
+    shared.context.metrics.reconciled("migration", result.as_ref().err().map(Error::label));
+    if result.is_ok() {
+        shared.backoff.forget(&migration.uid().unwrap_or_default());
+    }
+    result
+}
+
+fn failed(migration: &Migration, error: &Error, shared: &Shared) -> Requeue {
+    let delay = shared.backoff.failed(migration.uid().unwrap_or_default());
+    tracing::warn!(
+        namespace = migration.namespace().unwrap_or_default(),
+        name = migration.name_any(),
+        retry_s = delay.as_secs_f32(),
+        error = error as &dyn std::error::Error,
+        "reconciliation failed"
+    );
+    Requeue::requeue(delay)
+}
+
+pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeue, Error> {
+    let context = &shared.context;
+    context.view.complete().await;
+    let settings = context.cluster.settings().await;
+    let now = Timestamp::now();
+    let vmi = machine(migration, shared).await?;
+    let target = target(migration, vmi.as_deref(), shared).await?;
+    let siblings = shared.siblings(migration);
+    let way = match (&vmi, phase(migration)) {
+        (Some(vmi), Phase::Scheduled) => {
+            let way = policy::way(&context.client, vmi, &settings.configuration).await;
+            Some(way.map_err(Error::Policies)?)
+        }
+        _ => None,
+    };
+    let turn = match phase(migration) {
+        Phase::Pending => shared.turn(migration, &settings, now),
+        _ => Turn::Later,
+    };
+    let seen = Observed {
+        migration,
+        vmi: vmi.as_deref(),
+        target: target.as_deref(),
+        siblings: &siblings,
+        turn,
+        way: way.as_ref(),
+        settings: &settings,
+        launcher_image: &context.launcher_image,
+    };
+    let decision = decide::decide(&seen, now);
+    if let (Some(old), Some(new)) = (&vmi, &decision.vmi) {
+        let api = Api::namespaced(context.client.clone(), &old.namespace().unwrap_or_default());
+        match patch::status(&api, old.as_ref(), new).await {
+            Ok(_) => {}
+            Err(error) if error.is_stale() => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "decided from an old copy");
+                return Ok(Requeue::requeue(STALE_RETRY));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !write_migration(migration, &decision, vmi.as_deref(), shared).await? {
+        return Ok(Requeue::requeue(STALE_RETRY));
+    }
+    for action in decision.actions {
+        Box::pin(act::carry_out(&decision.migration, action, shared)).await?;
+    }
+    Ok(decision.look_again.map_or_else(Requeue::await_change, Requeue::requeue))
+}
+
+/// The migration's machine. That there is none is asked of the API server: it ends the migration.
+async fn machine(
+    migration: &Migration,
+    shared: &Shared,
+) -> Result<Option<Arc<VirtualMachineInstance>>, Error> {
+    let (namespace, Some(name)) = (migration.namespace().unwrap_or_default(), &migration.spec.vmi_name)
+    else {
+        return Ok(None);
+    };
+    if let Some(known) = shared.context.view.machine(&namespace, name) {
+        return Ok(Some(known));
+    }
+    let api: Api<VirtualMachineInstance> = Api::namespaced(shared.context.client.clone(), &namespace);
+    let found = api.get_opt(name).await.map_err(|source| Error::Read { name: name.clone(), source })?;
+    Ok(found.map(Arc::new))
+}
+
+/// The migration's target pod. That there is none is asked of the API server where something follows from it.
+async fn target(
+    migration: &Migration,
+    vmi: Option<&VirtualMachineInstance>,
+    shared: &Shared,
+) -> Result<Option<Arc<Pod>>, Error> {
+    let uid = migration.uid().unwrap_or_default();
+    let machine = vmi.and_then(ResourceExt::uid).unwrap_or_default();
+    let of_this = |pod: &Arc<Pod>| pod.labels().get(label::MIGRATION_JOB) == Some(&uid);
+    if let Some(known) = shared.context.view.pods_of(&machine).into_iter().find(of_this) {
+        return Ok(Some(known));
+    }
+    if !believes_in_target(migration) {
+        return Ok(None);
+    }
+    let name = pod_name(migration.spec.vmi_name.as_deref().unwrap_or_default(), &uid);
+    let api: Api<Pod> =
+        Api::namespaced(shared.context.client.clone(), &migration.namespace().unwrap_or_default());
+    let found = api.get_opt(&name).await.map_err(|source| Error::Read { name, source })?;
+    // A machine that is gone took its pods with it, as their owner.
+    Ok(found.filter(|pod| vmi.is_none() || pods::is_of(pod, &machine)).map(Arc::new))
+}
+
+/// Writes the migration and tells what there is to tell. Whether the decision still holds.
+pub(super) async fn write_migration(
+    migration: &Migration,
+    decision: &Decision,
+    vmi: Option<&VirtualMachineInstance>,
+    shared: &Shared,
+) -> Result<bool, Error> {
+    let context = &shared.context;
+    let api: Api<Migration> =
+        Api::namespaced(context.client.clone(), &migration.namespace().unwrap_or_default());
+    let written = async {
+        let status = patch::status_subresource(&api, migration, &decision.migration).await?;
+        let mut old = migration.clone();
+        if let Some(written) = status {
+            old.metadata.resource_version = written.metadata.resource_version;
+        }
+        // The finalizer may go with this, and the migration with it.
+        patch::metadata(&api, &old, &decision.migration).await
+    };
+    match written.await {
+        Ok(_) => {}
+        Err(error) if error.is_stale() => {
+            tracing::debug!(error = &error as &dyn std::error::Error, "decided from an old copy");
+            return Ok(false);
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let (before, after) = (phase(migration), phase(&decision.migration));
+    let ends = is_final(&decision.migration);
+    if before != after {
+        tracing::info!(from = before.as_str(), to = after.as_str(), "phase");
+        if ends {
+            shared.stop(&migration.uid().unwrap_or_default());
+            context.metrics.migrated(after == Phase::Succeeded);
+        }
+    }
+    for note in &decision.notes {
+        let recorder = &context.recorder;
+        if note.warning {
+            recorder.warning(migration, &note.reason, &note.message).await;
+        } else {
+            recorder.normal(migration, &note.reason, &note.message).await;
+        }
+        if let Some(vmi) = vmi.filter(|_| ends) {
+            if note.warning {
+                recorder.warning(vmi, &note.reason, &note.message).await;
+            } else {
+                recorder.normal(vmi, &note.reason, &note.message).await;
+            }
+        }
+    }
+    Ok(true)
+}

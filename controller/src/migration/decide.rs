@@ -1,0 +1,399 @@
+//! What to do about a migration, from what is seen of it, of its machine and of its target pod.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use podvirt_api::migration::{is_final, is_under_way, migratable};
+use podvirt_api::names::{MIGRATION_FINALIZER, condition, event, label, label_value};
+use podvirt_api::v1::{
+    MigrationConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationConditionType as ConditionType,
+    VirtualMachineInstanceMigrationPhase as Phase, VirtualMachineInstanceMigrationState as State,
+    VirtualMachineInstancePhase as MachinePhase,
+};
+
+use super::admit::Urgency;
+use super::handed_over;
+use super::others;
+use super::status::{phase, remove, set_phase, set_true};
+use crate::settings::Settings;
+use crate::template::{self, Images};
+use crate::vmi::{Note, observe, pods};
+
+/// How long no node may fit the target pod (upstream's limit).
+pub const UNSCHEDULABLE_LIMIT: Duration = Duration::from_secs(300);
+/// How long the target pod may take to run, for whatever reason (upstream's limit).
+pub const PENDING_LIMIT: Duration = Duration::from_secs(900);
+
+/// When to look again without a change, in case one was missed.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Condition: no node fits the target pod. podvirt's own.
+pub(super) const UNSCHEDULABLE: &str = "targetPodUnschedulable";
+/// Condition: post-copy was allowed and is not done. podvirt's own.
+pub(super) const RESTRICTED: &str = "migrationRestricted";
+
+/// Whether a migration may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It may.
+    Now,
+    /// Others go first, or the limits are reached.
+    Later,
+}
+
+/// How the machine is migrated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Way {
+    /// The cluster's configuration and the policy's over it.
+    pub configuration: MigrationConfiguration,
+    /// Name of the policy.
+    pub policy: Option<String>,
+}
+
+/// What is seen.
+#[derive(Clone, Debug)]
+pub struct Observed<'a> {
+    /// The migration.
+    pub migration: &'a Migration,
+    /// Its machine; `None` when there is none of the name.
+    pub vmi: Option<&'a VirtualMachineInstance>,
+    /// Its target pod.
+    pub target: Option<&'a Pod>,
+    /// All migrations of the machine, this one among them.
+    pub siblings: &'a [Arc<Migration>],
+    /// Whether it may start; asked while it is pending.
+    pub turn: Turn,
+    /// How the machine is migrated; asked for while the phase is Scheduled.
+    pub way: Option<&'a Way>,
+    /// The cluster's configuration.
+    pub settings: &'a Settings,
+    /// Image of the launcher.
+    pub launcher_image: &'a str,
+}
+
+/// What to ask of the API server, besides writing machine and migration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Make the target pod.
+    Create(Box<Pod>),
+    /// Delete the target pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// Delete an ended migration.
+    DeleteMigration {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The migration as it should be written.
+    pub migration: Migration,
+    /// The machine as it should be written, before the migration is.
+    pub vmi: Option<VirtualMachineInstance>,
+    /// What to ask for, in this order, after both were written.
+    pub actions: Vec<Action>,
+    /// Events of the migration; what is an end is told on the machine, too.
+    pub notes: Vec<Note>,
+    /// When to look again although nothing changed.
+    pub look_again: Option<Duration>,
+}
+
+impl Decision {
+    pub(super) fn note(&mut self, warning: bool, reason: &str, message: impl Into<String>) {
+        self.notes.push(Note { warning, reason: reason.to_owned(), message: message.into() });
+    }
+
+    pub(super) fn fail(&mut self, why: &str, now: Timestamp) {
+        set_phase(&mut self.migration.status, Phase::Failed, now);
+        self.note(true, event::FAILED_MIGRATION, format!("the machine was not migrated: {why}"));
+    }
+
+    pub(super) fn aborted(&mut self, now: Timestamp) {
+        set_phase(&mut self.migration.status, Phase::Failed, now);
+        self.note(false, event::SUCCESSFUL_ABORT_MIGRATION, "the migration was ended because it was deleted");
+    }
+
+    pub(super) fn look_in(&mut self, delay: Duration) {
+        self.look_again = Some(self.look_again.map_or(delay, |known| known.min(delay)));
+    }
+}
+
+/// Decides.
+pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
+    let mut decision = Decision {
+        migration: seen.migration.clone(),
+        vmi: None,
+        actions: Vec::new(),
+        notes: Vec::new(),
+        look_again: None,
+    };
+    if is_final(seen.migration) {
+        others::finish(seen, &mut decision);
+        return decision;
+    }
+    decision.look_in(LOOK_AGAIN);
+    let Some(vmi) = seen.vmi else {
+        decision.fail("there is no such machine", now);
+        return decision;
+    };
+    let name = vmi.name_any();
+    let over = matches!(vmi.status.phase, Some(MachinePhase::Succeeded | MachinePhase::Failed));
+    if vmi.metadata.deletion_timestamp.is_some() || over {
+        decision.fail(&format!("machine {name} has ended"), now);
+        return decision;
+    }
+    match phase(seen.migration) {
+        Phase::Other(text) if text.is_empty() => begin(seen, &mut decision, now),
+        Phase::Pending => pending(seen, vmi, &mut decision, now),
+        Phase::Scheduling => scheduling(seen, &mut decision, now),
+        Phase::Scheduled => hand_over(seen, vmi, &mut decision, now),
+        Phase::PreparingTarget | Phase::TargetReady | Phase::Running => {
+            handed_over::follow(seen, vmi, &mut decision, now);
+        }
+        other => decision.fail(&format!("phase {other} is of a migration between clusters"), now),
+    }
+    decision
+}
+
+/// Whether the target pod must be asked of the API server before it is taken for gone.
+pub fn believes_in_target(migration: &Migration) -> bool {
+    let finalizers = migration.metadata.finalizers.as_deref().unwrap_or_default();
+    match phase(migration) {
+        Phase::Pending => migration.metadata.deletion_timestamp.is_some(),
+        Phase::Other(text) if text.is_empty() => false,
+        Phase::Succeeded | Phase::Failed => finalizers.iter().any(|f| f == MIGRATION_FINALIZER),
+        _ => true,
+    }
+}
+
+fn begin(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
+    let meta = &mut decision.migration.metadata;
+    let finalizers = meta.finalizers.get_or_insert_default();
+    // What is being deleted takes no finalizer.
+    if meta.deletion_timestamp.is_none() && !finalizers.iter().any(|f| f == MIGRATION_FINALIZER) {
+        finalizers.push(MIGRATION_FINALIZER.to_owned());
+    }
+    let machine = label_value(seen.migration.spec.vmi_name.as_deref().unwrap_or_default());
+    meta.labels.get_or_insert_default().insert(label::MIGRATION_VMI.into(), machine);
+    set_phase(&mut decision.migration.status, Phase::Pending, now);
+}
+
+fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Decision, now: Timestamp) {
+    if seen.migration.metadata.deletion_timestamp.is_some() {
+        decision.aborted(now);
+        return;
+    }
+    if seen.target.is_some() {
+        let quota = ConditionType::MigrationRejectedByResourceQuota;
+        remove(&mut decision.migration.status, &quota);
+        set_phase(&mut decision.migration.status, Phase::Scheduling, now);
+        return;
+    }
+    let spec = &seen.migration.spec;
+    if spec.send_to.is_some() || spec.receive.is_some() {
+        decision.fail("spec.sendTo and spec.receive are not supported by podvirt", now);
+        return;
+    }
+    if let Some(rival) = others::rival(seen) {
+        decision.fail(&format!("migration {rival} of the same machine has not ended"), now);
+        return;
+    }
+    if vmi.status.phase != Some(MachinePhase::Running) {
+        return;
+    }
+    if let Err(why) = migratable(vmi) {
+        decision.fail(&why, now);
+        return;
+    }
+    if let Some(left) = others::backoff(seen.migration, seen.siblings, now) {
+        let kind = ConditionType::from(event::MIGRATION_BACKOFF);
+        let message = format!("earlier evacuations failed: the next is tried in {} s", left.as_secs());
+        if set_true(&mut decision.migration.status, &kind, event::MIGRATION_BACKOFF, &message, now) {
+            decision.note(true, event::MIGRATION_BACKOFF, message);
+        }
+        decision.look_in(left);
+        return;
+    }
+    remove(&mut decision.migration.status, &ConditionType::from(event::MIGRATION_BACKOFF));
+    if seen.turn == Turn::Later {
+        decision.look_in(Duration::from_secs(Urgency::of(seen.migration).retry_seconds()));
+        return;
+    }
+    let images = Images {
+        launcher: seen.launcher_image.to_owned(),
+        pull_secrets: seen.settings.image_pull_secrets.clone(),
+    };
+    match template::target_pod(vmi, seen.migration, &seen.settings.configuration, &images) {
+        Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
+        Err(error) => decision.fail(&error.to_string(), now),
+    }
+}
+
+/// Time from one to the other, never negative.
+pub(super) fn since(then: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(then)).unwrap_or_default()
+}
+
+/// The target pod is there, and the nodes know nothing of it yet.
+fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
+    if seen.migration.metadata.deletion_timestamp.is_some() {
+        decision.aborted(now);
+        return;
+    }
+    let Some(pod) = seen.target else {
+        decision.fail("the target pod is gone", now);
+        return;
+    };
+    if let Some(why) = lost(Some(pod)) {
+        decision.fail(&why, now);
+        return;
+    }
+    if observe::node(pod).is_some() && observe::compute_runs(pod) {
+        remove(&mut decision.migration.status, &ConditionType::from(UNSCHEDULABLE));
+        set_phase(&mut decision.migration.status, Phase::Scheduled, now);
+        return;
+    }
+    let unscheduled = observe::condition(pod, condition::POD_SCHEDULED).filter(|c| {
+        c.status == condition::FALSE && c.reason.as_deref() == Some(condition::reason::UNSCHEDULABLE)
+    });
+    let (limit, why) = match unscheduled {
+        Some(told) => {
+            let told = told.message.as_deref().unwrap_or("no node was found");
+            let kind = ConditionType::from(UNSCHEDULABLE);
+            let message = format!("no node fits the target pod: {told}");
+            if set_true(
+                &mut decision.migration.status,
+                &kind,
+                condition::reason::UNSCHEDULABLE,
+                &message,
+                now,
+            ) {
+                decision.note(true, event::MIGRATION_TARGET_UNSCHEDULABLE, &message);
+            }
+            (UNSCHEDULABLE_LIMIT, message)
+        }
+        None => {
+            remove(&mut decision.migration.status, &ConditionType::from(UNSCHEDULABLE));
+            let held_up = observe::waiting(pod, now);
+            (PENDING_LIMIT, held_up.map_or_else(|| "the target pod does not start".into(), |t| t.message))
+        }
+    };
+    let made = pod.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+    let left = limit.saturating_sub(since(made, now));
+    if left.is_zero() {
+        decision.fail(&format!("{why} (waited {} s)", limit.as_secs()), now);
+    } else {
+        decision.look_in(left);
+    }
+}
+
+/// Why a target pod cannot take the machine any more.
+pub(super) fn lost(pod: Option<&Pod>) -> Option<String> {
+    let Some(pod) = pod else { return Some("the target pod is gone".into()) };
+    if observe::is_done(pod) || observe::compute_end(pod).is_some() {
+        return Some(format!("the target pod ended: {}", observe::end(pod).message));
+    }
+    observe::is_terminating(pod).then(|| "the target pod is being deleted".into())
+}
+
+/// The target pod runs: one write of the machine gives it to the nodes.
+fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Decision, now: Timestamp) {
+    let uid = seen.migration.uid().unwrap_or_default();
+    let state = vmi.status.migration_state.as_ref();
+    if state.is_some_and(|state| state.migration_uid.as_ref() == Some(&uid)) {
+        set_phase(&mut decision.migration.status, Phase::PreparingTarget, now);
+        decision.migration.status.migration_state = vmi.status.migration_state.clone();
+        let target = state.and_then(|s| s.target_node.as_deref()).unwrap_or_default();
+        decision.note(
+            false,
+            event::SUCCESSFUL_HAND_OVER,
+            format!("the target pod was handed to node {target}"),
+        );
+        return;
+    }
+    if seen.migration.metadata.deletion_timestamp.is_some() {
+        decision.aborted(now);
+        return;
+    }
+    if let Some(why) = lost(seen.target) {
+        decision.fail(&why, now);
+        return;
+    }
+    if state.is_some_and(is_under_way) {
+        decision.fail("another migration of the machine is under way", now);
+        return;
+    }
+    let target = seen.target.and_then(|pod| Some((pod, observe::node(pod)?)));
+    let (Some((pod, node)), Some(source)) = (target, vmi.status.node_name.clone()) else { return };
+    if node == source {
+        decision.fail(&format!("the target pod is on node {node}, which the machine is on already"), now);
+        return;
+    }
+    let Some(way) = seen.way else { return };
+    let mut configuration = way.configuration.clone();
+    if configuration.allow_post_copy == Some(true) && !vmi.spec.domain.devices.interfaces.is_empty() {
+        configuration.allow_post_copy = Some(false);
+        let message = "allowPostCopy is not carried out: the machine has an interface of netd's, whose backend must \
+                       have all of the guest's memory before it goes on; the guest is copied before it moves";
+        let kind = ConditionType::from(RESTRICTED);
+        if set_true(&mut decision.migration.status, &kind, event::MIGRATION_RESTRICTED, message, now) {
+            decision.note(true, event::MIGRATION_RESTRICTED, message);
+        }
+    }
+    // Post-copy is a disruption by itself; without it none was allowed.
+    configuration.allow_workload_disruption =
+        configuration.allow_workload_disruption.or(configuration.allow_post_copy).or(Some(false));
+    let mut handed = vmi.clone();
+    let labels = handed.metadata.labels.get_or_insert_default();
+    labels.insert(label::MIGRATION_TARGET_NODE_NAME.into(), node.to_owned());
+    handed.status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
+    handed.status.migration_state = Some(State {
+        migration_uid: Some(uid),
+        source_node: Some(source),
+        source_pod: Some(pods::name_of(vmi)),
+        target_node: Some(node.to_owned()),
+        target_pod: Some(observe::name(pod).to_owned()),
+        migration_configuration: Some(configuration),
+        migration_policy_name: way.policy.clone(),
+        ..State::default()
+    });
+    decision.vmi = Some(handed);
+}
+
+/// The migration after the API server refused its pod.
+pub fn refused(migration: &Migration, why: &str, forbidden: bool, now: Timestamp) -> Decision {
+    let mut decision = Decision {
+        migration: migration.clone(),
+        vmi: None,
+        actions: Vec::new(),
+        notes: Vec::new(),
+        look_again: None,
+    };
+    let message = format!("the target pod could not be made: {why}");
+    let kind = if forbidden {
+        ConditionType::MigrationRejectedByResourceQuota
+    } else {
+        ConditionType::from(event::FAILED_CREATE)
+    };
+    if set_true(&mut decision.migration.status, &kind, event::FAILED_CREATE, &message, now) {
+        decision.note(true, event::FAILED_CREATE, message);
+    }
+    decision
+}
+
+/// How long ago a time was; no time is now.
+pub(super) fn age(then: Option<Timestamp>, now: Timestamp) -> Duration {
+    then.map_or(Duration::ZERO, |then| since(then, now))
+}

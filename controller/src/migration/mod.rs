@@ -1,0 +1,43 @@
+//! VirtualMachineInstanceMigrations: from the request to a machine on another node.
+//!
+//! ```text
+//!  ""  ─> Pending ─> Scheduling ─> Scheduled ─> PreparingTarget ─> TargetReady ─> Running ─> Succeeded | Failed
+//!           │ its turn  │ compute     │ handed      │ target's        │ source's     │ the nodes say
+//!           │ comes,    │ runs on     │ to the      │ handler         │ handler      │ how it ended
+//!           │ pod made  │ a node      │ nodes       │ listens         │ started      │
+//! ```
+//!
+//! Up to `Scheduled` everything is the controller's: nothing but an extra pod exists, and any trouble ends the
+//! migration without the machine noticing. The **hand-over** is one write of the machine: the label with the target's
+//! node and a new `status.migrationState`. From then on the phases only repeat what the two virt-handlers write there,
+//! and the controller writes the machine in four cases: an abort is asked for; the target pod is lost; nobody prepares
+//! the target in time; a machine that moved has left the node it was to leave. Each write carries the resource version
+//! that was seen, so a start by the source's handler and an end by the controller exclude each other.
+//!
+//! **Turns.** [`admit`] lets waiting migrations start, the most urgent and oldest first, while fewer than
+//! `parallelMigrationsPerCluster` run in all and `parallelOutboundMigrationsPerNode` from the machine's node. Every
+//! reconciliation computes the same from the same cache; what was let start and is not in the cache yet is remembered.
+//!
+//! **One target pod.** Its name follows from the migration's UID, so it cannot be made twice. It is this controller's
+//! until the machine runs in it, and is deleted when the migration fails. The finalizer keeps the migration until
+//! then.
+//!
+//! **Memory.** Five ended migrations of a machine are kept; those of a machine that is gone are deleted.
+//!
+//! **Shape.** [`decide()`] is a pure function of what is seen; [`controller`] fetches and carries out.
+
+mod act;
+pub mod admit;
+pub mod controller;
+pub mod decide;
+mod handed_over;
+pub mod others;
+mod policy;
+#[cfg(test)]
+mod shell_tests;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use controller::{Context, run};
+pub use decide::{Action, Decision, Observed, decide};

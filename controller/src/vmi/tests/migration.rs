@@ -1,0 +1,123 @@
+//! Machines with a second pod: the target of a migration.
+
+use super::*;
+
+/// The machine, on `node`, whose migration from n1 to n2 has the fields of `state` besides.
+fn migrating(node: &str, state: Value) -> VirtualMachineInstance {
+    let mut migration = json!({"migrationUid": "j1", "sourceNode": "n1", "sourcePod": "virt-launcher-web-p1",
+        "targetNode": "n2", "targetPod": "virt-launcher-web-p2"});
+    json_patch::merge(&mut migration, &state);
+    handed_over(
+        "Running",
+        json!({"metadata": {"labels": {"kubevirt.io/nodeName": node}},
+            "status": {"nodeName": node, "activePods": {"p2": "n2"}, "migrationState": migration}}),
+    )
+}
+
+fn target(more: Value) -> Arc<Pod> {
+    let mut pod = serde_json::to_value(&*running(json!({}))).unwrap();
+    json_patch::merge(
+        &mut pod,
+        &json!({"metadata": {"name": "virt-launcher-web-p2", "uid": "p2", "labels": {
+            "kubevirt.io/migrationJobUID": "j1", "kubevirt.io/nodeName": null}},
+            "spec": {"nodeName": "n2", "containers": [{"name": "compute", "image": "launcher:2"}]}}),
+    );
+    json_patch::merge(&mut pod, &more);
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+#[test]
+fn the_target_of_a_migration_is_neither_the_machines_pod_nor_one_too_many() {
+    let pods = [running(json!({})), target(json!({}))];
+    for vmi in [handed_over("Running", json!({})), migrating("n1", json!({}))] {
+        let decision = look(&vmi, &pods);
+        assert_eq!(phase(&decision), Phase::Running);
+        assert_eq!(deleted(&decision), [""; 0]);
+        assert!(
+            decision.actions.iter().all(|action| !matches!(action, Action::Gate { uid, .. } if uid == "p2"))
+        );
+        assert_eq!(decision.vmi.status.active_pods, vmi.status.active_pods);
+    }
+    let alone = look(&handed_over("Running", json!({})), &pods[1..]);
+    assert_eq!(phase(&alone), Phase::Failed, "the machine was not in that one");
+}
+
+#[test]
+fn a_machine_that_moved_is_in_the_target_and_its_old_pod_goes() {
+    let moved = migrating("n2", json!({"completed": true, "targetNodeDomainReadyTimestamp": NOW}));
+    let decision = look(&moved, &[running(json!({})), target(json!({}))]);
+    assert_eq!((phase(&decision), deleted(&decision)), (Phase::Running, vec!["p1"]));
+    assert!(decision.actions.contains(&Action::Gate {
+        name: "virt-launcher-web-p2".into(),
+        uid: "p2".into(),
+        open: true,
+        reason: "NotPaused"
+    }));
+    assert_eq!(decision.vmi.status.launcher_container_image_version.as_deref(), Some("launcher:2"));
+    assert_eq!(decision.vmi.status.active_pods.len(), 2, "the old one is still to be cleaned up");
+    let later = look(&moved, &[target(json!({}))]);
+    assert_eq!(later.vmi.status.active_pods.keys().collect::<Vec<_>>(), ["p2"]);
+    // On to a third node: the pod that was a target is the source now, and goes like any.
+    let mut on = moved.clone();
+    let state = on.status.migration_state.as_mut().unwrap();
+    (state.source_node, state.source_pod) = (Some("n2".into()), Some("virt-launcher-web-p2".into()));
+    (state.target_node, state.target_pod) = (Some("n1".into()), Some("virt-launcher-web-p1".into()));
+    on.status.node_name = Some("n1".into());
+    assert_eq!(deleted(&look(&on, &[running(json!({})), target(json!({}))])), ["p2"]);
+}
+
+#[test]
+fn a_guest_that_was_seen_at_the_target_does_not_end_with_its_source() {
+    let leaving = migrating("n1", json!({"startTimestamp": NOW, "targetNodeDomainReadyTimestamp": NOW}));
+    for pods in [vec![ended(0, 600), target(json!({}))], vec![target(json!({}))]] {
+        let decision = look(&leaving, &pods);
+        assert_eq!(phase(&decision), Phase::Running);
+        assert_eq!(deleted(&decision), [""; 0]);
+        assert_eq!(decision.vmi.status.active_pods.len(), 2);
+        assert!(decision.look_again.is_some());
+    }
+    // Nobody has seen it yet: a source that ended well has moved it, as long as the target lives.
+    let gone = migrating("n1", json!({"startTimestamp": NOW}));
+    let dead = target(json!({"status": {"phase": "Failed"}}));
+    for (pods, reached) in [
+        (vec![ended(0, 600), target(json!({}))], Phase::Running),
+        (vec![target(json!({}))], Phase::Running),
+        (vec![ended(0, 600), dead], Phase::Succeeded),
+        (vec![ended(1, 600), target(json!({}))], Phase::Failed),
+    ] {
+        assert_eq!(phase(&look(&gone, &pods)), reached);
+    }
+    let failed = migrating(
+        "n1",
+        json!({"startTimestamp": NOW, "failed": true, "targetNodeDomainReadyTimestamp": NOW}),
+    );
+    assert_eq!(phase(&look(&failed, &[ended(0, 600), target(json!({}))])), Phase::Succeeded);
+}
+
+#[test]
+fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
+    let vmi = machine(
+        "Running",
+        json!({"spec": {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]}}),
+    );
+    let settings = Settings::default();
+    let see = |local: Option<&[String]>| {
+        let pods = [running(json!({}))];
+        let seen = Observed {
+            vmi: &vmi,
+            pods: &pods,
+            claims: &[],
+            local_claims: local,
+            settings: &settings,
+            launcher_image: "launcher:1",
+        };
+        decide(&seen, now())
+    };
+    assert_eq!(condition(&see(None), "LiveMigratable"), None);
+    assert_eq!(condition(&see(Some(&[])), "LiveMigratable").unwrap().0, "True");
+    let local = see(Some(&["data".to_owned()]));
+    let (value, reason, message) = condition(&local, "LiveMigratable").unwrap();
+    assert_eq!((value.as_str(), reason.as_str()), ("False", "DisksNotLiveMigratable"));
+    assert!(message.contains("ReadWriteMany"), "{message}");
+    assert_eq!(local.vmi.status.migration_method, None);
+}

@@ -1,0 +1,81 @@
+//! What other controllers see of machines and their pods: the caches that the controller of machines fills, and word
+//! of every change. One watch of each kind serves them all.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use podvirt_api::v1::VirtualMachineInstance;
+use tokio::sync::broadcast;
+
+use super::pods::Pods;
+
+/// Changes that may wait to be read. Who falls behind looks at everything anew.
+const CHANGES: usize = 1024;
+
+/// Machines and their pods as the caches have them. Clones see the same.
+#[derive(Clone, Debug)]
+pub struct View {
+    machines: Store<VirtualMachineInstance>,
+    pods: Arc<Pods>,
+    changes: broadcast::Sender<ObjectRef<VirtualMachineInstance>>,
+}
+
+impl View {
+    /// An empty view, and what fills its machines.
+    pub fn new() -> (View, Writer<VirtualMachineInstance>) {
+        let (machines, writer) = reflector::store();
+        (View { machines, pods: Arc::default(), changes: broadcast::Sender::new(CHANGES) }, writer)
+    }
+
+    /// Waits until both caches are filled.
+    pub async fn complete(&self) {
+        self.pods.complete().await;
+        // A writer that is gone ends the process.
+        let _gone = self.machines.wait_until_ready().await;
+    }
+
+    /// The machine of this name.
+    pub fn machine(&self, namespace: &str, name: &str) -> Option<Arc<VirtualMachineInstance>> {
+        self.machines.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// All machines.
+    pub fn machines(&self) -> Vec<Arc<VirtualMachineInstance>> {
+        self.machines.state()
+    }
+
+    /// The pods of the machine with this UID, oldest first.
+    pub fn pods_of(&self, machine: &str) -> Vec<Arc<Pod>> {
+        self.pods.of(machine)
+    }
+
+    /// Names of machines that changed from now on, or whose pods did.
+    pub fn changes(&self) -> broadcast::Receiver<ObjectRef<VirtualMachineInstance>> {
+        self.changes.subscribe()
+    }
+
+    /// Completes the cache of pods as it is.
+    #[cfg(test)]
+    pub(crate) fn fill_pods(&self) {
+        let notes = super::expectations::Expectations::default();
+        for event in [kube::runtime::watcher::Event::Init, kube::runtime::watcher::Event::InitDone] {
+            self.pods.apply(event, &notes);
+        }
+    }
+
+    pub(super) fn store(&self) -> &Store<VirtualMachineInstance> {
+        &self.machines
+    }
+
+    pub(super) fn pods(&self) -> &Arc<Pods> {
+        &self.pods
+    }
+
+    /// Tells who listens of a change.
+    pub(super) fn changed(&self, machine: ObjectRef<VirtualMachineInstance>) {
+        // Without a listener nobody needs to know.
+        let _nobody = self.changes.send(machine);
+    }
+}
