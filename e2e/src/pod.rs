@@ -92,6 +92,13 @@ impl Sandbox {
         self
     }
 
+    /// Shows a directory of the machine inside, as it is. See the script for where.
+    #[must_use]
+    pub fn rw(mut self, outside: &Path, inside: &str) -> Sandbox {
+        self.options.extend(["--rw".into(), format!("{}:{inside}", outside.display())]);
+        self
+    }
+
     /// An environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Sandbox {

@@ -41,6 +41,9 @@ pub struct Serve {
     /// Namespace of podvirt
     #[arg(long, env = "POD_NAMESPACE", default_value = names::NAMESPACE)]
     pub namespace: String,
+    /// Address of this pod, by which the handlers of other nodes reach it
+    #[arg(long, env = "POD_IP", default_value = "", hide_default_value = true)]
+    pub migration_address: String,
     /// Where health and metrics are served, without TLS
     #[arg(long, default_value = "[::]:8080")]
     pub listen: SocketAddr,

@@ -8,6 +8,7 @@
 //! | [`node`] | watches VMIs, looks at launchers, carries decisions out |
 //! | [`queue`] | says when a VMI is looked at |
 //! | [`sockets`], [`launcher`] | finds launchers, calls them, hears them |
+//! | [`migration`] | moves machines from and to other nodes |
 //! | [`record`] | keeps what a restart would lose |
 //! | [`metrics`] | counts |
 //! | [`device`] | offers `/dev/kvm` to pods |
@@ -20,6 +21,7 @@ pub mod device;
 pub mod heartbeat;
 pub mod launcher;
 pub mod metrics;
+pub mod migration;
 pub mod node;
 pub mod ports;
 pub mod queue;

@@ -3,6 +3,11 @@
 //! What a VMI's status says anyway (`kubevirt_vmi_info`, `kubevirt_vmi_status_addresses`) is made of the store when
 //! it is asked for: no series outlives its VMI.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_proto::migration::Progress;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -27,7 +32,11 @@ pub struct Metrics {
     consoles: Gauge,
     vncs: Gauge,
     kvm: Gauge,
+    moving: Moving,
 }
+
+/// How far the migrations from here are, by UID of the VMI.
+type Moving = Arc<Mutex<BTreeMap<String, (String, String, Progress)>>>;
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
 struct Queue {
@@ -56,7 +65,8 @@ impl Metrics {
             "Whether /dev/kvm is offered to pods",
             metrics.kvm.clone(),
         );
-        registry.register_collector(Box::new(Vmis { store, node }));
+        let moving = Arc::clone(&metrics.moving);
+        registry.register_collector(Box::new(Vmis { store, node, moving }));
         metrics
     }
 
@@ -90,6 +100,20 @@ impl Metrics {
         self.kvm.set(usable.into());
     }
 
+    /// How far the migration of a VMI from here is; none when none runs.
+    pub fn moving(&self, vmi: &VirtualMachineInstance, progress: Option<Progress>) {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let mut moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let uid = text(&vmi.metadata.uid);
+        match progress {
+            Some(progress) => {
+                let (namespace, name) = (text(&vmi.metadata.namespace), text(&vmi.metadata.name));
+                moving.insert(uid, (namespace, name, progress));
+            }
+            None => drop(moving.remove(&uid)),
+        }
+    }
+
     /// Open serial consoles.
     pub fn consoles(&self) -> &Gauge {
         &self.consoles
@@ -110,13 +134,16 @@ fn result(well: bool) -> Passes {
 struct Vmis {
     store: Store,
     node: String,
+    moving: Moving,
 }
 
 impl Collector for Vmis {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let one = ConstGauge::new(1_i64);
-        let vmis = self.store.all();
+        let mut vmis = self.store.all();
+        // One that comes from another node is counted there until it is here.
+        vmis.retain(|vmi| vmi.status.node_name.as_deref().is_none_or(|on| on == self.node));
         let mut info =
             encoder.encode_descriptor("kubevirt_vmi_info", "A VMI of this node", None, one.metric_type())?;
         for vmi in &vmis {
@@ -151,6 +178,35 @@ impl Collector for Vmis {
                     ];
                     one.encode(addresses.encode_family(&labels)?)?;
                 }
+            }
+        }
+        self.encode_moving(&mut encoder)
+    }
+}
+
+/// Name, help and value of a gauge of a migration's progress.
+type OfMove = (&'static str, &'static str, fn(&Progress) -> u64);
+
+const OF_MOVES: [OfMove; 5] = [
+    ("data_bytes_total", "Memory and disks that a migration from this node has to copy, bytes", |p| p.total),
+    ("data_processed_bytes", "Memory and disks that it has copied, bytes", |p| p.processed),
+    ("data_remaining_bytes", "Memory and disks that it has left to copy, bytes", |p| p.remaining),
+    ("dirty_memory_rate_bytes", "Memory that the guest writes meanwhile, bytes per second", |p| p.dirty_rate),
+    ("memory_transfer_rate_bytes", "What is copied, bytes per second", |p| p.transfer_rate),
+];
+
+impl Vmis {
+    fn encode_moving(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (name, help, value) in OF_MOVES {
+            let name = format!("kubevirt_vmi_migration_{name}");
+            let kind = ConstGauge::new(0_i64).metric_type();
+            let mut family = encoder.encode_descriptor(&name, help, None, kind)?;
+            for (namespace, vmi, progress) in moving.values() {
+                let labels =
+                    [("node", self.node.clone()), ("namespace", namespace.clone()), ("name", vmi.clone())];
+                let gauge = ConstGauge::new(i64::try_from(value(progress)).unwrap_or(i64::MAX));
+                gauge.encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -197,6 +253,14 @@ mod tests {
         ] {
             assert!(all.contains(series), "{series} in\n{all}");
         }
+        let progress = Progress { remaining: 7, ..Progress::default() };
+        metrics.moving(&store.get("u").unwrap(), Some(progress));
+        let all = text(&registry);
+        assert!(all.contains(
+            r#"kubevirt_vmi_migration_data_remaining_bytes{node="node1",namespace="",name="a"} 7"#
+        ));
+        metrics.moving(&store.get("u").unwrap(), None);
+        assert!(!text(&registry).contains("data_remaining_bytes{"));
         store.remove("u");
         assert!(!text(&registry).contains("phase="));
     }

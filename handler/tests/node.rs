@@ -9,7 +9,7 @@ use podvirt_proto::domain::{Status, reason};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
-use support::{Ground, POD, VMI, vmi, within};
+use support::{Ground, POD, VMI, coming, target_pod, vmi, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -228,5 +228,79 @@ async fn a_console_carries_bytes_until_somebody_else_takes_it() {
     assert!(
         matches!(second.next().await, Some(Ok(Message::Close(Some(why)))) if why.reason.contains("machine"))
     );
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_comes_is_made_room_for_announced_and_taken_over() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(coming());
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    // The pod is seen some time later.
+    api.put_pod(target_pod());
+    let state = |vmi: &serde_json::Value| vmi["status"]["migrationState"].clone();
+    let offered =
+        api.wait("address and ports", |vmi| !state(vmi)["targetDirectMigrationNodePorts"].is_null()).await;
+    assert_eq!(state(&offered)["targetNodeAddress"], "127.0.0.1");
+    let ports = state(&offered)["targetDirectMigrationNodePorts"].as_object().unwrap().clone();
+    let mut logical: Vec<_> = ports.values().map(|port| port.as_i64().unwrap()).collect();
+    logical.sort_unstable();
+    assert_eq!(logical, [0, 49152, 49153]);
+    assert_eq!(launcher.calls("SyncMigrationTarget"), 1);
+    assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
+    // Somebody without a certificate gets nothing out of a port.
+    let port = ports.keys().next().unwrap().parse::<u16>().unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(b"hello, this is no TLS").await.unwrap();
+    let mut answer = Vec::new();
+    let _reset = within("the end", stream.read_to_end(&mut answer)).await;
+    assert!(answer.len() < 16, "an alert at most: {answer:?}");
+
+    api.edit(|vmi| {
+        vmi["status"]["migrationState"]["startTimestamp"] = jiff::Timestamp::now().to_string().into();
+    });
+    launcher.set(Status::Running, reason::MIGRATED);
+    launcher.tell().await;
+    api.wait("the arrival", |vmi| !state(vmi)["targetNodeDomainReadyTimestamp"].is_null()).await;
+    // The source's handler hands over.
+    api.edit(|vmi| {
+        vmi["status"]["nodeName"] = "node1".into();
+        vmi["metadata"]["labels"]["kubevirt.io/nodeName"] = "node1".into();
+        vmi["status"]["migrationState"]["completed"] = true.into();
+        vmi["status"]["migrationState"]["endTimestamp"] = jiff::Timestamp::now().to_string().into();
+    });
+    launcher.called("FinalizeVirtualMachineMigration").await;
+    let done =
+        |vmi: &serde_json::Value| vmi["metadata"]["labels"]["kubevirt.io/migrationTargetNodeName"].is_null();
+    api.wait("the end of the label", done).await;
+    // From here on it is a machine of this node.
+    launcher.set(Status::Paused, reason::IO_ERROR);
+    launcher.tell().await;
+    let paused = |vmi: &serde_json::Value| vmi["status"]["conditions"][0]["reason"] == "PausedIOError";
+    api.wait("a pause", paused).await;
+    let refused = TcpStream::connect(("127.0.0.1", port)).await;
+    assert!(refused.is_err(), "the listeners are closed");
+    assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_migration_that_failed_is_cleaned_up_at_the_target() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put_pod(target_pod());
+    api.put(coming());
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    launcher.called("SyncMigrationTarget").await;
+    api.edit(|vmi| {
+        vmi["status"]["migrationState"]["completed"] = true.into();
+        vmi["status"]["migrationState"]["failed"] = true.into();
+    });
+    launcher.called("SignalTargetPodCleanup").await;
+    let done =
+        |vmi: &serde_json::Value| vmi["metadata"]["labels"]["kubevirt.io/migrationTargetNodeName"].is_null();
+    let vmi = api.wait("the end of the label", done).await;
+    assert_eq!((&vmi["status"]["phase"], &vmi["status"]["nodeName"]), (&json!("Running"), &json!("node0")));
     handler.stop().await;
 }

@@ -114,7 +114,7 @@ async fn started(
     let life = Life {
         connector,
         name: domain_name(vmi),
-        xml,
+        xml: Some(xml),
         paused: false,
         // A grace period beyond any clock is no grace period to the arithmetic of times.
         grace: Duration::from_secs(grace.min(u64::from(u32::MAX))),

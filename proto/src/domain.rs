@@ -7,6 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::migration::Migration;
+
 /// The version of [`Domain`], as `Info` tells it.
 pub const VERSION: &str = "v1";
 
@@ -51,6 +53,9 @@ pub struct Domain {
     pub guest_os_info: Option<GuestOsInfo>,
     /// Whether the guest's file systems are frozen.
     pub filesystems_frozen: bool,
+    /// The live migration from here that runs, or was the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
     /// What the launcher waits for before there is a machine, for people; empty when it waits for nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waiting_for: String,
@@ -110,7 +115,7 @@ pub mod reason {
     pub const FAILED: &str = "Failed";
     /// The machine was saved to a file.
     pub const SAVED: &str = "Saved";
-    /// The machine has moved to another node.
+    /// The machine has moved to another node; of one that runs: from another node.
     pub const MIGRATED: &str = "Migrated";
     /// Paused because a user asked for it, or because the VMI starts paused.
     pub const USER: &str = "User";

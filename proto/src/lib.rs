@@ -10,6 +10,8 @@ pub mod domain;
 
 pub mod hold;
 
+pub mod migration;
+
 pub mod steering;
 
 /// The control interface of netd, package `podvirt.netd.v1`.

@@ -60,6 +60,10 @@ pub const API_SERVER_SECRET: &str = "kubevirt-virt-api-certs";
 pub const HANDLER_SERVER_SECRET: &str = "kubevirt-virt-handler-server-certs";
 /// Secret of the client certificate with which virt-api calls virt-handler.
 pub const HANDLER_CLIENT_SECRET: &str = "kubevirt-virt-handler-certs";
+/// Secret of the client certificate with which virt-handler calls another one for a migration.
+pub const MIGRATION_CLIENT_SECRET: &str = "kubevirt-migration-client-certs";
+/// Common name of the client certificate in [`MIGRATION_CLIENT_SECRET`].
+pub const MIGRATION_CLIENT_NAME: &str = "kubevirt.io:system:client:migration";
 /// DNS name in virt-handler's server certificate, whatever the pod's address is.
 pub const HANDLER_SERVER_NAME: &str = "virt-handler";
 /// Common name of the client certificate in [`HANDLER_CLIENT_SECRET`].

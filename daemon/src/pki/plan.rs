@@ -51,6 +51,7 @@ impl LeafRequest {
     pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
         use super::{API_SERVER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
         use super::{HANDLER_SERVER_NAME, HANDLER_SERVER_SECRET};
+        use super::{MIGRATION_CLIENT_NAME, MIGRATION_CLIENT_SECRET};
         vec![
             LeafRequest {
                 secret: API_SERVER_SECRET.to_owned(),
@@ -72,6 +73,12 @@ impl LeafRequest {
             LeafRequest {
                 secret: HANDLER_CLIENT_SECRET.to_owned(),
                 common_name: HANDLER_CLIENT_NAME.to_owned(),
+                dns_names: Vec::new(),
+                purpose: Purpose::Client,
+            },
+            LeafRequest {
+                secret: MIGRATION_CLIENT_SECRET.to_owned(),
+                common_name: MIGRATION_CLIENT_NAME.to_owned(),
                 dns_names: Vec::new(),
                 purpose: Purpose::Client,
             },

@@ -13,6 +13,7 @@ use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
 use podvirt_proto::domain::Domain;
+use podvirt_proto::migration::Options;
 use tokio::io::AsyncReadExt;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
@@ -85,6 +86,12 @@ pub enum Order {
     Freeze(i32),
     /// Thaw them.
     Unfreeze,
+    /// Abort the migration from here.
+    CancelMigration,
+    /// Finish the migration to here.
+    FinalizeMigration,
+    /// No machine will come: end.
+    Leave,
 }
 
 /// A question to the guest's agent.
@@ -158,6 +165,29 @@ impl Client {
         judge(within(START, inner.sync_virtual_machine(request)).await?.into())
     }
 
+    /// Has the launcher make everything ready for a machine that comes from another node.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn receive(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let request = request(vmi)?;
+        judge(within(START, inner.sync_migration_target(request)).await?.into())
+    }
+
+    /// Has the launcher begin to move its machine away.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn migrate(&self, vmi: &VirtualMachineInstance, options: &Options) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let vmi = request(vmi)?.vmi;
+        let request = cmd::MigrationRequest { vmi, options: serde_json::to_vec(options)? };
+        judge(within(ORDER, inner.migrate_virtual_machine(request)).await?.into())
+    }
+
     /// Orders something from the machine.
     ///
     /// # Errors
@@ -178,6 +208,11 @@ impl Client {
                 within(FREEZE, inner.freeze_virtual_machine(request)).await
             }
             Order::Unfreeze => within(FREEZE, inner.unfreeze_virtual_machine(request)).await,
+            Order::CancelMigration => within(ORDER, inner.cancel_virtual_machine_migration(request)).await,
+            Order::FinalizeMigration => {
+                within(ORDER, inner.finalize_virtual_machine_migration(request)).await
+            }
+            Order::Leave => within(ORDER, inner.signal_target_pod_cleanup(request)).await,
         }?;
         judge(Some(answer))
     }

@@ -82,6 +82,10 @@ fn bounded(mut domain: Domain) -> Domain {
     [&mut domain.name, &mut domain.namespace, &mut domain.uid, &mut domain.reason]
         .into_iter()
         .for_each(|word| cut(word, WORD_MAX));
+    if let Some(migration) = &mut domain.migration {
+        cut(&mut migration.uid, WORD_MAX);
+        cut(&mut migration.failure_reason, SENTENCE_MAX);
+    }
     cut(&mut domain.message, SENTENCE_MAX);
     cut(&mut domain.waiting_for, SENTENCE_MAX);
     domain

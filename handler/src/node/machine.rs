@@ -11,10 +11,12 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::Node;
+use super::migrate::Moving;
 use crate::launcher::client::{Client, Error};
 use crate::launcher::notify::{self, Inbox, Listening};
 use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
 use crate::launcher::watch::Watch;
+use crate::migration;
 use crate::ports::{Namespace, Steering};
 use crate::record::Record;
 use crate::vm::{Exit, Launcher, Memory};
@@ -24,7 +26,7 @@ use crate::vm::{Exit, Launcher, Memory};
 pub(super) struct Task(AbortHandle);
 
 impl Task {
-    fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub(super) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(work).abort_handle())
     }
 }
@@ -61,6 +63,8 @@ pub struct Machine {
     link: Option<(Client, Task)>,
     steering: Vec<Steering>,
     sync: Option<Sync>,
+    /// What this process has of a migration.
+    pub(super) moving: Moving,
     absent_since: Option<Timestamp>,
     gone_since: Option<Timestamp>,
     silent_since: Option<Timestamp>,
@@ -84,11 +88,23 @@ impl Machine {
     pub(super) fn find_pod(&mut self, node: &Node, vmi: &VirtualMachineInstance) -> Option<&str> {
         let known = |uid: &String| *uid == self.pod_uid;
         let here = || vmi.status.active_pods.iter().filter(|(_, on)| **on == node.name).map(|(uid, _)| uid);
-        let chosen = here().find(|uid| known(uid)).or_else(|| here().next())?.clone();
-        if self.pod_uid != chosen {
-            *self = Self { pod_uid: chosen, ..Self::default() };
-        }
+        let chosen = here().find(|uid| known(uid)).or_else(|| here().next()).cloned();
+        // One that has come by a migration is listed some time later.
+        let chosen = chosen.or_else(|| Some(self.pod_uid.clone()).filter(|uid| !uid.is_empty()))?;
+        self.take_pod(chosen);
         Some(&self.pod_uid)
+    }
+
+    /// The launcher is that of this pod.
+    pub(super) fn take_pod(&mut self, pod_uid: String) {
+        if self.pod_uid != pod_uid {
+            *self = Self { pod_uid, ..Self::default() };
+        }
+    }
+
+    /// UID of the launcher's pod; empty while it is not known.
+    pub(super) fn pod_uid(&self) -> &str {
+        &self.pod_uid
     }
 
     /// Whether the launcher was reached before, by this process or by an earlier one.
@@ -124,7 +140,7 @@ impl Machine {
             let client = match self.reach(node, vmi, &uid).await {
                 Ok(client) => client,
                 Err(Error::Socket(error))
-                    if error.kind() == io::ErrorKind::NotFound && !self.expected(vmi) =>
+                    if error.kind() == io::ErrorKind::NotFound && !self.expected(vmi, &node.name) =>
                 {
                     self.watch(node, &uid);
                     return Ok((Launcher::Absent(*self.absent_since.get_or_insert(now)), None));
@@ -220,6 +236,7 @@ impl Machine {
         self.sync = None;
         self.memory.syncing = false;
         self.steering.clear();
+        self.moving = Moving::default();
     }
 
     /// The report of the machine's end, which stays true when its launcher is gone.
@@ -228,8 +245,9 @@ impl Machine {
     }
 
     /// Whether a missing socket means a launcher that went, rather than one to come.
-    fn expected(&self, vmi: &VirtualMachineInstance) -> bool {
-        self.met() || vmi.status.phase == Some(Phase::Running)
+    fn expected(&self, vmi: &VirtualMachineInstance, on: &str) -> bool {
+        let comes = migration::is_awaited(vmi, on);
+        self.met() || (vmi.status.phase == Some(Phase::Running) && !comes)
     }
 
     async fn reach(&mut self, node: &Node, vmi: &VirtualMachineInstance, uid: &str) -> Result<Client, Error> {

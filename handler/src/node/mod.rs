@@ -11,9 +11,13 @@
 //! by side, at most [`SIDE_BY_SIDE`] of them, passes over one VMI never do. All of it is one thread: the work is
 //! waiting.
 //!
-//! Nothing is concluded from a VMI that is missing before the first list is complete.
+//! There are two watches: of the VMIs on this node and of those that come to it by a migration ([`migrate`]); a VMI
+//! is known while either shows it, and has one [`Machine`] all the time.
+//!
+//! Nothing is concluded from a VMI that is missing before the first lists are complete.
 
 mod machine;
+mod migrate;
 mod pass;
 mod post;
 mod store;
@@ -38,6 +42,7 @@ pub use store::Store;
 
 use crate::launcher::notify::Told;
 use crate::metrics::Metrics;
+use crate::migration::Means;
 use crate::queue::{Outcome, Queue};
 use crate::record::Records;
 use crate::sockets::PodVolumes;
@@ -68,6 +73,8 @@ pub struct Node {
     pub letters: mpsc::Sender<Letter>,
     /// What is counted.
     pub metrics: Metrics,
+    /// What migrations need.
+    pub means: Means,
 }
 
 /// The other end of [`Node::triggers`].
@@ -87,8 +94,31 @@ impl Node {
         let (triggers, triggered) = mpsc::channel(TRIGGERS);
         let (told, hears) = mpsc::channel(TRIGGERS);
         let (letters, posted) = mpsc::channel(TRIGGERS);
-        let node = Self { name, client, volumes, records, store, triggers, told, letters, metrics };
+        let means = Means::new(String::new());
+        let node = Self { name, client, volumes, records, store, triggers, told, letters, metrics, means };
         (node, Triggers(triggered), Mail { told: hears, letters: posted })
+    }
+}
+
+impl Node {
+    /// The same with what migrations need.
+    #[must_use]
+    pub fn with_migrations(self, means: Means) -> Self {
+        Self { means, ..self }
+    }
+}
+
+/// Which VMIs two watches have shown: those on this node, and those that come to it.
+#[derive(Debug, Default)]
+struct Seen {
+    known: [HashSet<String>; 2],
+    listed: [HashSet<String>; 2],
+    complete: [bool; 2],
+}
+
+impl Seen {
+    fn knows(&self, uid: &str) -> bool {
+        self.known.iter().any(|known| known.contains(uid))
     }
 }
 
@@ -104,8 +134,13 @@ pub async fn run(
     shutdown: &Shutdown,
 ) -> std::io::Result<()> {
     let api: Api<VirtualMachineInstance> = Api::all(node.client.clone());
-    let config = watcher::Config::default().labels(&format!("{}={}", label::NODE_NAME, node.name));
-    let mut watch = Box::pin(watcher(api, config).default_backoff());
+    let watch = |label: &str| {
+        let config = watcher::Config::default().labels(&format!("{label}={}", node.name));
+        Box::pin(watcher(api.clone(), config).default_backoff())
+    };
+    let here = watch(label::NODE_NAME).map(|event| (0, event));
+    let coming = watch(label::MIGRATION_TARGET_NODE_NAME).map(|event| (1, event));
+    let mut watch = futures::stream::select(here, coming);
 
     let mut queue = Queue::<String>::default();
     let mut machines = HashMap::<String, Machine>::new();
@@ -114,7 +149,7 @@ pub async fn run(
     }
     let mut passes = JoinSet::new();
     let mut running = HashMap::new();
-    let mut listed = HashSet::new();
+    let mut seen = Seen::default();
     let mut complete = false;
     loop {
         let due = queue.next_due().filter(|_| complete && running.len() < SIDE_BY_SIDE);
@@ -127,28 +162,43 @@ pub async fn run(
         tokio::select! {
             () = shutdown.requested() => break,
             event = watch.next() => match event {
-                Some(Ok(watcher::Event::Init)) => listed.clear(),
-                Some(Ok(watcher::Event::InitApply(vmi) | watcher::Event::Apply(vmi))) => {
+                Some((which, Ok(watcher::Event::Init))) => seen.listed[which].clear(),
+                Some((which, Ok(watcher::Event::InitApply(vmi)))) => {
                     if let Some(uid) = node.store.put(vmi) {
-                        listed.insert(uid.clone());
+                        seen.listed[which].insert(uid.clone());
                         queue.add(uid, Instant::now());
                     }
                 }
-                Some(Ok(watcher::Event::Delete(vmi))) => {
+                Some((which, Ok(watcher::Event::Apply(vmi)))) => {
+                    if let Some(uid) = node.store.put(vmi) {
+                        seen.known[which].insert(uid.clone());
+                        queue.add(uid, Instant::now());
+                    }
+                }
+                // What it has is the VMI before it lost the label: the other watch, if it shows it, knows better.
+                Some((which, Ok(watcher::Event::Delete(vmi)))) => {
                     if let Some(uid) = vmi.metadata.uid {
-                        node.store.remove(&uid);
+                        seen.known[which].remove(&uid);
+                        if !seen.knows(&uid) {
+                            node.store.remove(&uid);
+                        }
                         queue.add(uid, Instant::now());
                     }
                 }
-                Some(Ok(watcher::Event::InitDone)) => {
-                    let unlisted = node.store.retain(|uid| listed.contains(uid));
+                Some((which, Ok(watcher::Event::InitDone))) => {
+                    seen.known[which] = std::mem::take(&mut seen.listed[which]);
+                    seen.complete[which] = true;
+                    if seen.complete != [true; 2] {
+                        continue;
+                    }
+                    let unlisted = node.store.retain(|uid| seen.knows(uid));
                     for uid in unlisted.into_iter().chain(machines.keys().cloned()) {
                         queue.add(uid, Instant::now());
                     }
                     complete = true;
                     synced.open();
                 }
-                Some(Err(error)) => {
+                Some((_, Err(error))) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "VMIs cannot be watched; trying again");
                 }
                 None => break,

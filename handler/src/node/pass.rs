@@ -13,8 +13,9 @@ use podvirt_daemon::patch;
 use podvirt_proto::domain::Domain;
 
 use super::machine::{Machine, husk};
-use super::{Letter, Node};
+use super::{Letter, Node, migrate};
 use crate::launcher::client::{Error, Order};
+use crate::migration::{self, Step};
 use crate::queue::Outcome;
 use crate::vm::{self, Action, Decision, Event, Exit, Launcher, View, Weight};
 
@@ -30,7 +31,7 @@ const GHOST: Duration = Duration::from_secs(2);
 pub(super) const API: Duration = Duration::from_secs(30);
 
 /// A call to the API server, within its time.
-async fn within<T, E>(call: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+pub(super) async fn within<T, E>(call: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
     anyhow::Error: From<E>,
 {
@@ -62,6 +63,13 @@ async fn of_vmi(
     if !over && !matches!(phase, Phase::Scheduled | Phase::Running) {
         return Ok(Outcome::Settled);
     }
+    if migration::is_awaited(vmi, &node.name) {
+        return of_awaited(node, vmi, machine).await;
+    }
+    if vmi.status.node_name.as_deref().is_some_and(|on| on != node.name) {
+        // The label goes as well, in a moment.
+        return Ok(Outcome::Again(STALE));
+    }
     if machine.find_pod(node, vmi).is_none() {
         if !over {
             tracing::warn!("the VMI is on this node but none of its active pods is");
@@ -91,11 +99,78 @@ async fn of_vmi(
         return Ok(Outcome::Settled);
     }
     match decide(node, vmi, machine, launcher, domain.as_ref()).await {
-        Ok((Some(action), again)) => act(node, vmi, machine, action, again).await,
-        Ok((None, again)) => Ok(again.map_or(Outcome::Settled, Outcome::Again)),
+        Ok(Decided { action: Some(action), again, .. }) => act(node, vmi, machine, action, again).await,
+        Ok(Decided { step: Some(step), again, .. }) => move_on(node, vmi, machine, step, again).await,
+        Ok(Decided { again, .. }) => Ok(again.map_or(Outcome::Settled, Outcome::Again)),
         Err(error) if error.downcast_ref().is_some_and(patch::Error::is_stale) => Ok(Outcome::Again(STALE)),
         Err(error) => Err(error),
     }
+}
+
+/// A machine that comes from another node.
+async fn of_awaited(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+) -> anyhow::Result<Outcome> {
+    if migrate::target_pod(node, vmi, machine).await?.is_none() {
+        return Ok(Outcome::Again(STALE));
+    }
+    let (launcher, domain) = machine.look(node, vmi, Timestamp::now()).await?;
+    let mut new = VirtualMachineInstance::clone(vmi);
+    let now = Timestamp::now();
+    let decision = migrate::decide(node, machine, vmi, &mut new, launcher, domain.as_ref(), now);
+    tracing::debug!(?launcher, step = ?decision.step, "decided for one that comes");
+    match write(node, vmi, &new).await {
+        Ok(_) => {}
+        Err(error) if error.downcast_ref().is_some_and(patch::Error::is_stale) => {
+            return Ok(Outcome::Again(STALE));
+        }
+        Err(error) => return Err(error),
+    }
+    for event in decision.events {
+        tell(node, vmi, event);
+    }
+    match decision.step {
+        Some(step) => move_on(node, vmi, machine, step, decision.again).await,
+        None => Ok(decision.again.map_or(Outcome::Settled, Outcome::Again)),
+    }
+}
+
+/// Carries a migration's step out and looks again at once, or after `again`.
+async fn move_on(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+    step: Step,
+    again: Option<Duration>,
+) -> anyhow::Result<Outcome> {
+    let waits = step == Step::Prepare;
+    migrate::carry_out(node, vmi, machine, step).await?;
+    Ok(match again {
+        _ if waits => Outcome::Settled,
+        again => Outcome::Again(again.unwrap_or_default()),
+    })
+}
+
+/// Writes what differs; whether anything did.
+async fn write(
+    node: &Node,
+    old: &VirtualMachineInstance,
+    new: &VirtualMachineInstance,
+) -> anyhow::Result<bool> {
+    let namespace = old.metadata.namespace.as_deref().unwrap_or_default();
+    let api = Api::namespaced(node.client.clone(), namespace);
+    let Some(written) = within(patch::status(&api, old, new)).await? else { return Ok(false) };
+    node.store.update(written);
+    Ok(true)
+}
+
+/// What is to be done once the status is written.
+struct Decided {
+    action: Option<Action>,
+    step: Option<Step>,
+    again: Option<Duration>,
 }
 
 /// Decides, writes the status and tells the user; returns what is to be done then.
@@ -105,35 +180,41 @@ async fn decide(
     machine: &mut Machine,
     launcher: Launcher,
     domain: Option<&Domain>,
-) -> anyhow::Result<(Option<Action>, Option<Duration>)> {
+) -> anyhow::Result<Decided> {
     let now = Timestamp::now();
     let (exit, memory, missing_since) = (&machine.exit, &machine.memory, machine.missing_since);
-    let Decision { action, status, events, again } =
+    let Decision { action, status, mut events, mut again } =
         vm::decide(&View { vmi, launcher, domain, missing_since, exit, memory, now });
-    tracing::debug!(?launcher, ?action, phase = ?status.phase, "decided");
-    let facts_only =
-        events.is_empty() && status.phase == vmi.status.phase && vmi.metadata.deletion_timestamp.is_none();
-    if facts_only
-        && status != vmi.status
-        && let Some(left) = too_soon(machine.written, now)
-    {
-        return Ok((action, Some(again.map_or(left, |again| again.min(left)))));
-    }
     let mut new = VirtualMachineInstance::clone(vmi);
     new.status = status;
-    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let api = Api::namespaced(node.client.clone(), namespace);
-    if let Some(written) = within(patch::status(&api, vmi.as_ref(), &new)).await? {
+    let moves = migrate::decide(node, machine, vmi, &mut new, launcher, domain, now);
+    events.extend(moves.events);
+    let step = moves.step;
+    // After a step comes the next one; and of an action and a step the step is the next pass's.
+    let next = moves.again.or_else(|| step.is_some().then_some(Duration::ZERO));
+    again = again.into_iter().chain(next).min();
+    tracing::debug!(?launcher, ?action, ?step, phase = ?new.status.phase, "decided");
+    let facts_only = events.is_empty()
+        && new.metadata == vmi.metadata
+        && new.status.phase == vmi.status.phase
+        && new.status.migration_state == vmi.status.migration_state
+        && vmi.metadata.deletion_timestamp.is_none();
+    if facts_only
+        && new.status != vmi.status
+        && let Some(left) = too_soon(machine.written, now)
+    {
+        return Ok(Decided { action, step, again: Some(again.map_or(left, |again| again.min(left))) });
+    }
+    if write(node, vmi, &new).await? {
         if new.status.phase != vmi.status.phase {
             tracing::info!(from = ?vmi.status.phase, to = ?new.status.phase, "phase");
         }
-        node.store.update(written);
         machine.written = Some(now);
     }
     for event in events {
         tell(node, vmi, event);
     }
-    Ok((action, again))
+    Ok(Decided { action, step, again })
 }
 
 /// How long facts have to wait that were written at `last`.
@@ -191,7 +272,9 @@ async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome>
     let (namespace, name) = record.name();
     let api: Api<VirtualMachineInstance> = Api::namespaced(node.client.clone(), &namespace);
     let known = within(api.get_opt(&name)).await?;
-    if known.is_some_and(|vmi| vmi.metadata.uid.as_deref() == Some(record.uid().as_str())) {
+    let known = known.filter(|vmi| vmi.metadata.uid.as_deref() == Some(record.uid().as_str()));
+    let left = known.as_ref().is_some_and(|vmi| migration::is_elsewhere(vmi, &node.name));
+    if known.is_some() && !left {
         tracing::warn!(
             namespace,
             name,
@@ -200,16 +283,18 @@ async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome>
         return Ok(Outcome::Again(vm::RESYNC));
     }
     let vmi = husk(&record);
+    node.metrics.moving(&vmi, None);
     let (launcher, domain) = machine.look(node, &vmi, Timestamp::now()).await?;
     match launcher {
         Launcher::Gone(_) | Launcher::Absent(_) => {
             machine.release();
             record.remove()?;
-            tracing::info!("the last of a machine whose VMI is gone");
+            tracing::info!(left, "the last of a machine whose VMI is gone from here");
             Ok(Outcome::Forget)
         }
         Launcher::Ready if domain.is_some_and(|domain| domain.status.is_active()) => {
-            tracing::warn!("the VMI is gone: its machine is ended");
+            // One that has left is another node's by its VMI's own word: this is what a broken switch-over left here.
+            tracing::warn!(left, "the VMI is gone from here: its machine is ended");
             if let Some(client) = machine.client() {
                 order(client.order(Order::Kill, &vmi).await, "the machine cannot be ended");
             }

@@ -315,6 +315,6 @@ fn from_ms(ms: u64) -> Option<Timestamp> {
 }
 
 /// Time from `since` to `now`; zero when the clock went back.
-fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
+pub(crate) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since).max(SignedDuration::ZERO)).unwrap_or_default()
 }

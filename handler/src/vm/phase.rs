@@ -7,6 +7,8 @@
 use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
 use podvirt_proto::domain::{Domain, Status, reason};
 
+use crate::migration::{LEFT, is_under_way};
+
 use super::{EXIT_WAIT, Exit, Launcher, MISSING, SOCKET_WAIT, View, elapsed, grace_period};
 
 /// Why a machine is paused when a migration broke after the guest had moved.
@@ -75,6 +77,8 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
     let failed = |reason, message: String| Err(Ending { phase: Phase::Failed, reason, message });
     match view.launcher {
         Launcher::Gone(since) => match view.exit {
+            // Its machine may have moved, and its word of that be lost: where it is now tells.
+            Exit::Code(0, _) if is_under_way(view.vmi) && elapsed(since, view.now) < LEFT => Ok(current),
             Exit::Code(0, _) => Err(Ending {
                 phase: Phase::Succeeded,
                 reason: "",

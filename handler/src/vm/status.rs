@@ -11,6 +11,7 @@ use podvirt_api::v1::{
     self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase,
 };
 use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, Status, reason};
+use podvirt_proto::migration::Mode;
 
 use super::{Event, Launcher, SILENCE, View, Weight, elapsed, phase};
 
@@ -116,11 +117,18 @@ type Says<'a> = (&'static str, &'static str, &'a str);
 
 fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
     let domain = view.domain.filter(|domain| domain.status == Status::Paused)?;
+    let by_monitor = ("True", condition::reason::PAUSED_BY_MIGRATION_MONITOR, "paused for a live migration");
+    let moving = domain.migration.as_ref().filter(|migration| migration.is_running());
+    if moving.is_some_and(|migration| migration.mode == Mode::Paused) {
+        return Some(by_monitor);
+    }
+    if moving.is_some() && domain.reason == reason::MIGRATION {
+        // The switch-over: nobody could do anything about it.
+        return None;
+    }
     Some(match domain.reason.as_str() {
         reason::IO_ERROR => ("True", condition::reason::PAUSED_IO_ERROR, "a disk failed; the guest waits"),
-        reason::MIGRATION => {
-            ("True", condition::reason::PAUSED_BY_MIGRATION_MONITOR, "paused for a live migration")
-        }
+        reason::MIGRATION => by_monitor,
         reason::STARTING_UP => ("True", "StartingUp", "the machine is being started"),
         _ => ("True", condition::reason::PAUSED_BY_USER, "paused by a user"),
     })

@@ -133,7 +133,8 @@ impl Shared {
             "PauseVirtualMachine" => self.set(Status::Paused, reason::USER),
             "UnpauseVirtualMachine" => self.set(Status::Running, reason::UNPAUSED),
             "KillVirtualMachine" => self.set(Status::Shutoff, reason::DESTROYED),
-            "ShutdownVirtualMachine" => {}
+            "ShutdownVirtualMachine" | "SyncMigrationTarget" | "FinalizeVirtualMachineMigration" => {}
+            "SignalTargetPodCleanup" => self.set(Status::Shutoff, reason::FAILED),
             _ => message = format!("{method} is not to be called here"),
         }
         cmd::Response { success: message.is_empty(), message }

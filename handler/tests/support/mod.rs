@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use podvirt_daemon::http::Readiness;
+use podvirt_daemon::pki::{
+    HANDLER_SERVER_NAME, Identity, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
+};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -14,6 +17,7 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use virt_handler::metrics::Metrics;
+use virt_handler::migration::{Certificates, Means};
 use virt_handler::node::{self, Node, Store};
 use virt_handler::record::Records;
 use virt_handler::rest::Server;
@@ -91,6 +95,7 @@ impl Ground {
             store.clone(),
             metrics.clone(),
         );
+        let node = node.with_migrations(means());
         let recorder = podvirt_daemon::events::Recorder::new(api.client(), "virt-handler", None);
         tokio::spawn(node::post(recorder, store.clone(), mail));
         let rest = Server::new("node1".into(), store, volumes, node.triggers.clone(), metrics);
@@ -107,6 +112,46 @@ impl Handler {
         self.trigger.request();
         self.node.await.unwrap();
     }
+}
+
+/// Means of migrations, with certificates of a CA of their own.
+fn means() -> Means {
+    let (now, life) = (jiff::Timestamp::now(), Duration::from_secs(3600));
+    let ca = make_ca(now, life).unwrap();
+    let identity = |name: &str, purpose| {
+        let leaf = make_leaf(&ca, name, &[HANDLER_SERVER_NAME.to_owned()], purpose, now, life).unwrap();
+        Identity::fixed(&leaf, &ca.certificate).unwrap()
+    };
+    let server = identity("virt-handler", Purpose::Server);
+    let client = identity(MIGRATION_CLIENT_NAME, Purpose::Client);
+    let means = Means::new("127.0.0.1".into());
+    means.certificates.set(Certificates { server, client }).unwrap();
+    means
+}
+
+/// The VMI while it moves from another node to this one.
+pub(crate) fn coming() -> Value {
+    let mut vmi = vmi("Running");
+    vmi["metadata"]["labels"] =
+        json!({ "kubevirt.io/nodeName": "node0", "kubevirt.io/migrationTargetNodeName": "node1" });
+    vmi["status"]["nodeName"] = "node0".into();
+    vmi["status"]["activePods"] = json!({ "33333333-3333-4333-8333-333333333333": "node0" });
+    vmi["status"]["migrationState"] = json!({
+        "migrationUid": "m", "sourceNode": "node0", "sourcePod": "launcher-0", "targetNode": "node1",
+        "targetPod": "launcher-1",
+    });
+    vmi
+}
+
+/// The pod that it comes to.
+pub(crate) fn target_pod() -> Value {
+    json!({
+        "metadata": {
+            "name": "launcher-1", "namespace": "n", "uid": POD,
+            "labels": { "kubevirt.io/created-by": VMI, "kubevirt.io/migrationJobUID": "m" },
+        },
+        "spec": { "nodeName": "node1", "containers": [] },
+    })
 }
 
 fn volume_of(root: &Path, volume: &str) -> PathBuf {

@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::migration::Progress;
 use virt::connect::Connect;
-use virt::domain::Domain;
+use virt::domain::{Domain, MigrateParameters};
 use virt::error::{Error, ErrorNumber};
 use virt::sys;
 
 use super::events::{self, Subscription};
 use super::{
-    Connector, DomainState, DomainStatus, DomainUsage, EventSink, Hypervisor, HypervisorError, Stopped,
+    Connector, DomainState, DomainStatus, DomainUsage, EventSink, Hypervisor, HypervisorError, Move, Stopped,
+    job,
 };
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
@@ -84,6 +86,14 @@ impl Hypervisor for Libvirt {
         Ok(match state {
             sys::VIR_DOMAIN_SHUTOFF => DomainState::Off(shutoff(reason)),
             sys::VIR_DOMAIN_CRASHED => DomainState::Off(Stopped::Crashed),
+            sys::VIR_DOMAIN_PAUSED
+                if matches!(
+                    u32::try_from(reason),
+                    Ok(sys::VIR_DOMAIN_PAUSED_MIGRATION | sys::VIR_DOMAIN_PAUSED_STARTING_UP)
+                ) =>
+            {
+                DomainState::Moving
+            }
             _ => DomainState::Active,
         })
     }
@@ -165,6 +175,65 @@ impl Hypervisor for Libvirt {
                 (other, _) => other,
             }
         })
+    }
+
+    fn migrate(&self, to: &Move) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        let mut flags = sys::VIR_MIGRATE_LIVE
+            | sys::VIR_MIGRATE_PEER2PEER
+            | sys::VIR_MIGRATE_PERSIST_DEST
+            | sys::VIR_MIGRATE_ABORT_ON_ERROR;
+        let mut parameters = MigrateParameters {
+            uri: Some(to.state.clone()),
+            bandwidth: (to.bandwidth_mib > 0).then_some(to.bandwidth_mib),
+            ..MigrateParameters::default()
+        };
+        if !to.copied.is_empty() {
+            // Only the topmost layer: what lies below is at the other end already.
+            flags |= sys::VIR_MIGRATE_NON_SHARED_INC;
+            parameters.migrate_disks.clone_from(&to.copied);
+            parameters.disks_uri = Some(to.disks.clone());
+        }
+        if to.auto_converge {
+            flags |= sys::VIR_MIGRATE_AUTO_CONVERGE;
+        }
+        if to.is_unsafe {
+            flags |= sys::VIR_MIGRATE_UNSAFE;
+        }
+        domain
+            .migrate_to_uri3(Some(&to.connection), parameters, flags)
+            .map_err(|e| self.failed(&domain, "move the domain", &e))
+    }
+
+    fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
+        let domain = self.domain()?;
+        job::progress(&domain).map_err(|e| self.failed(&domain, "ask for the move's progress", &e))
+    }
+
+    fn limit_downtime(&self, limit: Duration) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        domain
+            .migrate_set_max_downtime(limit, 0)
+            .map_err(|e| self.failed(&domain, "limit the downtime", &e))?;
+        Ok(())
+    }
+
+    fn abort_move(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        job::abort(&domain).map_err(|e| self.failed(&domain, "abort the move", &e))
+    }
+
+    fn keep(&self) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        if domain.is_persistent().unwrap_or(false) {
+            return Ok(());
+        }
+        let xml = domain
+            .get_xml_desc(sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE)
+            .map_err(|e| self.failed(&domain, "read the domain's XML", &e))?;
+        Domain::define_xml(&self.connection, &xml).map_err(|e| refused("define the domain", &e))?;
+        Ok(())
     }
 
     fn usage(&self) -> Result<DomainUsage, HypervisorError> {

@@ -7,12 +7,15 @@
 #[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
+mod job;
+#[cfg(feature = "libvirt")]
 pub mod libvirt;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_proto::domain::Status;
+use podvirt_proto::migration::Progress;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +50,27 @@ pub enum DomainState {
     Off(Stopped),
     /// It runs, or is paused, or is on its way down.
     Active,
+    /// It stands still in the course of a move: it is about to leave, or to come, or is in the making.
+    Moving,
+}
+
+/// Where a domain moves, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Move {
+    /// The other hypervisor, as the present one reaches it.
+    pub connection: String,
+    /// Where memory and state go.
+    pub state: String,
+    /// Where disks go.
+    pub disks: String,
+    /// Disks that are copied, by their places in the guest, such as `vda`; the others are shared.
+    pub copied: Vec<String>,
+    /// MiB per second that are sent at most; 0: as fast as it goes.
+    pub bandwidth_mib: u64,
+    /// Whether the guest is slowed down when it writes faster than it is copied.
+    pub auto_converge: bool,
+    /// Whether shared disks are taken for shared without a look.
+    pub is_unsafe: bool,
 }
 
 /// How a domain ended.
@@ -212,6 +236,42 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, no agent answers within `timeout` (whole seconds, at least one), or it refuses.
     fn agent(&self, command: &str, timeout: Duration) -> Result<String, HypervisorError>;
+
+    /// Moves the running domain to another hypervisor, as it is: with the machine, the addresses and the files that
+    /// it has here, which are at the same places there. Blocks until it runs there, or runs here again.
+    ///
+    /// # Errors
+    ///
+    /// It did not move. After an error of the connection nobody knows: the state tells.
+    fn migrate(&self, to: &Move) -> Result<(), HypervisorError>;
+
+    /// How far the present move is; none when there is none.
+    ///
+    /// # Errors
+    ///
+    /// The domain is not there.
+    fn progress(&self) -> Result<Option<Progress>, HypervisorError>;
+
+    /// Limits how long the guest stands still at the end of the present move.
+    ///
+    /// # Errors
+    ///
+    /// There is no move.
+    fn limit_downtime(&self, limit: Duration) -> Result<(), HypervisorError>;
+
+    /// Has the present move given up; the domain goes on here.
+    ///
+    /// # Errors
+    ///
+    /// There is no move, or it cannot be given up any more.
+    fn abort_move(&self) -> Result<(), HypervisorError>;
+
+    /// Keeps the running domain's definition, if it is not kept yet.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or its definition is refused.
+    fn keep(&self) -> Result<(), HypervisorError>;
 
     /// What the domain uses.
     ///

@@ -26,6 +26,18 @@
 //! machines died while it was away, calls them active until then, and reports nothing afterwards. Therefore the
 //! state is asked for 1 s after a link came up and then every 10 s.
 //!
+//! A machine that comes from another node is never started here:
+//!
+//! ```text
+//!              connected             it runs here
+//!   Preparing ──────────> Awaiting ───────────────> Running
+//!                            │ leave, stop: asked first whether it has come meanwhile
+//!                            └──────────────────> Ended(NeverCame)
+//! ```
+//!
+//! While it is on its way the hypervisor has a domain that stands still ([`DomainState::Moving`]): it is not here yet,
+//! and may go again without a trace when the move fails; another one may come then.
+//!
 //! A kill goes to Destroying without a grace period, from wherever the machine is.
 //!
 //! A stop that comes while the domain starts is remembered. A guest whose firmware or kernel does not listen yet
@@ -64,6 +76,8 @@ pub enum Ending {
     NeverStarted,
     /// It runs elsewhere now.
     Migrated,
+    /// It was to come from another node and did not, until nobody waited any more.
+    NeverCame,
     /// It did not start; the reason is the hypervisor's.
     FailedToStart(String),
     /// The guest or QEMU crashed.
@@ -80,7 +94,7 @@ impl Ending {
     /// The launcher's exit code. Zero lets the pod succeed, anything else makes it fail.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Ending::ShutDown | Ending::NeverStarted | Ending::Migrated => 0,
+            Ending::ShutDown | Ending::NeverStarted | Ending::Migrated | Ending::NeverCame => 0,
             Ending::FailedToStart(_) => 1,
             // 2 is a wrong command line.
             Ending::Crashed => 3,
@@ -97,6 +111,7 @@ impl std::fmt::Display for Ending {
             Ending::ShutDown => f.write_str("the guest shut down"),
             Ending::NeverStarted => f.write_str("stopped before it started"),
             Ending::Migrated => f.write_str("migrated away"),
+            Ending::NeverCame => f.write_str("did not come from the other node"),
             Ending::FailedToStart(reason) => write!(f, "failed to start: {reason}"),
             Ending::Crashed => f.write_str("crashed"),
             Ending::Killed => f.write_str("killed: the guest did not shut down in its grace period"),
@@ -123,6 +138,8 @@ pub enum Input {
     StartFailed(String),
     /// The hypervisor reports.
     Event(Event),
+    /// A machine that has not come yet is not waited for any more.
+    Leave,
     /// The guest is to shut down.
     Stop,
     /// The domain is to be destroyed at once.
@@ -150,9 +167,20 @@ pub enum Action {
 enum Phase {
     Preparing,
     Starting,
+    /// `asked` whether it has come, since nobody waits any more.
+    Awaiting {
+        asked: bool,
+    },
     Running,
-    ShuttingDown { until: Time, repeat: Time },
-    Destroying { until: Time, repeat: Time, ours: bool },
+    ShuttingDown {
+        until: Time,
+        repeat: Time,
+    },
+    Destroying {
+        until: Time,
+        repeat: Time,
+        ours: bool,
+    },
     Ended,
 }
 
@@ -172,6 +200,8 @@ pub struct Machine {
     link: Link,
     grace: Duration,
     check: Time,
+    incoming: bool,
+    leave: bool,
     stop: bool,
     kill: bool,
     connected_once: bool,
@@ -186,6 +216,8 @@ impl Machine {
             link: Link::Down(Time::ZERO),
             grace,
             check: Time::ZERO,
+            incoming: false,
+            leave: false,
             stop: false,
             kill: false,
             connected_once: false,
@@ -193,11 +225,17 @@ impl Machine {
         }
     }
 
+    /// A machine that comes from another node: it is waited for, never started.
+    pub fn incoming(grace: Duration) -> Self {
+        Machine { incoming: true, ..Machine::new(grace) }
+    }
+
     /// The state's name, for the log.
     pub fn state(&self) -> &'static str {
         match self.phase {
             Phase::Preparing => "preparing",
             Phase::Starting => "starting",
+            Phase::Awaiting { .. } => "awaited",
             Phase::Running => "running",
             Phase::ShuttingDown { .. } => "shutting down",
             Phase::Destroying { .. } => "destroying",
@@ -215,8 +253,10 @@ impl Machine {
                 self.link_error = reason;
                 self.link = Link::Down(now + RECONNECT);
             }
-            Input::State(DomainState::Active) => {}
-            Input::State(state) => self.gone(state, &mut actions),
+            Input::State(state) => match self.phase {
+                Phase::Awaiting { asked } => self.awaited(state, asked, &mut actions),
+                _ => self.gone(state, &mut actions),
+            },
             Input::Started => {
                 if self.phase == Phase::Starting {
                     self.phase = Phase::Running;
@@ -229,6 +269,7 @@ impl Machine {
                 }
             }
             Input::Event(event) => self.event(now, event, &mut actions),
+            Input::Leave => self.leave = true,
             Input::Stop => self.stop = true,
             Input::Kill => (self.stop, self.kill) = (true, true),
         }
@@ -242,13 +283,14 @@ impl Machine {
             Link::Down(at) => Some(at),
             Link::Up | Link::Connecting => None,
         };
-        let check = (self.link == Link::Up && self.is_alive()).then_some(self.check);
+        let looks = self.is_alive() || matches!(self.phase, Phase::Awaiting { .. });
+        let check = (self.link == Link::Up && looks).then_some(self.check);
         let phase = match self.phase {
             Phase::Preparing if !self.connected_once => Some(FIRST_LINK),
             Phase::ShuttingDown { until, repeat } | Phase::Destroying { until, repeat, .. } => {
                 Some(until.min(repeat))
             }
-            Phase::Preparing | Phase::Starting | Phase::Running => None,
+            Phase::Preparing | Phase::Starting | Phase::Awaiting { .. } | Phase::Running => None,
             Phase::Ended => return None,
         };
         link.into_iter().chain(phase).chain(check).min()
@@ -265,7 +307,20 @@ impl Machine {
             _ if !self.is_alive() => {}
             DomainState::Off(how) => self.stopped(how, actions),
             DomainState::Absent => self.finish(Ending::Lost, actions),
-            DomainState::Active => {}
+            DomainState::Active | DomainState::Moving => {}
+        }
+    }
+
+    /// What is there of a domain that is to come; `asked` when nobody waits for it any more.
+    fn awaited(&mut self, state: DomainState, asked: bool, actions: &mut Vec<Action>) {
+        match state {
+            DomainState::Active => self.phase = Phase::Running,
+            DomainState::Moving if asked => {
+                actions.push(Action::Destroy);
+                self.finish(Ending::NeverCame, actions);
+            }
+            _ if asked => self.finish(Ending::NeverCame, actions),
+            DomainState::Moving | DomainState::Off(_) | DomainState::Absent => {}
         }
     }
 
@@ -282,9 +337,10 @@ impl Machine {
         self.connected_once = true;
         match (self.phase, state) {
             (Phase::Ended, _) => {}
-            (Phase::Preparing, DomainState::Active) | (Phase::Starting, DomainState::Active) => {
-                self.phase = Phase::Running;
-            }
+            (Phase::Preparing | Phase::Starting, DomainState::Active) => self.phase = Phase::Running,
+            (Phase::Preparing, _) if self.incoming => self.phase = Phase::Awaiting { asked: false },
+            (Phase::Awaiting { asked }, state) => self.awaited(state, asked, actions),
+            (Phase::Preparing | Phase::Starting, DomainState::Moving) => self.phase = Phase::Running,
             // A stop that came before needs no domain at all.
             (Phase::Preparing, _) if self.stop => {}
             (Phase::Preparing | Phase::Starting, _) => {
@@ -293,13 +349,13 @@ impl Machine {
             }
             (_, DomainState::Off(_) | DomainState::Absent) => self.gone(state, actions),
             // What could not be said while the link was down is due now.
-            (Phase::ShuttingDown { until, .. }, DomainState::Active) => {
+            (Phase::ShuttingDown { until, .. }, DomainState::Active | DomainState::Moving) => {
                 self.phase = Phase::ShuttingDown { until, repeat: now };
             }
-            (Phase::Destroying { until, ours, .. }, DomainState::Active) => {
+            (Phase::Destroying { until, ours, .. }, DomainState::Active | DomainState::Moving) => {
                 self.phase = Phase::Destroying { until, repeat: now, ours };
             }
-            (Phase::Running, DomainState::Active) => {}
+            (Phase::Running, DomainState::Active | DomainState::Moving) => {}
         }
     }
 
@@ -316,17 +372,19 @@ impl Machine {
                 }
             }
             Event::Stopped(how) => {
-                // While it starts, libvirt answers the call with the reason as well: that one is better.
-                if self.phase != Phase::Starting && self.phase != Phase::Preparing {
+                // While it starts, libvirt answers the call with the reason as well: that one is better. One that
+                // was on its way here has ended where it came from, or goes on there.
+                if self.is_alive() {
                     self.stopped(how, actions);
                 }
             }
-            Event::Suspended
-            | Event::Resumed
-            | Event::ShutDown
-            | Event::GuestCrashed
-            | Event::Rebooted
-            | Event::Agent => {}
+            // The end of a move, perhaps; the state tells.
+            Event::Suspended | Event::Resumed => {
+                if matches!(self.phase, Phase::Awaiting { .. }) {
+                    self.check = now;
+                }
+            }
+            Event::ShutDown | Event::GuestCrashed | Event::Rebooted | Event::Agent => {}
         }
     }
 
@@ -354,6 +412,17 @@ impl Machine {
             self.link = Link::Connecting;
             actions.push(Action::Connect);
         }
+        let up = self.link == Link::Up;
+        if self.stop || self.leave {
+            match &mut self.phase {
+                Phase::Preparing if self.incoming => self.finish(Ending::NeverCame, actions),
+                Phase::Awaiting { asked } if !*asked => {
+                    *asked = true;
+                    self.check = now;
+                }
+                _ => {}
+            }
+        }
         if self.stop {
             match self.phase {
                 Phase::Preparing => self.finish(Ending::NeverStarted, actions),
@@ -370,13 +439,17 @@ impl Machine {
             let reason = format!("no connection after {} s: {}", FIRST_LINK.as_secs(), self.link_error);
             self.finish(Ending::FailedToStart(reason), actions);
         }
+        if self.phase == (Phase::Awaiting { asked: true }) && !up && self.kill {
+            // Nobody can be asked, and the end is wanted whatever has come.
+            self.finish(Ending::NeverCame, actions);
+        }
         if let Phase::ShuttingDown { until, .. } = self.phase
             && now >= until
         {
             self.phase = Phase::Destroying { until: now + DESTROY, repeat: now, ours: false };
         }
-        let up = self.link == Link::Up;
-        if up && self.is_alive() && now >= self.check {
+        let looks = self.is_alive() || matches!(self.phase, Phase::Awaiting { .. });
+        if up && looks && now >= self.check {
             self.check = now + CHECK;
             actions.push(Action::Check);
         }

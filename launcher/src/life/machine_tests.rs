@@ -387,3 +387,57 @@ proptest! {
         prop_assert_eq!(machine.state(), "ended");
     }
 }
+
+/// A machine that is waited for, with a connection.
+fn awaited() -> Machine {
+    let mut machine = Machine::incoming(GRACE);
+    orders(&mut machine, at(0), Input::Tick);
+    assert_eq!(orders(&mut machine, at(0), Input::Connected(DomainState::Absent)), []);
+    assert_eq!(machine.state(), "awaited");
+    machine
+}
+
+#[test]
+fn a_machine_that_comes_is_never_started_and_lives_once_it_runs_here() {
+    let mut machine = awaited();
+    // It is on its way; the move fails, another one comes.
+    for event in [Event::Started, Event::Stopped(Stopped::Failed), Event::Started] {
+        assert_eq!(orders(&mut machine, at(1), Input::Event(event)), []);
+    }
+    assert_eq!(orders(&mut machine, at(2), Input::State(DomainState::Moving)), []);
+    assert_eq!(machine.state(), "awaited");
+    assert_eq!(machine.handle(at(3), Input::Event(Event::Resumed)), [Action::Check]);
+    assert_eq!(orders(&mut machine, at(3), Input::State(DomainState::Active)), []);
+    assert_eq!(machine.state(), "running");
+    assert_eq!(orders(&mut machine, at(4), Input::Leave), [], "it has come");
+    assert_eq!(orders(&mut machine, at(5), Input::Stop), [Action::Shutdown]);
+}
+
+#[test]
+fn nobody_is_waited_for_for_ever_but_one_that_has_come_meanwhile_stays() {
+    let mut machine = awaited();
+    assert_eq!(machine.handle(at(1), Input::Leave), [Action::Check]);
+    let ended = orders(&mut machine, at(1), Input::State(DomainState::Absent));
+    assert_eq!(ended, [Action::Finish(Ending::NeverCame)]);
+
+    let mut machine = awaited();
+    assert_eq!(machine.handle(at(1), Input::Leave), [Action::Check]);
+    let ended = orders(&mut machine, at(1), Input::State(DomainState::Moving));
+    assert_eq!(ended, [Action::Destroy, Action::Finish(Ending::NeverCame)]);
+
+    let mut machine = awaited();
+    assert_eq!(machine.handle(at(1), Input::Leave), [Action::Check]);
+    assert_eq!(orders(&mut machine, at(1), Input::State(DomainState::Active)), []);
+    assert_eq!(machine.state(), "running");
+}
+
+#[test]
+fn a_machine_that_has_left_is_not_looked_for() {
+    let mut machine = Machine::new(GRACE);
+    orders(&mut machine, at(0), Input::Tick);
+    orders(&mut machine, at(0), Input::Connected(DomainState::Active));
+    assert_eq!(orders(&mut machine, at(1), Input::Event(Event::Suspended)), []);
+    assert_eq!(orders(&mut machine, at(1), Input::State(DomainState::Moving)), []);
+    let ended = orders(&mut machine, at(2), Input::Event(Event::Stopped(Stopped::Migrated)));
+    assert_eq!(ended, [Action::Finish(Ending::Migrated)]);
+}

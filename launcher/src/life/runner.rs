@@ -22,6 +22,8 @@ pub enum Wish {
     /// To go on.
     #[default]
     Run,
+    /// Not to wait any more for a domain that has not come yet; one that runs goes on.
+    Leave,
     /// To shut the guest down.
     ShutDown,
     /// To end it at once.
@@ -49,8 +51,8 @@ pub struct Life {
     pub connector: Arc<dyn Connector>,
     /// The domain's name.
     pub name: String,
-    /// The domain's XML.
-    pub xml: String,
+    /// The domain's XML; none for one that comes from another hypervisor.
+    pub xml: Option<String>,
     /// Whether its processors are to stand still at first.
     pub paused: bool,
     /// What the guest has to shut down.
@@ -81,7 +83,8 @@ struct Runner {
 /// Lives until the domain ends. `wish` asks for the end; `view` shows what can be seen meanwhile.
 pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sender<View>) -> Ending {
     let (sender, mut receiver) = mpsc::unbounded_channel();
-    let mut machine = Machine::new(life.grace);
+    let mut machine =
+        if life.xml.is_some() { Machine::new(life.grace) } else { Machine::incoming(life.grace) };
     let mut runner = Runner {
         life,
         sender,
@@ -121,7 +124,12 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
             stronger = asked(&mut wish, wished), if wished < Wish::Kill => {
                 wished = stronger;
                 info!(wish = ?stronger, "asked to end");
-                if stronger == Wish::Kill { Input::Kill } else { Input::Stop }
+                match stronger {
+                    Wish::Run => Input::Tick,
+                    Wish::Leave => Input::Leave,
+                    Wish::ShutDown => Input::Stop,
+                    Wish::Kill => Input::Kill,
+                }
             }
             () = sleep_until(start + wake.unwrap_or_default()), if wake.is_some() => Input::Tick,
         };
@@ -189,7 +197,7 @@ impl Runner {
                 }
             }),
             Action::Start => {
-                let (xml, paused) = (self.life.xml.clone(), self.life.paused);
+                let (xml, paused) = (self.life.xml.clone().unwrap_or_default(), self.life.paused);
                 self.call(move |connection, number| {
                     let _ = sender.send(Message::Started(number, connection.start(&xml, paused)));
                 });

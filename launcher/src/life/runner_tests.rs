@@ -3,7 +3,9 @@ use std::sync::Mutex;
 use super::*;
 use podvirt_proto::domain::{Status, reason};
 
-use crate::hypervisor::{DomainStatus, DomainUsage, Stopped};
+use podvirt_proto::migration::Progress;
+
+use crate::hypervisor::{DomainStatus, DomainUsage, Move, Stopped};
 
 /// A hypervisor in memory: the domain outlives connections, and every call is written down.
 #[derive(Default)]
@@ -123,6 +125,26 @@ impl Hypervisor for Fake {
         Err(HypervisorError::NotRunning("fake".into()))
     }
 
+    fn migrate(&self, _: &Move) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
+        Ok(None)
+    }
+
+    fn limit_downtime(&self, _: Duration) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+
+    fn abort_move(&self) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+
+    fn keep(&self) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+
     fn usage(&self) -> Result<DomainUsage, HypervisorError> {
         Ok(DomainUsage::default())
     }
@@ -145,7 +167,7 @@ fn live(fake: &Fake, grace: u64) -> Running {
     let life = Life {
         connector: Arc::new(fake.clone()),
         name: "n".into(),
-        xml: "<domain/>".into(),
+        xml: Some("<domain/>".into()),
         paused: false,
         grace: Duration::from_secs(grace),
     };
@@ -187,6 +209,10 @@ async fn a_kill_does_not_wait_for_a_deaf_guest() {
     life.wait().await;
     life.wish.send_replace(Wish::ShutDown);
     life.view.wait_for(|view| !view.running).await.unwrap();
+    // Calls are made side by side: the later one may come first.
+    while !fake.world(|w| w.calls.contains(&"shutdown")) {
+        tokio::task::yield_now().await;
+    }
     life.wish.send_replace(Wish::Kill);
     assert_eq!(life.task.await.unwrap(), Ending::Killed);
     assert_eq!(fake.world(|w| w.calls.clone()), ["connect", "start", "shutdown", "destroy", "undefine"]);
@@ -243,9 +269,11 @@ async fn a_domain_of_libvirts_test_driver_lives_and_ends() {
     let life = Life {
         connector: Arc::new(crate::hypervisor::libvirt::LibvirtConnector::new("test:///default")),
         name: "whole-life".into(),
-        xml: "<domain type='test'><name>whole-life</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
+        xml: Some(
+            "<domain type='test'><name>whole-life</name><memory unit='MiB'>64</memory><vcpu>1</vcpu>\
               <os><type>hvm</type></os></domain>"
-            .into(),
+                .into(),
+        ),
         paused: false,
         grace: Duration::from_secs(30),
     };

@@ -152,6 +152,9 @@ fn config_drive(vmi: &VirtualMachineInstance, data: Data) -> Vec<InputEntry> {
     vec![InputEntry::directory("openstack", vec![InputEntry::directory("latest", files)])]
 }
 
+/// Sizes of disks are multiples of this, bytes.
+const SIZE_STEP: usize = 1 << 20;
+
 fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
     let options = IsoFormatOptions {
         volume_name: label.into(),
@@ -172,8 +175,9 @@ fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
     )
     .map_err(|e| MediaError::Iso(e.to_string()))?;
     let mut bytes = image.into_inner();
-    // Whole sectors of the CD-ROM that the guest sees, and of the disk that it may see instead.
-    bytes.resize(bytes.len().next_multiple_of(2048), 0);
+    // Whole sectors of the CD-ROM that the guest sees, and of the disk that it may see instead; and by so much more
+    // that one made for the same machine at another time, to take its place in a migration, has the same size.
+    bytes.resize(bytes.len().next_multiple_of(SIZE_STEP), 0);
     Ok(bytes)
 }
 

@@ -23,6 +23,9 @@
 //! 4. **Ended** (`Shutoff` or `Crashed`): the last report is told to the handler until it took it, for at most
 //!    [`LAST_WORDS`], while GetDomain answers it; then daemons are stopped and the exit code tells it to the pod.
 //!
+//! A machine that moves: SyncMigrationTarget prepares as SyncVirtualMachine does, but the machine comes from another
+//! launcher; MigrateVirtualMachine is the other side, see [`migration`].
+//!
 //! Who decides: the handler asks for shutdown and kill. SIGTERM sets `gracefulShutdownRequested` and leaves the rest
 //! to it; if no shutdown comes within [`HANDLER_REACTS`], the launcher does it itself, so that a node whose handler
 //! is gone still ends its guests cleanly. From the first of the two the grace period runs, and at its end the machine
@@ -37,6 +40,7 @@ mod descriptor;
 mod freeze;
 mod hold;
 pub(crate) mod link;
+mod migration;
 mod notify;
 mod prepare;
 mod report;
@@ -50,7 +54,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
 use podvirt_proto::domain::{Status, reason};
 use tokio::net::UnixListener;
@@ -65,12 +68,15 @@ use crate::life::runner::Wish;
 use crate::process::daemon::Daemons;
 use crate::process::signals::StopSignals;
 use crate::rundir::RunDir;
-use shared::{Final, Identity, Shared};
+use shared::{Final, Identity, Shared, Wanted};
 
 /// How long the handler has, after SIGTERM, to ask for the guest's shutdown before the launcher does.
 const HANDLER_REACTS: Duration = Duration::from_secs(3);
 /// How long an ended machine's launcher tries to tell so.
 const LAST_WORDS: Duration = Duration::from_secs(15);
+/// The same after a migration. Who does not know that the machine has left takes an end without a word for its
+/// end; and an empty launcher costs next to nothing.
+const LAST_WORDS_MIGRATED: Duration = Duration::from_secs(300);
 /// Between two looks whether libvirtd answers.
 const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -96,7 +102,7 @@ async fn with_daemons(
     args: &Pod,
     shared: &Arc<Shared>,
     rundir: &RunDir,
-    syncs: mpsc::Receiver<Box<VirtualMachineInstance>>,
+    syncs: mpsc::Receiver<Wanted>,
     signals: StopSignals,
     daemons: &mut Daemons,
 ) -> Result<Ending> {
@@ -135,8 +141,13 @@ async fn with_daemons(
         }
     };
 
-    shared.facts.send_modify(|facts| facts.ended = Some(last_state(&ending, shared.view.borrow().panicked)));
-    if timeout(LAST_WORDS, shared.told()).await.is_err() {
+    let panicked = shared.view.borrow().panicked;
+    shared.facts.send_modify(|facts| {
+        facts.ended = Some(last_state(&ending, panicked));
+        migration::ended(facts, &ending);
+    });
+    let last_words = if ending == Ending::Migrated { LAST_WORDS_MIGRATED } else { LAST_WORDS };
+    if timeout(last_words, shared.told()).await.is_err() {
         warn!("the handler did not take the last report");
     }
     for task in [stopper, notifier, reporter, server] {
@@ -214,7 +225,9 @@ fn last_state(ending: &Ending, panicked: bool) -> Final {
         Ending::Crashed if panicked => (Status::Crashed, reason::PANICKED),
         Ending::Crashed => (Status::Crashed, reason::CRASHED),
         Ending::Killed | Ending::Destroyed => (Status::Shutoff, reason::DESTROYED),
-        Ending::NeverStarted | Ending::FailedToStart(_) | Ending::Lost => (Status::Shutoff, reason::FAILED),
+        Ending::NeverStarted | Ending::NeverCame | Ending::FailedToStart(_) | Ending::Lost => {
+            (Status::Shutoff, reason::FAILED)
+        }
     };
     Final { status, reason, message: ending.to_string() }
 }
@@ -240,6 +253,8 @@ mod tests {
             (Ending::Crashed, true, Status::Crashed, reason::PANICKED, 3),
             (Ending::Killed, false, Status::Shutoff, reason::DESTROYED, 4),
             (Ending::Lost, false, Status::Shutoff, reason::FAILED, 6),
+            (Ending::Migrated, false, Status::Shutoff, reason::MIGRATED, 0),
+            (Ending::NeverCame, false, Status::Shutoff, reason::FAILED, 0),
             (Ending::NeverStarted, false, Status::Shutoff, reason::FAILED, 1),
             (Ending::FailedToStart("no".into()), false, Status::Shutoff, reason::FAILED, 1),
         ];

@@ -47,6 +47,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         agent_version: seen.agent.version.clone(),
         guest_os_info: seen.agent.os.clone(),
         filesystems_frozen: alive && facts.frozen,
+        migration: facts.migration.clone(),
         waiting_for: facts.waiting_for.clone(),
         message: facts.ended.as_ref().map_or_else(|| facts.message.clone(), |ended| ended.message.clone()),
     };
@@ -61,6 +62,12 @@ fn state(facts: &Facts, seen: &Seen) -> (Status, &'static str) {
     match seen.domain {
         // libvirt makes it stand still until it is complete: it is not there yet.
         DomainStatus { status: Status::Paused, reason: reason::STARTING_UP } => (Status::NoState, ""),
+        // On its way here: where it comes from it is told of.
+        DomainStatus { status: Status::Paused, reason: reason::MIGRATION }
+            if facts.awaited && facts.started_at.is_none() =>
+        {
+            (Status::NoState, "")
+        }
         // What ended is told with how: that is the launcher's to find out.
         DomainStatus { status, .. } if status.is_final() => (Status::NoState, ""),
         DomainStatus { status: Status::NoState, .. } => (Status::NoState, ""),
@@ -68,7 +75,7 @@ fn state(facts: &Facts, seen: &Seen) -> (Status, &'static str) {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -194,6 +201,10 @@ mod tests {
         let status = |domain: DomainStatus, facts: &Facts| state(facts, &Seen { domain, ..Seen::default() });
         let making = DomainStatus { status: Status::Paused, reason: reason::STARTING_UP };
         assert_eq!(status(making, &Facts::default()), (Status::NoState, ""));
+        let moving = DomainStatus { status: Status::Paused, reason: reason::MIGRATION };
+        assert_eq!(status(moving, &Facts::default()), (Status::Paused, reason::MIGRATION), "it leaves");
+        let awaited = Facts { awaited: true, ..Facts::default() };
+        assert_eq!(status(moving, &awaited), (Status::NoState, ""), "it comes");
         let off = DomainStatus { status: Status::Shutoff, reason: reason::CRASHED };
         assert_eq!(status(off, &Facts::default()), (Status::NoState, ""));
         let ended = Final { status: Status::Crashed, reason: reason::PANICKED, message: "crashed".into() };

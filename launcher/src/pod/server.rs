@@ -23,7 +23,8 @@ use tracing::{error, info};
 use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
-use super::shared::Shared;
+use super::migration;
+use super::shared::{Shared, Wanted};
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
 
@@ -109,7 +110,8 @@ impl Server {
         Ok(Response::new(outcome(result)))
     }
 
-    async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+    /// The VMI of a request, with its defaults and found valid; the machine is not being ended.
+    fn wanted(&self, vmi: Option<&cmd::Vmi>, incoming: bool) -> Result<Wanted, String> {
         self.mine(vmi)?;
         let json = vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default();
         let value: Value = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
@@ -122,16 +124,45 @@ impl Server {
         if let Some(ended) = &self.0.facts.borrow().ended {
             return Err(format!("the machine has ended: {}", ended.message));
         }
-        if *self.0.wish.borrow() > Wish::Run {
+        if *self.0.wish.borrow() > Wish::Leave {
             return Err("the machine is being ended".into());
         }
-        let mut attempts = self.0.attempts.subscribe();
-        if self.0.facts.borrow().started_at.is_some() {
-            // There is nothing yet that a running machine is changed by.
-            return Ok(());
+        Ok(Wanted { vmi: Box::new(vmi), incoming })
+    }
+
+    async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+        let wanted = self.wanted(vmi, false)?;
+        {
+            let facts = self.0.facts.borrow();
+            if facts.started_at.is_some() {
+                // There is nothing yet that a running machine is changed by.
+                return Ok(());
+            }
+            if facts.awaited {
+                return Err("the machine is to come from another node; it is not started here".into());
+            }
         }
+        self.attempt(wanted).await
+    }
+
+    async fn receive(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+        let wanted = self.wanted(vmi, true)?;
+        {
+            let facts = self.0.facts.borrow();
+            match (facts.awaited, facts.started_at) {
+                (true, Some(_)) => return Ok(()),
+                (true, None) if self.0.has_machine() => return Ok(()),
+                (false, Some(_)) => return Err("a machine runs here that was started here".into()),
+                (_, None) => {}
+            }
+        }
+        self.attempt(wanted).await
+    }
+
+    async fn attempt(&self, wanted: Wanted) -> Result<(), String> {
+        let mut attempts = self.0.attempts.subscribe();
         // A full queue holds one like this: the answer is the same.
-        let _ = self.0.sync.try_send(Box::new(vmi));
+        let _ = self.0.sync.try_send(wanted);
         attempts.changed().await.map_err(|_| "the launcher is ending".to_owned())?;
         let attempt = attempts.borrow();
         attempt.clone()
@@ -255,6 +286,53 @@ impl Cmd for Server {
         Ok(Response::new(outcome(result)))
     }
 
+    async fn migrate_virtual_machine(
+        &self,
+        request: Request<cmd::MigrationRequest>,
+    ) -> Answer<cmd::Response> {
+        let request = request.into_inner();
+        let result = match self.mine(request.vmi.as_ref()) {
+            Ok(()) => migration::begin(&self.0, request).await,
+            Err(error) => Err(error),
+        };
+        if let Err(message) = &result {
+            error!(message, "MigrateVirtualMachine fails");
+        }
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn sync_migration_target(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        let result = self.receive(request.into_inner().vmi.as_ref()).await;
+        if let Err(message) = &result {
+            error!(message, "SyncMigrationTarget fails");
+        }
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn cancel_virtual_machine_migration(
+        &self,
+        request: Request<cmd::VmiRequest>,
+    ) -> Answer<cmd::Response> {
+        let result = self.mine(request.into_inner().vmi.as_ref()).and_then(|()| migration::cancel(&self.0));
+        Ok(Response::new(outcome(result)))
+    }
+
+    async fn signal_target_pod_cleanup(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
+        self.wish(request.into_inner().vmi.as_ref(), Wish::Leave)
+    }
+
+    async fn finalize_virtual_machine_migration(
+        &self,
+        request: Request<cmd::VmiRequest>,
+    ) -> Answer<cmd::Response> {
+        let vmi = request.into_inner().vmi;
+        let result = match self.mine(vmi.as_ref()) {
+            Ok(()) => migration::finalize(&self.0, vmi.as_ref()).await,
+            Err(error) => Err(error),
+        };
+        Ok(Response::new(outcome(result)))
+    }
+
     async fn ping(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::Response> {
         Ok(Response::new(outcome(Ok::<_, String>(()))))
     }
@@ -342,11 +420,6 @@ impl Cmd for Server {
     }
 
     not_supported! {
-        migrate_virtual_machine(cmd::MigrationRequest) -> cmd::Response = "MigrateVirtualMachine",
-        sync_migration_target(cmd::VmiRequest) -> cmd::Response = "SyncMigrationTarget",
-        cancel_virtual_machine_migration(cmd::VmiRequest) -> cmd::Response = "CancelVirtualMachineMigration",
-        signal_target_pod_cleanup(cmd::VmiRequest) -> cmd::Response = "SignalTargetPodCleanup",
-        finalize_virtual_machine_migration(cmd::VmiRequest) -> cmd::Response = "FinalizeVirtualMachineMigration",
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
         sync_virtual_machine_cp_us(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineCPUs",
         sync_virtual_machine_memory(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineMemory",

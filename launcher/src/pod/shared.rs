@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, Status};
+use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
@@ -48,8 +49,20 @@ pub(super) struct Facts {
     pub(super) frozen: bool,
     /// The machine's interfaces by its manifest; there are some once it is prepared.
     pub(super) interfaces: Vec<ManifestInterface>,
+    /// The migration away from here that runs, or was the last one.
+    pub(super) migration: Option<Migration>,
+    /// Whether the machine comes from another node, and all is ready for it.
+    pub(super) awaited: bool,
     /// How it ended.
     pub(super) ended: Option<Final>,
+}
+
+/// A machine that is wanted.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) vmi: Box<VirtualMachineInstance>,
+    /// Whether it comes from another node.
+    pub(super) incoming: bool,
 }
 
 /// An interface by the manifest.
@@ -91,17 +104,19 @@ pub(super) struct Shared {
     pub(super) report: watch::Sender<Domain>,
     /// Number of the last report that the handler has taken.
     pub(super) taken: watch::Sender<u64>,
-    /// VMIs from SyncVirtualMachine that were found valid.
-    pub(super) sync: mpsc::Sender<Box<VirtualMachineInstance>>,
+    /// Machines of VMIs that were found valid.
+    pub(super) sync: mpsc::Sender<Wanted>,
     /// What became of each attempt to start the machine.
     pub(super) attempts: watch::Sender<Result<(), String>>,
     events: Mutex<VecDeque<K8sEvent>>,
     pub(super) event_added: Notify,
     pub(super) freezes: Freezes,
+    /// Somebody wants the present migration aborted.
+    pub(super) abort: Notify,
 }
 
 impl Shared {
-    pub(super) fn new(identity: Identity, sync: mpsc::Sender<Box<VirtualMachineInstance>>) -> Shared {
+    pub(super) fn new(identity: Identity, sync: mpsc::Sender<Wanted>) -> Shared {
         let report = Domain {
             name: identity.name.clone(),
             namespace: identity.namespace.clone(),
@@ -123,6 +138,7 @@ impl Shared {
             events: Mutex::new(VecDeque::new()),
             event_added: Notify::new(),
             freezes: Freezes::default(),
+            abort: Notify::new(),
         }
     }
 

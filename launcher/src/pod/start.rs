@@ -1,19 +1,18 @@
-//! From SyncVirtualMachine to a machine that lives.
+//! From SyncVirtualMachine, or SyncMigrationTarget, to a machine that lives.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use podvirt_api::VirtualMachineInstance;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::prepare::{Prepared, prepare};
 use super::report;
-use super::shared::Shared;
+use super::shared::{Shared, Wanted};
 use crate::hypervisor::Connector;
 use crate::life::Ending;
-use crate::life::runner::{Life, Wish, run as live};
+use crate::life::runner::{Life, View, Wish, run as live};
 
 /// Starts the machine.
 pub(super) struct Starter {
@@ -36,22 +35,22 @@ enum Attempt {
 }
 
 /// Waits for a VMI, makes its machine and lives with it until it ends.
-pub(super) async fn run(starter: Starter, mut syncs: mpsc::Receiver<Box<VirtualMachineInstance>>) -> Ending {
+pub(super) async fn run(starter: Starter, mut syncs: mpsc::Receiver<Wanted>) -> Ending {
     let deadline = Instant::now() + starter.limit;
     let mut last = "virt-handler did not call SyncVirtualMachine".to_owned();
     loop {
-        let vmi = tokio::select! {
-            vmi = syncs.recv() => match vmi {
-                Some(vmi) => vmi,
+        let wanted = tokio::select! {
+            wanted = syncs.recv() => match wanted {
+                Some(wanted) => wanted,
                 None => return Ending::NeverStarted,
             },
-            () = starter.asked_to_end() => return Ending::NeverStarted,
+            () = starter.asked_to_end() => return starter.unmade(false),
             () = sleep_until(deadline) => {
                 let seconds = starter.limit.as_secs();
                 return Ending::FailedToStart(format!("no machine after {seconds} s: {last}"));
             }
         };
-        match starter.attempt(&vmi, deadline).await {
+        match starter.attempt(&wanted, deadline).await {
             Attempt::Ended(ending) => return ending,
             Attempt::Failed(reason) => {
                 warn!(reason, "the machine is not started");
@@ -71,11 +70,18 @@ impl Starter {
         }
     }
 
-    async fn attempt(&self, vmi: &VirtualMachineInstance, deadline: Instant) -> Attempt {
-        info!("the machine is prepared");
+    /// The end of a machine that was never made.
+    fn unmade(&self, incoming: bool) -> Ending {
+        let told = *self.shared.wish.borrow() == Wish::Leave;
+        if incoming || told { Ending::NeverCame } else { Ending::NeverStarted }
+    }
+
+    async fn attempt(&self, wanted: &Wanted, deadline: Instant) -> Attempt {
+        let Wanted { vmi, incoming } = wanted;
+        info!(incoming, "the machine is prepared");
         let prepared = tokio::select! {
             prepared = prepare(&self.shared, vmi, self.allow_emulation) => prepared,
-            () = self.asked_to_end() => return Attempt::Ended(Ending::NeverStarted),
+            () = self.asked_to_end() => return Attempt::Ended(self.unmade(*incoming)),
             () = sleep_until(deadline) => {
                 let facts = self.shared.facts.borrow();
                 let waiting = if facts.waiting_for.is_empty() { "its disks" } else { &facts.waiting_for };
@@ -86,40 +92,56 @@ impl Starter {
         };
         self.shared.facts.send_modify(|facts| facts.waiting_for.clear());
         match prepared {
-            Ok(prepared) => self.live(prepared).await,
+            Ok(prepared) => self.live(prepared, *incoming).await,
             Err(error) => Attempt::Failed(format!("{error:#}")),
         }
     }
 
-    async fn live(&self, prepared: Prepared) -> Attempt {
+    async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
         let Prepared { name, xml, paused, interfaces, files } = prepared;
-        self.shared.facts.send_modify(|facts| facts.interfaces = interfaces);
+        self.shared.facts.send_modify(|facts| {
+            facts.interfaces = interfaces;
+            facts.awaited = incoming;
+        });
+        let xml = (!incoming).then_some(xml);
         let life = Life { connector: self.connector.clone(), name, xml, paused, grace: self.grace };
-        let mut views = self.shared.view.subscribe();
+        let views = self.shared.view.subscribe();
         let living = live(life, self.shared.wish.subscribe(), self.shared.view.clone());
         tokio::pin!(living);
-        let runs = async { views.wait_for(|view| view.running).await.map(drop) };
-        let ended = tokio::select! {
-            ending = &mut living => Some(ending),
-            _ = runs => None,
-        };
-        let ending = match ended {
-            Some(Ending::FailedToStart(reason)) => return Attempt::Failed(reason),
-            Some(ending) => {
+        let ending = tokio::select! {
+            ending = &mut living => {
+                if let (Ending::FailedToStart(reason), false) = (&ending, incoming) {
+                    return Attempt::Failed(reason.clone());
+                }
                 self.shared.attempted(Err(ending.to_string()));
                 ending
             }
-            None => {
-                self.shared.facts.send_modify(|facts| {
-                    facts.message.clear();
-                    facts.started_at = Some(report::now());
-                });
-                self.shared.attempted(Ok(()));
-                living.await
-            }
+            () = self.arrives(views, incoming) => living.await,
         };
         // The disks are opened by way of these until the end.
         drop(files);
         Attempt::Ended(ending)
+    }
+
+    /// Until the machine runs; tells so.
+    async fn arrives(&self, mut views: watch::Receiver<View>, incoming: bool) {
+        if incoming {
+            // From here on it may come.
+            if views.wait_for(|view| view.hypervisor.is_some()).await.is_err() {
+                return;
+            }
+            info!("ready for the machine from the other node");
+            self.shared.attempted(Ok(()));
+        }
+        if views.wait_for(|view| view.running).await.is_err() {
+            return;
+        }
+        self.shared.facts.send_modify(|facts| {
+            facts.message.clear();
+            facts.started_at = Some(report::now());
+        });
+        if !incoming {
+            self.shared.attempted(Ok(()));
+        }
     }
 }

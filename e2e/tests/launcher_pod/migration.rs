@@ -1,0 +1,222 @@
+//! A machine moves from one launcher pod to another, through the proxies of two handlers.
+//!
+//! Without an interface: what its network backend can keep of a migration is tested with the backend.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use nix::sys::signal::Signal;
+use podvirt_daemon::pki::{
+    HANDLER_SERVER_NAME, Identity, KeyPairPem, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
+};
+use podvirt_e2e::{Console, until};
+use podvirt_proto::cmd::v1::{MigrationRequest, Response};
+use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::migration::{AbortStatus, Options};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use virt_handler::migration::proxy::{Inbound, Outbound, Pod};
+use virt_handler::sockets::PodVolumes;
+
+use crate::launched::{LIMIT, Launched, MARK, POD_UID, request, vmi};
+
+/// A migration of 256 MiB on two busy processors.
+const MOVE: Duration = Duration::from_secs(110);
+/// Process ids that may come up while a test runs.
+const PROCESSES: i32 = 4000;
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn machine() -> Value {
+    let mut vmi = vmi();
+    vmi["spec"]["domain"]["devices"]["interfaces"] = json!([]);
+    vmi["spec"]["domain"]["devices"]["autoattachPodInterface"] = json!(false);
+    vmi["spec"]["networks"] = json!([]);
+    vmi["spec"]["domain"]["devices"]["disks"] =
+        json!([{"name": "data", "disk": {"bus": "virtio"}}, {"name": "scratch", "disk": {"bus": "virtio"}}]);
+    vmi
+}
+
+/// Two pods and what their handlers have between them.
+struct Bed {
+    // The proxies before the pods in which they listen.
+    _outbound: Option<Outbound>,
+    _inbound: Option<Inbound>,
+    processes: TempDir,
+    source: Launched,
+    target: Launched,
+    vmi: Value,
+}
+
+impl Bed {
+    /// A machine that runs in one pod, and another pod that is ready for it.
+    fn new() -> (Bed, Console) {
+        let vmi = machine();
+        let source = Launched::of("--allow-emulation", &vmi);
+        let answer = source.sync(&mut source.client(), &vmi);
+        assert!(answer.success, "{answer:?}\n{}", source.compute.log());
+        let console = source.console();
+        let target = Launched::of("--allow-emulation", &vmi);
+        let ready = target.client().sync_migration_target(request(&vmi)).await_in(&target);
+        assert!(ready.success, "{ready:?}\n{}", target.compute.log());
+        let again = target.client().sync_migration_target(request(&vmi)).await_in(&target);
+        assert!(again.success, "{again:?}");
+        assert_eq!(target.domain(&mut target.client()).status, Status::NoState);
+        let processes = processes();
+        let bed = Bed { _outbound: None, _inbound: None, processes, source, target, vmi };
+        (bed, console)
+    }
+
+    /// The handlers open their ends.
+    fn connect(&mut self, migration: &str) {
+        let pod = |launched: &Launched| Pod {
+            volumes: PodVolumes::new(launched.pod.path("pods")).with_processes(self.processes.path()),
+            uid: POD_UID.into(),
+        };
+        let ca = make_ca(Timestamp::now(), HOUR).unwrap();
+        let server = identity(&ca, "virt-handler", &[HANDLER_SERVER_NAME.to_owned()], Purpose::Server);
+        let client = identity(&ca, MIGRATION_CLIENT_NAME, &[], Purpose::Client);
+        let opening = Inbound::open(pod(&self.target), migration, &server);
+        let inbound = self.target.runtime.block_on(opening).unwrap();
+        let to: BTreeMap<u16, SocketAddr> = inbound
+            .ports()
+            .iter()
+            .map(|(tcp, logical)| (*logical, (Ipv4Addr::LOCALHOST, *tcp).into()))
+            .collect();
+        let _inside = self.source.runtime.enter();
+        self._outbound = Some(Outbound::open(&pod(&self.source), migration, &client, &to).unwrap());
+        self._inbound = Some(inbound);
+    }
+
+    fn migrate(&self, options: &Options) -> Response {
+        let request =
+            MigrationRequest { vmi: request(&self.vmi).vmi, options: serde_json::to_vec(options).unwrap() };
+        self.source.client().migrate_virtual_machine(request).await_in(&self.source)
+    }
+}
+
+fn identity(ca: &KeyPairPem, name: &str, dns: &[String], purpose: Purpose) -> Identity {
+    let leaf = make_leaf(ca, name, dns, purpose, Timestamp::now(), HOUR).unwrap();
+    Identity::fixed(&leaf, &ca.certificate).unwrap()
+}
+
+/// Says of every process that it is the pod's: which ones QEMU and libvirt will have is not known.
+fn processes() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let newest = std::fs::read_dir("/proc").unwrap().flatten();
+    let newest = newest.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).max().unwrap();
+    for pid in 1..newest + PROCESSES {
+        let path = directory.path().join(pid.to_string());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("cgroup"), format!("0::/kubepods/pod{POD_UID}/c\n")).unwrap();
+    }
+    directory
+}
+
+/// A call's answer, waited for.
+trait AwaitIn {
+    fn await_in(self, launched: &Launched) -> Response;
+}
+
+impl<F: Future<Output = Result<tonic::Response<Response>, tonic::Status>>> AwaitIn for F {
+    fn await_in(self, launched: &Launched) -> Response {
+        launched.runtime.block_on(self).unwrap().into_inner()
+    }
+}
+
+fn sockets(launched: &Launched) -> Vec<String> {
+    let public = launched.pod.path("public");
+    let names = std::fs::read_dir(Path::new(&public)).unwrap().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("migration-")).collect()
+}
+
+#[test]
+fn a_machine_moves_with_its_memory_and_its_disks() {
+    let (mut bed, mut console) = Bed::new();
+    console
+        .sh("MARK=remembered; echo moved-with-it >/dev/vda; echo scratched >/dev/vdb; sync", LIMIT)
+        .unwrap();
+    let options = Options { migration_uid: "m-1".into(), max_downtime_ms: 900, ..Options::default() };
+    let (heard, _handler) = bed.source.handler();
+    let (heard_there, _handler_there) = bed.target.handler();
+    bed.connect("m-1");
+    let begun = bed.migrate(&options);
+    assert!(begun.success, "{begun:?}\n{}", bed.source.compute.log());
+    assert!(bed.migrate(&options).success, "the same one again");
+
+    let last = heard.wait_within(MOVE, "the end at the source", |d| d.status.is_final());
+    assert_eq!((last.status, last.reason.as_str()), (Status::Shutoff, reason::MIGRATED), "{last:?}");
+    let migration = last.migration.unwrap();
+    assert!(migration.completed && !migration.failed && migration.uid == "m-1", "{migration:?}");
+    assert_eq!(bed.source.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", bed.source.compute.log());
+    let here = heard_there.wait("running at the target", |d| d.status == Status::Running);
+    assert_eq!(here.reason, reason::MIGRATED);
+
+    let target = &mut bed.target;
+    let finished = target.client().finalize_virtual_machine_migration(request(&bed.vmi)).await_in(target);
+    assert!(finished.success, "{finished:?}");
+    // Too late, and no harm done.
+    let leave = target.client().signal_target_pod_cleanup(request(&bed.vmi)).await_in(target);
+    assert!(leave.success);
+    let mut there = Console::connect(&target.private("virt-serial0"), LIMIT).unwrap();
+    assert_eq!(there.sh("echo $MARK", LIMIT).unwrap(), "remembered");
+    there.sh("echo 3 >/proc/sys/vm/drop_caches", LIMIT).unwrap();
+    assert_eq!(there.sh("head -n 1 /dev/vda", LIMIT).unwrap(), "moved-with-it");
+    assert_eq!(there.sh("head -n 1 /dev/vdb", LIMIT).unwrap(), "scratched");
+    let image = std::fs::read(target.image.as_ref().unwrap().path().join("disk.img")).unwrap();
+    assert!(image.starts_with(MARK.as_bytes()), "the image is never written");
+
+    // It is the target's in every respect.
+    target.compute.signal(Signal::SIGTERM).unwrap();
+    there.wait_for("GUEST-POWER-BUTTON", LIMIT).unwrap();
+    assert_eq!(target.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", target.compute.log());
+}
+
+#[test]
+fn a_migration_that_is_aborted_or_cut_leaves_the_machine_where_it_was() {
+    let (mut bed, mut console) = Bed::new();
+    console.sh("MARK=remembered", LIMIT).unwrap();
+    let (heard, _handler) = bed.source.handler();
+    // So slow that it does not end by itself.
+    let slow = |uid: &str| Options { migration_uid: uid.into(), bandwidth: 1 << 20, ..Options::default() };
+    bed.connect("m-1");
+    assert!(bed.migrate(&slow("m-1")).success, "{}", bed.source.compute.log());
+    let under_way = |d: &podvirt_proto::domain::Domain| {
+        d.migration.as_ref().and_then(|m| m.progress).is_some_and(|p| p.processed > 0)
+    };
+    heard.wait("progress", under_way);
+    let cancel =
+        bed.source.client().cancel_virtual_machine_migration(request(&bed.vmi)).await_in(&bed.source);
+    assert!(cancel.success, "{cancel:?}");
+    let over = |uid: &'static str| {
+        move |d: &podvirt_proto::domain::Domain| {
+            d.migration.as_ref().is_some_and(|m| m.uid == uid && m.completed)
+        }
+    };
+    let report = heard.wait("the abort", over("m-1"));
+    let migration = report.migration.unwrap();
+    assert_eq!((migration.failed, migration.abort_status), (true, Some(AbortStatus::Succeeded)));
+    assert_eq!(console.sh("echo $MARK", LIMIT).unwrap(), "remembered");
+
+    // Once more to the same target; this time the handlers die.
+    bed.connect("m-2");
+    let begun = bed.migrate(&slow("m-2"));
+    assert!(begun.success, "{begun:?}");
+    until("the connections", LIMIT, || Ok((sockets(&bed.source).len() == 3).then_some(()))).unwrap();
+    heard.wait("progress again", |d| under_way(d) && d.migration.as_ref().is_some_and(|m| m.uid == "m-2"));
+    (bed._outbound, bed._inbound) = (None, None);
+    let report = heard.wait("the failure", over("m-2"));
+    let migration = report.migration.unwrap();
+    assert!(migration.failed && migration.abort_status.is_none(), "{migration:?}");
+    assert!(sockets(&bed.source).is_empty());
+    assert_eq!(console.sh("echo $MARK", LIMIT).unwrap(), "remembered");
+    assert_eq!(bed.source.domain(&mut bed.source.client()).status, Status::Running);
+
+    let target = &mut bed.target;
+    let leave = target.client().signal_target_pod_cleanup(request(&bed.vmi)).await_in(target);
+    assert!(leave.success, "{leave:?}");
+    assert_eq!(target.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", target.compute.log());
+}

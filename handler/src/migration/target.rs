@@ -1,0 +1,120 @@
+//! The node that a machine comes to.
+//!
+//! Written here: address and ports, until the source has begun; `targetNodeDomainReadyTimestamp`, once the machine
+//! runs here and its addresses speak; the hand-over in the source's place, when the source's handler does not write it
+//! within [`TAKE_OVER`]; a failure, when the launcher cannot be made ready and the source has not begun; and the end of
+//! the label by which the VMI is known here, when nothing is left to do.
+
+use podvirt_api::names::label;
+use podvirt_api::v1::{self, VirtualMachineInstanceMigrationState as State};
+
+use super::{
+    Decision, LATER, SOON, Step, TAKE_OVER, View, arrived, begun, close, fail, hand_over, is_over, passed,
+    state_of, written,
+};
+use crate::vm::{Launcher, SYNC_RETRIES};
+
+pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
+    let here = view.domain.is_some_and(|domain| domain.status.is_active());
+    if is_over(state) {
+        return if state.failed == Some(true) { failed(view, here, new) } else { come(view, new) };
+    }
+    if here {
+        return arrive(view, state, new);
+    }
+    match view.launcher {
+        Launcher::Ready => await_machine(view, state, new),
+        // The controller sees the pod's end; until the source knows of it, nothing is lost there.
+        Launcher::Gone(_) => close(view),
+        Launcher::Absent(_) | Launcher::Silent(_) => Decision::again(SOON),
+    }
+}
+
+fn await_machine(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
+    let session = view.session;
+    if !session.armed {
+        return Decision::step(Step::Arm);
+    }
+    if begun(state).is_some() {
+        // Of proxies that are gone the source hears.
+        return Decision::again(LATER);
+    }
+    if !session.prepared {
+        return prepare(view, new);
+    }
+    let Some(open) = &session.open else {
+        let wait = !session.trouble.is_empty();
+        return Decision { again: wait.then_some(SOON), ..Decision::step(Step::Open(None)) };
+    };
+    let offer = state_of(new);
+    offer.target_node_address = Some(open.address.clone());
+    offer.target_direct_migration_node_ports.clone_from(&open.ports);
+    Decision::again(LATER)
+}
+
+fn prepare(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if view.session.preparing {
+        return Decision::again(LATER);
+    }
+    let Some((times, last, why)) = &view.session.unprepared else { return Decision::step(Step::Prepare) };
+    let place = usize::try_from(*times).unwrap_or(usize::MAX).max(1) - 1;
+    let Some(pause) = SYNC_RETRIES.get(place) else {
+        return fail(view, new, &format!("the target's launcher cannot be made ready: {why}"));
+    };
+    match pause.checked_sub(passed(view, *last)) {
+        Some(left) if !left.is_zero() => Decision::again(left),
+        _ => Decision::step(Step::Prepare),
+    }
+}
+
+/// It runs here, and nobody has written so, or handed it over.
+fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if !view.session.activated {
+        // Before anything is written: what reaches the guest again is what its users see of all this.
+        return Decision::step(Step::Activate);
+    }
+    let Some(since) = arrived(state) else {
+        let written_state = state_of(new);
+        written_state.target_node_domain_ready_timestamp = written(view.now);
+        written_state.target_node_domain_detected = Some(true);
+        return Decision::again(TAKE_OVER);
+    };
+    match TAKE_OVER.checked_sub(passed(view, since)) {
+        Some(left) if !left.is_zero() => Decision::again(left),
+        _ => hand_over(view, state, new),
+    }
+}
+
+/// The machine is this node's.
+fn come(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if view.session.finalized {
+        return leave_off(view, new);
+    }
+    match view.session.settled {
+        Some(last) if passed(view, last) < SOON => Decision::again(SOON),
+        _ if matches!(view.launcher, Launcher::Gone(_)) => leave_off(view, new),
+        _ => Decision::step(Step::Finalize),
+    }
+}
+
+/// The machine stays where it was.
+fn failed(view: &View<'_>, here: bool, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if matches!(view.launcher, Launcher::Gone(_)) {
+        return leave_off(view, new);
+    }
+    let due = view.session.settled.is_none_or(|last| passed(view, last) >= SOON);
+    let over = view.domain.is_some_and(|domain| domain.status.is_final());
+    match due {
+        _ if over => leave_off(view, new),
+        true => Decision::step(if here { Step::Kill } else { Step::Leave }),
+        false => Decision::again(SOON),
+    }
+}
+
+/// Nothing is left to do, but to close what is open.
+fn leave_off(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if let Some(labels) = &mut new.metadata.labels {
+        labels.remove(label::MIGRATION_TARGET_NODE_NAME);
+    }
+    close(view)
+}

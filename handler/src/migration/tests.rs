@@ -1,0 +1,416 @@
+//! Both ends of a migration against a world without libvirt: whatever fails and whoever dies, at the end the machine
+//! is at exactly one place, the VMI says which, and nothing is left open.
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use podvirt_api::v1::{MigrationAbortStatus, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
+use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::migration::{AbortStatus, Migration};
+
+use super::*;
+
+const UID: &str = "mig";
+
+/// A launcher and the handler of its node.
+#[derive(Clone, Debug, Default)]
+struct Side {
+    domain: Option<Domain>,
+    session: Session,
+    gone: bool,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    vmi: VirtualMachineInstance,
+    source: Side,
+    target: Side,
+    now: Timestamp,
+    /// The source's launcher copies memory.
+    copies: bool,
+    steps: Vec<(char, Step)>,
+    /// What the source's launcher says to MigrateVirtualMachine.
+    refuses: bool,
+    /// SyncMigrationTarget fails.
+    unready: bool,
+}
+
+fn running() -> Option<Domain> {
+    Some(Domain { status: Status::Running, ..Domain::default() })
+}
+
+impl World {
+    fn new() -> Self {
+        let mut vmi = VirtualMachineInstance::default();
+        vmi.status.phase = Some(Phase::Running);
+        vmi.status.node_name = Some("a".into());
+        vmi.metadata.labels = Some(BTreeMap::from([
+            (label::NODE_NAME.to_owned(), "a".to_owned()),
+            (label::MIGRATION_TARGET_NODE_NAME.to_owned(), "b".to_owned()),
+        ]));
+        vmi.status.migration_state = Some(State {
+            migration_uid: Some(UID.into()),
+            source_node: Some("a".into()),
+            target_node: Some("b".into()),
+            target_pod: Some("launcher-b".into()),
+            ..State::default()
+        });
+        let source = Side { domain: running(), ..Side::default() };
+        let target = Side { domain: Some(Domain::default()), ..Side::default() };
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        Self { vmi, source, target, now, copies: false, steps: Vec::new(), refuses: false, unready: false }
+    }
+
+    fn state(&self) -> &State {
+        self.vmi.status.migration_state.as_ref().unwrap()
+    }
+
+    fn side(&mut self, node: char) -> &mut Side {
+        if node == 'a' { &mut self.source } else { &mut self.target }
+    }
+
+    /// One pass of a node's handler. Returns whether anything came of it.
+    fn pass(&mut self, node: char) -> bool {
+        let side = self.side(node).clone();
+        let name = node.to_string();
+        let labels = self.vmi.metadata.labels.clone().unwrap_or_default();
+        let sees = [label::NODE_NAME, label::MIGRATION_TARGET_NODE_NAME]
+            .iter()
+            .any(|label| labels.get(*label) == Some(&name));
+        if !sees {
+            // A ghost: what is left here of a machine that has left is ended.
+            let left = is_elsewhere(&self.vmi, &name);
+            let alive = side.domain.as_ref().is_some_and(|d| d.status.is_active());
+            if left && alive {
+                self.side(node).domain = None;
+            }
+            let closed = Side { session: Session::default(), ..self.side(node).clone() };
+            *self.side(node) = closed;
+            return left && alive;
+        }
+        let launcher = if side.gone { Launcher::Gone(self.now) } else { Launcher::Ready };
+        let domain = side.domain.as_ref().filter(|d| !side.gone || d.status.is_final());
+        let mut new = self.vmi.clone();
+        let view =
+            View { vmi: &self.vmi, node: &name, launcher, domain, session: &side.session, now: self.now };
+        let decision = decide(&view, &mut new);
+        let wrote = new != self.vmi;
+        self.vmi = new;
+        if let Some(step) = decision.step.clone() {
+            self.steps.push((node, step.clone()));
+            self.carry_out(node, step);
+        }
+        wrote || decision.step.is_some()
+    }
+
+    fn carry_out(&mut self, node: char, step: Step) {
+        let (now, refuses, unready) = (self.now, self.refuses, self.unready);
+        let side = self.side(node);
+        match step {
+            Step::Arm => side.session.armed = true,
+            Step::Prepare if unready => {
+                let times = side.session.unprepared.as_ref().map_or(0, |(times, ..)| *times);
+                side.session.unprepared = Some((times + 1, now, "no image".into()));
+            }
+            Step::Prepare => side.session.prepared = true,
+            Step::Open(Some(there)) => side.session.open = Some(there),
+            Step::Open(None) => {
+                let ports = BTreeMap::from([("4711".to_owned(), 0), ("4712".to_owned(), 49152)]);
+                side.session.open = Some(Open { address: "10.0.0.2".into(), ports });
+            }
+            Step::Begin(_) if refuses => side.session.refused = "no".into(),
+            Step::Begin(options) => {
+                assert_eq!(options.migration_uid, UID);
+                assert!(begun(self.vmi.status.migration_state.as_ref().unwrap()).is_some(), "written first");
+                let side = self.side(node);
+                let domain = side.domain.as_mut().unwrap();
+                domain.migration.get_or_insert(Migration {
+                    uid: UID.into(),
+                    start_timestamp_ms: 1_800_000_000_000,
+                    ..Migration::default()
+                });
+                self.copies = true;
+            }
+            Step::Cancel => {
+                side.session.cancelled = Some(now);
+                self.fail("aborted", Some(AbortStatus::Succeeded));
+            }
+            Step::Activate => side.session.activated = true,
+            Step::Finalize => {
+                side.session.settled = Some(now);
+                side.session.finalized = true;
+            }
+            Step::Leave => {
+                side.session.settled = Some(now);
+                side.gone = true;
+            }
+            Step::Kill => {
+                side.session.settled = Some(now);
+                (side.domain, side.gone) = (None, true);
+            }
+            Step::Close => {
+                side.session.open = None;
+                side.session.armed = false;
+            }
+        }
+    }
+
+    /// The copying ends without success.
+    fn fail(&mut self, why: &str, abort: Option<AbortStatus>) {
+        if !std::mem::take(&mut self.copies) {
+            return;
+        }
+        let migration = self.source.domain.as_mut().unwrap().migration.as_mut().unwrap();
+        (migration.completed, migration.failed) = (true, true);
+        migration.failure_reason = why.into();
+        migration.abort_status = abort;
+    }
+
+    /// The machine moves.
+    fn arrive(&mut self) {
+        if !std::mem::take(&mut self.copies) {
+            return;
+        }
+        let domain = self.source.domain.as_mut().unwrap();
+        domain.status = Status::Shutoff;
+        domain.reason = reason::MIGRATED.into();
+        domain.migration.as_mut().unwrap().completed = true;
+        self.target.domain = running();
+    }
+
+    /// A handler dies and another one starts: what it held open is gone.
+    fn restart(&mut self, node: char) {
+        let carried = self.side(node).session.open.is_some();
+        self.side(node).session = Session::default();
+        if carried && self.copies {
+            self.fail("the connection broke", None);
+        }
+    }
+
+    /// Passes of both until nothing happens any more, and time for what only time brings.
+    fn settle(&mut self, mut meanwhile: impl FnMut(&mut World, usize)) {
+        let mut quiet = 0;
+        for round in 0..400 {
+            meanwhile(self, round);
+            let busy = self.pass('a') | self.pass('b');
+            quiet = if busy { 0 } else { quiet + 1 };
+            self.now += SignedDuration::from_secs(if busy { 0 } else { 5 });
+            if quiet > 12 && !self.copies {
+                return;
+            }
+        }
+        panic!("no end: {self:#?}");
+    }
+
+    fn at(side: &Side) -> bool {
+        side.domain.as_ref().is_some_and(|domain| domain.status.is_active())
+    }
+
+    /// What must hold at every end.
+    fn check(&self, what: &str) {
+        let at = (World::at(&self.source), World::at(&self.target));
+        assert!(at == (true, false) || at == (false, true), "{what}: {at:?} {self:#?}");
+        let on = if at.0 { "a" } else { "b" };
+        assert_eq!(self.vmi.status.node_name.as_deref(), Some(on), "{what}: {self:#?}");
+        let labels = self.vmi.metadata.labels.as_ref().unwrap();
+        assert_eq!(labels.get(label::NODE_NAME).map(String::as_str), Some(on), "{what}");
+        assert!(!labels.contains_key(label::MIGRATION_TARGET_NODE_NAME), "{what}: {self:#?}");
+        assert!(is_over(self.state()), "{what}: {:?}", self.state());
+        assert_eq!(self.state().failed == Some(true), at.0, "{what}: {:?}", self.state());
+        for side in [&self.source, &self.target] {
+            assert!(side.session.open.is_none() && !side.session.armed, "{what}: {side:#?}");
+        }
+        // A target that never had the machine is told to end.
+        assert!(at.1 || self.target.gone, "{what}: {self:#?}");
+    }
+}
+
+#[test]
+fn a_machine_moves() {
+    let mut world = World::new();
+    world.settle(|world, round| {
+        if round == 20 {
+            world.arrive();
+        }
+    });
+    world.check("success");
+    let state = world.state();
+    assert_eq!(state.target_node_address.as_deref(), Some("10.0.0.2"));
+    assert_eq!(state.target_direct_migration_node_ports.get("4712"), Some(&49152));
+    assert!(begun(state).is_some() && arrived(state).is_some() && time(&state.end_timestamp).is_some());
+    let kinds: Vec<(char, &Step)> = world.steps.iter().map(|(node, step)| (*node, step)).collect();
+    let place = |wanted: &dyn Fn(&(char, &Step)) -> bool| kinds.iter().position(wanted).unwrap();
+    let begins = place(&|(_, step)| matches!(step, Step::Begin(_)));
+    assert!(place(&|(node, step)| *node == 'a' && **step == Step::Arm) < begins);
+    assert!(place(&|(node, step)| *node == 'b' && **step == Step::Arm) < begins);
+    assert_eq!(kinds.iter().filter(|(_, step)| matches!(step, Step::Begin(_))).count(), 1, "{kinds:?}");
+    assert!(world.steps.contains(&('b', Step::Finalize)));
+}
+
+#[test]
+fn whoever_dies_whenever_the_machine_is_at_one_place() {
+    for node in ['a', 'b'] {
+        for moment in 0..40 {
+            let mut world = World::new();
+            world.settle(|world, round| {
+                if round == moment {
+                    world.restart(node);
+                }
+                if round == 20 {
+                    world.arrive();
+                }
+            });
+            world.check(&format!("the handler of {node} dies in round {moment}"));
+        }
+    }
+}
+
+#[test]
+fn a_source_handler_that_stays_away_does_not_keep_the_machine_between_nodes() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        world.pass('a');
+        world.pass('b');
+    }
+    world.arrive();
+    for _ in 0..20 {
+        world.pass('b');
+        world.now += SignedDuration::from_secs(5);
+    }
+    assert_eq!(world.vmi.status.node_name.as_deref(), Some("b"));
+    world.settle(|_, _| {});
+    world.check("the source's handler is away");
+}
+
+#[test]
+fn a_migration_that_fails_leaves_the_machine_and_tells_why() {
+    let mut world = World::new();
+    world.settle(|world, round| {
+        if round == 20 {
+            world.fail("no progress", None);
+        }
+    });
+    world.check("failure");
+    assert_eq!(world.state().failure_reason.as_deref(), Some("no progress"));
+    assert!(world.steps.contains(&('b', Step::Leave)));
+
+    let mut world = World { refuses: true, ..World::new() };
+    world.settle(|_, _| {});
+    world.check("refusal");
+    assert_eq!(world.state().failure_reason.as_deref(), Some("no"));
+
+    let mut world = World { unready: true, ..World::new() };
+    world.settle(|_, _| {});
+    world.check("the target is not ready");
+    let prepares = world.steps.iter().filter(|(_, step)| *step == Step::Prepare).count();
+    assert_eq!(prepares, crate::vm::SYNC_RETRIES.len() + 1);
+}
+
+#[test]
+fn an_abort_comes_at_any_time() {
+    for moment in 0..30 {
+        let mut world = World::new();
+        world.settle(|world, round| {
+            if round == moment {
+                world.vmi.status.migration_state.as_mut().unwrap().abort_requested = Some(true);
+            }
+            if round == 15 {
+                world.arrive();
+            }
+        });
+        world.check(&format!("abort in round {moment}"));
+        let expected = match world.state().failed {
+            Some(true) => Some(MigrationAbortStatus::Succeeded),
+            // Too late; or later than its end, when nobody looks any more.
+            _ => world.state().abort_status.clone().map(|_| MigrationAbortStatus::Failed),
+        };
+        assert_eq!(world.state().abort_status, expected, "{moment}");
+    }
+}
+
+#[test]
+fn of_two_that_believe_to_have_it_who_said_so_first_has_it() {
+    // The network is cut while libvirt tells the source that the machine is there: it goes on at both ends.
+    for first in ['a', 'b'] {
+        let mut world = World::new();
+        for _ in 0..20 {
+            world.pass('a');
+            world.pass('b');
+        }
+        world.fail("lost the connection", None);
+        world.target.domain = running();
+        if first == 'a' {
+            world.pass('a');
+        } else {
+            world.pass('b');
+            world.pass('b');
+        }
+        world.settle(|_, _| {});
+        world.check(&format!("{first} is first"));
+        let on = if first == 'a' { "a" } else { "b" };
+        assert_eq!(world.vmi.status.node_name.as_deref(), Some(on));
+    }
+}
+
+#[test]
+fn what_somebody_gave_up_before_it_began_never_begins() {
+    for moment in 0..12 {
+        let mut world = World::new();
+        world.settle(|world, round| {
+            // The controller's word, which it gives only before the beginning.
+            let state = world.vmi.status.migration_state.as_mut().unwrap();
+            if round == moment && state.start_timestamp.is_none() {
+                (state.failed, state.completed) = (Some(true), Some(true));
+            }
+            if round == 15 {
+                world.arrive();
+            }
+        });
+        world.check(&format!("given up in round {moment}"));
+        let began = world.steps.iter().any(|(_, step)| matches!(step, Step::Begin(_)));
+        assert_eq!(began, world.state().start_timestamp.is_some());
+    }
+}
+
+#[test]
+fn a_machine_that_ends_on_its_way_ends_the_migration() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        world.pass('a');
+        world.pass('b');
+    }
+    let domain = world.source.domain.as_mut().unwrap();
+    (domain.status, domain.reason) = (Status::Shutoff, reason::SHUTDOWN.into());
+    world.copies = false;
+    world.settle(|_, _| {});
+    assert_eq!(world.state().failed, Some(true));
+    assert!(world.target.gone);
+}
+
+#[test]
+fn a_launcher_that_leaves_without_a_word_is_no_end_while_its_machine_may_have_moved() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        world.pass('a');
+        world.pass('b');
+    }
+    assert!(is_under_way(&world.vmi));
+    world.arrive();
+    (world.source.gone, world.source.domain) = (true, None);
+    world.settle(|_, _| {});
+    assert_eq!(world.vmi.status.node_name.as_deref(), Some("b"));
+    assert!(!is_under_way(&world.vmi));
+}
+
+#[test]
+fn what_another_node_offers_is_read_with_care() {
+    let open = |address: &str, tcp: &str, logical| Open {
+        address: address.into(),
+        ports: BTreeMap::from([(tcp.to_owned(), logical)]),
+    };
+    let good = proxy::addresses(&open("fd00::2", "4711", 49152)).unwrap();
+    assert_eq!(good[&49152], "[fd00::2]:4711".parse().unwrap());
+    for bad in [open("node2", "1", 0), open("10.0.0.2", "70000", 0), open("10.0.0.2", "1", 80)] {
+        proxy::addresses(&bad).unwrap_err();
+    }
+}

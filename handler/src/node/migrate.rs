@@ -1,0 +1,252 @@
+//! A migration's part of a pass: what [`crate::migration`] decided is carried out.
+
+use std::io;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod as KubePod;
+use kube::Api;
+use kube::api::ListParams;
+use podvirt_api::names::{label, pod};
+use podvirt_api::v1::VirtualMachineInstance;
+use tokio::sync::oneshot;
+
+use super::Node;
+use super::machine::{Machine, Task};
+use super::pass::within;
+use crate::launcher::client::{Client, Error, Order};
+use crate::migration::network::{Armed, PodNetwork};
+use crate::migration::proxy::{self, Inbound, Outbound, Pod};
+use crate::migration::{self, ACTIVATIONS, Decision, Open, Session, Step, View};
+use crate::vm::Launcher;
+
+/// What is open for a migration, and what was done.
+#[derive(Debug, Default)]
+pub(super) struct Moving {
+    session: Session,
+    /// Migration and UID of its target pod here.
+    target: Option<(String, String)>,
+    inbound: Option<Inbound>,
+    outbound: Option<Outbound>,
+    armed: Option<Box<dyn Armed>>,
+    preparing: Option<(oneshot::Receiver<Result<(), Error>>, Task)>,
+}
+
+/// The pod on this node to which the machine of `vmi` comes; none when it is not known yet, or not the one.
+pub(super) async fn target_pod(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    machine: &mut Machine,
+) -> anyhow::Result<Option<String>> {
+    let Some(state) = &vmi.status.migration_state else { return Ok(None) };
+    let migration = state.migration_uid.clone().unwrap_or_default();
+    if let Some((of, uid)) = &machine.moving.target
+        && *of == migration
+    {
+        return Ok(Some(uid.clone()));
+    }
+    let Some(name) = state.target_pod.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<KubePod> = Api::namespaced(node.client.clone(), namespace);
+    let owner = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let params = ListParams::default().labels(&format!("{}={owner}", label::CREATED_BY));
+    let pods = within(api.list(&params)).await?;
+    let named = |pod: &KubePod| pod.metadata.name.as_deref() == Some(name);
+    let Some(found) = pods.items.into_iter().find(named) else { return Ok(None) };
+    let labels = found.metadata.labels.clone().unwrap_or_default();
+    let on = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let is_ours = on == Some(node.name.as_str()) && labels.get(label::MIGRATION_JOB) == Some(&migration);
+    let Some(uid) = found.metadata.uid.filter(|_| is_ours) else {
+        bail!("pod {name} is not the target of migration '{migration}' on this node");
+    };
+    machine.take_pod(uid.clone());
+    machine.moving.target = Some((migration, uid.clone()));
+    Ok(Some(uid))
+}
+
+/// Decides for the migration of `vmi`; writes into `new`.
+pub(super) fn decide(
+    node: &Node,
+    machine: &mut Machine,
+    vmi: &VirtualMachineInstance,
+    new: &mut VirtualMachineInstance,
+    launcher: Launcher,
+    domain: Option<&podvirt_proto::domain::Domain>,
+    now: Timestamp,
+) -> Decision {
+    machine.moving.answered(now);
+    let uid = vmi.status.migration_state.as_ref().and_then(|state| state.migration_uid.as_deref());
+    machine.moving.of(uid.unwrap_or_default());
+    let progress = domain.and_then(|domain| domain.migration.as_ref()).filter(|m| m.is_running());
+    node.metrics.moving(vmi, progress.and_then(|migration| migration.progress));
+    let session = &machine.moving.session;
+    migration::decide(&View { vmi, node: &node.name, launcher, domain, session, now }, new)
+}
+
+impl Moving {
+    /// The session is of this migration from now on.
+    fn of(&mut self, uid: &str) {
+        // What another one had open is closed by a step; the pod that was found is this one's already.
+        let idle = self.session.open.is_none() && !self.session.armed;
+        if self.session.uid != uid && (idle || !uid.is_empty()) {
+            let target = self.target.take();
+            *self = Self { target, ..Self::default() };
+            self.session.uid = uid.to_owned();
+        }
+    }
+
+    /// Takes the answer to SyncMigrationTarget.
+    fn answered(&mut self, now: Timestamp) {
+        let Some((answer, _)) = &mut self.preparing else { return };
+        let answer = match answer.try_recv() {
+            Err(oneshot::error::TryRecvError::Empty) => return,
+            Err(oneshot::error::TryRecvError::Closed) => Err(Error::Broken("the call was given up".into())),
+            Ok(answer) => answer,
+        };
+        self.preparing = None;
+        self.session.preparing = false;
+        match answer {
+            Ok(()) => self.session.prepared = true,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the target is not ready");
+                let times = self.session.unprepared.as_ref().map_or(0, |(times, ..)| *times);
+                self.session.unprepared = Some((times.saturating_add(1), now, error.to_string()));
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        self.inbound = None;
+        self.outbound = None;
+        self.armed = None;
+        self.session.open = None;
+        self.session.armed = false;
+    }
+}
+
+/// Carries a step out.
+///
+/// # Errors
+///
+/// It is tried again by a later pass.
+pub(super) async fn carry_out(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    machine: &mut Machine,
+    step: Step,
+) -> anyhow::Result<()> {
+    tracing::debug!(?step, "migration");
+    match step {
+        Step::Close => {
+            machine.moving.close();
+            return Ok(());
+        }
+        Step::Open(there) => return open(node, machine, there).await,
+        _ => {}
+    }
+    let Some(client) = machine.client().cloned() else { bail!("the launcher is not reached") };
+    let network = network_of(node, vmi, machine, &client);
+    let moving = &mut machine.moving;
+    let now = Timestamp::now();
+    match step {
+        Step::Arm => {
+            // Connections are lost without it; the machine is not.
+            moving.session.armed = true;
+            match node.means.network.arm(&network) {
+                Ok(armed) => moving.armed = Some(armed),
+                Err(error) => tracing::warn!(%error, "connections will not be repaired"),
+            }
+        }
+        Step::Prepare => prepare(node, vmi, moving, client),
+        Step::Begin(options) => match client.migrate(vmi, &options).await {
+            Ok(()) => tracing::info!(migration = options.migration_uid, "the machine moves"),
+            Err(error @ (Error::Refused(_) | Error::Unsupported(_))) => {
+                moving.session.refused = format!("the source's launcher refuses: {error}");
+            }
+            Err(error) => return Err(error.into()),
+        },
+        Step::Cancel => {
+            moving.session.cancelled = Some(now);
+            client.order(Order::CancelMigration, vmi).await.context("the migration cannot be aborted")?;
+        }
+        Step::Activate => {
+            let activated = node.means.network.activate(&network).await;
+            moving.session.silent += u32::from(activated.is_err());
+            moving.session.activated = activated.is_ok() || moving.session.silent >= ACTIVATIONS;
+            activated.context("addresses stay silent")?;
+        }
+        Step::Finalize => {
+            moving.session.settled = Some(now);
+            client.order(Order::FinalizeMigration, vmi).await.context("the migration is not finished")?;
+            moving.session.finalized = true;
+        }
+        Step::Leave => {
+            moving.session.settled = Some(now);
+            client.order(Order::Leave, vmi).await.context("the target's launcher does not end")?;
+        }
+        Step::Kill => {
+            moving.session.settled = Some(now);
+            client.order(Order::Kill, vmi).await.context("the machine cannot be ended")?;
+        }
+        Step::Close | Step::Open(_) => {}
+    }
+    Ok(())
+}
+
+fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, client: &Client) -> PodNetwork {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter();
+    PodNetwork {
+        pod_uid: machine.pod_uid().to_owned(),
+        launcher: client.pid,
+        sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
+        interfaces: interfaces.enumerate().map(|(index, i)| (index, i.name.clone())).collect(),
+        incoming: migration::is_target(vmi, &node.name),
+    }
+}
+
+fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, client: Client) {
+    let (tell, answer) = oneshot::channel();
+    let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
+    let task = Task::spawn(async move {
+        // Nobody waits for it, or this process is ending.
+        let _unheard = tell.send(client.receive(&vmi).await);
+        let _ending = triggers.send(vmi.metadata.uid.clone().unwrap_or_default()).await;
+    });
+    moving.session.preparing = true;
+    moving.preparing = Some((answer, task));
+}
+
+async fn open(node: &Node, machine: &mut Machine, there: Option<Open>) -> anyhow::Result<()> {
+    let pod = Pod { volumes: node.volumes.clone(), uid: machine.pod_uid().to_owned() };
+    let moving = &mut machine.moving;
+    let opened = try_open(node, &pod, moving, there).await;
+    moving.session.trouble = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    opened.context("the migration's proxies")
+}
+
+async fn try_open(node: &Node, pod: &Pod, moving: &mut Moving, there: Option<Open>) -> io::Result<()> {
+    let certificates = node.means.certificates.get();
+    let certificates = certificates.ok_or_else(|| io::Error::other("there are no certificates yet"))?;
+    let uid = moving.session.uid.clone();
+    match there {
+        Some(there) => {
+            let to = proxy::addresses(&there)?;
+            // The old sockets have the same names.
+            moving.outbound = None;
+            moving.outbound = Some(Outbound::open(pod, &uid, &certificates.client, &to)?);
+            moving.session.open = Some(there);
+        }
+        None => {
+            if node.means.address.is_empty() {
+                return Err(io::Error::other("--migration-address: the address of this pod is needed"));
+            }
+            let inbound = Inbound::open(pod.clone(), &uid, &certificates.server).await?;
+            let ports = inbound.ports().iter();
+            let ports = ports.map(|(tcp, logical)| (tcp.to_string(), i64::from(*logical))).collect();
+            moving.session.open = Some(Open { address: node.means.address.clone(), ports });
+            moving.inbound = Some(inbound);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! The source of a live migration, and what is left to do at its target.
+//!
+//! ```text
+//!  MigrateVirtualMachine ──> the move (libvirt, peer to peer; blocks on a thread) ──> it runs there: Life ends
+//!                              │ each 400 ms: progress ──> monitor ──> pause, abort      it runs here: failed
+//!  CancelVirtualMachineMigration ──────────────────────────────────────> abort
+//! ```
+//!
+//! libvirt of the source speaks to libvirt of the target over a socket in this pod, and both QEMUs over two more
+//! ([`podvirt_proto::migration`]): where they lead is the handlers' affair. The domain goes as it is. Machine type,
+//! PCI addresses and MACs are those of the source; its files and sockets have the same paths in every pod of a VMI,
+//! so that nothing has to be rewritten, and are made ready at the target before ([`super::prepare`]).
+//!
+//! What becomes of it is in the report (`Domain.migration`) and is never forgotten while the launcher lives: the same
+//! migration asked for again, by a handler that was restarted, is the same one. When the call fails it is asked
+//! where the machine is, since a connection that broke says nothing about the machine.
+
+mod disks;
+mod monitor;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_api::names::path;
+use podvirt_proto::cmd::v1 as cmd;
+use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
+use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tracing::{Instrument, debug, info, warn};
+
+use self::monitor::{Monitor, Verdict};
+use super::agent::ANSWER;
+use super::report;
+use super::shared::{Facts, Shared};
+use crate::domain::schema::Domain as Xml;
+use crate::hypervisor::{HypervisorError, Move};
+use crate::life::Ending;
+use crate::life::runner::Wish;
+
+/// Between two looks at the progress.
+const INTERVAL: Duration = Duration::from_millis(400);
+/// Between two reports of the progress: each is a call to the handler.
+const TELL: Duration = Duration::from_secs(2);
+/// How long the hypervisor may take to make up its mind about a move whose call failed.
+const SETTLE: Duration = Duration::from_secs(60);
+const MIB: u64 = 1 << 20;
+
+/// Begins a migration. The same one again changes nothing.
+///
+/// # Errors
+///
+/// The request is none, no machine runs here, or another migration runs.
+pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) -> Result<(), String> {
+    let options: Options = serde_json::from_slice(&request.options).map_err(|e| format!("options: {e}"))?;
+    let uid = &options.migration_uid;
+    let address = |port| {
+        let name = socket_name(uid, port)
+            .ok_or_else(|| format!("options.migrationUid: '{uid}' is no UID of a migration"))?;
+        Ok::<_, String>(format!("{}/{name}", path::PUBLIC))
+    };
+    let (libvirt, state, disks) = (address(port::LIBVIRT)?, address(port::DIRECT)?, address(port::BLOCK)?);
+    if known(shared, uid)? {
+        return Ok(());
+    }
+    let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
+    let vmi: Value = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
+    let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
+    let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
+    let of_vmi = disks::of(&xml, &vmi);
+    let to = Move {
+        connection: format!("qemu+unix:///session?socket={libvirt}"),
+        state: format!("unix://{state}"),
+        disks: format!("unix://{disks}"),
+        copied: of_vmi.copied,
+        bandwidth_mib: if options.bandwidth == 0 { 0 } else { options.bandwidth.div_ceil(MIB) },
+        auto_converge: options.allow_auto_converge,
+        // The cluster says that the claim is shared; libvirt knows a few network file systems only.
+        is_unsafe: options.is_unsafe || of_vmi.shared,
+    };
+    let mut begun = false;
+    shared.facts.send_if_modified(|facts| {
+        let busy = facts.migration.as_ref().is_some_and(|m| m.is_running() || m.uid == *uid);
+        begun = !busy && facts.ended.is_none();
+        if begun {
+            facts.migration = Some(Migration {
+                uid: uid.clone(),
+                start_timestamp_ms: report::millis(report::now()),
+                ..Migration::default()
+            });
+        }
+        begun
+    });
+    if begun {
+        info!(migration = uid, copied = ?to.copied, "the machine moves");
+        let work = drive(Arc::clone(shared), to, options);
+        tokio::spawn(work.in_current_span());
+        return Ok(());
+    }
+    known(shared, uid).map(drop)
+}
+
+/// Whether this migration was begun already.
+fn known(shared: &Shared, uid: &str) -> Result<bool, String> {
+    let facts = shared.facts.borrow();
+    match &facts.migration {
+        Some(present) if present.uid == uid => return Ok(true),
+        Some(present) if present.is_running() => {
+            return Err(format!("migration {} runs; one at a time", present.uid));
+        }
+        _ => {}
+    }
+    if let Some(ended) = &facts.ended {
+        return Err(format!("the machine has ended: {}", ended.message));
+    }
+    if facts.started_at.is_none() {
+        return Err("no machine runs here".into());
+    }
+    if *shared.wish.borrow() > Wish::Leave {
+        return Err("the machine is being ended".into());
+    }
+    Ok(false)
+}
+
+/// Has the present migration aborted.
+///
+/// # Errors
+///
+/// There is none.
+pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
+    let mut running = false;
+    shared.facts.send_if_modified(|facts| {
+        let Some(present) = facts.migration.as_mut().filter(|m| m.is_running()) else { return false };
+        running = true;
+        present.abort_status.replace(AbortStatus::Aborting).is_none()
+    });
+    if !running {
+        return Err("no migration runs".into());
+    }
+    shared.abort.notify_one();
+    Ok(())
+}
+
+/// Ends what a migration began, where the machine is now.
+///
+/// # Errors
+///
+/// No machine runs here, or its definition cannot be kept.
+pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+    if shared.facts.borrow().started_at.is_none() {
+        return Err("no machine runs here".into());
+    }
+    shared.call(|h| h.keep()).await.map_err(|e| e.to_string())?;
+    let vmi: Value = vmi.and_then(|vmi| serde_json::from_slice(&vmi.vmi_json).ok()).unwrap_or_default();
+    if vmi.pointer("/status/migrationState/mode").and_then(Value::as_str) == Some("Paused") {
+        // The migration made it stand still, nobody else.
+        shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
+    }
+    if *shared.agent_connected.borrow() {
+        let time = i64::try_from(report::now().as_nanos()).unwrap_or(i64::MAX);
+        // The guest's clock stood still for a moment; that is all there is to lose.
+        if let Err(error) = shared.agent_command("guest-set-time", json!({"time": time}), ANSWER).await {
+            warn!(%error, "the guest's time is not set");
+        }
+    }
+    Ok(())
+}
+
+/// Notes the end of a life in its migration, whose call may not have come back yet.
+pub(super) fn ended(facts: &mut Facts, ending: &Ending) {
+    let Some(present) = facts.migration.as_mut().filter(|m| m.is_running()) else { return };
+    match ending {
+        Ending::Migrated => settle(present, Ok(())),
+        other => settle(present, Err(format!("the machine ended: {other}"))),
+    }
+}
+
+/// Notes what became of a migration.
+fn settle(present: &mut Migration, result: Result<(), String>) {
+    present.completed = true;
+    present.end_timestamp_ms = Some(report::millis(report::now()));
+    present.failed = result.is_err();
+    let aborted = if result.is_err() { AbortStatus::Succeeded } else { AbortStatus::Failed };
+    present.abort_status = present.abort_status.map(|_| aborted);
+    present.failure_reason = result.err().unwrap_or_default();
+}
+
+/// What [`drive`] keeps in mind.
+struct Drive<'a> {
+    shared: &'a Shared,
+    options: &'a Options,
+    monitor: Monitor,
+    begun: Instant,
+    told: Option<Instant>,
+    downtime_limited: bool,
+    paused: bool,
+    /// Why it is to be given up, and whether the hypervisor took note.
+    give_up: Option<(String, bool)>,
+}
+
+async fn drive(shared: Arc<Shared>, to: Move, options: Options) {
+    let mut drive = Drive {
+        shared: &shared,
+        options: &options,
+        monitor: Monitor::new(&options),
+        begun: Instant::now(),
+        told: None,
+        downtime_limited: options.max_downtime_ms == 0,
+        paused: false,
+        give_up: None,
+    };
+    let call = shared.call(move |hypervisor| hypervisor.migrate(&to));
+    tokio::pin!(call);
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let result = loop {
+        tokio::select! {
+            result = &mut call => break result,
+            // Early; an old one does no harm.
+            () = shared.abort.notified() => {}
+            _ = ticks.tick() => {}
+        }
+        drive.look().await;
+    };
+    let result = drive.outcome(result).await;
+    match &result {
+        Ok(()) => info!("the machine has moved"),
+        Err(reason) => warn!(reason, "the machine has not moved"),
+    }
+    shared.facts.send_if_modified(|facts| {
+        let present = facts.migration.as_mut().filter(|m| m.is_running() && m.uid == options.migration_uid);
+        present.map(|present| settle(present, result)).is_some()
+    });
+}
+
+impl Drive<'_> {
+    async fn look(&mut self) {
+        let wanted = self.shared.facts.borrow().migration.as_ref().and_then(|m| m.abort_status);
+        if wanted == Some(AbortStatus::Aborting) {
+            self.give_up.get_or_insert_with(|| ("it was aborted".into(), false));
+        }
+        if let Some((reason, false)) = &self.give_up {
+            match self.shared.call(|h| h.abort_move()).await {
+                Ok(()) => {
+                    info!(reason, "the move is aborted");
+                    self.give_up = Some((reason.clone(), true));
+                }
+                // It has not begun yet, or is over.
+                Err(error) => debug!(%error, "the move is not aborted yet"),
+            }
+        }
+        let progress = match self.shared.call(|h| h.progress()).await {
+            Ok(progress) => progress,
+            Err(error) => {
+                debug!(%error, "the move's progress is not known");
+                None
+            }
+        };
+        if progress.is_some() && !self.downtime_limited {
+            let limit = Duration::from_millis(self.options.max_downtime_ms);
+            self.downtime_limited = self.shared.call(move |h| h.limit_downtime(limit)).await.is_ok();
+        }
+        if let Some(progress) = progress {
+            self.tell(progress);
+        }
+        let known = progress.map(|p| (p.total, p.remaining)).filter(|(total, _)| *total > 0);
+        match self.monitor.look(self.begun.elapsed(), known) {
+            Verdict::Continue => {}
+            Verdict::Pause => {
+                warn!("time is up: the guest stands still until it has moved");
+                self.paused = self.shared.call(|h| h.suspend()).await.is_ok();
+                self.change(|present| present.mode = Mode::Paused);
+            }
+            Verdict::GiveUp(reason) => {
+                self.give_up.get_or_insert((reason, false));
+            }
+        }
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL) {
+            return;
+        }
+        self.told = Some(Instant::now());
+        self.change(|present| present.progress = Some(progress));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Migration)) {
+        self.shared.facts.send_if_modified(|facts| facts.migration.as_mut().map(change).is_some());
+    }
+
+    /// Where the machine is, after the call came back.
+    async fn outcome(&mut self, result: Result<(), HypervisorError>) -> Result<(), String> {
+        let Err(error) = result else { return Ok(()) };
+        let reason = match self.give_up.take() {
+            Some((reason, _)) => format!("{reason}: {error}"),
+            None => error.to_string(),
+        };
+        let end = Instant::now() + SETTLE;
+        while Instant::now() < end {
+            if let Some(ended) = &self.shared.facts.borrow().ended {
+                return if ended.reason == reason::MIGRATED { Ok(()) } else { Err(reason) };
+            }
+            match self.shared.call(|h| h.status()).await.map(|s| (s.status, s.reason)) {
+                // It has not made up its mind, or nobody can be asked.
+                Ok((Status::Paused, reason::MIGRATION)) | Err(_) => {}
+                // Its end is about to be noted, with how it came.
+                Ok((status, _)) if !status.is_active() => {}
+                Ok(_) => break,
+            }
+            sleep(INTERVAL).await;
+        }
+        if self.paused
+            && let Err(error) = self.shared.call(|h| h.resume()).await
+        {
+            warn!(%error, "the guest stands still: the migration stopped it and it cannot be resumed");
+        }
+        Err(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests;
