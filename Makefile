@@ -32,9 +32,9 @@ tools: # cargo tools of lint and test
 
 build: ## the binaries, in target/release; PROFILE=dev: in target/debug
 	cargo build --profile $(PROFILE) --locked --workspace --bins
-	@# container-disk runs in images that have no C library.
+	@# container-disk runs in images that have no C library, podvirt-cni on nodes that have another one.
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-	  cargo build --profile $(PROFILE) --locked -p container-disk --target x86_64-unknown-linux-gnu
+	  cargo build --profile $(PROFILE) --locked -p container-disk -p podvirt-cni --bins --target x86_64-unknown-linux-gnu
 
 MAN := target/man
 

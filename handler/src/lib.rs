@@ -15,7 +15,9 @@
 //! | [`heartbeat`] | says that this node takes machines |
 //! | [`rest`] | serves consoles, screens and buttons to virt-api |
 //! | [`ports`] | steers every port of a pod to netd |
+//! | [`activate`] | makes the target of a migration heard |
 
+pub mod activate;
 pub mod cli;
 pub mod device;
 pub mod heartbeat;

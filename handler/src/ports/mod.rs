@@ -117,6 +117,14 @@ impl Namespace {
         }
         Ok(Namespace(netns.into()))
     }
+
+    /// Its file, for whoever enters it.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(crate) fn file(&self) -> io::Result<File> {
+        self.0.try_clone().map(File::from)
+    }
 }
 
 /// Steers the ports of one pod until it is dropped; netd then goes on with what it has. Dropping it waits for

@@ -1,0 +1,298 @@
+//! The store over HTTP, before a server that keeps objects by the API server's rules: names are taken once, replacing
+//! and deleting mind versions and UIDs, finalizers hold, lists come in parts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::Network;
+use crate::ipam::{self, Request as Wanted};
+use crate::objects::FINALIZER;
+
+#[derive(Default)]
+struct Server {
+    clock: u64,
+    /// By path.
+    objects: BTreeMap<String, Value>,
+    /// Whether the kind IPAMClaim is known.
+    claims: bool,
+}
+
+type Shared = Arc<Mutex<Server>>;
+
+fn refusal(code: u16) -> (u16, Value) {
+    let reason = if code == 404 { "NotFound" } else { "Conflict" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"});
+    (code, status)
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (u16, Value) {
+        if path.contains("k8s.cni.cncf.io") && !self.claims {
+            return refusal(404);
+        }
+        self.clock += 1;
+        let version = self.clock.to_string();
+        let object = path.strip_suffix("/status").unwrap_or(path).to_owned();
+        match *method {
+            Method::GET if self.objects.contains_key(&object) => (200, self.objects[&object].clone()),
+            Method::GET if is_list(&object) => (200, self.list(&object, query)),
+            Method::POST => {
+                let name = body["metadata"]["name"].as_str().unwrap();
+                let at = format!("{object}/{name}");
+                if self.objects.contains_key(&at) {
+                    return refusal(409);
+                }
+                let mut new = body.clone();
+                new["metadata"]["uid"] = json!(format!("u{version}"));
+                new["metadata"]["resourceVersion"] = json!(version);
+                self.objects.insert(at, new.clone());
+                (201, new)
+            }
+            Method::PUT => {
+                let Some(old) = self.objects.get(&object) else { return refusal(404) };
+                if old["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
+                    return refusal(409);
+                }
+                let mut new = if path.ends_with("/status") { old.clone() } else { body.clone() };
+                // The status of a claim is its own resource.
+                let status =
+                    if path.ends_with("/status") || !path.contains("ipamclaims") { body } else { old };
+                new["status"] = status["status"].clone();
+                new["metadata"]["resourceVersion"] = json!(version);
+                let ending = !new["metadata"]["deletionTimestamp"].is_null();
+                if ending && new["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+                    self.objects.remove(&object);
+                } else {
+                    self.objects.insert(object, new.clone());
+                }
+                (200, new)
+            }
+            Method::DELETE => {
+                let Some(old) = self.objects.get_mut(&object) else { return refusal(404) };
+                for (key, condition) in body["preconditions"].as_object().into_iter().flatten() {
+                    if !condition.is_null() && old["metadata"][key] != *condition {
+                        return refusal(409);
+                    }
+                }
+                if old["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
+                    return (200, self.objects.remove(&object).unwrap());
+                }
+                old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                old["metadata"]["resourceVersion"] = json!(version);
+                (200, old.clone())
+            }
+            _ => refusal(404),
+        }
+    }
+
+    /// One object at a time, whatever was asked for.
+    fn list(&self, path: &str, query: &str) -> Value {
+        let get = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let plural = path.rsplit('/').next().unwrap();
+        let label = get("labelSelector").map(|s| s.replace("%2F", "/").replace("%3D", "="));
+        let label = label.as_deref().and_then(|s| s.split_once('='));
+        let of_kind = |(at, object): &(&String, &Value)| {
+            let in_place = at.split('/').rev().nth(1) == Some(plural);
+            in_place && label.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
+        };
+        let all: Vec<&Value> = self.objects.iter().filter(of_kind).map(|(_, object)| object).collect();
+        let from: usize = get("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
+        let next = if from + 1 < all.len() { (from + 1).to_string() } else { String::new() };
+        let items: Vec<&Value> = all.into_iter().skip(from).take(1).collect();
+        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1", "continue": next}, "items": items})
+    }
+}
+
+fn is_list(path: &str) -> bool {
+    ["addressleases", "leasedaddresses", "ipamclaims", "pods"].iter().any(|plural| path.ends_with(plural))
+}
+
+fn cluster(server: &Shared) -> Cluster {
+    let server = server.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            let body = request.into_body().collect_bytes().await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let query = uri.query().unwrap_or_default();
+            let (code, value) = server.lock().unwrap().answer(&method, uri.path(), query, &body);
+            let mut response = Response::new(Body::from(value.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    Cluster::new(Client::new(service, "shop"))
+}
+
+fn network() -> Network {
+    let ranges = json!([[{"subnet": "172.30.0.0/29"}], [{"subnet": "fd00:30::/64"}]]);
+    let config = json!({"cniVersion": "1.1.0", "name": "flat", "bridge": "br1", "ipam": {"ranges": ranges}});
+    Network::read(config.to_string().as_bytes(), None).unwrap()
+}
+
+fn owner(name: &str) -> Owner {
+    Owner {
+        api_version: "kubevirt.io/v1".into(),
+        kind: "VirtualMachine".into(),
+        name: name.into(),
+        uid: format!("v-{name}"),
+    }
+}
+
+async fn acquire(cluster: &Cluster, kind: Kind, name: &str) -> Result<Lease, crate::error::Error> {
+    let (network, owner) = (network(), owner(name));
+    let key = Key { kind, namespace: "shop".into(), name: name.into() };
+    let request = Wanted {
+        key,
+        network: &network,
+        interface: "net1",
+        owner: &owner,
+        machine: Some(name),
+        attached: None,
+    };
+    let lease = ipam::acquire(cluster, &request).await?;
+    ipam::confirm(cluster, &lease).await?;
+    Ok(lease)
+}
+
+#[tokio::test]
+async fn machines_get_different_addresses_and_keep_them() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let mut leases = Vec::new();
+    for name in ["a", "b", "c"] {
+        leases.push(acquire(&cluster, Kind::AddressLease, name).await.unwrap());
+    }
+    assert_eq!(acquire(&cluster, Kind::AddressLease, "b").await.unwrap(), leases[1]);
+    let held = cluster.addresses(Some("flat")).await.unwrap();
+    assert_eq!(held.len(), 6);
+    for lease in &leases {
+        let of_lease = held.iter().filter(|h| h.lease_uid == lease.uid);
+        assert!(of_lease.clone().count() == 2 && of_lease.clone().all(|h| lease.lists(h.address)));
+    }
+    assert!(cluster.addresses(Some("other")).await.unwrap().is_empty());
+    // Where nobody knows IPAMClaims there are leases all the same.
+    assert_eq!(cluster.leases().await.unwrap().len(), 3);
+    cluster.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn only_the_version_that_was_read_is_changed_or_deleted() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let old = acquire(&cluster, Kind::AddressLease, "a").await.unwrap();
+    let mac = Some("02:00:00:00:00:01".parse().unwrap());
+    let new = cluster.update(&Lease { mac, ..old.clone() }).await.unwrap().unwrap();
+    assert_ne!(new.version, old.version);
+    assert_eq!(cluster.update(&old).await.unwrap(), None);
+    assert!(!cluster.delete(&old).await.unwrap());
+    assert_eq!(cluster.find(&old.key).await.unwrap().unwrap().mac, mac);
+    // An address by its UID.
+    let mut held = cluster.addresses(None).await.unwrap();
+    held[0].uid = "another".into();
+    cluster.free(&held[0]).await.unwrap();
+    assert_eq!(cluster.addresses(None).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_ended_leaves_nothing_and_one_that_is_ending_is_not_acquired() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let lease = acquire(&cluster, Kind::AddressLease, "a").await.unwrap();
+    assert!(cluster.delete(&lease).await.unwrap());
+    let ending = cluster.find(&lease.key).await.unwrap().unwrap();
+    assert!(ending.ending);
+    let error = acquire(&cluster, Kind::AddressLease, "a").await.unwrap_err();
+    assert_eq!(error.code, crate::error::Code::TryAgain);
+    assert!(ipam::confirm(&cluster, &lease).await.is_err());
+    assert!(ipam::end(&cluster, &ending).await.unwrap());
+    assert!(server.lock().unwrap().objects.is_empty());
+    assert!(ipam::end(&cluster, &ending).await.unwrap(), "once more does no harm");
+}
+
+#[tokio::test]
+async fn addresses_that_no_lease_lists_are_swept() {
+    let server = Shared::default();
+    let cluster = cluster(&server);
+    let lease = acquire(&cluster, Kind::AddressLease, "a").await.unwrap();
+    let mut stray = cluster.addresses(None).await.unwrap().remove(0);
+    stray.address = "172.30.0.6".parse().unwrap();
+    if lease.lists(stray.address) {
+        stray.address = "172.30.0.5".parse().unwrap();
+    }
+    cluster.hold(&stray).await.unwrap().unwrap();
+    assert_eq!(cluster.hold(&stray).await.unwrap(), None);
+    let swept = ipam::sweep(&cluster).await.unwrap();
+    assert_eq!(swept.iter().map(|h| h.address).collect::<Vec<_>>(), [stray.address]);
+    assert_eq!(cluster.addresses(None).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn an_ipam_claim_is_guarded_and_gets_its_status_and_nothing_else() {
+    let server = Shared::default();
+    let at = "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/shop/ipamclaims/web";
+    {
+        let mut server = server.lock().unwrap();
+        server.claims = true;
+        server.objects.insert(at.into(), json!({
+            "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim",
+            "metadata": {"name": "web", "namespace": "shop", "uid": "c1", "resourceVersion": "1", "finalizers": ["theirs"]},
+            "spec": {"network": "flat", "interface": "net1"},
+        }));
+    }
+    let cluster = cluster(&server);
+    let lease = acquire(&cluster, Kind::IpamClaim, "web").await.unwrap();
+    let stored = server.lock().unwrap().objects[at].clone();
+    let ips: Vec<String> = lease.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(stored["status"]["ips"], json!(ips));
+    assert_eq!(stored["metadata"]["finalizers"], json!(["theirs", FINALIZER]));
+    assert_eq!(cluster.leases().await.unwrap().len(), 1);
+    assert!(ipam::sweep(&cluster).await.unwrap().is_empty());
+    // Its author deletes it.
+    assert!(ipam::end(&cluster, &cluster.find(&lease.key).await.unwrap().unwrap()).await.unwrap());
+    let server = server.lock().unwrap();
+    assert_eq!(server.objects.len(), 1);
+    assert_eq!(server.objects[at]["metadata"]["finalizers"], json!(["theirs"]));
+}
+
+#[tokio::test]
+async fn the_collector_waits_for_the_last_pod_of_a_machine_that_is_gone() {
+    let (server, metrics) = (Shared::default(), crate::collect::Metrics::default());
+    let cluster = cluster(&server);
+    let lease = acquire(&cluster, Kind::AddressLease, "web").await.unwrap();
+    let (vm, pod) = (
+        "/apis/kubevirt.io/v1/namespaces/shop/virtualmachines/web",
+        "/api/v1/namespaces/shop/pods/virt-launcher-web-x",
+    );
+    let put = |at: &str, object: Value| {
+        server.lock().unwrap().objects.insert(at.into(), object);
+    };
+    let meta = json!({"name": "web", "namespace": "shop", "uid": "v-web", "resourceVersion": "1"});
+    put(vm, json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": meta}));
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "web", "uid": "i-web", "controller": true});
+    let launcher = |phase: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": phase},
+            "metadata": {"name": "virt-launcher-web-x", "namespace": "shop", "uid": "p1", "ownerReferences": [owner]}})
+    };
+    put(pod, launcher("Running"));
+    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    assert!(!cluster.find(&lease.key).await.unwrap().unwrap().ending, "its owner is there");
+
+    // The machine goes, by a deletion that orphans: nobody asks for the lease's.
+    server.lock().unwrap().objects.remove(vm);
+    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    assert!(cluster.find(&lease.key).await.unwrap().unwrap().ending);
+    crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+    assert_eq!(cluster.addresses(None).await.unwrap().len(), 2, "its pod runs");
+
+    put(pod, launcher("Succeeded"));
+    crate::collect::collect(&cluster, &metrics, false).await.unwrap();
+    assert_eq!(cluster.find(&lease.key).await.unwrap(), None);
+    assert!(cluster.addresses(None).await.unwrap().is_empty());
+}

@@ -1,0 +1,54 @@
+//! Ending leases, and freeing what is left over; the states are in [`super`].
+
+use super::{Held, Lease, Store, StoreError};
+
+/// Ends `lease` and frees its addresses; nothing that uses them may be left. Whether it was the lease's last version:
+/// if not, it is as it was. It may be called again after it was cut off anywhere.
+///
+/// # Errors
+/// The store fails; the lease is ending then or as it was.
+pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError> {
+    // First of all: from here on nobody acquires it.
+    if !lease.ending && !store.delete(lease).await? {
+        return Ok(false);
+    }
+    for held in store.addresses(Some(&lease.network)).await? {
+        if held.lease_uid == lease.uid {
+            store.free(&held).await?;
+        }
+    }
+    while let Some(now) = store.find(&lease.key).await? {
+        if now.uid != lease.uid || !now.guarded {
+            break;
+        }
+        if store.update(&Lease { guarded: false, ..now }).await?.is_some() {
+            break;
+        }
+    }
+    Ok(true)
+}
+
+/// Frees the addresses that no lease lists or ever will; answers them.
+///
+/// # Errors
+/// The store fails; what was freed is free.
+pub async fn sweep<S: Store>(store: &S) -> Result<Vec<Held>, StoreError> {
+    // Addresses first: the lease of an address is older than it, and is missing below only when it is gone.
+    let held = store.addresses(None).await?;
+    if held.is_empty() {
+        return Ok(held);
+    }
+    let leases = store.leases().await?;
+    let needless = |h: &Held| match leases.iter().find(|lease| lease.uid == h.lease_uid) {
+        None => true,
+        Some(lease) => !lease.addresses.is_empty() && !lease.lists(h.address),
+    };
+    let mut freed = Vec::new();
+    for h in held {
+        if needless(&h) {
+            store.free(&h).await?;
+            freed.push(h);
+        }
+    }
+    Ok(freed)
+}

@@ -1,0 +1,144 @@
+//! podvirt-cni: called by a container runtime, with CNI_COMMAND in its environment, the plugin; else `install` and
+//! `collect`.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use podvirt_cni::args::{Call, Command};
+use podvirt_cni::cluster::Cluster;
+use podvirt_cni::error::{Code, Error};
+use podvirt_cni::plugin::Plugin;
+use podvirt_cni::{collect, config, install, result};
+use podvirt_daemon::http::{self, Readiness};
+use podvirt_daemon::{crypto, shutdown, telemetry};
+use prometheus_client::registry::Registry;
+
+const NAME: &str = "podvirt-cni";
+/// Names another directory than [`install::DIRECTORY`].
+const DIRECTORY: &str = "PODVIRT_CNI_DIR";
+
+/// Addresses that belong to virtual machines: a CNI plugin.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version)]
+struct Flags {
+    /// How logs are written: json or text
+    #[arg(long, default_value = "json", global = true)]
+    log_format: telemetry::Format,
+    /// What is logged, in the form of RUST_LOG
+    #[arg(long, default_value = "info", global = true)]
+    log_filter: String,
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Put the plugin onto the node and keep its credentials fresh, until SIGTERM
+    Install(install::Options),
+    /// Free the addresses of virtual machines that are gone, until SIGTERM
+    Collect {
+        /// Address of /healthz, /readyz and /metrics
+        #[arg(long, default_value = "[::]:8080")]
+        listen: SocketAddr,
+    },
+}
+
+fn main() -> ExitCode {
+    if std::env::var_os("CNI_COMMAND").is_some() {
+        return plugin();
+    }
+    match daemon() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{NAME}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn plugin() -> ExitCode {
+    let mut config = Vec::new();
+    let read = std::io::stdin().read_to_end(&mut config);
+    let version = config::version_of(&config);
+    let answer = match read {
+        Ok(_) => answer(&config),
+        Err(e) => Err(Error::because(Code::Io, "standard input cannot be read", &e)),
+    };
+    let (text, code) = match answer {
+        Ok(None) => return ExitCode::SUCCESS,
+        Ok(Some(value)) => (value.to_string(), ExitCode::SUCCESS),
+        Err(error) => (error.json(&version), ExitCode::FAILURE),
+    };
+    match writeln!(std::io::stdout(), "{text}") {
+        Ok(()) => code,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn answer(config: &[u8]) -> Result<Option<serde_json::Value>, Error> {
+    let call = Call::read(|name| std::env::var(name).ok())?;
+    // The one command that needs no node.
+    if call.command == Command::Version {
+        return Ok(Some(result::versions()));
+    }
+    crypto::install();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| Error::because(Code::Io, "a runtime cannot be started", &e))?;
+    runtime.block_on(async {
+        let plugin = on_node().await.map_err(|error| {
+            let code = if call.command == Command::Status { Code::Unavailable } else { Code::TryAgain };
+            Error::because(code, "podvirt-cni is not installed on this node", error.as_ref())
+        })?;
+        Box::pin(plugin.run(&call, config)).await
+    })
+}
+
+/// The plugin as the installer has set it up.
+async fn on_node() -> Result<Plugin<Cluster>> {
+    let directory =
+        std::env::var_os(DIRECTORY).map_or_else(|| Path::new(install::DIRECTORY).to_owned(), PathBuf::from);
+    let path = directory.join("node");
+    let node = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let path = directory.join("kubeconfig");
+    let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("use {}", path.display()))?;
+    // The environment is the container runtime's: its proxy is for images.
+    config.proxy_url = None;
+    let client = Client::try_from(config).context("make a client")?;
+    Ok(Plugin { api: Cluster::new(client), node: node.trim().to_owned() })
+}
+
+fn daemon() -> Result<()> {
+    let flags = Flags::parse();
+    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    crypto::install();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let shutdown = shutdown::signal().context("take over signals")?;
+        match flags.mode {
+            Mode::Install(options) => install::run(&options, &shutdown).await,
+            Mode::Collect { listen } => {
+                let client = Client::try_default().await.context("find the API server")?;
+                let mut registry = Registry::default();
+                let metrics = collect::Metrics::new(&mut registry);
+                let serving = http::serve(listen, Arc::new(registry), Readiness::new(), shutdown.clone());
+                let cluster = Cluster::new(client);
+                let collecting = async {
+                    collect::run(&cluster, &metrics, &shutdown).await;
+                    Ok(())
+                };
+                let serving = async { serving.await.context("serve health and metrics") };
+                tokio::try_join!(serving, collecting).map(|_| ())
+            }
+        }
+    })
+}
