@@ -14,6 +14,7 @@
 //! | [`device`] | offers `/dev/kvm` to pods |
 //! | [`heartbeat`] | says that this node takes machines |
 //! | [`rest`] | serves consoles, screens and buttons to virt-api |
+//! | [`repair`] | repairs the TCP connections of pods whose machines move |
 //! | [`ports`] | steers every port of a pod to netd |
 //! | [`activate`] | makes the target of a migration heard |
 
@@ -28,6 +29,7 @@ pub mod node;
 pub mod ports;
 pub mod queue;
 pub mod record;
+pub mod repair;
 pub mod rest;
 pub mod serve;
 pub mod sockets;

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::migration::{Certificates, Means};
 use crate::node::{self, Node, Store};
 use crate::record::Records;
+use crate::repair::Repairs;
 use crate::rest::Server;
 use crate::rest::tls::TlsListener;
 use crate::sockets::PodVolumes;
@@ -51,7 +52,8 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
         store.clone(),
         metrics.clone(),
     );
-    let means = Means::new(settings.migration_address.clone());
+    let mut means = Means::new(settings.migration_address.clone());
+    means.network = Arc::new(Repairs::new(volumes.clone()));
     let certificates = Arc::clone(&means.certificates);
     let node = node.with_migrations(means);
 

@@ -117,12 +117,31 @@ impl Dir {
     ///
     /// `NotFound`: there is no such file. `ConnectionRefused`: nobody listens. `InvalidInput`: it is no socket.
     pub async fn connect(&self, name: &str) -> io::Result<UnixStream> {
+        let socket = self.open(name)?;
+        UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
+    }
+
+    /// Connects to the socket `name` of this kind in the directory; blocks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dir::connect`]; EPROTOTYPE: it is of another kind.
+    pub fn connect_as(&self, name: &str, kind: socket2::Type) -> io::Result<socket2::Socket> {
+        let socket = self.open(name)?;
+        let connection = socket2::Socket::new(socket2::Domain::UNIX, kind.cloexec(), None)?;
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        connection.connect(&socket2::SockAddr::unix(path)?)?;
+        Ok(connection)
+    }
+
+    /// The socket `name` itself.
+    fn open(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let socket = openat(&self.0, name, flags, Mode::empty())?;
         if fstat(&socket)?.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFSOCK.bits() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} is no socket")));
         }
-        UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await
+        Ok(socket)
     }
 
     /// Listens on a new socket `name` in the directory, which `owner` (user and group) may connect to. One that

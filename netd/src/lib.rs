@@ -29,6 +29,7 @@ pub mod migrate;
 pub mod net;
 pub mod pod;
 pub mod policy;
+pub mod repair;
 pub mod ring;
 pub mod sandbox;
 pub mod shared;

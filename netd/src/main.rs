@@ -27,6 +27,7 @@ use netd::ctl::{Control, Listening, PortRule, Proto, http};
 use netd::launch::Launch;
 use netd::migrate::{self, Given, Offers, Parts, Source};
 use netd::net::Link;
+use netd::repair::Helper;
 use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
 use netd::{pod, worker};
 use nix::sys::resource::{Resource, getrlimit};
@@ -139,6 +140,14 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     // From here on the guest of a netd that is to be followed waits: nothing slow may be done before it goes on.
     let Parts { worker, counters, steering, mut heir } = migrate::begin(&config, takeover, &make, &later)?;
     let listening = Listening::open(&config, &mut heir)?;
+    if config.vhost_user.mode == SocketRole::Server {
+        let at = &config.vhost_user.socket;
+        let helper = heir.repair.take().map_or_else(|| Helper::open(at), |l| Helper::taken(at, l));
+        match helper {
+            Ok(helper) => worker.repair_by(helper),
+            Err(error) => warn!(%error, "connections cannot move: nobody who repairs them can come"),
+        }
+    }
     heir.go(&worker).context("the netd that was to be followed goes on")?;
 
     let mut worker_ended = on_thread("netd-wait", {

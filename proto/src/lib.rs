@@ -12,6 +12,8 @@ pub mod hold;
 
 pub mod migration;
 
+pub mod repair;
+
 pub mod steering;
 
 /// The control interface of netd, package `podvirt.netd.v1`.

@@ -27,7 +27,7 @@ mod program;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -124,6 +124,12 @@ impl Namespace {
     /// There are no more descriptors.
     pub(crate) fn file(&self) -> io::Result<File> {
         self.0.try_clone().map(File::from)
+    }
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

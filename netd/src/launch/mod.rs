@@ -18,6 +18,7 @@
 
 mod background;
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::config::passt::Passt;
 use crate::config::ports::Ports;
 use crate::ctl::{Control, PortInfo, PortRule, Proto};
+use crate::migrate::StateError;
 use crate::ring::Ring;
 use crate::vhost::RingSink;
 use background::{Parent, Role};
@@ -224,6 +226,18 @@ impl<S: RingSink + Control> RingSink for Watch<S> {
         if met && !connected && self.launch.one_off {
             self.end(End::FrontendGone);
         }
+    }
+
+    fn save(&self, to: File) -> Result<(), StateError> {
+        self.sink.save(to)
+    }
+
+    fn load(&self, from: File) -> Result<(), StateError> {
+        self.sink.load(from)
+    }
+
+    fn resume(&self) {
+        self.sink.resume();
     }
 }
 

@@ -15,6 +15,7 @@ use super::take::{CollectError, Collected, Permission, Source};
 use crate::config::{Config, SocketRole};
 use crate::counters::Counters;
 use crate::ctl::PortRule;
+use crate::repair::Helper;
 use crate::steer::Steering;
 use crate::vhost::{Recorded, RingSink, TakeError, Taken};
 use crate::worker::{self, Handle, Inherited, SpawnError};
@@ -41,6 +42,8 @@ pub struct Heir {
     pub control: Option<OwnedFd>,
     /// The metrics' listener.
     pub metrics: Option<OwnedFd>,
+    /// The listener for the helper that repairs connections.
+    pub repair: Option<OwnedFd>,
     /// How many netds had the state before.
     pub generation: u32,
     permission: Option<(Permission, Standing)>,
@@ -185,6 +188,7 @@ impl Parts {
         };
         let listener = at(Some(vhost_user), listeners.vhost_user)?;
         let control = at(config.control.as_ref().map(|c| c.path.as_path()), listeners.control)?;
+        let repair = at(Some(&Helper::path(vhost_user)), listeners.repair)?;
         let metrics = listeners.metrics.filter(|(at, _)| config.metrics_listen == Some(*at));
         let metrics = fds.take_if(metrics.map(|(_, fd)| fd))?;
         let steering = match (steers, snapshot.steering.take()) {
@@ -210,7 +214,7 @@ impl Parts {
         let sink: Arc<dyn RingSink> = Arc::new(worker.clone());
         let vhost = Taken::new(listener, recorded, &sink, config.vhost_user.queue_pairs)?;
         let generation = snapshot.origin.generation.saturating_add(1);
-        let heir = Heir { vhost: Some(vhost), control, metrics, generation, permission: None };
+        let heir = Heir { vhost: Some(vhost), control, metrics, repair, generation, permission: None };
         Ok((worker, steering, heir))
     }
 }

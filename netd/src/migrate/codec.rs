@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What is left of it.
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes
     }
 

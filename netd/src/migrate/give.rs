@@ -53,6 +53,9 @@ pub enum GiveError {
     /// The successor, or the way to it.
     #[error(transparent)]
     Wire(#[from] hold::Error),
+    /// The guest migrates.
+    #[error("the guest migrates to or from another machine")]
+    Migrating,
     /// There is no worker any more.
     #[error("netd is ending")]
     Ended,
@@ -97,6 +100,9 @@ impl Giver {
         // In this order: what comes first asks something of what comes after it.
         let steering = self.steering.as_ref().map(steer::Mover::rest);
         let frontend = self.vhost.rest()?;
+        if self.worker.is_moving() {
+            return Err(GiveError::Migrating);
+        }
         let worker = Frozen::new(&self.worker)?;
         let flows = self.send(wire, steering.as_ref(), &frontend).and_then(|(wire, flows)| {
             settle(&wire)?;
@@ -140,6 +146,7 @@ impl Giver {
         let listeners = Listeners {
             vhost_user,
             control: self.control.as_ref().map(|(path, l)| (text(path), named.name(l.as_fd()))),
+            repair: self.worker.helper().map(|(path, l)| (text(path), named.name(l))),
             metrics: self.metrics.as_ref().map(|(address, l)| (*address, named.name(l.as_fd()))),
         };
         pack.add(named.fds())?;

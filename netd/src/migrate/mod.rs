@@ -25,6 +25,7 @@
 
 mod begin;
 pub(crate) mod codec;
+mod device;
 mod give;
 mod offer;
 mod pack;
@@ -37,6 +38,8 @@ mod tests;
 
 pub use begin::{BeginError, Heir, Parts, begin};
 pub use codec::DecodeError;
+pub use device::StateError;
+pub(crate) use device::{Device, Ends};
 pub use give::{GiveError, Given, Giver, end};
 pub use offer::{Offer, Offers};
 pub use pack::{Descriptors, Missing, Pack};

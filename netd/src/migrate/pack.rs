@@ -1,5 +1,6 @@
 //! Descriptors on their way: counted when they are given, taken by their places when they have arrived.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -11,13 +12,35 @@ use super::snapshot::{Fd, Snapshot};
 /// goes last.
 #[derive(Debug)]
 pub struct Pack {
-    wire: Wire,
+    to: To,
     count: u32,
+}
+
+/// Where descriptors go.
+#[derive(Debug)]
+enum To {
+    /// To another process.
+    Wire(Wire),
+    /// Nowhere: copies stay here, to be asked what another machine must know of them.
+    Kept(Vec<OwnedFd>),
 }
 
 impl Pack {
     pub(super) fn new(wire: Wire) -> Pack {
-        Pack { wire, count: 0 }
+        Pack { to: To::Wire(wire), count: 0 }
+    }
+
+    /// A parcel that goes nowhere.
+    pub(super) fn keep() -> Pack {
+        Pack { to: To::Kept(Vec::new()), count: 0 }
+    }
+
+    /// What is in a parcel that goes nowhere.
+    pub(super) fn kept(self) -> Vec<OwnedFd> {
+        match self.to {
+            To::Kept(fds) => fds,
+            To::Wire(_) => Vec::new(),
+        }
     }
 
     /// The place that the next descriptor will have.
@@ -27,17 +50,25 @@ impl Pack {
 
     /// Sends descriptors; the first has the place [`Pack::next`].
     pub(crate) fn add(&mut self, fds: &[BorrowedFd<'_>]) -> Result<(), hold::Error> {
-        self.wire.send_fds(fds)?;
+        match &mut self.to {
+            To::Wire(wire) => wire.send_fds(fds)?,
+            To::Kept(kept) => {
+                for fd in fds {
+                    kept.push(fd.try_clone_to_owned()?);
+                }
+            }
+        }
         self.count = self.count.saturating_add(u32::try_from(fds.len()).unwrap_or(u32::MAX));
         Ok(())
     }
 
     /// Sends the snapshot and ends the parcel.
     pub(super) fn finish(self, snapshot: &Snapshot) -> Result<Wire, hold::Error> {
+        let To::Wire(wire) = self.to else { return Err(hold::Error::Io(io::ErrorKind::NotConnected.into())) };
         let bytes = snapshot.encode();
-        self.wire.send_bytes(&bytes)?;
-        self.wire.send(&Message::End { bytes: bytes.len() as u64, fds: self.count.into() })?;
-        Ok(self.wire)
+        wire.send_bytes(&bytes)?;
+        wire.send(&Message::End { bytes: bytes.len() as u64, fds: self.count.into() })?;
+        Ok(wire)
     }
 }
 
@@ -78,6 +109,16 @@ pub struct Descriptors(Vec<Option<OwnedFd>>);
 impl Descriptors {
     pub(super) fn new(fds: Vec<OwnedFd>) -> Descriptors {
         Descriptors(fds.into_iter().map(Some).collect())
+    }
+
+    /// Places that may be empty.
+    pub(super) fn with_gaps(fds: Vec<Option<OwnedFd>>) -> Descriptors {
+        Descriptors(fds)
+    }
+
+    /// Whether there is a descriptor at a place.
+    pub(super) fn has(&self, fd: Fd) -> bool {
+        usize::try_from(fd.0).ok().and_then(|at| self.0.get(at)).is_some_and(Option::is_some)
     }
 
     /// Takes the descriptor at a place.

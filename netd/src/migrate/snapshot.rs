@@ -71,8 +71,10 @@ pub struct Listeners {
     pub control: Option<(String, Fd)>,
     /// Address and socket of the metrics.
     pub metrics: Option<(SocketAddr, Fd)>,
+    /// Path and socket where the helper that repairs connections comes.
+    pub repair: Option<(String, Fd)>,
 }
-fields!(Listeners { vhost_user, control, metrics });
+fields!(Listeners { vhost_user, control, metrics, repair });
 
 /// A frontend's connection and all that it has set up.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,35 +4,37 @@ use super::codec::{DecodeError, Field, MAGIC, Reader, fields, nested, next_recor
 use super::snapshot::{Snapshot, Worker};
 
 /// Records by their tags. A tag is never used again for something else.
-mod tag {
+pub(super) mod tag {
     /// [`super::super::snapshot::Origin`].
-    pub(super) const ORIGIN: u16 = 0x0001;
+    pub(in crate::migrate) const ORIGIN: u16 = 0x0001;
     /// [`super::super::snapshot::Listeners`].
-    pub(super) const LISTENERS: u16 = 0x0002;
+    pub(in crate::migrate) const LISTENERS: u16 = 0x0002;
     /// [`super::super::snapshot::Frontend`].
-    pub(super) const FRONTEND: u16 = 0x0010;
+    pub(in crate::migrate) const FRONTEND: u16 = 0x0010;
     /// [`super::super::snapshot::WorkerState`]: what follows belongs to this worker.
-    pub(super) const WORKER: u16 = 0x0020;
+    pub(in crate::migrate) const WORKER: u16 = 0x0020;
     /// [`super::super::snapshot::TcpFlow`].
-    pub(super) const TCP: u16 = 0x0021;
+    pub(in crate::migrate) const TCP: u16 = 0x0021;
     /// [`super::super::snapshot::UdpFlow`].
-    pub(super) const UDP: u16 = 0x0022;
+    pub(in crate::migrate) const UDP: u16 = 0x0022;
     /// [`super::super::snapshot::EchoFlow`].
-    pub(super) const ECHO: u16 = 0x0023;
+    pub(in crate::migrate) const ECHO: u16 = 0x0023;
     /// [`super::super::snapshot::Port`].
-    pub(super) const PORT: u16 = 0x0024;
+    pub(in crate::migrate) const PORT: u16 = 0x0024;
     /// A frame that waits.
-    pub(super) const WAITING: u16 = 0x0025;
+    pub(in crate::migrate) const WAITING: u16 = 0x0025;
     /// [`super::super::snapshot::Steering`].
-    pub(super) const STEERING: u16 = 0x0030;
+    pub(in crate::migrate) const STEERING: u16 = 0x0030;
     /// A list of counters.
-    pub(super) const COUNTERS: u16 = 0x0040;
+    pub(in crate::migrate) const COUNTERS: u16 = 0x0040;
+    /// [`super::super::device::Socket`]: a socket as another machine makes it anew.
+    pub(in crate::migrate) const SOCKET: u16 = 0x0050;
     /// Nothing follows.
-    pub(super) const END: u16 = 0x7fff;
+    pub(in crate::migrate) const END: u16 = 0x7fff;
 }
 
 /// A frame: bytes in one piece.
-struct Frame(Vec<u8>);
+pub(super) struct Frame(pub(super) Vec<u8>);
 
 impl Field for Frame {
     fn put(&self, out: &mut Vec<u8>) {
@@ -84,15 +86,36 @@ impl Snapshot {
 /// When it is not one, is cut off, or holds something that must be understood and is not.
 pub fn decode(bytes: &[u8]) -> Result<Snapshot, DecodeError> {
     let rest = bytes.strip_prefix(&MAGIC).ok_or(DecodeError::Magic)?;
-    let mut snapshot = Snapshot::default();
-    let mut origin = false;
+    let mut assembly = Assembly::default();
     let mut r = Reader::new(rest);
     while let Some((tag, mandatory, mut body)) = next_record(&mut r)? {
-        let body = &mut body;
+        if assembly.add(tag, mandatory, &mut body)? {
+            return Ok(assembly.snapshot);
+        }
+    }
+    Err(DecodeError::Truncated(bytes.len()))
+}
+
+/// A snapshot that is made of one record after the other.
+#[derive(Default)]
+pub(super) struct Assembly {
+    pub(super) snapshot: Snapshot,
+    origin: bool,
+}
+
+impl Assembly {
+    /// Takes a record; true when it was the last.
+    pub(super) fn add(
+        &mut self,
+        tag: u16,
+        mandatory: bool,
+        body: &mut Reader<'_>,
+    ) -> Result<bool, DecodeError> {
+        let snapshot = &mut self.snapshot;
         match tag {
             tag::ORIGIN => {
                 snapshot.origin = Field::take(body)?;
-                if std::mem::replace(&mut origin, true) {
+                if std::mem::replace(&mut self.origin, true) {
                     return Err(DecodeError::Misplaced(tag));
                 }
             }
@@ -102,19 +125,19 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, DecodeError> {
             tag::WORKER => {
                 snapshot.workers.push(Worker { state: Field::take(body)?, ..Worker::default() });
             }
-            tag::TCP => worker(&mut snapshot, tag)?.tcp.push(Field::take(body)?),
-            tag::UDP => worker(&mut snapshot, tag)?.udp.push(Field::take(body)?),
-            tag::ECHO => worker(&mut snapshot, tag)?.echo.push(Field::take(body)?),
-            tag::PORT => worker(&mut snapshot, tag)?.ports.push(Field::take(body)?),
-            tag::WAITING => worker(&mut snapshot, tag)?.waiting.push(Frame::take(body)?.0),
+            tag::TCP => worker(snapshot, tag)?.tcp.push(Field::take(body)?),
+            tag::UDP => worker(snapshot, tag)?.udp.push(Field::take(body)?),
+            tag::ECHO => worker(snapshot, tag)?.echo.push(Field::take(body)?),
+            tag::PORT => worker(snapshot, tag)?.ports.push(Field::take(body)?),
+            tag::WAITING => worker(snapshot, tag)?.waiting.push(Frame::take(body)?.0),
             tag::COUNTERS => snapshot.counters = Counters::take(body)?.list,
-            tag::END if origin => return Ok(snapshot),
+            tag::END if self.origin => return Ok(true),
             tag::END => return Err(DecodeError::Misplaced(tag)),
             _ if mandatory => return Err(DecodeError::Unknown(tag)),
             _ => {}
         }
+        Ok(false)
     }
-    Err(DecodeError::Truncated(bytes.len()))
 }
 
 fn once<T: Field>(to: &mut Option<T>, tag: u16, body: &mut Reader<'_>) -> Result<(), DecodeError> {

@@ -53,6 +53,8 @@
 mod bell;
 mod desc;
 #[cfg(test)]
+mod dirty;
+#[cfg(test)]
 mod driver;
 mod error;
 mod fault;

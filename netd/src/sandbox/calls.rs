@@ -56,7 +56,7 @@ pub const ALLOWED: &[Call] = calls![
     SYS_epoll_wait
     #[cfg(target_arch = "x86_64")]
     SYS_poll
-    // Sockets. socket: IPv4, IPv6, UNIX, route netlink.
+    // Sockets. socket: IPv4, IPv6, UNIX, route and sock_diag netlink.
     SYS_socket SYS_socketpair SYS_bind SYS_listen SYS_accept4 SYS_connect SYS_shutdown SYS_getsockname
     SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg
     SYS_recvmmsg
@@ -120,6 +120,10 @@ fn rules(call: &str) -> Result<Vec<SeccompRule>, BackendError> {
             rules.push(SeccompRule::new(vec![
                 SeccompCondition::new(0, Dword, Eq, bits(libc::AF_NETLINK))?,
                 SeccompCondition::new(2, Dword, Eq, bits(libc::NETLINK_ROUTE))?,
+            ])?);
+            rules.push(SeccompRule::new(vec![
+                SeccompCondition::new(0, Dword, Eq, bits(libc::AF_NETLINK))?,
+                SeccompCondition::new(2, Dword, Eq, bits(libc::NETLINK_SOCK_DIAG))?,
             ])?);
             Ok(rules)
         }

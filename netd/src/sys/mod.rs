@@ -10,6 +10,7 @@ mod interrupt;
 mod messages;
 mod options;
 mod process;
+pub mod repair;
 mod stream;
 mod terminal;
 mod text;

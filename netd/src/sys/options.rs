@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int};
 
 /// `SO_PEEK_OFF` of socket(7).
-const SO_PEEK_OFF: c_int = 42;
+pub(super) const SO_PEEK_OFF: c_int = 42;
 /// Level of UDP's own options (udp(7)).
 pub(super) const SOL_UDP: c_int = 17;
 /// `UDP_SEGMENT`: a message is cut into datagrams of this size (linux/udp.h).
@@ -18,7 +18,7 @@ pub(super) const UDP_GRO: c_int = 104;
 /// `SO_MEMINFO`, an array of nine u32 (linux/sock_diag.h).
 const SO_MEMINFO: c_int = 55;
 
-fn set_int(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_int(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: the option value is one int that lives through the call.
     let rc = unsafe {
         libc::setsockopt(
@@ -32,8 +32,23 @@ fn set_int(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> i
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Sets an option whose value is an array of numbers.
+pub(super) fn set(socket: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u32]) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            size_of_val(value) as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Reads an option of a plain-data type; fields beyond what this kernel fills stay zero.
-fn get<T: Plain>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
+pub(super) fn get<T: Plain>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes, the size of T.
@@ -47,7 +62,9 @@ fn get<T: Plain>(socket: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Resul
 }
 
 /// Types for which every bit pattern is a valid value.
-trait Plain: Copy {}
+pub(super) trait Plain: Copy {}
+impl Plain for u32 {}
+impl Plain for [u32; 5] {}
 impl Plain for [u32; 9] {}
 impl Plain for TcpInfo {}
 

@@ -13,6 +13,7 @@
 //! | ring numbers and sizes out of range, second `SET_OWNER` | the crate ends the connection | refused, or accepted as a repetition |
 //! | `SET_LOG_BASE` | the crate cannot stop logging | answered here |
 //! | `GET_QUEUE_NUM` | the crate tells the number of rings, frontends expect queue pairs | answered here |
+//! | `SET_DEVICE_STATE_FD`, `CHECK_DEVICE_STATE` | would hold up the crate's thread | answered here ([`super::transfer`]) |
 //! | `SEND_RARP`, `NET_SET_MTU`, `SET_STATUS`, `GET_STATUS`, `SET_LOG_FD`, `SET_VRING_ENDIAN`, `GET_CONFIG` | not known to the crate, or not offered | answered here |
 //!
 //! A refusal reaches the frontend as a non-zero acknowledgement when it asked for one (`REPLY_ACK`).
@@ -23,6 +24,7 @@ use std::os::fd::OwnedFd;
 use tracing::{debug, warn};
 
 use super::message::{Message, code};
+use super::transfer::{self, Direction};
 use super::{MAX_RING_SIZE, MAX_RINGS, feature};
 use crate::ring::BellKind;
 
@@ -50,6 +52,15 @@ pub(super) enum Action {
         /// Its length.
         len: u64,
     },
+    /// Transfer the device's state: the answer says whether that begins.
+    Transfer {
+        /// Who reads and who writes.
+        direction: Direction,
+        /// Where to.
+        file: File,
+    },
+    /// Answer whether the transfer has succeeded.
+    Checked,
     /// The device is reset: no features are negotiated, no ring runs.
     Reset,
 }
@@ -228,6 +239,8 @@ impl Filter {
                 body[4..8].fill(0);
                 vec![Action::Reply(Message::reply(message.code, body))]
             }
+            code::SET_DEVICE_STATE_FD => Filter::set_device_state(message),
+            code::CHECK_DEVICE_STATE => vec![Action::Checked],
             code::GET_FEATURES => {
                 self.asked = true;
                 forward(message)
@@ -236,6 +249,20 @@ impl Filter {
                 forward(message)
             }
             _ => self.refuse(&message, "request that was not offered"),
+        }
+    }
+
+    fn set_device_state(mut message: Message) -> Vec<Action> {
+        // Direction and phase; a device that runs (another phase than the first) is not asked for its state by anyone.
+        let direction = message.u32(0).and_then(Direction::of).filter(|_| message.u32(4) == Some(0));
+        match (direction, message.fds.pop()) {
+            (Some(direction), Some(fd)) if message.fds.is_empty() => {
+                vec![Action::Transfer { direction, file: fd.into() }]
+            }
+            _ => {
+                warn!("transfer of the device's state refused: direction, phase or descriptor");
+                vec![Action::Reply(transfer::began(false))]
+            }
         }
     }
 

@@ -48,6 +48,8 @@ pub(super) mod code {
     pub(in crate::vhost) const REM_MEM_REG: u32 = 38;
     pub(in crate::vhost) const SET_STATUS: u32 = 39;
     pub(in crate::vhost) const GET_STATUS: u32 = 40;
+    pub(in crate::vhost) const SET_DEVICE_STATE_FD: u32 = 42;
+    pub(in crate::vhost) const CHECK_DEVICE_STATE: u32 = 43;
 }
 
 /// One message with the descriptors that came along.

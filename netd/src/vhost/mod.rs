@@ -31,7 +31,17 @@
 //! # Dirty logging
 //!
 //! `SET_LOG_BASE` is answered by the filter, which maps the log; `VHOST_F_LOG_ALL` in `SET_FEATURES` puts it on
-//! the memory map and takes it off again. The crate is not asked: it cannot stop logging.
+//! the memory map and takes it off again. The crate is not asked: it cannot stop logging. Whenever the log in use changes
+//! (also when it is replaced by a longer one) each ring is stopped and started, and only then the frontend is answered:
+//! nothing goes into the old log after that, and nothing that was written unmarked is written after that. Memory that
+//! comes later is logged as the rest.
+//!
+//! # Device state
+//!
+//! In a migration the frontend asks for the device's state, or gives it, by a pipe (`SET_DEVICE_STATE_FD`, while no ring
+//! runs) and asks later whether that was of success (`CHECK_DEVICE_STATE`). The state is written or read by a thread of
+//! its own ([`transfer`]), so that messages are answered meanwhile. `SET_VRING_KICK` says that the guest is about to run:
+//! here, after all, when the state was saved, or here for the first time when it was loaded.
 //!
 //! # What is trusted
 //!
@@ -54,8 +64,12 @@ mod record;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod vring;
 
+use std::fs::File;
+
+use crate::migrate::StateError;
 use crate::ring::Ring;
 
 pub use listen::{ServerConfig, SocketMode};
@@ -138,4 +152,20 @@ pub trait RingSink: Send + Sync + 'static {
     fn set_features(&self, acked: u64);
     /// A frontend has come, or is gone.
     fn set_connected(&self, connected: bool);
+    /// Writes the device's state and stands still from then on, until [`RingSink::resume`]. No ring runs.
+    ///
+    /// # Errors
+    /// [`StateError`]; everything goes on as before then.
+    fn save(&self, _to: File) -> Result<(), StateError> {
+        Err(StateError::Unsupported)
+    }
+    /// Reads the device's state and stands still with it until [`RingSink::resume`]. No ring runs.
+    ///
+    /// # Errors
+    /// [`StateError`]; there is nothing of the state then.
+    fn load(&self, _from: File) -> Result<(), StateError> {
+        Err(StateError::Unsupported)
+    }
+    /// The guest runs here: who stands still since a state was saved or loaded goes on.
+    fn resume(&self) {}
 }

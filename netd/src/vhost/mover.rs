@@ -199,7 +199,7 @@ impl Live {
                         return Err(TakeError::Refused(format!("message {number}")));
                     }
                 }
-                Action::Reply(_) | Action::Reset => {}
+                Action::Reply(_) | Action::Reset | Action::Transfer { .. } | Action::Checked => {}
                 Action::BadRing(index) => self.port.bad_ring(index),
                 Action::Log { file, offset, len } => {
                     let refused = |e: RingError| TakeError::Refused(e.to_string());

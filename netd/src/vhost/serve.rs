@@ -30,6 +30,7 @@ use super::listen::{ServerConfig, Source};
 use super::message::{Message, code};
 use super::mover::{Mover, Taken};
 use super::record::Record;
+use super::transfer::{self, Transfer};
 use super::vring::Port;
 use super::{RingSink, channel};
 use crate::counters::Counters;
@@ -173,6 +174,7 @@ pub(super) struct Live {
     pub(super) port: Arc<Port>,
     pub(super) filter: Filter,
     pub(super) record: Record,
+    pub(super) transfer: Transfer,
     /// Replies that the daemon owes the frontend.
     owed: usize,
     /// Replies that it owes us, to what [`Live::come_to_rest`] asks; they come before those.
@@ -193,7 +195,7 @@ impl Joined {
         let port = Port::new(Arc::clone(sink))?;
         let (daemon, inner) = join(&port, pairs)?;
         let (filter, record) = (Filter::new(pairs), Record::default());
-        Ok(Joined { daemon, live: Live { front, inner, port, filter, record, owed: 0, own: 0 } })
+        Ok(Joined { daemon, live: Live::new(front, inner, port, filter, record) })
     }
 }
 
@@ -317,6 +319,10 @@ fn carry(
 }
 
 impl Live {
+    fn new(front: UnixStream, inner: UnixStream, port: Arc<Port>, filter: Filter, record: Record) -> Live {
+        Live { front, inner, port, filter, record, transfer: Transfer::default(), owed: 0, own: 0 }
+    }
+
     /// Carries an answer of the daemon to the frontend; false when the daemon has ended.
     fn answer(&mut self) -> io::Result<bool> {
         let Some(reply) = channel::recv(&self.inner)? else { return Ok(false) };
@@ -336,6 +342,9 @@ impl Live {
             // The filter may answer these itself.
             self.record.note(&message)?;
         }
+        if message.code == code::SET_VRING_KICK {
+            self.transfer.resume(self.port.sink());
+        }
         for action in self.filter.handle(message) {
             match action {
                 Action::Forward(message) => {
@@ -348,6 +357,20 @@ impl Live {
                     channel::send(&self.front, &reply)?;
                 }
                 Action::BadRing(index) => self.port.bad_ring(index),
+                Action::Transfer { direction, file } => {
+                    self.come_to_rest()?;
+                    let stopped = !self.port.runs();
+                    if !stopped {
+                        warn!("the state of a device that runs cannot be transferred");
+                    }
+                    let began = stopped && self.transfer.begin(direction, file, self.port.sink());
+                    channel::send(&self.front, &transfer::began(began))?;
+                }
+                Action::Checked => {
+                    self.settle()?;
+                    let good = self.transfer.finish();
+                    channel::send(&self.front, &transfer::checked(good))?;
+                }
                 Action::Reset => {
                     self.settle()?;
                     self.port.reset();
@@ -446,7 +469,7 @@ mod tests {
         let (inner, daemon) = UnixStream::pair().unwrap();
         let port = Port::new(Arc::new(Nothing)).unwrap();
         let (filter, record) = (Filter::new(1), Record::default());
-        (Live { front, inner, port, filter, record, owed: 0, own: 0 }, frontend, daemon)
+        (Live::new(front, inner, port, filter, record), frontend, daemon)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserHeaderFlag, VhostUserProtocolFeatures,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
@@ -25,6 +27,7 @@ use bed::{Guest, Netd, memory, regions};
 use super::message::{Message, code};
 use super::*;
 use crate::counters::Counters;
+use crate::migrate::StateError;
 use crate::ring::Iovs;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,6 +41,9 @@ enum Event {
     Features(u64),
     Start(usize, u16),
     Stop(usize),
+    Save,
+    Load(String),
+    Resume,
 }
 
 fn started(features: u64) -> [Event; 4] {
@@ -297,6 +303,60 @@ fn dirty_pages_are_logged_from_log_all_on_and_no_longer_without_it() {
     assert_eq!(dirty(&log), [0x2, 0x4]);
     turn(&mut guest, false);
     assert!(dirty(&log).is_empty());
+}
+
+#[test]
+fn a_state_is_saved_once_the_rings_have_stopped_and_a_kick_takes_it_back() {
+    use VhostTransferStateDirection::SAVE;
+    use VhostTransferStatePhase::STOPPED;
+    let netd = Netd::new();
+    let mut guest = Guest::new(netd.connect());
+    guest.start();
+    netd.expect(&started(guest.features()));
+    let pipe = || nix::unistd::pipe().unwrap();
+    assert!(guest.frontend.set_device_state_fd(SAVE, STOPPED, pipe().1).is_err(), "rings run");
+    for index in 0..2 {
+        guest.frontend.get_vring_base(index).unwrap();
+        netd.expect(&[Event::Stop(index)]);
+    }
+    assert!(guest.frontend.check_device_state().is_err(), "there was no transfer");
+    let (out, into) = pipe();
+    assert!(guest.frontend.set_device_state_fd(SAVE, STOPPED, into).unwrap().is_none());
+    let mut state = String::new();
+    File::from(out).read_to_string(&mut state).unwrap();
+    assert_eq!(state, "a state of some length");
+    guest.frontend.check_device_state().unwrap();
+    netd.expect(&[Event::Save]);
+    assert!(guest.frontend.set_device_state_fd(SAVE, STOPPED, pipe().1).is_err(), "it was given away");
+    // The migration has failed: the guest goes on here.
+    guest.set_ring(0, 0);
+    netd.expect(&[Event::Resume, Event::Start(0, 0)]);
+    guest.set_ring(1, 0);
+    netd.expect(&[Event::Start(1, 0)]);
+    netd.expect_nothing_more();
+}
+
+#[test]
+fn a_state_may_be_loaded_before_there_is_memory_and_one_that_is_not_taken_is_told() {
+    use VhostTransferStateDirection::LOAD;
+    use VhostTransferStatePhase::STOPPED;
+    let netd = Netd::new();
+    let mut frontend = Frontend::from_stream(netd.connect(), 2);
+    frontend.set_owner().unwrap();
+    frontend.get_features().unwrap();
+    let protocol = frontend.get_protocol_features().unwrap();
+    assert!(protocol.contains(VhostUserProtocolFeatures::DEVICE_STATE));
+    frontend.set_protocol_features(protocol).unwrap();
+    netd.expect(&[Event::Connected(true)]);
+    for (text, good) in [("nonsense", false), ("fine", true)] {
+        let (out, into) = nix::unistd::pipe().unwrap();
+        assert!(frontend.set_device_state_fd(LOAD, STOPPED, out).unwrap().is_none());
+        // Messages are answered while it is read.
+        frontend.get_features().unwrap();
+        File::from(into).write_all(text.as_bytes()).unwrap();
+        assert_eq!(frontend.check_device_state().is_ok(), good, "{text}");
+        netd.expect(&[Event::Load(text.into())]);
+    }
 }
 
 #[test]

@@ -53,15 +53,27 @@ struct Shared {
     /// Counts the maps, so that a ring knows on which one it runs.
     map_serial: u64,
     log: Option<Arc<DirtyLog>>,
+    /// The log that is in use, and how often that has changed.
+    logging: Option<Arc<DirtyLog>>,
+    log_serial: u64,
 }
 
 impl Shared {
-    /// Puts the log on the map, or takes it off, as `LOG_ALL` says.
-    fn apply_log(&self) {
+    /// Puts the log on the map, or takes it off, as `LOG_ALL` says. Rings that run are to be evaluated then: they are
+    /// stopped and started, so that nothing is marked any more in a log that the frontend has read for the last time,
+    /// and what was written without being marked was written before the frontend hears that it is logged.
+    fn apply_log(&mut self) {
+        let on = self.features.is_some_and(|f| f & feature::LOG_ALL != 0);
+        let log = self.log.clone().filter(|_| on);
+        let same = match (&log, &self.logging) {
+            (Some(new), Some(old)) => Arc::ptr_eq(new, old),
+            (new, old) => new.is_none() && old.is_none(),
+        };
+        self.log_serial += u64::from(!same);
         if let Some(map) = &self.map {
-            let on = self.features.is_some_and(|f| f & feature::LOG_ALL != 0);
-            map.set_log(self.log.clone().filter(|_| on));
+            map.set_log(log.clone());
         }
+        self.logging = log;
     }
 }
 
@@ -83,6 +95,17 @@ impl Port {
         let made = make();
         BIRTH.with(|birth| birth.replace(None));
         made
+    }
+
+    /// What rings are given to.
+    pub(super) fn sink(&self) -> &Arc<dyn RingSink> {
+        &self.sink
+    }
+
+    /// Whether a ring runs.
+    pub(super) fn runs(&self) -> bool {
+        let vrings = lock(&self.vrings).clone();
+        vrings.iter().any(|v| lock(&v.state).running.is_some())
     }
 
     /// From now on rings may run.
@@ -137,9 +160,12 @@ impl Port {
 
     pub(super) fn set_log(&self, log: Arc<DirtyLog>) -> Result<(), RingError> {
         log.guard(&self.alarm)?;
-        let mut shared = lock(&self.shared);
-        shared.log = Some(log);
-        shared.apply_log();
+        {
+            let mut shared = lock(&self.shared);
+            shared.log = Some(log);
+            shared.apply_log();
+        }
+        self.evaluate();
         Ok(())
     }
 
@@ -189,6 +215,8 @@ struct Setup {
     /// Counts changes of the descriptors.
     descriptors: u64,
     map_serial: u64,
+    /// See [`Shared::apply_log`].
+    log_serial: u64,
     /// The driver has taken the ring out of use: what is in it is thrown away.
     disabled: bool,
 }
@@ -278,6 +306,7 @@ impl HookVring {
             event_idx: queue.event_idx_enabled(),
             descriptors: state.descriptors,
             map_serial: shared.map_serial,
+            log_serial: shared.log_serial,
             disabled,
         });
         (setup, shared.map.clone())

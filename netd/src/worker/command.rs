@@ -1,5 +1,6 @@
 //! The mailbox: how other threads reach the worker.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -10,10 +11,11 @@ use podvirt_proto::hold;
 use socket2::Socket;
 
 use super::flows::Flow;
+use super::freeze::InheritError;
 use super::sockets::SteeredSockets;
 use crate::ctl::{FlowInfo, FlowQuery, PortInfo, PortRule, Status};
 use crate::flow::Key;
-use crate::migrate::{self, Pack};
+use crate::migrate::{self, Descriptors, Pack};
 use crate::net::{Link, MacAddr};
 use crate::ring::Ring;
 use crate::shared;
@@ -79,6 +81,10 @@ pub(super) enum Command {
     /// Give the state and lend the sockets; only while it stands still.
     Pack(Pack, SyncSender<(Pack, Result<migrate::Worker, hold::Error>)>),
     Thaw,
+    /// Take over what a worker of another machine had; only while this one stands still.
+    Load(Box<migrate::Worker>, Descriptors, SyncSender<(Descriptors, Result<(), InheritError>)>),
+    /// End all flows: connections by a RST to the peer, except these, whose sockets stay as they are.
+    Abandon(Arc<HashSet<migrate::Ends>>, SyncSender<()>),
 }
 
 /// A frame on its way from one worker to another.

@@ -9,6 +9,7 @@
 //! nothing is done until it is thawed. Listeners are watched only then, some in each turn: they may be thousands, and
 //! the guest's flows shall not wait for them.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -19,7 +20,7 @@ use super::flows::Flow;
 use super::turn::{Worker, watch, watch_input};
 use crate::flow::{FlowId, Key, Kind};
 use crate::migrate::{self, Descriptors, Missing, Named, Pack};
-use crate::time::Time;
+use crate::time::{Clock, Time};
 
 /// Why a worker cannot go on where another has stopped.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +64,8 @@ impl Worker {
                     | Command::Ports(_)
                     | Command::Freeze(_)
                     | Command::Pack(..)
+                    | Command::Load(..)
+                    | Command::Abandon(..)
                     | Command::Thaw
                     | Command::Shutdown),
                 ) => self.on_command(command),
@@ -116,11 +119,49 @@ impl Worker {
     /// Takes in what another worker had when it stood still. The worker stays frozen.
     pub(super) fn inherit(
         &mut self,
-        state: migrate::Worker,
+        mut state: migrate::Worker,
         fds: &mut Descriptors,
     ) -> Result<(), InheritError> {
         self.frozen = true;
-        let migrate::Worker { state, tcp, udp, echo, ports, waiting } = state;
+        let ports = std::mem::take(&mut state.ports);
+        self.listeners.restore(ports, fds)?;
+        self.take_over(state, fds)
+    }
+
+    /// Takes in what a worker of another machine had, in place of everything that this one had. The worker stays
+    /// frozen; its clock goes on where the other stood, as its flows' deadlines do.
+    pub(super) fn load(
+        &mut self,
+        mut state: migrate::Worker,
+        fds: &mut Descriptors,
+    ) -> Result<(), InheritError> {
+        self.abandon(&HashSet::new());
+        self.set_clock(Clock::resume(state.state.now));
+        self.port.clear();
+        // Ports have other places here.
+        for flow in &mut state.udp {
+            if let Some(place) = flow.listener {
+                let there = state.ports.iter().find(|p| p.place == place);
+                flow.listener = there.and_then(|p| self.listeners.place_of(p.proto, p.pod));
+            }
+        }
+        state.ports.clear();
+        self.take_over(state, fds)
+    }
+
+    /// Ends all flows, connections by a RST to their peers; those between `except` stay as they are.
+    pub(super) fn abandon(&mut self, except: &HashSet<migrate::Ends>) {
+        let stays = |key: &Key| key.kind == Kind::Tcp && except.contains(&(key.guest, key.peer));
+        let ids = self.flows.iter().filter(|(_, key, _)| !stays(key)).map(|(id, _, _)| id);
+        for id in ids.collect::<Vec<_>>() {
+            if let Some((_, Flow::Tcp(flow))) = self.flows.remove(id) {
+                flow.reset_peer();
+            }
+        }
+    }
+
+    fn take_over(&mut self, state: migrate::Worker, fds: &mut Descriptors) -> Result<(), InheritError> {
+        let migrate::Worker { state, tcp, udp, echo, waiting, ports: _ } = state;
         self.started = state.started;
         self.fragment_ids.restore(state.fragment_id);
         // An address that is configured is stronger than one that was learned.
@@ -128,7 +169,6 @@ impl Worker {
         self.station_seen = state.station_seen;
         self.services.restore(state.seen_mac, state.seen);
         waiting.into_iter().for_each(|frame| self.port.queue(frame));
-        self.listeners.restore(ports, fds)?;
         let mut over = Vec::new();
         for f in tcp {
             let key = key(Kind::Tcp, f.key);

@@ -1,16 +1,22 @@
 //! The workers as other threads see them: one whole.
 
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use podvirt_proto::hold;
 
 use super::command::{Command, Mailbox};
+use super::freeze::InheritError;
 use super::sockets::SteeredSockets;
 use crate::counters::Counters;
 use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Status};
-use crate::migrate::{self, Pack};
+use crate::migrate::{self, Descriptors, Device, Pack, StateError};
 use crate::net::Link;
+use crate::repair::Helper;
 use crate::ring::Ring;
 use crate::tap::Tap;
 use crate::vhost::RingSink;
@@ -24,6 +30,7 @@ pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     counters: Arc<[Arc<Counters>]>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    device: Arc<Device>,
 }
 
 impl Handle {
@@ -32,7 +39,8 @@ impl Handle {
         counters: Arc<[Arc<Counters>]>,
         threads: Vec<JoinHandle<()>>,
     ) -> Self {
-        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)) }
+        let device = Arc::default();
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), device }
     }
 
     /// Asks the workers to end; their sockets are closed, connections reset.
@@ -74,6 +82,52 @@ impl Handle {
     /// Lets workers that stand still go on.
     pub fn thaw(&self) {
         self.tell(|| Command::Thaw);
+    }
+
+    /// Gives workers that stand still what those of another machine had.
+    ///
+    /// # Errors
+    /// There are too many, or one cannot go on with it.
+    pub(crate) fn load_workers(
+        &self,
+        workers: Vec<migrate::Worker>,
+        mut fds: Descriptors,
+    ) -> Result<(), StateError> {
+        let pairs = self.mailboxes.len();
+        if workers.len() > pairs {
+            return Err(InheritError::Pairs { have: workers.len(), pairs }.into());
+        }
+        let workers = workers.into_iter().map(Box::new).chain(std::iter::repeat_with(Box::default));
+        for (mailbox, state) in self.mailboxes.iter().zip(workers) {
+            let loaded;
+            (fds, loaded) =
+                mailbox.call(|reply| Command::Load(state, fds, reply)).ok_or(StateError::Ended)?;
+            loaded?;
+        }
+        Ok(())
+    }
+
+    /// Has workers that stand still end all flows but these connections.
+    pub(crate) fn abandon(&self, except: HashSet<migrate::Ends>) {
+        let except = Arc::new(except);
+        for mailbox in self.mailboxes.iter() {
+            mailbox.call(|reply| Command::Abandon(except.clone(), reply));
+        }
+    }
+
+    /// Connections that move are repaired by this helper.
+    pub fn repair_by(&self, helper: Helper) {
+        self.device.repair_by(helper);
+    }
+
+    /// Path and listening socket of the helper.
+    pub(crate) fn helper(&self) -> Option<(&Path, BorrowedFd<'_>)> {
+        self.device.helper()
+    }
+
+    /// Whether the workers stand still for a migration.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.device.is_moving()
     }
 
     /// Waits until the workers have ended; at once when somebody has waited already.
@@ -188,6 +242,23 @@ impl RingSink for Handle {
     }
 
     fn set_connected(&self, connected: bool) {
+        if connected {
+            self.device.frontend_came(self);
+        } else {
+            self.device.frontend_left(self);
+        }
         self.tell(|| Command::Connected(connected));
+    }
+
+    fn save(&self, to: File) -> Result<(), StateError> {
+        self.device.save(self, to)
+    }
+
+    fn load(&self, from: File) -> Result<(), StateError> {
+        self.device.load(self, from)
+    }
+
+    fn resume(&self) {
+        self.device.resume(self);
     }
 }

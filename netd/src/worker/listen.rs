@@ -202,6 +202,12 @@ impl Listeners {
         Ok(())
     }
 
+    /// The place of a port of the pod.
+    pub(super) fn place_of(&self, proto: Proto, pod: u16) -> Option<u32> {
+        let is = |e: &Option<Entry>| e.as_ref().is_some_and(|e| (e.rule.proto, e.rule.pod) == (proto, pod));
+        self.entries.iter().position(is).and_then(|at| u32::try_from(at).ok())
+    }
+
     /// The first free place from `from` on.
     fn free(&self, from: usize) -> usize {
         let taken = self.entries.iter().skip(from).take_while(|e| e.is_some()).count();

@@ -49,7 +49,7 @@ mod ready;
 mod requests;
 mod room;
 mod slow;
-mod sockets;
+pub(crate) mod sockets;
 mod stream;
 mod transmit;
 mod turn;

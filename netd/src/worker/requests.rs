@@ -97,6 +97,14 @@ impl Worker {
                 let state = self.pack(&mut pack);
                 let _ = reply.send((pack, state));
             }
+            Command::Load(state, mut fds, reply) => {
+                let loaded = self.load(*state, &mut fds);
+                let _ = reply.send((fds, loaded));
+            }
+            Command::Abandon(except, reply) => {
+                self.abandon(&except);
+                let _ = reply.send(());
+            }
             Command::Thaw => (self.frozen, self.packed) = (false, false),
         }
     }

@@ -16,14 +16,14 @@ const LISTENER_BUFFER: usize = 4 << 20;
 
 /// Which families have SO_PEEK_OFF.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PeekOffset {
+pub(crate) struct PeekOffset {
     v4: bool,
     v6: bool,
 }
 
 impl PeekOffset {
     /// Tries it on a socket of each family: IPv6 got it later than IPv4.
-    pub(super) fn probe() -> Self {
+    pub(crate) fn probe() -> Self {
         let has = |domain| {
             Socket::new(domain, Type::STREAM, None)
                 .is_ok_and(|s| sys::enable_peek_offset(s.as_fd(), 0).is_ok())
@@ -40,7 +40,7 @@ impl PeekOffset {
     }
 
     /// Whether the kernel keeps the offset for a socket of the address' family.
-    pub(super) fn of(self, address: IpAddr) -> bool {
+    pub(crate) fn of(self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.v4 } else { self.v6 }
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
 }
 
 /// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
-pub(super) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
+pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
     // The guest's own Nagle has decided already.
     s.set_tcp_nodelay(true)?;
     // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
@@ -163,7 +163,7 @@ fn coalesce(s: &Socket) {
 }
 
 /// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
-pub(super) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
+pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
     let any = match peer.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -182,7 +182,7 @@ pub(super) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
 }
 
 /// A ping socket with the identifier `id` if it can be had.
-pub(super) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
+pub(crate) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     let (domain, protocol, any) = match family {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, Ipv4Addr::UNSPECIFIED.into()),

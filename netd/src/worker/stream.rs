@@ -148,6 +148,13 @@ impl TcpFlow {
         })
     }
 
+    /// Ends the connection with its peer by a RST.
+    pub(super) fn reset_peer(&self) {
+        if let Some(socket) = &self.socket {
+            sockets::abort_on_close(socket);
+        }
+    }
+
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
         FlowInfo {
             kind: FlowKind::Tcp,
@@ -180,7 +187,8 @@ impl TcpFlow {
         let s = self.socket.as_ref()?;
         let info = sys::tcp_info(fd(s)).ok()?;
         let sent = info.bytes_sent.saturating_sub(info.bytes_retrans);
-        let acked = info.bytes_acked.saturating_sub(self.acked_base);
+        // The base of a connection from another machine lies before zero.
+        let acked = info.bytes_acked.checked_sub(self.acked_base).unwrap_or(info.bytes_acked);
         Some(SocketInfo {
             rtt: Duration::from_micros(info.rtt.into()),
             retransmits: info.total_retrans,

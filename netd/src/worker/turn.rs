@@ -218,6 +218,18 @@ impl Worker {
         })
     }
 
+    /// Goes by another clock. No flow is here: what else waits for a moment begins anew.
+    pub(super) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+        self.now = clock.now();
+        self.over.iter_mut().for_each(VecDeque::clear);
+        self.listeners_retry = None;
+        self.peers.move_at = None;
+        self.services = Services::new();
+        self.errors = ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST);
+        self.owed = Owed::default();
+    }
+
     /// Waits for the next command of the mailbox.
     pub(super) fn next_command(&self) -> Option<Command> {
         self.inbox.wait()

@@ -53,6 +53,22 @@ impl RingSink for Double {
     fn set_connected(&self, connected: bool) {
         self.tell(Event::Connected(connected));
     }
+
+    fn save(&self, mut to: File) -> Result<(), StateError> {
+        self.tell(Event::Save);
+        Ok(to.write_all(b"a state of some length")?)
+    }
+
+    fn load(&self, mut from: File) -> Result<(), StateError> {
+        let mut state = String::new();
+        from.read_to_string(&mut state)?;
+        self.tell(Event::Load(state.clone()));
+        if state == "nonsense" { Err(StateError::Twice) } else { Ok(()) }
+    }
+
+    fn resume(&self) {
+        self.tell(Event::Resume);
+    }
 }
 
 /// A running `serve`, stopped when dropped.

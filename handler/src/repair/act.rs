@@ -1,0 +1,109 @@
+//! What is done to one socket, after it was looked at.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::PoisonError;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use podvirt_proto::repair::{ACCEPTED, Command};
+use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
+use tracing::debug;
+
+use super::conntrack;
+use super::namespace::Inside;
+
+/// BPF_RET | BPF_K with 0 bytes: no segment is taken.
+const DROP_ALL: (u16, u32) = (6, 0);
+/// What the queues of a connection that is put together may hold, in bytes; the kernel allows twice as much.
+const ROOM: usize = 4 << 20;
+/// TCP_REPAIR's values (linux/tcp.h); the last is -1: no window probe.
+const ON: u32 = 1;
+const OFF: u32 = 0;
+const OFF_SILENTLY: u32 = u32::MAX;
+
+/// Whether the pod may have anything done to this socket.
+///
+/// # Errors
+/// EPERM.
+fn check(inside: &Inside, socket: &OwnedFd) -> io::Result<()> {
+    let s = SockRef::from(socket);
+    let refused = || io::Error::from_raw_os_error(libc::EPERM);
+    let tcp = || -> io::Result<bool> {
+        let family = s.domain()? == Domain::IPV4 || s.domain()? == Domain::IPV6;
+        Ok(family && s.r#type()? == Type::STREAM && s.protocol()? == Some(Protocol::TCP))
+    };
+    match (tcp(), inside.has(socket.as_fd())) {
+        (Ok(true), Ok(true)) => Ok(()),
+        _ => Err(refused()),
+    }
+}
+
+/// Does what is asked of a socket.
+///
+/// # Errors
+/// EPERM for what is no TCP socket of the namespace, otherwise as the kernel answers.
+pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8) -> io::Result<()> {
+    check(inside, socket)?;
+    let s = SockRef::from(socket);
+    match command {
+        Command::Freeze => {
+            // In this order: a socket in repair mode receives and acknowledges as any other.
+            s.attach_filter(&[SockFilter::new(DROP_ALL.0, 0, 0, DROP_ALL.1)])?;
+            if s.is_listener()? {
+                // Nothing of it is repaired, and nobody is answered who wants to connect.
+                return Ok(());
+            }
+            let frozen = setsockopt(socket, sockopt::TcpRepair, &ON);
+            if frozen.is_err() {
+                s.detach_filter()?;
+            }
+            Ok(frozen?)
+        }
+        Command::Repair => {
+            setsockopt(socket, sockopt::TcpRepair, &ON)?;
+            // More than the system allows by itself: the other machine's kernel let the queues grow.
+            setsockopt(socket, sockopt::SndBufForce, &ROOM)?;
+            Ok(setsockopt(socket, sockopt::RcvBufForce, &ROOM)?)
+        }
+        Command::Release => {
+            if flags & ACCEPTED != 0 {
+                track(inside, &s);
+            }
+            Ok(setsockopt(socket, sockopt::TcpRepair, &OFF)?)
+        }
+        Command::Thaw => {
+            if !s.is_listener()? {
+                setsockopt(socket, sockopt::TcpRepair, &OFF_SILENTLY)?;
+            }
+            s.detach_filter()
+        }
+        Command::Ping => Ok(()),
+    }
+}
+
+/// Sets TCP_REPAIR to `value`, as passt asks.
+///
+/// # Errors
+/// As [`act`].
+pub(super) fn set(inside: &Inside, value: i8, socket: &OwnedFd) -> io::Result<()> {
+    check(inside, socket)?;
+    let value = match value {
+        1 => ON,
+        0 => OFF,
+        _ => OFF_SILENTLY,
+    };
+    Ok(setsockopt(socket, sockopt::TcpRepair, &value)?)
+}
+
+/// Makes the entry for a connection that the pod accepted. Without one the connection may go astray, and need not.
+fn track(inside: &Inside, s: &SockRef<'_>) {
+    let plain = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
+    let end = |at: io::Result<socket2::SockAddr>| at.ok()?.as_socket().map(plain);
+    let (Some(pod), Some(client)) = (end(s.local_addr()), end(s.peer_addr())) else { return };
+    let Some(netfilter) = &inside.netfilter else { return };
+    let netfilter = netfilter.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(error) = conntrack::insert(&netfilter, client, pod) {
+        debug!(%client, %pod, %error, "no entry of connection tracking");
+    }
+}

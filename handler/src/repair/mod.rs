@@ -1,0 +1,104 @@
+//! TCP connections of pods whose machines move: the privileged side of their repair.
+//!
+//! # Theory of operation
+//!
+//! A network backend takes the sockets of its guest's connections apart at the source and puts them together at the
+//! target, all but one step without privilege: TCP_REPAIR itself takes CAP_NET_ADMIN over the pod's network namespace.
+//! While a migration lasts, on both nodes, this process offers that step to the pod's backends. They listen, it connects
+//! ([`podvirt_proto::repair`]), over netd's `.move` and over passt's `.repair` alike, and again when a backend starts anew.
+//!
+//! What is asked for is done to sockets that the backend sends, and to nothing else: each must be a TCP socket of the
+//! pod's own network namespace, by the namespace's cookie. A pod that sends others gets EPERM for them. So a pod can do no
+//! more to its own connections than break them, which it can anyway.
+//!
+//! For connections that the pod accepted an entry of connection tracking is made before repair ends: the first packet
+//! comes from the pod, and rules of a mesh would lead it astray as that of a new connection.
+//!
+//! An [`Arming`] is a thread for each socket, for as long as the migration. It keeps nothing: after a restart of this
+//! process repair is armed anew from the VMI's status.
+
+mod act;
+mod conntrack;
+mod namespace;
+mod serve;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use podvirt_api::names::pod;
+use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX};
+
+use crate::activate::activate;
+use crate::migration::network::{Armed, Network, PodNetwork};
+use crate::ports::Namespace;
+use crate::sockets::PodVolumes;
+use namespace::Inside;
+use serve::{Protocol, Server};
+
+/// Repair for the pods of this node, and [`crate::activate`] for those that machines come to.
+#[derive(Clone, Debug)]
+pub struct Repairs {
+    volumes: PodVolumes,
+}
+
+impl Repairs {
+    /// Repair for backends whose sockets are in these volumes.
+    pub fn new(volumes: PodVolumes) -> Repairs {
+        Repairs { volumes }
+    }
+}
+
+impl Network for Repairs {
+    fn arm(&self, network: &PodNetwork) -> io::Result<Box<dyn Armed>> {
+        let namespace = Namespace::of(network.launcher).map_err(io::Error::other)?;
+        let inside = Arc::new(Inside::of(&namespace)?);
+        let arming = Arming { stop: stop()? };
+        for (index, _) in &network.interfaces {
+            for (suffix, protocol) in [(SUFFIX, Protocol::Move), (PASST_SUFFIX, Protocol::Passt)] {
+                let directory = self.volumes.dir(&network.pod_uid, pod::volume::NETD, "")?;
+                Server {
+                    directory,
+                    name: format!("n{index}.sock{suffix}"),
+                    protocol,
+                    inside: inside.clone(),
+                    stop: arming.stop.clone(),
+                }
+                .start()?;
+            }
+        }
+        Ok(Box::new(arming))
+    }
+
+    fn activate<'a>(&'a self, network: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            let namespace = Namespace::of(network.launcher).map_err(io::Error::other)?;
+            // On the wire every guest has the MAC address of its pod's interface.
+            activate(&namespace, &BTreeMap::new()).await.map(drop).map_err(io::Error::other)
+        })
+    }
+}
+
+fn stop() -> io::Result<Arc<EventFd>> {
+    Ok(Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?))
+}
+
+/// Repair that is offered until this is dropped; its threads are not waited for.
+#[derive(Debug)]
+pub struct Arming {
+    stop: Arc<EventFd>,
+}
+
+impl Armed for Arming {}
+
+impl Drop for Arming {
+    fn drop(&mut self) {
+        // It can only fail when it is raised already.
+        let _ = self.stop.write(1);
+    }
+}

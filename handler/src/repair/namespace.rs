@@ -1,0 +1,65 @@
+//! What is asked of a pod's network namespace, from without.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+use std::thread;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
+use nix::sched::{CloneFlags, setns};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::sys::netns_cookie;
+use crate::ports::Namespace;
+
+/// The namespace by what was made in it.
+pub(super) struct Inside {
+    /// Which it is.
+    cookie: u64,
+    /// Speaks with its connection tracking; none where the kernel has none.
+    /// One request at a time: the answer is to the last.
+    pub(super) netfilter: Option<Mutex<Socket>>,
+}
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inside").field("cookie", &self.cookie).finish_non_exhaustive()
+    }
+}
+
+impl Inside {
+    /// Looks into the namespace; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN in the namespace's and the own user namespace; before Linux 5.14.
+    pub(super) fn of(namespace: &Namespace) -> io::Result<Inside> {
+        // A thread of its own enters the namespace and ends; sockets belong to the namespace for ever.
+        let enter = || {
+            setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
+            Inside::here()
+        };
+        thread::scope(|s| s.spawn(enter).join())
+            .map_err(|_| io::Error::other("the thread ended by a panic"))?
+    }
+
+    /// The calling thread's namespace.
+    pub(super) fn here() -> io::Result<Inside> {
+        let flags = SocketFlags::CLOEXEC;
+        let probe = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        let cookie = netns_cookie(probe.as_fd())?;
+        let netfilter = Socket::new(NETLINK_NETFILTER).and_then(|socket| {
+            socket.connect(&SocketAddr::new(0, 0))?;
+            Ok(socket)
+        });
+        Ok(Inside { cookie, netfilter: netfilter.ok().map(Mutex::new) })
+    }
+
+    /// Whether a socket belongs to it.
+    ///
+    /// # Errors
+    /// It is no socket.
+    pub(super) fn has(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        Ok(netns_cookie(socket)? == self.cookie)
+    }
+}

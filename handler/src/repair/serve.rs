@@ -1,0 +1,144 @@
+//! A backend that is served, from its first connection to the end of the migration.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::EventFd;
+use podvirt_proto::repair::{Error, passt, recv_request, send_reply};
+use socket2::{Socket, Type};
+use tracing::{Span, debug, info, warn};
+
+use super::act::{act, set};
+use super::namespace::Inside;
+use crate::sockets::Dir;
+
+/// Milliseconds between two attempts to reach a backend that is not there (yet).
+const AGAIN: u16 = 100;
+/// How long a backend may take to read an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a backend speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    /// netd's.
+    Move,
+    /// passt's.
+    Passt,
+}
+
+/// Serves one socket.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) directory: Dir,
+    pub(super) name: String,
+    pub(super) protocol: Protocol,
+    pub(super) inside: Arc<Inside>,
+    pub(super) stop: Arc<EventFd>,
+}
+
+/// What a wait ended with.
+#[derive(PartialEq, Eq)]
+enum Waited {
+    Stopped,
+    Ready,
+    Nothing,
+}
+
+impl Server {
+    /// Serves on a thread of its own, until the end is signalled.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub(super) fn start(self) -> io::Result<()> {
+        let span = Span::current();
+        let name = "repair".to_owned();
+        let builder = std::thread::Builder::new().name(name).stack_size(128 << 10);
+        builder.spawn(move || span.in_scope(|| self.run())).map(drop)
+    }
+
+    fn run(&self) {
+        let kind = if self.protocol == Protocol::Move { Type::SEQPACKET } else { Type::STREAM };
+        loop {
+            match self.directory.connect_as(&self.name, kind) {
+                Ok(backend) => {
+                    info!(socket = self.name, "repair of connections is offered");
+                    match self.serve(&backend) {
+                        Ok(true) => return,
+                        Ok(false) => debug!(socket = self.name, "the backend has gone"),
+                        Err(error) => warn!(socket = self.name, %error, "the backend is not served any more"),
+                    }
+                }
+                // One of the two sockets is nobody's, and the other's owner may be starting.
+                Err(error) => debug!(socket = self.name, %error, "no backend"),
+            }
+            if self.wait(None, PollTimeout::from(AGAIN)).unwrap_or(Waited::Stopped) == Waited::Stopped {
+                return;
+            }
+        }
+    }
+
+    fn wait(&self, backend: Option<&Socket>, timeout: PollTimeout) -> io::Result<Waited> {
+        let mut fds = vec![PollFd::new(self.stop.as_fd(), PollFlags::POLLIN)];
+        fds.extend(backend.map(|b| PollFd::new(b.as_fd(), PollFlags::POLLIN)));
+        loop {
+            match poll(&mut fds, timeout) {
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+                Ok(_) => break,
+            }
+        }
+        let ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        Ok(match (fds.first().is_some_and(ready), fds.get(1).is_some_and(ready)) {
+            (true, _) => Waited::Stopped,
+            (_, true) => Waited::Ready,
+            _ => Waited::Nothing,
+        })
+    }
+
+    /// Serves until the end (true) or until the backend has gone.
+    pub(super) fn serve(&self, backend: &Socket) -> Result<bool, Error> {
+        backend.set_read_timeout(Some(PATIENCE))?;
+        backend.set_write_timeout(Some(PATIENCE))?;
+        loop {
+            match self.wait(Some(backend), PollTimeout::NONE)? {
+                Waited::Stopped => return Ok(true),
+                Waited::Nothing => continue,
+                Waited::Ready => {}
+            }
+            let goes_on = match self.protocol {
+                Protocol::Move => self.answer(backend)?,
+                Protocol::Passt => self.answer_passt(backend)?,
+            };
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn answer(&self, backend: &Socket) -> Result<bool, Error> {
+        let Some(request) = recv_request(backend.as_fd())? else { return Ok(false) };
+        let done = |(socket, flags): &(OwnedFd, u8)| match act(&self.inside, request.command, socket, *flags)
+        {
+            Ok(()) => 0,
+            Err(error) => {
+                debug!(command = ?request.command, %error, "refused");
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
+        };
+        let results: Vec<i32> = request.sockets.iter().map(done).collect();
+        send_reply(backend.as_fd(), request.command, &results)?;
+        Ok(true)
+    }
+
+    /// passt is told nothing of failures but by the end of the connection.
+    fn answer_passt(&self, backend: &Socket) -> Result<bool, Error> {
+        let Some((value, sockets)) = passt::recv_request(backend)? else { return Ok(false) };
+        sockets.iter().try_for_each(|socket| set(&self.inside, value, socket))?;
+        passt::send_reply(backend, value)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,327 @@
+//! The state of one netd's workers through a pipe into another's.
+
+use std::io::{Read, Write, pipe};
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use socket2::SockRef;
+
+use super::pipe::Records;
+use super::save::put;
+use super::*;
+use crate::config::{Limits, Timeouts};
+use crate::ctl::{FlowKind, FlowQuery};
+use crate::migrate::codec::{MAGIC, Reader, record};
+use crate::migrate::pack::{Descriptors, Pack};
+use crate::migrate::snapshot::{Fd, Origin, Worker};
+use crate::migrate::stream::{Assembly, Frame};
+use crate::migrate::{self, WorkerState};
+use crate::net::{MacAddr, test_link};
+use crate::tcp::{Config, Conn, PodState, Segment, Seq};
+use crate::time::Time;
+use crate::udp::Session;
+use crate::wire::TcpFlags;
+use crate::worker::{Inherited, Settings, spawn};
+
+/// Workers that run, with a state of a predecessor or new.
+fn workers(pairs: usize, inherited: Option<Inherited>) -> Running {
+    let handle = spawn(Settings {
+        limits: Limits::default(),
+        timeouts: Timeouts::default(),
+        link: Arc::new(test_link()),
+        ports: Vec::new(),
+        counters: Arc::default(),
+        pairs,
+        inherited,
+    });
+    Running(handle.unwrap())
+}
+
+struct Running(Handle);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.shutdown();
+        self.0.join();
+    }
+}
+
+impl Running {
+    fn flows(&self) -> Vec<(FlowKind, SocketAddr)> {
+        use crate::ctl::Control;
+        let flows = self.0.flows(FlowQuery { limit: 100, ..FlowQuery::default() });
+        flows.into_iter().map(|f| (f.kind, f.guest_peer)).collect()
+    }
+
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        let (mut out, into) = pipe().unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            out.read_to_end(&mut bytes).unwrap();
+            bytes
+        });
+        use crate::vhost::RingSink;
+        let saved = RingSink::save(&self.0, OwnedFd::from(into).into());
+        let bytes = reader.join().unwrap();
+        saved.map(|()| bytes)
+    }
+
+    fn load(&self, bytes: &[u8]) -> Result<(), StateError> {
+        use crate::vhost::RingSink;
+        let (out, mut into) = pipe().unwrap();
+        std::thread::scope(|s| {
+            s.spawn(move || {
+                // A reader that gives up is no fault of the writer.
+                let _ = into.write_all(bytes);
+            });
+            RingSink::load(&self.0, OwnedFd::from(out).into())
+        })
+    }
+}
+
+/// A worker's state with a UDP flow to `peer` and a connection in the middle of its life, and their sockets.
+fn inherited(peer: SocketAddr, tcp: std::net::TcpStream) -> Inherited {
+    let now = Time::from_millis(5_000);
+    let guest = "10.9.0.2:4242".parse().unwrap();
+    let syn = Segment {
+        seq: Seq(1000),
+        ack: Seq(0),
+        flags: TcpFlags::SYN,
+        window: 64_240,
+        len: 0,
+        mss: Some(1460),
+        window_scale: Some(7),
+    };
+    let mut conn = Conn::open_by_guest(Config::default(), 77, &syn, now);
+    conn.on_connected(&PodState { space: 1 << 20, acked: 0, peer_window: 65_535, near: true });
+    let mut session = Session::udp(&Timeouts::default(), now);
+    session.on_guest(now);
+    let socket = sockets_of(peer);
+    let tcp_peer = tcp.peer_addr().unwrap();
+    let worker = Worker {
+        state: WorkerState {
+            now,
+            started: Time::from_millis(1),
+            guest_mac: Some(MacAddr([0x52, 0x54, 0, 1, 2, 3])),
+            ..WorkerState::default()
+        },
+        tcp: vec![migrate::TcpFlow {
+            key: (guest, tcp_peer),
+            pod_peer: tcp_peer,
+            from_guest: true,
+            socket: Some(Fd(0)),
+            kernel_offset: true,
+            peer_closed: false,
+            near: true,
+            acked_base: 1,
+            bytes_to_pod: 2,
+            bytes_to_guest: 3,
+            used: now,
+            conn,
+        }],
+        udp: vec![migrate::UdpFlow {
+            key: (guest, peer),
+            pod_peer: peer,
+            local: None,
+            from_guest: true,
+            socket: Some(Fd(1)),
+            listener: None,
+            options: None,
+            bytes_to_pod: 4,
+            bytes_to_guest: 5,
+            session,
+        }],
+        ..Worker::default()
+    };
+    let fds = Descriptors::new(vec![tcp.into(), socket]);
+    Inherited { workers: vec![worker], ago: Duration::ZERO, fds }
+}
+
+fn sockets_of(peer: SocketAddr) -> OwnedFd {
+    crate::worker::sockets::udp_flow(Some([127, 0, 0, 1].into()), 0, peer).unwrap().into()
+}
+
+/// The peers of a saved worker: a UDP socket, and the far end of a connection.
+struct Peers {
+    udp: UdpSocket,
+    tcp: std::net::TcpStream,
+}
+
+/// Workers that have flows, and their peers.
+fn source() -> (Running, Peers) {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_nonblocking(true).unwrap();
+    let tcp = listener.accept().unwrap().0;
+    let running = workers(1, Some(inherited(udp.local_addr().unwrap(), near)));
+    running.0.thaw();
+    (running, Peers { udp, tcp })
+}
+
+fn local_of_udp(running: &Running) -> Vec<SocketAddr> {
+    let (pack, _) = running.0.pack(Pack::keep()).unwrap();
+    let local = |fd: &OwnedFd| {
+        let s = SockRef::from(fd);
+        (s.protocol().unwrap() == Some(socket2::Protocol::UDP)).then(|| s.local_addr().unwrap().as_socket())
+    };
+    pack.kept().iter().filter_map(local).flatten().collect()
+}
+
+#[test]
+fn flows_go_along_with_their_ports_and_what_cannot_move_is_reset_at_both_ends() {
+    use crate::vhost::RingSink;
+    let (old, mut peers) = source();
+    let before = old.flows();
+    assert_eq!(before.len(), 2);
+    let bytes = old.save().unwrap();
+    assert!(matches!(old.save(), Err(StateError::Twice)));
+    let ports = local_of_udp(&old);
+    assert_eq!(ports.len(), 1);
+
+    let new = workers(1, None);
+    new.load(&bytes).unwrap();
+    assert_eq!(local_of_udp(&new), ports, "the peer sees the same port");
+    assert_eq!(new.flows(), before);
+    RingSink::resume(&new.0);
+    peers.udp.send_to(b"still there", ports[0]).unwrap();
+
+    // The source's frontend leaves: the connection that did not move ends for its peer, and not in a clean way.
+    RingSink::set_connected(&old.0, false);
+    let error = peers.tcp.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert!(old.0.is_moving(), "it stands still for good");
+}
+
+#[test]
+fn a_migration_that_fails_costs_nothing() {
+    use crate::vhost::RingSink;
+    let (old, mut peers) = source();
+    let before = old.flows();
+    old.save().unwrap();
+    RingSink::resume(&old.0);
+    assert!(!old.0.is_moving());
+    assert_eq!(old.flows(), before);
+    peers.tcp.set_nonblocking(true).unwrap();
+    assert_eq!(peers.tcp.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    // And once more, now that it is known how.
+    assert!(old.save().is_ok());
+}
+
+#[test]
+fn a_frontend_that_does_not_read_costs_the_migration_only() {
+    use crate::vhost::RingSink;
+    let (old, _peers) = source();
+    let (out, into) = pipe().unwrap();
+    drop(out);
+    assert!(matches!(RingSink::save(&old.0, OwnedFd::from(into).into()), Err(StateError::Io(_))));
+    assert!(!old.0.is_moving());
+    assert_eq!(old.flows().len(), 2);
+}
+
+#[test]
+fn a_state_for_more_pairs_than_there_are_is_refused_and_nothing_of_it_stays() {
+    let old = workers(2, None);
+    let bytes = old.save().unwrap();
+    let new = workers(1, None);
+    assert!(matches!(new.load(&bytes), Err(StateError::Inherit(InheritError::Pairs { have: 2, pairs: 1 }))));
+    assert!(!new.0.is_moving());
+    new.load(&workers(1, None).save().unwrap()).unwrap();
+}
+
+#[test]
+fn a_target_that_loses_its_frontend_before_the_guest_runs_has_nothing() {
+    use crate::vhost::RingSink;
+    let (old, _peers) = source();
+    let new = workers(1, None);
+    new.load(&old.save().unwrap()).unwrap();
+    RingSink::set_connected(&new.0, false);
+    assert!(!new.0.is_moving());
+    assert!(new.flows().is_empty());
+}
+
+/// A stream as it is written, with `more` before its end.
+fn stream(more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    put(&mut bytes, tag::ORIGIN, &Origin::default()).unwrap();
+    more(&mut bytes);
+    put(&mut bytes, tag::END, &Frame(Vec::new())).unwrap();
+    bytes
+}
+
+#[test]
+fn records_of_a_later_version_are_stepped_over_or_refused_by_their_mark() {
+    let new = workers(1, None);
+    let optional = stream(|to| record(to, 0x7001, false, &Frame(vec![1; 70_000])));
+    new.load(&optional).unwrap();
+    let new = workers(1, None);
+    let mandatory = stream(|to| record(to, 0x7001, true, &Frame(Vec::new())));
+    assert!(matches!(new.load(&mandatory), Err(StateError::Decode(DecodeError::Unknown(0x7001)))));
+    assert!(!new.0.is_moving());
+}
+
+#[test]
+fn lengths_that_lie_are_refused_before_anything_is_allocated() {
+    let new = workers(1, None);
+    let lies = |len: u32| {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([0x50, 0, 1, 0]);
+        bytes.extend(len.to_le_bytes());
+        bytes
+    };
+    assert!(matches!(new.load(&lies(u32::MAX)), Err(StateError::TooLarge { .. })));
+    assert!(matches!(new.load(&lies(100 << 20)), Err(StateError::Decode(DecodeError::Truncated(_)))));
+    assert!(matches!(new.load(b"podvirt"), Err(StateError::Decode(_))));
+    let nameless = stream(|to| {
+        put(to, tag::WORKER, &WorkerState::default()).unwrap();
+        put(to, tag::UDP, &inherited_udp(Fd(9))).unwrap();
+    });
+    new.load(&nameless).unwrap();
+    assert!(new.flows().is_empty(), "a flow whose socket did not come ends");
+}
+
+fn inherited_udp(socket: Fd) -> migrate::UdpFlow {
+    let peer = "192.0.2.1:53".parse().unwrap();
+    let session = Session::udp(&Timeouts::default(), Time::ZERO);
+    migrate::UdpFlow {
+        key: ("10.9.0.2:1".parse().unwrap(), peer),
+        pod_peer: peer,
+        local: None,
+        from_guest: true,
+        socket: Some(socket),
+        listener: None,
+        options: None,
+        bytes_to_pod: 0,
+        bytes_to_guest: 0,
+        session,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_comes_there_is_an_answer(cut in 0usize..400, damage in prop::collection::vec((0usize..400, any::<u8>()), 0..8)) {
+        let mut bytes = stream(|to| {
+            put(to, tag::WORKER, &WorkerState::default()).unwrap();
+            put(to, tag::UDP, &inherited_udp(Fd(0))).unwrap();
+        });
+        for (at, value) in damage {
+            let len = bytes.len();
+            bytes[at % len] = value;
+        }
+        bytes.truncate(bytes.len().saturating_sub(cut % 7));
+        let mut records = match Records::new(&bytes[..]) {
+            Ok(records) => records,
+            Err(_) => return Ok(()),
+        };
+        let mut assembly = Assembly::default();
+        while let Ok(Some((number, mandatory, body))) = records.next() {
+            if assembly.add(number, mandatory, &mut Reader::new(&body)).unwrap_or(true) {
+                break;
+            }
+        }
+    }
+}

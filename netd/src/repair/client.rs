@@ -1,0 +1,115 @@
+//! netd's side of the way to the helper.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use podvirt_proto::repair::{Command, Error, SUFFIX, recv_reply, send_request};
+use socket2::{Socket, Type};
+use tracing::debug;
+
+use super::BATCH;
+use crate::ctl::socket::{SocketFile, listen_as};
+
+/// How long the helper may take for a batch.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where the helper is met.
+#[derive(Debug)]
+pub struct Helper {
+    path: PathBuf,
+    listener: Socket,
+    _file: Option<SocketFile>,
+    peer: Mutex<Option<Socket>>,
+}
+
+impl Helper {
+    /// Listens beside the vhost-user socket.
+    ///
+    /// # Errors
+    /// As bind(2); somebody else listens there.
+    pub fn open(vhost_user: &Path) -> io::Result<Helper> {
+        let path = Helper::path(vhost_user);
+        let (listener, file) = listen_as(Type::SEQPACKET, &path, true)?;
+        Ok(Helper { path, listener, _file: Some(file), peer: Mutex::default() })
+    }
+
+    /// Goes on with the listener of another netd.
+    ///
+    /// # Errors
+    /// Its file is not there.
+    pub fn taken(vhost_user: &Path, listener: OwnedFd) -> io::Result<Helper> {
+        let path = Helper::path(vhost_user);
+        let file = SocketFile::taken(&path)?;
+        Ok(Helper { path, listener: listener.into(), _file: Some(file), peer: Mutex::default() })
+    }
+
+    /// Where it is, beside the vhost-user socket.
+    pub fn path(vhost_user: &Path) -> PathBuf {
+        let mut path = vhost_user.as_os_str().to_owned();
+        path.push(SUFFIX);
+        path.into()
+    }
+
+    /// Path and listening socket.
+    pub(crate) fn listener(&self) -> (&Path, BorrowedFd<'_>) {
+        (&self.path, self.listener.as_fd())
+    }
+
+    /// A helper that is connected already.
+    #[cfg(test)]
+    pub(crate) fn connected(peer: OwnedFd) -> io::Result<Helper> {
+        let listener = Socket::new(socket2::Domain::UNIX, Type::SEQPACKET, None)?;
+        listener.set_nonblocking(true)?;
+        let peer = Mutex::new(Some(peer.into()));
+        Ok(Helper { path: PathBuf::new(), listener, _file: None, peer })
+    }
+
+    /// Whether somebody is there who answers.
+    pub(crate) fn is_there(&self) -> bool {
+        self.ask(Command::Ping, &[], 0).is_ok()
+    }
+
+    /// Has something done to the sockets, all with the same flags; for each of them whether it was.
+    pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F], flags: u8) -> Vec<Result<(), Error>> {
+        let mut results = Vec::with_capacity(sockets.len());
+        for batch in sockets.chunks(BATCH) {
+            let fds: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
+            match self.ask(command, &fds, flags) {
+                Ok(errnos) => results.extend(errnos.into_iter().map(|errno| match errno {
+                    0 => Ok(()),
+                    errno => Err(io::Error::from_raw_os_error(errno).into()),
+                })),
+                Err(error) => {
+                    let why = error.to_string();
+                    let failed = |_| Err(Error::Io(io::Error::other(why.clone())));
+                    results.extend((0..batch.len()).map(failed));
+                }
+            }
+        }
+        results
+    }
+
+    fn ask(&self, command: Command, fds: &[BorrowedFd<'_>], flags: u8) -> Result<Vec<i32>, Error> {
+        let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who has come last is who lives: a helper that was started anew has connected again.
+        while let Ok((newer, _)) = self.listener.accept() {
+            newer.set_nonblocking(false)?;
+            *peer = Some(newer);
+        }
+        let connection = peer.as_ref().ok_or(Error::Closed)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_write_timeout(Some(PATIENCE))?;
+        let flags = vec![flags; fds.len()];
+        let answer = send_request(connection.as_fd(), command, fds, &flags)
+            .and_then(|()| recv_reply(connection.as_fd(), command, fds.len()));
+        if let Err(error) = &answer {
+            debug!(?command, %error, "the helper does not answer");
+            // A late answer must not be taken for that to something else.
+            *peer = None;
+        }
+        answer
+    }
+}

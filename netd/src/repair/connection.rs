@@ -1,0 +1,292 @@
+//! A connection taken apart, and put together again.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
+use crate::sys::repair::{self as sys, Queue, Window};
+use crate::sys::{received_bytes, tcp_info};
+use crate::worker::sockets::{PeekOffset, stream_options};
+
+/// Bytes that either queue may have: above what tcp_rmem and tcp_wmem usually allow.
+const QUEUE: usize = 64 << 20;
+/// How long the bytes that were never sent may take to find room.
+const ROOM: Duration = Duration::from_secs(1);
+
+/// Bits of `tcpi_options` (linux/tcp.h).
+mod agreed {
+    pub(super) const TIMESTAMPS: u8 = 1;
+    pub(super) const SACK: u8 = 2;
+    pub(super) const WINDOW_SCALE: u8 = 4;
+}
+
+/// Kinds of options (RFC 9293 3.1, RFC 7323, RFC 2018).
+mod kind {
+    pub(super) const MSS: u32 = 2;
+    pub(super) const WINDOW_SCALE: u32 = 3;
+    pub(super) const SACK: u32 = 4;
+    pub(super) const TIMESTAMPS: u32 = 8;
+}
+
+/// States of a socket (net/tcp_states.h).
+mod state {
+    pub(super) const ESTABLISHED: u8 = 1;
+    pub(super) const FIN_WAIT1: u8 = 4;
+    pub(super) const FIN_WAIT2: u8 = 5;
+    pub(super) const CLOSE_WAIT: u8 = 8;
+    pub(super) const LAST_ACK: u8 = 9;
+    pub(super) const CLOSING: u8 = 11;
+}
+
+/// Bytes in one piece.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl Field for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        nested(out, |out| out.extend(&self.0));
+    }
+
+    fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Bytes(r.nested()?.rest().to_vec()))
+    }
+}
+
+/// A connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The socket's state.
+    state: u8,
+    /// What was agreed on.
+    options: u8,
+    /// Both ends' window scales, the peer's in the lower half.
+    scales: u8,
+    mss: u32,
+    timestamp: u32,
+    /// snd_wl1, snd_wnd, max_window, rcv_wnd, rcv_wup.
+    window: Vec<u32>,
+    /// Sequence numbers behind the last byte of each queue.
+    send_end: u32,
+    receive_end: u32,
+    /// How many bytes at the end of the send queue were never sent.
+    unsent: u32,
+    /// SO_PEEK_OFF, where the kernel keeps it.
+    peek_offset: Option<u32>,
+    send: Bytes,
+    receive: Bytes,
+}
+fields!(Connection {
+    state,
+    options,
+    scales,
+    mss,
+    timestamp,
+    window,
+    send_end,
+    receive_end,
+    unsent,
+    peek_offset,
+    send,
+    receive,
+});
+
+/// What is left to do for a connection once it may speak.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    /// Its socket, as the flow has it.
+    pub(crate) socket: OwnedFd,
+    /// Bytes that were never sent.
+    unsent: Vec<u8>,
+    /// The pod has closed, and the peer has not acknowledged that.
+    close: bool,
+}
+
+fn refused(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl Connection {
+    /// Takes apart a socket that is in repair mode and receives nothing.
+    ///
+    /// # Errors
+    /// It is in a state that cannot be moved, or not in repair mode.
+    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<Connection> {
+        let info = tcp_info(socket)?;
+        // A FIN that is on its way counts as a byte.
+        let fin = match info.state {
+            state::ESTABLISHED | state::CLOSE_WAIT | state::FIN_WAIT2 => 0,
+            state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING => 1,
+            _ => return Err(refused("the connection is neither open nor half-closed")),
+        };
+        let (queued, unsent) = sys::send_queue(socket)?;
+        let to_send = queued.saturating_sub(fin) as usize;
+        let received = received_bytes(socket)? as usize;
+        if to_send > QUEUE || received > QUEUE {
+            return Err(refused("a queue is longer than 64 MiB"));
+        }
+        let peek_offset = sys::peek_offset(socket).ok().and_then(|at| u32::try_from(at).ok());
+        // The copy begins at the queue's first byte.
+        if peek_offset.is_some() {
+            crate::sys::enable_peek_offset(socket, u32::MAX)?;
+        }
+        let copied = Connection::copy(socket, to_send, received);
+        if let Some(at) = peek_offset {
+            crate::sys::enable_peek_offset(socket, at)?;
+        }
+        let (send_end, send, receive_end, receive) = copied?;
+        if send.len() != to_send || receive.len() != received {
+            return Err(refused("a queue is shorter than the socket says"));
+        }
+        Ok(Connection {
+            state: info.state,
+            options: info.options,
+            scales: info.wscale,
+            mss: sys::largest_segment(socket)?,
+            timestamp: sys::timestamp(socket)?,
+            window: sys::window(socket)?.to_vec(),
+            send_end: send_end.wrapping_sub(fin),
+            receive_end,
+            unsent: unsent.saturating_sub(fin).min(to_send as u32),
+            peek_offset,
+            send: Bytes(send),
+            receive: Bytes(receive),
+        })
+    }
+
+    fn copy(socket: BorrowedFd<'_>, send: usize, receive: usize) -> io::Result<(u32, Vec<u8>, u32, Vec<u8>)> {
+        sys::choose_queue(socket, Queue::Send)?;
+        let (send_end, send) = (sys::queue_end(socket)?, sys::copy_queue(socket, send)?);
+        sys::choose_queue(socket, Queue::Receive)?;
+        let (receive_end, receive) = (sys::queue_end(socket)?, sys::copy_queue(socket, receive)?);
+        sys::choose_queue(socket, Queue::None)?;
+        Ok((send_end, send, receive_end, receive))
+    }
+
+    /// Looks once more at how much was never sent: of two counts the smaller one is right, or harmless.
+    ///
+    /// # Errors
+    /// As ioctl(2).
+    pub(crate) fn look_again(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.unsent = self.unsent.min(sys::unsent(socket)?);
+        Ok(())
+    }
+
+    /// A socket that can be put into repair mode for a connection.
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub(crate) fn socket(peer: SocketAddr) -> io::Result<OwnedFd> {
+        let kind = Type::STREAM.nonblocking().cloexec();
+        let s = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP))?;
+        s.set_reuse_address(true)?;
+        Ok(s.into())
+    }
+
+    /// Puts the connection together in a socket that is in repair mode and says nothing yet. The kernel is asked by
+    /// `peek` for the peek offset; whether it keeps it is answered.
+    ///
+    /// # Errors
+    /// The address is not this machine's, the connection is here already, or its values are none.
+    pub(crate) fn restore(
+        self,
+        socket: OwnedFd,
+        (local, peer): (SocketAddr, SocketAddr),
+        peek: PeekOffset,
+    ) -> io::Result<(Restored, bool)> {
+        let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
+        let unsent = self.unsent as usize;
+        let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
+        let fd = socket.as_fd();
+        sys::choose_queue(fd, Queue::Send)?;
+        sys::set_queue_start(fd, self.send_end.wrapping_sub(self.send.0.len() as u32))?;
+        sys::choose_queue(fd, Queue::Receive)?;
+        sys::set_queue_start(fd, self.receive_end.wrapping_sub(self.receive.0.len() as u32))?;
+        sys::choose_queue(fd, Queue::None)?;
+        let s = SockRef::from(&socket);
+        s.bind(&local.into())?;
+        s.connect(&peer.into())?;
+        let (peers, own) = (u32::from(self.scales & 15), u32::from(self.scales >> 4));
+        let option = |bit: u8, kind: u32, value: u32| (self.options & bit != 0).then_some([kind, value]);
+        let options = [
+            option(agreed::SACK, kind::SACK, 0),
+            option(agreed::WINDOW_SCALE, kind::WINDOW_SCALE, peers | own << 16),
+            option(agreed::TIMESTAMPS, kind::TIMESTAMPS, 0),
+            Some([kind::MSS, self.mss]),
+        ];
+        sys::set_agreed(fd, &options.into_iter().flatten().collect::<Vec<_>>())?;
+        sys::set_timestamp(fd, self.timestamp)?;
+        sys::choose_queue(fd, Queue::Receive)?;
+        fill(fd, &self.receive.0)?;
+        sys::choose_queue(fd, Queue::Send)?;
+        let (sent, rest) = self.send.0.split_at(sent);
+        fill(fd, sent)?;
+        sys::set_window(fd, &window)?;
+        sys::choose_queue(fd, Queue::None)?;
+        stream_options(&s, peer.ip(), peek)?;
+        let kept = peek.of(peer.ip());
+        if let (true, Some(at)) = (kept, self.peek_offset) {
+            crate::sys::enable_peek_offset(fd, at)?;
+        }
+        // What the peer has said by its FIN was heard: reading ends behind the queue, without a packet.
+        if matches!(self.state, state::CLOSE_WAIT | state::LAST_ACK | state::CLOSING) {
+            s.shutdown(std::net::Shutdown::Read)?;
+        }
+        let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
+        let unsent = rest.to_vec();
+        Ok((Restored { socket, unsent, close }, kept && self.peek_offset.is_some()))
+    }
+}
+
+/// Fills the chosen queue: the kernel takes it in parts.
+fn fill(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = sys::append(socket, bytes)?;
+        bytes = bytes.get(n..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+impl Restored {
+    /// Another descriptor of the socket, for the flow.
+    ///
+    /// # Errors
+    /// As dup(2).
+    pub(crate) fn for_flow(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
+    }
+
+    /// The mode has ended: sends what was never sent, and the FIN if there is to be one.
+    ///
+    /// # Errors
+    /// The peer has reset it, or there is no room for all.
+    pub(crate) fn finish(self) -> io::Result<()> {
+        let until = Instant::now() + ROOM;
+        let mut left = &self.unsent[..];
+        while !left.is_empty() {
+            match sys::append(self.socket.as_fd(), left) {
+                Ok(n) => left = left.get(n..).unwrap_or_default(),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+                    let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+                    poll(&mut fds, PollTimeout::from(100u16))?;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if self.close {
+            SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write)?;
+        }
+        Ok(())
+    }
+}

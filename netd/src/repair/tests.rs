@@ -1,0 +1,199 @@
+//! Connections over the loopback, taken apart and put together in one network namespace: the peer notices nothing.
+//!
+//! TCP_REPAIR takes CAP_NET_ADMIN: without it the tests are passed over, loudly.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use podvirt_proto::repair::{Command, recv_request, send_reply};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use socket2::{SockFilter, SockRef};
+
+use super::*;
+use crate::worker::sockets::PeekOffset;
+
+/// What the node's helper does, on a thread that ends with the connection.
+fn helper() -> Option<(Helper, JoinHandle<()>)> {
+    let probe = Connection::socket("127.0.0.1:1".parse().unwrap()).unwrap();
+    if let Err(error) = setsockopt(&probe, sockopt::TcpRepair, &1) {
+        eprintln!("SKIPPED: no TCP_REPAIR: {error}");
+        return None;
+    }
+    let (near, far) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let thread = std::thread::spawn(move || {
+        while let Ok(Some(request)) = recv_request(far.as_fd()) {
+            let done = |s: &OwnedFd| -> std::io::Result<()> {
+                match request.command {
+                    Command::Freeze => {
+                        SockRef::from(s).attach_filter(&[SockFilter::new(6, 0, 0, 0)])?;
+                        setsockopt(s, sockopt::TcpRepair, &1)?;
+                    }
+                    Command::Repair => {
+                        setsockopt(s, sockopt::TcpRepair, &1)?;
+                    }
+                    Command::Release => setsockopt(s, sockopt::TcpRepair, &0)?,
+                    Command::Thaw => {
+                        setsockopt(s, sockopt::TcpRepair, &u32::MAX)?;
+                        SockRef::from(s).detach_filter()?;
+                    }
+                    Command::Ping => {}
+                }
+                Ok(())
+            };
+            let results: Vec<i32> = request
+                .sockets
+                .iter()
+                .map(|(s, _)| done(s).err().and_then(|e| e.raw_os_error()).unwrap_or(0))
+                .collect();
+            send_reply(far.as_fd(), request.command, &results).unwrap();
+        }
+    });
+    Some((Helper::connected(near).unwrap(), thread))
+}
+
+fn pair(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Moves a connection as between machines: the old socket is gone before the new one is made.
+fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
+    let ends = {
+        let s = SockRef::from(&old);
+        (s.local_addr().unwrap().as_socket().unwrap(), s.peer_addr().unwrap().as_socket().unwrap())
+    };
+    helper.call(Command::Freeze, &[&old], 0).pop().unwrap().unwrap();
+    std::thread::sleep(PAUSE);
+    let mut connection = Connection::dump(old.as_fd()).unwrap();
+    connection.look_again(old.as_fd()).unwrap();
+    drop(old);
+    let new = Connection::socket(ends.1).unwrap();
+    helper.call(Command::Repair, &[&new], 0).pop().unwrap().unwrap();
+    let (restored, _) = connection.restore(new, ends, PeekOffset::probe()).unwrap();
+    let stream = TcpStream::from(restored.for_flow().unwrap());
+    helper.call(Command::Release, &[&restored.socket], 0).pop().unwrap().unwrap();
+    restored.finish().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+fn ramp(n: usize) -> Vec<u8> {
+    (0..n).map(|i| (i ^ (i >> 8)) as u8).collect()
+}
+
+#[test]
+fn bytes_in_both_queues_arrive_once_and_in_order() {
+    let Some((helper, _thread)) = helper() else { return };
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (near, mut peer) = pair(address);
+        let (down, up) = (ramp(100_000), ramp(3_000_000));
+        // Unread at the one that moves, and more than the peer's buffer and its own hold.
+        peer.write_all(&down).unwrap();
+        near.set_nonblocking(true).unwrap();
+        let mut queued = 0;
+        while let Ok(n) = (&near).write(&up[queued..]) {
+            queued += n;
+            if queued == up.len() {
+                break;
+            }
+        }
+        let mut moved = move_it(&helper, near.into());
+        let rest = up[queued..].to_vec();
+        let writer = std::thread::spawn(move || {
+            moved.write_all(&rest).unwrap();
+            moved
+        });
+        let mut got = vec![0; up.len()];
+        peer.read_exact(&mut got).unwrap();
+        assert!(got == up, "{address}: the peer's bytes differ");
+        let mut moved = writer.join().unwrap();
+        let mut got = vec![0; down.len()];
+        moved.read_exact(&mut got).unwrap();
+        assert!(got == down, "{address}: the received bytes differ");
+        peer.write_all(b"and on").unwrap();
+        drop(peer);
+        let mut text = String::new();
+        moved.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "and on");
+    }
+}
+
+#[test]
+fn half_closed_connections_stay_so() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, mut peer) = pair("127.0.0.1:0");
+    peer.write_all(b"last words").unwrap();
+    peer.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut moved = move_it(&helper, near.into());
+    let mut text = String::new();
+    moved.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "last words", "and then the end, which was heard before the move");
+    moved.write_all(b"heard").unwrap();
+    drop(moved);
+    text.clear();
+    peer.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "heard");
+
+    let (near, mut peer) = pair("127.0.0.1:0");
+    (&near).write_all(b"no more").unwrap();
+    near.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut moved = move_it(&helper, near.into());
+    text.clear();
+    peer.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "no more");
+    peer.write_all(b"still listened to").unwrap();
+    let mut got = [0; 17];
+    moved.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"still listened to");
+}
+
+#[test]
+fn one_that_stays_after_all_goes_on() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, mut peer) = pair("127.0.0.1:0");
+    assert!(helper.call(Command::Freeze, &[&near], 0).pop().unwrap().is_ok());
+    peer.write_all(b"into the filter").unwrap();
+    Connection::dump(near.as_fd()).unwrap();
+    assert!(helper.call(Command::Thaw, &[&near], 0).pop().unwrap().is_ok());
+    let mut got = [0; 15];
+    (&near).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"into the filter");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let Some((helper, _thread)) = helper() else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert!(Connection::dump(listener.as_fd()).is_err(), "a listener");
+    let (near, peer) = pair("127.0.0.1:0");
+    assert!(Connection::dump(near.as_fd()).is_err(), "not in repair mode");
+    let ends = (near.local_addr().unwrap(), near.peer_addr().unwrap());
+    assert!(helper.call(Command::Freeze, &[&near], 0).pop().unwrap().is_ok());
+    let connection = Connection::dump(near.as_fd()).unwrap();
+    let again = |connection: Connection, ends| {
+        let new = Connection::socket(peer.local_addr().unwrap()).unwrap();
+        helper.call(Command::Repair, &[&new], 0).pop().unwrap().unwrap();
+        connection.restore(new, ends, PeekOffset::probe()).map(|_| ())
+    };
+    assert!(again(connection.clone(), ends).is_err(), "it is here already");
+    let elsewhere = ("192.0.2.1:5".parse().unwrap(), ends.1);
+    assert!(again(connection, elsewhere).is_err(), "the address is not this machine's");
+    assert!(helper.call(Command::Thaw, &[&near], 0).pop().unwrap().is_ok());
+}
+
+#[test]
+fn a_helper_that_is_gone_fails_every_socket() {
+    let (near, far) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    drop(far);
+    let helper = Helper::connected(near.try_clone().unwrap()).unwrap();
+    assert!(!helper.is_there());
+    let results = helper.call(Command::Freeze, &vec![near.as_fd(); 2 * BATCH + 1], 0);
+    assert_eq!(results.len(), 2 * BATCH + 1);
+    assert!(results.iter().all(Result::is_err));
+}
