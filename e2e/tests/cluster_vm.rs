@@ -183,6 +183,10 @@ fn what_cannot_be_is_refused_or_says_why() {
     assert!(error.contains("spec.domain.launchSecurity"), "{error}");
     let migration = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: m}, spec: {vmiName: refused}}";
     let error = namespace.apply(migration).unwrap_err().to_string();
+    assert!(error.contains("'refused' does not exist"), "{error}");
+    let pool = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceReplicaSet, metadata: {name: r}, \
+                spec: {selector: {matchLabels: {r: r}}, template: {metadata: {labels: {r: r}}, spec: {domain: {devices: {}}}}}}";
+    let error = namespace.apply(pool).unwrap_err().to_string();
     assert!(error.contains("not supported by podvirt"), "{error}");
 
     let nowhere = Manifest { name: "nowhere", spec: "nodeSelector: {nowhere: here}", ..Default::default() };

@@ -13,6 +13,7 @@ mod node;
 use std::fs::File;
 use std::future::Future;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub use node::{Down, Node};
 use crate::artefacts::script;
 use crate::wait;
 
+/// The control plane on the cluster's network.
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 77, 100));
 /// Answers in a row that every replica of virt-api has a part in, but for one in a hundred times.
 const ANSWERS: u32 = 8;
 
@@ -82,6 +85,11 @@ impl Cluster {
     /// It cannot be made.
     pub fn namespace(&self, security: Security) -> Result<Namespace<'_>> {
         Namespace::new(self, security)
+    }
+
+    /// Where pods reach the test.
+    pub fn address(&self) -> IpAddr {
+        ADDRESS
     }
 
     /// Node 1 or 2.

@@ -37,6 +37,11 @@ impl<'c> Node<'c> {
         format!("node{}", self.number)
     }
 
+    /// 1 or 2.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
     /// Takes its power away: all its processes are gone, nothing says farewell, its disks stay.
     ///
     /// # Errors

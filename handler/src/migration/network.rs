@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use futures::future::BoxFuture;
@@ -17,8 +18,8 @@ pub struct PodNetwork {
     pub sockets: PathBuf,
     /// The machine's interfaces: place in `spec.domain.devices.interfaces` and name.
     pub interfaces: Vec<(usize, String)>,
-    /// Whether the machine comes to this pod.
-    pub incoming: bool,
+    /// Addresses of the pod that the machine goes to; at the source alone. A connection whose address is none of them ends.
+    pub to: Option<Vec<IpAddr>>,
 }
 
 /// Repair that is armed; it ends when this is dropped.

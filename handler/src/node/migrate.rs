@@ -1,6 +1,7 @@
 //! A migration's part of a pass: what [`crate::migration`] decided is carried out.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -10,6 +11,7 @@ use kube::Api;
 use kube::api::ListParams;
 use podvirt_api::names::{label, pod};
 use podvirt_api::v1::VirtualMachineInstance;
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::Node;
@@ -20,6 +22,9 @@ use crate::migration::network::{Armed, PodNetwork};
 use crate::migration::proxy::{self, Inbound, Outbound, Pod};
 use crate::migration::{self, ACTIVATIONS, Decision, Open, Session, Step, View};
 use crate::vm::Launcher;
+
+/// Where Multus writes which addresses a pod has.
+const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// What is open for a migration, and what was done.
 #[derive(Debug, Default)]
@@ -47,13 +52,8 @@ pub(super) async fn target_pod(
         return Ok(Some(uid.clone()));
     }
     let Some(name) = state.target_pod.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let api: Api<KubePod> = Api::namespaced(node.client.clone(), namespace);
-    let owner = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let params = ListParams::default().labels(&format!("{}={owner}", label::CREATED_BY));
-    let pods = within(api.list(&params)).await?;
     let named = |pod: &KubePod| pod.metadata.name.as_deref() == Some(name);
-    let Some(found) = pods.items.into_iter().find(named) else { return Ok(None) };
+    let Some(found) = pods_of(node, vmi).await?.into_iter().find(named) else { return Ok(None) };
     let labels = found.metadata.labels.clone().unwrap_or_default();
     let on = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let is_ours = on == Some(node.name.as_str()) && labels.get(label::MIGRATION_JOB) == Some(&migration);
@@ -146,7 +146,10 @@ pub(super) async fn carry_out(
         _ => {}
     }
     let Some(client) = machine.client().cloned() else { bail!("the launcher is not reached") };
-    let network = network_of(node, vmi, machine, &client);
+    let mut network = network_of(node, vmi, machine, &client);
+    if step == Step::Arm && !migration::is_target(vmi, &node.name) {
+        network.to = Some(target_addresses(node, vmi).await?);
+    }
     let moving = &mut machine.moving;
     let now = Timestamp::now();
     match step {
@@ -201,8 +204,36 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
         launcher: client.pid,
         sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
         interfaces: interfaces.enumerate().map(|(index, i)| (index, i.name.clone())).collect(),
-        incoming: migration::is_target(vmi, &node.name),
+        to: None,
     }
+}
+
+/// Addresses of the pod that the machine goes to.
+async fn target_addresses(node: &Node, vmi: &VirtualMachineInstance) -> anyhow::Result<Vec<IpAddr>> {
+    let name = vmi.status.migration_state.as_ref().and_then(|state| state.target_pod.clone());
+    let pods = pods_of(node, vmi).await?;
+    let target = pods.into_iter().find(|pod| pod.metadata.name == name);
+    Ok(target.as_ref().map(addresses).unwrap_or_default())
+}
+
+/// Pods of a machine, wherever they are.
+async fn pods_of(node: &Node, vmi: &VirtualMachineInstance) -> anyhow::Result<Vec<KubePod>> {
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<KubePod> = Api::namespaced(node.client.clone(), namespace);
+    let owner = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let params = ListParams::default().labels(&format!("{}={owner}", label::CREATED_BY));
+    Ok(within(api.list(&params)).await?.items)
+}
+
+/// A pod's addresses: on the pod network, and on the others by the word of Multus.
+fn addresses(pod: &KubePod) -> Vec<IpAddr> {
+    let own = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).map(|ip| ip.ip.clone());
+    let networks = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
+    let networks = networks.and_then(|text| serde_json::from_str::<Value>(text).ok()).unwrap_or_default();
+    let others = networks.as_array().into_iter().flatten();
+    let others = others.flat_map(|network| network["ips"].as_array().into_iter().flatten());
+    let others = others.filter_map(|ip| ip.as_str().map(str::to_owned));
+    own.chain(others).filter_map(|ip| ip.parse().ok()).collect()
 }
 
 fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, client: Client) {
@@ -249,4 +280,30 @@ async fn try_open(node: &Node, pod: &Pod, moving: &mut Moving, there: Option<Ope
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_has_the_addresses_of_all_its_networks() {
+        let networks = json!([
+            {"name": "cbr0", "ips": ["10.11.0.7"], "default": true},
+            {"name": "shop/flat", "interface": "net1", "ips": ["172.30.0.9", "fd00:30::9"]},
+            {"name": "shop/wire", "interface": "net2"},
+        ]);
+        let pod = |networks: &str| -> KubePod {
+            let annotations = json!({NETWORK_STATUS: networks});
+            let status = json!({"podIPs": [{"ip": "10.11.0.7"}, {"ip": "fd00:11::7"}]});
+            serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status})).unwrap()
+        };
+        let at = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let all = ["10.11.0.7", "fd00:11::7", "10.11.0.7", "172.30.0.9", "fd00:30::9"];
+        assert_eq!(addresses(&pod(&networks.to_string())), at(&all));
+        assert_eq!(addresses(&pod("nonsense")), at(&["10.11.0.7", "fd00:11::7"]));
+        assert_eq!(addresses(&KubePod::default()), at(&[]));
+    }
 }

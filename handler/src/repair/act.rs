@@ -42,12 +42,17 @@ fn check(inside: &Inside, socket: &OwnedFd) -> io::Result<()> {
 /// Does what is asked of a socket.
 ///
 /// # Errors
-/// EPERM for what is no TCP socket of the namespace, otherwise as the kernel answers.
+/// EPERM for what is no TCP socket of the namespace, EADDRNOTAVAIL for what cannot go on at the target, otherwise as the
+/// kernel answers.
 pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8) -> io::Result<()> {
     check(inside, socket)?;
     let s = SockRef::from(socket);
     match command {
         Command::Freeze => {
+            let from = s.local_addr()?.as_socket();
+            if !s.is_listener()? && !from.is_some_and(|from| inside.can_go(from.ip())) {
+                return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+            }
             // In this order: a socket in repair mode receives and acknowledges as any other.
             s.attach_filter(&[SockFilter::new(DROP_ALL.0, 0, 0, DROP_ALL.1)])?;
             if s.is_listener()? {

@@ -11,6 +11,9 @@
 //! pod's own network namespace, by the namespace's cookie. A pod that sends others gets EPERM for them. So a pod can do no
 //! more to its own connections than break them, which it can anyway.
 //!
+//! At the source a socket is frozen only if the target's pod has its address. The others cannot go on there: the backend
+//! ends them while it still can tell their peers.
+//!
 //! For connections that the pod accepted an entry of connection tracking is made before repair ends: the first packet
 //! comes from the pod, and rules of a mesh would lead it astray as that of a new connection.
 //!
@@ -57,7 +60,7 @@ impl Repairs {
 impl Network for Repairs {
     fn arm(&self, network: &PodNetwork) -> io::Result<Box<dyn Armed>> {
         let namespace = Namespace::of(network.launcher).map_err(io::Error::other)?;
-        let inside = Arc::new(Inside::of(&namespace)?);
+        let inside = Arc::new(Inside::of(&namespace)?.going_to(network.to.clone()));
         let arming = Arming { stop: stop()? };
         for (index, _) in &network.interfaces {
             for (suffix, protocol) in [(SUFFIX, Protocol::Move), (PASST_SUFFIX, Protocol::Passt)] {

@@ -1,6 +1,7 @@
 //! What is asked of a pod's network namespace, from without.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::thread;
@@ -20,6 +21,8 @@ pub(super) struct Inside {
     /// Speaks with its connection tracking; none where the kernel has none.
     /// One request at a time: the answer is to the last.
     pub(super) netfilter: Option<Mutex<Socket>>,
+    /// Addresses that connections can go on with elsewhere; any, when it is not known.
+    to: Option<Vec<IpAddr>>,
 }
 
 impl std::fmt::Debug for Inside {
@@ -52,7 +55,17 @@ impl Inside {
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(socket)
         });
-        Ok(Inside { cookie, netfilter: netfilter.ok().map(Mutex::new) })
+        Ok(Inside { cookie, netfilter: netfilter.ok().map(Mutex::new), to: None })
+    }
+
+    /// The same, whose connections go to where these addresses are.
+    pub(super) fn going_to(self, to: Option<Vec<IpAddr>>) -> Inside {
+        Inside { to, ..self }
+    }
+
+    /// Whether a connection from this address can go on elsewhere.
+    pub(super) fn can_go(&self, from: IpAddr) -> bool {
+        self.to.as_ref().is_none_or(|to| to.contains(&from.to_canonical()))
     }
 
     /// Whether a socket belongs to it.

@@ -1,7 +1,7 @@
 //! Backends in this process' own network namespace. TCP_REPAIR takes CAP_NET_ADMIN: without it the tests are passed over,
 //! loudly.
 
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -14,6 +14,14 @@ use super::*;
 
 /// A server for the sockets of a backend, and the backend's listener.
 fn backend(directory: &std::path::Path, protocol: Protocol) -> Option<(Socket, Arming)> {
+    backend_going_to(directory, protocol, None)
+}
+
+fn backend_going_to(
+    directory: &std::path::Path,
+    protocol: Protocol,
+    to: Option<Vec<IpAddr>>,
+) -> Option<(Socket, Arming)> {
     let probe = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     if let Err(error) = setsockopt(&probe, sockopt::TcpRepair, &1) {
         eprintln!("SKIPPED: no TCP_REPAIR: {error}");
@@ -25,7 +33,7 @@ fn backend(directory: &std::path::Path, protocol: Protocol) -> Option<(Socket, A
     let kind = if protocol == Protocol::Move { Type::SEQPACKET } else { Type::STREAM };
     let arming = Arming { stop: stop().unwrap() };
     let dir = PodVolumes::new(directory).dir(uid, "netd", "").unwrap();
-    let inside = Arc::new(Inside::here().unwrap());
+    let inside = Arc::new(Inside::here().unwrap().going_to(to));
     // Before there is a backend: it comes later.
     Server { directory: dir, name: "n0.sock.move".into(), protocol, inside, stop: arming.stop.clone() }
         .start()
@@ -87,6 +95,24 @@ fn only_tcp_sockets_of_the_pods_namespace_are_touched() {
     let results = ask(&served, Command::Repair, &fds, 0);
     assert_eq!(results, [0, libc::EPERM, libc::EPERM, libc::EPERM, libc::EPERM]);
     assert!(in_repair(&own) && !in_repair(&foreign));
+}
+
+#[test]
+fn what_the_target_has_no_address_for_is_left_alone() {
+    let (near, far) = pair();
+    let [here, elsewhere] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 9)].map(IpAddr::V4);
+    for (to, frozen) in [(vec![elsewhere], false), (vec![], false), (vec![elsewhere, here], true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let Some((served, _arming)) = backend_going_to(directory.path(), Protocol::Move, Some(to)) else {
+            return;
+        };
+        let expected = if frozen { 0 } else { libc::EADDRNOTAVAIL };
+        let ends = [near.as_fd(), far.as_fd()];
+        assert_eq!(ask(&served, Command::Freeze, &ends, 0), [expected; 2]);
+        assert_eq!([in_repair(&near), in_repair(&far)], [frozen; 2]);
+        // What was left alone may be thawed with the others.
+        assert_eq!(ask(&served, Command::Thaw, &ends[..1], 0), [if frozen { 0 } else { libc::ENOENT }]);
+    }
 }
 
 #[test]

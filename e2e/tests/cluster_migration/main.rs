@@ -1,0 +1,63 @@
+//! Machines that move from one node to the other while they run.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+mod drain;
+mod failures;
+mod moving;
+
+use moving::{Connection, FromGuest, Machine};
+use podvirt_e2e::cluster::{Cluster, Manifest, Security};
+
+#[test]
+fn a_machine_moves_and_comes_back() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let mut machine = Machine::start(&namespace, &Manifest { name: "vm", ..Default::default() });
+    machine.is_reached();
+    let inwards: Vec<Connection> =
+        machine.addresses().into_iter().map(|address| Connection::to(address).unwrap()).collect();
+    let outwards = FromGuest::open(&mut machine);
+    machine.sh("echo remembered >/tmp/mark; echo written >/dev/vda; sync");
+
+    let source = machine.pod();
+    let migration = machine.migrate_by_virtctl();
+    machine.has_moved(&migration, &source);
+    // The pod's address is another on this cluster: what stood on the old one is ended, and both ends know.
+    inwards.into_iter().for_each(Connection::is_reset);
+    outwards.is_reset(&mut machine);
+    machine.is_reached();
+    // Memory and disk came along.
+    assert_eq!(machine.sh("cat /tmp/mark"), "remembered");
+    machine.sh("echo 3 >/proc/sys/vm/drop_caches");
+    assert_eq!(machine.sh("head -n 1 /dev/vda"), "written");
+
+    let source = machine.pod();
+    let migration = machine.migrate();
+    machine.has_moved(&migration, &source);
+    machine.is_reached();
+
+    // It ends as any other, wherever it is.
+    let pod = machine.pod();
+    namespace.kubectl(&["delete", "vm", "vm", "--wait=false"]).unwrap();
+    namespace.wait_gone::<k8s_openapi::api::core::v1::Pod>(
+        pod.metadata.name.as_deref().unwrap(),
+        podvirt_e2e::cluster::SOON,
+    ).unwrap();
+}
+
+#[test]
+fn a_machine_behind_masquerade_moves_and_keeps_its_own_addresses() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let devices = "interfaces: [{name: default, masquerade: {}}]";
+    let mut machine = Machine::start(&namespace, &Manifest { name: "vm", devices, ..Default::default() });
+    machine.is_reached();
+    let own = machine.sh("ip -o addr show scope global | awk '{print $4}'");
+    assert!(own.contains("10.0.2.2/"), "{own}");
+    let source = machine.pod();
+    let migration = machine.migrate_by_virtctl();
+    machine.has_moved(&migration, &source);
+    machine.is_reached();
+    assert_eq!(machine.sh("ip -o addr show scope global | awk '{print $4}'"), own);
+}
