@@ -78,6 +78,16 @@ reasons! {
     PairBacklog = "pair_backlog",
     /// A frame in a transmit ring that the driver has taken out of use.
     RingDisabled = "ring_disabled",
+    /// A connection reset when the guest migrated: its peer is in the pod itself, as a mesh's proxy is.
+    MigrationLocal = "migration_local",
+    /// A connection reset when the guest migrated: nobody was there who may repair it.
+    MigrationHelper = "migration_helper",
+    /// A connection reset when the guest migrated: it could not be frozen or taken apart.
+    MigrationState = "migration_state",
+    /// A connection that came by a migration and could not be put together: most often its address is not here.
+    MigrationTarget = "migration_target",
+    /// A connection that the node's helper did not let go of after a migration.
+    MigrationRelease = "migration_release",
 }
 
 /// Declares the plain counters: field, name if it is another, help. The unit of bytes stands last in a name.
@@ -171,6 +181,12 @@ totals! {
     wakeups: "Turns of the worker's loop.",
     pair_frames_passed: "Frames of the guest passed to another queue pair's worker, which has their flow.",
     pair_flows_moved: "Flows that moved from one queue pair's worker to another's.",
+    migrations_out: "Times that the guest's state was given away for a migration.",
+    migrations_undone: "Times that the guest went on here after its state was given away.",
+    migrations_in: "Times that a guest's state came by a migration.",
+    migrations_failed: "Times that a guest's state could not be given away or taken.",
+    migrated_connections_out: "TCP connections that left with the guest.",
+    migrated_connections_in: "TCP connections that came with the guest and went on.",
     updates: "Times that another netd has taken over from the one before, with all of its connections.",
 }
 
@@ -187,7 +203,12 @@ impl Counters {
 
     /// Counts one dropped unit.
     pub fn count_drop(&self, reason: Reason) {
-        self.dropped[reason as usize].add(1);
+        self.drops(reason, 1);
+    }
+
+    /// Counts dropped units.
+    pub fn drops(&self, reason: Reason, units: u64) {
+        self.dropped[reason as usize].add(units);
     }
 
     /// How many units were dropped for `reason`.

@@ -129,6 +129,36 @@ pub struct DhcpOption {
     pub value: Vec<u8>,
 }
 
+/// What a guest has configured for a family, wherever it got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Its address.
+    pub guest: IpAddr,
+    /// Its prefix length.
+    pub prefix_len: u8,
+    /// Its default gateway.
+    pub gateway: IpAddr,
+}
+
+impl Home {
+    /// Whether a guest can have this.
+    pub fn is_sound(&self) -> bool {
+        let host = |a: IpAddr| match a {
+            IpAddr::V4(a) => {
+                !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast())
+            }
+            IpAddr::V6(a) => {
+                let none = a.is_unspecified() || a.is_loopback() || a.is_multicast();
+                !none && a.to_ipv4_mapped().is_none()
+            }
+        };
+        let longest = if self.guest.is_ipv4() { 32 } else { 128 };
+        let one_family = self.guest.is_ipv4() == self.gateway.is_ipv4();
+        let distinct = self.guest != self.gateway && self.prefix_len <= longest;
+        host(self.guest) && host(self.gateway) && one_family && distinct
+    }
+}
+
 /// One snapshot of the link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
@@ -221,6 +251,50 @@ impl Link {
         }
     }
 
+    /// What the guest has configured by this link, for both families.
+    pub fn homes(&self) -> Vec<Home> {
+        let v4 = self.v4.as_ref().map(|l| Home {
+            guest: l.guest.into(),
+            prefix_len: l.prefix_len,
+            gateway: l.gateway.into(),
+        });
+        let v6 = self.v6.as_ref().map(|l| Home {
+            guest: l.guest.into(),
+            prefix_len: l.prefix_len,
+            gateway: l.gateway.into(),
+        });
+        v4.into_iter().chain(v6).collect()
+    }
+
+    /// The link as it is for a guest that has these addresses ([`Home::is_sound`]), and will not ask for others: where they are not the
+    /// pod's, they stand for the pod's from now on. A family that the pod does not have stays without.
+    #[must_use]
+    pub fn with_homes(mut self, homes: &[Home]) -> Link {
+        if self.mode == Mode::Masquerade {
+            return self;
+        }
+        for home in homes {
+            match (home.guest, home.gateway) {
+                (IpAddr::V4(guest), IpAddr::V4(gateway)) => {
+                    let free = |l: &&mut LinkV4| l.guest != guest && l.loopback != Some(guest);
+                    let Some(l) = self.v4.as_mut().filter(free) else { continue };
+                    (l.guest, l.prefix_len, l.gateway) = (guest, home.prefix_len, gateway);
+                    l.routes.iter_mut().for_each(|route| route.via = route.via.and(Some(gateway)));
+                }
+                (IpAddr::V6(guest), IpAddr::V6(_)) => {
+                    let free = |l: &&mut LinkV6| l.guest != guest && l.loopback != Some(guest);
+                    let Some(l) = self.v6.as_mut().filter(free) else { continue };
+                    // The router's address is made of netd's own, which follows from the guest's.
+                    (l.guest, l.prefix_len) = (guest, home.prefix_len);
+                    let gateway = l.gateway;
+                    l.routes.iter_mut().for_each(|route| route.via = route.via.and(Some(gateway)));
+                }
+                _ => {}
+            }
+        }
+        self
+    }
+
     /// The gateway's address in the family of `like`, as the guest sees it.
     pub fn gateway_address(&self, like: IpAddr) -> Option<IpAddr> {
         match like {
@@ -278,6 +352,56 @@ mod tests {
         assert_eq!(seen("::6"), gateway);
         assert_eq!(seen("fd00:9::2"), gateway);
         assert_eq!(seen("2001:db8::1"), "2001:db8::1");
+    }
+
+    #[test]
+    fn a_guest_that_comes_with_other_addresses_keeps_them() {
+        let there = test_link();
+        let homes = there.homes();
+        assert!(homes.len() == 2 && homes.iter().all(Home::is_sound));
+        assert_eq!(there.clone().with_homes(&homes), there);
+        let mut here = test_link();
+        let (v4, v6) = (here.v4.as_mut().unwrap(), here.v6.as_mut().unwrap());
+        v4.pod = Ipv4Addr::new(10, 8, 0, 7);
+        (v4.guest, v4.gateway, v4.prefix_len) = (v4.pod, Ipv4Addr::new(10, 8, 0, 1), 16);
+        let route = |via| Route { to: "10.80.0.0/16".parse().unwrap(), via };
+        v4.routes = vec![route(Some(v4.gateway)), route(None)];
+        v6.pod = "fd00:8::7".parse().unwrap();
+        (v6.guest, v6.prefix_len) = (v6.pod, 80);
+        let link = here.clone().with_homes(&homes);
+        assert_eq!(link.homes(), homes);
+        let v4 = link.v4.as_ref().unwrap();
+        assert_eq!(v4.pod, Ipv4Addr::new(10, 8, 0, 7));
+        assert_eq!(v4.routes, [route(Some(Ipv4Addr::new(10, 9, 0, 1))), route(None)]);
+        assert_eq!(link.v6.as_ref().unwrap().pod, "fd00:8::7".parse::<Ipv6Addr>().unwrap());
+        // The pod itself stays out of reach, and who now has the guest's address is not taken for the guest.
+        assert_eq!(link.destination_for_pod("10.8.0.7".parse().unwrap()), None);
+        assert_eq!(link.source_for_guest("10.9.0.2".parse().unwrap()), link.gateway_address(homes[0].guest));
+        // A masquerade's addresses are the configuration's; a family that is missing stays so.
+        let masquerade = Link { mode: Mode::Masquerade, ..here.clone() };
+        assert_eq!(masquerade.clone().with_homes(&homes), masquerade);
+        assert_eq!(Link { v4: None, ..here }.with_homes(&homes).v4, None);
+    }
+
+    #[test]
+    fn addresses_that_no_guest_can_have_are_not_sound() {
+        let home = |guest: &str, prefix_len, gateway: &str| Home {
+            guest: guest.parse().unwrap(),
+            prefix_len,
+            gateway: gateway.parse().unwrap(),
+        };
+        assert!(home("10.0.0.2", 32, "169.254.1.1").is_sound() && home("fd00::2", 128, "fe80::1").is_sound());
+        for bad in [
+            home("127.0.0.1", 8, "10.0.0.1"),
+            home("224.0.0.1", 8, "10.0.0.1"),
+            home("10.0.0.2", 33, "10.0.0.1"),
+            home("10.0.0.2", 24, "fe80::1"),
+            home("10.0.0.2", 24, "10.0.0.2"),
+            home("::ffff:10.0.0.2", 64, "fe80::1"),
+            home("::", 64, "fe80::1"),
+        ] {
+            assert!(!bad.is_sound(), "{bad:?}");
+        }
     }
 
     #[test]

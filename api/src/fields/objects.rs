@@ -117,7 +117,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.migrations.bandwidthPerMigration", Quantity, "bytes a second; unlimited when 0 or not set"),
     row(Carried, "spec.configuration.migrations.completionTimeoutPerGiB", Int(1, i64::MAX), "seconds; 150 when not set"),
     row(Carried, "spec.configuration.migrations.progressTimeout", Int(1, i64::MAX), "seconds; 150 when not set"),
-    row(Carried, "spec.configuration.migrations.allowPostCopy", Bool, "for machines without an interface: netd's guests are moved before they go on, and an event says so"),
+    row(Carried, "spec.configuration.migrations.allowPostCopy", Bool, "without effect: a guest is copied before it moves, and an event says so"),
     row(Carried, "spec.configuration.migrations.allowWorkloadDisruption", Bool, "pause a guest that does not converge in time, and finish"),
     row(Refused, "spec.configuration.migrations.utilityVolumesTimeout", Any, "there are no utility volumes"),
     row(Refused, "spec.configuration.migrations.unsafeMigrationOverride", Any, ""),

@@ -343,10 +343,9 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
     }
     let Some(way) = seen.way else { return };
     let mut configuration = way.configuration.clone();
-    if configuration.allow_post_copy == Some(true) && !vmi.spec.domain.devices.interfaces.is_empty() {
+    if configuration.allow_post_copy == Some(true) {
         configuration.allow_post_copy = Some(false);
-        let message = "allowPostCopy is not carried out: the machine has an interface of netd's, whose backend must \
-                       have all of the guest's memory before it goes on; the guest is copied before it moves";
+        let message = "allowPostCopy is not carried out: the guest is copied before it moves";
         let kind = ConditionType::from(RESTRICTED);
         if set_true(&mut decision.migration.status, &kind, event::MIGRATION_RESTRICTED, message, now) {
             decision.note(true, event::MIGRATION_RESTRICTED, message);

@@ -12,6 +12,7 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VringConfigData};
 
 use crate::feature;
+use crate::migrate::{Area, Copying};
 use crate::pair::Pair;
 use crate::sys::GuestMem;
 
@@ -89,11 +90,14 @@ type Result<T> = std::result::Result<T, DoubleError>;
 
 /// A vhost-user frontend with guest memory and rings of its own. As a [`Pair`] it is its first one.
 pub struct Double {
-    frontend: Frontend,
-    mem: Arc<GuestMem>,
-    features: u64,
-    pairs: Vec<Pair>,
+    pub(crate) frontend: Frontend,
+    pub(crate) mem: Arc<GuestMem>,
+    pub(crate) features: u64,
+    pub(crate) pairs: Vec<Pair>,
     enabled: Vec<bool>,
+    /// The rings' places, which stay.
+    pub(crate) areas: Vec<Area>,
+    pub(crate) copying: Option<Copying>,
 }
 
 impl Deref for Double {
@@ -135,6 +139,7 @@ impl Double {
     pub fn from_stream(stream: UnixStream, options: &Options) -> Result<Double> {
         let pairs = options.pairs.max(1);
         let (frontend, features) = negotiate(&stream, options.features, pairs)?;
+        frontend.set_features(features)?;
         let size = options.queue_size;
         let usual = if features & feature::MRG_RXBUF != 0 {
             4096
@@ -158,8 +163,12 @@ impl Double {
             features,
             pairs: (0..pairs).map(pair).collect::<Result<_>>()?,
             enabled: vec![true; pairs],
+            areas: Vec::new(),
+            copying: None,
             mem,
         };
+        let rings = double.pairs.iter().flat_map(|pair| &pair.rings);
+        double.areas = rings.map(|ring| (ring.size(), ring.areas())).collect();
         double.start(&vec![[0, 0]; pairs])?;
         for pair in &mut double.pairs {
             pair.ring(RX).publish();
@@ -168,7 +177,7 @@ impl Double {
     }
 
     /// Hands memory and rings to the backend, from these positions of the available rings on.
-    fn start(&mut self, bases: &[[u16; 2]]) -> Result<()> {
+    pub(crate) fn start(&mut self, bases: &[[u16; 2]]) -> Result<()> {
         self.frontend.set_mem_table(&[self.mem.region()?])?;
         let pairs = self.pairs.iter().zip(&self.enabled).zip(bases).enumerate();
         for (number, ((pair, enabled), base)) in pairs {
@@ -237,11 +246,8 @@ impl Double {
     /// # Errors
     /// When the new backend refuses.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<()> {
-        let (frontend, features) = negotiate(&stream, self.features, self.pairs.len())?;
-        if features != self.features {
-            return Err(DoubleError::Features(features));
-        }
-        self.frontend = frontend;
+        self.frontend = self.again(&stream)?;
+        self.frontend.set_features(self.features)?;
         let stream = Arc::new(stream);
         for pair in &mut self.pairs {
             pair.stream = Arc::clone(&stream);
@@ -254,6 +260,15 @@ impl Double {
             ring.kick_now();
         }
         Ok(())
+    }
+
+    /// Negotiates with another backend, which must offer the same.
+    pub(crate) fn again(&self, stream: &UnixStream) -> Result<Frontend> {
+        let (frontend, features) = negotiate(stream, self.features, self.pairs.len())?;
+        if features != self.features {
+            return Err(DoubleError::Features(features));
+        }
+        Ok(frontend)
     }
 
     /// The connection's own requests.
@@ -277,7 +292,7 @@ impl Double {
     }
 }
 
-/// Negotiates features up to the memory table.
+/// Negotiates features up to the point where they are accepted.
 fn negotiate(stream: &UnixStream, wanted: u64, pairs: usize) -> Result<(Frontend, u64)> {
     let mut frontend = Frontend::from_stream(stream.try_clone()?, 2 * pairs as u64);
     frontend.set_owner()?;
@@ -296,11 +311,11 @@ fn negotiate(stream: &UnixStream, wanted: u64, pairs: usize) -> Result<(Frontend
             | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::LOG_SHMFD
+            | VhostUserProtocolFeatures::DEVICE_STATE
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS);
     frontend.set_protocol_features(protocol)?;
     if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     }
-    frontend.set_features(features)?;
     Ok((frontend, features))
 }

@@ -18,12 +18,14 @@
 //! `unsafe` is confined to the module `sys`: mapped guest memory, and the tap's ioctls.
 
 mod double;
+mod migrate;
 mod pair;
 mod ring;
 mod sys;
 mod tap;
 
 pub use double::{Double, DoubleError, HEADER, Options, RX, TX};
+pub use migrate::{Loaded, Position, Source};
 pub use pair::Pair;
 pub use ring::{Descriptor, DriverRing, INDIRECT, NEXT, Used, WRITE};
 pub use sys::GuestMem;

@@ -80,6 +80,12 @@ impl Pair {
         self.features
     }
 
+    /// The same pair in another memory, which has the same contents.
+    pub(crate) fn set_mem(&mut self, mem: &Arc<GuestMem>) {
+        self.mem = Arc::clone(mem);
+        self.rings.iter_mut().for_each(|ring| ring.set_mem(mem));
+    }
+
     /// The guest's memory.
     pub fn mem(&self) -> &Arc<GuestMem> {
         &self.mem

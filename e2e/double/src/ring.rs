@@ -112,6 +112,11 @@ impl DriverRing {
         })
     }
 
+    /// The same ring in another memory, which has the same contents.
+    pub(crate) fn set_mem(&mut self, mem: &Arc<GuestMem>) {
+        self.mem = Arc::clone(mem);
+    }
+
     /// Number of entries.
     pub fn size(&self) -> u16 {
         self.size

@@ -5,12 +5,15 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use vhost::VhostUserMemoryRegionInfo;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
+
+/// Bytes of a page, of which the dirty log has a bit.
+pub(crate) const PAGE: u64 = 0x1000;
 
 /// Guest memory in one region: a memfd, shared with the backend.
 ///
@@ -21,6 +24,9 @@ pub struct GuestMem {
     host: *mut u8,
     start: u64,
     len: u64,
+    /// Pages that this process has written, a bit each, as long as that is tracked.
+    written: Vec<AtomicU64>,
+    tracked: AtomicBool,
 }
 
 // SAFETY: `host` leads into the mapping that `map` owns; it is only used for raw copies and atomics.
@@ -41,7 +47,9 @@ impl GuestMem {
         let map = GuestMemoryMmap::from_ranges_with_files([(at, size, Some(FileOffset::new(file, 0)))])
             .map_err(io::Error::other)?;
         let host = map.get_host_address(at).map_err(io::Error::other)?;
-        Ok(GuestMem { map, host, start, len })
+        let words = len.div_ceil(64 * PAGE) as usize;
+        let written = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(GuestMem { map, host, start, len, written, tracked: AtomicBool::new(false) })
     }
 
     /// The first address.
@@ -97,6 +105,7 @@ impl GuestMem {
     /// Copies bytes in.
     pub fn write(&self, at: u64, src: &[u8]) {
         let dst = self.ptr(at, src.len());
+        self.note(at, src.len());
         // SAFETY: as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
     }
@@ -108,6 +117,7 @@ impl GuestMem {
 
     /// Stores a little-endian field at an even address.
     pub fn store_u16(&self, at: u64, value: u16, order: Ordering) {
+        self.note(at, 2);
         self.atomic(at).store(value.to_le(), order);
     }
 
@@ -118,9 +128,69 @@ impl GuestMem {
         unsafe { AtomicU16::from_ptr(ptr) }
     }
 
+    /// From now on it is noted which pages this process writes, or no longer.
+    pub(crate) fn track(&self, on: bool) {
+        self.tracked.store(on, Ordering::SeqCst);
+    }
+
+    fn note(&self, at: u64, len: usize) {
+        // A bit that is set before the write is taken may be taken before it as well: who copies for the last time has
+        // stopped everybody.
+        if len > 0 && self.tracked.load(Ordering::Relaxed) {
+            let first = (at - self.start) / PAGE;
+            for page in first..=(at - self.start + len as u64 - 1) / PAGE {
+                self.written[page as usize / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// The first addresses of the pages that this process has written since the last call.
+    pub(crate) fn take_written(&self) -> Vec<u64> {
+        let words = self.written.iter().enumerate();
+        words
+            .flat_map(|(i, word)| bits(i, word.swap(0, Ordering::SeqCst)))
+            .map(|p| self.start + p * PAGE)
+            .collect()
+    }
+
+    /// As a dirty log: the numbers of the bits that are set, which are cleared.
+    pub(crate) fn take_bits(&self) -> Vec<u64> {
+        let mut all = Vec::new();
+        for i in 0..self.len as usize / 8 {
+            let ptr = self.ptr(self.start + 8 * i as u64, 8).cast::<u64>();
+            // SAFETY: valid and aligned, as the mapping begins at a page; the backend uses atomics there as well.
+            let word = unsafe { AtomicU64::from_ptr(ptr) };
+            all.extend(bits(i, word.swap(0, Ordering::SeqCst)));
+        }
+        all
+    }
+
+    /// Copies the page at `at` to the same address of another memory.
+    pub(crate) fn copy_page(&self, at: u64, to: &GuestMem) {
+        let mut page = [0; PAGE as usize];
+        self.read(at, &mut page);
+        to.write(at, &page);
+    }
+
+    /// The first addresses of all pages.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.start..self.start + self.len).step_by(PAGE as usize)
+    }
+
+    /// Pages that are not as in another memory of the same size.
+    pub(crate) fn differing(&self, other: &GuestMem) -> Vec<u64> {
+        let page = |mem: &GuestMem, at: u64| {
+            let mut bytes = vec![0; PAGE as usize];
+            mem.read(at, &mut bytes);
+            bytes
+        };
+        self.pages().filter(|at| page(self, *at) != page(other, *at)).collect()
+    }
+
     /// Reads once from `fd` into one buffer.
     pub(crate) fn read_from(&self, fd: BorrowedFd<'_>, at: u64, len: usize) -> io::Result<usize> {
         let ptr = self.ptr(at, len);
+        self.note(at, len);
         // SAFETY: ptr is valid for len bytes.
         let n = unsafe { libc::read(fd.as_raw_fd(), ptr.cast(), len) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
@@ -136,6 +206,11 @@ impl GuestMem {
         let n = unsafe { libc::writev(fd.as_raw_fd(), slices.as_ptr(), slices.len() as i32) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
+}
+
+/// The numbers of the bits of word `i` that are set.
+fn bits(i: usize, word: u64) -> impl Iterator<Item = u64> {
+    (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| 64 * i as u64 + bit)
 }
 
 /// The descriptor of an event, for polling.

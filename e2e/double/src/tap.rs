@@ -91,8 +91,11 @@ impl TapPump {
         Ok(pump)
     }
 
-    /// Starts the threads.
-    fn resume(&mut self) -> Result<(), DoubleError> {
+    /// Frames flow again.
+    ///
+    /// # Errors
+    /// There are no more threads.
+    pub fn resume(&mut self) -> Result<(), DoubleError> {
         let pairs = self.double.as_mut().map(Double::take_pairs).unwrap_or_default();
         for ((pair, tap), idle) in pairs.into_iter().zip(&self.taps).zip(self.idle.clone()) {
             let (tap, stop, stats) = (Arc::clone(tap), Arc::clone(&self.stop), Arc::clone(&self.stats));
@@ -110,8 +113,11 @@ impl TapPump {
         Ok(())
     }
 
-    /// Ends the threads and puts the pairs back.
-    fn pause(&mut self) -> Result<(), DoubleError> {
+    /// No frame flows any more until [`TapPump::resume`]; what the guest sends waits in the tap.
+    ///
+    /// # Errors
+    /// What ended the pump before.
+    pub fn pause(&mut self) -> Result<(), DoubleError> {
         let _ = self.stop.write(1);
         let mut result = Ok(());
         let mut pairs = Vec::new();
@@ -172,6 +178,11 @@ impl TapPump {
         self.pause()?;
         self.idle[pair] = !on;
         self.resume()
+    }
+
+    /// The double, for requests that need no ring, while frames flow.
+    pub fn double(&mut self) -> Option<&mut Double> {
+        self.double.as_mut()
     }
 
     /// What has been moved so far.

@@ -283,7 +283,7 @@ impl<'n> Slowly<'n> {
         let (cluster, name) = (namespace.cluster(), namespace.name().to_owned());
         let manifest = format!(
             "{{apiVersion: migrations.kubevirt.io/v1alpha1, kind: MigrationPolicy, metadata: {{name: {name}}}, \
-             spec: {{bandwidthPerMigration: 1Mi, selectors: {{namespaceSelector: {{kubernetes.io/metadata.name: {name}}}}}}}}}"
+             spec: {{bandwidthPerMigration: 1Mi, completionTimeoutPerGiB: 10000, selectors: {{namespaceSelector: {{kubernetes.io/metadata.name: {name}}}}}}}}}"
         );
         cluster.kubectl_with(&["create", "-f", "-"], &manifest).unwrap();
         Slowly { cluster, name }

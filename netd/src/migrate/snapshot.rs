@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::DecodeError;
 use super::codec::{Field, Reader, fields};
 use crate::ctl::Proto;
-use crate::net::MacAddr;
+use crate::net::{Home, MacAddr};
 use crate::tcp::Conn;
 use crate::time::Time;
 use crate::udp::{SendOptions, Session};
@@ -216,8 +216,11 @@ pub struct WorkerState {
     pub seen: Vec<IpAddr>,
     /// Name of the last datagram that was cut.
     pub fragment_id: u32,
+    /// What the guest has configured.
+    pub homes: Vec<Home>,
 }
-fields!(WorkerState { now, started, guest_mac, seen_mac, station_seen, seen, fragment_id });
+fields!(WorkerState { now, started, guest_mac, seen_mac, station_seen, seen, fragment_id, homes });
+fields!(Home { guest, prefix_len, gateway });
 
 /// A TCP connection.
 #[derive(Debug)]

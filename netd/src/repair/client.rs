@@ -16,6 +16,23 @@ use crate::ctl::socket::{SocketFile, listen_as};
 /// How long the helper may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What became of a request for a socket.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It was done.
+    Done,
+    /// The helper, or the kernel, refuses it.
+    Refused(io::Error),
+    /// Nobody has answered: it may have been done.
+    Unanswered,
+}
+
+impl Outcome {
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self, Outcome::Done)
+    }
+}
+
 /// Where the helper is met.
 #[derive(Debug)]
 pub struct Helper {
@@ -72,21 +89,22 @@ impl Helper {
         self.ask(Command::Ping, &[], 0).is_ok()
     }
 
-    /// Has something done to the sockets, all with the same flags; for each of them whether it was.
-    pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F], flags: u8) -> Vec<Result<(), Error>> {
+    /// Tells that the guest is about to run here: its addresses are to speak, before any connection does.
+    pub(crate) fn arrived(&self) -> bool {
+        self.ask(Command::Release, &[], 0).is_ok()
+    }
+
+    /// Has something done to the sockets, all with the same flags; what became of each.
+    pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F], flags: u8) -> Vec<Outcome> {
         let mut results = Vec::with_capacity(sockets.len());
         for batch in sockets.chunks(BATCH) {
             let fds: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
             match self.ask(command, &fds, flags) {
                 Ok(errnos) => results.extend(errnos.into_iter().map(|errno| match errno {
-                    0 => Ok(()),
-                    errno => Err(io::Error::from_raw_os_error(errno).into()),
+                    0 => Outcome::Done,
+                    errno => Outcome::Refused(io::Error::from_raw_os_error(errno)),
                 })),
-                Err(error) => {
-                    let why = error.to_string();
-                    let failed = |_| Err(Error::Io(io::Error::other(why.clone())));
-                    results.extend((0..batch.len()).map(failed));
-                }
+                Err(_) => results.extend(batch.iter().map(|_| Outcome::Unanswered)),
             }
         }
         results

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -15,8 +14,9 @@ use crate::worker::sockets::{PeekOffset, stream_options};
 
 /// Bytes that either queue may have: above what tcp_rmem and tcp_wmem usually allow.
 const QUEUE: usize = 64 << 20;
-/// How long the bytes that were never sent may take to find room.
-const ROOM: Duration = Duration::from_secs(1);
+
+/// Where the kernel begins to size a send buffer, in bytes; it doubles that for its own accounting.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// Bits of `tcpi_options` (linux/tcp.h).
 mod agreed {
@@ -101,6 +101,15 @@ fields!(Connection {
     receive,
 });
 
+/// Whether everything that was never sent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// It is.
+    Done,
+    /// There is no room for it yet.
+    Later,
+}
+
 /// What is left to do for a connection once it may speak.
 #[derive(Debug)]
 pub(crate) struct Restored {
@@ -108,6 +117,8 @@ pub(crate) struct Restored {
     pub(crate) socket: OwnedFd,
     /// Bytes that were never sent.
     unsent: Vec<u8>,
+    /// How many of them were sent since.
+    sent: usize,
     /// The pod has closed, and the peer has not acknowledged that.
     close: bool,
 }
@@ -244,7 +255,7 @@ impl Connection {
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
         let unsent = rest.to_vec();
-        Ok((Restored { socket, unsent, close }, kept && self.peek_offset.is_some()))
+        Ok((Restored { socket, unsent, sent: 0, close }, kept && self.peek_offset.is_some()))
     }
 }
 
@@ -266,27 +277,36 @@ impl Restored {
         self.socket.try_clone()
     }
 
-    /// The mode has ended: sends what was never sent, and the FIN if there is to be one.
+    /// The same for a connection that was frozen and has stayed: nothing is left of it.
+    pub(crate) fn stayed(socket: OwnedFd) -> Restored {
+        Restored { socket, unsent: Vec::new(), sent: 0, close: false }
+    }
+
+    /// The mode has ended: sends what was never sent, as far as there is room, and the FIN if there is to be one.
     ///
     /// # Errors
-    /// The peer has reset it, or there is no room for all.
-    pub(crate) fn finish(self) -> io::Result<()> {
-        let until = Instant::now() + ROOM;
-        let mut left = &self.unsent[..];
-        while !left.is_empty() {
+    /// The peer has reset it.
+    pub(crate) fn finish(&mut self) -> io::Result<Finished> {
+        while let Some(left) = self.unsent.get(self.sent..).filter(|left| !left.is_empty()) {
             match sys::append(self.socket.as_fd(), left) {
-                Ok(n) => left = left.get(n..).unwrap_or_default(),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
-                    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-                    let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
-                    poll(&mut fds, PollTimeout::from(100u16))?;
-                }
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Finished::Later),
                 Err(e) => return Err(e),
             }
         }
+        let s = SockRef::from(&self.socket);
         if self.close {
-            SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write)?;
+            s.shutdown(std::net::Shutdown::Write)?;
         }
-        Ok(())
+        // The end of the mode has taken this away: a listener of the same port could not be opened any more.
+        s.set_reuse_address(true)?;
+        // What the queues had at the other machine is no measure for this connection's way from here: the kernel begins
+        // anew, as with any connection. The window that the peer knows stays.
+        let sized =
+            s.set_send_buffer_size(SEND_BUFFER).and_then(|()| sys::unlock_buffers(self.socket.as_fd()));
+        if let Err(error) = sized {
+            tracing::trace!(%error, "the socket's buffers keep their size");
+        }
+        Ok(Finished::Done)
     }
 }

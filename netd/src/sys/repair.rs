@@ -14,6 +14,8 @@ const TCP_QUEUE_SEQ: c_int = 21;
 const TCP_REPAIR_OPTIONS: c_int = 22;
 const TCP_TIMESTAMP: c_int = 24;
 const TCP_REPAIR_WINDOW: c_int = 29;
+/// Which buffers' sizes are fixed (asm-generic/socket.h).
+const SO_BUF_LOCK: c_int = 72;
 /// Bytes that have not been sent (sockios.h).
 const SIOCOUTQNSD: libc::c_ulong = 0x894b;
 
@@ -149,6 +151,15 @@ pub fn largest_segment(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// As setsockopt(2).
 pub fn set_agreed(socket: BorrowedFd<'_>, agreed: &[[u32; 2]]) -> io::Result<()> {
     set(socket, IPPROTO_TCP, TCP_REPAIR_OPTIONS, agreed.as_flattened())
+}
+
+/// Lets the kernel choose the sizes of a socket's buffers again, which it does not once somebody has set them
+/// (SO_BUF_LOCK of Linux 5.14).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn unlock_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(socket, SOL_SOCKET, SO_BUF_LOCK, 0)
 }
 
 /// SO_PEEK_OFF; below zero where it is off.

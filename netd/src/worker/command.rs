@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -83,6 +84,14 @@ pub(super) enum Command {
     Thaw,
     /// Take over what a worker of another machine had; only while this one stands still.
     Load(Box<migrate::Worker>, Descriptors, SyncSender<(Descriptors, Result<(), InheritError>)>),
+    /// Answer the TCP listeners, for the helper to silence.
+    Listeners(SyncSender<Vec<OwnedFd>>),
+    /// Accept everybody who waits at a listener; while it stands still as well.
+    AcceptWaiting(SyncSender<()>),
+    /// These connections' sockets are being repaired.
+    Park(Arc<HashSet<migrate::Ends>>, SyncSender<()>),
+    /// These are so no longer; whether it succeeded.
+    Unpark(Arc<Vec<(migrate::Ends, bool)>>),
     /// End all flows: connections by a RST to the peer, except these, whose sockets stay as they are.
     Abandon(Arc<HashSet<migrate::Ends>>, SyncSender<()>),
 }

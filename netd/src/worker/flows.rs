@@ -29,6 +29,11 @@ impl Flow {
         }
     }
 
+    /// Whether nobody may touch the socket; see [`super::parked`].
+    pub(super) fn is_parked(&self) -> bool {
+        matches!(self, Flow::Tcp(f) if f.parked)
+    }
+
     /// The place of the listener that carries it.
     pub(super) fn listener(&self) -> Option<u32> {
         match self {

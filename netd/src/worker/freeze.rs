@@ -20,7 +20,11 @@ use super::flows::Flow;
 use super::turn::{Worker, watch, watch_input};
 use crate::flow::{FlowId, Key, Kind};
 use crate::migrate::{self, Descriptors, Missing, Named, Pack};
+use crate::net::Home;
 use crate::time::{Clock, Time};
+
+/// Addresses that a guest may bring along: one of each family.
+const HOMES: usize = 2;
 
 /// Why a worker cannot go on where another has stopped.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +66,14 @@ impl Worker {
                     command @ (Command::Status(_)
                     | Command::Flows { .. }
                     | Command::Ports(_)
+                    | Command::Connected(_)
                     | Command::Freeze(_)
                     | Command::Pack(..)
                     | Command::Load(..)
                     | Command::Abandon(..)
+                    | Command::Listeners(_)
+                    | Command::AcceptWaiting(_)
+                    | Command::Park(..)
                     | Command::Thaw
                     | Command::Shutdown),
                 ) => self.on_command(command),
@@ -100,6 +108,7 @@ impl Worker {
                 station_seen: self.station_seen,
                 seen: self.services.seen().to_vec(),
                 fragment_id: self.fragment_ids.last(),
+                homes: self.port.link.homes(),
             },
             ports: self.listeners.state(&mut named),
             waiting: self.port.waiting(),
@@ -125,11 +134,12 @@ impl Worker {
         self.frozen = true;
         let ports = std::mem::take(&mut state.ports);
         self.listeners.restore(ports, fds)?;
-        self.take_over(state, fds)
+        self.take_over(state, fds, false)
     }
 
     /// Takes in what a worker of another machine had, in place of everything that this one had. The worker stays
-    /// frozen; its clock goes on where the other stood, as its flows' deadlines do.
+    /// frozen; its clock goes on where the other stood, as its flows' deadlines do. Connections are parked: their sockets
+    /// are in repair mode.
     pub(super) fn load(
         &mut self,
         mut state: migrate::Worker,
@@ -146,7 +156,7 @@ impl Worker {
             }
         }
         state.ports.clear();
-        self.take_over(state, fds)
+        self.take_over(state, fds, true)
     }
 
     /// Ends all flows, connections by a RST to their peers; those between `except` stay as they are.
@@ -160,10 +170,20 @@ impl Worker {
         }
     }
 
-    fn take_over(&mut self, state: migrate::Worker, fds: &mut Descriptors) -> Result<(), InheritError> {
+    fn take_over(
+        &mut self,
+        state: migrate::Worker,
+        fds: &mut Descriptors,
+        parked: bool,
+    ) -> Result<(), InheritError> {
         let migrate::Worker { state, tcp, udp, echo, waiting, ports: _ } = state;
         self.started = state.started;
         self.fragment_ids.restore(state.fragment_id);
+        // A guest that has the pod's addresses follows when they change.
+        let own = self.own.homes();
+        let foreign = |home: &Home| home.is_sound() && own.iter().all(|own| own.guest != home.guest);
+        self.homes = state.homes.into_iter().filter(foreign).take(HOMES).collect();
+        self.settle();
         // An address that is configured is stronger than one that was learned.
         self.port.guest_mac = self.port.link.guest_mac.or(state.guest_mac);
         self.station_seen = state.station_seen;
@@ -173,7 +193,10 @@ impl Worker {
         for f in tcp {
             let key = key(Kind::Tcp, f.key);
             let config = self.tcp_config(f.pod_peer.ip());
-            let flow = super::stream::TcpFlow::from_state(f, config, fds)?;
+            let mut flow = super::stream::TcpFlow::from_state(f, config, fds)?;
+            if parked && flow.socket.is_some() {
+                flow.park();
+            }
             let at = flow.conn.poll_at();
             let id = self.take_in(key, Flow::Tcp(Box::new(flow)), at)?;
             if self.is_over(id) {
@@ -206,13 +229,13 @@ impl Worker {
     fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<FlowId, InheritError> {
         let missing = InheritError::Flow { guest: key.guest, peer: key.peer };
         let id: FlowId = self.flows.insert(key, flow).map_err(|_| missing)?;
-        let (socket, input) = match self.flows.get(id) {
-            Some(flow) => (flow.socket().map(AsFd::as_fd), matches!(flow, Flow::Udp(_))),
-            None => (None, false),
+        let (socket, input, parked) = match self.flows.get(id) {
+            Some(flow) => (flow.socket().map(AsFd::as_fd), matches!(flow, Flow::Udp(_)), flow.is_parked()),
+            None => (None, false, false),
         };
         // Watched by edges: epoll tells of what is there already, so nothing that the former worker had not seen, or
         // had seen and not done, is lost.
-        if let Some(socket) = socket {
+        if let Some(socket) = socket.filter(|_| !parked) {
             let watch = if input { watch_input } else { watch };
             watch(&self.epoll, socket, id)?;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -113,6 +113,37 @@ impl Handle {
         for mailbox in self.mailboxes.iter() {
             mailbox.call(|reply| Command::Abandon(except.clone(), reply));
         }
+    }
+
+    /// Descriptors of the TCP listeners.
+    pub(crate) fn listeners(&self) -> Vec<OwnedFd> {
+        self.mailboxes[0].call(Command::Listeners).unwrap_or_default()
+    }
+
+    /// Accepts everybody who waits at a listener.
+    pub(crate) fn accept_waiting(&self) {
+        self.mailboxes[0].call(Command::AcceptWaiting);
+    }
+
+    /// The sockets of these connections are being repaired: nobody touches them.
+    pub(crate) fn park(&self, connections: HashSet<migrate::Ends>) {
+        let connections = Arc::new(connections);
+        if !connections.is_empty() {
+            for mailbox in self.mailboxes.iter() {
+                mailbox.call(|reply| Command::Park(connections.clone(), reply));
+            }
+        }
+    }
+
+    /// The sockets of these connections are as others again, or could not be repaired.
+    pub(crate) fn unpark(&self, connections: Vec<(migrate::Ends, bool)>) {
+        let connections = Arc::new(connections);
+        self.tell(|| Command::Unpark(connections.clone()));
+    }
+
+    /// The counters of what concerns the guest as a whole.
+    pub(crate) fn own_counters(&self) -> &Counters {
+        &self.counters[0]
     }
 
     /// Connections that move are repaired by this helper.

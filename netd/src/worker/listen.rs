@@ -4,7 +4,9 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, Socket};
 
 use super::datagrams::apply;
@@ -31,6 +33,10 @@ const LISTENERS_PER_TURN: usize = 8;
 /// Listeners of a predecessor that are looked after in one turn: each costs some system calls, and there may be ten
 /// thousand of them.
 const WATCHED_PER_TURN: usize = 64;
+/// Listeners that one poll(2) asks: below the limit of descriptors of most processes.
+const POLLED: usize = 512;
+/// Turns of [`TAKES_PER_TURN`] that a listener has before a migration: more than can wait there.
+const WAITING_TURNS: usize = 64;
 /// Other source ports tried when the guest already has a connection from the rewritten address and port.
 const PORT_TRIES: u16 = 256;
 /// Where those start: the dynamic ports of RFC 6335.
@@ -200,6 +206,12 @@ impl Listeners {
             self.put(place, entry);
         }
         Ok(())
+    }
+
+    /// Descriptors of the TCP listeners, as many as the process may have.
+    pub(super) fn of_tcp(&self) -> Vec<OwnedFd> {
+        let tcp = self.entries.iter().flatten().filter(|e| e.rule.proto == Proto::Tcp);
+        tcp.filter_map(|e| fd(&e.socket.as_ref()?.socket).try_clone_to_owned().ok()).collect()
     }
 
     /// The place of a port of the pod.
@@ -381,6 +393,43 @@ impl Worker {
             }
         }
         self.listeners_retry.is_none() && !self.listeners.knocking.is_empty()
+    }
+
+    /// Accepts everybody who waits at a TCP listener. Whoever is accepted by the kernel alone would be lost with it.
+    pub(super) fn accept_waiting(&mut self) {
+        let is_tcp = |e: &Entry| e.rule.proto == Proto::Tcp && e.socket.is_some();
+        let all = 0..self.listeners.entries.len() as u32;
+        let tcp = |at: &u32| {
+            self.listeners.entries.get(*at as usize).is_some_and(|e| e.as_ref().is_some_and(is_tcp))
+        };
+        let listeners: Vec<u32> = all.filter(tcp).collect();
+        for places in listeners.chunks(POLLED) {
+            for at in self.knocked(places) {
+                for _ in 0..WAITING_TURNS {
+                    if self.listeners_retry.is_some() || !self.accept_from(at) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Those of the listeners at these places at which somebody waits.
+    fn knocked(&self, places: &[u32]) -> Vec<u32> {
+        let socket = |at: &u32| {
+            let entry = self.listeners.entries.get(*at as usize)?.as_ref()?;
+            Some((*at, PollFd::new(fd(&entry.socket.as_ref()?.socket), PollFlags::POLLIN)))
+        };
+        let (places, mut fds): (Vec<u32>, Vec<PollFd<'_>>) = places.iter().filter_map(socket).unzip();
+        match poll(&mut fds, PollTimeout::ZERO) {
+            Ok(0) => Vec::new(),
+            Ok(_) => {
+                let ready = |f: &PollFd<'_>| f.any().unwrap_or(true);
+                places.into_iter().zip(&fds).filter(|(_, f)| ready(f)).map(|(at, _)| at).collect()
+            }
+            // Then each is asked.
+            Err(_) => places,
+        }
     }
 
     /// Accepts connections of one listener; true when there may be more.

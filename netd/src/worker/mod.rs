@@ -42,6 +42,7 @@ mod inbound;
 mod listen;
 mod outbound;
 mod pace;
+mod parked;
 mod payload;
 mod peers;
 mod port;

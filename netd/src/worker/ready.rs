@@ -15,7 +15,7 @@ const FLOWS_PER_TURN: usize = 64;
 impl Worker {
     /// Puts a flow into the queue of those that have something for the guest.
     pub(super) fn make_ready(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(id) else { return };
+        let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_parked()) else { return };
         if !flow.set_queued(true) {
             self.ready.push_back(Origin::Flow(id));
         }

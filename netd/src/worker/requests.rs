@@ -44,6 +44,9 @@ impl Worker {
                 if !connected {
                     self.station_seen = false;
                     self.port.clear();
+                    // The next guest asks for its addresses.
+                    self.homes.clear();
+                    self.settle();
                 }
             }
             Command::Link(link) => self.set_link(link),
@@ -101,6 +104,18 @@ impl Worker {
                 let loaded = self.load(*state, &mut fds);
                 let _ = reply.send((fds, loaded));
             }
+            Command::Listeners(reply) => {
+                let _ = reply.send(self.listeners.of_tcp());
+            }
+            Command::AcceptWaiting(reply) => {
+                self.accept_waiting();
+                let _ = reply.send(());
+            }
+            Command::Park(connections, reply) => {
+                self.park(&connections);
+                let _ = reply.send(());
+            }
+            Command::Unpark(connections) => self.unpark(&connections),
             Command::Abandon(except, reply) => {
                 self.abandon(&except);
                 let _ = reply.send(());
@@ -171,9 +186,19 @@ impl Worker {
         if link.guest_mac.is_some() {
             self.port.guest_mac = link.guest_mac;
         }
-        self.port.link = link;
+        self.own = link;
+        self.settle();
         // The guest learns new routes and resolvers by a router advertisement at once.
         self.services_up();
+    }
+
+    /// The link is the pod's, but for what the guest has brought along.
+    pub(super) fn settle(&mut self) {
+        self.port.link = if self.homes.is_empty() {
+            self.own.clone()
+        } else {
+            Arc::new(Link::clone(&self.own).with_homes(&self.homes))
+        };
     }
 
     /// The guest's link has come up or has changed: worker 0 tells it what there is.

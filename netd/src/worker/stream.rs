@@ -47,6 +47,8 @@ pub(super) struct TcpFlow {
     pub(super) peer_closed: bool,
     /// In [`Worker::ready`].
     pub(super) queued: bool,
+    /// The socket is being repaired: nobody touches it, and the guest's segments are lost. See [`super::parked`].
+    pub(super) parked: bool,
     /// Payload of the guest that came out of order.
     held: Option<Box<Held>>,
     /// Something was sent to the socket, or its buffer may have drained: its state is to be read.
@@ -84,6 +86,7 @@ impl TcpFlow {
             readable: false,
             peer_closed: false,
             queued: false,
+            parked: false,
             held: None,
             stale: false,
             room: Room::default(),
@@ -132,6 +135,7 @@ impl TcpFlow {
             readable: true,
             peer_closed: state.peer_closed,
             queued: false,
+            parked: false,
             stale: true,
             room: Room::default(),
             near: state.near,
@@ -146,6 +150,16 @@ impl TcpFlow {
             held: None,
             conn,
         })
+    }
+
+    /// Nobody touches the socket from now on; see [`super::parked`].
+    pub(super) fn park(&mut self) {
+        (self.parked, self.readable) = (true, false);
+    }
+
+    /// The socket is as any other again. Everything that it may have to say is asked for anew.
+    pub(super) fn unpark(&mut self) {
+        (self.parked, self.readable, self.stale) = (false, true, true);
     }
 
     /// Ends the connection with its peer by a RST.
@@ -286,6 +300,9 @@ impl Worker {
             self.flush_gathers();
         }
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
+        if f.parked {
+            return Err(Reason::TcpNoRoom);
+        }
         let input = f.conn.on_segment(segment, self.now);
         f.used = self.now;
         f.own_segments = f.own_segments.saturating_add(u32::from(self.peers.hops == 0));
@@ -363,7 +380,7 @@ impl Worker {
 
     /// An event of a connection's socket.
     pub(super) fn on_stream_event(&mut self, id: FlowId, events: EpollFlags) {
-        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id).filter(|f| !f.is_parked()) else { return };
         let Some(s) = &f.socket else { return };
         if f.conn.state() == State::Connecting {
             if events.intersects(EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP)
@@ -403,12 +420,12 @@ impl Worker {
     /// A connection's deadline.
     pub(super) fn on_stream_deadline(&mut self, id: FlowId) {
         if let Some(Flow::Tcp(f)) = self.flows.get_mut(id) {
-            if f.conn.wants_pod_state(self.now) {
+            if !f.parked && f.conn.wants_pod_state(self.now) {
                 f.stale = true;
                 f.room.forget();
             }
             // Without a ring nothing can be sent again: the guest is stopped, not lost.
-            if self.port.rx.is_some() || f.conn.is_done_with_socket() {
+            if !f.parked && (self.port.rx.is_some() || f.conn.is_done_with_socket()) {
                 f.conn.on_timer(self.now);
             } else {
                 let later = self.now + Duration::from_secs(1);
@@ -422,7 +439,7 @@ impl Worker {
     /// Everything that a connection has to do now, except moving data to the guest.
     pub(super) fn settle_stream(&mut self, id: FlowId) {
         let now = self.now;
-        let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return };
+        let Some(Flow::Tcp(f)) = self.flows.get_mut(id).filter(|f| !f.is_parked()) else { return };
         f.conn.on_flushed(0, 0, now);
         let mut rewatch = false;
         if std::mem::take(&mut f.stale)

@@ -25,7 +25,7 @@ use crate::flow::{FlowId, Key};
 use crate::frag::{self, Reassembler};
 use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
-use crate::net::Link;
+use crate::net::{Home, Link};
 use crate::ring::{Iovs, Ring};
 use crate::sys::{ReceiveBatch, Waiter};
 use crate::time::{Clock, Time};
@@ -99,6 +99,10 @@ pub(super) struct Worker {
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
     pub(super) port: Port,
+    /// The link as the pod has it; the port has it as the guest does.
+    pub(super) own: Arc<Link>,
+    /// What the guest had configured when it came from elsewhere.
+    pub(super) homes: Vec<Home>,
     pub(super) tx: Option<Ring>,
     /// The driver has taken the transmit ring out of use.
     pub(super) discards: bool,
@@ -172,7 +176,9 @@ impl Worker {
             now,
             epoll,
             inbox,
-            port: Port::new(link, counters.clone()),
+            port: Port::new(link.clone(), counters.clone()),
+            own: link,
+            homes: Vec::new(),
             tx: None,
             discards: false,
             features: 0,

@@ -16,6 +16,7 @@ mod fairness;
 mod hostile;
 mod limits;
 mod memory;
+mod migration;
 mod pairs;
 mod ports;
 mod spoofing;

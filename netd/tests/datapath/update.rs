@@ -72,13 +72,13 @@ impl Process {
     }
 }
 
-async fn counter(socket: &Path, name: &str) -> u64 {
+pub(crate) async fn counter(socket: &Path, name: &str) -> u64 {
     let counters = Client::connect(socket).await.unwrap().counters().await.unwrap();
     let value = counters.counters.into_iter().find(|c| c.name == name).map(|c| c.value);
     value.unwrap_or_else(|| panic!("no counter {name}"))
 }
 
-fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn on_runtime<T>(work: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 

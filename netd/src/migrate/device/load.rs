@@ -1,6 +1,6 @@
 //! The target's side: records, made into workers' state and sockets.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
 use podvirt_proto::repair::Command;
@@ -12,7 +12,7 @@ use crate::migrate::codec::{DecodeError, Field, Reader};
 use crate::migrate::pack::Descriptors;
 use crate::migrate::snapshot::Worker;
 use crate::migrate::stream::{Assembly, tag};
-use crate::repair::{BATCH, Connection, Helper};
+use crate::repair::{BATCH, Connection, Helper, Outcome, Restored};
 use crate::worker::sockets::PeekOffset;
 
 /// Sockets that a stream may describe: the most flows that netd can be told to have.
@@ -25,6 +25,8 @@ pub(super) struct Read {
     pub(super) workers: Vec<Worker>,
     pub(super) fds: Descriptors,
     pub(super) arrived: Vec<Arrived>,
+    /// Connections that could not be put together.
+    pub(super) failed: u64,
 }
 
 /// Reads a state and makes its sockets.
@@ -48,20 +50,28 @@ pub(super) fn read(pipe: Pipe, helper: Option<&Helper>) -> Result<Read, StateErr
     }
     records.end()?;
     sockets.make_waiting();
-    let Sockets { made, offsets, arrived, .. } = sockets;
+    let Sockets { made, offsets, restored, .. } = sockets;
     let fds = Descriptors::with_gaps(made);
     let mut workers = assembly.snapshot.workers;
+    let mut failed = 0;
     for worker in &mut workers {
-        fit(worker, &fds, &offsets);
+        failed += fit(worker, &fds, &offsets);
     }
-    Ok(Read { workers, fds, arrived })
+    let named = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
+    let keys: HashMap<u32, Ends> = named.collect();
+    // One that no flow names is of no use.
+    let arrived = |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted });
+    let arrived = restored.into_iter().filter_map(arrived).collect();
+    Ok(Read { workers, fds, arrived, failed })
 }
 
-/// Ends flows whose sockets could not be made.
-fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) {
+/// Ends flows whose sockets could not be made; how many connections.
+fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) -> u64 {
+    let mut failed = 0;
     for flow in &mut worker.tcp {
         if flow.socket.take_if(|at| !fds.has(*at)).is_some() {
             flow.conn.on_pod_error();
+            failed += 1;
         }
         flow.kernel_offset &= flow.socket.is_some_and(|at| offsets.contains(&at.0));
     }
@@ -69,6 +79,7 @@ fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) {
     worker.echo.retain(|f| fds.has(f.socket));
     // Descriptors of listeners are nobody's here.
     worker.ports.iter_mut().for_each(|port| port.socket = None);
+    failed
 }
 
 /// Sockets that are being made, by their places.
@@ -78,7 +89,8 @@ struct Sockets<'a> {
     made: Vec<Option<OwnedFd>>,
     /// Places of those whose peek offset the kernel keeps.
     offsets: HashSet<u32>,
-    arrived: Vec<Arrived>,
+    /// Place of each connection, its socket, and whether the pod accepted it.
+    restored: Vec<(u32, Restored, bool)>,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
 }
@@ -99,7 +111,7 @@ impl<'a> Sockets<'a> {
             peek: PeekOffset::probe(),
             made: Vec::new(),
             offsets: HashSet::new(),
-            arrived: Vec::new(),
+            restored: Vec::new(),
             waiting: Vec::new(),
             waiting_bytes: 0,
         }
@@ -139,8 +151,12 @@ impl<'a> Sockets<'a> {
         let results = helper.call(Command::Repair, &sockets, 0);
         for (result, w) in results.into_iter().zip(waiting) {
             let peek = self.peek;
-            let restored = result
-                .map_err(|e| std::io::Error::other(e.to_string()))
+            let ready = match result {
+                Outcome::Done => Ok(()),
+                Outcome::Refused(error) => Err(error),
+                Outcome::Unanswered => Err(std::io::ErrorKind::TimedOut.into()),
+            };
+            let restored = ready
                 .and_then(|()| w.connection.restore(w.socket, w.ends, peek))
                 .and_then(|(restored, kept)| Ok((restored.for_flow()?, restored, kept)));
             match restored {
@@ -151,7 +167,7 @@ impl<'a> Sockets<'a> {
                     if kept {
                         self.offsets.insert(w.place as u32);
                     }
-                    self.arrived.push(Arrived { socket, accepted: w.accepted });
+                    self.restored.push((w.place as u32, socket, w.accepted));
                 }
                 Err(error) => {
                     tracing::debug!(local = %w.ends.0, peer = %w.ends.1, %error, "connection not put together");

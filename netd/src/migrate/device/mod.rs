@@ -17,7 +17,10 @@
 //!
 //! TCP connections go along where a helper is there to repair them ([`crate::repair`]) and their peer is not in the pod
 //! itself. At the source they stay frozen, and their sockets open, for as long as the process lives: until the address has
-//! moved, whatever came for it would be answered by a RST otherwise. At the target they are silent until the guest runs.
+//! moved, whatever came for it would be answered by a RST otherwise. Its listeners are silent from before the state is
+//! saved: who connects tries again, and comes to the target. At the target connections are silent until the guest runs.
+//! Then the helper hears so at once, for the address to move ([`settle`]), and releases them one batch after the other,
+//! while everything else goes on already; so it is where a migration has failed.
 //!
 //! Workers stand still in all but the first of these. What the target had before belongs to a guest that has not run
 //! there, and is dropped. A flow whose socket cannot be made at the target ends there: a connection by a RST that the
@@ -29,6 +32,7 @@
 mod load;
 mod pipe;
 mod save;
+mod settle;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -39,17 +43,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use podvirt_proto::hold;
-use podvirt_proto::repair::{ACCEPTED, Command};
-use tracing::{error, info};
+use podvirt_proto::repair::Command;
+use tracing::{info, warn};
 
 use super::codec::DecodeError;
 use super::stream::tag;
+use crate::counters::Reason;
 use crate::repair::{Helper, Restored};
 use crate::worker::{Handle, InheritError};
 use pipe::Pipe;
+use settle::{Settler, Work};
 
 /// Why a state cannot be saved or loaded.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +67,9 @@ pub enum StateError {
     /// It was saved or loaded already, and the guest has not run here since.
     #[error("the state was saved or loaded already")]
     Twice,
+    /// Connections of the migration before are still being released.
+    #[error("connections of the last migration are still being repaired")]
+    Busy,
     /// There is no worker any more.
     #[error("netd is ending")]
     Ended,
@@ -98,8 +108,8 @@ enum Stand {
     Here,
     /// Its state was given away; these connections went along.
     Saved(Saved),
-    /// Its state was given away, and its frontend is gone.
-    Left,
+    /// Its state was given away, and its frontend is gone. These listeners are silent.
+    Left(Vec<OwnedFd>),
     /// Its state has come; these connections do not speak yet.
     Loaded(Vec<Arrived>),
 }
@@ -107,15 +117,24 @@ enum Stand {
 /// What went along.
 #[derive(Debug, Default)]
 struct Saved {
-    /// Connections, by the ends of their flows.
-    moved: HashSet<Ends>,
-    /// Their sockets.
-    frozen: Vec<OwnedFd>,
+    /// Connections, by the ends of their flows, and their sockets.
+    moved: Vec<(Ends, OwnedFd)>,
+    /// How many end here, and why.
+    stay: Vec<(Reason, u64)>,
+    /// Listeners, which are silent.
+    listeners: Vec<OwnedFd>,
+}
+
+impl Saved {
+    fn keys(&self) -> HashSet<Ends> {
+        self.moved.iter().map(|(key, _)| *key).collect()
+    }
 }
 
 /// A connection that has come.
 #[derive(Debug)]
 struct Arrived {
+    key: Ends,
     socket: Restored,
     /// Its pod accepted it.
     accepted: bool,
@@ -125,7 +144,8 @@ struct Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Device {
     stand: Mutex<Stand>,
-    helper: OnceLock<Helper>,
+    helper: OnceLock<Arc<Helper>>,
+    settler: Settler,
 }
 
 impl Device {
@@ -136,22 +156,22 @@ impl Device {
     /// Connections are repaired by this helper. The first one stays.
     pub(crate) fn repair_by(&self, helper: Helper) {
         // There is one for each vhost-user socket, of which a netd has one.
-        let _ = self.helper.set(helper);
+        let _ = self.helper.set(Arc::new(helper));
     }
 
     /// Path and listener of the helper.
     pub(crate) fn helper(&self) -> Option<(&Path, BorrowedFd<'_>)> {
-        self.helper.get().map(Helper::listener)
+        self.helper.get().map(|helper| helper.listener())
     }
 
     /// Who repairs connections, if anybody is there.
-    fn present(&self) -> Option<&Helper> {
+    fn present(&self) -> Option<&Arc<Helper>> {
         self.helper.get().filter(|helper| helper.is_there())
     }
 
-    /// Whether the workers stand still for a migration.
+    /// Whether the workers stand still for a migration, or connections are being repaired after one.
     pub(crate) fn is_moving(&self) -> bool {
-        !matches!(*self.stand(), Stand::Here)
+        !matches!(*self.stand(), Stand::Here) || self.settler.is_busy()
     }
 
     /// Stops the workers and writes what they have. Afterwards they stand still.
@@ -159,25 +179,65 @@ impl Device {
     /// # Errors
     /// [`StateError`]; the workers go on then.
     pub(crate) fn save(&self, worker: &Handle, to: File) -> Result<(), StateError> {
+        let saved = self.try_save(worker, to);
+        let counters = worker.own_counters();
+        if saved.is_ok() { &counters.migrations_out } else { &counters.migrations_failed }.add(1);
+        saved
+    }
+
+    fn try_save(&self, worker: &Handle, to: File) -> Result<(), StateError> {
+        let since = Instant::now();
+        if !self.settler.wait() {
+            return Err(StateError::Busy);
+        }
         let mut stand = self.stand();
         if !matches!(*stand, Stand::Here) {
             return Err(StateError::Twice);
         }
-        if !worker.freeze() {
-            return Err(StateError::Ended);
-        }
-        let written =
-            Pipe::new(to).map_err(StateError::from).and_then(|to| save::write(worker, to, self.present()));
+        let helper = self.present();
+        // Before anybody stands still: nobody new comes, and those who have come are let in.
+        let listeners = helper.map(|helper| silence(helper, worker)).unwrap_or_default();
+        let written = if worker.freeze() {
+            worker.accept_waiting();
+            let way = Pipe::new(to).map_err(StateError::from).map_err(save::Failed::from);
+            way.and_then(|to| save::write(worker, to, helper.map(Arc::as_ref)))
+        } else {
+            Err(StateError::Ended.into())
+        };
         match written {
             Ok(saved) => {
-                *stand = Stand::Saved(saved);
+                let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+                info!(connections = saved.moved.len(), took_us = took, "the state was given away");
+                *stand = Stand::Saved(Saved { listeners, ..saved });
                 Ok(())
             }
-            Err(error) => {
-                worker.thaw();
+            Err(save::Failed { error, frozen }) => {
+                self.stay(worker, frozen, listeners);
                 Err(error)
             }
         }
+    }
+
+    /// Goes on here, with connections that are frozen.
+    fn stay(&self, worker: &Handle, frozen: Vec<(Ends, OwnedFd)>, listeners: Vec<OwnedFd>) {
+        let work = |(key, socket)| Work { key, socket: Restored::stayed(socket), accepted: false };
+        let work: Vec<Work> = frozen.into_iter().map(work).collect();
+        self.settle(worker, Command::Thaw, work, listeners);
+    }
+
+    /// Lets the workers go on, and the connections once the helper has let go of them.
+    fn settle(&self, worker: &Handle, command: Command, work: Vec<Work>, listeners: Vec<OwnedFd>) {
+        if command == Command::Thaw {
+            worker.park(work.iter().map(|w| w.key).collect());
+        }
+        let helper = self.helper.get();
+        match helper {
+            Some(helper) => self.settler.begin(helper, worker, command, work, listeners),
+            // Nothing was frozen without one.
+            None if work.is_empty() => {}
+            None => worker.unpark(work.into_iter().map(|w| (w.key, false)).collect()),
+        }
+        worker.thaw();
     }
 
     /// Reads what the workers of another netd had and gives it to these, which stand still afterwards.
@@ -185,16 +245,31 @@ impl Device {
     /// # Errors
     /// [`StateError`]; the workers have nothing then and go on.
     pub(crate) fn load(&self, worker: &Handle, from: File) -> Result<(), StateError> {
+        let loaded = self.try_load(worker, from);
+        let counters = worker.own_counters();
+        if loaded.is_ok() { &counters.migrations_in } else { &counters.migrations_failed }.add(1);
+        loaded
+    }
+
+    fn try_load(&self, worker: &Handle, from: File) -> Result<(), StateError> {
+        let since = Instant::now();
+        if !self.settler.wait() {
+            return Err(StateError::Busy);
+        }
         let mut stand = self.stand();
         if !matches!(*stand, Stand::Here) {
             return Err(StateError::Twice);
         }
-        let load::Read { workers, fds, arrived } = load::read(Pipe::new(from)?, self.present())?;
+        let helper = self.present().map(Arc::as_ref);
+        let load::Read { workers, fds, arrived, failed } = load::read(Pipe::new(from)?, helper)?;
         if !worker.freeze() {
             return Err(StateError::Ended);
         }
         match worker.load_workers(workers, fds) {
             Ok(()) => {
+                worker.own_counters().drops(Reason::MigrationTarget, failed);
+                let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+                info!(connections = arrived.len(), failed, took_us = took, "a state has come");
                 *stand = Stand::Loaded(arrived);
                 Ok(())
             }
@@ -210,20 +285,17 @@ impl Device {
     pub(crate) fn resume(&self, worker: &Handle) {
         let mut stand = self.stand();
         match std::mem::take(&mut *stand) {
-            Stand::Here => return,
-            Stand::Left => {}
-            Stand::Saved(Saved { frozen, .. }) => {
-                if let Some(helper) = self.helper.get() {
-                    thaw(helper, &frozen);
-                }
+            Stand::Here => {}
+            Stand::Left(listeners) => self.stay(worker, Vec::new(), listeners),
+            Stand::Saved(Saved { moved, listeners, .. }) => {
+                worker.own_counters().migrations_undone.add(1);
+                self.stay(worker, moved, listeners);
             }
             Stand::Loaded(arrived) => {
-                if let Some(helper) = self.helper.get() {
-                    release(helper, arrived);
-                }
+                let work = arrived.into_iter().map(Work::from).collect();
+                self.settle(worker, Command::Release, work, Vec::new());
             }
         }
-        worker.thaw();
     }
 
     /// The frontend is gone.
@@ -232,10 +304,15 @@ impl Device {
         match std::mem::take(&mut *stand) {
             Stand::Here => {}
             Stand::Saved(saved) => {
-                worker.abandon(saved.moved);
-                *stand = Stand::Left;
+                let counters = worker.own_counters();
+                counters.migrated_connections_out.add(saved.moved.len() as u64);
+                for (reason, count) in &saved.stay {
+                    counters.drops(*reason, *count);
+                }
+                worker.abandon(saved.keys());
+                *stand = Stand::Left(saved.listeners);
             }
-            Stand::Left => *stand = Stand::Left,
+            Stand::Left(listeners) => *stand = Stand::Left(listeners),
             Stand::Loaded(_) => {
                 worker.abandon(HashSet::new());
                 worker.thaw();
@@ -246,40 +323,24 @@ impl Device {
     /// Another frontend has come: what stood still for one that is gone does so no longer.
     pub(crate) fn frontend_came(&self, worker: &Handle) {
         let mut stand = self.stand();
-        if matches!(*stand, Stand::Left) {
+        if let Stand::Left(listeners) = &mut *stand {
+            let listeners = std::mem::take(listeners);
             *stand = Stand::Here;
             worker.abandon(HashSet::new());
-            worker.thaw();
+            self.stay(worker, Vec::new(), listeners);
         }
     }
 }
 
-/// Lets connections go on here after all.
-fn thaw(helper: &Helper, frozen: &[OwnedFd]) {
-    let failed = helper.call(Command::Thaw, frozen, 0).into_iter().filter(Result::is_err).count();
-    if failed > 0 {
-        error!(failed, of = frozen.len(), "connections stay frozen: the helper does not let them go on");
+/// Has the helper silence the listeners, and answers those that are.
+fn silence(helper: &Helper, worker: &Handle) -> Vec<OwnedFd> {
+    let listeners = worker.listeners();
+    let results = helper.call(Command::Freeze, &listeners, 0);
+    let of = listeners.len();
+    let silent: Vec<OwnedFd> =
+        listeners.into_iter().zip(results).filter(|(_, r)| r.is_done()).map(|(l, _)| l).collect();
+    if silent.len() < of {
+        warn!(silent = silent.len(), of, "who connects to other listeners during the migration is reset");
     }
-}
-
-/// Lets connections that have come speak, and sends what they have for their peers.
-fn release(helper: &Helper, arrived: Vec<Arrived>) {
-    let (accepted, opened): (Vec<_>, Vec<_>) = arrived.into_iter().partition(|a| a.accepted);
-    let (mut good, mut failed) = (0usize, 0usize);
-    for (flags, arrived) in [(ACCEPTED, accepted), (0, opened)] {
-        let sockets: Vec<&OwnedFd> = arrived.iter().map(|a| &a.socket.socket).collect();
-        let results = helper.call(Command::Release, &sockets, flags);
-        for (result, one) in results.into_iter().zip(arrived) {
-            let finished =
-                result.map_err(|e| io::Error::other(e.to_string())).and_then(|()| one.socket.finish());
-            match finished {
-                Ok(()) => good += 1,
-                Err(error) => {
-                    failed += 1;
-                    tracing::debug!(%error, "a connection that has come cannot go on");
-                }
-            }
-        }
-    }
-    info!(connections = good, failed, "connections go on at this machine");
+    silent
 }

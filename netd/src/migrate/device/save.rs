@@ -3,56 +3,92 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Instant;
 
 use podvirt_proto::repair::Command;
 use socket2::SockRef;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::pipe::{self, Pipe};
 use super::socket::{Socket, ends};
-use super::{Ends, Saved, StateError, thaw};
+use super::{Ends, Saved, StateError};
+use crate::counters::Reason;
 use crate::migrate::codec::{Field, MAGIC, record};
 use crate::migrate::pack::Pack;
 use crate::migrate::snapshot::{Fd, Listeners, Origin, TcpFlow, Worker};
 use crate::migrate::stream::{Frame, tag};
-use crate::repair::{Connection, Helper, PAUSE, Verdict, classify, sockets_of_namespace};
+use crate::repair::{BATCH, Connection, Helper, PAUSE, Verdict, classify, sockets_of_namespace};
 use crate::sys::tcp_info;
 use crate::tcp::State;
 use crate::worker::Handle;
 
-/// Writes the state of workers that stand still; what goes along stands still as well.
-///
-/// # Errors
-/// [`StateError`]; connections go on as before then.
-pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Result<Saved, StateError> {
-    let (pack, workers) = worker.pack(Pack::keep()).ok_or(StateError::Ended)?;
-    let mut workers = workers?;
-    let fds = pack.kept();
-    let frozen = helper.map(|helper| freeze(helper, &workers, &fds)).unwrap_or_default();
-    let mut sockets =
-        Described { fds: fds.into_iter().map(Some).collect(), frozen, count: 0, saved: Saved::default() };
-    match stream(&mut workers, &mut sockets, pipe) {
-        Ok(()) => {
-            // Those that could not be described end with their flows.
-            let left = sockets.left();
-            if let Some(helper) = helper {
-                thaw(helper, &left);
-            }
-            info!(connections = sockets.saved.moved.len(), stay = left.len(), "the state was given away");
-            Ok(sockets.saved)
-        }
-        Err(error) => {
-            if let Some(helper) = helper {
-                let mut all = sockets.left();
-                all.append(&mut sockets.saved.frozen);
-                thaw(helper, &all);
-            }
-            Err(error)
-        }
+/// Nothing was saved.
+pub(super) struct Failed {
+    pub(super) error: StateError,
+    /// Connections that the helper is to let go of.
+    pub(super) frozen: Vec<(Ends, OwnedFd)>,
+}
+
+impl<E: Into<StateError>> From<E> for Failed {
+    fn from(error: E) -> Failed {
+        Failed { error: error.into(), frozen: Vec::new() }
     }
 }
 
-fn stream(workers: &mut [Worker], sockets: &mut Described, pipe: Pipe) -> Result<(), StateError> {
+/// Writes the state of workers that stand still; what goes along stands still as well.
+///
+/// Connections are frozen, batch by batch, while those before are described and written.
+///
+/// # Errors
+/// [`Failed`].
+pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Result<Saved, Failed> {
+    let (pack, workers) = worker.pack(Pack::keep()).ok_or(StateError::Ended)?;
+    let mut workers = workers?;
+    let fds = pack.kept();
+    let mut plan = Plan::new(&workers, &fds, helper.is_some());
+    let stop = AtomicBool::new(false);
+    let (result, moved, frozen) = thread::scope(|scope| {
+        let (tell, batches) = channel();
+        let (stop, moving, fds) = (&stop, &plan.moving, &fds);
+        match helper {
+            Some(helper) => drop(scope.spawn(move || freeze(helper, moving, fds, &tell, stop))),
+            None => drop(tell),
+        }
+        let awaited = moving.iter().map(|m| (m.at, Standing::Awaited)).collect();
+        let mut sockets =
+            Described { fds, standing: awaited, batches, count: 0, moved: Vec::new(), unfit: 0 };
+        let result = stream(&mut workers, &mut sockets, pipe);
+        stop.store(true, Relaxed);
+        let frozen = sockets.left();
+        plan.unfit += sockets.unfit;
+        (result, sockets.moved, frozen)
+    });
+    let mut fds: Vec<Option<OwnedFd>> = fds.into_iter().map(Some).collect();
+    let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take);
+    let moved: Vec<(Ends, OwnedFd)> =
+        moved.into_iter().filter_map(|(at, key)| Some((key, take(at)?))).collect();
+    let keys: HashMap<u32, Ends> = plan.moving.iter().map(|m| (m.at, m.key)).collect();
+    let mut frozen: Vec<(Ends, OwnedFd)> =
+        frozen.into_iter().filter_map(|at| Some((*keys.get(&at)?, take(at)?))).collect();
+    if let Err(error) = result {
+        frozen.extend(moved);
+        return Err(Failed { error, frozen });
+    }
+    if let Some(helper) = helper.filter(|_| !frozen.is_empty()) {
+        // They end with their flows, and that is to be heard: a socket in repair mode says nothing.
+        let sockets: Vec<&OwnedFd> = frozen.iter().map(|(_, fd)| fd).collect();
+        let left = helper.call(Command::Thaw, &sockets, 0).iter().filter(|r| !r.is_done()).count();
+        if left > 0 {
+            warn!(left, "connections that do not migrate cannot be reset");
+        }
+    }
+    Ok(Saved { moved, stay: plan.stay(), listeners: Vec::new() })
+}
+
+fn stream(workers: &mut [Worker], sockets: &mut Described<'_>, pipe: Pipe) -> Result<(), StateError> {
     let mut to = io::BufWriter::with_capacity(pipe::CHUNK, pipe);
     to.write_all(&MAGIC)?;
     let origin = Origin { version: env!("CARGO_PKG_VERSION").to_owned(), ..Origin::default() };
@@ -84,58 +120,144 @@ pub(super) fn put(to: &mut impl Write, tag: u16, body: &impl Field) -> io::Resul
     to.write_all(&bytes)
 }
 
-/// Freezes the connections that can move: the places of their sockets, with both ends.
-fn freeze(helper: &Helper, workers: &[Worker], fds: &[OwnedFd]) -> HashMap<u32, Ends> {
-    let all = match sockets_of_namespace() {
-        Ok(all) => all,
-        Err(error) => {
-            warn!(%error, "which connections can move cannot be told: all of them end");
-            return HashMap::new();
+/// A connection that can move.
+struct Moving {
+    /// Place of its socket.
+    at: u32,
+    /// Ends of the socket and of the flow.
+    ends: Ends,
+    key: Ends,
+}
+
+/// What is to become of the connections.
+struct Plan {
+    /// Those that can move, in the order in which they are described.
+    moving: Vec<Moving>,
+    /// How many have their peers in the pod, how many nobody repairs, and how many cannot be taken apart.
+    local: u64,
+    helpless: u64,
+    unfit: u64,
+}
+
+impl Plan {
+    fn new(workers: &[Worker], fds: &[OwnedFd], helped: bool) -> Plan {
+        let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0 };
+        let connections = workers.iter().flat_map(|w| &w.tcp).filter(|f| f.conn.state() != State::Connecting);
+        let connections = connections.filter_map(|f| Some((f, f.socket?.0)));
+        if !helped {
+            plan.helpless = connections.count() as u64;
+            return plan;
         }
-    };
-    let flows = || workers.iter().flat_map(|w| &w.tcp);
-    let mut local = 0usize;
-    let mut moving: Vec<(u32, Ends, &OwnedFd)> = Vec::new();
-    for flow in flows() {
-        let Some((at, fd)) = flow.socket.and_then(|at| Some((at.0, fds.get(at.0 as usize)?))) else {
-            continue;
+        let all = match sockets_of_namespace() {
+            Ok(all) => all,
+            Err(error) => {
+                warn!(%error, "which connections can move cannot be told: all of them end");
+                plan.unfit = connections.count() as u64;
+                return plan;
+            }
         };
-        let Some(ends) = ends(&SockRef::from(fd)) else { continue };
-        match classify(ends.0, ends.1, flow.from_guest, &all) {
-            Verdict::Move => moving.push((at, ends, fd)),
-            Verdict::Local => local += 1,
+        for (flow, at) in connections {
+            let Some(ends) = fds.get(at as usize).and_then(|fd| ends(&SockRef::from(fd))) else {
+                plan.unfit += 1;
+                continue;
+            };
+            match classify(ends.0, ends.1, flow.from_guest, &all) {
+                Verdict::Move => plan.moving.push(Moving { at, ends, key: flow.key }),
+                Verdict::Local => plan.local += 1,
+            }
         }
+        info!(
+            connections = plan.moving.len(),
+            local = plan.local,
+            unfit = plan.unfit,
+            "connections are to move"
+        );
+        plan
     }
-    let sockets: Vec<&OwnedFd> = moving.iter().map(|(_, _, fd)| *fd).collect();
-    let results = helper.call(Command::Freeze, &sockets, 0);
-    let frozen: HashMap<u32, Ends> = moving
-        .iter()
-        .zip(results)
-        .filter(|(_, r)| r.is_ok())
-        .map(|((at, ends, _), _)| (*at, *ends))
-        .collect();
-    info!(connections = frozen.len(), local, refused = moving.len() - frozen.len(), "connections are frozen");
-    // What was on its way out of a socket is out before anybody counts.
-    std::thread::sleep(PAUSE);
-    frozen
+
+    fn stay(&self) -> Vec<(Reason, u64)> {
+        vec![
+            (Reason::MigrationLocal, self.local),
+            (Reason::MigrationHelper, self.helpless),
+            (Reason::MigrationState, self.unfit),
+        ]
+    }
+}
+
+/// Connections that the helper was asked to freeze, by their places; when it had answered.
+type Frozen = (Instant, Vec<(u32, Option<Ends>)>);
+
+/// Has the helper freeze connections until all are or `stop` is set.
+fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Frozen>, stop: &AtomicBool) {
+    for batch in moving.chunks(BATCH) {
+        if stop.load(Relaxed) {
+            return;
+        }
+        let sockets: Vec<&OwnedFd> = batch.iter().filter_map(|m| fds.get(m.at as usize)).collect();
+        let results = helper.call(Command::Freeze, &sockets, 0);
+        let frozen = batch.iter().zip(results).map(|(m, r)| (m.at, r.is_done().then_some(m.ends))).collect();
+        // Heard until this thread has ended.
+        let _ = tell.send((Instant::now(), frozen));
+    }
+}
+
+/// How a connection stands that can move.
+enum Standing {
+    /// The helper was not asked yet, or has not answered.
+    Awaited,
+    /// It is frozen since.
+    Frozen(Instant, Ends),
+    /// The helper has not frozen it.
+    Refused,
 }
 
 /// Sockets that are being described.
-struct Described {
-    /// By the places that the workers have given them; those that went along are gone.
-    fds: Vec<Option<OwnedFd>>,
-    /// Places of frozen connections that were not described.
-    frozen: HashMap<u32, Ends>,
+struct Described<'a> {
+    /// By the places that the workers have given them.
+    fds: &'a [OwnedFd],
+    /// By their places; those that went along are gone.
+    standing: HashMap<u32, Standing>,
+    batches: Receiver<Frozen>,
     /// How many were described.
     count: u32,
-    saved: Saved,
+    /// Places of those that went along, and their flows' ends.
+    moved: Vec<(u32, Ends)>,
+    /// How many could not be taken apart.
+    unfit: u64,
 }
 
-impl Described {
-    /// Frozen connections that did not go along.
-    fn left(&mut self) -> Vec<OwnedFd> {
-        let places: Vec<u32> = self.frozen.drain().map(|(at, _)| at).collect();
-        places.into_iter().filter_map(|at| self.fds.get_mut(at as usize)?.take()).collect()
+impl Described<'_> {
+    fn hear(&mut self, (at, batch): Frozen) {
+        for (place, ends) in batch {
+            let standing = ends.map_or(Standing::Refused, |ends| Standing::Frozen(at, ends));
+            self.standing.insert(place, standing);
+        }
+    }
+
+    /// Places of frozen connections that did not go along, once the helper is not asked any more.
+    fn left(&mut self) -> Vec<u32> {
+        while let Ok(batch) = self.batches.recv() {
+            self.hear(batch);
+        }
+        let frozen = self.standing.drain().filter(|(_, s)| matches!(s, Standing::Frozen(..)));
+        frozen.map(|(at, _)| at).collect()
+    }
+
+    /// The ends of a connection's socket once that is frozen, and what was on its way out of it is out.
+    fn frozen(&mut self, at: u32) -> Option<Ends> {
+        loop {
+            match self.standing.get(&at)? {
+                Standing::Refused => return None,
+                Standing::Frozen(since, ends) => {
+                    thread::sleep(PAUSE.saturating_sub(since.elapsed()));
+                    return Some(*ends);
+                }
+                Standing::Awaited => {
+                    let batch = self.batches.recv().ok()?;
+                    self.hear(batch);
+                }
+            }
+        }
     }
 
     /// Describes the sockets of a worker's flows and gives them their places in the stream.
@@ -145,9 +267,7 @@ impl Described {
         for flow in &mut worker.tcp {
             let Some(at) = flow.socket.take() else { continue };
             flow.socket = self.connection(at, flow, to)?;
-            if flow.socket.is_some() {
-                self.saved.moved.insert(flow.key);
-            } else {
+            if flow.socket.is_none() {
                 // The guest hears that the connection has ended, at the target.
                 flow.conn.on_pod_error();
             }
@@ -174,9 +294,14 @@ impl Described {
         flow: &mut TcpFlow,
         to: &mut impl Write,
     ) -> Result<Option<Fd>, StateError> {
-        let Some(ends) = self.frozen.get(&at.0).copied() else { return Ok(None) };
-        let Some(slot) = self.fds.get_mut(at.0 as usize) else { return Ok(None) };
-        let Some(fd) = slot.as_ref() else { return Ok(None) };
+        if !self.standing.contains_key(&at.0) {
+            return Ok(None);
+        }
+        let taken = self.frozen(at.0).and_then(|ends| Some((ends, self.fds.get(at.0 as usize)?)));
+        let Some((ends, fd)) = taken else {
+            self.unfit += 1;
+            return Ok(None);
+        };
         let taken = Connection::dump(fd.as_fd()).and_then(|mut connection| {
             connection.look_again(fd.as_fd())?;
             Ok((connection, tcp_info(fd.as_fd())?.bytes_acked))
@@ -184,21 +309,22 @@ impl Described {
         let (connection, acked) = match taken {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::debug!(peer = %ends.1, %error, "connection cannot be taken apart");
+                debug!(peer = %ends.1, %error, "connection cannot be taken apart");
+                self.unfit += 1;
                 return Ok(None);
             }
         };
         // The new socket counts from zero.
         flow.acked_base = 0u64.wrapping_sub(acked.wrapping_sub(flow.acked_base));
         put(to, tag::SOCKET, &Socket::of_connection(ends, !flow.from_guest, connection))?;
-        self.frozen.remove(&at.0);
-        self.saved.frozen.extend(slot.take());
+        self.standing.remove(&at.0);
+        self.moved.push((at.0, flow.key));
         Ok(Some(self.next()))
     }
 
     /// Describes a datagram socket; its place, if it can be described.
     fn datagrams(&mut self, at: Fd, to: &mut impl Write) -> Result<Option<Fd>, StateError> {
-        let Some(fd) = self.fds.get(at.0 as usize).and_then(Option::as_ref) else { return Ok(None) };
+        let Some(fd) = self.fds.get(at.0 as usize) else { return Ok(None) };
         let Some(socket) = Socket::of_datagrams(fd) else { return Ok(None) };
         put(to, tag::SOCKET, &socket)?;
         Ok(Some(self.next()))

@@ -27,6 +27,9 @@ impl Worker {
 
     /// Takes a flow out of the table, for another worker to adopt; None when there is no such flow, or it cannot move.
     fn part_with(&mut self, id: FlowId, to: usize) -> Option<(Key, Flow)> {
+        if self.flows.get(id)?.is_parked() {
+            return None;
+        }
         // The listeners are here: elsewhere nobody would carry it. An update from one pair to several leaves such flows.
         if self.flows.get(id)?.listener().is_some() {
             self.part_from_listener(id);

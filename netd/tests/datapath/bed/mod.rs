@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use ::netd::net::Mode;
 use frontend_double::{Double, Options, TapOptions, TapPump};
 
+use crate::migration::Place;
 pub(crate) use namespace::Namespace;
 pub(crate) use netd::{GUEST_MAC, MAC, Netd, Setup, link, tcp, udp};
 pub(crate) use raw::Raw;
@@ -237,6 +238,13 @@ pub(crate) fn with_bed(setup: Setup, test: impl FnOnce(&mut Bed) + Send + 'stati
 pub(crate) fn with_pod(setup: Setup, test: impl FnOnce(&mut Pod) + Send + 'static) {
     if privileged() {
         bounded(move || test(&mut Pod::new(&setup).unwrap()));
+    }
+}
+
+/// Runs `test` with two pods between which the guest can move.
+pub(crate) fn with_place(test: impl FnOnce(&mut Place) + Send + 'static) {
+    if privileged() {
+        bounded(move || test(&mut Place::new()));
     }
 }
 

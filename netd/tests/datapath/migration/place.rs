@@ -1,0 +1,251 @@
+//! Two pods with the same addresses at one bridge, of which one is heard, and a guest that moves between them.
+//!
+//! ```text
+//!   guest ── tap0 ── TapPump ── Double ══ netd (process, pod 0) ── eth0 ─┐
+//!   10.9.0.2/24, fd00:9::2/64        ╚══ netd (process, pod 1) ── eth0 ─┴─ br0  world
+//!                                        10.9.0.2/24, fd00:9::2/64          10.9.0.1/24, fd00:9::1/64
+//! ```
+//!
+//! A pod that is silent is at another bridge, where nobody is. The guest moves as with QEMU: memory is copied by the dirty
+//! log while it runs, and the state goes through the frontend's pipes.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use frontend_double::{Double, Options, Position, Source, TapOptions, TapPump};
+use podvirt_proto::netd::v1::StatusResponse;
+use tempfile::TempDir;
+
+use super::helper::{Fault, Helper};
+use crate::bed::{Family, GUEST_MAC, MAC, Namespace, eventually, link};
+use crate::daemon::Daemon;
+use crate::update::{counter, on_runtime};
+use netd::ctl::client::Client;
+use netd::net::Mode;
+
+/// A netd process in a pod.
+pub(crate) struct Process {
+    _daemon: Daemon,
+    dir: TempDir,
+}
+
+impl Process {
+    fn start(pod: &Namespace) -> Process {
+        let dir = tempfile::tempdir().unwrap();
+        let config = format!(
+            "vhost_user: {{socket: {0}/vm.sock}}\ncontrol: {{socket: {0}/control.sock}}\n\
+             mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {{tcp: '7000-7009', udp: '7000-7009'}}\n\
+             limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n",
+            dir.path().display()
+        );
+        let file = dir.path().join("netd.yaml");
+        std::fs::write(&file, config).unwrap();
+        let daemon = pod.run(|| Daemon::start(|command| command.arg("--config").arg(&file)));
+        let process = Process { _daemon: daemon, dir };
+        eventually("the ports", || (process.status().listeners == 20).then_some(()));
+        process
+    }
+
+    pub(crate) fn vhost_user(&self) -> PathBuf {
+        self.dir.path().join("vm.sock")
+    }
+
+    pub(crate) fn dial(&self) -> UnixStream {
+        UnixStream::connect(self.vhost_user()).unwrap()
+    }
+
+    fn control(&self) -> PathBuf {
+        self.dir.path().join("control.sock")
+    }
+
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        on_runtime(counter(&self.control(), name))
+    }
+
+    /// How often something was dropped or reset for a reason.
+    pub(crate) fn dropped(&self, reason: &str) -> u64 {
+        let ask = async {
+            let counters = Client::connect(&self.control()).await.unwrap().counters().await.unwrap();
+            counters.dropped.into_iter().filter(|d| d.name == reason).map(|d| d.value).sum()
+        };
+        on_runtime(ask)
+    }
+
+    pub(crate) fn status(&self) -> StatusResponse {
+        on_runtime(async { Client::connect(&self.control()).await.unwrap().status().await.unwrap() })
+    }
+}
+
+/// How a move went.
+pub(crate) struct Moved {
+    /// From the last ring's stop to the first one's start.
+    pub(crate) downtime: Duration,
+    /// The process that the guest has left, until this is dropped.
+    pub(crate) source: Process,
+    /// Bytes of the state.
+    pub(crate) state: usize,
+}
+
+/// Guest, pods and world.
+pub(crate) struct Place {
+    pub(crate) guest: Namespace,
+    pub(crate) world: Arc<Namespace>,
+    pub(crate) pods: [Arc<Namespace>; 2],
+    /// The pod in which the guest is.
+    pub(crate) at: usize,
+    pub(crate) process: Process,
+    pub(crate) pump: TapPump,
+    pub(crate) helper: Option<Helper>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let world = Namespace::new().unwrap();
+        // Bridges have the address of a port otherwise, which comes and goes.
+        for (name, address) in [("br0", "02:00:00:00:09:01"), ("br1", "02:00:00:00:09:ff")] {
+            world.ip(&format!(
+                "link add {name} address {address} type bridge mcast_snooping 0 forward_delay 0\n\
+                 link set {name} up\n"
+            ));
+        }
+        // Nobody answers there.
+        world.sysctl("ipv4/conf/br1/arp_ignore", "8");
+        world.sysctl("ipv6/conf/br1/disable_ipv6", "1");
+        world.ip("addr add 10.9.0.1/24 dev br0\naddr add fd00:9::1/64 dev br0 nodad\n");
+        let pods = [0, 1].map(|i| {
+            let pod = Namespace::new().unwrap();
+            world.ip(&format!(
+                "link add pod{i} type veth peer name eth0 address 02:00:00:00:09:02 netns {}\n\
+                 link set pod{i} master br{i} up\n",
+                pod.path().display()
+            ));
+            pod.ip("addr add 10.9.0.2/24 dev eth0\naddr add fd00:9::2/64 dev eth0 nodad\nlink set eth0 up\n\
+                 route add default via 10.9.0.1\nroute add default via fd00:9::1\n");
+            Arc::new(pod)
+        });
+        let world = Arc::new(world);
+        let guest = Namespace::new().unwrap();
+        let [v4, v6] = families();
+        guest.ip(&format!(
+            "tuntap add dev tap0 mode tap vnet_hdr\nlink set tap0 address {GUEST_MAC} mtu 1500\n\
+             addr add {}/24 dev tap0\naddr add {}/64 dev tap0 nodad\nlink set tap0 up\n\
+             route add default via {} dev tap0\nroute add default via {} dev tap0\n",
+            v4.guest, v6.guest, v4.gateway, v6.gateway
+        ));
+        announce(&pods[0]);
+        let process = Process::start(&pods[0]);
+        let options = Options { queue_size: 128, mem_mib: 1, ..Options::default() };
+        let double = Double::from_stream(process.dial(), &options).unwrap();
+        let tap = TapOptions { name: "tap0".into(), netns: Some(guest.path()) };
+        let pump = TapPump::start(double, &tap).unwrap();
+        let helper = Some(Helper::serve(&process.vhost_user(), Fault::None, || {}));
+        Place { guest, world, pods, at: 0, process, pump, helper }
+    }
+
+    /// Makes this pod heard, once.
+    pub(crate) fn activation(&self, pod: usize) -> impl FnOnce() + Send + use<> {
+        let (world, there) = (Arc::clone(&self.world), Arc::clone(&self.pods[pod]));
+        move || {
+            port(&world, pod, true);
+            announce(&there);
+        }
+    }
+
+    fn double(&mut self) -> &mut Double {
+        self.pump.double().unwrap()
+    }
+
+    /// Copies the memory while the guest runs, and stops it: where its rings stand.
+    pub(crate) fn stop_guest(&mut self) -> Vec<Position> {
+        self.double().begin_copy().unwrap();
+        for _ in 0..3 {
+            self.double().copy_dirty();
+        }
+        self.pump.pause().unwrap();
+        let positions = self.double().stop_rings().unwrap();
+        self.double().copy_dirty();
+        assert_eq!(self.double().uncopied(), [0; 0], "written and not marked");
+        positions
+    }
+
+    /// The guest goes on where it was.
+    pub(crate) fn go_on(&mut self, positions: &[Position]) {
+        self.double().end_copy().unwrap();
+        self.double().go_on(positions).unwrap();
+        self.pump.resume().unwrap();
+    }
+
+    /// A netd in the other pod.
+    pub(crate) fn target(&self) -> Process {
+        Process::start(&self.pods[1 - self.at])
+    }
+
+    /// Moves the guest to the other pod.
+    pub(crate) fn migrate(&mut self) -> Moved {
+        let target = self.target();
+        let helper = Helper::serve(&target.vhost_user(), Fault::None, self.activation(1 - self.at));
+        self.migrate_to(target, Some(helper))
+    }
+
+    pub(crate) fn migrate_to(&mut self, target: Process, helper: Option<Helper>) -> Moved {
+        let positions = self.stop_guest();
+        let since = Instant::now();
+        let state = self.double().save().unwrap();
+        let loaded = self.double().load(target.dial(), &state).unwrap();
+        let left: Source = self.double().arrive(loaded, &positions).unwrap();
+        self.pump.resume().unwrap();
+        let downtime = since.elapsed();
+        // QEMU's end at the source.
+        drop(left);
+        let source = std::mem::replace(&mut self.process, target);
+        let old_helper = std::mem::replace(&mut self.helper, helper);
+        eventually("the source's end", || (!source.status().frontend_connected).then_some(()));
+        drop(old_helper);
+        self.at = 1 - self.at;
+        Moved { downtime, source, state: state.len() }
+    }
+
+    /// The source's pod ends: nothing of it is heard any more.
+    pub(crate) fn end(&self, moved: Moved) {
+        eventually("the address's move", || (self.process.counter("migrations_in") == 1).then_some(()));
+        drop(moved.source);
+        port(&self.world, 1 - self.at, false);
+    }
+}
+
+pub(crate) fn families() -> [Family; 2] {
+    let link = link(Mode::Passthrough, 1500);
+    let (v4, v6) = (link.v4.unwrap(), link.v6.unwrap());
+    [
+        Family {
+            guest: v4.guest.into(),
+            pod: v4.pod.into(),
+            client: [10, 9, 0, 1].into(),
+            gateway: v4.gateway.into(),
+        },
+        Family {
+            guest: v6.guest.into(),
+            pod: v6.pod.into(),
+            client: "fd00:9::1".parse().unwrap(),
+            gateway: v6.gateway.into(),
+        },
+    ]
+}
+
+/// Whether the pod is heard.
+fn port(world: &Namespace, pod: usize, heard: bool) {
+    world.ip(&format!("link set pod{pod} master br{}\n", i32::from(!heard)));
+}
+
+/// The bridge learns where the pod's address is.
+fn announce(pod: &Namespace) {
+    let socket = pod.ping("10.9.0.1:0".parse().unwrap());
+    eventually("a way to the world", || {
+        let _ = socket.send(&[8, 0, 0, 0, 0, 0, 0, 1]);
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        (&socket).read(&mut [0; 64]).ok()
+    });
+}
