@@ -144,9 +144,7 @@ impl Home {
     /// Whether a guest can have this.
     pub fn is_sound(&self) -> bool {
         let host = |a: IpAddr| match a {
-            IpAddr::V4(a) => {
-                !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast())
-            }
+            IpAddr::V4(a) => !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || a.is_broadcast()),
             IpAddr::V6(a) => {
                 let none = a.is_unspecified() || a.is_loopback() || a.is_multicast();
                 !none && a.to_ipv4_mapped().is_none()

@@ -1,6 +1,9 @@
 //! Migrations that come to nothing: the machine runs at one place, and nothing of them is left.
 
-use podvirt_api::v1::{MigrationAbortStatus, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
+use podvirt_api::v1::{
+    MigrationAbortStatus, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigrationPhase as Phase,
+};
 use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, Node, SOON, Security};
 
 use crate::moving::{Connection, Machine, Slowly, node};
@@ -54,14 +57,25 @@ fn the_target_pod_is_deleted_under_way() {
 }
 
 #[test]
-fn the_handler_of_the_source_is_killed_under_way() {
+fn long_the_handler_of_the_source_is_killed_under_way() {
     survives(|_, machine, _| kill_handler(&machine.node()));
 }
 
 #[test]
-fn the_handler_of_the_target_is_killed_under_way() {
+fn long_the_handler_of_the_target_is_killed_under_way() {
     survives(|namespace, machine, _| {
         let target = machine.instance().status.migration_state.unwrap().target_node.unwrap();
         kill_handler(&node(namespace.cluster(), &target));
+    });
+}
+
+#[test]
+fn long_the_network_between_the_nodes_is_cut_under_way() {
+    survives(|namespace, machine, migration| {
+        let target = machine.instance().status.migration_state.unwrap().target_node.unwrap();
+        let cut = node(namespace.cluster(), &target).partition().unwrap();
+        assert_eq!(machine.wait_over(migration), Phase::Failed);
+        assert_eq!(machine.sh("echo still here"), "still here");
+        cut.repair().unwrap();
     });
 }

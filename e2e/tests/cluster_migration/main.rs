@@ -6,13 +6,21 @@ mod drain;
 mod failures;
 mod moving;
 
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
 use moving::{Connection, FromGuest, Machine};
-use podvirt_e2e::cluster::{Cluster, Manifest, Security};
+use podvirt_e2e::cluster::{Cluster, Manifest, SOON, Security};
 
 #[test]
 fn a_machine_moves_and_comes_back() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
+    namespace.apply(service).unwrap();
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
     let mut machine = Machine::start(&namespace, &Manifest { name: "vm", ..Default::default() });
     machine.is_reached();
     let inwards: Vec<Connection> =
@@ -24,9 +32,10 @@ fn a_machine_moves_and_comes_back() {
     let migration = machine.migrate_by_virtctl();
     machine.has_moved(&migration, &source);
     // The pod's address is another on this cluster: what stood on the old one is ended, and both ends know.
-    inwards.into_iter().for_each(Connection::is_reset);
-    outwards.is_reset(&mut machine);
+    inwards.into_iter().for_each(Connection::ends_reset);
+    outwards.ends_reset(&mut machine);
     machine.is_reached();
+    namespace.until("a greeting by the service", SOON, || Ok(Connection::to(service).ok())).unwrap().echoes();
     // Memory and disk came along.
     assert_eq!(machine.sh("cat /tmp/mark"), "remembered");
     machine.sh("echo 3 >/proc/sys/vm/drop_caches");
@@ -40,10 +49,7 @@ fn a_machine_moves_and_comes_back() {
     // It ends as any other, wherever it is.
     let pod = machine.pod();
     namespace.kubectl(&["delete", "vm", "vm", "--wait=false"]).unwrap();
-    namespace.wait_gone::<k8s_openapi::api::core::v1::Pod>(
-        pod.metadata.name.as_deref().unwrap(),
-        podvirt_e2e::cluster::SOON,
-    ).unwrap();
+    namespace.wait_gone::<Pod>(&pod.name_any(), SOON).unwrap();
 }
 
 #[test]

@@ -12,8 +12,8 @@ use podvirt_api::v1::{
     self, VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
     VirtualMachineInstanceMigrationState as State,
 };
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, Running, SOON};
 use podvirt_e2e::Console;
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, Running, SOON};
 
 /// A command in the guest.
 pub(crate) const COMMAND: Duration = Duration::from_secs(30);
@@ -138,7 +138,9 @@ impl<'n> Machine<'n> {
         let target = self.pod();
         assert_eq!(Some(target.name_any()), state.target_pod);
         let active: Vec<_> = instance.status.active_pods.into_iter().collect();
-        let here = |(uid, on): &(String, String)| Some(uid) == target.metadata.uid.as_ref() && Some(on) == state.target_node.as_ref();
+        let here = |(uid, on): &(String, String)| {
+            Some(uid) == target.metadata.uid.as_ref() && Some(on) == state.target_node.as_ref()
+        };
         assert!(active.iter().any(here), "{active:?}");
         self.runs_on_one_side();
     }
@@ -165,7 +167,8 @@ impl<'n> Machine<'n> {
         let name = format!("guest={}_{},", self.namespace.name(), self.name);
         let alone = || {
             let on = |number: u8| {
-                let count = cluster.node(number).run(&["sh", "-c", &format!("pgrep -fc '[q]emu.*{name}' || true")]);
+                let count =
+                    cluster.node(number).run(&["sh", "-c", &format!("pgrep -fc '[q]emu.*{name}' || true")]);
                 count.unwrap().trim().parse::<u32>().unwrap()
             };
             Ok(Some([on(1), on(2)]).filter(|on| on.iter().sum::<u32>() == 1))
@@ -180,7 +183,8 @@ impl<'n> Machine<'n> {
         self.namespace.wait(&self.name, "labels of one node", SOON, labelled).unwrap();
         let pod = self.pod().name_any();
         let clean = || {
-            let names = self.namespace.kubectl(&["exec", &pod, "-c", "compute", "--", "ls", "/var/run/kubevirt"])?;
+            let names =
+                self.namespace.kubectl(&["exec", &pod, "-c", "compute", "--", "ls", "/var/run/kubevirt"])?;
             Ok((!names.contains("migration-")).then_some(()))
         };
         self.namespace.until("an end of the migration's sockets", SOON, clean).unwrap();
@@ -195,12 +199,19 @@ impl<'n> Machine<'n> {
         (self.console, self._running) = (console, running);
     }
 
-    /// New connections find the guest at its present addresses, and lead out of it.
+    /// New connections find the guest at its present addresses, and lead out of it; its status has them.
     pub(crate) fn is_reached(&mut self) {
-        for address in self.addresses() {
-            let mut greeted = self.namespace.until("a greeting", SOON, || Ok(Connection::to(address).ok())).unwrap();
+        let addresses = self.addresses();
+        for &address in &addresses {
+            let mut greeted =
+                self.namespace.until("a greeting", SOON, || Ok(Connection::to(address).ok())).unwrap();
             greeted.echoes();
         }
+        let tells = |i: &v1::VirtualMachineInstance| {
+            let told: Vec<&String> = i.status.interfaces.iter().flat_map(|i| &i.ip_addresses).collect();
+            addresses.iter().all(|address| told.iter().any(|told| **told == address.to_string()))
+        };
+        self.namespace.wait(&self.name, "an instance with its addresses", SOON, tells).unwrap();
         self.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
     }
 }
@@ -231,7 +242,11 @@ impl Connection {
             stream.read_exact(&mut byte)?;
             line.push(byte[0]);
         }
-        if line.starts_with(b"GUEST-HELLO") { Ok(Connection(stream)) } else { Err(ErrorKind::InvalidData.into()) }
+        if line.starts_with(b"GUEST-HELLO") {
+            Ok(Connection(stream))
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
     }
 
     /// It goes on.
@@ -243,7 +258,7 @@ impl Connection {
     }
 
     /// Its end comes, as a reset.
-    pub(crate) fn is_reset(mut self) {
+    pub(crate) fn ends_reset(mut self) {
         self.0.set_read_timeout(Some(SOON)).unwrap();
         let error = self.0.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
@@ -265,8 +280,8 @@ impl FromGuest {
     }
 
     /// Both ends have been told.
-    pub(crate) fn is_reset(self, machine: &mut Machine<'_>) {
-        Connection(self.0).is_reset();
+    pub(crate) fn ends_reset(self, machine: &mut Machine<'_>) {
+        Connection(self.0).ends_reset();
         machine.sh("until [ -e /tmp/ended ]; do sleep 1; done");
     }
 }

@@ -105,6 +105,8 @@ pub struct Session {
     pub refused: String,
     /// Source: when the launcher was asked to abort the last time.
     pub cancelled: Option<Timestamp>,
+    /// Source: nothing of it is left in the pod.
+    pub swept: bool,
     /// Target: the launcher is at SyncMigrationTarget.
     pub preparing: bool,
     /// Target: it is ready for the machine.
@@ -151,7 +153,7 @@ pub enum Step {
     Leave,
     /// Target: end a machine that is not to be here.
     Kill,
-    /// Close all that is open.
+    /// Close all that is open, and remove what another process had open.
     Close,
 }
 

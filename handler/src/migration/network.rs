@@ -18,6 +18,8 @@ pub struct PodNetwork {
     pub sockets: PathBuf,
     /// The machine's interfaces: place in `spec.domain.devices.interfaces` and name.
     pub interfaces: Vec<(usize, String)>,
+    /// Whether the machine comes to this pod.
+    pub incoming: bool,
     /// Addresses of the pod that the machine goes to; at the source alone. A connection whose address is none of them ends.
     pub to: Option<Vec<IpAddr>>,
 }

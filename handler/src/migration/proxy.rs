@@ -161,6 +161,15 @@ impl Outbound {
     }
 }
 
+/// Removes what an [`Outbound`] of a process that is gone has left in the pod.
+pub fn sweep(pod: &Pod, uid: &str) {
+    // The pod may be gone as well, with everything in it.
+    let Ok(directory) = pod.volumes.dir(&pod.uid, pod::volume::PUBLIC, "") else { return };
+    for name in port::ALL.iter().filter_map(|logical| socket_name(uid, *logical)) {
+        directory.remove(&name);
+    }
+}
+
 fn name(uid: &str, logical: u16) -> io::Result<String> {
     socket_name(uid, logical).ok_or_else(|| {
         io::Error::new(io::ErrorKind::InvalidInput, format!("'{uid}' is no UID of a migration"))

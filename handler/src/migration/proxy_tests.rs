@@ -119,6 +119,20 @@ async fn bytes_and_their_end_go_both_ways_on_every_port() {
 }
 
 #[tokio::test]
+async fn what_a_process_left_that_is_gone_is_removed() {
+    let bed = Bed::new("1-1");
+    std::fs::write(bed.public.join("other"), "").unwrap();
+    for logical in port::ALL {
+        std::fs::write(bed.public.join(name(MIGRATION, logical).unwrap()), "").unwrap();
+    }
+    sweep(&bed.pod, "another");
+    assert_eq!(std::fs::read_dir(&bed.public).unwrap().count(), port::ALL.len() + 1);
+    sweep(&bed.pod, MIGRATION);
+    assert_eq!(std::fs::read_dir(&bed.public).unwrap().count(), 1);
+    sweep(&Pod { uid: "gone".into(), ..bed.pod.clone() }, MIGRATION);
+}
+
+#[tokio::test]
 async fn certificates_that_are_renewed_are_taken_at_the_next_handshake() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();

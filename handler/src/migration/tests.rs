@@ -18,6 +18,8 @@ struct Side {
     domain: Option<Domain>,
     session: Session,
     gone: bool,
+    /// There are sockets in the pod.
+    sockets: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -113,7 +115,10 @@ impl World {
                 side.session.unprepared = Some((times + 1, now, "no image".into()));
             }
             Step::Prepare => side.session.prepared = true,
-            Step::Open(Some(there)) => side.session.open = Some(there),
+            Step::Open(Some(there)) => {
+                side.session.open = Some(there);
+                side.sockets = true;
+            }
             Step::Open(None) => {
                 let ports = BTreeMap::from([("4711".to_owned(), 0), ("4712".to_owned(), 49152)]);
                 side.session.open = Some(Open { address: "10.0.0.2".into(), ports });
@@ -151,6 +156,8 @@ impl World {
             Step::Close => {
                 side.session.open = None;
                 side.session.armed = false;
+                side.session.swept = true;
+                side.sockets = false;
             }
         }
     }
@@ -220,6 +227,7 @@ impl World {
         for side in [&self.source, &self.target] {
             assert!(side.session.open.is_none() && !side.session.armed, "{what}: {side:#?}");
         }
+        assert!(at.1 || !self.source.sockets, "{what}: {self:#?}");
         // A target that never had the machine is told to end.
         assert!(at.1 || self.target.gone, "{what}: {self:#?}");
     }

@@ -140,6 +140,9 @@ pub(super) async fn carry_out(
     match step {
         Step::Close => {
             machine.moving.close();
+            let pod = Pod { volumes: node.volumes.clone(), uid: machine.pod_uid().to_owned() };
+            proxy::sweep(&pod, &machine.moving.session.uid);
+            machine.moving.session.swept = true;
             return Ok(());
         }
         Step::Open(there) => return open(node, machine, there).await,
@@ -204,6 +207,7 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
         launcher: client.pid,
         sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
         interfaces: interfaces.enumerate().map(|(index, i)| (index, i.name.clone())).collect(),
+        incoming: migration::is_target(vmi, &node.name),
         to: None,
     }
 }
@@ -298,7 +302,8 @@ mod tests {
         let pod = |networks: &str| -> KubePod {
             let annotations = json!({NETWORK_STATUS: networks});
             let status = json!({"podIPs": [{"ip": "10.11.0.7"}, {"ip": "fd00:11::7"}]});
-            serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status})).unwrap()
+            serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status}))
+                .unwrap()
         };
         let at = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         let all = ["10.11.0.7", "fd00:11::7", "10.11.0.7", "172.30.0.9", "fd00:30::9"];

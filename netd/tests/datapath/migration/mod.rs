@@ -1,5 +1,6 @@
 //! The guest moves to a netd in another pod with the same addresses, and its connections with it.
 
+mod addresses;
 mod helper;
 mod place;
 mod streams;
