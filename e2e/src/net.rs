@@ -104,6 +104,24 @@ impl Net {
         Ok(net)
     }
 
+    /// A second pod with the same addresses at the same client. `silence` is done in its namespace before its link comes
+    /// up: until somebody makes it heard the first pod alone is.
+    ///
+    /// # Errors
+    /// The script failed, or what `silence` returned.
+    pub fn twin(&self, silence: impl FnOnce() -> Result<()> + Send) -> Result<Net> {
+        let prefix = format!("{}b", self.prefix);
+        let pod = Netns { name: format!("{prefix}-pod") };
+        let (client, client4, client6) = (self.client.clone(), self.client4, self.client6);
+        let twin = Net { prefix, pod, client, client4, client6 };
+        let made = Command::new(script("net")).args(["twin", &self.prefix]).status()?;
+        ensure!(made.success(), "the second pod cannot be made");
+        twin.pod.enter(silence)?;
+        let up = Command::new(script("net")).args(["routes", &twin.prefix]).status()?;
+        ensure!(up.success(), "the second pod has no link");
+        Ok(twin)
+    }
+
     /// The client's addresses, both families.
     pub fn client_addresses(&self) -> [IpAddr; 2] {
         [self.client4.into(), self.client6.into()]

@@ -31,10 +31,18 @@ impl Pod {
     /// # Errors
     /// The network or the directory cannot be made.
     pub fn new(options: NetOptions) -> Result<Pod> {
+        Pod::at(Net::up(options)?)
+    }
+
+    /// A new pod with nothing in it in a network that is there.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn at(net: Net) -> Result<Pod> {
         // Short, for the sockets in it: their paths may have 107 bytes.
         let work = tempfile::Builder::new().prefix("pv").tempdir()?;
         chown(work.path(), Some(POD_UID), Some(POD_UID))?;
-        Ok(Pod { net: Net::up(options)?, work })
+        Ok(Pod { net, work })
     }
 
     /// The shared directory as the test sees it.

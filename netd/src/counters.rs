@@ -84,7 +84,7 @@ reasons! {
     MigrationHelper = "migration_helper",
     /// A connection reset when the guest migrated: it could not be frozen or taken apart.
     MigrationState = "migration_state",
-    /// A connection that came by a migration and could not be put together: most often its address is not here.
+    /// A connection reset when the guest migrated: its address is not at the target, or it could not be put together there.
     MigrationTarget = "migration_target",
     /// A connection that the node's helper did not let go of after a migration.
     MigrationRelease = "migration_release",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hyper_util::rt::TokioIo;
 use nix::unistd::Pid;
 use podvirt_e2e::artefacts::{artefact, program_dir};
-use podvirt_e2e::{Console, NetOptions, Pod, Process, until};
+use podvirt_e2e::{Console, Net, NetOptions, Pod, Process, until};
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
 use podvirt_proto::cmd::v1::{EmptyRequest, Response, Vmi, VmiRequest};
 use podvirt_proto::domain::Domain;
@@ -134,6 +134,11 @@ impl Launched {
 
     /// The same for another machine with the tiny guest's images.
     pub(crate) fn of(options: &str, vmi: &Value) -> Launched {
+        Launched::at(Net::up(NetOptions::default()).unwrap(), options, vmi)
+    }
+
+    /// The same in a network that is there.
+    pub(crate) fn at(net: Net, options: &str, vmi: &Value) -> Launched {
         let image = tempfile::tempdir().unwrap();
         std::fs::set_permissions(image.path(), Permissions::from_mode(0o755)).unwrap();
         let mut disk = MARK.as_bytes().to_vec();
@@ -148,14 +153,18 @@ impl Launched {
                 "kernel-boot.sock --path /mnt/image/vmlinuz --path /mnt/image/initrd.img",
             ),
         ];
-        let mut launched = Launched::with(options, vmi, &sidecars);
+        let mut launched = Launched::with_at(net, options, vmi, &sidecars);
         launched.image = Some(image);
         launched
     }
 
     /// A pod for `vmi` with these container disks: container, directory that is its image, arguments.
     pub(crate) fn with(options: &str, vmi: &Value, images: &[(&str, &Path, &str)]) -> Launched {
-        let pod = Pod::new(NetOptions::default()).unwrap();
+        Launched::with_at(Net::up(NetOptions::default()).unwrap(), options, vmi, images)
+    }
+
+    fn with_at(net: Net, options: &str, vmi: &Value, images: &[(&str, &Path, &str)]) -> Launched {
+        let pod = Pod::at(net).unwrap();
         // Where the kubelet has them; the containers see the first by a link, the second mounted.
         let volumes = Path::new(VOLUMES);
         std::fs::create_dir_all(pod.path(VOLUMES)).unwrap();

@@ -1,24 +1,30 @@
 //! A machine moves from one launcher pod to another, through the proxies of two handlers.
 //!
-//! Without an interface: what its network backend can keep of a migration is tested with the backend.
+//! Two tests without an interface, and one with all that belongs to its connections: netd in both pods, the handlers' repair
+//! service, and a target whose address is silent until the machine runs there, as podvirt-cni makes it.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
+use podvirt_cni::net::silence;
 use podvirt_daemon::pki::{
     HANDLER_SERVER_NAME, Identity, KeyPairPem, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
 };
-use podvirt_e2e::{Console, until};
+use podvirt_e2e::{Console, Net, peer, until};
 use podvirt_proto::cmd::v1::{MigrationRequest, Response};
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Options};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use virt_handler::migration::network::{Armed, Network, PodNetwork};
 use virt_handler::migration::proxy::{Inbound, Outbound, Pod};
+use virt_handler::repair::Repairs;
 use virt_handler::sockets::PodVolumes;
 
 use crate::launched::{LIMIT, Launched, MARK, POD_UID, request, vmi};
@@ -53,12 +59,16 @@ struct Bed {
 impl Bed {
     /// A machine that runs in one pod, and another pod that is ready for it.
     fn new() -> (Bed, Console) {
-        let vmi = machine();
+        Bed::of(machine())
+    }
+
+    fn of(vmi: Value) -> (Bed, Console) {
         let source = Launched::of("--allow-emulation", &vmi);
         let answer = source.sync(&mut source.client(), &vmi);
         assert!(answer.success, "{answer:?}\n{}", source.compute.log());
         let console = source.console();
-        let target = Launched::of("--allow-emulation", &vmi);
+        let twin = source.pod.net.twin(|| Ok(silence::silence("eth0")?)).unwrap();
+        let target = Launched::at(twin, "--allow-emulation", &vmi);
         let ready = target.client().sync_migration_target(request(&vmi)).await_in(&target);
         assert!(ready.success, "{ready:?}\n{}", target.compute.log());
         let again = target.client().sync_migration_target(request(&vmi)).await_in(&target);
@@ -88,6 +98,22 @@ impl Bed {
         let _inside = self.source.runtime.enter();
         self._outbound = Some(Outbound::open(&pod(&self.source), migration, &client, &to).unwrap());
         self._inbound = Some(inbound);
+    }
+
+    /// The handlers of both nodes offer to repair connections.
+    fn arm(&self) -> [Box<dyn Armed>; 2] {
+        [(&self.source, false), (&self.target, true)].map(|(launched, incoming)| {
+            let _inside = launched.runtime.enter();
+            let volumes = PodVolumes::new(launched.pod.path("pods")).with_processes(self.processes.path());
+            let network = PodNetwork {
+                pod_uid: POD_UID.into(),
+                launcher: launched.only("netd").as_raw(),
+                sockets: launched.pod.path("public/netd"),
+                interfaces: vec![(0, "default".into())],
+                incoming,
+            };
+            Repairs::new(volumes).arm(&network).unwrap()
+        })
     }
 
     fn migrate(&self, options: &Options) -> Response {
@@ -219,4 +245,118 @@ fn a_migration_that_is_aborted_or_cut_leaves_the_machine_where_it_was() {
     let leave = target.client().signal_target_pod_cleanup(request(&bed.vmi)).await_in(target);
     assert!(leave.success, "{leave:?}");
     assert_eq!(target.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", target.compute.log());
+}
+
+/// The numbers from one on, a line each: what `seq` writes, and nothing lost or doubled goes unseen.
+struct Ramp {
+    next: u64,
+    line: Vec<u8>,
+}
+
+impl Ramp {
+    fn new() -> Ramp {
+        Ramp { next: 1, line: Vec::new() }
+    }
+
+    /// Bytes that go on where the last ones ended.
+    fn more(&mut self, len: usize) -> Vec<u8> {
+        while self.line.len() < len {
+            self.line.extend(format!("{}\n", self.next).as_bytes());
+            self.next += 1;
+        }
+        self.line.drain(..len).collect()
+    }
+}
+
+#[test]
+fn connections_go_along_with_the_machine() {
+    let mut vmi = vmi();
+    let ports = [GREETER, 8001, 8002].map(|port| json!({"port": port}));
+    vmi["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!(ports);
+    let (mut bed, mut console) = Bed::of(vmi);
+    let net = &bed.source.pod.net;
+    let world = |port| std::net::SocketAddr::from((net.client4, port));
+    let pod = |port| std::net::SocketAddr::from((Net::POD4, port));
+
+    // Out of the guest and into it, each of them compared from its first byte to its last.
+    let listener = net.listen(world(7001)).unwrap();
+    console.sh("(seq 1 1000000000 | socat -u - TCP4:10.9.0.1:7001) >/dev/null 2>&1 &", LIMIT).unwrap();
+    let mut out = peer::accept(&listener).unwrap();
+    let serve = |console: &mut Console, port: u16, program: &str| {
+        let wait = format!("until ss -Hltn | grep -q ':{port} '; do usleep 50000; done");
+        console
+            .sh(&format!("({program}) >/tmp/{port}.log 2>&1 & echo $! >/tmp/{port}.pid; {wait}"), LIMIT)
+            .unwrap();
+    };
+    serve(&mut console, 8001, "socat -u TCP4-LISTEN:8001,reuseaddr - | sha256sum");
+    serve(&mut console, 8002, "socat TCP4-LISTEN:8002,reuseaddr,fork PIPE");
+    let mut into = net.connect(pod(8001)).unwrap();
+    let mut idle: Vec<_> = (0..20).map(|_| net.connect(pod(8002)).unwrap()).collect();
+    let echo = |idle: &mut Vec<std::net::TcpStream>| {
+        for (i, stream) in idle.iter_mut().enumerate() {
+            stream.write_all(&[i as u8]).unwrap();
+            let mut back = [!0];
+            stream.read_exact(&mut back).unwrap_or_else(|e| panic!("idle connection {i}: {e}"));
+            assert_eq!(back, [i as u8]);
+        }
+    };
+    echo(&mut idle);
+
+    let (stop, came, went) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let hash = std::thread::scope(|scope| {
+        let received = scope.spawn(|| {
+            let (mut ramp, mut buffer) = (Ramp::new(), vec![0; 64 << 10]);
+            while !stop.load(SeqCst) {
+                let n = out.read(&mut buffer).expect("the stream out of the guest broke");
+                assert!(n > 0, "the stream out of the guest ended");
+                let before = came.fetch_add(n as u64, SeqCst);
+                assert!(buffer[..n] == ramp.more(n), "wrong within {n} bytes from {before} on");
+            }
+        });
+        let sent = scope.spawn(|| {
+            let (mut ramp, mut all) = (Ramp::new(), Vec::new());
+            while !stop.load(SeqCst) {
+                let bytes = ramp.more(16 << 10);
+                into.write_all(&bytes).expect("the stream into the guest broke");
+                all.extend(&bytes);
+                went.fetch_add(bytes.len() as u64, SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            into.shutdown(std::net::Shutdown::Write).unwrap();
+            peer::sha256(&all).unwrap()
+        });
+        let moves = |what: &str| {
+            let before = [came.load(SeqCst), went.load(SeqCst)];
+            let on = || [came.load(SeqCst), went.load(SeqCst)].iter().zip(before).all(|(now, b)| *now > b);
+            let moved = until(what, LIMIT, || Ok(on().then_some(())));
+            if moved.is_err() || received.is_finished() || sent.is_finished() {
+                stop.store(true, SeqCst);
+            }
+            moved.unwrap();
+        };
+        moves("before the migration");
+        let armed = bed.arm();
+        let options = Options { migration_uid: "m-1".into(), max_downtime_ms: 900, ..Options::default() };
+        let (heard, _handler) = bed.source.handler();
+        let (heard_there, _handler_there) = bed.target.handler();
+        bed.connect("m-1");
+        let begun = bed.migrate(&options);
+        assert!(begun.success, "{begun:?}\n{}", bed.source.compute.log());
+        let last = heard.wait_within(MOVE, "the end at the source", |d| d.status.is_final());
+        assert_eq!((last.status, last.reason.as_str()), (Status::Shutoff, reason::MIGRATED), "{last:?}");
+        heard_there.wait("running at the target", |d| d.status == Status::Running);
+        moves("after the migration");
+        drop(armed);
+        stop.store(true, SeqCst);
+        received.join().unwrap();
+        sent.join().unwrap()
+    });
+    echo(&mut idle);
+    let mut there = Console::connect(&bed.target.private("virt-serial0"), LIMIT).unwrap();
+    let said = there.sh("wait $(cat /tmp/8001.pid); cat /tmp/8001.log", LIMIT).unwrap();
+    assert!(said.contains(&hash), "damaged on the way in: {said}");
+    assert!(came.load(SeqCst) > 0 && went.load(SeqCst) > 0);
+    // New ones work as ever.
+    idle.push(bed.source.pod.net.connect(pod(8002)).unwrap());
+    echo(&mut idle);
 }

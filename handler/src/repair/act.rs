@@ -13,8 +13,17 @@ use tracing::debug;
 use super::conntrack;
 use super::namespace::Inside;
 
-/// BPF_RET | BPF_K with 0 bytes: no segment is taken.
-const DROP_ALL: (u16, u32) = (6, 0);
+/// Filters (linux/filter.h): code, jumps when true and when not, and a number. A socket's filter sees a segment from its
+/// TCP header on. No segment is taken.
+const DROP_ALL: [(u16, u8, u8, u32); 1] = [(RETURN, 0, 0, 0)];
+/// No SYN is taken: the byte of flags, is SYN in it. Handshakes that have begun go on; what is accepted has the listener's
+/// filter, which is harmless there.
+const DROP_SYN: [(u16, u8, u8, u32); 4] =
+    [(LOAD_BYTE, 0, 0, 13), (JUMP_IF_SET, 0, 1, 2), (RETURN, 0, 0, 0), (RETURN, 0, 0, u32::MAX)];
+/// BPF_RET | BPF_K, BPF_LD | BPF_B | BPF_ABS, BPF_JMP | BPF_JSET | BPF_K.
+const RETURN: u16 = 0x6;
+const LOAD_BYTE: u16 = 0x30;
+const JUMP_IF_SET: u16 = 0x45;
 /// What the queues of a connection that is put together may hold, in bytes; the kernel allows twice as much.
 const ROOM: usize = 4 << 20;
 /// TCP_REPAIR's values (linux/tcp.h); the last is -1: no window probe.
@@ -49,16 +58,16 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
     let s = SockRef::from(socket);
     match command {
         Command::Freeze => {
+            if s.is_listener()? {
+                // Nothing of it is repaired, and nobody is answered who wants to connect.
+                return filter(&s, &DROP_SYN);
+            }
             let from = s.local_addr()?.as_socket();
-            if !s.is_listener()? && !from.is_some_and(|from| inside.can_go(from.ip())) {
+            if !from.is_some_and(|from| inside.can_go(from.ip())) {
                 return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
             }
             // In this order: a socket in repair mode receives and acknowledges as any other.
-            s.attach_filter(&[SockFilter::new(DROP_ALL.0, 0, 0, DROP_ALL.1)])?;
-            if s.is_listener()? {
-                // Nothing of it is repaired, and nobody is answered who wants to connect.
-                return Ok(());
-            }
+            filter(&s, &DROP_ALL)?;
             let frozen = setsockopt(socket, sockopt::TcpRepair, &ON);
             if frozen.is_err() {
                 s.detach_filter()?;
@@ -81,10 +90,20 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
             if !s.is_listener()? {
                 setsockopt(socket, sockopt::TcpRepair, &OFF_SILENTLY)?;
             }
-            s.detach_filter()
+            match s.detach_filter() {
+                // It was done already: who asks has not heard so.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                detached => detached,
+            }
         }
         Command::Ping => Ok(()),
     }
+}
+
+fn filter(s: &SockRef<'_>, program: &[(u16, u8, u8, u32)]) -> io::Result<()> {
+    let program: Vec<SockFilter> =
+        program.iter().map(|(code, yes, no, k)| SockFilter::new(*code, *yes, *no, *k)).collect();
+    s.attach_filter(&program)
 }
 
 /// Sets TCP_REPAIR to `value`, as passt asks.

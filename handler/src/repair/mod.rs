@@ -17,10 +17,15 @@
 //! For connections that the pod accepted an entry of connection tracking is made before repair ends: the first packet
 //! comes from the pod, and rules of a mesh would lead it astray as that of a new connection.
 //!
+//! Where a machine comes to, the first request to release connections, which a backend makes without any as well, makes
+//! the pod's addresses speak before it is carried out ([`arrive`]). A pod may make it too early; the address is its
+//! machine's own, and so is the harm.
+//!
 //! An [`Arming`] is a thread for each socket, for as long as the migration. It keeps nothing: after a restart of this
 //! process repair is armed anew from the VMI's status.
 
 mod act;
+mod arrive;
 mod conntrack;
 mod namespace;
 mod serve;
@@ -41,6 +46,7 @@ use crate::activate::activate;
 use crate::migration::network::{Armed, Network, PodNetwork};
 use crate::ports::Namespace;
 use crate::sockets::PodVolumes;
+use arrive::Arrival;
 use namespace::Inside;
 use serve::{Protocol, Server};
 
@@ -59,9 +65,9 @@ impl Repairs {
 
 impl Network for Repairs {
     fn arm(&self, network: &PodNetwork) -> io::Result<Box<dyn Armed>> {
-        let namespace = Namespace::of(network.launcher).map_err(io::Error::other)?;
-        let inside = Arc::new(Inside::of(&namespace)?.going_to(network.to.clone()));
+        let inside = Arc::new(Inside::of(&*namespace(network)?)?.going_to(network.to.clone()));
         let arming = Arming { stop: stop()? };
+        let arrival = network.incoming.then(|| arrival(network)).transpose()?.map(Arc::new);
         for (index, _) in &network.interfaces {
             for (suffix, protocol) in [(SUFFIX, Protocol::Move), (PASST_SUFFIX, Protocol::Passt)] {
                 let directory = self.volumes.dir(&network.pod_uid, pod::volume::NETD, "")?;
@@ -70,6 +76,7 @@ impl Network for Repairs {
                     name: format!("n{index}.sock{suffix}"),
                     protocol,
                     inside: inside.clone(),
+                    arrival: arrival.clone(),
                     stop: arming.stop.clone(),
                 }
                 .start()?;
@@ -79,12 +86,25 @@ impl Network for Repairs {
     }
 
     fn activate<'a>(&'a self, network: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {
-        Box::pin(async move {
-            let namespace = Namespace::of(network.launcher).map_err(io::Error::other)?;
-            // On the wire every guest has the MAC address of its pod's interface.
-            activate(&namespace, &BTreeMap::new()).await.map(drop).map_err(io::Error::other)
-        })
+        Box::pin(async { speak(namespace(network)?).await })
     }
+}
+
+/// Makes the addresses of a pod speak. On the wire every guest has the MAC address of its pod's interface.
+async fn speak(namespace: Arc<Namespace>) -> io::Result<()> {
+    activate(&namespace, &BTreeMap::new()).await.map(drop).map_err(io::Error::other)
+}
+
+fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
+    Namespace::of(network.launcher).map(Arc::new).map_err(io::Error::other)
+}
+
+/// The arrival of a machine in a pod, which is that of now: later its process may be another's.
+fn arrival(network: &PodNetwork) -> io::Result<Arrival> {
+    let namespace = namespace(network)?;
+    let make = move || -> BoxFuture<'static, io::Result<()>> { Box::pin(speak(namespace.clone())) };
+    let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+    Ok(Arrival::new(runtime, Box::new(make)))
 }
 
 fn stop() -> io::Result<Arc<EventFd>> {

@@ -14,12 +14,13 @@ use super::*;
 
 /// A server for the sockets of a backend, and the backend's listener.
 fn backend(directory: &std::path::Path, protocol: Protocol) -> Option<(Socket, Arming)> {
-    backend_going_to(directory, protocol, None)
+    backend_of(directory, protocol, None, None)
 }
 
-fn backend_going_to(
+fn backend_of(
     directory: &std::path::Path,
     protocol: Protocol,
+    arrival: Option<Arc<Arrival>>,
     to: Option<Vec<IpAddr>>,
 ) -> Option<(Socket, Arming)> {
     let probe = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -35,9 +36,16 @@ fn backend_going_to(
     let dir = PodVolumes::new(directory).dir(uid, "netd", "").unwrap();
     let inside = Arc::new(Inside::here().unwrap().going_to(to));
     // Before there is a backend: it comes later.
-    Server { directory: dir, name: "n0.sock.move".into(), protocol, inside, stop: arming.stop.clone() }
-        .start()
-        .unwrap();
+    Server {
+        directory: dir,
+        name: "n0.sock.move".into(),
+        protocol,
+        inside,
+        arrival,
+        stop: arming.stop.clone(),
+    }
+    .start()
+    .unwrap();
     let listener = Socket::new(Domain::UNIX, kind, None).unwrap();
     listener.bind(&SockAddr::unix(volume.join("n0.sock.move")).unwrap()).unwrap();
     listener.listen(1).unwrap();
@@ -49,6 +57,18 @@ fn backend_going_to(
 fn ask(served: &Socket, command: Command, fds: &[BorrowedFd<'_>], flags: u8) -> Vec<i32> {
     send_request(served.as_fd(), command, fds, &vec![flags; fds.len()]).unwrap();
     recv_reply(served.as_fd(), command, fds.len()).unwrap()
+}
+
+/// Asks as passt does.
+fn ask_passt(mut served: &Socket, value: u8, fds: &[BorrowedFd<'_>]) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(fds)));
+    let bytes = [std::io::IoSlice::new(std::slice::from_ref(&value))];
+    rustix::net::sendmsg(served, &bytes, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let mut answer = [0];
+    std::io::Read::read_exact(&mut served, &mut answer).unwrap();
+    assert_eq!(answer, [value]);
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -98,12 +118,82 @@ fn only_tcp_sockets_of_the_pods_namespace_are_touched() {
 }
 
 #[test]
+fn addresses_speak_before_the_first_connection_does_and_again_only_after_a_failure() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for protocol in [Protocol::Move, Protocol::Passt] {
+        let (near, _far) = pair();
+        let (spoke, held) = (Arc::new(AtomicUsize::new(0)), near.try_clone().unwrap());
+        let make = {
+            let spoke = spoke.clone();
+            move || -> BoxFuture<'static, io::Result<()>> {
+                let times = spoke.fetch_add(1, SeqCst);
+                let silent = in_repair(&held);
+                Box::pin(async move {
+                    assert!(silent, "the connection speaks already");
+                    if times == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+                })
+            }
+        };
+        let arrival = Arc::new(Arrival::new(runtime.handle().clone(), Box::new(make)));
+        let directory = tempfile::tempdir().unwrap();
+        let Some((served, _arming)) = backend_of(directory.path(), protocol, Some(arrival), None) else {
+            return;
+        };
+        let set = |command: Command, value: u8, fds: &[BorrowedFd<'_>]| match protocol {
+            Protocol::Move => drop(ask(&served, command, fds, 0)),
+            Protocol::Passt => ask_passt(&served, value, fds),
+        };
+        set(Command::Repair, 1, &[near.as_fd()]);
+        assert_eq!(spoke.load(SeqCst), 0);
+        if protocol == Protocol::Move {
+            // The machine comes, connections or not. It fails, and is tried again with the next.
+            assert!(ask(&served, Command::Release, &[], 0).is_empty());
+        } else {
+            let other = pair().0;
+            set(Command::Release, 0, &[other.as_fd()]);
+        }
+        assert_eq!((spoke.load(SeqCst), in_repair(&near)), (1, true));
+        set(Command::Release, 0, &[near.as_fd()]);
+        assert_eq!((spoke.load(SeqCst), in_repair(&near)), (2, false));
+        set(Command::Release, 0, &[near.as_fd()]);
+        assert_eq!(spoke.load(SeqCst), 2);
+    }
+}
+
+#[test]
+fn many_are_done_each_for_itself_and_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((served, _arming)) = backend(directory.path(), Protocol::Move) else { return };
+    let pairs: Vec<_> = (0..50).map(|_| pair()).collect();
+    let file = tempfile::tempfile().unwrap();
+    let fds: Vec<BorrowedFd<'_>> = pairs.iter().flat_map(|(near, _)| [near.as_fd(), file.as_fd()]).collect();
+    let results = ask(&served, Command::Freeze, &fds, 0);
+    assert_eq!(results, [0, libc::EPERM].repeat(50));
+    assert!(pairs.iter().all(|(near, far)| in_repair(near) && !in_repair(far)));
+}
+
+#[test]
+fn what_was_done_already_may_be_asked_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((served, _arming)) = backend(directory.path(), Protocol::Move) else { return };
+    let (near, mut far) = pair();
+    for command in [Command::Freeze, Command::Thaw, Command::Repair, Command::Release] {
+        for _ in 0..2 {
+            assert_eq!(ask(&served, command, &[near.as_fd()], 0), [0], "{command:?}");
+        }
+    }
+    std::io::Write::write_all(&mut far, b"x").unwrap();
+    std::io::Read::read_exact(&mut &near, &mut [0]).unwrap();
+}
+
+#[test]
 fn what_the_target_has_no_address_for_is_left_alone() {
     let (near, far) = pair();
     let [here, elsewhere] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 9)].map(IpAddr::V4);
     for (to, frozen) in [(vec![elsewhere], false), (vec![], false), (vec![elsewhere, here], true)] {
         let directory = tempfile::tempdir().unwrap();
-        let Some((served, _arming)) = backend_going_to(directory.path(), Protocol::Move, Some(to)) else {
+        let Some((served, _arming)) = backend_of(directory.path(), Protocol::Move, None, Some(to)) else {
             return;
         };
         let expected = if frozen { 0 } else { libc::EADDRNOTAVAIL };
@@ -111,7 +201,7 @@ fn what_the_target_has_no_address_for_is_left_alone() {
         assert_eq!(ask(&served, Command::Freeze, &ends, 0), [expected; 2]);
         assert_eq!([in_repair(&near), in_repair(&far)], [frozen; 2]);
         // What was left alone may be thawed with the others.
-        assert_eq!(ask(&served, Command::Thaw, &ends[..1], 0), [if frozen { 0 } else { libc::ENOENT }]);
+        assert_eq!(ask(&served, Command::Thaw, &ends[..1], 0), [0]);
     }
 }
 
@@ -120,8 +210,13 @@ fn a_listener_is_only_silenced() {
     let directory = tempfile::tempdir().unwrap();
     let Some((served, _arming)) = backend(directory.path(), Protocol::Move) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    assert_eq!(ask(&served, Command::Freeze, &[listener.as_fd()], 0), [0]);
     let at = listener.local_addr().unwrap();
+    let mut early = TcpStream::connect(at).unwrap();
+    assert_eq!(ask(&served, Command::Freeze, &[listener.as_fd()], 0), [0]);
+    // Who has come before is let in, and is heard.
+    let mut accepted = listener.accept().unwrap().0;
+    std::io::Write::write_all(&mut early, b"x").unwrap();
+    std::io::Read::read_exact(&mut accepted, &mut [0]).unwrap();
     assert!(TcpStream::connect_timeout(&at, Duration::from_millis(50)).is_err());
     assert_eq!(ask(&served, Command::Thaw, &[listener.as_fd()], 0), [0]);
     assert!(TcpStream::connect(at).is_ok());
@@ -134,15 +229,8 @@ fn passts_protocol_is_spoken_and_the_end_is_the_end() {
     let Some((mut served, arming)) = backend(directory.path(), Protocol::Passt) else { return };
     let (near, _far) = pair();
     for (byte, repaired) in [(1u8, true), (0xff, false)] {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-        let fds = [near.as_fd()];
-        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-        let bytes = [std::io::IoSlice::new(std::slice::from_ref(&byte))];
-        rustix::net::sendmsg(&served, &bytes, &mut control, rustix::net::SendFlags::empty()).unwrap();
-        let mut answer = [0];
-        served.read_exact(&mut answer).unwrap();
-        assert_eq!((answer[0], in_repair(&near)), (byte, repaired));
+        ask_passt(&served, byte, &[near.as_fd()]);
+        assert_eq!(in_repair(&near), repaired);
     }
     drop(arming);
     assert_eq!(served.read(&mut [0]).unwrap(), 0, "nobody is served any more");

@@ -9,6 +9,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a target says by panicking what went wrong")]
 
+mod arrival;
 mod bytes;
 mod config;
 mod control;
@@ -26,6 +27,7 @@ mod tcp;
 mod tests;
 mod vhost;
 
+pub use arrival::arrival;
 use bytes::Bytes;
 pub use config::config;
 pub use control::control;

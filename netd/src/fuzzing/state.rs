@@ -28,7 +28,7 @@ pub fn state(data: &[u8]) {
     let mut b = Bytes::new(data);
     let (stream, mut b) = match b.u8() {
         0 => (b.rest().to_vec(), Bytes::new(data)),
-        _ => (records(&mut b), b),
+        _ => (records(&mut b, &TAGS), b),
     };
     match decode(&stream) {
         Ok(state) => taken(state, &mut b),
@@ -37,10 +37,10 @@ pub fn state(data: &[u8]) {
 }
 
 /// A stream of records whose lengths are right, so that what is wrong is in them.
-fn records(b: &mut Bytes<'_>) -> Vec<u8> {
+pub(super) fn records(b: &mut Bytes<'_>, tags: &[u16]) -> Vec<u8> {
     let mut stream = BEGIN.to_vec();
     while let kind @ 1.. = b.u8() {
-        let tag = TAGS[usize::from(kind) % TAGS.len()];
+        let tag = tags[usize::from(kind) % tags.len()];
         let body = b.u8();
         let body = b.take(usize::from(body));
         stream.extend(tag.to_le_bytes());

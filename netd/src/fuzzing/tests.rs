@@ -47,6 +47,11 @@ fn every_frame_of_the_corpus_passes() {
     isolated(|| replay("frames", super::frames));
 }
 
+#[test]
+fn every_arrival_of_the_corpus_passes() {
+    isolated(|| replay("arrival", super::arrival));
+}
+
 /// Runs an input that once failed.
 fn again(name: &str, target: fn(&[u8])) {
     let input = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/regressions").join(name);

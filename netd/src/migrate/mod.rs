@@ -39,6 +39,8 @@ mod tests;
 pub use begin::{BeginError, Heir, Parts, begin};
 pub use codec::DecodeError;
 pub use device::StateError;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use device::{Arrivals, read_arrivals};
 pub(crate) use device::{Device, Ends};
 pub use give::{GiveError, Given, Giver, end};
 pub use offer::{Offer, Offers};

@@ -76,7 +76,7 @@ impl Helper {
     }
 
     /// A helper that is connected already.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn connected(peer: OwnedFd) -> io::Result<Helper> {
         let listener = Socket::new(socket2::Domain::UNIX, Type::SEQPACKET, None)?;
         listener.set_nonblocking(true)?;

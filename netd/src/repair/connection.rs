@@ -12,8 +12,8 @@ use crate::sys::repair::{self as sys, Queue, Window};
 use crate::sys::{received_bytes, tcp_info};
 use crate::worker::sockets::{PeekOffset, stream_options};
 
-/// Bytes that either queue may have: above what tcp_rmem and tcp_wmem usually allow.
-const QUEUE: usize = 64 << 20;
+/// Bytes that either queue may have: as much as tcp_rmem and tcp_wmem usually allow.
+pub(crate) const QUEUE: usize = 32 << 20;
 
 /// Where the kernel begins to size a send buffer, in bytes; it doubles that for its own accounting.
 const SEND_BUFFER: usize = 64 << 10;
@@ -127,6 +127,27 @@ fn refused(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+#[cfg(test)]
+impl Connection {
+    /// One in the middle of its life.
+    pub(crate) fn sample() -> Connection {
+        Connection {
+            state: state::CLOSE_WAIT,
+            options: agreed::TIMESTAMPS | agreed::SACK | agreed::WINDOW_SCALE,
+            scales: 0x79,
+            mss: 1448,
+            timestamp: 0x1234_5678,
+            window: vec![1, 65_535, 65_535, 64_240, 2],
+            send_end: 1006,
+            receive_end: 2004,
+            unsent: 2,
+            peek_offset: Some(1),
+            send: Bytes(b"queued".to_vec()),
+            receive: Bytes(b"read".to_vec()),
+        }
+    }
+}
+
 impl Connection {
     /// Takes apart a socket that is in repair mode and receives nothing.
     ///
@@ -144,7 +165,7 @@ impl Connection {
         let to_send = queued.saturating_sub(fin) as usize;
         let received = received_bytes(socket)? as usize;
         if to_send > QUEUE || received > QUEUE {
-            return Err(refused("a queue is longer than 64 MiB"));
+            return Err(refused("a queue is longer than 32 MiB"));
         }
         let peek_offset = sys::peek_offset(socket).ok().and_then(|at| u32::try_from(at).ok());
         // The copy begins at the queue's first byte.

@@ -34,7 +34,7 @@ use std::time::Duration;
 pub(crate) use classify::{Verdict, classify, sockets_of_namespace};
 pub use client::Helper;
 pub(crate) use client::Outcome;
-pub(crate) use connection::{Connection, Finished, Restored};
+pub(crate) use connection::{Connection, Finished, QUEUE, Restored};
 
 /// How long a frozen socket may still send what it had queued.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);

@@ -13,11 +13,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::command::{Command, Mailbox, mailbox};
+use super::freeze::InheritError;
 use super::peers::Peers;
 use super::sockets::PeekOffset;
 use super::turn::{Parts, RX, TX, Worker};
 use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
+use crate::migrate::{self, Descriptors};
 use crate::net::Link;
 use crate::ring::{MemMap, Ring, RingLayout};
 use crate::shared::Shared;
@@ -169,6 +171,33 @@ impl Bench {
         let used = self.u16_at(area(TX) + 0x1802);
         assert_eq!(used, self.offered[TX], "frames of the guest were kept");
         self.taken[TX] = used;
+    }
+
+    /// Takes over what a worker of another machine had, and goes on with its connections.
+    ///
+    /// # Errors
+    /// The worker cannot go on with it, and has nothing then.
+    pub(crate) fn load(
+        &mut self,
+        state: migrate::Worker,
+        fds: Descriptors,
+        connections: Vec<(migrate::Ends, bool)>,
+    ) -> Result<(), InheritError> {
+        let (freeze, _) = sync_channel(1);
+        let (reply, answer) = sync_channel(1);
+        self.mailbox.send(Command::Freeze(freeze));
+        self.mailbox.send(Command::Load(Box::new(state), fds, reply));
+        self.mailbox.send(Command::Unpark(Arc::new(connections)));
+        self.mailbox.send(Command::Thaw);
+        self.mailbox.send(Command::Shutdown);
+        self.worker.running = true;
+        self.worker.run();
+        let (_, loaded) = answer.try_recv().unwrap();
+        if loaded.is_err() {
+            let (abandoned, _) = sync_channel(1);
+            self.mailbox.send(Command::Abandon(Arc::default(), abandoned));
+        }
+        loaded
     }
 
     /// Takes what the guest has received: frames with their virtio headers.

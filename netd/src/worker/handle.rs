@@ -31,6 +31,8 @@ pub struct Handle {
     counters: Arc<[Arc<Counters>]>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
     device: Arc<Device>,
+    /// How many flows there may be.
+    flows: u32,
 }
 
 impl Handle {
@@ -38,9 +40,10 @@ impl Handle {
         mailboxes: Arc<[Mailbox]>,
         counters: Arc<[Arc<Counters>]>,
         threads: Vec<JoinHandle<()>>,
+        flows: u32,
     ) -> Self {
         let device = Arc::default();
-        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), device }
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), device, flows }
     }
 
     /// Asks the workers to end; their sockets are closed, connections reset.
@@ -139,6 +142,11 @@ impl Handle {
     pub(crate) fn unpark(&self, connections: Vec<(migrate::Ends, bool)>) {
         let connections = Arc::new(connections);
         self.tell(|| Command::Unpark(connections.clone()));
+    }
+
+    /// How many flows there may be.
+    pub(crate) fn most_flows(&self) -> u32 {
+        self.flows
     }
 
     /// The counters of what concerns the guest as a whole.

@@ -175,7 +175,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let name = if pairs == 1 { "netd-worker".into() } else { format!("netd-worker-{index}") };
         threads.push(thread::Builder::new().name(name).spawn(run)?);
     }
-    Ok(Handle::new(mailboxes, all.into(), threads))
+    Ok(Handle::new(mailboxes, all.into(), threads, limits.flows))
 }
 
 /// Takes the other workers along when one ends, however it does, and those that run when not all can be started.

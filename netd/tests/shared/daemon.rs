@@ -18,7 +18,11 @@ impl Daemon {
     /// Starts netd with the arguments that `set` adds, which ask for both sockets and a log that tells of them, and
     /// waits until both are there.
     pub(crate) fn start(set: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netd"));
+        Daemon::launch(Command::new(env!("CARGO_BIN_EXE_netd")), set)
+    }
+
+    /// The same with another program.
+    pub(crate) fn launch(mut command: Command, set: impl FnOnce(&mut Command) -> &mut Command) -> Daemon {
         let mut child = set(&mut command).env_remove("RUST_LOG").stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let daemon = Daemon(child);

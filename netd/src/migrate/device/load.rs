@@ -1,11 +1,14 @@
 //! The target's side: records, made into workers' state and sockets.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
 use podvirt_proto::repair::Command;
 
-use super::pipe::{Pipe, Records};
+use super::pipe::Records;
 use super::socket::{Made, Socket};
 use super::{Arrived, Ends, StateError};
 use crate::migrate::codec::{DecodeError, Field, Reader};
@@ -15,8 +18,6 @@ use crate::migrate::stream::{Assembly, tag};
 use crate::repair::{BATCH, Connection, Helper, Outcome, Restored};
 use crate::worker::sockets::PeekOffset;
 
-/// Sockets that a stream may describe: the most flows that netd can be told to have.
-const SOCKETS: usize = 1 << 20;
 /// Bytes of queues that wait until a batch is whole.
 const WAITING: usize = 16 << 20;
 
@@ -29,14 +30,57 @@ pub(super) struct Read {
     pub(super) failed: u64,
 }
 
-/// Reads a state and makes its sockets.
+/// Reads a state and makes its sockets. While one batch of connections is read, the helper has the one before, and the
+/// one before that is put together.
 ///
 /// # Errors
 /// [`StateError`]; whatever was made is gone.
-pub(super) fn read(pipe: Pipe, helper: Option<&Helper>) -> Result<Read, StateError> {
-    let mut records = Records::new(pipe)?;
+pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> Result<Read, StateError> {
+    thread::scope(|scope| {
+        let mut sockets =
+            Sockets { made: Vec::new(), waiting: Vec::new(), waiting_bytes: 0, flows, to: None };
+        let restored = helper.map(|helper| {
+            // Nothing waits between them: a batch may be large.
+            let (to, batches) = sync_channel(0);
+            let (ready, repaired) = sync_channel(BATCH);
+            sockets.to = Some(to);
+            scope.spawn(move || repair(helper, &batches, &ready));
+            scope.spawn(move || restore(&repaired))
+        });
+        let workers = records(from, &mut sockets, flows);
+        sockets.make_waiting();
+        let Sockets { mut made, to, .. } = sockets;
+        // The threads end with it.
+        drop(to);
+        let restored = restored.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let mut workers = workers?;
+        let (mut offsets, mut named) = (HashSet::new(), Vec::new());
+        for Put { place, socket, fd, kept, accepted } in restored {
+            if kept {
+                offsets.insert(place);
+            }
+            if let Some(slot) = made.get_mut(place as usize) {
+                *slot = Some(fd);
+            }
+            named.push((place, socket, accepted));
+        }
+        let fds = Descriptors::with_gaps(made);
+        let mut failed = 0;
+        for worker in &mut workers {
+            failed += fit(worker, &fds, &offsets);
+        }
+        let flows = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
+        let keys: HashMap<u32, Ends> = flows.collect();
+        // One that no flow names is of no use.
+        let arrived = |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted });
+        let arrived = named.into_iter().filter_map(arrived).collect();
+        Ok(Read { workers, fds, arrived, failed })
+    })
+}
+
+fn records(from: impl io::Read, sockets: &mut Sockets, flows: u32) -> Result<Vec<Worker>, StateError> {
+    let mut records = Records::new(from, flows)?;
     let mut assembly = Assembly::default();
-    let mut sockets = Sockets::new(helper);
     loop {
         let Some((number, mandatory, body)) = records.next()? else {
             return Err(DecodeError::Truncated(records.read()).into());
@@ -49,20 +93,7 @@ pub(super) fn read(pipe: Pipe, helper: Option<&Helper>) -> Result<Read, StateErr
         }
     }
     records.end()?;
-    sockets.make_waiting();
-    let Sockets { made, offsets, restored, .. } = sockets;
-    let fds = Descriptors::with_gaps(made);
-    let mut workers = assembly.snapshot.workers;
-    let mut failed = 0;
-    for worker in &mut workers {
-        failed += fit(worker, &fds, &offsets);
-    }
-    let named = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
-    let keys: HashMap<u32, Ends> = named.collect();
-    // One that no flow names is of no use.
-    let arrived = |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted });
-    let arrived = restored.into_iter().filter_map(arrived).collect();
-    Ok(Read { workers, fds, arrived, failed })
+    Ok(assembly.snapshot.workers)
 }
 
 /// Ends flows whose sockets could not be made; how many connections.
@@ -83,52 +114,50 @@ fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) -> u64 {
 }
 
 /// Sockets that are being made, by their places.
-struct Sockets<'a> {
-    helper: Option<&'a Helper>,
-    peek: PeekOffset,
+struct Sockets {
     made: Vec<Option<OwnedFd>>,
-    /// Places of those whose peek offset the kernel keeps.
-    offsets: HashSet<u32>,
-    /// Place of each connection, its socket, and whether the pod accepted it.
-    restored: Vec<(u32, Restored, bool)>,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
+    /// How many there may be.
+    flows: u32,
+    /// Where connections are put together; nowhere without a helper.
+    to: Option<SyncSender<Vec<Waiting>>>,
 }
 
 /// A connection that waits for the helper.
 struct Waiting {
-    place: usize,
+    place: u32,
     ends: Ends,
     accepted: bool,
     socket: OwnedFd,
     connection: Connection,
 }
 
-impl<'a> Sockets<'a> {
-    fn new(helper: Option<&'a Helper>) -> Self {
-        Sockets {
-            helper,
-            peek: PeekOffset::probe(),
-            made: Vec::new(),
-            offsets: HashSet::new(),
-            restored: Vec::new(),
-            waiting: Vec::new(),
-            waiting_bytes: 0,
-        }
-    }
+/// A connection that was put together.
+struct Put {
+    place: u32,
+    socket: Restored,
+    fd: OwnedFd,
+    /// The kernel keeps its peek offset.
+    kept: bool,
+    accepted: bool,
+}
 
+impl Sockets {
     fn add(&mut self, socket: Socket, bytes: usize) -> Result<(), StateError> {
         let place = self.made.len();
-        if place == SOCKETS {
+        let allowed = u64::from(self.flows);
+        if place as u64 >= allowed {
             let have = place as u64 + 1;
-            return Err(StateError::TooLarge { what: "sockets", have, allowed: SOCKETS as u64 });
+            return Err(StateError::TooLarge { what: "flows", have, allowed });
         }
         let made = match socket.make() {
             Made::Ready(fd) => fd,
             Made::Connection { ends, accepted, connection } => {
-                if self.helper.is_some()
+                if self.to.is_some()
                     && let Ok(socket) = Connection::socket(ends.1)
                 {
+                    let place = place as u32;
                     self.waiting.push(Waiting { place, ends, accepted, socket, connection });
                     self.waiting_bytes += bytes;
                 }
@@ -142,37 +171,47 @@ impl<'a> Sockets<'a> {
         Ok(())
     }
 
-    /// Puts the connections together that wait.
+    /// Has the connections put together that wait.
     fn make_waiting(&mut self) {
         self.waiting_bytes = 0;
         let waiting = std::mem::take(&mut self.waiting);
-        let Some(helper) = self.helper else { return };
-        let sockets: Vec<&OwnedFd> = waiting.iter().map(|w| &w.socket).collect();
+        if let Some(to) = &self.to {
+            // Who takes them ends after this.
+            let _ = to.send(waiting);
+        }
+    }
+}
+
+/// Has the helper prepare sockets.
+fn repair(helper: &Helper, batches: &Receiver<Vec<Waiting>>, ready: &SyncSender<(Waiting, Outcome)>) {
+    for batch in batches {
+        let sockets: Vec<&OwnedFd> = batch.iter().map(|w| &w.socket).collect();
         let results = helper.call(Command::Repair, &sockets, 0);
-        for (result, w) in results.into_iter().zip(waiting) {
-            let peek = self.peek;
-            let ready = match result {
-                Outcome::Done => Ok(()),
-                Outcome::Refused(error) => Err(error),
-                Outcome::Unanswered => Err(std::io::ErrorKind::TimedOut.into()),
-            };
-            let restored = ready
-                .and_then(|()| w.connection.restore(w.socket, w.ends, peek))
-                .and_then(|(restored, kept)| Ok((restored.for_flow()?, restored, kept)));
-            match restored {
-                Ok((fd, socket, kept)) => {
-                    if let Some(slot) = self.made.get_mut(w.place) {
-                        *slot = Some(fd);
-                    }
-                    if kept {
-                        self.offsets.insert(w.place as u32);
-                    }
-                    self.restored.push((w.place as u32, socket, w.accepted));
-                }
-                Err(error) => {
-                    tracing::debug!(local = %w.ends.0, peer = %w.ends.1, %error, "connection not put together");
-                }
+        for repaired in batch.into_iter().zip(results) {
+            let _ = ready.send(repaired);
+        }
+    }
+}
+
+/// Puts connections together in sockets that are prepared.
+fn restore(repaired: &Receiver<(Waiting, Outcome)>) -> Vec<Put> {
+    let peek = PeekOffset::probe();
+    let mut put = Vec::new();
+    for (Waiting { place, ends, accepted, socket, connection }, outcome) in repaired {
+        let ready = match outcome {
+            Outcome::Done => Ok(()),
+            Outcome::Refused(error) => Err(error),
+            Outcome::Unanswered => Err(io::ErrorKind::TimedOut.into()),
+        };
+        let restored = ready
+            .and_then(|()| connection.restore(socket, ends, peek))
+            .and_then(|(socket, kept)| Ok(Put { place, fd: socket.for_flow()?, socket, kept, accepted }));
+        match restored {
+            Ok(one) => put.push(one),
+            Err(error) => {
+                tracing::debug!(local = %ends.0, peer = %ends.1, %error, "connection not put together");
             }
         }
     }
+    put
 }

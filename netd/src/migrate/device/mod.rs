@@ -261,7 +261,8 @@ impl Device {
             return Err(StateError::Twice);
         }
         let helper = self.present().map(Arc::as_ref);
-        let load::Read { workers, fds, arrived, failed } = load::read(Pipe::new(from)?, helper)?;
+        let load::Read { workers, fds, arrived, failed } =
+            load::read(Pipe::new(from)?, helper, worker.most_flows())?;
         if !worker.freeze() {
             return Err(StateError::Ended);
         }
@@ -330,6 +331,33 @@ impl Device {
             self.stay(worker, Vec::new(), listeners);
         }
     }
+}
+
+/// What comes of a state, for the fuzz target.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) struct Arrivals {
+    pub(crate) workers: Vec<super::snapshot::Worker>,
+    pub(crate) fds: super::pack::Descriptors,
+    /// Connections that were put together, and whether they were released.
+    pub(crate) connections: Vec<(Ends, bool)>,
+}
+
+/// Reads a state, makes its sockets and releases its connections, for the fuzz target.
+///
+/// # Errors
+/// [`StateError`].
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_arrivals(stream: &[u8], helper: Option<&Helper>) -> Result<Arrivals, StateError> {
+    use crate::repair::Finished;
+    const FLOWS: u32 = 100;
+    let load::Read { workers, fds, arrived, .. } = load::read(stream, helper, FLOWS)?;
+    let release = |mut a: Arrived| {
+        let asked = helper.map(|h| h.call(Command::Release, &[&a.socket.socket], 0));
+        let released = asked.is_some_and(|r| r.iter().all(crate::repair::Outcome::is_done));
+        (a.key, released && a.socket.finish().is_ok_and(|f| f == Finished::Done))
+    };
+    let connections = arrived.into_iter().map(release).collect();
+    Ok(Arrivals { workers, fds, connections })
 }
 
 /// Has the helper silence the listeners, and answers those that are.

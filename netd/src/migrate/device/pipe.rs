@@ -10,15 +10,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::codec::{DecodeError, MAGIC};
 use super::StateError;
+use crate::repair::QUEUE;
 
 /// Bytes written or read at once: what a pipe holds.
 pub(super) const CHUNK: usize = 64 << 10;
 /// How long, in milliseconds, the frontend may take nothing, or give nothing.
 const PATIENCE_MS: u16 = 10_000;
-/// The longest record: a connection with full queues, which the kernel bounds by tcp_rmem and tcp_wmem.
-const RECORD: u64 = 160 << 20;
-/// All records but those of sockets together.
-const FLOWS: u64 = 512 << 20;
+/// The longest record: a connection with full queues, and the rest of it.
+const RECORD: u64 = 2 * QUEUE as u64 + (64 << 10);
+/// All records but those of sockets together: for each flow that there may be, and for ports and frames that wait. What
+/// netd may have of memory ([`crate::sandbox::data_limit`]) is some times that.
+const FLOW: u64 = 2 << 10;
+const OTHERS: u64 = 16 << 20;
 
 /// A descriptor whose other end may stall for a while and not for ever.
 #[derive(Debug)]
@@ -74,14 +77,17 @@ impl Write for Pipe {
 pub(super) struct Records<R> {
     from: io::BufReader<R>,
     read: usize,
-    /// Bytes of records that stay in memory.
+    /// Bytes of records that stay in memory, and how many may.
     kept: u64,
+    allowed: u64,
 }
 
 impl<R: Read> Records<R> {
-    /// Reads what a stream begins with.
-    pub(super) fn new(from: R) -> Result<Self, StateError> {
-        let mut records = Records { from: io::BufReader::with_capacity(CHUNK, from), read: 0, kept: 0 };
+    /// Reads what a stream of at most so many flows begins with.
+    pub(super) fn new(from: R, flows: u32) -> Result<Self, StateError> {
+        let allowed = OTHERS + FLOW * u64::from(flows);
+        let from = io::BufReader::with_capacity(CHUNK, from);
+        let mut records = Records { from, read: 0, kept: 0, allowed };
         let mut magic = [0; MAGIC.len()];
         if !records.fill(&mut magic)? || magic != MAGIC {
             return Err(DecodeError::Magic.into());
@@ -111,8 +117,9 @@ impl<R: Read> Records<R> {
         }
         if tag != super::tag::SOCKET {
             self.kept += len + head.len() as u64;
-            if self.kept > FLOWS {
-                return Err(StateError::TooLarge { what: "bytes", have: self.kept, allowed: FLOWS });
+            if self.kept > self.allowed {
+                let (have, allowed) = (self.kept, self.allowed);
+                return Err(StateError::TooLarge { what: "bytes", have, allowed });
             }
         }
         let mut body = length.to_vec();

@@ -20,7 +20,7 @@ use crate::migrate::codec::{Field, MAGIC, record};
 use crate::migrate::pack::Pack;
 use crate::migrate::snapshot::{Fd, Listeners, Origin, TcpFlow, Worker};
 use crate::migrate::stream::{Frame, tag};
-use crate::repair::{BATCH, Connection, Helper, PAUSE, Verdict, classify, sockets_of_namespace};
+use crate::repair::{BATCH, Connection, Helper, Outcome, PAUSE, Verdict, classify, sockets_of_namespace};
 use crate::sys::tcp_info;
 use crate::tcp::State;
 use crate::worker::Handle;
@@ -50,7 +50,7 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
     let fds = pack.kept();
     let mut plan = Plan::new(&workers, &fds, helper.is_some());
     let stop = AtomicBool::new(false);
-    let (result, moved, frozen) = thread::scope(|scope| {
+    let (result, moved, frozen, unfit, strange) = thread::scope(|scope| {
         let (tell, batches) = channel();
         let (stop, moving, fds) = (&stop, &plan.moving, &fds);
         match helper {
@@ -59,13 +59,13 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
         }
         let awaited = moving.iter().map(|m| (m.at, Standing::Awaited)).collect();
         let mut sockets =
-            Described { fds, standing: awaited, batches, count: 0, moved: Vec::new(), unfit: 0 };
+            Described { fds, standing: awaited, batches, count: 0, moved: Vec::new(), unfit: 0, strange: 0 };
         let result = stream(&mut workers, &mut sockets, pipe);
         stop.store(true, Relaxed);
         let frozen = sockets.left();
-        plan.unfit += sockets.unfit;
-        (result, sockets.moved, frozen)
+        (result, sockets.moved, frozen, sockets.unfit, sockets.strange)
     });
+    (plan.unfit, plan.strange) = (plan.unfit + unfit, strange);
     let mut fds: Vec<Option<OwnedFd>> = fds.into_iter().map(Some).collect();
     let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take);
     let moved: Vec<(Ends, OwnedFd)> =
@@ -133,15 +133,17 @@ struct Moving {
 struct Plan {
     /// Those that can move, in the order in which they are described.
     moving: Vec<Moving>,
-    /// How many have their peers in the pod, how many nobody repairs, and how many cannot be taken apart.
+    /// How many have their peers in the pod, how many nobody repairs, how many cannot be taken apart, and how many have
+    /// addresses that the target has not.
     local: u64,
     helpless: u64,
     unfit: u64,
+    strange: u64,
 }
 
 impl Plan {
     fn new(workers: &[Worker], fds: &[OwnedFd], helped: bool) -> Plan {
-        let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0 };
+        let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0, strange: 0 };
         let connections = workers.iter().flat_map(|w| &w.tcp).filter(|f| f.conn.state() != State::Connecting);
         let connections = connections.filter_map(|f| Some((f, f.socket?.0)));
         if !helped {
@@ -180,12 +182,13 @@ impl Plan {
             (Reason::MigrationLocal, self.local),
             (Reason::MigrationHelper, self.helpless),
             (Reason::MigrationState, self.unfit),
+            (Reason::MigrationTarget, self.strange),
         ]
     }
 }
 
-/// Connections that the helper was asked to freeze, by their places; when it had answered.
-type Frozen = (Instant, Vec<(u32, Option<Ends>)>);
+/// Connections that the helper was asked to freeze, by their places.
+type Frozen = Vec<(u32, Standing)>;
 
 /// Has the helper freeze connections until all are or `stop` is set.
 fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Frozen>, stop: &AtomicBool) {
@@ -195,9 +198,17 @@ fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Fro
         }
         let sockets: Vec<&OwnedFd> = batch.iter().filter_map(|m| fds.get(m.at as usize)).collect();
         let results = helper.call(Command::Freeze, &sockets, 0);
-        let frozen = batch.iter().zip(results).map(|(m, r)| (m.at, r.is_done().then_some(m.ends))).collect();
+        let now = Instant::now();
+        let standing = |(m, result): (&Moving, Outcome)| match result {
+            Outcome::Done => (m.at, Standing::Frozen(now, m.ends)),
+            // The helper knows the target's addresses.
+            Outcome::Refused(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                (m.at, Standing::Strange)
+            }
+            Outcome::Refused(_) | Outcome::Unanswered => (m.at, Standing::Refused),
+        };
         // Heard until this thread has ended.
-        let _ = tell.send((Instant::now(), frozen));
+        let _ = tell.send(batch.iter().zip(results).map(standing).collect());
     }
 }
 
@@ -209,6 +220,8 @@ enum Standing {
     Frozen(Instant, Ends),
     /// The helper has not frozen it.
     Refused,
+    /// Its address is not at the target.
+    Strange,
 }
 
 /// Sockets that are being described.
@@ -222,16 +235,14 @@ struct Described<'a> {
     count: u32,
     /// Places of those that went along, and their flows' ends.
     moved: Vec<(u32, Ends)>,
-    /// How many could not be taken apart.
+    /// How many could not be taken apart, and how many have addresses that the target has not.
     unfit: u64,
+    strange: u64,
 }
 
 impl Described<'_> {
-    fn hear(&mut self, (at, batch): Frozen) {
-        for (place, ends) in batch {
-            let standing = ends.map_or(Standing::Refused, |ends| Standing::Frozen(at, ends));
-            self.standing.insert(place, standing);
-        }
+    fn hear(&mut self, batch: Frozen) {
+        self.standing.extend(batch);
     }
 
     /// Places of frozen connections that did not go along, once the helper is not asked any more.
@@ -247,7 +258,7 @@ impl Described<'_> {
     fn frozen(&mut self, at: u32) -> Option<Ends> {
         loop {
             match self.standing.get(&at)? {
-                Standing::Refused => return None,
+                Standing::Refused | Standing::Strange => return None,
                 Standing::Frozen(since, ends) => {
                     thread::sleep(PAUSE.saturating_sub(since.elapsed()));
                     return Some(*ends);
@@ -299,7 +310,10 @@ impl Described<'_> {
         }
         let taken = self.frozen(at.0).and_then(|ends| Some((ends, self.fds.get(at.0 as usize)?)));
         let Some((ends, fd)) = taken else {
-            self.unfit += 1;
+            match self.standing.get(&at.0) {
+                Some(Standing::Strange) => self.strange += 1,
+                _ => self.unfit += 1,
+            }
             return Ok(None);
         };
         let taken = Connection::dump(fd.as_fd()).and_then(|mut connection| {

@@ -66,6 +66,13 @@ impl Socket {
         Some(Socket { kind, local, peer, accepted: false, connection: None })
     }
 
+    /// A datagram socket: UDP or ping.
+    #[cfg(test)]
+    pub(super) fn sample(udp: bool, local: SocketAddr, peer: Option<SocketAddr>) -> Socket {
+        let kind = if udp { Kind::Udp } else { Kind::Ping };
+        Socket { kind, local, peer, accepted: false, connection: None }
+    }
+
     /// Describes the socket of a connection.
     pub(super) fn of_connection((local, peer): Ends, accepted: bool, connection: Connection) -> Socket {
         Socket { kind: Kind::Tcp, local, peer: Some(peer), accepted, connection: Some(connection) }

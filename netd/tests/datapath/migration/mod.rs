@@ -10,6 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
 use podvirt_proto::repair::Command;
 
 use crate::bed::{Family, assert_reset, eventually, exchange, with_place};
@@ -279,4 +280,56 @@ fn who_connects_while_the_guest_moves_comes_to_the_target() {
             }
         });
     });
+}
+
+/// Prints how long the guest stands still with this many connections and with none.
+fn measure(count: usize) {
+    // Both ends of each connection are here, and netd has each of them twice while it saves.
+    setrlimit(Resource::RLIMIT_NOFILE, 1 << 16, 1 << 16).unwrap();
+    with_place(move |place| {
+        let family = families()[0];
+        let mut none = Vec::new();
+        for _ in 0..5 {
+            let moved = place.migrate();
+            none.push(moved.downtime);
+            place.end(moved);
+        }
+        let listener = place.world.listen(family.client(7000));
+        let open: Vec<_> = (0..count)
+            .map(|_| (place.guest.connect(family.client(7000)).unwrap(), listener.accept().0))
+            .collect();
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let since = std::time::Instant::now();
+            let moved = place.migrate();
+            let process = &place.process;
+            eventually("all connections", || {
+                (process.counter("migrated_connections_in") == count as u64).then_some(())
+            });
+            eprintln!(
+                "{count} connections: {:?}, all released {:?} after the beginning, {} bytes",
+                moved.downtime,
+                since.elapsed(),
+                moved.state
+            );
+            all.push(moved.downtime);
+            place.end(moved);
+        }
+        (none.sort(), all.sort());
+        eprintln!("median downtime: {:?} without connections, {:?} with {count}", none[2], all[2]);
+        for (guest, world) in open.iter().step_by(97) {
+            ping_pong(guest, world);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_connections_go_along() {
+    measure(1000);
+}
+
+#[test]
+#[ignore = "a measurement: cargo test -p netd --release --test datapath -- --ignored --nocapture ten_thousand"]
+fn ten_thousand_connections_go_along() {
+    measure(10_000);
 }

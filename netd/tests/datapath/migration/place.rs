@@ -12,6 +12,7 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(pod: &Namespace) -> Process {
+    /// `other`: by the program that PODVIRT_OTHER_NETD names, for migrations between versions; this one without it.
+    fn start(pod: &Namespace, other: bool) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "vhost_user: {{socket: {0}/vm.sock}}\ncontrol: {{socket: {0}/control.sock}}\n\
@@ -43,7 +45,10 @@ impl Process {
         );
         let file = dir.path().join("netd.yaml");
         std::fs::write(&file, config).unwrap();
-        let daemon = pod.run(|| Daemon::start(|command| command.arg("--config").arg(&file)));
+        let program = std::env::var_os("PODVIRT_OTHER_NETD").filter(|_| other);
+        let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_netd").into());
+        let launch = || Daemon::launch(Command::new(program), |command| command.arg("--config").arg(&file));
+        let daemon = pod.run(launch);
         let process = Process { _daemon: daemon, dir };
         eventually("the ports", || (process.status().listeners == 20).then_some(()));
         process
@@ -136,7 +141,7 @@ impl Place {
             v4.guest, v6.guest, v4.gateway, v6.gateway
         ));
         announce(&pods[0]);
-        let process = Process::start(&pods[0]);
+        let process = Process::start(&pods[0], false);
         let options = Options { queue_size: 128, mem_mib: 1, ..Options::default() };
         let double = Double::from_stream(process.dial(), &options).unwrap();
         let tap = TapOptions { name: "tap0".into(), netns: Some(guest.path()) };
@@ -180,7 +185,7 @@ impl Place {
 
     /// A netd in the other pod.
     pub(crate) fn target(&self) -> Process {
-        Process::start(&self.pods[1 - self.at])
+        Process::start(&self.pods[1 - self.at], self.at == 0)
     }
 
     /// Moves the guest to the other pod.
