@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build build-cni deb demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -30,11 +30,16 @@ setup: ## install what building and testing need (root, Debian 12; Debian packag
 tools: # cargo tools of lint and test
 	@e2e/setup tools
 
+STATIC := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+	  cargo build --profile $(PROFILE) --locked --bins --target x86_64-unknown-linux-gnu
+
 build: ## the binaries, in target/release; PROFILE=dev: in target/debug
-	cargo build --profile $(PROFILE) --locked --workspace --bins
-	@# container-disk runs in images that have no C library, podvirt-cni on nodes that have another one.
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-	  cargo build --profile $(PROFILE) --locked -p container-disk -p podvirt-cni --bins --target x86_64-unknown-linux-gnu
+	cargo build --profile $(PROFILE) --locked --workspace --exclude podvirt-cni --bins
+	@# It runs in images that have no C library.
+	$(STATIC) -p container-disk
+
+build-cni: # the plugin of networks, for the cluster alone: it runs on nodes, whatever C library they have
+	$(STATIC) -p podvirt-cni
 
 MAN := target/man
 
@@ -49,7 +54,7 @@ deb: ## netd as a Debian package, target/debian/netd_*.deb; PROFILE=dev
 demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHELL=1 leaves you on its console
 	@e2e/demo $(if $(CONSOLE),--console)
 
-test: tools build ## unit tests and the quick end-to-end set: what CI runs
+test: tools build build-cni ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/^long_/)) and not ($(CLUSTER))'
@@ -72,6 +77,7 @@ some = cargo nextest list --locked -p podvirt-e2e -T oneline -E '$(1)' $(FILTER)
 e2e: tools build ## end-to-end tests with guests and on the cluster; FILTER=name picks
 	@$(call some,($(GUESTS)) or ($(CLUSTER))) || { echo "there is no test $(FILTER)" >&2; exit 1; }
 	@! $(call some,$(GUESTS)) || e2e/jail $(NEXTEST) -p podvirt-e2e -E '$(GUESTS)' $(FILTER)
+	@! $(call some,$(CLUSTER)) || $(MAKE) build-cni
 	@! $(call some,$(CLUSTER)) || e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER)' $(FILTER)
 
 lint: ## formatting, clippy, documentation, licences and sources of dependencies
@@ -85,7 +91,7 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 cluster-up: ## a Kubernetes of two nodes on this machine; the first time builds its parts
 	@e2e/cluster/cluster up
 
-cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
+cluster-sync: build build-cni cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
 
 kubectl: ## kubectl ARGS='...' on the cluster

@@ -183,11 +183,14 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
     if attach && devices.interfaces.is_empty() && spec.networks.is_empty() {
         let name = DEFAULT_NETWORK_NAME.to_owned();
         devices.interfaces.push(Interface { name: name.clone(), ..Interface::default() });
-        spec.networks.push(Network { name, pod: Some(PodNetwork {}) });
+        spec.networks.push(Network { name, pod: Some(PodNetwork {}), multus: None });
     }
     for interface in &mut devices.interfaces {
         if interface.passt_binding.is_none() && interface.masquerade.is_none() {
+            // The addresses behind a secondary network are the machine's own.
+            let of_pod = spec.networks.iter().any(|n| n.name == interface.name && n.pod.is_some());
             match choices.binding {
+                _ if !of_pod => interface.passt_binding = Some(InterfacePasstBinding {}),
                 Binding::Passt => interface.passt_binding = Some(InterfacePasstBinding {}),
                 Binding::Masquerade => interface.masquerade = Some(InterfaceMasquerade {}),
             }

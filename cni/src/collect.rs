@@ -81,6 +81,14 @@ pub async fn run(cluster: &Cluster, metrics: &Metrics, shutdown: &Shutdown) {
     }
 }
 
+/// Looks at everything once.
+///
+/// # Errors
+/// The API server does not answer, or refuses; what was done is done.
+pub async fn once(cluster: &Cluster, metrics: &Metrics) -> Result<(), StoreError> {
+    collect(cluster, metrics, true).await
+}
+
 pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, thorough: bool) -> Result<(), StoreError> {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     for lease in cluster.leases().await? {
@@ -259,7 +267,8 @@ mod tests {
         (claim.owner, claim.key.kind, claim.key.name) = (None, Kind::IpamClaim, "web.flat".into());
         let mut user = pod("p1", None, "Running");
         let text = json!([{"name": "flat", "ipam-claim-reference": "web.flat"}]).to_string();
-        user.metadata.annotations = Some([(owner::NETWORKS.to_owned(), text)].into());
+        user.metadata.annotations =
+            Some([(podvirt_api::names::annotation::NETWORKS.to_owned(), text)].into());
         assert!(in_use(&claim, &[user], None));
         assert!(!in_use(&claim, &[pod("p1", None, "Running")], None));
     }

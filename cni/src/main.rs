@@ -47,6 +47,9 @@ enum Mode {
         /// Address of /healthz, /readyz and /metrics
         #[arg(long, default_value = "[::]:8080")]
         listen: SocketAddr,
+        /// Look at everything once, and end
+        #[arg(long, conflicts_with = "listen")]
+        once: bool,
     },
 }
 
@@ -126,7 +129,12 @@ fn daemon() -> Result<()> {
         let shutdown = shutdown::signal().context("take over signals")?;
         match flags.mode {
             Mode::Install(options) => install::run(&options, &shutdown).await,
-            Mode::Collect { listen } => {
+            Mode::Collect { once: true, .. } => {
+                let client = Client::try_default().await.context("find the API server")?;
+                let (cluster, metrics) = (Cluster::new(client), collect::Metrics::default());
+                collect::once(&cluster, &metrics).await.context("collect leases")
+            }
+            Mode::Collect { listen, once: false } => {
                 let client = Client::try_default().await.context("find the API server")?;
                 let mut registry = Registry::default();
                 let metrics = collect::Metrics::new(&mut registry);

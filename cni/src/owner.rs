@@ -7,20 +7,14 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::mac::MacAddr;
+use podvirt_api::names::annotation::{DEFAULT_NETWORK, NETWORKS};
 use podvirt_api::names::label;
+use podvirt_api::names::pod::PRIMARY_INTERFACE;
 use serde::Deserialize;
 
 use crate::args::PodName;
 use crate::error::{Code, Error};
 use crate::ipam::{Key, Kind};
-
-/// Annotation in which a pod lists its secondary networks (Kubernetes Network Custom Resource Definition De-facto
-/// Standard, section 4.1.1).
-pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// Annotation in which a pod says what its first network is, for Multus.
-pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
-/// The pod network's interface.
-const FIRST_INTERFACE: &str = "eth0";
 
 /// Who a lease belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +183,7 @@ fn claim_name(meta: &ObjectMeta, interface: &str) -> Result<Option<String>, Erro
             _ => Ok(Vec::new()),
         }
     };
-    let found = if interface == FIRST_INTERFACE {
+    let found = if interface == PRIMARY_INTERFACE {
         read(DEFAULT_NETWORK)?.into_iter().next()
     } else {
         let named = |(i, s): (usize, Selection)| {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use podvirt_e2e::{
-    Backend, BackendOptions, Bed, Boot, Family, Guest, Net, NetOptions, PORT, Pod, Vhost, until,
+    Backend, BackendOptions, Bed, Boot, Family, Guest, Net, NetOptions, Netns, PORT, Pod, Vhost, until,
 };
 
 /// netd looks again within a second or so of a change.
@@ -27,8 +27,12 @@ fn bed(net: NetOptions, changes: &[&str], kernel: &str) -> Bed {
 }
 
 fn ip(pod: &Pod, command: &str) {
+    ip_in(&pod.net.pod, command);
+}
+
+fn ip_in(netns: &Netns, command: &str) {
     let mut ip = Command::new("ip");
-    let status = ip.args(["-n", pod.net.pod.name()]).args(command.split(' ')).status().unwrap();
+    let status = ip.args(["-n", netns.name()]).args(command.split(' ')).status().unwrap();
     assert!(status.success(), "ip {command}");
 }
 
@@ -79,6 +83,51 @@ fn a_pod_with_one_family_gives_the_guest_one() {
     six.tcp_out(Family::V6, 5000).unwrap();
     six.tcp_in(Family::V6.pod(PORT), PORT, 5000).unwrap();
     assert!(six.running.ask("status").unwrap()["v4"].is_null());
+}
+
+#[test]
+fn a_bound_interface_is_all_that_the_guest_has_of_the_pod() {
+    let mut pod = Pod::new(NetOptions::default()).unwrap();
+    // The client is the peer on the second link from here on.
+    (pod.net.client4, pod.net.client6) = ("10.9.2.1".parse().unwrap(), "fd00:9:2::1".parse().unwrap());
+    let (own, there) = (&pod.net.pod, &pod.net.client);
+    ip_in(there, &format!("link add eth1 type veth peer name net1 netns {}", own.name()));
+    for (netns, link, addresses) in
+        [(own, "net1", ["10.9.2.2/24", "fd00:9:2::2/64"]), (there, "eth1", ["10.9.2.1/24", "fd00:9:2::1/64"])]
+    {
+        ip_in(netns, &format!("link set {link} up"));
+        ip_in(netns, &format!("addr add {} dev {link}", addresses[0]));
+        ip_in(netns, &format!("addr add {} dev {link} nodad", addresses[1]));
+    }
+    let arguments = ["--interface", "net1", "--bind-interface", "true"].map(str::to_owned).to_vec();
+    let running = Backend::Netd.start(&pod, &BackendOptions { arguments, ..options() }).unwrap();
+    let guest = Guest::boot(Boot::Uml, &pod, &Vhost::default()).unwrap();
+    let mut bed = Bed { backend: Backend::Netd, guest, running, pod };
+    assert_eq!(bed.guest.said("ip").unwrap(), "10.9.2.2/24");
+    assert_eq!(bed.guest.sh("ip -4 route show default; ip -6 route show default").unwrap(), "");
+
+    // In by it, both protocols and families, and by no other.
+    for (address, other) in
+        [("10.9.2.2", Net::POD4.to_string()), ("[fd00:9:2::2]", format!("[{}]", Net::POD6))]
+    {
+        let at = |host: &str| format!("{host}:{PORT}").parse().unwrap();
+        bed.tcp_in(at(address), PORT, 100_000).unwrap();
+        bed.udp_in(at(address), PORT, 1000).unwrap();
+        assert!(bed.pod.net.connect(at(&other)).is_err(), "{other} leads to the guest");
+    }
+    // Out by it, with its address, where the pod's routes lead elsewhere as well.
+    bed.guest.sh("ip route add 10.9.0.0/24 via 10.9.2.1").unwrap();
+    for at in ["10.9.2.1:9000", "10.9.0.1:9000"] {
+        let listener = bed.pod.net.client.enter(|| Ok(std::net::TcpListener::bind(at)?)).unwrap();
+        let out = bed.guest.run(&format!("socat -u /dev/null TCP:{at},connect-timeout=20")).unwrap();
+        assert_eq!(out.status, 0, "{at}: {}", out.text);
+        let (_, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip().to_string(), "10.9.2.2", "{at}");
+    }
+    for family in Family::BOTH {
+        bed.ping(family, 56).unwrap();
+    }
+    bed.guest.shut_down().unwrap();
 }
 
 #[test]

@@ -66,6 +66,9 @@ pub struct RunNetd {
     /// The netd to become
     #[arg(long, value_name = "PROGRAM", default_value = "/usr/bin/netd")]
     pub netd: PathBuf,
+    /// The machine's interface; needed where it has several
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<String>,
 }
 
 /// What of the guest is looked at.

@@ -72,7 +72,7 @@ fn start(cli: &Cli) -> Result<u8> {
             runtime.block_on(probe::run(args))?;
             Ok(0)
         }
-        Command::RunNetd(args) => match run_netd::run(&args.netd)? {},
+        Command::RunNetd(args) => match run_netd::run(&args.netd, args.interface.as_deref())? {},
     }
 }
 

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::pod;
 use podvirt_api::vmi::{DhcpOptions, DnsPolicy, Interface, Port, PortProtocol};
 use serde::Serialize;
 
@@ -13,6 +14,10 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NetdConfig {
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bind_interface: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
     vhost_user: VhostUser,
@@ -125,9 +130,12 @@ impl NetdConfig {
         let fqdn = fqdn(vmi, &pod);
         let resolvers = resolvers(vmi, pod);
         let all = interface.ports.is_empty();
+        let of_pod = own_interface(vmi, interface);
         NetdConfig {
             // Passthrough is netd's own default.
             name: format!("{}/{}", vmi.namespace(), vmi.metadata.name),
+            bind_interface: of_pod.is_some().then_some(true),
+            interface: of_pod,
             mode: interface.masquerade.is_some().then_some("masquerade"),
             vhost_user: VhostUser {
                 socket: sockets.vhost_user.display().to_string(),
@@ -162,6 +170,22 @@ impl NetdConfig {
     pub fn to_yaml(&self) -> Result<String, serde_saphyr::ser::Error> {
         serde_saphyr::to_string(self)
     }
+}
+
+/// The pod's interface that `interface` of the guest stands for.
+pub fn pod_interface(vmi: &VirtualMachineInstance, interface: &Interface) -> String {
+    match vmi.network_of(interface) {
+        Some(network) if !network.is_primary() => pod::interface(&network.name),
+        _ => pod::PRIMARY_INTERFACE.to_owned(),
+    }
+}
+
+/// The pod's interface that netd keeps to; none where it has the whole pod, which is what a machine's only interface
+/// on the pod's first network has.
+fn own_interface(vmi: &VirtualMachineInstance, interface: &Interface) -> Option<String> {
+    let is_primary = vmi.network_of(interface).is_none_or(podvirt_api::vmi::Network::is_primary);
+    let alone = is_primary && vmi.spec.domain.devices.interfaces.len() == 1;
+    (!alone).then(|| pod_interface(vmi, interface))
 }
 
 /// Where metrics are served if the machine is annotated. There is one netd an interface and one port: the first has it.
@@ -308,6 +332,45 @@ mod tests {
         assert!(all.ends_with("  steering: /run/n.ports\n"), "{all}");
         let listed = config(&vmi(serde_json::json!({"name": "a", "ports": [{"port": 80}]})), socket);
         assert!(!listed.contains("steering") && !listed.contains("mode: masq"), "{listed}");
+    }
+
+    #[test]
+    fn a_netd_beside_others_or_on_a_secondary_network_keeps_to_its_interface() {
+        let told = |networks: serde_json::Value| {
+            let names = networks.as_array().unwrap().iter().map(|n| serde_json::json!({"name": n["name"]}));
+            let vmi = VirtualMachineInstance::from_value(serde_json::json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+                "spec": {
+                    "domain": {"devices": {"interfaces": names.collect::<Vec<_>>()}},
+                    "networks": networks,
+                },
+            }))
+            .unwrap();
+            let sockets = NetdSockets {
+                vhost_user: Path::new("/run/n.sock"),
+                control: Path::new("/run/n.ctl"),
+                steering: None,
+                hold: None,
+            };
+            let interfaces = vmi.spec.domain.devices.interfaces.iter();
+            let told = interfaces.map(|i| {
+                let config = NetdConfig::new(&vmi, i, &sockets, "");
+                (config.interface.unwrap_or_default(), config.bind_interface)
+            });
+            told.collect::<Vec<_>>()
+        };
+        let own = || ("eth0".to_owned(), Some(true));
+        let secondary = || (pod::interface("b"), Some(true));
+        let whole = || (String::new(), None);
+        let (of_pod, beside) = (
+            serde_json::json!({"name": "a", "pod": {}}),
+            serde_json::json!({"name": "b", "multus": {"networkName": "flat"}}),
+        );
+        let instead = serde_json::json!({"name": "a", "multus": {"networkName": "flat", "default": true}});
+        assert_eq!(told(serde_json::json!([of_pod])), [whole()]);
+        assert_eq!(told(serde_json::json!([instead])), [whole()]);
+        assert_eq!(told(serde_json::json!([beside])), [secondary()]);
+        assert_eq!(told(serde_json::json!([of_pod, beside])), [own(), secondary()]);
     }
 
     #[test]

@@ -25,20 +25,20 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 ///
 /// # Errors
 ///
-/// There is no VMI in the environment, it has no interface on the pod's network or more than one, or netd cannot be
-/// started.
-pub fn run(program: &Path) -> Result<Infallible> {
+/// There is no VMI in the environment, it has no such interface, or more than one where none is named, or netd cannot
+/// be started.
+pub fn run(program: &Path, interface: Option<&str>) -> Result<Infallible> {
     let json = std::env::var(VMI_JSON).with_context(|| format!("the environment's {VMI_JSON}"))?;
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-    let (index, config) = config(&json, &resolv_conf)?;
+    let (index, config) = config(&json, interface, &resolv_conf)?;
     let file = Path::new(path::NETD).join(format!("n{index}.yaml"));
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
     let error = Command::new(program).arg("--config").arg(&file).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
-/// Index of the interface on the pod's network, and netd's configuration for it.
-fn config(json: &str, resolv_conf: &str) -> Result<(usize, String)> {
+/// Index of the interface, and netd's configuration for it.
+fn config(json: &str, wanted: Option<&str>, resolv_conf: &str) -> Result<(usize, String)> {
     let mut value: Value = serde_json::from_str(json).with_context(|| format!("{VMI_JSON} is not JSON"))?;
     // What is stored is nothing of the network's, and its contents were not handed over.
     if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
@@ -53,22 +53,22 @@ fn config(json: &str, resolv_conf: &str) -> Result<(usize, String)> {
         Err(error) => return Err(error.into()),
     };
     defaults::set_defaults(&mut vmi);
-    let mut found = None;
-    for (index, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
-        if vmi.network_of(interface).is_none_or(|n| n.pod.is_none()) {
-            continue;
+    let mut interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
+    let (index, interface) = match wanted {
+        Some(name) => interfaces
+            .find(|(_, interface)| interface.name == name)
+            .with_context(|| format!("the VMI has no interface '{name}'"))?,
+        None => {
+            let first = interfaces.next().context("the VMI has no interface")?;
+            if interfaces.next().is_some() {
+                bail!("the VMI has several interfaces: --interface says which one");
+            }
+            first
         }
-        if found.replace((index, interface)).is_some() {
-            bail!(
-                "spec.domain.devices.interfaces[{index}]: more than one interface on the pod's network is not \
-                 supported by podvirt"
-            );
-        }
-    }
-    let Some((index, interface)) = found else { bail!("the VMI has no interface on the pod's network") };
+    };
     let (socket, control, steering) =
         (path::netd_socket(index), path::netd_control(index), path::netd_ports(index));
-    let hold = path::netd_hold();
+    let hold = path::netd_hold(index);
     let sockets =
         NetdSockets { vhost_user: &socket, control: &control, steering: Some(&steering), hold: Some(&hold) };
     Ok((index, NetdConfig::new(&vmi, interface, &sockets, resolv_conf).to_yaml()?))
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn netd_and_the_domain_have_the_same_address() {
         let json = vmi(&json!([{"name": "default"}]), &json!([{"name": "default", "pod": {}}]));
-        let (index, text) = config(&json, "nameserver 10.96.0.10\n").unwrap();
+        let (index, text) = config(&json, None, "nameserver 10.96.0.10\n").unwrap();
         let mut domain = VirtualMachineInstance::from_value(serde_json::from_str(&json).unwrap()).unwrap();
         defaults::set_defaults(&mut domain);
         let mac = &domain.spec.domain.devices.interfaces[0].mac_address;
@@ -109,14 +109,22 @@ mod tests {
     }
 
     #[test]
-    fn none_and_two_are_refused() {
-        let none = config(&vmi(&json!([]), &json!([])), "");
+    fn of_several_interfaces_one_is_named() {
+        let none = config(&vmi(&json!([]), &json!([])), None, "");
         assert!(none.is_ok(), "the default interface is added as everywhere");
         let two = vmi(
             &json!([{"name": "a"}, {"name": "b"}]),
-            &json!([{"name": "a", "pod": {}}, {"name": "b", "pod": {}}]),
+            &json!([{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "flat"}}]),
         );
-        assert!(config(&two, "").unwrap_err().to_string().contains("interfaces[1]: more than one"));
-        assert!(config("{", "").unwrap_err().to_string().contains("not JSON"));
+        let refused = |wanted| config(&two, wanted, "").unwrap_err().to_string();
+        assert!(refused(None).contains("--interface"));
+        assert!(refused(Some("c")).contains("no interface 'c'"));
+        let (index, text) = config(&two, Some("b"), "").unwrap();
+        assert_eq!(index, 1);
+        let name = podvirt_api::names::pod::interface("b");
+        assert!(text.contains(&format!("interface: {name}\nbind_interface: true\n")), "{text}");
+        assert!(text.contains("socket: /var/run/kubevirt/netd/n1.sock"), "{text}");
+        assert!(text.contains("hold:\n  socket: /var/run/kubevirt/netd/hold1"), "{text}");
+        assert!(config("{", None, "").unwrap_err().to_string().contains("not JSON"));
     }
 }

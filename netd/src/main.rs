@@ -101,6 +101,9 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
     // Every thread enters it once, so that each line of the log names the guest.
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
     let _named = span.enter();
+    if let Some(interface) = config.interface.as_deref().filter(|_| config.bind_interface) {
+        worker::bind_to(interface).with_context(|| format!("bind_interface: {interface}"))?;
+    }
     // Before there is a second thread: what comes after inherits it.
     let _sandbox = netd::sandbox::enter(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -97,6 +97,8 @@ pub struct LinkV4 {
     pub gateway: Ipv4Addr,
     /// The pod's own address (equal to `guest` in passthrough mode).
     pub pod: Ipv4Addr,
+    /// Whether the guest is told that its default route is here.
+    pub default_route: bool,
     /// Further routes.
     pub routes: Vec<Route<Ipv4Net, Ipv4Addr>>,
     /// An address that leads the guest to the pod's 127.0.0.1. None: closed.
@@ -114,6 +116,8 @@ pub struct LinkV6 {
     pub gateway: Ipv6Addr,
     /// The pod's own address (equal to `guest` in passthrough mode).
     pub pod: Ipv6Addr,
+    /// Whether the guest is told that its default route is here.
+    pub default_route: bool,
     /// Further routes.
     pub routes: Vec<Route<Ipv6Net, Ipv6Addr>>,
     /// An address that leads the guest to the pod's ::1. None: closed.
@@ -314,6 +318,7 @@ pub(crate) fn test_link() -> Link {
             prefix_len: 24,
             gateway: Ipv4Addr::new(10, 9, 0, 1),
             pod: Ipv4Addr::new(10, 9, 0, 2),
+            default_route: true,
             routes: vec![],
             loopback: None,
         }),
@@ -322,6 +327,7 @@ pub(crate) fn test_link() -> Link {
             prefix_len: 64,
             gateway: MacAddr([2, 0, 0x5e, 0x10, 0, 1]).link_local(),
             pod: "fd00:9::2".parse().unwrap(),
+            default_route: true,
             routes: vec![],
             loopback: None,
         }),

@@ -139,8 +139,7 @@ fn policies() -> Value {
                 "description": "Seconds that a migration has for each GiB of its guest.",
             },
             "allowPostCopy": flag(
-                "Whether a guest may go on at the target before it is copied. Carried out for machines without an \
-                 interface."
+                "Whether a guest may go on at the target before it is copied. Not carried out: an event says so."
             ),
             "allowWorkloadDisruption": flag("Whether a guest may be paused that does not converge in time."),
         },

@@ -49,5 +49,7 @@ pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Proble
 fn has_pod_network(spec: &v1::VirtualMachineInstanceSpec) -> bool {
     let silent = spec.networks.is_empty() && spec.domain.devices.interfaces.is_empty();
     let attached = spec.domain.devices.autoattach_pod_interface != Some(false);
-    spec.networks.iter().any(|n| n.pod.is_some()) || silent && attached
+    let is_first = |multus: &v1::MultusNetwork| multus.default == Some(true);
+    spec.networks.iter().any(|n| n.pod.is_some() || n.multus.as_ref().is_some_and(is_first))
+        || silent && attached
 }

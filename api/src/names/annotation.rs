@@ -20,3 +20,9 @@ pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
 /// Interfaces whose traffic Istio takes for a virtual machine's.
 pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+/// A pod's secondary networks (Kubernetes Network Custom Resource Definition De-facto Standard, section 4.1.1).
+pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+/// What a pod is attached to (the same, section 5.2).
+pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// What a pod's first network is, for Multus.
+pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";

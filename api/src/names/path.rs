@@ -84,9 +84,10 @@ pub fn netd_ports(index: usize) -> PathBuf {
     Path::new(NETD).join(format!("n{index}.ports"))
 }
 
-/// The socket of the hold, which keeps what a netd leaves until the next one collects it.
-pub fn netd_hold() -> PathBuf {
-    Path::new(NETD).join("hold")
+/// The socket of the hold, which keeps what the netd of `spec.domain.devices.interfaces[index]` leaves until the next
+/// one collects it.
+pub fn netd_hold(index: usize) -> PathBuf {
+    Path::new(NETD).join(if index == 0 { "hold".to_owned() } else { format!("hold{index}") })
 }
 
 /// Where the node has an emptyDir volume of a pod.

@@ -1,5 +1,7 @@
 //! The launcher pod: users, containers, volumes, devices.
 
+use sha2::{Digest, Sha256};
+
 /// User and group that everything in a launcher pod runs as.
 pub const UID: i64 = 107;
 /// User and group that everything in a launcher pod runs as.
@@ -39,6 +41,24 @@ pub mod volume {
     pub const NETD: &str = "netd";
 }
 
+/// The pod's interface on its first network.
+pub const PRIMARY_INTERFACE: &str = "eth0";
+
+/// The pod's interface on the secondary network of this name: `pod` and the first 11 digits of its SHA-256.
+pub fn interface(network: &str) -> String {
+    const BYTES: usize = 6;
+    const DIGITS: usize = 11;
+    let digest = Sha256::digest(network);
+    let mut digits: String = digest.iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect();
+    digits.truncate(DIGITS);
+    format!("pod{digits}")
+}
+
+/// Native sidecar that serves `spec.domain.devices.interfaces[index]`: [`NETD`], numbered from the second on.
+pub fn netd(index: usize) -> String {
+    if index == 0 { NETD.to_owned() } else { format!("{NETD}-{index}") }
+}
+
 /// Device plugin resource of `/dev/kvm`.
 pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
 /// Device plugin resource of `/dev/net/tun`.
@@ -52,4 +72,22 @@ pub const EXTRA_GRACE_SECONDS: i64 = 30;
 /// Seconds that Kubernetes gives a launcher pod to end, for a guest that has `guest` seconds.
 pub fn termination_grace_period_seconds(guest: i64) -> i64 {
     guest.max(0).saturating_add(EXTRA_GRACE_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_of_secondary_networks_have_upstreams_names() {
+        // `printf flat | sha256sum` and so on.
+        for (network, name) in [
+            ("flat", "pod5dc27af287f"),
+            ("blue", "pod16477688c0e"),
+            ("a-rather-long-name-of-a-network", "podba95c1ba542"),
+        ] {
+            assert_eq!(interface(network), name);
+        }
+        assert_eq!((netd(0), netd(2)), ("netd".to_owned(), "netd-2".to_owned()));
+    }
 }

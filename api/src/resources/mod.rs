@@ -12,7 +12,7 @@
 //!                   cluster's cpuRequest, else processors / cpuAllocationRatio
 //!           limits  resources.limits; memory and the overhead
 //!           kvm     1 unless developerConfiguration.useEmulation
-//! netd      one sidecar for the interface on the pod's network
+//! netd      one sidecar for each interface
 //! sidecars  each containerDisk, kernelBoot.container
 //! ```
 //!
@@ -46,7 +46,7 @@ const MI: u64 = 1 << 20;
 pub struct PodResources {
     /// Of the container `compute`.
     pub compute: ResourceRequirements,
-    /// Of the sidecar `netd`.
+    /// Of each sidecar `netd`.
     pub netd: ResourceRequirements,
     /// Of each sidecar that holds a container disk, and of the init container before them.
     pub container_disk: ResourceRequirements,

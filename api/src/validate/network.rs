@@ -12,6 +12,8 @@ use super::{is_dns_label, is_pci_address};
 const INTERFACES: &str = "spec.domain.devices.interfaces";
 /// Longest text of a DHCPv4 option (RFC 2132, section 2: one octet of length).
 const MAX_DHCP_TEXT: usize = 255;
+/// Longest name of an object (Kubernetes' rule).
+const MAX_NAME: usize = 253;
 
 pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     networks(vmi, problems);
@@ -49,6 +51,13 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 "only one of passtBinding and masquerade is allowed",
             );
         }
+        if interface.masquerade.is_some() && vmi.network_of(interface).is_some_and(|n| n.multus.is_some()) {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("{path}.masquerade"),
+                "masquerade is for the pod's own network; on one of Multus passtBinding is allowed",
+            );
+        }
         address(interface, &path, problems);
         if let Ok(mac) = interface.mac_address.parse::<MacAddr>()
             && let Some(other) = macs.insert(mac, n)
@@ -77,7 +86,7 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
 
 fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let mut names = BTreeMap::new();
-    let mut pod = None;
+    let mut primary = None;
     for (n, network) in vmi.spec.networks.iter().enumerate() {
         let path = format!("spec.networks[{n}]");
         if network.name.is_empty() {
@@ -90,13 +99,29 @@ fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 &format!("spec.networks[{other}].name"),
             );
         }
-        if network.pod.is_none() {
-            problems.required(format!("{path}.pod"), "a network's kind is required; allowed: pod");
-        } else if let Some(other) = pod.replace(n) {
+        match (&network.pod, &network.multus) {
+            (None, None) => {
+                problems
+                    .required(format!("{path}.pod"), "a network's kind is required; allowed: pod, multus");
+            }
+            (Some(_), Some(_)) => {
+                problems.add(
+                    Reason::FieldValueInvalid,
+                    path.clone(),
+                    "only one of pod and multus is allowed",
+                );
+            }
+            (None, Some(multus)) => attachment(&multus.network_name, &format!("{path}.multus"), problems),
+            (Some(_), None) => {}
+        }
+        if network.is_primary()
+            && let Some(other) = primary.replace(n)
+        {
+            let field = if network.multus.is_some() { "multus.default" } else { "pod" };
             problems.add(
                 Reason::FieldValueDuplicate,
-                format!("{path}.pod"),
-                format!("spec.networks[{other}] is the pod's network already; one is allowed"),
+                format!("{path}.{field}"),
+                format!("spec.networks[{other}] is the pod's first network already; one is allowed"),
             );
         }
         if !vmi.spec.domain.devices.interfaces.iter().any(|i| i.name == network.name) {
@@ -106,6 +131,19 @@ fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("'{}' is not the name of an interface in {INTERFACES}", network.name),
             );
         }
+    }
+}
+
+/// Judges the name of a NetworkAttachmentDefinition.
+fn attachment(name: &str, path: &str, problems: &mut Problems) {
+    let field = format!("{path}.networkName");
+    if name.is_empty() {
+        return problems.required(field, "the name of a NetworkAttachmentDefinition is required");
+    }
+    let (namespace, name_alone) = name.split_once('/').unwrap_or(("default", name));
+    let is_name = |n: &str| n.len() <= MAX_NAME && n.split('.').all(is_dns_label);
+    if !is_dns_label(namespace) || !is_name(name_alone) {
+        problems.invalid(field, name, "a name as in 'storage' or 'shop/storage' is allowed");
     }
 }
 

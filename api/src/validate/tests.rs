@@ -252,6 +252,54 @@ fn interfaces_and_networks() {
 }
 
 #[test]
+fn networks_of_multus() {
+    // Where a machine has no cluster there is no Multus: the fields are judged as a cluster's.
+    let wrong = |interfaces: serde_json::Value, networks: serde_json::Value| {
+        let mut vmi = VirtualMachineInstance::from_value(serde_json::json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "a"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": interfaces}},
+                "networks": networks,
+            },
+        }))
+        .unwrap();
+        defaults::set_defaults(&mut vmi);
+        let found = validate(&vmi).0;
+        found.iter().map(|p| format!("{} {:?}", p.field, p.reason)).collect::<Vec<_>>()
+    };
+    use serde_json::json;
+    let two = || json!([{"name": "a"}, {"name": "b", "passtBinding": {}}]);
+    let fine = json!([{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "shop/flat"}}]);
+    assert_eq!(wrong(two(), fine), [""; 0]);
+    let default = json!([{"name": "a", "multus": {"networkName": "flat", "default": true}}]);
+    assert_eq!(wrong(json!([{"name": "a"}]), default), [""; 0]);
+    for (network, expected) in [
+        (json!({"multus": {"networkName": ""}}), "spec.networks[1].multus.networkName FieldValueRequired"),
+        (json!({"multus": {"networkName": "A/b"}}), "spec.networks[1].multus.networkName FieldValueInvalid"),
+        (
+            json!({"multus": {"networkName": "a/b/c"}}),
+            "spec.networks[1].multus.networkName FieldValueInvalid",
+        ),
+        (
+            json!({"multus": {"networkName": "b", "default": true}}),
+            "spec.networks[1].multus.default FieldValueDuplicate",
+        ),
+        (json!({}), "spec.networks[1].pod FieldValueRequired"),
+    ] {
+        let mut network = network;
+        network["name"] = "b".into();
+        assert_eq!(wrong(two(), json!([{"name": "a", "pod": {}}, network])), [expected]);
+    }
+    let both = json!([{"name": "a", "pod": {}, "multus": {"networkName": "b"}}]);
+    assert_eq!(wrong(json!([{"name": "a"}]), both), ["spec.networks[0] FieldValueInvalid"]);
+    let masquerade = json!([{"name": "a", "masquerade": {}}]);
+    assert_eq!(
+        wrong(masquerade, json!([{"name": "a", "multus": {"networkName": "b"}}])),
+        ["spec.domain.devices.interfaces[0].masquerade FieldValueInvalid"]
+    );
+}
+
+#[test]
 fn names_and_resolvers() {
     let cases = [
         ("  subdomain: A\n", "spec.subdomain FieldValueInvalid"),

@@ -7,8 +7,25 @@ objects! {
         name: String,
         /// The pod's own network.
         pod: Option<PodNetwork>,
+        /// A network that Multus attaches the pod to.
+        multus: Option<MultusNetwork>,
     }
 
     /// The pod's own network.
     PodNetwork {}
+
+    /// A network that Multus attaches the pod to.
+    MultusNetwork {
+        /// Name of the NetworkAttachmentDefinition, with the namespace and `/` before it if that is another one.
+        network_name: String,
+        /// In place of the pod's own network, rather than beside it.
+        default: bool,
+    }
+}
+
+impl Network {
+    /// Whether it is the pod's first network, its own or one in its place.
+    pub fn is_primary(&self) -> bool {
+        self.multus.as_ref().map_or(self.pod.is_some(), |multus| multus.default)
+    }
 }

@@ -1,116 +1,21 @@
-//! The store over HTTP, before a server that keeps objects by the API server's rules: names are taken once, replacing
-//! and deleting mind versions and UIDs, finalizers hold, lists come in parts.
+//! The store over HTTP, before a server that keeps objects by the API server's rules.
 
-use std::collections::BTreeMap;
+#[path = "../../tests/support/server.rs"]
+mod server;
+
 use std::sync::{Arc, Mutex};
 
-use http::{Method, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::{Value, json};
+use server::Server;
 
 use super::*;
 use crate::config::Network;
 use crate::ipam::{self, Request as Wanted};
 use crate::objects::FINALIZER;
 
-#[derive(Default)]
-struct Server {
-    clock: u64,
-    /// By path.
-    objects: BTreeMap<String, Value>,
-    /// Whether the kind IPAMClaim is known.
-    claims: bool,
-}
-
 type Shared = Arc<Mutex<Server>>;
-
-fn refusal(code: u16) -> (u16, Value) {
-    let reason = if code == 404 { "NotFound" } else { "Conflict" };
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "no"});
-    (code, status)
-}
-
-impl Server {
-    fn answer(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> (u16, Value) {
-        if path.contains("k8s.cni.cncf.io") && !self.claims {
-            return refusal(404);
-        }
-        self.clock += 1;
-        let version = self.clock.to_string();
-        let object = path.strip_suffix("/status").unwrap_or(path).to_owned();
-        match *method {
-            Method::GET if self.objects.contains_key(&object) => (200, self.objects[&object].clone()),
-            Method::GET if is_list(&object) => (200, self.list(&object, query)),
-            Method::POST => {
-                let name = body["metadata"]["name"].as_str().unwrap();
-                let at = format!("{object}/{name}");
-                if self.objects.contains_key(&at) {
-                    return refusal(409);
-                }
-                let mut new = body.clone();
-                new["metadata"]["uid"] = json!(format!("u{version}"));
-                new["metadata"]["resourceVersion"] = json!(version);
-                self.objects.insert(at, new.clone());
-                (201, new)
-            }
-            Method::PUT => {
-                let Some(old) = self.objects.get(&object) else { return refusal(404) };
-                if old["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-                    return refusal(409);
-                }
-                let mut new = if path.ends_with("/status") { old.clone() } else { body.clone() };
-                // The status of a claim is its own resource.
-                let status =
-                    if path.ends_with("/status") || !path.contains("ipamclaims") { body } else { old };
-                new["status"] = status["status"].clone();
-                new["metadata"]["resourceVersion"] = json!(version);
-                let ending = !new["metadata"]["deletionTimestamp"].is_null();
-                if ending && new["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
-                    self.objects.remove(&object);
-                } else {
-                    self.objects.insert(object, new.clone());
-                }
-                (200, new)
-            }
-            Method::DELETE => {
-                let Some(old) = self.objects.get_mut(&object) else { return refusal(404) };
-                for (key, condition) in body["preconditions"].as_object().into_iter().flatten() {
-                    if !condition.is_null() && old["metadata"][key] != *condition {
-                        return refusal(409);
-                    }
-                }
-                if old["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty) {
-                    return (200, self.objects.remove(&object).unwrap());
-                }
-                old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-                old["metadata"]["resourceVersion"] = json!(version);
-                (200, old.clone())
-            }
-            _ => refusal(404),
-        }
-    }
-
-    /// One object at a time, whatever was asked for.
-    fn list(&self, path: &str, query: &str) -> Value {
-        let get = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
-        let plural = path.rsplit('/').next().unwrap();
-        let label = get("labelSelector").map(|s| s.replace("%2F", "/").replace("%3D", "="));
-        let label = label.as_deref().and_then(|s| s.split_once('='));
-        let of_kind = |(at, object): &(&String, &Value)| {
-            let in_place = at.split('/').rev().nth(1) == Some(plural);
-            in_place && label.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
-        };
-        let all: Vec<&Value> = self.objects.iter().filter(of_kind).map(|(_, object)| object).collect();
-        let from: usize = get("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
-        let next = if from + 1 < all.len() { (from + 1).to_string() } else { String::new() };
-        let items: Vec<&Value> = all.into_iter().skip(from).take(1).collect();
-        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1", "continue": next}, "items": items})
-    }
-}
-
-fn is_list(path: &str) -> bool {
-    ["addressleases", "leasedaddresses", "ipamclaims", "pods"].iter().any(|plural| path.ends_with(plural))
-}
 
 fn cluster(server: &Shared) -> Cluster {
     let server = server.clone();
@@ -121,7 +26,7 @@ fn cluster(server: &Shared) -> Cluster {
             let body = request.into_body().collect_bytes().await.unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let query = uri.query().unwrap_or_default();
-            let (code, value) = server.lock().unwrap().answer(&method, uri.path(), query, &body);
+            let (code, value) = server.lock().unwrap().answer(method.as_str(), uri.path(), query, &body);
             let mut response = Response::new(Body::from(value.to_string().into_bytes()));
             *response.status_mut() = StatusCode::from_u16(code).unwrap();
             Ok::<_, std::convert::Infallible>(response)

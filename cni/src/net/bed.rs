@@ -99,23 +99,30 @@ impl Ear {
         Ear(socket)
     }
 
-    /// The next frame that `mac` has sent.
-    pub(crate) fn next_of(&mut self, mac: MacAddr) -> Vec<u8> {
+    /// The next frame that any of `macs` has sent.
+    fn next_of(&mut self, macs: &[MacAddr]) -> Vec<u8> {
         let mut buffer = [0; 2048];
         loop {
             let length = self.0.read(&mut buffer).expect("a frame within the limit");
             let frame = &buffer[..length];
-            if frame.get(6..12) == Some(&mac.0) {
+            if macs.iter().any(|mac| frame.get(6..12) == Some(&mac.0)) {
                 return frame.to_vec();
             }
         }
+    }
+
+    /// How many frames of `mac` are heard before the first one of `mark`.
+    pub(crate) fn count_until(&mut self, mac: MacAddr, mark: MacAddr) -> usize {
+        std::iter::from_fn(|| Some(self.next_of(&[mac, mark])))
+            .take_while(|frame| frame[6..12] == mac.0)
+            .count()
     }
 
     /// The kinds of the next frames of `mac`, until one of each in `wanted` was heard.
     pub(crate) fn hear(&mut self, mac: MacAddr, wanted: &[u16]) {
         let mut left = wanted.to_vec();
         while !left.is_empty() {
-            let frame = self.next_of(mac);
+            let frame = self.next_of(&[mac]);
             let kind = u16::from_be_bytes([frame[12], frame[13]]);
             left.retain(|k| *k != kind);
         }

@@ -1,16 +1,15 @@
 //! The pod's containers.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, ResourceRequirements, SecurityContext, VolumeMount,
+    Capabilities, Container, ContainerPort, ResourceRequirements, SecurityContext, VolumeMount,
 };
 use podvirt_api::names::{path, pod};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{Interface, KubeVirtConfiguration, VirtualMachineInstance};
-use serde_json::json;
 
 use super::probes::Probes;
 use super::volumes::mount;
-use super::{Identity, Images, TemplateError, grace_seconds, kernel_container};
+use super::{Identity, Images, TemplateError, grace_seconds, kernel_container, networks};
 
 pub(super) const LAUNCHER: &str = "/usr/bin/virt-launcher";
 const CONTAINER_DISK: &str = "/usr/bin/container-disk";
@@ -22,7 +21,7 @@ const QEMU_TIMEOUT: &str = "240s";
 const TELL_WHY: &str = "FallbackToLogsOnError";
 
 /// Kubernetes restarts a sidecar whatever its end, and ends it after the other containers.
-const SIDECAR: &str = "Always";
+pub(super) const SIDECAR: &str = "Always";
 
 const DEFAULT_PULL_POLICY: &str = "IfNotPresent";
 
@@ -76,7 +75,7 @@ pub(super) fn sidecars(
     if !sidecars.is_empty() {
         sidecars.insert(0, container_disk_binary(config, images, resources));
     }
-    sidecars.extend(netd(vmi, identity, config, images, resources)?);
+    sidecars.extend(networks::netds(vmi, identity, config, images, resources)?);
     Ok(sidecars)
 }
 
@@ -161,101 +160,6 @@ fn image_sidecar(
     }
 }
 
-/// netd for the interface on the pod's network, if there is one.
-fn netd(
-    vmi: &VirtualMachineInstance,
-    identity: Identity<'_>,
-    config: &KubeVirtConfiguration,
-    images: &Images,
-    resources: &PodResources,
-) -> Result<Option<Container>, TemplateError> {
-    const INTERFACES: &str = "spec.domain.devices.interfaces";
-    let interfaces = &vmi.spec.domain.devices.interfaces;
-    if let Some(n) = vmi.spec.networks.iter().position(|network| network.multus.is_some()) {
-        return Err(TemplateError::unsupported(format!("spec.networks[{n}].multus"), "pod"));
-    }
-    for (n, interface) in interfaces.iter().enumerate() {
-        if let Some(binding) = other_binding(interface) {
-            let field = format!("{INTERFACES}[{n}].{binding}");
-            return Err(TemplateError::unsupported(field, "passtBinding and masquerade, which netd serves"));
-        }
-    }
-    if interfaces.len() > 1 {
-        let field = format!("{INTERFACES}[1]");
-        return Err(TemplateError::unsupported(field, "one interface, on the pod's network"));
-    }
-    if interfaces.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Container {
-        command: Some(vec![LAUNCHER.into(), "run-netd".into()]),
-        env: Some(vec![EnvVar {
-            name: "VMI_JSON".into(),
-            value: Some(network_part(vmi, identity)?),
-            value_from: None,
-        }]),
-        restart_policy: Some(SIDECAR.into()),
-        volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
-        ..own(pod::NETD, config, images, &resources.netd)
-    }))
-}
-
-/// A binding of the interface that netd does not serve.
-fn other_binding(interface: &Interface) -> Option<&'static str> {
-    [
-        ("bridge", interface.bridge.is_some()),
-        ("sriov", interface.sriov.is_some()),
-        ("macvtap", interface.macvtap.is_some()),
-        ("passt", interface.passt.is_some()),
-        ("slirp", interface.slirp.is_some()),
-        ("binding", interface.binding.is_some()),
-    ]
-    .into_iter()
-    .find_map(|(name, given)| given.then_some(name))
-}
-
-/// What netd's configuration is made of: a machine with its network and nothing else.
-///
-/// Volumes stay out: they may hold secrets, and a pod's environment is no place for them. The memory's size
-/// is there because a machine without one is none.
-fn network_part(vmi: &VirtualMachineInstance, identity: Identity<'_>) -> Result<String, TemplateError> {
-    let spec = &vmi.spec;
-    let part = VirtualMachineInstance {
-        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-            name: Some(identity.name.to_owned()),
-            namespace: Some(identity.namespace.to_owned()),
-            uid: Some(identity.uid.to_owned()),
-            // The guest's MAC address follows the owning VirtualMachine: netd must come to the same.
-            owner_references: vmi.metadata.owner_references.clone(),
-            ..Default::default()
-        },
-        ..VirtualMachineInstance::default()
-    };
-    let mut value = serde_json::to_value(&part).map_err(|e| TemplateError::Json(e.to_string()))?;
-    let mut out = json!({
-        "domain": {
-            "devices": {"interfaces": spec.domain.devices.interfaces},
-            "memory": spec.domain.memory,
-            "resources": spec.domain.resources,
-        },
-        "networks": spec.networks,
-        "hostname": spec.hostname,
-        "subdomain": spec.subdomain,
-        "dnsPolicy": spec.dns_policy,
-        "dnsConfig": spec.dns_config,
-    });
-    drop_nulls(&mut out);
-    value["spec"] = out;
-    serde_json::to_string(&value).map_err(|e| TemplateError::Json(e.to_string()))
-}
-
-fn drop_nulls(value: &mut serde_json::Value) {
-    if let serde_json::Value::Object(map) = value {
-        map.retain(|_, v| !v.is_null());
-        map.values_mut().for_each(drop_nulls);
-    }
-}
-
 /// Ports that the manifest names, as ports of the container: documentation, and names for probes and Services.
 fn ports(interface: &Interface) -> Vec<ContainerPort> {
     interface
@@ -271,7 +175,7 @@ fn ports(interface: &Interface) -> Vec<ContainerPort> {
 }
 
 /// A container of the launcher image.
-fn own(
+pub(super) fn own(
     name: &str,
     config: &KubeVirtConfiguration,
     images: &Images,

@@ -5,7 +5,7 @@
 //!   container-disk-binary   copies the static binary, ends      compute   virt-launcher ── libvirt ── QEMU
 //!   volume<name> ...        one sidecar a containerDisk
 //!   kernel-boot-volume      sidecar, kernelBoot's image
-//!   netd                    sidecar, the pod network's interface
+//!   netd, netd-1 ...        sidecars, one an interface
 //! ```
 //!
 //! Nothing in the pod is privileged: user and group 107, no capability, no escalation, the runtime's seccomp
@@ -19,6 +19,7 @@
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
 mod containers;
+mod networks;
 mod placement;
 mod probes;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
+pub(crate) use networks::attached;
 pub use target::target_pod;
 
 /// Seconds that a guest has to shut down when its manifest does not say (upstream's default).
@@ -123,7 +125,7 @@ pub fn launcher_pod(
     let init = containers::sidecars(vmi, identity, config, images, &resources)?;
     let compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
     Ok(Pod {
-        metadata: metadata(vmi, identity, &resources),
+        metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),
         spec: Some(PodSpec {
             init_containers: Some(init).filter(|c| !c.is_empty()),
             containers: vec![compute],
@@ -160,7 +162,12 @@ pub fn grace_seconds(vmi: &VirtualMachineInstance) -> i64 {
     vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_SECONDS).max(0)
 }
 
-fn metadata(vmi: &VirtualMachineInstance, identity: Identity<'_>, resources: &PodResources) -> ObjectMeta {
+fn metadata(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+    resources: &PodResources,
+    networks: BTreeMap<String, String>,
+) -> ObjectMeta {
     let meta = &vmi.metadata;
     let mut labels = meta.labels.clone().unwrap_or_default();
     // Where the machine runs is not known yet; the label of an object that was copied says nothing here.
@@ -191,6 +198,7 @@ fn metadata(vmi: &VirtualMachineInstance, identity: Identity<'_>, resources: &Po
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );
+    annotations.extend(networks);
     ObjectMeta {
         name: Some(pod_name(identity.name, identity.uid)),
         namespace: Some(identity.namespace.to_owned()),

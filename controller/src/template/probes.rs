@@ -12,6 +12,7 @@ use podvirt_api::v1::{Port, Probe, VirtualMachineInstanceSpec};
 
 use super::TemplateError;
 use super::containers::LAUNCHER;
+use super::networks::is_primary;
 
 /// Seconds that a probe starts later than the manifest says: what libvirt and QEMU take before the guest's
 /// own time begins (upstream's figure).
@@ -115,8 +116,8 @@ fn tcp(
         }
     };
     let number = u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(wrong)?;
-    let on_pod_network = |network: &str| spec.networks.iter().any(|n| n.name == network && n.pod.is_some());
-    let index = interfaces.iter().position(|i| on_pod_network(&i.name)).unwrap_or(0);
+    let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && is_primary(n));
+    let index = interfaces.iter().position(|i| is_first(&i.name)).unwrap_or(0);
     Ok(vec![
         LAUNCHER.to_owned(),
         "probe".into(),

@@ -402,14 +402,23 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}}]}),
             "spec.volumes[0].persistentVolumeClaim.hotpluggable",
         ),
-        (json!({"networks": [{"name": "a", "multus": {"networkName": "n"}}]}), "spec.networks[0].multus"),
         (
             json!({"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}}}),
             "spec.domain.devices.interfaces[0].bridge",
         ),
         (
-            json!({"domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}}}),
+            json!({
+                "domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}},
+                "networks": [{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "n", "default": true}}],
+            }),
             "spec.domain.devices.interfaces[1]",
+        ),
+        (
+            json!({
+                "domain": {"devices": {"interfaces": [{"name": "a", "masquerade": {}}]}},
+                "networks": [{"name": "a", "multus": {"networkName": "n"}}],
+            }),
+            "spec.domain.devices.interfaces[0].masquerade on a network of Multus",
         ),
         (json!({"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.livenessProbe.exec"),
         (json!({"readinessProbe": {"guestAgentPing": {}}}), "spec.readinessProbe.guestAgentPing"),
@@ -425,4 +434,78 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
     nobody.metadata.uid = None;
     let error = launcher_pod(&nobody, &config(json!({})), &images()).unwrap_err();
     assert_eq!(error, TemplateError::Identity("uid"));
+}
+
+#[test]
+fn networks_of_multus_are_asked_for_and_each_has_its_netd() {
+    let pod = render(json!({
+        "domain": {"memory": {"guest": "256Mi"}, "devices": {"interfaces": [
+            {"name": "default", "passtBinding": {}},
+            {"name": "blue", "passtBinding": {}, "macAddress": "52-54-00-00-00-02"},
+            {"name": "flat", "passtBinding": {}},
+        ]}},
+        "networks": [
+            {"name": "default", "pod": {}},
+            {"name": "blue", "multus": {"networkName": "storage"}},
+            {"name": "flat", "multus": {"networkName": "other/flat"}},
+        ],
+    }));
+    let annotations = pod.metadata.annotations.as_ref().unwrap();
+    let networks: Value = serde_json::from_str(&annotations["k8s.v1.cni.cncf.io/networks"]).unwrap();
+    assert_eq!(
+        networks,
+        json!([
+            {"name": "storage", "namespace": "shop", "interface": "pod16477688c0e", "mac": "52:54:00:00:00:02"},
+            {"name": "flat", "namespace": "other", "interface": names::pod::interface("flat")},
+        ])
+    );
+    assert!(!annotations.contains_key("v1.multus-cni.io/default-network"));
+    assert_eq!(init_names(&pod), ["netd", "netd-1", "netd-2"]);
+    let command = |name: &str| container(&pod, name).command.clone().unwrap().join(" ");
+    assert_eq!(command("netd"), "/usr/bin/virt-launcher run-netd --interface default");
+    assert_eq!(command("netd-2"), "/usr/bin/virt-launcher run-netd --interface flat");
+}
+
+#[test]
+fn a_network_in_place_of_the_pods_is_the_pods_first() {
+    let spec = json!({
+        "domain": {"memory": {"guest": "256Mi"}, "devices": {"interfaces": [{"name": "flat", "passtBinding": {}}]}},
+        "networks": [{"name": "flat", "multus": {"networkName": "flat", "default": true}}],
+    });
+    let pod = render(spec.clone());
+    let annotations = pod.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["v1.multus-cni.io/default-network"], "shop/flat");
+    assert!(!annotations.contains_key("k8s.v1.cni.cncf.io/networks"));
+    assert_eq!(
+        container(&pod, "netd").command.as_ref().unwrap().join(" "),
+        "/usr/bin/virt-launcher run-netd"
+    );
+    let mut vmi = machine(spec);
+    vmi.metadata.annotations =
+        Some([("v1.multus-cni.io/default-network".to_owned(), "mine".to_owned())].into());
+    let error = launcher_pod(&vmi, &config(json!({})), &images()).unwrap_err().to_string();
+    assert!(error.starts_with("metadata.annotations[v1.multus-cni.io/default-network]"), "{error}");
+}
+
+#[test]
+fn what_multus_says_is_told_of_the_machines_networks() {
+    let vmi = machine(json!({"networks": [
+        {"name": "default", "pod": {}},
+        {"name": "blue", "multus": {"networkName": "storage"}},
+        {"name": "flat", "multus": {"networkName": "flat"}},
+    ]}));
+    let status = json!([
+        {"name": "pods", "interface": "eth0", "ips": ["10.1.0.7"], "default": true},
+        {"name": "shop/storage", "interface": "pod16477688c0e", "ips": ["172.30.0.9", "fd00::9"], "mac": "02:70:ac:1e:00:09"},
+    ]);
+    let mut pod = render(json!({}));
+    assert_eq!(super::attached(&vmi, &pod), []);
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert("k8s.v1.cni.cncf.io/network-status".into(), status.to_string());
+    let told = super::attached(&vmi, &pod);
+    let [blue] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((blue.name.as_deref(), blue.ip_address.as_deref()), (Some("blue"), Some("172.30.0.9")));
+    assert_eq!((blue.mac.as_deref(), blue.ip_addresses.len()), (Some("02:70:ac:1e:00:09"), 2));
+    assert_eq!(blue.pod_interface_name.as_deref(), Some("pod16477688c0e"));
+    assert_eq!(blue.info_source.as_deref(), Some("multus-status"));
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::migration::{is_at_target, is_under_way, pod_by_migration};
+use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
@@ -29,6 +30,8 @@ const MOVE_RETRY: Duration = Duration::from_secs(10);
 
 /// Reason of [`conditions::SYNCHRONIZED`]: a claim cannot be used.
 const FAILED_PVC_MODE: &str = "FailedPvcVolumeMode";
+/// Reason of [`conditions::SYNCHRONIZED`]: the pod lacks a network that Multus was asked for.
+const NETWORK_MISSING: &str = "NetworkNotAttached";
 const POD_DELETED: &str = "PodDeleted";
 /// How a message on a refused pod begins.
 const REFUSED: &str = "the launcher pod could not be made";
@@ -294,6 +297,21 @@ fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     }
     let node = observe::node(pod).filter(|_| observe::compute_runs(pod));
     if let Some(node) = node {
+        // Multus says what it did before any container starts.
+        let attached = template::attached(&decision.vmi, pod);
+        let asked = decision.vmi.spec.networks.iter().filter(|network| network.multus.is_some());
+        let mut missing = asked
+            .map(|network| &network.name)
+            .filter(|name| !attached.iter().any(|interface| interface.name.as_ref() == Some(*name)));
+        if let Some(name) = missing.next() {
+            let message = format!(
+                "launcher pod {} is not attached to the network {name}: its annotation {NETWORK_STATUS} does not have it; \
+                 is Multus on node {node}?",
+                observe::name(pod)
+            );
+            decision.unsynchronized(&Trouble { reason: NETWORK_MISSING.into(), message }, now);
+            return;
+        }
         hand_over(pod, node, &mut decision.vmi, now);
         return;
     }
@@ -311,7 +329,8 @@ fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
 fn forget_trouble(vmi: &mut VirtualMachineInstance) {
     let ours = |r: &str| {
         observe::is_waiting_reason(r)
-            || [reason::FAILED_CREATE, reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE].contains(&r)
+            || [reason::FAILED_CREATE, reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE, NETWORK_MISSING]
+                .contains(&r)
     };
     let told = condition(&vmi.status, conditions::SYNCHRONIZED).and_then(|c| c.reason.as_deref());
     if told.is_some_and(ours) {
@@ -322,6 +341,7 @@ fn forget_trouble(vmi: &mut VirtualMachineInstance) {
 /// Launcher and node are there: virt-handler takes over.
 fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Timestamp) {
     forget_trouble(vmi);
+    let interfaces = template::attached(vmi, pod);
     let labels = vmi.metadata.labels.get_or_insert_default();
     labels.insert(label::NODE_NAME.into(), node.to_owned());
     let status = &mut vmi.status;
@@ -329,6 +349,9 @@ fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Times
     status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
     status.qos_class = pod.status.as_ref().and_then(|s| s.qos_class.clone());
     status.launcher_container_image_version = follow::image(pod);
+    if !interfaces.is_empty() {
+        status.interfaces = interfaces;
+    }
     set_phase(status, Phase::Scheduled, now);
 }
 

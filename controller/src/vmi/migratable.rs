@@ -3,6 +3,7 @@
 //! | part | moves | how |
 //! |---|---|---|
 //! | interface on the pod network, `passtBinding` or `masquerade` | yes | netd hands its state over |
+//! | interface on a network of Multus, `passtBinding` | yes | likewise; its connections go on where its address does |
 //! | interface on the pod network, `bridge`; `sriov` | no | the pod's own link is the guest's |
 //! | claim with ReadWriteMany (ReadOnlyMany where it is only read) | yes | both nodes have it |
 //! | other claims, disks of the node | no | one node alone has them |

@@ -301,6 +301,32 @@ fn a_sidecar_that_ends_again_and_again_is_one_trouble_until_it_runs_for_a_while(
 }
 
 #[test]
+fn a_launcher_without_a_network_that_was_asked_for_is_not_handed_over() {
+    let vmi = machine(
+        "Scheduling",
+        json!({"spec": {"networks": [{"name": "flat", "multus": {"networkName": "flat", "default": true}}]}}),
+    );
+    let attached = |text: &str| {
+        running(json!({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": text}}}))
+    };
+    for pod in [running(json!({})), attached("[]"), attached("garbage")] {
+        let decision = look(&vmi, &[pod]);
+        assert_eq!(
+            (phase(&decision), reason(&decision, "Synchronized").as_str()),
+            (Phase::Scheduling, "NetworkNotAttached")
+        );
+        let (_, _, message) = condition(&decision, "Synchronized").unwrap();
+        assert!(message.contains("network flat") && message.contains("Multus on node n1"), "{message}");
+    }
+    let refused = look(&vmi, &[running(json!({}))]).vmi;
+    let decision =
+        look(&refused, &[attached(r#"[{"name": "shop/flat", "interface": "eth0", "ips": ["172.30.0.9"]}]"#)]);
+    assert_eq!((phase(&decision), condition(&decision, "Synchronized")), (Phase::Scheduled, None));
+    let interface = &decision.vmi.status.interfaces[0];
+    assert_eq!(interface.ip_address.as_deref(), Some("172.30.0.9"));
+}
+
+#[test]
 fn a_launcher_that_runs_on_a_node_is_handed_over() {
     let decision = look(&machine("Scheduling", json!({})), &[running(json!({}))]);
     assert_eq!(phase(&decision), Phase::Scheduled);

@@ -50,8 +50,10 @@ impl Manifest<'_> {
         } else {
             "interfaces: [{name: default, passtBinding: {}}], ".to_owned()
         };
+        let networks =
+            if self.spec.contains("networks:") { "" } else { "networks: [{name: default, pod: {}}], " };
         format!(
-            "{{terminationGracePeriodSeconds: 30, networks: [{{name: default, pod: {{}}}}], \
+            "{{terminationGracePeriodSeconds: 30, {networks}\
              volumes: [{{name: root, containerDisk: {{image: 'podvirt/disk-tiny:dev'}}}}, \
              {{name: seed, cloudInitNoCloud: {{userData: {:?}}}}}], \
              domain: {{memory: {{guest: 256Mi}}, devices: {{{devices}disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: seed, disk: {{bus: virtio}}}}]{}}}{}}}{}}}",

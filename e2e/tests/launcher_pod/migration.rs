@@ -27,7 +27,7 @@ use virt_handler::migration::proxy::{Inbound, Outbound, Pod};
 use virt_handler::repair::Repairs;
 use virt_handler::sockets::PodVolumes;
 
-use crate::launched::{LIMIT, Launched, MARK, POD_UID, request, vmi};
+use crate::launched::{GREETER, LIMIT, Launched, MARK, POD_UID, request, vmi};
 
 /// A migration of 256 MiB on two busy processors.
 const MOVE: Duration = Duration::from_secs(110);
@@ -111,6 +111,7 @@ impl Bed {
                 sockets: launched.pod.path("public/netd"),
                 interfaces: vec![(0, "default".into())],
                 incoming,
+                to: None,
             };
             Repairs::new(volumes).arm(&network).unwrap()
         })

@@ -337,11 +337,10 @@ impl Machine {
     }
 }
 
-/// Indices of the interfaces on the pod's network whose every port is the guest's.
+/// Indices of the interfaces whose every port is the guest's.
 fn all_ports(vmi: &VirtualMachineInstance) -> Vec<usize> {
-    let on_pod = |name: &str| vmi.spec.networks.iter().any(|n| n.name == name && n.pod.is_some());
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
-    interfaces.filter(|(_, i)| i.ports.is_empty() && on_pod(&i.name)).map(|(index, _)| index).collect()
+    interfaces.filter(|(_, i)| i.ports.is_empty()).map(|(index, _)| index).collect()
 }
 
 /// A VMI that says no more than which one it is, for a launcher whose VMI is gone.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as KubePod;
 use kube::Api;
 use kube::api::ListParams;
+use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::{label, pod};
 use podvirt_api::v1::VirtualMachineInstance;
 use serde_json::Value;
@@ -22,9 +23,6 @@ use crate::migration::network::{Armed, PodNetwork};
 use crate::migration::proxy::{self, Inbound, Outbound, Pod};
 use crate::migration::{self, ACTIVATIONS, Decision, Open, Session, Step, View};
 use crate::vm::Launcher;
-
-/// Where Multus writes which addresses a pod has.
-const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// What is open for a migration, and what was done.
 #[derive(Debug, Default)]

@@ -17,20 +17,23 @@ use super::closed::Listening;
 /// A socket that asks one network namespace.
 pub(super) struct Diag {
     socket: Socket,
+    /// The interface that matters; none: all.
+    interface: Option<i32>,
 }
 
 impl Diag {
-    /// Opens it in the namespace; the calling thread stays where it is.
+    /// Opens it in the namespace; the calling thread stays where it is. With an `interface`, sockets that are bound to
+    /// another one are passed over: nothing that is meant for them comes by it.
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN in the namespace's and the own user namespace.
-    pub(super) fn open(netns: &OwnedFd) -> io::Result<Diag> {
+    pub(super) fn open(netns: &OwnedFd, interface: Option<i32>) -> io::Result<Diag> {
         // A thread of its own enters the namespace and ends; the socket belongs to the namespace for ever.
         let enter = || {
             setns(netns.as_fd(), CloneFlags::CLONE_NEWNET)?;
             let socket = Socket::new(NETLINK_SOCK_DIAG)?;
             socket.connect(&SocketAddr::new(0, 0))?;
-            Ok(Diag { socket })
+            Ok(Diag { socket, interface })
         };
         thread::scope(|s| s.spawn(enter).join())
             .map_err(|_| io::Error::other("the thread ended by a panic"))?
@@ -73,7 +76,10 @@ impl Diag {
                     NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
                 match answer.payload {
                     NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(r)) => {
-                        ports.push(r.header.socket_id.source_port);
+                        let bound = r.header.socket_id.interface_id.cast_signed();
+                        if bound == 0 || self.interface.is_none_or(|own| own == bound) {
+                            ports.push(r.header.socket_id.source_port);
+                        }
                     }
                     NetlinkPayload::Done(_) => return Ok(()),
                     NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),

@@ -42,8 +42,13 @@ impl Lease {
     /// Takes netd's sockets and steers the namespace's ports to them; what netd holds already is taken over.
     pub(super) fn take(netns: &OwnedFd, path: &Path) -> Result<Lease, Error> {
         let kernel = |what| move |source| Error::Kernel { what, source };
-        let diag = Diag::open(netns).map_err(kernel("sock_diag in the pod's network namespace"))?;
         let (connection, offer, lent) = ask(path)?;
+        // A netd that has one interface of the pod has its sockets bound to it.
+        let bound =
+            lent.tcp.as_ref().or(lent.udp.as_ref()).map(|socket| bpf::bound_interface(socket.as_fd()));
+        let interface = bound.transpose().map_err(kernel("SO_BINDTOIFINDEX"))?.flatten();
+        let diag =
+            Diag::open(netns, interface).map_err(kernel("sock_diag in the pod's network namespace"))?;
         let resumed = lent.held.is_some();
         let (held, bits) = match lent.held {
             Some(held) => {
@@ -53,7 +58,7 @@ impl Lease {
                 let bits = Bits::from_words(words.map_err(kernel("the map of closed ports"))?.into_iter());
                 (held, bits)
             }
-            None => attach(netns, &lent, &offer, &diag).inspect_err(|error| {
+            None => attach(netns, &lent, &offer, &diag, interface).inspect_err(|error| {
                 let answer = Answer { attached: false, error: Some(error.to_string()) };
                 // netd learns by the end of the connection otherwise.
                 let _ = send(connection.as_fd(), &answer, &[]);
@@ -158,7 +163,13 @@ fn connect(path: &Path, limit: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn attach(netns: &OwnedFd, lent: &Lent, offer: &Offer, diag: &Diag) -> Result<(Held, Bits), Error> {
+fn attach(
+    netns: &OwnedFd,
+    lent: &Lent,
+    offer: &Offer,
+    diag: &Diag,
+    interface: Option<i32>,
+) -> Result<(Held, Bits), Error> {
     let kernel = |what| move |source| Error::Kernel { what, source };
     let sockets = bpf::socket_map(SOCKETS).map_err(kernel("a BPF map of sockets"))?;
     let words = bpf::word_map(ALL_WORDS).map_err(kernel("a BPF map"))?;
@@ -173,7 +184,7 @@ fn attach(netns: &OwnedFd, lent: &Lent, offer: &Offer, diag: &Diag) -> Result<(H
             bpf::set_socket(sockets.as_fd(), key, socket.as_fd()).map_err(kernel("the map of sockets"))?;
         }
     }
-    let code = program(sockets.as_fd(), words.as_fd());
+    let code = program(sockets.as_fd(), words.as_fd(), interface);
     let program = bpf::load(&code).map_err(kernel("the BPF program"))?;
     let link = bpf::attach(program.as_fd(), netns.as_fd()).map_err(kernel("the BPF link"))?;
     Ok((Held { link, sockets, closed: words }, bits))

@@ -1,6 +1,7 @@
 //! The program at the socket lookup, in the machine's own instructions (RFC 9669).
 //!
 //! ```text
+//! if the packet came by another interface than netd's, where netd has one: pass
 //! word = closed[port / 64 + (protocol is UDP ? 1024 : 0)]
 //! if word has bit port % 64: pass                 // the lookup goes on as without the program
 //! socket = sockets[protocol is UDP ? 1 : 0]
@@ -23,6 +24,8 @@ const UDP: i32 = 17;
 const CTX_PROTOCOL: i16 = 12;
 /// `local_port` of struct bpf_sk_lookup, in the host's byte order, bytes.
 const CTX_LOCAL_PORT: i16 = 60;
+/// `ingress_ifindex` of struct bpf_sk_lookup, bytes (since Linux 5.17).
+const CTX_INGRESS_IFINDEX: i16 = 64;
 /// Helper functions by number (linux/bpf.h).
 const MAP_LOOKUP_ELEM: i32 = 1;
 const SK_RELEASE: i32 = 86;
@@ -44,7 +47,15 @@ const fn instruction(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
 #[derive(Default)]
 struct Code {
     out: Vec<u64>,
-    passes: Vec<(usize, u8, u8)>,
+    passes: Vec<Pass>,
+}
+
+/// A jump to the end: its place, and the comparison of a register with a value.
+struct Pass {
+    at: usize,
+    code: u8,
+    register: u8,
+    value: i32,
 }
 
 impl Code {
@@ -74,23 +85,29 @@ impl Code {
         self.call(MAP_LOOKUP_ELEM);
     }
 
+    /// Goes to the end if the register does not have this value.
+    fn pass_unless(&mut self, register: u8, value: i32) {
+        self.passes.push(Pass { at: self.out.len(), code: 0x55, register, value });
+        self.out.push(0);
+    }
+
     /// Goes to the end if the register is zero.
     fn pass_if_zero(&mut self, register: u8) {
-        self.passes.push((self.out.len(), 0x15, register));
+        self.passes.push(Pass { at: self.out.len(), code: 0x15, register, value: 0 });
         self.out.push(0);
     }
 
     /// Goes to the end if the register is not zero.
     fn pass_if_set(&mut self, register: u8) {
-        self.passes.push((self.out.len(), 0x55, register));
+        self.passes.push(Pass { at: self.out.len(), code: 0x55, register, value: 0 });
         self.out.push(0);
     }
 
     fn end(mut self) -> Vec<u64> {
-        for (at, code, register) in self.passes {
+        for Pass { at, code, register, value } in self.passes {
             // The program is a few dozen instructions long.
             let off = i16::try_from(self.out.len() - at - 1).unwrap_or(i16::MAX);
-            self.out[at] = instruction(code, register, 0, off, 0);
+            self.out[at] = instruction(code, register, 0, off, value);
         }
         self.out.push(instruction(0xb7, 0, 0, 0, PASS));
         self.out.push(instruction(0x95, 0, 0, 0, 0));
@@ -98,10 +115,14 @@ impl Code {
     }
 }
 
-/// The program over the two maps.
-pub(super) fn program(sockets: BorrowedFd<'_>, closed: BorrowedFd<'_>) -> Vec<u64> {
+/// The program over the two maps, for what comes by `interface`, or by any.
+pub(super) fn program(sockets: BorrowedFd<'_>, closed: BorrowedFd<'_>, interface: Option<i32>) -> Vec<u64> {
     let mut c = Code::default();
     c.move_register(6, 1);
+    if let Some(interface) = interface {
+        c.emit(0x61, 2, 6, CTX_INGRESS_IFINDEX, 0);
+        c.pass_unless(2, interface);
+    }
     c.emit(0x61, 7, 6, CTX_PROTOCOL, 0);
     c.emit(0x61, 8, 6, CTX_LOCAL_PORT, 0);
     // r9 = the word's index

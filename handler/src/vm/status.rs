@@ -89,10 +89,19 @@ fn interface(
         pod_interface_name: text(&from.pod_interface_name)
             .or_else(|| known.and_then(|k| k.pod_interface_name.clone())),
         interface_name: text(&from.interface_name),
-        info_source: text(&from.info_source),
+        info_source: text(&info_source(from, known)),
         queue_count: (from.queue_count != 0).then_some(from.queue_count),
         link_state: text(&from.link_state),
     }
+}
+
+/// Where it is known from; what the controller had from Multus stays.
+fn info_source(from: &Interface, known: Option<&v1::VirtualMachineInstanceNetworkInterface>) -> String {
+    const MULTUS: &str = "multus-status";
+    let before = known.and_then(|known| known.info_source.as_deref()).unwrap_or_default();
+    let of_multus = before.split(", ").any(|source| source == MULTUS);
+    let sources = [from.info_source.as_str(), if of_multus { MULTUS } else { "" }];
+    sources.into_iter().filter(|source| !source.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 fn guest_os(from: &GuestOsInfo) -> v1::VirtualMachineInstanceGuestOsInfo {

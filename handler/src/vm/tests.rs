@@ -399,12 +399,14 @@ fn the_guests_facts_are_copied() {
         name: "default".into(),
         mac: "02:00:00:00:00:01".into(),
         ips: vec!["10.1.0.7".into(), "fd00::7".into()],
+        info_source: "domain".into(),
         queue_count: 1,
         ..Interface::default()
     }];
     pass.vmi.status.interfaces = vec![v1::VirtualMachineInstanceNetworkInterface {
         name: Some("default".into()),
         pod_interface_name: Some("eth0".into()),
+        info_source: Some("multus-status".into()),
         ..Default::default()
     }];
     let status = pass.decide().status;
@@ -412,5 +414,6 @@ fn the_guests_facts_are_copied() {
     assert_eq!(interface.ip_address.as_deref(), Some("10.1.0.7"));
     assert_eq!((interface.ip_addresses.len(), interface.queue_count), (2, Some(1)));
     assert_eq!(interface.pod_interface_name.as_deref(), Some("eth0"), "what another wrote stays");
+    assert_eq!(interface.info_source.as_deref(), Some("domain, multus-status"));
     assert_eq!(status.machine.expect("told").r#type.as_deref(), Some("pc-q35-10.0"));
 }

@@ -20,13 +20,13 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Serves beside netd's sockets, on a thread of its own.
+    /// Serves the netd of `spec.domain.devices.interfaces[index]`, beside its sockets, on a thread of its own.
     ///
     /// # Errors
     ///
     /// Its socket cannot be listened on.
-    pub(super) fn start() -> Result<Hold> {
-        let socket = path::netd_hold();
+    pub(super) fn start(index: usize) -> Result<Hold> {
+        let socket = path::netd_hold(index);
         let at = || format!("cannot serve the hold at {}", socket.display());
         let hold = hold::Hold::listen(&socket, hold::KEEP).with_context(at)?;
         let (stop, stopped) = UnixStream::pair().with_context(at)?;

@@ -108,7 +108,7 @@ async fn with_daemons(
 ) -> Result<Ending> {
     daemons.libvirt(rundir)?;
     // A machine without it lives as well, and only netd's next restart would be noticed.
-    let _hold = hold::Hold::start().inspect_err(|error| warn!("{error:#}")).ok();
+    let _hold = hold::Hold::start(0).inspect_err(|error| warn!("{error:#}")).ok();
     let connector = connector(&rundir.libvirt_uri())?;
     let grace = Duration::from_secs(args.grace_period_seconds);
 

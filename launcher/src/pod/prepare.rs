@@ -13,9 +13,10 @@ use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
 use podvirt_api::vmi::StartStrategy;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::descriptor::receive;
+use super::hold::Hold;
 use super::shared::{ManifestInterface, Shared};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Kernel, convert, domain_name};
@@ -39,6 +40,8 @@ pub(super) struct Prepared {
     pub(super) interfaces: Vec<ManifestInterface>,
     /// What the domain refers to by this process's descriptors.
     pub(super) files: Vec<File>,
+    /// Those of the second interface's netd and of further ones; the first one's is there from the start.
+    pub(super) holds: Vec<Hold>,
 }
 
 /// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
@@ -83,11 +86,15 @@ pub(super) async fn prepare(
     let images = images.await.context("disks were not prepared")??;
 
     let mut sockets = BTreeMap::new();
+    let mut holds = Vec::new();
     for (index, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
         let socket = path::netd_socket(index);
         waits_for(shared, format!("netd's socket {}", socket.display()));
         wait_for_socket(&socket).await;
         sockets.insert(interface.name.clone(), socket);
+        if index > 0 {
+            holds.extend(Hold::start(index).inspect_err(|error| warn!("{error:#}")).ok());
+        }
     }
     let environment = Environment {
         accelerator,
@@ -105,6 +112,7 @@ pub(super) async fn prepare(
         paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
         interfaces: interfaces(vmi),
         files,
+        holds,
     })
 }
 
@@ -200,6 +208,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
             queues,
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
+            pod_interface: crate::netd::pod_interface(vmi, interface),
         })
         .collect()
 }

@@ -105,7 +105,7 @@ fn interfaces(manifest: &[ManifestInterface], seen: &Seen) -> Vec<Interface> {
             },
             queue_count: interface.queues,
             link_state: if interface.up { "up" } else { "down" }.to_owned(),
-            ..Interface::default()
+            pod_interface_name: interface.pod_interface.clone(),
         }
     });
     let others = agent.iter().filter(|i| !manifest.iter().any(|m| m.mac == i.mac)).map(|i| Interface {

@@ -75,6 +75,8 @@ pub(super) struct ManifestInterface {
     pub(super) queues: i32,
     pub(super) up: bool,
     pub(super) masquerade: bool,
+    /// The pod's interface that it stands for.
+    pub(super) pod_interface: String,
 }
 
 /// What the guest's agent tells.

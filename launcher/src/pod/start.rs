@@ -98,7 +98,7 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, paused, interfaces, files } = prepared;
+        let Prepared { name, xml, paused, interfaces, files, holds } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
             facts.awaited = incoming;
@@ -119,7 +119,7 @@ impl Starter {
             () = self.arrives(views, incoming) => living.await,
         };
         // The disks are opened by way of these until the end.
-        drop(files);
+        drop((files, holds));
         Attempt::Ended(ending)
     }
 

@@ -85,6 +85,9 @@ impl File {
                 "an interface's name of 1 to 15 bytes is",
                 |t| ((1..=15).contains(&t.len()) && !t.contains(['/', ' '])).then(|| t.to_owned()),
             ),
+            bind_interface: p
+                .from_str("bind_interface", self.bind_interface.as_deref(), "'true' or 'false' is")
+                .unwrap_or(false),
             mode: p
                 .read("mode", self.mode.as_deref(), "'passthrough' or 'masquerade' is", |t| match t {
                     "passthrough" => Some(Mode::Passthrough),
@@ -127,6 +130,12 @@ impl File {
         if config.mac.is_some() && config.mac == config.guest.mac {
             let mac = config.mac.map(|m| m.to_string()).unwrap_or_default();
             p.wrong("mac", &mac, "netd's address differs from the guest's");
+        }
+        if config.bind_interface && config.interface.is_none() {
+            p.wrong("bind_interface", "true", "it is where 'interface' names one");
+        }
+        if config.bind_interface && (config.loopback.v4.is_some() || config.loopback.v6.is_some()) {
+            p.wrong("bind_interface", "true", "it is without 'loopback', which is another interface");
         }
         if config.control.as_ref().is_some_and(|c| c.path == config.vhost_user.socket) {
             let path = config.vhost_user.socket.display().to_string();

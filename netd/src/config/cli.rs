@@ -32,6 +32,9 @@ pub struct Args {
     /// The pod's interface; default the one with the default route (interface)
     #[arg(short, long, value_name = "NAME")]
     pub interface: Option<String>,
+    /// Open sockets of that interface alone: true or false (bind_interface)
+    #[arg(long, value_name = "BOOL")]
+    pub bind_interface: Option<String>,
     /// Addressing: passthrough or masquerade (mode)
     #[arg(short, long, value_name = "MODE")]
     pub mode: Option<String>,
@@ -101,6 +104,7 @@ impl Args {
         text(&mut file.control.socket, &self.control);
         text(&mut file.metrics.listen, &self.metrics);
         text(&mut file.interface, &self.interface);
+        text(&mut file.bind_interface, &self.bind_interface);
         text(&mut file.mode, &self.mode);
         text(&mut file.mac, &self.mac);
         text(&mut file.mtu, &self.mtu);

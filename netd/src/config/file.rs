@@ -22,6 +22,8 @@ pub struct File {
     pub metrics: Metrics,
     /// Interface name.
     pub interface: Option<String>,
+    /// `true` or `false`.
+    pub bind_interface: Option<String>,
     /// `passthrough` or `masquerade`.
     pub mode: Option<String>,
     /// netd's Ethernet address.

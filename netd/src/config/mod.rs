@@ -43,6 +43,8 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// The pod's interface; default the one that has the default route.
     pub interface: Option<String>,
+    /// Whether what netd opens is of that interface alone; default no. It is named then.
+    pub bind_interface: bool,
     /// Addressing mode; default [`Mode::Passthrough`].
     pub mode: Mode,
     /// netd's own Ethernet address; default one that is derived from the guest's or the pod's.

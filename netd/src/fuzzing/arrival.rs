@@ -14,6 +14,7 @@ use podvirt_proto::repair::{Command, recv_request, send_reply};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::Bytes;
+use super::frames::whole;
 use super::link::{check_frame, link};
 use super::state::records;
 use crate::migrate::{Arrivals, read_arrivals};
@@ -48,6 +49,8 @@ pub fn arrival(data: &[u8]) {
 fn goes_on(arrivals: Arrivals, b: &mut Bytes<'_>, shape: u8) {
     let Arrivals { workers, fds, connections } = arrivals;
     let Some(first) = workers.into_iter().next() else { return };
+    // What waited for the guest is given to it as it is: it comes from its own netd, or from who could have been that.
+    let honest = first.waiting.is_empty();
     let mut bench = Bench::new(link(shape & 4 != 0), crate::vhost::feature::OFFERED, 0);
     if let Err(error) = bench.load(first, fds, connections) {
         assert!(!error.to_string().is_empty());
@@ -58,7 +61,9 @@ fn goes_on(arrivals: Arrivals, b: &mut Bytes<'_>, shape: u8) {
         bench.offer(&frame, &[]);
         bench.turn();
         for frame in bench.received() {
-            check_frame(frame.get(VNET_LEN..).expect("no room for the virtio header"));
+            if honest {
+                check_frame(&whole(&frame));
+            }
         }
         if b.is_empty() {
             break;

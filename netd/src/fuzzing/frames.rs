@@ -95,6 +95,19 @@ fn answer() {
     });
 }
 
+/// A frame behind its virtio header, with the checksum that the header leaves to the guest.
+pub(super) fn whole(bytes: &[u8]) -> Vec<u8> {
+    let (vnet, frame) = bytes.split_first_chunk::<VNET_LEN>().expect("no room for the virtio header");
+    let vnet = VnetHeader::parse(vnet).expect("a virtio header that was not negotiated");
+    let mut frame = frame.to_vec();
+    if vnet.needs_csum {
+        let (start, field) = (usize::from(vnet.csum_start), usize::from(vnet.csum_offset));
+        let sum = !fold(sum(&frame[start..], 0));
+        frame[start + field..start + field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
 /// What the guest remembers.
 #[derive(Default)]
 struct Guest {
@@ -104,14 +117,7 @@ struct Guest {
 
 impl Guest {
     fn receive(&mut self, bytes: &[u8]) {
-        let (vnet, frame) = bytes.split_first_chunk::<VNET_LEN>().expect("no room for the virtio header");
-        let vnet = VnetHeader::parse(vnet).expect("a virtio header that was not negotiated");
-        let mut frame = frame.to_vec();
-        if vnet.needs_csum {
-            let (start, field) = (usize::from(vnet.csum_start), usize::from(vnet.csum_offset));
-            let sum = !fold(sum(&frame[start..], 0));
-            frame[start + field..start + field + 2].copy_from_slice(&sum.to_be_bytes());
-        }
+        let frame = whole(bytes);
         let Some(ip) = check_frame(&frame) else { return };
         if ip.protocol == protocol::TCP && ip.fragment.is_none() {
             let segment = &frame[ETH_LEN + ip.header_len..];

@@ -267,7 +267,9 @@ fn advertisement(
     (mac, to): (MacAddr, Ipv6Addr),
 ) -> Option<Vec<u8>> {
     let mut ra = vec![u8::from(Icmpv6Message::RouterAdvert), 0, 0, 0, frame::TTL, MANAGED | OTHER];
-    ra.extend_from_slice(&LIFETIME.to_be_bytes());
+    // Zero: a router, but no default router (RFC 4861 section 6.2.3).
+    let lifetime = if v6.default_route { LIFETIME } else { 0 };
+    ra.extend_from_slice(&lifetime.to_be_bytes());
     // Reachable and retransmission times are the guest's own affair: zero, unspecified.
     ra.extend_from_slice(&[0; 8]);
     push_link_layer(&mut ra, SOURCE_LINK_LAYER, link.mac);

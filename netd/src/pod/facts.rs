@@ -36,6 +36,8 @@ pub struct Family<A, N> {
     pub prefix_len: u8,
     /// Next hop of the default route, on the link or not; none when there is none or it has no next hop.
     pub gateway: Option<A>,
+    /// Whether there is a default route by this interface.
+    pub default_route: bool,
     /// Further routes: not the default, not the address's own network, not to the gateway itself.
     pub routes: Vec<Route<N, A>>,
 }
@@ -229,6 +231,7 @@ fn family<A: Copy, N: Copy + PartialEq>(
         address: to_address(net.addr())?,
         prefix_len: net.prefix_len(),
         gateway: gateway.and_then(to_address),
+        default_route: default.is_some(),
         routes: further,
     })
 }

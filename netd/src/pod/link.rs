@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, PrefixLenError};
 
 use super::{PodFacts, ResolvConf};
 use crate::config::value::is_hostname;
@@ -146,6 +146,7 @@ fn own_mac(guest: Option<MacAddr>, pod: Option<MacAddr>) -> MacAddr {
 
 fn link_v4(config: &Config, pod: &PodFacts, notes: &mut Vec<String>) -> Result<Option<LinkV4>, LinkError> {
     let Some(facts) = &pod.v4 else { return Ok(None) };
+    let default_route = facts.default_route || !config.bind_interface;
     let link = match config.mode {
         Mode::Passthrough => LinkV4 {
             guest: facts.address,
@@ -155,6 +156,7 @@ fn link_v4(config: &Config, pod: &PodFacts, notes: &mut Vec<String>) -> Result<O
                 .filter(|g| *g != facts.address && !g.is_unspecified())
                 .unwrap_or_else(|| fallback_gateway(facts.address, facts.prefix_len)),
             pod: facts.address,
+            default_route,
             routes: told(&facts.routes, notes),
             loopback: config.loopback.v4,
         },
@@ -163,6 +165,7 @@ fn link_v4(config: &Config, pod: &PodFacts, notes: &mut Vec<String>) -> Result<O
             prefix_len: config.masquerade.prefix_v4,
             gateway: config.masquerade.gateway_v4,
             pod: facts.address,
+            default_route,
             routes: Vec::new(),
             loopback: config.loopback.v4,
         },
@@ -198,7 +201,8 @@ fn link_v6(
     }
     // The router's address is link-local, whatever the pod's router has (RFC 4861, section 4.2).
     let gateway = mac.link_local();
-    Ok(Some(LinkV6 { guest, prefix_len, gateway, pod: facts.address, routes, loopback }))
+    let default_route = facts.default_route || !config.bind_interface;
+    Ok(Some(LinkV6 { guest, prefix_len, gateway, pod: facts.address, default_route, routes, loopback }))
 }
 
 /// The pod's resolvers as the guest can reach them.
@@ -225,6 +229,9 @@ fn resolver(link: &Link, address: IpAddr) -> Result<IpAddr, &'static str> {
         };
         return opened.ok_or("it is on the pod's loopback, which is closed to the guest");
     }
+    if !is_routed(link, address) {
+        return Err("no route by this interface leads there");
+    }
     if address.is_loopback() {
         return Err("it is on the pod's loopback, of which the guest can reach 127.0.0.1 and ::1 at most");
     }
@@ -232,6 +239,22 @@ fn resolver(link: &Link, address: IpAddr) -> Result<IpAddr, &'static str> {
         return Err("the guest has no address of its family");
     }
     link.destination_for_pod(address).ok_or("the guest may not reach that address")
+}
+
+/// Whether the guest is told of a way to `address`.
+fn is_routed(link: &Link, address: IpAddr) -> bool {
+    let within = |net: Result<IpNet, PrefixLenError>| net.is_ok_and(|net| net.contains(&address));
+    let v4 = link.v4.as_ref().filter(|_| address.is_ipv4()).is_none_or(|l| {
+        l.default_route
+            || within(IpNet::new(l.guest.into(), l.prefix_len))
+            || l.routes.iter().any(|r| within(Ok(r.to.into())))
+    });
+    let v6 = link.v6.as_ref().filter(|_| address.is_ipv6()).is_none_or(|l| {
+        l.default_route
+            || within(IpNet::new(l.guest.into(), l.prefix_len))
+            || l.routes.iter().any(|r| within(Ok(r.to.into())))
+    });
+    v4 && v6
 }
 
 #[cfg(test)]

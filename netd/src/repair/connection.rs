@@ -5,12 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 
 use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
 use crate::sys::repair::{self as sys, Queue, Window};
 use crate::sys::{received_bytes, tcp_info};
-use crate::worker::sockets::{PeekOffset, stream_options};
+use crate::worker::sockets::{PeekOffset, socket, stream_options};
 
 /// Bytes that either queue may have: as much as tcp_rmem and tcp_wmem usually allow.
 pub(crate) const QUEUE: usize = 32 << 20;
@@ -219,8 +219,7 @@ impl Connection {
     /// # Errors
     /// As socket(2).
     pub(crate) fn socket(peer: SocketAddr) -> io::Result<OwnedFd> {
-        let kind = Type::STREAM.nonblocking().cloexec();
-        let s = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP))?;
+        let s = socket(Domain::for_address(peer), Type::STREAM, Protocol::TCP)?;
         s.set_reuse_address(true)?;
         Ok(s.into())
     }

@@ -62,7 +62,7 @@ use std::time::Duration;
 
 pub use freeze::InheritError;
 pub use handle::Handle;
-pub use sockets::SteeredSockets;
+pub use sockets::{SteeredSockets, bind_to};
 
 use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -13,6 +14,32 @@ use crate::sys;
 const BACKLOG: i32 = 1024;
 /// Bytes that may wait in a UDP listener, in the kernel's accounting.
 const LISTENER_BUFFER: usize = 4 << 20;
+
+/// The interface whose sockets these are, where they are not the whole pod's.
+static INTERFACE: OnceLock<String> = OnceLock::new();
+
+/// From now on every socket is of `interface` alone: what comes in by others is not for it, and what it sends goes out
+/// there, whatever the routes say. A process has one netd, and sockets are made in many places: hence for the whole
+/// process, once, before there is a worker.
+///
+/// # Errors
+/// The kernel does not let this process: without CAP_NET_RAW it takes Linux 5.7.
+pub fn bind_to(interface: &str) -> io::Result<()> {
+    let trial = Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), None)?;
+    trial.bind_device(Some(interface.as_bytes()))?;
+    // The first one stays: it is named once.
+    let _ = INTERFACE.set(interface.to_owned());
+    Ok(())
+}
+
+/// A socket of the pod, or of the one interface. It is not bound and not connected yet.
+pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let s = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+    if let Some(interface) = INTERFACE.get() {
+        s.bind_device(Some(interface.as_bytes()))?;
+    }
+    Ok(s)
+}
 
 /// Which families have SO_PEEK_OFF.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +74,7 @@ impl PeekOffset {
 
 /// A TCP socket that is connecting, or has failed to.
 pub(super) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
-    let s = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    let s = socket(Domain::for_address(to), Type::STREAM, Protocol::TCP)?;
     stream_options(&s, to.ip(), peek)?;
     match s.connect(&to.into()) {
         Ok(()) => Ok(s),
@@ -146,7 +173,7 @@ fn bind_any(kind: Type, protocol: Protocol, port: u16) -> io::Result<Socket> {
 }
 
 fn bind(kind: Type, protocol: Protocol, to: SocketAddr) -> io::Result<Socket> {
-    let s = Socket::new(Domain::for_address(to), kind.nonblocking().cloexec(), Some(protocol))?;
+    let s = socket(Domain::for_address(to), kind, protocol)?;
     if to.is_ipv6() {
         s.set_only_v6(false)?;
     }
@@ -168,8 +195,7 @@ pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let kind = Type::DGRAM.nonblocking().cloexec();
-    let s = Socket::new(Domain::for_address(peer), kind, Some(Protocol::UDP))?;
+    let s = socket(Domain::for_address(peer), Type::DGRAM, Protocol::UDP)?;
     s.set_reuse_address(true)?;
     if let Err(error) = s.bind(&SocketAddr::new(local.unwrap_or(any), port).into()) {
         tracing::debug!(port, %error, "source port not preserved");
@@ -183,12 +209,11 @@ pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
 
 /// A ping socket with the identifier `id` if it can be had.
 pub(crate) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
-    let kind = Type::DGRAM.nonblocking().cloexec();
     let (domain, protocol, any) = match family {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, Ipv4Addr::UNSPECIFIED.into()),
         IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, Ipv6Addr::UNSPECIFIED.into()),
     };
-    let s = Socket::new(domain, kind, Some(protocol))?;
+    let s = socket(domain, Type::DGRAM, protocol)?;
     if let Err(error) = s.bind(&SocketAddr::new(any, id).into()) {
         tracing::debug!(id, %error, "echo identifier not preserved");
     }

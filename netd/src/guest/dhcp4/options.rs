@@ -73,7 +73,7 @@ pub(super) fn parameters(request: &Request, link: &Link, v4: &LinkV4, lease: boo
 
 fn value(code: u8, request: &Request, link: &Link, v4: &LinkV4) -> Option<Vec<u8>> {
     let value = match code {
-        code::ROUTER => v4.gateway.octets().to_vec(),
+        code::ROUTER if v4.default_route => v4.gateway.octets().to_vec(),
         code::DNS => resolvers(link),
         code::HOST_NAME => link.hostname.clone().filter(|h| name::encode(h).is_some())?.into_bytes(),
         code::DOMAIN_NAME => domain(link)?.as_bytes().to_vec(),
@@ -118,7 +118,7 @@ fn domain(link: &Link) -> Option<&str> {
 /// router option.
 fn routes(v4: &LinkV4) -> Vec<u8> {
     let on_link = |a: Ipv4Addr| Ipv4Net::new(v4.guest, v4.prefix_len).is_ok_and(|n| n.contains(&a));
-    if on_link(v4.gateway) && v4.routes.is_empty() {
+    if (on_link(v4.gateway) || !v4.default_route) && v4.routes.is_empty() {
         return vec![];
     }
     let mut told: Vec<(Ipv4Net, Ipv4Addr)> = vec![];
@@ -128,14 +128,17 @@ fn routes(v4: &LinkV4) -> Vec<u8> {
             told.push(route);
         }
     };
-    let hops = [v4.gateway].into_iter().chain(v4.routes.iter().filter_map(|r| r.via));
+    let gateway = Some(v4.gateway).filter(|_| v4.default_route);
+    let hops = gateway.into_iter().chain(v4.routes.iter().filter_map(|r| r.via));
     for hop in hops.filter(|h| !on_link(*h)) {
         tell(hop.into(), Ipv4Addr::UNSPECIFIED);
     }
     for route in v4.routes.iter().filter(|r| r.to.prefix_len() > 0) {
         tell(route.to, route.via.unwrap_or(Ipv4Addr::UNSPECIFIED));
     }
-    tell(Ipv4Net::default(), v4.gateway);
+    if let Some(gateway) = gateway {
+        tell(Ipv4Net::default(), gateway);
+    }
     let mut value = vec![];
     for (net, via) in told {
         value.push(net.prefix_len());

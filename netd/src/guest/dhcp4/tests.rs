@@ -123,6 +123,20 @@ fn the_guest_is_told_the_pods_network() {
 }
 
 #[test]
+fn a_link_without_a_default_route_has_no_router() {
+    let mut link = test_link();
+    link.v4.as_mut().unwrap().default_route = false;
+    let a = send(&link, &asking(&link, v4::MessageType::Discover, &[1, 3, 121])).unwrap();
+    assert_eq!((a.message.opts().get(OptionCode::Router), codes(&a).contains(&121)), (None, false));
+    let route = crate::net::Route { to: "10.20.0.0/16".parse().unwrap(), via: Some([10, 9, 0, 7].into()) };
+    link.v4.as_mut().unwrap().routes.push(route);
+    let a = send(&link, &asking(&link, v4::MessageType::Discover, &[1, 3, 121])).unwrap();
+    let only =
+        DhcpOption::ClasslessStaticRoute(vec![("10.20.0.0/16".parse().unwrap(), [10, 9, 0, 7].into())]);
+    assert_eq!(a.message.opts().get(OptionCode::ClasslessStaticRoute), Some(&only));
+}
+
+#[test]
 fn a_gateway_outside_the_prefix_comes_with_routes() {
     let mut link = test_link();
     let gateway = Ipv4Addr::new(169, 254, 1, 1);

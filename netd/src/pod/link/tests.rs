@@ -13,12 +13,14 @@ fn pod(v4: &str, gateway: &str, v6: &str) -> PodFacts {
         address: a.parse().unwrap(),
         prefix_len: p.parse().unwrap(),
         gateway: gateway.parse().ok(),
+        default_route: !gateway.is_empty(),
         routes: vec![Route { to: "172.30.0.0/16".parse().unwrap(), via: None }],
     });
     let v6 = v6.split_once('/').map(|(a, p)| Family {
         address: a.parse().unwrap(),
         prefix_len: p.parse().unwrap(),
         gateway: Some("fe80::1".parse().unwrap()),
+        default_route: true,
         routes: vec![],
     });
     PodFacts {
@@ -188,4 +190,27 @@ fn the_loopback_address_cannot_be_the_guests_own() {
     let link = build("loopback: { ipv4: 10.9.0.1 }", &facts).unwrap();
     let to = link.destination_for_pod("10.9.0.1".parse().unwrap());
     assert_eq!(to, Some(Ipv4Addr::LOCALHOST.into()));
+}
+
+#[test]
+fn a_bound_interface_is_a_default_route_only_where_it_has_one() {
+    let bound = "interface: net1\nbind_interface: true";
+    let told = |yaml: &str, gateway: &str| {
+        let link = build(yaml, &pod("10.9.0.2/24", gateway, "")).unwrap();
+        link.v4.unwrap().default_route
+    };
+    assert!(told("", "") && told(bound, "10.9.0.1"));
+    assert!(!told(bound, ""));
+}
+
+#[test]
+fn resolvers_behind_another_interface_are_not_told() {
+    let resolv = ResolvConf {
+        nameservers: ["10.96.0.10", "10.9.0.53", "172.30.0.53"].map(|a| a.parse().unwrap()).to_vec(),
+        ..ResolvConf::default()
+    };
+    let bound = config("interface: net1\nbind_interface: true");
+    let built = build_link(&bound, &pod("10.9.0.2/24", "", ""), &resolv).unwrap();
+    assert_eq!(built.link.dns, ["10.9.0.53", "172.30.0.53"].map(|a| a.parse::<IpAddr>().unwrap()));
+    assert_eq!(built.notes, ["resolver 10.96.0.10: no route by this interface leads there"]);
 }

@@ -34,7 +34,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// `other`: by the program that PODVIRT_OTHER_NETD names, for migrations between versions; this one without it.
+    /// By this build's program or the one that PODVIRT_NETD names; `other`: by that of PODVIRT_OTHER_NETD, for migrations
+    /// between versions.
     fn start(pod: &Namespace, other: bool) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
@@ -46,6 +47,7 @@ impl Process {
         let file = dir.path().join("netd.yaml");
         std::fs::write(&file, config).unwrap();
         let program = std::env::var_os("PODVIRT_OTHER_NETD").filter(|_| other);
+        let program = program.or_else(|| std::env::var_os("PODVIRT_NETD"));
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_netd").into());
         let launch = || Daemon::launch(Command::new(program), |command| command.arg("--config").arg(&file));
         let daemon = pod.run(launch);

@@ -1,0 +1,229 @@
+//! The machine's networks in the pod: what Multus attaches it to, and a netd for each interface.
+//!
+//! A network of Multus is an interface of the pod whose name follows from the network's (`pod` and a part of its
+//! SHA-256), unless it takes the place of the pod's first network. netd serves either as it serves the pod's own.
+//! Where a machine has one interface on the pod's first network, its netd has the whole pod; otherwise each netd has
+//! the interface that it is for, and no other.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use podvirt_api::names::{annotation, path, pod};
+use podvirt_api::resources::PodResources;
+use podvirt_api::v1::{
+    Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
+    VirtualMachineInstanceNetworkInterface,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::containers::{LAUNCHER, SIDECAR, own};
+use super::volumes::mount;
+use super::{Identity, Images, TemplateError};
+
+const INTERFACES: &str = "spec.domain.devices.interfaces";
+/// Where what is told of an interface comes from.
+const MULTUS_STATUS: &str = "multus-status";
+
+/// An element of [`annotation::NETWORKS`].
+#[derive(Debug, Serialize)]
+struct Selection<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    interface: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mac: Option<String>,
+}
+
+/// An element of [`annotation::NETWORK_STATUS`], as far as it matters here.
+#[derive(Debug, Deserialize)]
+struct Attached {
+    #[serde(default)]
+    interface: String,
+    #[serde(default)]
+    ips: Vec<String>,
+    #[serde(default)]
+    mac: String,
+}
+
+/// Whether `network` is the pod's first one, its own or one in its place.
+pub(super) fn is_primary(network: &Network) -> bool {
+    network.multus.as_ref().map_or(network.pod.is_some(), |multus| multus.default == Some(true))
+}
+
+/// Namespace and name of the NetworkAttachmentDefinition that `multus` names in a machine of `namespace`.
+fn attachment<'a>(multus: &'a MultusNetwork, namespace: &'a str) -> (&'a str, &'a str) {
+    multus.network_name.split_once('/').unwrap_or((namespace, &multus.network_name))
+}
+
+/// The annotations by which Multus is told what to attach the pod to.
+///
+/// # Errors
+///
+/// The machine's own annotations say it, too.
+pub(super) fn annotations(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+) -> Result<BTreeMap<String, String>, TemplateError> {
+    let mut made = BTreeMap::new();
+    let mut selections = Vec::new();
+    for network in &vmi.spec.networks {
+        let Some(multus) = &network.multus else { continue };
+        let (namespace, name) = attachment(multus, identity.namespace);
+        if is_primary(network) {
+            made.insert(annotation::DEFAULT_NETWORK.to_owned(), format!("{namespace}/{name}"));
+            continue;
+        }
+        let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
+        let mac = interface.and_then(|i| i.mac_address.as_ref()).filter(|mac| !mac.is_empty());
+        selections.push(Selection {
+            name,
+            namespace,
+            interface: pod::interface(&network.name),
+            mac: mac.map(|mac| mac.replace('-', ":")),
+        });
+    }
+    if !selections.is_empty() {
+        let text = serde_json::to_string(&selections).map_err(|e| TemplateError::Json(e.to_string()))?;
+        made.insert(annotation::NETWORKS.to_owned(), text);
+    }
+    let given = vmi.metadata.annotations.as_ref();
+    match made.keys().find(|key| given.is_some_and(|given| given.contains_key(*key))) {
+        Some(key) => {
+            let field = format!("metadata.annotations[{key}]");
+            Err(TemplateError::unsupported(
+                field,
+                "spec.networks[].multus alone, which writes this annotation",
+            ))
+        }
+        None => Ok(made),
+    }
+}
+
+/// What Multus says of the machine's networks in `pod`; empty while it says nothing.
+pub(crate) fn attached(
+    vmi: &VirtualMachineInstance,
+    pod: &Pod,
+) -> Vec<VirtualMachineInstanceNetworkInterface> {
+    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(annotation::NETWORK_STATUS));
+    // It is Multus' to write, and what it says is told, not relied on.
+    let known: Vec<Attached> = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let networks = vmi.spec.networks.iter().filter(|network| network.multus.is_some());
+    let told = networks.filter_map(|network| {
+        let name =
+            if is_primary(network) { pod::PRIMARY_INTERFACE.into() } else { pod::interface(&network.name) };
+        let found = known.iter().find(|k| k.interface == name)?;
+        Some(VirtualMachineInstanceNetworkInterface {
+            name: Some(network.name.clone()),
+            ip_address: found.ips.first().cloned(),
+            ip_addresses: found.ips.clone(),
+            mac: Some(found.mac.clone()).filter(|mac| !mac.is_empty()),
+            pod_interface_name: Some(name),
+            info_source: Some(MULTUS_STATUS.to_owned()),
+            ..VirtualMachineInstanceNetworkInterface::default()
+        })
+    });
+    told.collect()
+}
+
+/// A netd for each interface.
+pub(super) fn netds(
+    vmi: &VirtualMachineInstance,
+    identity: Identity<'_>,
+    config: &KubeVirtConfiguration,
+    images: &Images,
+    resources: &PodResources,
+) -> Result<Vec<Container>, TemplateError> {
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    let mut primary = None;
+    for (n, interface) in interfaces.iter().enumerate() {
+        if let Some(binding) = other_binding(interface) {
+            let field = format!("{INTERFACES}[{n}].{binding}");
+            return Err(TemplateError::unsupported(field, "passtBinding and masquerade, which netd serves"));
+        }
+        let Some(network) = vmi.spec.networks.iter().find(|network| network.name == interface.name) else {
+            let field = format!("{INTERFACES}[{n}] without a network of its name");
+            return Err(TemplateError::unsupported(field, "interfaces that spec.networks has"));
+        };
+        if network.multus.is_some() && interface.masquerade.is_some() {
+            let field = format!("{INTERFACES}[{n}].masquerade on a network of Multus");
+            return Err(TemplateError::unsupported(field, "passtBinding"));
+        }
+        if is_primary(network) && primary.replace(n).is_some() {
+            let field = format!("{INTERFACES}[{n}]");
+            return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));
+        }
+    }
+    let part = network_part(vmi, identity)?;
+    let several = interfaces.len() > 1;
+    let container = |(index, interface): (usize, &Interface)| {
+        let mut command = vec![LAUNCHER.to_owned(), "run-netd".into()];
+        if several {
+            command.extend(["--interface".to_owned(), interface.name.clone()]);
+        }
+        Container {
+            command: Some(command),
+            env: Some(vec![EnvVar { name: "VMI_JSON".into(), value: Some(part.clone()), value_from: None }]),
+            restart_policy: Some(SIDECAR.into()),
+            volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
+            ..own(&pod::netd(index), config, images, &resources.netd)
+        }
+    };
+    Ok(interfaces.iter().enumerate().map(container).collect())
+}
+
+/// A binding of the interface that netd does not serve.
+fn other_binding(interface: &Interface) -> Option<&'static str> {
+    [
+        ("bridge", interface.bridge.is_some()),
+        ("sriov", interface.sriov.is_some()),
+        ("macvtap", interface.macvtap.is_some()),
+        ("passt", interface.passt.is_some()),
+        ("slirp", interface.slirp.is_some()),
+        ("binding", interface.binding.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(name, given)| given.then_some(name))
+}
+
+/// What netd's configuration is made of: a machine with its network and nothing else.
+///
+/// Volumes stay out: they may hold secrets, and a pod's environment is no place for them. The memory's size
+/// is there because a machine without one is none.
+fn network_part(vmi: &VirtualMachineInstance, identity: Identity<'_>) -> Result<String, TemplateError> {
+    let spec = &vmi.spec;
+    let part = VirtualMachineInstance {
+        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            name: Some(identity.name.to_owned()),
+            namespace: Some(identity.namespace.to_owned()),
+            uid: Some(identity.uid.to_owned()),
+            // The guest's MAC address follows the owning VirtualMachine: netd must come to the same.
+            owner_references: vmi.metadata.owner_references.clone(),
+            ..Default::default()
+        },
+        ..VirtualMachineInstance::default()
+    };
+    let mut value = serde_json::to_value(&part).map_err(|e| TemplateError::Json(e.to_string()))?;
+    let mut out = json!({
+        "domain": {
+            "devices": {"interfaces": spec.domain.devices.interfaces},
+            "memory": spec.domain.memory,
+            "resources": spec.domain.resources,
+        },
+        "networks": spec.networks,
+        "hostname": spec.hostname,
+        "subdomain": spec.subdomain,
+        "dnsPolicy": spec.dns_policy,
+        "dnsConfig": spec.dns_config,
+    });
+    drop_nulls(&mut out);
+    value["spec"] = out;
+    serde_json::to_string(&value).map_err(|e| TemplateError::Json(e.to_string()))
+}
+
+fn drop_nulls(value: &mut serde_json::Value) {
+    if let serde_json::Value::Object(map) = value {
+        map.retain(|_, v| !v.is_null());
+        map.values_mut().for_each(drop_nulls);
+    }
+}
