@@ -57,8 +57,8 @@ demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHEL
 test: tools build build-cni ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
-	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/^long_/)) and not ($(CLUSTER))'
-	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER) and not test(/^long_/)'
+	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
+	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER) and not test(/(^|::)long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }

@@ -170,13 +170,20 @@ impl Launched {
         std::fs::create_dir_all(pod.path(VOLUMES)).unwrap();
         std::os::unix::fs::symlink(volumes.join("public"), pod.path("public")).unwrap();
         let libvirt = pod.path(VOLUMES).join("libvirt-runtime");
-        let below = ["sockets", "netd", "container-disks"].map(|name| volumes.join("public").join(name));
-        let made = [volumes.join("public"), libvirt.clone(), "private".into(), "ephemeral".into()];
+        let below = ["sockets", "container-disks"].map(|name| volumes.join("public").join(name));
+        let made: [PathBuf; 5] = [
+            volumes.join("public"),
+            volumes.join("netd"),
+            libvirt.clone(),
+            "private".into(),
+            "ephemeral".into(),
+        ];
         for path in made.iter().chain(&below) {
             let path = pod.dir().join(path);
             std::fs::create_dir(&path).unwrap();
             chown(&path, Some(107), Some(107)).unwrap();
         }
+        std::os::unix::fs::symlink("../netd", pod.path("public/netd")).unwrap();
         let programs = program_dir("virt-launcher").unwrap();
         // The pod's volumes where the containers of a real one have them.
         let mounts = "ln -s /w/public /run/kubevirt; ln -s /w/private /run/kubevirt-private; \

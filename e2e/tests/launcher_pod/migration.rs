@@ -124,6 +124,15 @@ impl Bed {
     }
 }
 
+/// Sets a flag when it goes.
+struct StoreOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StoreOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 fn identity(ca: &KeyPairPem, name: &str, dns: &[String], purpose: Purpose) -> Identity {
     let leaf = make_leaf(ca, name, dns, purpose, Timestamp::now(), HOUR).unwrap();
     Identity::fixed(&leaf, &ca.certificate).unwrap()
@@ -270,7 +279,7 @@ impl Ramp {
 }
 
 #[test]
-fn connections_go_along_with_the_machine() {
+fn long_connections_go_along_with_the_machine() {
     let mut vmi = vmi();
     let ports = [GREETER, 8001, 8002].map(|port| json!({"port": port}));
     vmi["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!(ports);
@@ -305,6 +314,8 @@ fn connections_go_along_with_the_machine() {
 
     let (stop, came, went) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let hash = std::thread::scope(|scope| {
+        // Also when an expectation fails: the scope waits for its threads.
+        let _ended = StoreOnDrop(&stop);
         let received = scope.spawn(|| {
             let (mut ramp, mut buffer) = (Ramp::new(), vec![0; 64 << 10]);
             while !stop.load(SeqCst) {
