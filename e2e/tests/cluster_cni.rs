@@ -123,6 +123,23 @@ fn flat(namespace: &Namespace<'_>) -> v1::VirtualMachineInstanceNetworkInterface
     found(&instance).unwrap()
 }
 
+/// A machine with nothing but a network of this subnet, and a peer on its node.
+fn flat_machine(namespace: &Namespace<'_>, subnet: u8) -> (v1::VirtualMachineInstance, String) {
+    network(namespace, subnet);
+    let manifest = Manifest {
+        name: "vm",
+        spec: "networks: [{name: flat, multus: {networkName: flat}}]",
+        devices: "interfaces: [{name: flat, passtBinding: {}}]",
+        ..Default::default()
+    };
+    namespace.apply(&manifest.machine()).unwrap();
+    let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let node = instance.status.node_name.clone().unwrap();
+    peer(namespace, "peer", &node, Value::Null);
+    namespace.wait_pod("peer", SOON).unwrap();
+    (instance, node)
+}
+
 #[test]
 fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() {
     let cluster = Cluster::get().unwrap();
@@ -245,18 +262,7 @@ fn a_network_of_multus_can_be_the_machines_first() {
 fn the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, 43);
-    let manifest = Manifest {
-        name: "vm",
-        spec: "networks: [{name: flat, multus: {networkName: flat}}]",
-        devices: "interfaces: [{name: flat, passtBinding: {}}]",
-        ..Default::default()
-    };
-    namespace.apply(&manifest.machine()).unwrap();
-    let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
-    let node = instance.status.node_name.clone().unwrap();
-    peer(&namespace, "peer", &node, Value::Null);
-    namespace.wait_pod("peer", SOON).unwrap();
+    let (instance, node) = flat_machine(&namespace, 43);
     let interface = flat(&namespace);
     let source = attached(&namespace.launcher("vm").unwrap(), &pod_interface("flat")).unwrap();
     let (_console, _running) = namespace.shell("vm").unwrap();
@@ -312,18 +318,7 @@ fn the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
 fn a_machine_that_moves_keeps_its_address_and_a_connection_goes_on() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, 45);
-    let manifest = Manifest {
-        name: "vm",
-        spec: "networks: [{name: flat, multus: {networkName: flat}}]",
-        devices: "interfaces: [{name: flat, passtBinding: {}}]",
-        ..Default::default()
-    };
-    namespace.apply(&manifest.machine()).unwrap();
-    let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
-    let node = instance.status.node_name.clone().unwrap();
-    peer(&namespace, "peer", &node, Value::Null);
-    namespace.wait_pod("peer", SOON).unwrap();
+    let (_, node) = flat_machine(&namespace, 45);
     let before = flat(&namespace);
     let address = before.ip_addresses.iter().find(|a| a.contains('.')).unwrap();
     let (console, running) = namespace.shell("vm").unwrap();

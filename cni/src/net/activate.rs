@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::IpAddr;
 
 use futures::TryStreamExt;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use podvirt_api::mac::MacAddr;
 use rtnetlink::Handle;
@@ -53,13 +53,7 @@ pub fn activate(pod: &File, interface: &str, mac: Option<MacAddr>) -> Result<Act
 /// The kernel refuses.
 pub fn silent_interfaces(pod: &File) -> Result<Vec<String>, NetError> {
     netns::inside(Some(pod), |handle| async move {
-        let links: Vec<LinkMessage> = handle
-            .link()
-            .get()
-            .execute()
-            .try_collect()
-            .await
-            .map_err(NetError::netlink("list interfaces"))?;
+        let links = attach::links(&handle).await?;
         let names =
             links.into_iter().flat_map(|link| link.attributes).filter_map(|attribute| match attribute {
                 LinkAttribute::IfName(name) => Some(name),

@@ -91,15 +91,8 @@ pub fn collect(network: &Network, valid: &[Attachment]) -> Result<Vec<String>, N
     let keep: BTreeSet<String> = valid.iter().map(|attachment| alias(attachment, network)).collect();
     let prefix = format!("{ALIAS}:{}:", network.name);
     netns::inside(None, |handle| async move {
-        let links: Vec<LinkMessage> = handle
-            .link()
-            .get()
-            .execute()
-            .try_collect()
-            .await
-            .map_err(NetError::netlink("list interfaces"))?;
         let mut removed = Vec::new();
-        for link in links {
+        for link in links(&handle).await? {
             let Some(alias) = alias_of(&link) else { continue };
             if alias.starts_with(&prefix) && !keep.contains(alias) {
                 delete(&handle, &link).await?;
@@ -108,6 +101,11 @@ pub fn collect(network: &Network, valid: &[Attachment]) -> Result<Vec<String>, N
         }
         Ok(removed)
     })
+}
+
+/// All interfaces of the namespace that `handle` speaks of.
+pub(super) async fn links(handle: &Handle) -> Result<Vec<LinkMessage>, NetError> {
+    handle.link().get().execute().try_collect().await.map_err(NetError::netlink("list interfaces"))
 }
 
 /// Looks whether the attachment is as it was made.

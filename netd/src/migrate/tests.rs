@@ -21,8 +21,9 @@ const V2: &str = include_str!("golden/v2.hex");
 /// The same of the third: what the guest has configured was appended to the workers.
 const V3: &str = include_str!("golden/v3.hex");
 
-fn sample() -> Snapshot {
-    let syn = Segment {
+/// What a guest opens a connection with.
+pub(super) fn syn() -> Segment {
+    Segment {
         seq: Seq(1000),
         ack: Seq(0),
         flags: TcpFlags::SYN,
@@ -30,8 +31,11 @@ fn sample() -> Snapshot {
         len: 0,
         mss: Some(1460),
         window_scale: Some(7),
-    };
-    let conn = Conn::open_by_guest(Config::default(), 77, &syn, Time::from_millis(5));
+    }
+}
+
+fn sample() -> Snapshot {
+    let conn = Conn::open_by_guest(Config::default(), 77, &syn(), Time::from_millis(5));
     let mut session = Session::udp(&crate::config::Timeouts::default(), Time::from_millis(6));
     session.on_guest(Time::from_millis(7));
     let guest = "10.9.0.2:4242".parse().unwrap();

@@ -153,6 +153,18 @@ impl Device {
         self.stand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The stand of a guest that is here and whose connections all go on.
+    ///
+    /// # Errors
+    /// Some are still being repaired after a migration, or another one has begun.
+    fn settled(&self) -> Result<MutexGuard<'_, Stand>, StateError> {
+        if !self.settler.wait() {
+            return Err(StateError::Busy);
+        }
+        let stand = self.stand();
+        if matches!(*stand, Stand::Here) { Ok(stand) } else { Err(StateError::Twice) }
+    }
+
     /// Connections are repaired by this helper. The first one stays.
     pub(crate) fn repair_by(&self, helper: Helper) {
         // There is one for each vhost-user socket, of which a netd has one.
@@ -187,13 +199,7 @@ impl Device {
 
     fn try_save(&self, worker: &Handle, to: File) -> Result<(), StateError> {
         let since = Instant::now();
-        if !self.settler.wait() {
-            return Err(StateError::Busy);
-        }
-        let mut stand = self.stand();
-        if !matches!(*stand, Stand::Here) {
-            return Err(StateError::Twice);
-        }
+        let mut stand = self.settled()?;
         let helper = self.present();
         // Before anybody stands still: nobody new comes, and those who have come are let in.
         let listeners = helper.map(|helper| silence(helper, worker)).unwrap_or_default();
@@ -253,13 +259,7 @@ impl Device {
 
     fn try_load(&self, worker: &Handle, from: File) -> Result<(), StateError> {
         let since = Instant::now();
-        if !self.settler.wait() {
-            return Err(StateError::Busy);
-        }
-        let mut stand = self.stand();
-        if !matches!(*stand, Stand::Here) {
-            return Err(StateError::Twice);
-        }
+        let mut stand = self.settled()?;
         let helper = self.present().map(Arc::as_ref);
         let load::Read { workers, fds, arrived, failed } =
             load::read(Pipe::new(from)?, helper, worker.most_flows())?;

@@ -18,13 +18,13 @@ use crate::migrate::codec::{MAGIC, Reader, record};
 use crate::migrate::pack::{Descriptors, Pack};
 use crate::migrate::snapshot::{Fd, Listeners, Origin, Worker};
 use crate::migrate::stream::{Assembly, Frame};
+use crate::migrate::tests::syn;
 use crate::migrate::{self, WorkerState};
 use crate::net::{MacAddr, test_link};
 use crate::repair::Connection;
-use crate::tcp::{Config, Conn, PodState, Segment, Seq};
+use crate::tcp::{Config, Conn, PodState};
 use crate::time::Time;
 use crate::udp::Session;
-use crate::wire::TcpFlags;
 use crate::worker::{Inherited, Settings, spawn};
 
 /// Workers that run, with a state of a predecessor or new.
@@ -87,17 +87,6 @@ impl Running {
 fn inherited(peer: SocketAddr, tcp: std::net::TcpStream) -> Inherited {
     let now = Time::from_millis(5_000);
     let guest = "10.9.0.2:4242".parse().unwrap();
-    let syn = Segment {
-        seq: Seq(1000),
-        ack: Seq(0),
-        flags: TcpFlags::SYN,
-        window: 64_240,
-        len: 0,
-        mss: Some(1460),
-        window_scale: Some(7),
-    };
-    let mut conn = Conn::open_by_guest(Config::default(), 77, &syn, now);
-    conn.on_connected(&PodState { space: 1 << 20, acked: 0, peer_window: 65_535, near: true });
     let mut session = Session::udp(&Timeouts::default(), now);
     session.on_guest(now);
     let socket = sockets_of(peer);
@@ -109,20 +98,7 @@ fn inherited(peer: SocketAddr, tcp: std::net::TcpStream) -> Inherited {
             guest_mac: Some(MacAddr([0x52, 0x54, 0, 1, 2, 3])),
             ..WorkerState::default()
         },
-        tcp: vec![migrate::TcpFlow {
-            key: (guest, tcp_peer),
-            pod_peer: tcp_peer,
-            from_guest: true,
-            socket: Some(Fd(0)),
-            kernel_offset: true,
-            peer_closed: false,
-            near: true,
-            acked_base: 1,
-            bytes_to_pod: 2,
-            bytes_to_guest: 3,
-            used: now,
-            conn,
-        }],
+        tcp: vec![inherited_tcp(guest, tcp_peer, now)],
         udp: vec![migrate::UdpFlow {
             key: (guest, peer),
             pod_peer: peer,
@@ -260,31 +236,7 @@ fn sample() -> Vec<u8> {
     let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
     let now = Time::from_millis(5_000);
     let (guest, peer) = (at("10.9.0.2:4242"), at("192.0.2.1:80"));
-    let syn = Segment {
-        seq: Seq(1000),
-        ack: Seq(0),
-        flags: TcpFlags::SYN,
-        window: 64_240,
-        len: 0,
-        mss: Some(1460),
-        window_scale: Some(7),
-    };
-    let mut conn = Conn::open_by_guest(Config::default(), 77, &syn, now);
-    conn.on_connected(&PodState { space: 1 << 20, acked: 0, peer_window: 65_535, near: true });
-    let tcp = migrate::TcpFlow {
-        key: (guest, peer),
-        pod_peer: peer,
-        from_guest: true,
-        socket: Some(Fd(0)),
-        kernel_offset: true,
-        peer_closed: false,
-        near: true,
-        acked_base: 1,
-        bytes_to_pod: 2,
-        bytes_to_guest: 3,
-        used: now,
-        conn,
-    };
+    let tcp = inherited_tcp(guest, peer, now);
     let udp_peer = at("127.0.0.1:53");
     let udp = migrate::UdpFlow { pod_peer: udp_peer, key: (guest, udp_peer), ..inherited_udp(Fd(1)) };
     let echo = migrate::EchoFlow {
@@ -413,6 +365,26 @@ fn lengths_that_lie_are_refused_before_anything_is_allocated() {
     });
     new.load(&nameless).unwrap();
     assert!(new.flows().is_empty(), "a flow whose socket did not come ends");
+}
+
+/// A connection in the middle of its life, whose socket is the first descriptor.
+fn inherited_tcp(guest: SocketAddr, peer: SocketAddr, now: Time) -> migrate::TcpFlow {
+    let mut conn = Conn::open_by_guest(Config::default(), 77, &syn(), now);
+    conn.on_connected(&PodState { space: 1 << 20, acked: 0, peer_window: 65_535, near: true });
+    migrate::TcpFlow {
+        key: (guest, peer),
+        pod_peer: peer,
+        from_guest: true,
+        socket: Some(Fd(0)),
+        kernel_offset: true,
+        peer_closed: false,
+        near: true,
+        acked_base: 1,
+        bytes_to_pod: 2,
+        bytes_to_guest: 3,
+        used: now,
+        conn,
+    }
 }
 
 fn inherited_udp(socket: Fd) -> migrate::UdpFlow {

@@ -53,6 +53,26 @@ pub(crate) struct Family {
     pub(crate) gateway: IpAddr,
 }
 
+/// Both address families, with the pod's link in this mode.
+pub(crate) fn families(mode: Mode) -> [Family; 2] {
+    let link = link(mode, 1500);
+    let (v4, v6) = (link.v4.unwrap(), link.v6.unwrap());
+    [
+        Family {
+            guest: v4.guest.into(),
+            pod: v4.pod.into(),
+            client: [10, 9, 0, 1].into(),
+            gateway: v4.gateway.into(),
+        },
+        Family {
+            guest: v6.guest.into(),
+            pod: v6.pod.into(),
+            client: "fd00:9::1".parse().unwrap(),
+            gateway: v6.gateway.into(),
+        },
+    ]
+}
+
 impl Family {
     pub(crate) fn guest(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.guest, port)
@@ -111,22 +131,7 @@ impl Pod {
 
     /// Both address families.
     pub(crate) fn families(&self) -> [Family; 2] {
-        let link = link(self.mode, 1500);
-        let (v4, v6) = (link.v4.unwrap(), link.v6.unwrap());
-        [
-            Family {
-                guest: v4.guest.into(),
-                pod: v4.pod.into(),
-                client: [10, 9, 0, 1].into(),
-                gateway: v4.gateway.into(),
-            },
-            Family {
-                guest: v6.guest.into(),
-                pod: v6.pod.into(),
-                client: "fd00:9::1".parse().unwrap(),
-                gateway: v6.gateway.into(),
-            },
-        ]
+        families(self.mode)
     }
 
     /// Puts a namespace behind the client, by a link with this MTU.

@@ -21,7 +21,7 @@ use podvirt_proto::netd::v1::StatusResponse;
 use tempfile::TempDir;
 
 use super::helper::{Fault, Helper};
-use crate::bed::{Family, GUEST_MAC, MAC, Namespace, eventually, link};
+use crate::bed::{Family, GUEST_MAC, MAC, Namespace, eventually};
 use crate::daemon::Daemon;
 use crate::update::{counter, on_runtime};
 use netd::ctl::client::Client;
@@ -223,23 +223,9 @@ impl Place {
     }
 }
 
+/// The families of these pods.
 pub(crate) fn families() -> [Family; 2] {
-    let link = link(Mode::Passthrough, 1500);
-    let (v4, v6) = (link.v4.unwrap(), link.v6.unwrap());
-    [
-        Family {
-            guest: v4.guest.into(),
-            pod: v4.pod.into(),
-            client: [10, 9, 0, 1].into(),
-            gateway: v4.gateway.into(),
-        },
-        Family {
-            guest: v6.guest.into(),
-            pod: v6.pod.into(),
-            client: "fd00:9::1".parse().unwrap(),
-            gateway: v6.gateway.into(),
-        },
-    ]
+    crate::bed::families(Mode::Passthrough)
 }
 
 /// Whether the pod is heard.
