@@ -50,11 +50,20 @@ pub struct Vhost {
     pub kernel: Vec<String>,
     /// Memory in MiB.
     pub memory_mib: u32,
+    /// QEMU waits for a guest that comes from elsewhere (QEMU only): the monitor says from where.
+    pub incoming: bool,
 }
 
 impl Default for Vhost {
     fn default() -> Vhost {
-        Vhost { listens: false, queue_pairs: 1, device: vec![], kernel: vec![], memory_mib: 256 }
+        Vhost {
+            listens: false,
+            queue_pairs: 1,
+            device: vec![],
+            kernel: vec![],
+            memory_mib: 256,
+            incoming: false,
+        }
     }
 }
 
@@ -262,6 +271,7 @@ fn qemu_arguments(vhost: &Vhost) -> Vec<String> {
         &format!("-chardev socket,id=vhost,path=/w/{}{chardev}", Backend::SOCKET),
         &format!("-netdev vhost-user,id=net,chardev=vhost,queues={pairs}"),
         &format!("-device {}", device.join(",")),
+        if vhost.incoming { "-incoming defer" } else { "" },
     ];
     arguments.iter().flat_map(|a| words(a)).collect()
 }

@@ -19,6 +19,11 @@ pub struct Netns {
 }
 
 impl Netns {
+    /// The one of this name.
+    pub fn named(name: &str) -> Netns {
+        Netns { name: name.into() }
+    }
+
     /// Its name, as `ip netns` knows it.
     pub fn name(&self) -> &str {
         &self.name

@@ -13,6 +13,7 @@ mod frontends;
 mod instructions;
 mod iperf;
 mod machine;
+mod migration;
 mod plan;
 mod ports;
 mod report;
@@ -51,6 +52,8 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         count: usize,
     },
+    /// Measure what live migration does to a guest's connections, with netd and with passt; needs root
+    Migration(migration::Options),
     /// Count the instructions of netd's inner loops and compare them with those committed; needs valgrind
     Instructions {
         /// Write the counts instead of comparing them
@@ -102,6 +105,9 @@ fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     if let Some(start) = start::Start::read(dir)? {
         text += &start.section();
     }
+    if let Some(migration) = migration::Record::read(dir)? {
+        text += &migration.section();
+    }
     let plots = report::plots(results).into_iter();
     let plots = plots.map(|(name, svg)| (docs().join(format!("performance/{name}.svg")), svg));
     Ok([(docs().join("performance.md"), text)].into_iter().chain(plots).collect())
@@ -122,6 +128,7 @@ fn main() -> Result<()> {
         Command::Run(options) => suite::run(&options, &mut out)?,
         Command::Ports => ports::run(&results_dir(), &mut out)?,
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
+        Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,
         Command::Instructions { update } => instructions::run(update, &mut out)?,
         Command::Report => write_page(&Results::read(&results_dir().join("latest.json"))?)?,
         Command::Compare { a, b } => {

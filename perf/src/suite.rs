@@ -375,7 +375,7 @@ fn wait_until_quiet(patience: Duration) -> Result<f64> {
 }
 
 /// The version of the peer's package: passt itself tells none.
-fn passt_version() -> Result<String> {
+pub(crate) fn passt_version() -> Result<String> {
     let query = ["dpkg-query", "--show", "--showformat", "${Version}", "passt"];
     Ok(Pod::new(NetOptions::default())?.peer("version").run(&query)?.trim().to_owned())
 }

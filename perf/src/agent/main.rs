@@ -11,8 +11,10 @@
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
 //! perf-agent udp-sink PORT SECONDS            counts datagrams, from the first one on
+//! perf-agent ramps PORT [ADDR=COUNT]...       compares streams until it is asked for a report, a line each
 //! ```
 
+mod ramps;
 mod serve;
 mod tcp;
 mod udp;
@@ -48,6 +50,13 @@ fn main() -> Result<()> {
         ["udp-echo", address, time, size, window, rest @ ..] => {
             let segments = rest == ["gso"];
             tell(&udp::echo(at(address)?, seconds(time)?, size.parse()?, window.parse()?, segments)?)
+        }
+        ["ramps", port, others @ ..] => {
+            let others = others.iter().map(|o| {
+                let (address, count) = o.split_once('=').with_context(|| format!("ADDR=COUNT: {o}"))?;
+                Ok((at(address)?, count.parse()?))
+            });
+            ramps::ramps(port.parse()?, &others.collect::<Result<Vec<_>>>()?)
         }
         ["udp-sink", port, time] => tell(&udp::sink(port.parse()?, seconds(time)?)?),
         _ => bail!("perf-agent does not know: {}", words.join(" ")),

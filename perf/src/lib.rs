@@ -1,0 +1,3 @@
+//! What the runner and the agent share: streams that are compared byte by byte.
+
+pub mod ramp;
