@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build build-cni deb demo test unit fuzz soak e2e lint perf bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build build-cni deb demo test unit fuzz soak e2e lint perf perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -22,7 +22,7 @@ GUESTS := package(podvirt-e2e) and kind(test) and not ($(CLUSTER))
 export PROFILE ?= release
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install what building and testing need (root, Debian 12; Debian packages, root file system, guests)
 	@e2e/setup
@@ -106,6 +106,10 @@ perf: setup build ## netd beside its peers: half an hour, writes docs/performanc
 	@# Compiled before the machine is expected to be quiet.
 	cargo bench --quiet --locked -p netd --bench micro --no-run
 	e2e/jail $(TARGET)/release/perf run $(if $(QUICK),--quick) $(ARGS)
+
+perf-migration: setup build ## 100 live migrations with netd, 40 with passt: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
+	e2e/jail $(TARGET)/release/perf migration $(ARGS)
+	$(TARGET)/release/perf report
 
 bench: ## instructions of netd's inner loops under valgrind against those committed; UPDATE=1 writes new ones
 	@e2e/setup tools bench-tools

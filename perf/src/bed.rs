@@ -292,7 +292,7 @@ impl Bed {
         let fits = match case {
             Case::Echo | Case::Txonly => matches!(self.machine, Machine::Testpmd(_)),
             Case::Ceiling | Case::Pairs => matches!(self.machine, Machine::Double(_)),
-            Case::Micro | Case::Ports => false,
+            Case::Micro | Case::Ports | Case::Migration => false,
             _ => guest,
         };
         ensure!(fits, "{case} cannot be measured with {}", self.setup.frontend);

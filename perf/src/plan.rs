@@ -102,6 +102,8 @@ pub(crate) enum Case {
     Micro,
     /// All ports open
     Ports,
+    /// A guest that moves, and its connections: a short one
+    Migration,
 }
 
 impl Case {

@@ -93,10 +93,12 @@ impl Options {
     fn parts(&self) -> Vec<Case> {
         let unrestricted = self.peers.is_empty() && self.frontends.is_empty() && self.mtu.is_empty();
         let wanted = |case: &Case| match self.cases.as_slice() {
+            // Two minutes are too long for a look.
+            [] if *case == Case::Migration => unrestricted && !self.quick,
             [] => unrestricted,
             some => some.contains(case),
         };
-        [Case::Micro, Case::Ports].into_iter().filter(wanted).collect()
+        [Case::Micro, Case::Ports, Case::Migration].into_iter().filter(wanted).collect()
     }
 
     /// Nothing is left out by name.
@@ -294,10 +296,10 @@ impl<W: Write> Suite<'_, W> {
         wait_until_quiet(self.patience)?;
         let (begin, busy, ours) = (Instant::now(), usage::busy()?, usage::cpu(Pid::this())?);
         let results = self.complete.then(results_dir);
-        let found = if case == Case::Micro {
-            cases::micro(quick)
-        } else {
-            cases::all_ports(self.extent, results.as_deref())
+        let found = match case {
+            Case::Micro => cases::micro(quick),
+            Case::Migration => cases::migrations(self.out),
+            _ => cases::all_ports(self.extent, results.as_deref()),
         };
         let seconds = begin.elapsed().as_secs_f64();
         let others = usage::busy()? - busy - (usage::cpu(Pid::this())? - ours).total();
@@ -412,7 +414,8 @@ mod tests {
             assert!(!options.setups().is_empty() || !options.parts().is_empty(), "{name}");
             assert!(options.setups().iter().all(|s| s.cases.len() == 1), "{name}");
         }
-        assert_eq!(options(&[]).unwrap().parts(), [Case::Micro, Case::Ports]);
+        assert_eq!(options(&[]).unwrap().parts(), [Case::Micro, Case::Ports, Case::Migration]);
+        assert_eq!(options(&["--quick"]).unwrap().parts(), [Case::Micro, Case::Ports]);
         assert!(options(&["--frontend", "uml"]).unwrap().parts().is_empty());
     }
 

@@ -8,7 +8,7 @@ mod parts;
 mod transactions;
 mod transfer;
 
-pub(crate) use parts::{all_ports, micro};
+pub(crate) use parts::{all_ports, micro, migrations};
 
 use std::collections::BTreeMap;
 
@@ -52,6 +52,6 @@ pub(crate) fn run(bed: &mut Bed, case: Case, pace: &Pace, found: &mut Found) -> 
         Case::Txonly => packets::send_only(bed, pace, found),
         Case::Ceiling => packets::ceiling(bed, pace, found),
         Case::Pairs => pairs::run(bed, pace, found),
-        Case::Micro | Case::Ports => Ok(()),
+        Case::Micro | Case::Ports | Case::Migration => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Parts of netd alone, without a frontend: the benchmarks of `netd/benches/micro.rs`, and what all open ports take.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::Found;
+use crate::migration::Record;
 use crate::ports;
 
 /// What criterion wrote about a benchmark: how many things one turn of it does.
@@ -105,6 +107,19 @@ pub(crate) fn all_ports(extent: ports::Extent, results: Option<&Path>) -> Result
     found.put("all_ports_kernel_mib".into(), mib(ports.kernel_bytes));
     for (family, ratio) in ["v4", "v6"].iter().zip(ports.ratio) {
         found.put(format!("all_ports_accept_ratio_{family}"), ratio);
+    }
+    Ok(found)
+}
+
+/// A few migrations of a guest with netd and with passt, and of a thousand connections.
+///
+/// # Errors
+/// Something does not come up, or a connection did not survive netd's.
+pub(crate) fn migrations(out: &mut impl Write) -> Result<Found> {
+    let record = Record::short(out)?;
+    let mut found = Found::default();
+    for (name, value) in record.figures() {
+        found.put(name, value);
     }
     Ok(found)
 }

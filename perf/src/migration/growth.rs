@@ -149,6 +149,7 @@ impl Place {
         let left = double.arrive(loaded, &positions)?;
         self.pump.resume()?;
         let downtime = since.elapsed();
+        self.pods.arrive()?;
         // What QEMU's end is at the source.
         drop(left);
         let told = self.pods.leave()?;

@@ -2,25 +2,17 @@
 //!
 //! For netd it is virt-handler's own service, in this process: it serves netd's sockets in a pod's volume, checks every
 //! socket's network namespace, and makes the target's address speak before it releases the first connection. For passt it
-//! is Debian's passt-repair. That knows nothing of addresses; so that passt's connections speak to nobody who does not
-//! hear them, which would cost each a retransmission, what it asks at the target goes through this process, which makes
-//! the address speak at the same moment as for netd.
+//! is Debian's passt-repair, which knows nothing of addresses: there the address speaks when the guest runs.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IoSlice, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use podvirt_api::names::pod::volume;
 use podvirt_e2e::{Backend, Pod, Process, RunningBackend, until};
-use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX, passt};
+use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX};
 use tokio::runtime::Runtime;
 use virt_handler::activate;
 use virt_handler::migration::network::{Armed, Network, PodNetwork};
@@ -34,8 +26,6 @@ use crate::plan::Peer;
 const SOON: Duration = Duration::from_secs(10);
 /// Stands for the pod in the paths of its volumes.
 const UID: &str = "22222222-2222-4222-8222-222222222222";
-/// Where passt-repair connects to at the target.
-const RELAY: &str = "relay.sock";
 
 /// Repair that is offered to one pod until this is dropped.
 #[derive(Debug)]
@@ -60,16 +50,12 @@ impl Helper {
     /// Its socket is not there, or cannot be served.
     pub(crate) fn new(
         peer: Peer,
-        runtime: &Arc<Runtime>,
-        pod: &Arc<Pod>,
+        runtime: &Runtime,
+        pod: &Pod,
         backend: &RunningBackend,
         incoming: bool,
     ) -> Result<Helper> {
-        if peer == Peer::Netd {
-            handler(runtime, pod, backend, incoming)
-        } else {
-            passt(runtime, pod, incoming)
-        }
+        if peer == Peer::Netd { handler(runtime, pod, backend, incoming) } else { passt(pod) }
     }
 }
 
@@ -111,36 +97,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-fn passt(runtime: &Arc<Runtime>, pod: &Arc<Pod>, incoming: bool) -> Result<Helper> {
-    let socket = format!("{}{PASST_SUFFIX}", Backend::SOCKET);
-    let start = |socket: &str| pod.peer("passt-repair").spawn(&["passt-repair", &format!("/w/{socket}")]);
-    if !incoming {
-        return Ok(Helper::Passt { _process: start(&socket)? });
-    }
-    remove(&pod.path(RELAY))?;
-    let listener = UnixListener::bind(pod.path(RELAY))?;
-    let process = start(RELAY)?;
-    let helper = listener.accept()?.0;
-    let backend = until("passt's repair socket", SOON, || Ok(UnixStream::connect(pod.path(&socket)).ok()))?;
-    let (runtime, pod) = (Arc::clone(runtime), Arc::clone(pod));
-    // It ends when either side does.
-    thread::spawn(move || relay(&backend, helper, || activate(&runtime, &pod)));
-    Ok(Helper::Passt { _process: process })
-}
-
-/// Hands on what passt asks for, and the answers; `arrive` comes before the first sockets that are to speak.
-fn relay(backend: &UnixStream, mut helper: UnixStream, arrive: impl Fn() -> Result<()>) -> Result<()> {
-    while let Some((value, sockets)) = passt::recv_request(backend)? {
-        if value == 0 {
-            arrive()?;
-        }
-        let numbers: Vec<i32> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-        let byte = [value.cast_unsigned()];
-        let rights = [ControlMessage::ScmRights(&numbers)];
-        sendmsg::<()>(helper.as_raw_fd(), &[IoSlice::new(&byte)], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
-        let mut answer = [0];
-        helper.read_exact(&mut answer)?;
-        passt::send_reply(backend, answer[0].cast_signed())?;
-    }
-    Ok(())
+fn passt(pod: &Pod) -> Result<Helper> {
+    let socket = format!("/w/{}{PASST_SUFFIX}", Backend::SOCKET);
+    Ok(Helper::Passt { _process: pod.peer("passt-repair").spawn(&["passt-repair", &socket])? })
 }

@@ -57,6 +57,9 @@ pub(crate) struct Options {
     /// Guests with each of them, which share the migrations
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     guests: u16,
+    /// Connections full of data that nobody reads with passt, too
+    #[arg(long)]
+    passt_full: bool,
     /// QEMU's downtime limit
     #[arg(long, value_name = "MS", default_value_t = 300)]
     downtime_limit: u32,
@@ -75,7 +78,16 @@ impl Options {
     /// A look: what a whole measurement has room for.
     pub(crate) fn short() -> Options {
         let growth = vec![0, 1000];
-        Options { count: 8, passt: 4, guests: 1, downtime_limit: 300, growth, note: Vec::new(), dry: true }
+        Options {
+            count: 8,
+            passt: 4,
+            guests: 1,
+            passt_full: false,
+            downtime_limit: 300,
+            growth,
+            note: Vec::new(),
+            dry: true,
+        }
     }
 }
 
@@ -92,11 +104,36 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
     check(&record)
 }
 
+impl Record {
+    /// A few migrations, no file.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub(crate) fn short(out: &mut impl Write) -> Result<Record> {
+        let record = measure(&Options::short(), out)?;
+        check(&record)?;
+        Ok(record)
+    }
+
+    /// Figures by their names.
+    pub(crate) fn figures(&self) -> Vec<(String, f64)> {
+        let of = [
+            ("downtime_p50_ms", self.downtime_p50_ms),
+            ("downtime_p99_ms", self.downtime_p99_ms),
+            ("total_p50_ms", self.total_p50_ms),
+            ("passt_downtime_p50_ms", self.passt_downtime_p50_ms),
+        ];
+        let growth = self.growth.iter().filter(|g| g.connections > 0);
+        let added = growth.map(|g| (format!("migration_added_ms_{}", g.connections), g.added_ms));
+        of.into_iter().map(|(name, value)| (format!("migration_{name}"), value)).chain(added).collect()
+    }
+}
+
 /// Nothing may be lost with netd.
 ///
 /// # Errors
 /// Something was.
-pub(crate) fn check(record: &Record) -> Result<()> {
+fn check(record: &Record) -> Result<()> {
     let netd = &record.netd;
     ensure!(netd.failures.is_empty(), "a migration failed: {}", netd.failures.join("; "));
     ensure!(netd.tally.is_clean(), "connections did not survive: {}", netd.tally.errors.join("; "));
@@ -108,7 +145,7 @@ pub(crate) fn check(record: &Record) -> Result<()> {
 ///
 /// # Errors
 /// Something does not come up.
-pub(crate) fn measure(options: &Options, out: &mut impl Write) -> Result<Record> {
+fn measure(options: &Options, out: &mut impl Write) -> Result<Record> {
     let growth = growth::measure(&options.growth, out)?;
     let (mut netd, mut passt) = (Side::default(), Side::default());
     for guest in 0..usize::from(options.guests) {
@@ -168,7 +205,8 @@ fn one_guest(
         Place::new(peer, options.downtime_limit).with_context(|| format!("a guest with {peer}"))?;
     place.send_agent()?;
     place.guest()?.serve(PROBE_PORT, &format!("/tmp/agent serve {PROBE_PORT}"))?;
-    let streams = Streams::open(&mut place).with_context(|| place.log())?;
+    let streams =
+        Streams::open(&mut place, peer == Peer::Netd || options.passt_full).with_context(|| place.log())?;
     let probes = Probes::start(place.net())?;
     ensure!(streams.stalled()? == 0, "not every stream runs before the first migration");
     for number in 1..=count {

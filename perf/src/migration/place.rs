@@ -140,9 +140,13 @@ impl Place {
                 _ => {}
             }
         }
+        let resumed = time(&target.qmp()?.event("RESUME")?)?;
+        // Answered when all devices run.
+        target.qmp()?.execute("query-status", json!({}))?;
+        self.pods.arrive()?;
+        let source = self.guest()?.qmp()?;
         let stopped = time(&source.event("STOP")?)?;
         let told = source.execute("query-migrate", json!({}))?;
-        let resumed = time(&target.qmp()?.event("RESUME")?)?;
         let span = (begin, begin + resumed.saturating_sub(begin_at));
         let bytes = told["ram"]["transferred"].as_f64().unwrap_or(0.0);
         Ok((span, resumed.saturating_sub(stopped), bytes))

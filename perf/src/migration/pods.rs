@@ -10,7 +10,6 @@
 //! it has left becomes silent when its backend has ended.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -33,7 +32,7 @@ const LIMITS: &str = "limits: {flows: 19000, new_flows_per_second: 1000000, new_
 /// A pod and what is in it; fields in the order in which they end.
 struct Side {
     backend: Option<RunningBackend>,
-    pod: Arc<Pod>,
+    pod: Pod,
 }
 
 /// What netd tells of a move.
@@ -54,7 +53,7 @@ pub(crate) struct Pods {
     at: usize,
     peer: Peer,
     config: String,
-    runtime: Arc<Runtime>,
+    runtime: Runtime,
 }
 
 impl Pods {
@@ -65,9 +64,9 @@ impl Pods {
     pub(crate) fn new(peer: Peer, config: &str) -> Result<Pods> {
         let net = Net::up(NetOptions::default())?;
         let twin = net.twin(|| Ok(silence::silence("eth0")?))?;
-        let side = |net| -> Result<Side> { Ok(Side { backend: None, pod: Arc::new(Pod::at(net)?) }) };
+        let side = |net| -> Result<Side> { Ok(Side { backend: None, pod: Pod::at(net)? }) };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let (sides, runtime) = ([side(net)?, side(twin)?], Arc::new(runtime));
+        let sides = [side(net)?, side(twin)?];
         let mut pods = Pods { sides, at: 0, peer, config: format!("{LIMITS}{config}"), runtime };
         pods.start_backend(0)?;
         Ok(pods)
@@ -118,6 +117,14 @@ impl Pods {
         [(self.at, false), (1 - self.at, true)].into_iter().map(helper).collect()
     }
 
+    /// The guest runs in the other pod, whose address speaks now, unless its helper has seen to that.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn arrive(&self) -> Result<()> {
+        activate(&self.runtime, self.there())
+    }
+
     /// The guest runs in the other pod, and its hypervisor here has ended: so does the backend, and then nobody hears this
     /// pod.
     ///
@@ -125,8 +132,6 @@ impl Pods {
     /// It does not come to that.
     pub(crate) fn leave(&mut self) -> Result<Told> {
         let (from, to) = (self.at, 1 - self.at);
-        // The address speaks by now, unless there was no connection to be released.
-        activate(&self.runtime, &self.sides[to].pod)?;
         let mut backend = self.sides[from].backend.take().context("no backend")?;
         let told = if self.peer == Peer::Netd {
             ask(&backend, self.sides[to].backend.as_ref().context("no backend")?)

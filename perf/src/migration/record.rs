@@ -244,8 +244,9 @@ impl Record {
              forth, while its connections go on: of both families, opened by either side, busy in one direction or both, \
              sixteen in parallel, idle, half-closed, and with data unread and unsent on both sides. Every byte is compared at \
              both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any. netd's \
-             connections are repaired by virt-handler, passt's by passt-repair; the target's address speaks from the same step \
-             on with both. QEMU's downtime limit is {} ms ({}, commit {}; `perf migration`):\n\n{}",
+             connections are repaired by virt-handler, which makes the target's address speak before the first of them goes on; passt's by \
+             passt-repair, and the address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for \
+             good. QEMU's downtime limit is {} ms ({}, commit {}; `perf migration`):\n\n{}",
             self.downtime_limit_ms,
             self.date,
             self.commit,
