@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// Guests with each of them, which share the migrations
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     guests: u16,
-    /// Connections full of data that nobody reads with passt, too
+    /// Every second guest with passt, too, has connections full of data that nobody reads
     #[arg(long)]
     passt_full: bool,
     /// QEMU's downtime limit
@@ -72,6 +72,9 @@ pub(crate) struct Options {
     /// Write no file
     #[arg(long)]
     dry: bool,
+    /// Add the migrations to those that the file has
+    #[arg(long)]
+    more: bool,
 }
 
 impl Options {
@@ -87,6 +90,7 @@ impl Options {
             growth,
             note: Vec::new(),
             dry: true,
+            more: false,
         }
     }
 }
@@ -96,7 +100,8 @@ impl Options {
 /// # Errors
 /// Something does not come up, or a migration with netd lost something.
 pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Result<()> {
-    let record = measure(options, out)?;
+    let before = if options.more { Record::read(results)? } else { None };
+    let record = measure(options, before, out)?;
     if !options.dry {
         record.write(results)?;
     }
@@ -110,7 +115,7 @@ impl Record {
     /// # Errors
     /// As [`run`].
     pub(crate) fn short(out: &mut impl Write) -> Result<Record> {
-        let record = measure(&Options::short(), out)?;
+        let record = measure(&Options::short(), None, out)?;
         check(&record)?;
         Ok(record)
     }
@@ -145,9 +150,9 @@ fn check(record: &Record) -> Result<()> {
 ///
 /// # Errors
 /// Something does not come up.
-fn measure(options: &Options, out: &mut impl Write) -> Result<Record> {
+fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> Result<Record> {
     let growth = growth::measure(&options.growth, out)?;
-    let (mut netd, mut passt) = (Side::default(), Side::default());
+    let (mut netd, mut passt) = before.map_or_else(Default::default, |b| (b.netd, b.passt));
     for guest in 0..usize::from(options.guests) {
         for (peer, side, all) in
             [(Peer::Netd, &mut netd, options.count), (Peer::Passt, &mut passt, options.passt)]
@@ -156,7 +161,8 @@ fn measure(options: &Options, out: &mut impl Write) -> Result<Record> {
             let count = share(guest + 1) - share(guest);
             if count > 0 {
                 side.guests += 1;
-                one_guest(peer, count, options, side, out)?;
+                let full = guest % 2 == 1 && (peer == Peer::Netd || options.passt_full);
+                one_guest(peer, (count, full), options, side, out)?;
             }
         }
     }
@@ -196,7 +202,7 @@ fn measure(options: &Options, out: &mut impl Write) -> Result<Record> {
 /// One guest with its connections, through so many migrations.
 fn one_guest(
     peer: Peer,
-    count: usize,
+    (count, full): (usize, bool),
     options: &Options,
     side: &mut Side,
     out: &mut impl Write,
@@ -205,14 +211,13 @@ fn one_guest(
         Place::new(peer, options.downtime_limit).with_context(|| format!("a guest with {peer}"))?;
     place.send_agent()?;
     place.guest()?.serve(PROBE_PORT, &format!("/tmp/agent serve {PROBE_PORT}"))?;
-    let streams =
-        Streams::open(&mut place, peer == Peer::Netd || options.passt_full).with_context(|| place.log())?;
+    let streams = Streams::open(&mut place, full).with_context(|| place.log())?;
     let probes = Probes::start(place.net())?;
     ensure!(streams.stalled()? == 0, "not every stream runs before the first migration");
     for number in 1..=count {
         thread::sleep(BETWEEN);
         let one = match migration(&mut place, &streams, &probes) {
-            Ok(one) => one,
+            Ok(one) => One { full, ..one },
             Err(error) => {
                 writeln!(out, "{peer} {number}/{count}: FAILED: {error:#}")?;
                 side.failures.push(format!("{error:#}"));
@@ -247,6 +252,7 @@ fn migration(place: &mut Place, streams: &Streams, probes: &Probes) -> Result<On
     let gaps = probes.gaps(begin, Instant::now());
     let round = |ms: f64| (ms * 10.0).round() / 10.0;
     Ok(One {
+        full: false,
         udp_ms: round(millis(gaps.udp)),
         tcp_ms: round(millis(gaps.tcp)),
         total_ms: round(millis(arrived - begin)),
