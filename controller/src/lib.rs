@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempt;
 pub mod drain;
 pub mod metrics;
 pub mod migration;

@@ -2,7 +2,8 @@
 //!
 //! Built for tests and by the feature `testing`, never into a daemon.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode, Uri};
@@ -27,6 +28,25 @@ pub fn client(
         }
     };
     Client::new(Router::new().fallback(served), namespace)
+}
+
+/// A request: method and path without the query, and the body.
+pub type Asked = (String, Value);
+
+/// A client of a server that keeps what it is asked; `None` of `answer` sends back what came.
+pub fn recorded(
+    namespace: &str,
+    answer: impl Fn(&Asked) -> Option<(u16, Value)> + Send + Sync + 'static,
+) -> (Client, Arc<Mutex<VecDeque<Asked>>>) {
+    let asked: Arc<Mutex<VecDeque<Asked>>> = Arc::default();
+    let log = asked.clone();
+    let client = client(namespace, move |method, uri, body| {
+        let asked = (format!("{method} {}", uri.path()), body);
+        let answer = answer(&asked).unwrap_or((200, asked.1.clone()));
+        log.lock().unwrap_or_else(PoisonError::into_inner).push_back(asked);
+        answer
+    });
+    (client, asked)
 }
 
 /// A failure as the API server tells it.

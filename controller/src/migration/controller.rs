@@ -20,11 +20,9 @@ use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationPhase as Phase,
 };
-use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
 use tokio::sync::broadcast::error::RecvError;
-use tracing::Instrument;
 
 use super::act;
 use super::admit::{Limits, Urgency, Waiting, admit};
@@ -32,6 +30,7 @@ use super::decide::{self, Decision, Observed, Turn, believes_in_target};
 use super::others::backoff;
 use super::policy;
 use super::status::phase;
+use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
@@ -81,7 +80,7 @@ pub enum Error {
     Policies(#[source] kube::Error),
 }
 
-impl Error {
+impl Failure for Error {
     fn label(&self) -> &'static str {
         match self {
             Self::Write(_) => "write",
@@ -113,14 +112,15 @@ pub struct Context {
 pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) migrations: Store<Migration>,
-    pub(super) backoff: Backoff<String>,
+    pub(super) attempts: Attempts,
     /// Migrations that were let start, by UID, and the node that each leaves.
     pub(super) started: Mutex<HashMap<String, String>>,
 }
 
 impl Shared {
     pub(super) fn new(context: Context, migrations: Store<Migration>) -> Self {
-        Shared { context, migrations, backoff: Backoff::default(), started: Mutex::default() }
+        let attempts = Attempts::new("migration", context.metrics.clone());
+        Shared { context, migrations, attempts, started: Mutex::default() }
     }
 
     fn started(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
@@ -201,7 +201,7 @@ pub async fn run(context: Context) {
             if let Event::Delete(migration) = event {
                 let uid = migration.uid().unwrap_or_default();
                 own.stop(&uid);
-                own.backoff.forget(&uid);
+                own.attempts.forget(&uid);
             }
         })
         .reflect(writer)
@@ -209,8 +209,11 @@ pub async fn run(context: Context) {
         .map_ok(|migration| Request::from(ObjectRef::from_obj(&migration)));
     let queue = stream::select(migrations, changes(view, store.clone()));
     applier(
-        |migration, shared| Box::pin(reconcile(migration, shared)),
-        |migration, error, shared| failed(&migration, error, &shared),
+        |migration: Arc<Migration>, shared: Arc<Shared>| {
+            // Boxed, as an attempt may write several objects, and thousands may wait.
+            Box::pin(async move { shared.attempts.make(migration.as_ref(), one(&migration, &shared)).await })
+        },
+        |migration, error, shared| shared.attempts.failed(migration.as_ref(), error),
         shared.clone(),
         store,
         queue,
@@ -260,33 +263,6 @@ fn changes(
         }
     })
     .flatten()
-}
-
-async fn reconcile(migration: Arc<Migration>, shared: Arc<Shared>) -> Result<Requeue, Error> {
-    let span = tracing::info_span!(
-        "migration",
-        namespace = migration.namespace().unwrap_or_default(),
-        name = migration.name_any(),
-        uid = migration.uid().unwrap_or_default()
-    );
-    let result = Box::pin(one(&migration, &shared)).instrument(span).await;
-    shared.context.metrics.reconciled("migration", result.as_ref().err().map(Error::label));
-    if result.is_ok() {
-        shared.backoff.forget(&migration.uid().unwrap_or_default());
-    }
-    result
-}
-
-fn failed(migration: &Migration, error: &Error, shared: &Shared) -> Requeue {
-    let delay = shared.backoff.failed(migration.uid().unwrap_or_default());
-    tracing::warn!(
-        namespace = migration.namespace().unwrap_or_default(),
-        name = migration.name_any(),
-        retry_s = delay.as_secs_f32(),
-        error = error as &dyn std::error::Error,
-        "reconciliation failed"
-    );
-    Requeue::requeue(delay)
 }
 
 pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeue, Error> {

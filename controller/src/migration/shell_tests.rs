@@ -7,7 +7,7 @@ use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use podvirt_daemon::events::Recorder;
-use podvirt_daemon::testing;
+use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
 use super::controller::{Context, Error, Shared, one};
@@ -16,8 +16,6 @@ use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
 use crate::vmi::View;
 
-/// A request: method and path without the query, and the body.
-type Asked = (String, Value);
 /// What the API server does with a request; `None`: what was sent comes back.
 type Answer = Box<dyn Fn(&Asked) -> Option<(u16, Value)> + Send + Sync>;
 
@@ -30,14 +28,7 @@ struct Server {
 
 impl Server {
     fn new(machines: &[Value], migrations: &[Value], answer: Answer) -> Self {
-        let asked: Arc<Mutex<VecDeque<Asked>>> = Arc::default();
-        let log = asked.clone();
-        let client = testing::client("shop", move |method, uri, body| {
-            let asked = (format!("{method} {}", uri.path()), body);
-            let answer = answer(&asked).unwrap_or((200, asked.1.clone()));
-            log.lock().unwrap().push_back(asked);
-            answer
-        });
+        let (client, asked) = testing::recorded("shop", answer);
         let (view, mut machine_writer) = View::new();
         fill(&mut machine_writer, machines);
         view.fill_pods();

@@ -1,5 +1,6 @@
 //! The shell before an API server that answers as it is told and keeps what it was asked.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use kube::runtime::reflector::store;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::reconcile::{Error, Shell};
 
-type Asked = Arc<Mutex<Vec<(String, Value)>>>;
+type Asked = Arc<Mutex<VecDeque<testing::Asked>>>;
 
 const INSTANCE: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/vm";
 const MACHINE: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachines/vm";
@@ -25,14 +26,7 @@ fn shell(
     cached: Option<VirtualMachineInstance>,
     answer: impl Fn(&str) -> Option<(u16, Value)> + Send + Sync + 'static,
 ) -> (Shell, Asked, Writer<VirtualMachineInstance>) {
-    let asked = Asked::default();
-    let log = asked.clone();
-    let client = testing::client("ns", move |method, uri, body| {
-        let what = format!("{method} {}", uri.path());
-        let answer = answer(&what).unwrap_or((200, body.clone()));
-        log.lock().unwrap().push((what, body));
-        answer
-    });
+    let (client, asked) = testing::recorded("ns", move |(what, _)| answer(what));
     let (instances, mut writer) = store();
     writer.apply_watcher_event(&Event::Init);
     if let Some(vmi) = cached {

@@ -20,10 +20,8 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::label;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
-use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
-use tracing::Instrument;
 
 use super::act;
 use super::claims;
@@ -32,6 +30,7 @@ use super::expectations::Expectations;
 use super::pods::{self, Pods};
 use super::status::phase;
 use super::view::View;
+use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
 use crate::{template, watch};
@@ -91,7 +90,7 @@ pub enum Error {
     Claims(#[source] kube::Error),
 }
 
-impl Error {
+impl Failure for Error {
     fn label(&self) -> &'static str {
         match self {
             Self::Write(_) => "write",
@@ -126,7 +125,7 @@ pub(super) struct Shared {
     /// Which claims of a machine one node alone can use, by the machine's UID. That never changes.
     pub(super) local_claims: Mutex<HashMap<String, Arc<[String]>>>,
     pub(super) expectations: Expectations,
-    pub(super) backoff: Backoff<String>,
+    pub(super) attempts: Attempts,
 }
 
 impl Shared {
@@ -157,12 +156,13 @@ impl Shared {
 /// Keeps all machines until it is dropped, and fills `view` with `writer`.
 pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInstance>) {
     let client = context.client.clone();
+    let attempts = Attempts::new("vmi", context.metrics.clone());
     let shared = Arc::new(Shared {
         context,
         pods: Arc::clone(view.pods()),
         local_claims: Mutex::default(),
         expectations: Expectations::default(),
-        backoff: Backoff::default(),
+        attempts,
     });
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
@@ -171,8 +171,11 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let config = Config::default().concurrency(CONCURRENCY);
     let filled = fill(&store, &shared);
     let work = applier(
-        |vmi, shared| Box::pin(reconcile(vmi, shared)),
-        |vmi, error, shared| failed(&vmi, error, &shared),
+        |vmi: Arc<VirtualMachineInstance>, shared: Arc<Shared>| {
+            // Boxed, as an attempt may write several objects, and thousands may wait.
+            Box::pin(async move { shared.attempts.make(vmi.as_ref(), one(&vmi, &shared)).await })
+        },
+        |vmi, error, shared| shared.attempts.failed(vmi.as_ref(), error),
         shared.clone(),
         store.clone(),
         queue,
@@ -209,7 +212,7 @@ fn machines(
         if let Event::Delete(vmi) = event {
             let uid = vmi.uid().unwrap_or_default();
             shared.expectations.forget(&uid);
-            shared.backoff.forget(&uid);
+            shared.attempts.forget(&uid);
             shared.known_claims().remove(&uid);
         }
     });
@@ -236,33 +239,6 @@ fn launchers(
             futures::stream::iter(owners.into_iter().map(|owner| Ok(Request::from(owner))))
         })
         .try_flatten()
-}
-
-async fn reconcile(vmi: Arc<VirtualMachineInstance>, shared: Arc<Shared>) -> Result<Requeue, Error> {
-    let span = tracing::info_span!(
-        "vmi",
-        namespace = vmi.namespace().unwrap_or_default(),
-        name = vmi.name_any(),
-        uid = vmi.uid().unwrap_or_default()
-    );
-    let result = Box::pin(one(&vmi, &shared)).instrument(span).await;
-    shared.context.metrics.reconciled("vmi", result.as_ref().err().map(Error::label));
-    if result.is_ok() {
-        shared.backoff.forget(&vmi.uid().unwrap_or_default());
-    }
-    result
-}
-
-fn failed(vmi: &VirtualMachineInstance, error: &Error, shared: &Shared) -> Requeue {
-    let delay = shared.backoff.failed(vmi.uid().unwrap_or_default());
-    tracing::warn!(
-        namespace = vmi.namespace().unwrap_or_default(),
-        name = vmi.name_any(),
-        retry_s = delay.as_secs_f32(),
-        error = error as &dyn std::error::Error,
-        "reconciliation failed"
-    );
-    Requeue::requeue(delay)
 }
 
 pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Requeue, Error> {

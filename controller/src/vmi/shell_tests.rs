@@ -7,20 +7,17 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::VirtualMachineInstance;
-use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
-use podvirt_daemon::testing;
+use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
 use super::controller::{Context, Error, Shared, one};
 use super::expectations::Expectations;
 use super::pods::Pods;
+use crate::attempt::Attempts;
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
-
-/// A request: method and path without the query, and the body.
-type Asked = (String, Value);
 
 /// What the API server does with a request; `None`: what was sent comes back.
 type Answer = Box<dyn Fn(&Asked) -> Option<(u16, Value)> + Send + Sync>;
@@ -32,14 +29,7 @@ struct Server {
 
 impl Server {
     fn new(answer: Answer) -> Self {
-        let asked: Arc<Mutex<VecDeque<Asked>>> = Arc::default();
-        let log = asked.clone();
-        let client = testing::client("shop", move |method, uri, body| {
-            let asked = (format!("{method} {}", uri.path()), body);
-            let answer = answer(&asked).unwrap_or((200, asked.1.clone()));
-            log.lock().unwrap().push_back(asked);
-            answer
-        });
+        let (client, asked) = testing::recorded("shop", answer);
         let pods = Arc::new(Pods::default());
         let expectations = Expectations::default();
         for event in [Event::Init, Event::InitDone] {
@@ -52,15 +42,10 @@ impl Server {
             recorder: Recorder::new(client, "virt-controller", None),
             metrics: Metrics::new(&mut Default::default()),
         };
+        let attempts = Attempts::new("vmi", context.metrics.clone());
         Server {
             asked,
-            shared: Shared {
-                context,
-                pods,
-                local_claims: Default::default(),
-                expectations,
-                backoff: Backoff::default(),
-            },
+            shared: Shared { context, pods, local_claims: Default::default(), expectations, attempts },
         }
     }
 
