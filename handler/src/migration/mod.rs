@@ -47,6 +47,12 @@ pub const TAKE_OVER: Duration = Duration::from_secs(30);
 /// How often it is tried to make addresses speak before the migration goes on without: the machine is here, and must not
 /// stay between two nodes.
 pub const ACTIVATIONS: u32 = 5;
+/// How long repair is offered after a migration: as long as a backend asks for it. Connections that were frozen, and that a
+/// handler which died then has left so, are to go on with the next one.
+pub const AFTERWARDS: Duration = Duration::from_secs(60);
+/// How long a handler that finds the machine here, and did not carry it, waits for the source's word: what carried it died
+/// at the switch-over, and if it died too early the source goes on with the machine and says so within moments.
+pub const VERDICT: Duration = Duration::from_secs(5);
 /// How long a launcher that left a migration without a word is taken for one whose machine has moved: longer than
 /// the target's handler needs to tell.
 pub const LEFT: Duration = Duration::from_secs(120);
@@ -105,7 +111,7 @@ pub struct Session {
     pub refused: String,
     /// Source: when the launcher was asked to abort the last time.
     pub cancelled: Option<Timestamp>,
-    /// Source: nothing of it is left in the pod.
+    /// No proxy is open, and nothing of one is left in the pod.
     pub swept: bool,
     /// Target: the launcher is at SyncMigrationTarget.
     pub preparing: bool,
@@ -113,6 +119,8 @@ pub struct Session {
     pub prepared: bool,
     /// Target: how often in a row it refused, when the last time, and why.
     pub unprepared: Option<(u32, Timestamp, String)>,
+    /// Target: when the machine was found here by a process that has no proxies open, and carried nothing therefore.
+    pub found: Option<Timestamp>,
     /// Target: addresses were made to speak.
     pub activated: bool,
     /// Target: how often that failed.
@@ -153,7 +161,9 @@ pub enum Step {
     Leave,
     /// Target: end a machine that is not to be here.
     Kill,
-    /// Close all that is open, and remove what another process had open.
+    /// Close the proxies, and remove what another process had open.
+    Shut,
+    /// The same, and end repair.
     Close,
 }
 
@@ -207,8 +217,26 @@ pub fn decide(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision
         target::decide(view, state, new)
     } else if state.source_node.as_deref() == Some(view.node) {
         source::decide(view, state, new)
+    } else if state.target_node.as_deref() == Some(view.node) && state.failed != Some(true) {
+        wind_up(view, state)
     } else {
         close(view)
+    }
+}
+
+impl Session {
+    /// Takes note of what is seen at `now`, before [`decide`].
+    pub fn note(
+        &mut self,
+        vmi: &v1::VirtualMachineInstance,
+        node: &str,
+        domain: Option<&Domain>,
+        now: Timestamp,
+    ) {
+        let here = is_target(vmi, node) && domain.is_some_and(|domain| domain.status.is_active());
+        if here && self.open.is_none() && !self.swept {
+            self.found.get_or_insert(now);
+        }
     }
 }
 
@@ -238,6 +266,20 @@ pub fn is_under_way(vmi: &v1::VirtualMachineInstance) -> bool {
 fn close(view: &View<'_>) -> Decision {
     let idle = view.session.open.is_none() && !view.session.armed;
     if idle { Decision::default() } else { Decision::step(Step::Close) }
+}
+
+/// Closes the proxies at once, and repair when no backend asks for it any more.
+fn wind_up(view: &View<'_>, state: &State) -> Decision {
+    let session = view.session;
+    if session.open.is_some() || !session.swept {
+        return Decision::step(Step::Shut);
+    }
+    let ended = time(&state.end_timestamp).and_then(|at| AFTERWARDS.checked_sub(passed(view, at)));
+    match ended.filter(|left| !left.is_zero() && view.launcher == Launcher::Ready) {
+        Some(left) if session.armed => Decision::again(left),
+        Some(_) => Decision::step(Step::Arm),
+        None => close(view),
+    }
 }
 
 /// Whether how it ended is written.

@@ -12,7 +12,7 @@ use podvirt_proto::migration::{AbortStatus, Migration, Options};
 
 use super::{
     Decision, LATER, Open, SOON, Session, Step, View, arrived, begun, close, fail, hand_over, is_over, mode,
-    passed, report, state_of, uid, written,
+    passed, report, state_of, uid, wind_up, written,
 };
 use crate::vm::Launcher;
 
@@ -23,8 +23,13 @@ const MAX_DOWNTIME_MS: u64 = 900;
 
 pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     if is_over(state) {
-        // A process before this one may have left sockets in the pod.
-        return if view.session.swept { close(view) } else { Decision::step(Step::Close) };
+        // The guest goes on here, and so do its connections. A process before this one may have left sockets in the pod.
+        let goes_on = state.failed == Some(true) && begun(state).is_some();
+        return match view.session.swept {
+            _ if goes_on => wind_up(view, state),
+            true => close(view),
+            false => Decision::step(Step::Close),
+        };
     }
     let report = report(view, state);
     if has_moved(view, state, report) {

@@ -9,15 +9,15 @@ use podvirt_api::names::label;
 use podvirt_api::v1::{self, VirtualMachineInstanceMigrationState as State};
 
 use super::{
-    Decision, LATER, SOON, Step, TAKE_OVER, View, arrived, begun, close, fail, hand_over, is_over, passed,
-    state_of, written,
+    Decision, LATER, SOON, Step, TAKE_OVER, VERDICT, View, arrived, begun, close, fail, hand_over, is_over,
+    passed, state_of, wind_up, written,
 };
 use crate::vm::{Launcher, SYNC_RETRIES};
 
 pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     let here = view.domain.is_some_and(|domain| domain.status.is_active());
     if is_over(state) {
-        return if state.failed == Some(true) { failed(view, here, new) } else { come(view, new) };
+        return if state.failed == Some(true) { failed(view, here, new) } else { come(view, state, new) };
     }
     if here {
         return arrive(view, state, new);
@@ -69,6 +69,15 @@ fn prepare(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
 
 /// It runs here, and nobody has written so, or handed it over.
 fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
+    let waited = view.session.found.filter(|_| arrived(state).is_none());
+    let left = waited.and_then(|since| VERDICT.checked_sub(passed(view, since)));
+    if let Some(left) = left.filter(|left| !left.is_zero()) {
+        return Decision::again(left);
+    }
+    if !view.session.armed {
+        // Its connections are here and wait for somebody to let them go.
+        return Decision::step(Step::Arm);
+    }
     if !view.session.activated {
         // Before anything is written: what reaches the guest again is what its users see of all this.
         return Decision::step(Step::Activate);
@@ -86,13 +95,17 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
 }
 
 /// The machine is this node's.
-fn come(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
+fn come(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     if view.session.finalized {
-        return leave_off(view, new);
+        leave_off(new);
+        return wind_up(view, state);
     }
     match view.session.settled {
         Some(last) if passed(view, last) < SOON => Decision::again(SOON),
-        _ if matches!(view.launcher, Launcher::Gone(_)) => leave_off(view, new),
+        _ if matches!(view.launcher, Launcher::Gone(_)) => {
+            leave_off(new);
+            close(view)
+        }
         _ => Decision::step(Step::Finalize),
     }
 }
@@ -100,21 +113,24 @@ fn come(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
 /// The machine stays where it was.
 fn failed(view: &View<'_>, here: bool, new: &mut v1::VirtualMachineInstance) -> Decision {
     if matches!(view.launcher, Launcher::Gone(_)) {
-        return leave_off(view, new);
+        leave_off(new);
+        return close(view);
     }
     let due = view.session.settled.is_none_or(|last| passed(view, last) >= SOON);
     let over = view.domain.is_some_and(|domain| domain.status.is_final());
     match due {
-        _ if over => leave_off(view, new),
+        _ if over => {
+            leave_off(new);
+            close(view)
+        }
         true => Decision::step(if here { Step::Kill } else { Step::Leave }),
         false => Decision::again(SOON),
     }
 }
 
 /// Nothing is left to do, but to close what is open.
-fn leave_off(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
+fn leave_off(new: &mut v1::VirtualMachineInstance) {
     if let Some(labels) = &mut new.metadata.labels {
         labels.remove(label::MIGRATION_TARGET_NODE_NAME);
     }
-    close(view)
 }

@@ -91,6 +91,9 @@ impl World {
             return left && alive;
         }
         let launcher = if side.gone { Launcher::Gone(self.now) } else { Launcher::Ready };
+        let (vmi, now) = (self.vmi.clone(), self.now);
+        self.side(node).session.note(&vmi, &name, side.domain.as_ref(), now);
+        let side = self.side(node).clone();
         let domain = side.domain.as_ref().filter(|d| !side.gone || d.status.is_final());
         let mut new = self.vmi.clone();
         let view =
@@ -153,9 +156,9 @@ impl World {
                 side.session.settled = Some(now);
                 (side.domain, side.gone) = (None, true);
             }
-            Step::Close => {
+            Step::Shut | Step::Close => {
                 side.session.open = None;
-                side.session.armed = false;
+                side.session.armed &= step == Step::Shut;
                 side.session.swept = true;
                 side.sockets = false;
             }
@@ -421,4 +424,60 @@ fn what_another_node_offers_is_read_with_care() {
     for bad in [open("node2", "1", 0), open("10.0.0.2", "70000", 0), open("10.0.0.2", "1", 80)] {
         proxy::addresses(&bad).unwrap_err();
     }
+}
+
+#[test]
+fn repair_is_offered_again_after_a_handlers_death_for_as_long_as_it_is_asked_for() {
+    let arms = |world: &World, node, from: usize| world.steps[from..].contains(&(node, Step::Arm));
+    let under_way = || {
+        let mut world = World::new();
+        for _ in 0..20 {
+            world.pass('a');
+            world.pass('b');
+        }
+        world
+    };
+    // Connections are frozen, and the handler dies that froze them: the copying fails with it.
+    let mut world = under_way();
+    world.restart('a');
+    let before = world.steps.len();
+    world.pass('a');
+    assert_eq!(world.state().failed, Some(true));
+    for _ in 0..4 {
+        world.pass('a');
+    }
+    assert!(arms(&world, 'a', before) && world.source.session.armed && !world.source.sockets);
+    world.settle(|_, _| {});
+    world.check("the source's handler dies");
+
+    // The machine is there, and who would let its connections go dies.
+    let mut world = under_way();
+    world.arrive();
+    world.restart('b');
+    let before = world.steps.len();
+    world.settle(|_, _| {});
+    let place =
+        |wanted| world.steps[before..].iter().position(|(node, step)| *node == 'b' && *step == wanted);
+    assert!(place(Step::Arm).unwrap() < place(Step::Activate).unwrap());
+    world.check("the target's handler dies");
+    assert_eq!(world.vmi.status.node_name.as_deref(), Some("b"));
+}
+
+#[test]
+fn a_target_that_did_not_carry_the_machine_hears_the_source_first() {
+    // The target's handler dies at the switch-over: the machine runs there, and the source has not heard so.
+    let mut world = World::new();
+    for _ in 0..20 {
+        world.pass('a');
+        world.pass('b');
+    }
+    world.target.domain = running();
+    world.restart('b');
+    for _ in 0..4 {
+        world.pass('b');
+    }
+    assert!(arrived(world.state()).is_none() && !world.target.session.activated);
+    world.settle(|_, _| {});
+    world.check("the source goes on");
+    assert_eq!(world.vmi.status.node_name.as_deref(), Some("a"));
 }

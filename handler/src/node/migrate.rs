@@ -78,6 +78,7 @@ pub(super) fn decide(
     machine.moving.of(uid.unwrap_or_default());
     let progress = domain.and_then(|domain| domain.migration.as_ref()).filter(|m| m.is_running());
     node.metrics.moving(vmi, progress.and_then(|migration| migration.progress));
+    machine.moving.session.note(vmi, &node.name, domain, now);
     let session = &machine.moving.session;
     migration::decide(&View { vmi, node: &node.name, launcher, domain, session, now }, new)
 }
@@ -114,12 +115,10 @@ impl Moving {
         }
     }
 
-    fn close(&mut self) {
+    fn shut(&mut self) {
         self.inbound = None;
         self.outbound = None;
-        self.armed = None;
         self.session.open = None;
-        self.session.armed = false;
     }
 }
 
@@ -136,8 +135,12 @@ pub(super) async fn carry_out(
 ) -> anyhow::Result<()> {
     tracing::debug!(?step, "migration");
     match step {
-        Step::Close => {
-            machine.moving.close();
+        Step::Shut | Step::Close => {
+            machine.moving.shut();
+            if step == Step::Close {
+                machine.moving.armed = None;
+                machine.moving.session.armed = false;
+            }
             let pod = Pod { volumes: node.volumes.clone(), uid: machine.pod_uid().to_owned() };
             proxy::sweep(&pod, &machine.moving.session.uid);
             machine.moving.session.swept = true;
@@ -193,7 +196,7 @@ pub(super) async fn carry_out(
             moving.session.settled = Some(now);
             client.order(Order::Kill, vmi).await.context("the machine cannot be ended")?;
         }
-        Step::Close | Step::Open(_) => {}
+        Step::Shut | Step::Close | Step::Open(_) => {}
     }
     Ok(())
 }
