@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::names::pod::interface as pod_interface;
 use podvirt_api::v1;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Flat, Manifest, Namespace, SOON, Security};
 use serde_json::Value;
 
 /// A command in the guest.
@@ -18,23 +18,6 @@ const COMMAND: Duration = Duration::from_secs(30);
 const MANY: Duration = Duration::from_secs(180);
 /// The port of the tiny guest's greeter, which then echoes.
 const GREETER: u16 = 7777;
-
-/// A network of podvirt-cni on the segment that spans the nodes. Its name is the namespace's: addresses are unique within
-/// a name, and another test's are none of this one's. Its version is one that every runtime knows: what a pod's first
-/// network answers goes to the runtime, which may not know 1.1.0.
-fn network(namespace: &Namespace<'_>, subnet: u8) {
-    let name = namespace.name();
-    let config = format!(
-        r#"{{"cniVersion": "1.0.0", "name": "{name}", "type": "podvirt-cni", "bridge": "br1",
-            "capabilities": {{"mac": true, "ips": true}},
-            "ipam": {{"ranges": [[{{"subnet": "172.30.{subnet}.0/24"}}], [{{"subnet": "fd00:30:{subnet}::/64"}}]]}}}}"#
-    );
-    let manifest = serde_json::json!({
-        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-        "metadata": {"name": "flat"}, "spec": {"config": config},
-    });
-    namespace.apply(&manifest.to_string()).unwrap();
-}
 
 /// A pod of a test's own on a node, with `net1` on the network.
 fn peer(namespace: &Namespace<'_>, name: &str, node: &str, more: Value) {
@@ -75,24 +58,6 @@ fn greeting(namespace: &Namespace<'_>, from: &str, host: &str) -> Option<String>
     namespace.exec(from, &["sh", "-c", &command]).ok().filter(|text| text.contains("GUEST-HELLO"))
 }
 
-fn objects(namespace: &Namespace<'_>, kind: &str) -> Vec<Value> {
-    let text = namespace.kubectl(&["get", kind, "-A", "-o", "json"]).unwrap();
-    let all: Value = serde_json::from_str(&text).unwrap();
-    let ours = |object: &&Value| object["spec"]["network"] == namespace.name();
-    all["items"].as_array().into_iter().flatten().filter(ours).cloned().collect()
-}
-
-/// Addresses that are held on the network.
-fn held(namespace: &Namespace<'_>) -> BTreeSet<String> {
-    let held = objects(namespace, "leasedaddresses");
-    held.iter().map(|object| object["spec"]["address"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Waits until the network's addresses are free again.
-fn wait_freed(namespace: &Namespace<'_>, kept: &BTreeSet<String>) {
-    namespace.until("the addresses are free", MANY, || Ok((held(namespace) == *kept).then_some(()))).unwrap();
-}
-
 fn other(node: &str) -> &'static str {
     if node == "node1" { "node2" } else { "node1" }
 }
@@ -124,8 +89,11 @@ fn flat(namespace: &Namespace<'_>) -> v1::VirtualMachineInstanceNetworkInterface
 }
 
 /// A machine with nothing but a network of this subnet, and a peer on its node.
-fn flat_machine(namespace: &Namespace<'_>, subnet: u8) -> (v1::VirtualMachineInstance, String) {
-    network(namespace, subnet);
+fn flat_machine<'n>(
+    namespace: &'n Namespace<'n>,
+    subnet: u8,
+) -> (Flat<'n>, v1::VirtualMachineInstance, String) {
+    let network = Flat::new(namespace, subnet).unwrap();
     let manifest = Manifest {
         name: "vm",
         spec: "networks: [{name: flat, multus: {networkName: flat}}]",
@@ -137,14 +105,14 @@ fn flat_machine(namespace: &Namespace<'_>, subnet: u8) -> (v1::VirtualMachineIns
     let node = instance.status.node_name.clone().unwrap();
     peer(namespace, "peer", &node, Value::Null);
     namespace.wait_pod("peer", SOON).unwrap();
-    (instance, node)
+    (network, instance, node)
 }
 
 #[test]
 fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, 41);
+    let network = Flat::new(&namespace, 41).unwrap();
     for node in ["node1", "node2"] {
         peer(&namespace, &format!("peer-{node}"), node, Value::Null);
     }
@@ -163,7 +131,9 @@ fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() 
     let before = flat(&namespace);
     assert_eq!(before.pod_interface_name, Some(pod_interface("flat")));
     assert!(before.info_source.as_deref().unwrap().contains("multus-status"), "{before:?}");
-    let lease = objects(&namespace, "addressleases")
+    let lease = network
+        .objects("addressleases")
+        .unwrap()
         .into_iter()
         .find(|l| l["spec"]["owner"]["name"] == "vm")
         .unwrap();
@@ -227,14 +197,14 @@ fn a_machine_has_its_address_on_a_second_network_and_keeps_it_on_another_node() 
         .collect();
     namespace.kubectl(&["delete", "vm", "vm", "--wait=false"]).unwrap();
     namespace.wait_gone::<v1::VirtualMachine>("vm", BOOT).unwrap();
-    wait_freed(&namespace, &kept);
+    network.wait_freed(&kept).unwrap();
 }
 
 #[test]
 fn a_network_of_multus_can_be_the_machines_first() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, 42);
+    let network = Flat::new(&namespace, 42).unwrap();
     let manifest = Manifest {
         name: "vm",
         spec: "networks: [{name: flat, multus: {networkName: flat, default: true}}]",
@@ -251,7 +221,7 @@ fn a_network_of_multus_can_be_the_machines_first() {
     let told = console.sh("ip -o addr show dev eth0 scope global", COMMAND).unwrap();
     for address in &interface.ip_addresses {
         assert!(told.contains(&format!(" {address}/")), "{told}");
-        assert!(held(&namespace).contains(address));
+        assert!(network.held().unwrap().contains(address));
         namespace
             .until(&format!("greeting at {address}"), SOON, || Ok(greeting(&namespace, "peer", address)))
             .unwrap();
@@ -262,7 +232,7 @@ fn a_network_of_multus_can_be_the_machines_first() {
 fn the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let (instance, node) = flat_machine(&namespace, 43);
+    let (network, instance, node) = flat_machine(&namespace, 43);
     let interface = flat(&namespace);
     let source = attached(&namespace.launcher("vm").unwrap(), &pod_interface("flat")).unwrap();
     let (_console, _running) = namespace.shell("vm").unwrap();
@@ -311,54 +281,7 @@ fn the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
     // A third pod of the machine, and then it goes as one whose migration failed: the machine keeps its address.
     namespace.kubectl(&["delete", "pod", "target"]).unwrap();
     reached();
-    assert!(interface.ip_addresses.iter().all(|a| held(&namespace).contains(a)));
-}
-
-#[test]
-fn a_machine_that_moves_keeps_its_address_and_a_connection_goes_on() {
-    let cluster = Cluster::get().unwrap();
-    let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let (_, node) = flat_machine(&namespace, 45);
-    let before = flat(&namespace);
-    let address = before.ip_addresses.iter().find(|a| a.contains('.')).unwrap();
-    let (console, running) = namespace.shell("vm").unwrap();
-    drop((console, running));
-    namespace.until("greeting", SOON, || Ok(greeting(&namespace, "peer", address))).unwrap();
-
-    // One connection: each number comes back before the next one is sent.
-    let echo = format!(
-        "exec 3<>/dev/tcp/{address}/{GREETER}; read -r hello <&3; i=0; \
-         while i=$((i+1)); echo n$i >&3 && read -t 120 -r back <&3 && [ \"$back\" = n$i ]; do echo $i >/tmp/count; done; \
-         echo \"after $i: $back\" >/tmp/broken"
-    );
-    let echo = format!("setsid bash -c '{echo}' >/dev/null 2>&1 </dev/null &");
-    namespace.exec("peer", &["bash", "-c", &echo]).unwrap();
-    let count =
-        || namespace.exec("peer", &["cat", "/tmp/count"]).ok().and_then(|n| n.trim().parse::<u64>().ok());
-    let goes_on = |from: u64| {
-        let next = namespace.until("the connection goes on", SOON, || Ok(count().filter(|now| *now > from)));
-        next.unwrap_or_else(|error| {
-            panic!("{:?}: {error:#}", namespace.exec("peer", &["cat", "/tmp/broken"]))
-        })
-    };
-    let mut counted = goes_on(0);
-    let mut at = node;
-    for _ in 0..2 {
-        namespace.virtctl(&["migrate", "vm"]).unwrap();
-        let there = other(&at);
-        let moved = |i: &v1::VirtualMachineInstance| {
-            let state = i.status.migration_state.as_ref();
-            i.status.node_name.as_deref() == Some(there) && state.is_some_and(|s| s.completed == Some(true))
-        };
-        namespace.wait("vm", "the machine on the other node", BOOT, moved).unwrap();
-        counted = goes_on(count().unwrap_or(counted));
-        namespace
-            .until("greeting after the move", SOON, || Ok(greeting(&namespace, "peer", address)))
-            .unwrap();
-        assert_eq!(flat(&namespace).ip_addresses, before.ip_addresses);
-        at = there.to_owned();
-    }
-    assert!(namespace.exec("peer", &["cat", "/tmp/broken"]).is_err(), "the connection ended");
+    assert!(interface.ip_addresses.iter().all(|a| network.held().unwrap().contains(a)));
 }
 
 #[test]
@@ -367,7 +290,7 @@ fn pods_that_start_at_once_have_different_addresses_and_leave_none() {
     const PODS: usize = 10;
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    network(&namespace, 44);
+    let network = Flat::new(&namespace, 44).unwrap();
     let names: Vec<String> = (0..PODS).map(|n| format!("p{n}")).collect();
     for (n, name) in names.iter().enumerate() {
         peer(&namespace, name, ["node1", "node2"][n % 2], Value::Null);
@@ -383,10 +306,69 @@ fn pods_that_start_at_once_have_different_addresses_and_leave_none() {
     }
     let addresses: BTreeSet<String> =
         given.into_iter().filter(|a| a.parse::<std::net::IpAddr>().is_ok()).collect();
-    assert_eq!(held(&namespace), addresses);
+    assert_eq!(network.held().unwrap(), addresses);
     let from = namespace.exec(&names[0], &["ping", "-c", "1", "-W", "10", addresses.first().unwrap()]);
     from.unwrap();
     namespace.kubectl(&["delete", "pods", "--all", "--wait=false"]).unwrap();
-    wait_freed(&namespace, &BTreeSet::new());
-    assert_eq!(objects(&namespace, "addressleases"), Vec::<Value>::new());
+    network.wait_freed(&BTreeSet::new()).unwrap();
+    assert_eq!(network.objects("addressleases").unwrap(), Vec::<Value>::new());
+}
+
+#[test]
+fn long_machines_that_race_for_few_addresses_never_share_one() {
+    /// Addresses of each family.
+    const ADDRESSES: u8 = 5;
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let network = Flat::leasing(&namespace, 46, ADDRESSES).unwrap();
+    let manifests: Vec<String> = names
+        .iter()
+        .map(|name| {
+            let spec = "networks: [{name: flat, multus: {networkName: flat}}]";
+            let devices = "interfaces: [{name: flat, passtBinding: {}}]";
+            Manifest { name, spec, devices, ..Default::default() }.machine()
+        })
+        .collect();
+    namespace.apply(&manifests.join("\n---\n")).unwrap();
+
+    // What the pods of the machines have, by the word of whoever attached them.
+    let given = || -> Vec<(String, BTreeSet<String>)> {
+        let has = |name: &&str| {
+            let pod = namespace.launcher(name).ok()?;
+            Some(((*name).to_owned(), attached(&pod, &pod_interface("flat"))?.0.into_iter().collect()))
+        };
+        let given: Vec<(String, BTreeSet<String>)> = names.iter().filter_map(has).collect();
+        let all: BTreeSet<&String> = given.iter().flat_map(|(_, addresses)| addresses).collect();
+        let count: usize = given.iter().map(|(_, addresses)| addresses.len()).sum();
+        assert_eq!(all.len(), count, "an address has two machines: {given:?}");
+        given
+    };
+    let come = namespace.until("machines with all the addresses", BOOT, || {
+        let now = given();
+        Ok((now.len() == usize::from(ADDRESSES)).then_some(now))
+    });
+    let first = come.unwrap();
+    assert!(first.iter().all(|(_, addresses)| addresses.len() == 2), "{first:?}");
+    let all: BTreeSet<String> = first.iter().flat_map(|(_, addresses)| addresses.clone()).collect();
+    assert_eq!(network.held().unwrap(), all);
+
+    // Those who go make room for those who waited.
+    let goners: Vec<&str> = first.iter().take(3).map(|(name, _)| name.as_str()).collect();
+    namespace.kubectl(&[&["delete", "vm", "--wait=false"], goners.as_slice()].concat()).unwrap();
+    let late = |(name, _): &(String, BTreeSet<String>)| first.iter().all(|(known, _)| known != name);
+    let come = namespace.until("addresses for the others", BOOT, || {
+        let now = given();
+        Ok((now.iter().filter(|one| late(one)).count() == 3).then_some(now))
+    });
+    let later = come.unwrap();
+    for name in later.iter().map(|(name, _)| name) {
+        namespace.wait_phase(name, "Running", BOOT).unwrap();
+    }
+    let taken: BTreeSet<String> =
+        later.iter().filter(|one| late(one)).flat_map(|(_, addresses)| addresses.clone()).collect();
+    assert!(taken.is_subset(&all), "{taken:?} is of {all:?}");
+
+    namespace.kubectl(&["delete", "vm", "--all", "--wait=false"]).unwrap();
+    network.wait_freed(&BTreeSet::new()).unwrap();
 }

@@ -6,6 +6,7 @@
 //! [`Namespace`] of the test, which is deleted when the value is dropped; what waits for something says on failure what
 //! the namespace looked like. Manifests are applied by kubectl, as users do.
 
+mod flat;
 mod machine;
 mod namespace;
 mod node;
@@ -24,6 +25,7 @@ use kube::{Client, Config};
 use nix::sched::{CloneFlags, setns};
 use tokio::runtime::{Builder, Runtime};
 
+pub use flat::Flat;
 pub use machine::{BOOT, Manifest, Running, SOON};
 pub use namespace::{Namespace, Security};
 pub use node::{Down, Node};

@@ -6,7 +6,7 @@ use podvirt_api::v1::{
 };
 use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, Node, SOON, Security};
 
-use crate::moving::{Connection, Machine, Slowly, node};
+use crate::moving::{Connection, MOVE, Machine, Slowly, node};
 
 /// Begins a slow migration of a new machine with an open connection, has `harm` done to it, and wants everything as it
 /// was; then it moves after all.
@@ -74,7 +74,7 @@ fn long_the_network_between_the_nodes_is_cut_under_way() {
     survives(|namespace, machine, migration| {
         let target = machine.instance().status.migration_state.unwrap().target_node.unwrap();
         let cut = node(namespace.cluster(), &target).partition().unwrap();
-        assert_eq!(machine.wait_over(migration), Phase::Failed);
+        assert_eq!(machine.wait_over(migration, MOVE), Phase::Failed);
         assert_eq!(machine.sh("echo still here"), "still here");
         cut.repair().unwrap();
     });

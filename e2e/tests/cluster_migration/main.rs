@@ -4,7 +4,11 @@
 
 mod drain;
 mod failures;
+mod leftovers;
 mod moving;
+mod stream;
+mod streams;
+mod switch_over;
 
 use std::net::IpAddr;
 

@@ -21,6 +21,8 @@ pub(crate) const COMMAND: Duration = Duration::from_secs(30);
 pub(crate) const MOVE: Duration = Duration::from_secs(180);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// libvirt in a launcher's pod.
+const LIBVIRT: &str = "qemu+unix:///session?socket=/var/run/libvirt/x/libvirt/libvirt-sock";
 /// The port of the tiny guest's greeter.
 const GREETER: u16 = 7777;
 
@@ -29,6 +31,8 @@ pub(crate) struct Machine<'n> {
     namespace: &'n Namespace<'n>,
     name: String,
     boot: String,
+    /// Those that go along with it; none: it has its pod's.
+    own: Vec<IpAddr>,
     // In this order: the console ends with the program.
     console: Console,
     _running: Running,
@@ -50,7 +54,31 @@ impl<'n> Machine<'n> {
             i.status.conditions.iter().any(|c| c.r#type.as_str() == "LiveMigratable" && c.status == "True")
         };
         namespace.wait(name, "a machine that can be moved", SOON, movable).unwrap();
-        Machine { namespace, name: name.to_owned(), boot, console, _running: running }
+        Machine { namespace, name: name.to_owned(), boot, own: Vec::new(), console, _running: running }
+    }
+
+    /// Starts one on [`Flat`] alone.
+    pub(crate) fn on_flat(namespace: &'n Namespace<'n>, manifest: &Manifest<'_>) -> Machine<'n> {
+        namespace.apply(&flat(manifest).machine()).unwrap();
+        Machine::started(namespace, manifest.name).with_own()
+    }
+
+    /// The same with the addresses that its instance tells.
+    pub(crate) fn with_own(mut self) -> Machine<'n> {
+        let told = |i: &v1::VirtualMachineInstance| {
+            i.status.interfaces.first().map(|i| i.ip_addresses.clone()).unwrap_or_default()
+        };
+        let instance = self
+            .namespace
+            .wait(&self.name, "the machine's own addresses", SOON, |i| told(i).len() == 2)
+            .unwrap();
+        self.own = told(&instance).iter().map(|address| address.parse().unwrap()).collect();
+        self
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its instance.
@@ -75,11 +103,21 @@ impl<'n> Machine<'n> {
 
     /// Its addresses for others.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        if !self.own.is_empty() {
+            return self.own.clone();
+        }
         let status = self.pod().status.unwrap();
         let addresses: Vec<IpAddr> =
             status.pod_ips.iter().flatten().map(|ip| ip.ip.parse().unwrap()).collect();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
         addresses
+    }
+
+    /// What virsh says of it in one of its pods: a command, and its arguments behind the domain.
+    pub(crate) fn virsh(&self, pod: &str, command: &[&str], arguments: &[&str]) -> anyhow::Result<String> {
+        let domain = format!("{}_{}", self.namespace.name(), self.name);
+        let args = ["exec", pod, "-c", "compute", "--", "virsh", "-q", "-c", LIBVIRT];
+        self.namespace.kubectl(&[&args, command, &[domain.as_str()], arguments].concat())
     }
 
     /// Asks for a migration by an object, and returns its name.
@@ -119,14 +157,19 @@ impl<'n> Machine<'n> {
     }
 
     /// Waits until a migration is over, and returns how it ended.
-    pub(crate) fn wait_over(&self, migration: &str) -> Phase {
-        let ended = self.namespace.wait(migration, "the end of the migration", MOVE, is_final).unwrap();
+    pub(crate) fn wait_over(&self, migration: &str, limit: Duration) -> Phase {
+        let ended = self.namespace.wait(migration, "the end of the migration", limit, is_final).unwrap();
         ended.status.phase.unwrap()
     }
 
     /// Waits until it has moved, and looks at what that leaves. `source` is the pod it was in.
     pub(crate) fn has_moved(&mut self, migration: &str, source: &Pod) {
-        let phase = self.wait_over(migration);
+        self.has_moved_within(migration, source, MOVE);
+    }
+
+    /// The same for one that takes its time.
+    pub(crate) fn has_moved_within(&mut self, migration: &str, source: &Pod, limit: Duration) {
+        let phase = self.wait_over(migration, limit);
         assert_eq!(phase, Phase::Succeeded, "{}", self.namespace.report());
         let from = source.spec.as_ref().unwrap().node_name.clone();
         let instance = self.instance();
@@ -212,7 +255,10 @@ impl<'n> Machine<'n> {
             addresses.iter().all(|address| told.iter().any(|told| **told == address.to_string()))
         };
         self.namespace.wait(&self.name, "an instance with its addresses", SOON, tells).unwrap();
-        self.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+        // What has addresses of its own has nothing else here, and no way to anywhere.
+        if self.own.is_empty() {
+            self.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+        }
     }
 }
 
@@ -227,10 +273,25 @@ pub(crate) fn node<'c>(cluster: &'c Cluster, name: &str) -> Node<'c> {
     cluster.node(name.trim_start_matches("node").parse().unwrap())
 }
 
+/// The manifest with a network of [`Flat`] as the machine's only one.
+pub(crate) fn flat<'a>(manifest: &Manifest<'a>) -> Manifest<'a> {
+    assert_eq!((manifest.spec, manifest.devices), ("", ""), "the network's");
+    Manifest {
+        spec: "evictionStrategy: LiveMigrate, networks: [{name: flat, multus: {networkName: flat}}]",
+        devices: "interfaces: [{name: flat, passtBinding: {}}]",
+        ..manifest.clone()
+    }
+}
+
 /// A connection to the guest's greeter, which echoes.
 pub(crate) struct Connection(TcpStream);
 
 impl Connection {
+    /// Its socket, behind the greeting.
+    pub(crate) fn into_inner(self) -> TcpStream {
+        self.0
+    }
+
     /// Opens it and hears the greeting.
     pub(crate) fn to(address: IpAddr) -> std::io::Result<Connection> {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER)?;
@@ -295,10 +356,15 @@ pub(crate) struct Slowly<'n> {
 impl<'n> Slowly<'n> {
     /// 1 MiB a second: the tiny guest takes minutes.
     pub(crate) fn new(namespace: &Namespace<'n>) -> Slowly<'n> {
+        Slowly::by(namespace, "bandwidthPerMigration: 1Mi, completionTimeoutPerGiB: 10000")
+    }
+
+    /// As the inside of a policy's `spec` says.
+    pub(crate) fn by(namespace: &Namespace<'n>, spec: &str) -> Slowly<'n> {
         let (cluster, name) = (namespace.cluster(), namespace.name().to_owned());
         let manifest = format!(
             "{{apiVersion: migrations.kubevirt.io/v1alpha1, kind: MigrationPolicy, metadata: {{name: {name}}}, \
-             spec: {{bandwidthPerMigration: 1Mi, completionTimeoutPerGiB: 10000, selectors: {{namespaceSelector: {{kubernetes.io/metadata.name: {name}}}}}}}}}"
+             spec: {{{spec}, selectors: {{namespaceSelector: {{kubernetes.io/metadata.name: {name}}}}}}}}}"
         );
         cluster.kubectl_with(&["create", "-f", "-"], &manifest).unwrap();
         Slowly { cluster, name }
