@@ -119,6 +119,8 @@ enum Stand {
 struct Saved {
     /// Connections, by the ends of their flows, and their sockets.
     moved: Vec<(Ends, OwnedFd)>,
+    /// Connections that are, or may be, frozen and did not go along.
+    left: Vec<(Ends, OwnedFd)>,
     /// How many end here, and why.
     stay: Vec<(Reason, u64)>,
     /// Listeners, which are silent.
@@ -288,8 +290,9 @@ impl Device {
         match std::mem::take(&mut *stand) {
             Stand::Here => {}
             Stand::Left(listeners) => self.stay(worker, Vec::new(), listeners),
-            Stand::Saved(Saved { moved, listeners, .. }) => {
+            Stand::Saved(Saved { mut moved, left, listeners, .. }) => {
                 worker.own_counters().migrations_undone.add(1);
+                moved.extend(left);
                 self.stay(worker, moved, listeners);
             }
             Stand::Loaded(arrived) => {
@@ -310,6 +313,7 @@ impl Device {
                 for (reason, count) in &saved.stay {
                     counters.drops(*reason, *count);
                 }
+                self.let_end(&saved.left);
                 worker.abandon(saved.keys());
                 *stand = Stand::Left(saved.listeners);
             }
@@ -318,6 +322,16 @@ impl Device {
                 worker.abandon(HashSet::new());
                 worker.thaw();
             }
+        }
+    }
+
+    /// Has the helper let go of connections that end: a socket in repair mode says nothing to its peer.
+    fn let_end(&self, connections: &[(Ends, OwnedFd)]) {
+        let sockets: Vec<&OwnedFd> = connections.iter().map(|(_, fd)| fd).collect();
+        let Some(helper) = self.helper.get().filter(|_| !sockets.is_empty()) else { return };
+        let left = helper.call(Command::Thaw, &sockets, 0).iter().filter(|r| !r.is_done()).count();
+        if left > 0 {
+            warn!(left, "connections that do not migrate cannot be reset");
         }
     }
 

@@ -77,15 +77,7 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
         frozen.extend(moved);
         return Err(Failed { error, frozen });
     }
-    if let Some(helper) = helper.filter(|_| !frozen.is_empty()) {
-        // They end with their flows, and that is to be heard: a socket in repair mode says nothing.
-        let sockets: Vec<&OwnedFd> = frozen.iter().map(|(_, fd)| fd).collect();
-        let left = helper.call(Command::Thaw, &sockets, 0).iter().filter(|r| !r.is_done()).count();
-        if left > 0 {
-            warn!(left, "connections that do not migrate cannot be reset");
-        }
-    }
-    Ok(Saved { moved, stay: plan.stay(), listeners: Vec::new() })
+    Ok(Saved { moved, left: frozen, stay: plan.stay(), listeners: Vec::new() })
 }
 
 fn stream(workers: &mut [Worker], sockets: &mut Described<'_>, pipe: Pipe) -> Result<(), StateError> {
@@ -205,7 +197,8 @@ fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Fro
             Outcome::Refused(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 (m.at, Standing::Strange)
             }
-            Outcome::Refused(_) | Outcome::Unanswered => (m.at, Standing::Refused),
+            Outcome::Refused(_) => (m.at, Standing::Refused),
+            Outcome::Unanswered => (m.at, Standing::Unknown),
         };
         // Heard until this thread has ended.
         let _ = tell.send(batch.iter().zip(results).map(standing).collect());
@@ -220,6 +213,8 @@ enum Standing {
     Frozen(Instant, Ends),
     /// The helper has not frozen it.
     Refused,
+    /// It has not said whether it has.
+    Unknown,
     /// Its address is not at the target.
     Strange,
 }
@@ -245,12 +240,13 @@ impl Described<'_> {
         self.standing.extend(batch);
     }
 
-    /// Places of frozen connections that did not go along, once the helper is not asked any more.
+    /// Places of connections that are, or may be, frozen and did not go along, once the helper is not asked any more.
     fn left(&mut self) -> Vec<u32> {
         while let Ok(batch) = self.batches.recv() {
             self.hear(batch);
         }
-        let frozen = self.standing.drain().filter(|(_, s)| matches!(s, Standing::Frozen(..)));
+        let may_be = |s: &Standing| matches!(s, Standing::Frozen(..) | Standing::Unknown);
+        let frozen = self.standing.drain().filter(|(_, s)| may_be(s));
         frozen.map(|(at, _)| at).collect()
     }
 
@@ -258,7 +254,7 @@ impl Described<'_> {
     fn frozen(&mut self, at: u32) -> Option<Ends> {
         loop {
             match self.standing.get(&at)? {
-                Standing::Refused | Standing::Strange => return None,
+                Standing::Refused | Standing::Unknown | Standing::Strange => return None,
                 Standing::Frozen(since, ends) => {
                     thread::sleep(PAUSE.saturating_sub(since.elapsed()));
                     return Some(*ends);

@@ -25,6 +25,8 @@ pub(crate) enum Fault {
     Dies(Command),
     /// It refuses this.
     Refuses(Command),
+    /// It dies when it has carried this out for a connection, before it says so.
+    Vanishes(Command),
 }
 
 /// A helper that serves one netd.
@@ -95,6 +97,10 @@ fn serve(
             act(command, s).map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0)
         };
         let results: Vec<i32> = sockets.iter().map(|(s, _)| done(s)).collect();
+        let of_connections = sockets.iter().any(|(s, _)| !SockRef::from(s).is_listener().unwrap_or(true));
+        if fault == Fault::Vanishes(command) && of_connections {
+            return;
+        }
         if send_reply(socket.as_fd(), command, &results).is_err() {
             return;
         }

@@ -190,6 +190,23 @@ fn a_helper_that_starts_anew_is_waited_for_while_the_rest_goes_on() {
 }
 
 #[test]
+fn a_helper_that_dies_while_it_freezes_costs_nothing_where_the_guest_stays() {
+    with_place(|place| {
+        let (guest, world) = open(place, families()[0], Opener::Guest);
+        let stream = [Stream::start("up", 1, &guest, &world)];
+        progress(&stream);
+        let at = place.process.vhost_user();
+        place.helper = Some(Helper::serve(&at, Fault::Vanishes(Command::Freeze), || {}));
+        let positions = place.stop_guest();
+        place.pump.double().unwrap().save().unwrap();
+        place.go_on(&positions);
+        place.helper = Some(Helper::serve(&at, Fault::None, || {}));
+        progress(&stream);
+        assert!(stream.into_iter().all(|s| s.finish() > 0));
+    });
+}
+
+#[test]
 fn without_a_helper_connections_are_reset_at_both_ends_and_new_ones_work() {
     with_place(|place| {
         let open: Vec<_> = cases().map(|(family, by)| open(place, family, by)).collect();
