@@ -279,7 +279,7 @@ impl Ramp {
 }
 
 #[test]
-fn long_connections_go_along_with_the_machine() {
+fn connections_go_along_with_the_machine() {
     let mut vmi = vmi();
     let ports = [GREETER, 8001, 8002].map(|port| json!({"port": port}));
     vmi["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!(ports);
