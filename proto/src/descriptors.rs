@@ -15,6 +15,19 @@ pub fn raise_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Makes this process' table of descriptors large enough for `count`, or for as many as it may have. The kernel doubles it
+/// otherwise each time that it is full, and has all threads wait for that, some ten milliseconds each time.
+///
+/// # Errors
+/// As fcntl(2).
+pub fn reserve(count: u64) -> io::Result<()> {
+    let (allowed, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let last = i32::try_from(count.min(allowed).saturating_sub(1)).unwrap_or(i32::MAX);
+    let (any, _) = std::io::pipe()?;
+    // Copied to the first free place from there on; the table stays as it is when the copy is gone.
+    rustix::io::fcntl_dupfd_cloexec(any, last).map(drop).map_err(io::Error::from)
+}
+
 /// What one message has brought.
 pub(crate) struct Received {
     /// Bytes of the buffer that it fills; none when the peer has closed.

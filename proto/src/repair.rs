@@ -32,6 +32,9 @@ pub const SUFFIX: &str = ".move";
 pub const PASST_SUFFIX: &str = ".repair";
 /// Flag of [`Command::Release`]: the pod accepted the connection.
 pub const ACCEPTED: u8 = 1;
+/// Flag of [`Command::Repair`]: the connection's queues fit into any socket; buffers need not be made larger. A helper
+/// may pass over it.
+pub const SHORT: u8 = 2;
 /// Bytes in front of flags and results.
 const HEADER: usize = 4;
 

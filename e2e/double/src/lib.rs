@@ -28,7 +28,7 @@ pub use double::{Double, DoubleError, HEADER, Options, RX, TX};
 pub use migrate::{Loaded, Position, Source};
 pub use pair::Pair;
 pub use ring::{Descriptor, DriverRing, INDIRECT, NEXT, Used, WRITE};
-pub use sys::GuestMem;
+pub use sys::{GuestMem, Silence};
 pub use tap::{PumpStats, TapOptions, TapPump};
 
 /// Bits of `VIRTIO_NET_F_*` and `VIRTIO_F_*` that a double can accept (VIRTIO 1.2, 5.1.3 and 6).

@@ -182,6 +182,23 @@ impl Double {
         Ok(Loaded { frontend, stream })
     }
 
+    /// Has the backend, whose rings stand still, give its state to another one, which reads while this one writes, as both
+    /// do with QEMU; how many bytes it has. Whatever goes wrong, the double is as it was.
+    ///
+    /// # Errors
+    /// When one of them refuses, or says so at the end.
+    pub fn transfer(&mut self, stream: UnixStream) -> Result<(Loaded, u64)> {
+        let frontend = self.again(&stream)?;
+        let (from, mut to) = pipe()?;
+        frontend.set_device_state_fd(Direction::LOAD, Phase::STOPPED, OwnedFd::from(from))?;
+        let mut state = self.begin_save()?;
+        let copied = std::io::copy(&mut state, &mut to);
+        drop((state, to));
+        self.frontend.check_device_state()?;
+        frontend.check_device_state()?;
+        Ok((Loaded { frontend, stream }, copied?))
+    }
+
     /// Leaves the backend for another one, in the memory that was copied; what is left of the source ends when it is
     /// dropped.
     ///

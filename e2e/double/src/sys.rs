@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -267,4 +267,55 @@ pub(crate) fn attach_queue(tap: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     // SAFETY: the call takes an ifreq, which lives as long as it.
     unsafe { ioctl::set_queue(tap.as_raw_fd(), &request)? };
     Ok(())
+}
+
+/// A filter that takes no segment, loaded once for any number of sockets: what a helper silences connections with.
+#[derive(Debug)]
+pub struct Silence(OwnedFd);
+
+impl Silence {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// As bpf(2): without CAP_BPF or CAP_SYS_ADMIN `PermissionDenied`.
+    pub fn load() -> io::Result<Silence> {
+        /// BPF_PROG_LOAD, BPF_PROG_TYPE_SOCKET_FILTER.
+        const LOAD: libc::c_int = 5;
+        const SOCKET_FILTER: u32 = 1;
+        // r0 = 0, exit (RFC 9669).
+        let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+        let license = c"GPL";
+        // prog_type and insn_cnt, insns, license; the rest is zero.
+        let mut attr = [0u64; 18];
+        let head = [SOCKET_FILTER.to_ne_bytes(), (code.len() as u32).to_ne_bytes()].concat();
+        attr[0] = u64::from_ne_bytes(head.try_into().map_err(|_| io::ErrorKind::InvalidInput)?);
+        (attr[1], attr[2]) = (code.as_ptr() as u64, license.as_ptr() as u64);
+        // SAFETY: the block is of the stated size, and what it points to lives through the call.
+        let fd = unsafe { libc::syscall(libc::SYS_bpf, LOAD, attr.as_ptr(), size_of_val(&attr)) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = i32::try_from(fd).map_err(io::Error::other)?;
+        // SAFETY: the call returned a descriptor that nobody else owns.
+        Ok(Silence(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Attaches it to a socket.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn attach(&self, socket: impl AsFd) -> io::Result<()> {
+        let program: libc::c_int = self.0.as_raw_fd();
+        // SAFETY: the kernel reads one int.
+        let rc = unsafe {
+            libc::setsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_BPF,
+                (&raw const program).cast(),
+                size_of::<libc::c_int>() as libc::socklen_t,
+            )
+        };
+        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
 }

@@ -1,9 +1,8 @@
-//! bpf(2), as far as steering needs it: two kinds of map, one program type, one kind of link; and the one option of
-//! lent sockets that no safe library reads.
+//! bpf(2), as far as steering and repair need it: two kinds of map, two program types, one kind of link; and the one
+//! option of lent sockets that no safe library reads.
 //!
 //! The calls are made by hand: a loader library would bring an ELF reader and a compiler's output for forty
-//! instructions. This is the one module of the crate with `unsafe`; every call of
-//! bpf(2) passes one zeroed attribute block, and what it points to lives through the call.
+//! instructions. Every call of bpf(2) passes one zeroed attribute block, and what it points to lives through the call.
 
 #![allow(unsafe_code)]
 
@@ -22,6 +21,8 @@ const ARRAY: u32 = 2;
 const SOCKMAP: u32 = 15;
 /// Bytes of a map's key and value.
 const SIZES: (u32, u32) = (4, 8);
+/// `BPF_PROG_TYPE_SOCKET_FILTER`.
+const SOCKET_FILTER: u32 = 1;
 /// `BPF_PROG_TYPE_SK_LOOKUP`.
 const SK_LOOKUP: u32 = 30;
 /// `BPF_SK_LOOKUP`, the attach type.
@@ -185,27 +186,35 @@ pub(super) fn get(map: BorrowedFd<'_>, key: u32) -> io::Result<u64> {
 /// # Errors
 /// As bpf(2), with the verifier's words when it refuses.
 pub(super) fn load(instructions: &[u64]) -> io::Result<OwnedFd> {
+    load_as(SK_LOOKUP, ATTACH_SK_LOOKUP, b"podvirt_ports\0\0\0", instructions)
+}
+
+/// Loads a program for sockets' filters.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_filter(instructions: &[u64]) -> io::Result<OwnedFd> {
+    load_as(SOCKET_FILTER, 0, b"podvirt_filter\0\0", instructions)
+}
+
+fn load_as(kind: u32, attach: u32, name: &[u8; 16], instructions: &[u64]) -> io::Result<OwnedFd> {
     const LICENSE: &std::ffi::CStr = c"GPL";
-    const NAME: [u32; 4] = [
-        u32::from_ne_bytes(*b"podv"),
-        u32::from_ne_bytes(*b"irt_"),
-        u32::from_ne_bytes(*b"port"),
-        u32::from_ne_bytes(*b"s\0\0\0"),
-    ];
     let count = u32::try_from(instructions.len()).map_err(io::Error::other)?;
     let mut log = vec![0u8; LOG_BYTES];
     // prog_type, insn_cnt, insns, license, log_level, log_size, log_buf, kern_version, prog_flags, prog_name,
     // prog_ifindex, expected_attach_type
     let mut attr = Attr::new()
-        .word(0, SK_LOOKUP)
+        .word(0, kind)
         .word(1, count)
         .pointer(2, instructions.as_ptr())
         .pointer(4, LICENSE.as_ptr())
         .word(6, 1)
         .word(7, LOG_BYTES as u32)
         .pointer(8, log.as_mut_ptr())
-        .word(17, ATTACH_SK_LOOKUP);
-    attr.0[12..16].copy_from_slice(&NAME);
+        .word(17, attach);
+    for (word, bytes) in attr.0[12..16].iter_mut().zip(name.as_chunks::<4>().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
     attr.open(PROG_LOAD).map_err(|error| {
         let end = log.iter().position(|b| *b == 0).unwrap_or(0);
         let said = String::from_utf8_lossy(&log[..end]);

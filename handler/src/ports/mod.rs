@@ -18,7 +18,7 @@
 //! starts anew, netd hands over what it holds, and the keeping goes on with the same maps. Nothing is attached to
 //! a network namespace that is the node's own.
 
-mod bpf;
+pub(crate) mod bpf;
 mod cli;
 mod closed;
 mod diag;

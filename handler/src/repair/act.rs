@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::PoisonError;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{ACCEPTED, Command};
+use podvirt_proto::repair::{ACCEPTED, Command, SHORT};
 use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
 use tracing::debug;
 
 use super::conntrack;
 use super::namespace::Inside;
+use super::sys::attach_filter;
 
 /// Filters (linux/filter.h): code, jumps when true and when not, and a number. A socket's filter sees a segment from its
 /// TCP header on. No segment is taken.
@@ -39,7 +40,7 @@ fn check(inside: &Inside, socket: &OwnedFd) -> io::Result<()> {
     let s = SockRef::from(socket);
     let refused = || io::Error::from_raw_os_error(libc::EPERM);
     let tcp = || -> io::Result<bool> {
-        let family = s.domain()? == Domain::IPV4 || s.domain()? == Domain::IPV6;
+        let family = matches!(s.domain()?, Domain::IPV4 | Domain::IPV6);
         Ok(family && s.r#type()? == Type::STREAM && s.protocol()? == Some(Protocol::TCP))
     };
     match (tcp(), inside.has(socket.as_fd())) {
@@ -62,12 +63,17 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
                 // Nothing of it is repaired, and nobody is answered who wants to connect.
                 return filter(&s, &DROP_SYN);
             }
-            let from = s.local_addr()?.as_socket();
-            if !from.is_some_and(|from| inside.can_go(from.ip())) {
-                return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+            if inside.is_choosy() {
+                let from = s.local_addr()?.as_socket();
+                if !from.is_some_and(|from| inside.can_go(from.ip())) {
+                    return Err(io::Error::from_raw_os_error(libc::EADDRNOTAVAIL));
+                }
             }
             // In this order: a socket in repair mode receives and acknowledges as any other.
-            filter(&s, &DROP_ALL)?;
+            match &inside.silence {
+                Some(silence) => attach_filter(socket.as_fd(), silence.as_fd())?,
+                None => filter(&s, &DROP_ALL)?,
+            }
             let frozen = setsockopt(socket, sockopt::TcpRepair, &ON);
             if frozen.is_err() {
                 s.detach_filter()?;
@@ -76,6 +82,9 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
         }
         Command::Repair => {
             setsockopt(socket, sockopt::TcpRepair, &ON)?;
+            if flags & SHORT != 0 {
+                return Ok(());
+            }
             // More than the system allows by itself: the other machine's kernel let the queues grow.
             setsockopt(socket, sockopt::SndBufForce, &ROOM)?;
             Ok(setsockopt(socket, sockopt::RcvBufForce, &ROOM)?)

@@ -1,4 +1,4 @@
-//! The one socket option that no crate wraps.
+//! The socket options that no crate wraps.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,6 +6,28 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `SO_NETNS_COOKIE` of socket(7), since Linux 5.14: a number for each network namespace, never used again.
 const SO_NETNS_COOKIE: libc::c_int = 71;
+
+/// `SO_ATTACH_BPF` of socket(7).
+const SO_ATTACH_BPF: libc::c_int = 50;
+
+/// Attaches a filter that is loaded already.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(super) fn attach_filter(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let program: libc::c_int = program.as_raw_fd();
+    // SAFETY: the kernel reads one int.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_ATTACH_BPF,
+            (&raw const program).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
 
 /// The cookie of a socket's network namespace.
 ///

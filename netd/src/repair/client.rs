@@ -84,20 +84,40 @@ impl Helper {
         Ok(Helper { path: PathBuf::new(), listener, _file: None, peer })
     }
 
+    /// Whether somebody has connected; it is not asked whether it lives.
+    pub(crate) fn is_met(&self) -> bool {
+        let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.meet(&mut peer).is_ok() && peer.is_some()
+    }
+
+    /// Who has come last is who lives: a helper that was started anew has connected again.
+    fn meet(&self, peer: &mut Option<Socket>) -> io::Result<()> {
+        while let Ok((newer, _)) = self.listener.accept() {
+            newer.set_nonblocking(false)?;
+            *peer = Some(newer);
+        }
+        Ok(())
+    }
+
     /// Whether somebody is there who answers.
     pub(crate) fn is_there(&self) -> bool {
-        self.ask(Command::Ping, &[], 0).is_ok()
+        self.ask(Command::Ping, &[], &[]).is_ok()
     }
 
     /// Tells that the guest is about to run here: its addresses are to speak, before any connection does.
     pub(crate) fn arrived(&self) -> bool {
-        self.ask(Command::Release, &[], 0).is_ok()
+        self.ask(Command::Release, &[], &[]).is_ok()
     }
 
-    /// Has something done to the sockets, all with the same flags; what became of each.
-    pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F], flags: u8) -> Vec<Outcome> {
+    /// Has something done to the sockets; what became of each.
+    pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F]) -> Vec<Outcome> {
+        self.call_with(command, sockets, &vec![0; sockets.len()])
+    }
+
+    /// The same with flags for each of them.
+    pub(crate) fn call_with<F: AsFd>(&self, command: Command, sockets: &[F], flags: &[u8]) -> Vec<Outcome> {
         let mut results = Vec::with_capacity(sockets.len());
-        for batch in sockets.chunks(BATCH) {
+        for (batch, flags) in sockets.chunks(BATCH).zip(flags.chunks(BATCH)) {
             let fds: Vec<BorrowedFd<'_>> = batch.iter().map(AsFd::as_fd).collect();
             match self.ask(command, &fds, flags) {
                 Ok(errnos) => results.extend(errnos.into_iter().map(|errno| match errno {
@@ -110,18 +130,13 @@ impl Helper {
         results
     }
 
-    fn ask(&self, command: Command, fds: &[BorrowedFd<'_>], flags: u8) -> Result<Vec<i32>, Error> {
+    fn ask(&self, command: Command, fds: &[BorrowedFd<'_>], flags: &[u8]) -> Result<Vec<i32>, Error> {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has come last is who lives: a helper that was started anew has connected again.
-        while let Ok((newer, _)) = self.listener.accept() {
-            newer.set_nonblocking(false)?;
-            *peer = Some(newer);
-        }
+        self.meet(&mut peer)?;
         let connection = peer.as_ref().ok_or(Error::Closed)?;
         connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
-        let flags = vec![flags; fds.len()];
-        let answer = send_request(connection.as_fd(), command, fds, &flags)
+        let answer = send_request(connection.as_fd(), command, fds, flags)
             .and_then(|()| recv_reply(connection.as_fd(), command, fds.len()));
         if let Err(error) = &answer {
             debug!(?command, %error, "the helper does not answer");

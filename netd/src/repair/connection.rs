@@ -10,13 +10,18 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
 use crate::sys::repair::{self as sys, Queue, Window};
 use crate::sys::{received_bytes, tcp_info};
-use crate::worker::sockets::{PeekOffset, socket, stream_options};
+use crate::worker::sockets::{PeekOffset, plain_stream_options, socket};
 
 /// Bytes that either queue may have: as much as tcp_rmem and tcp_wmem usually allow.
 pub(crate) const QUEUE: usize = 32 << 20;
 
 /// Where the kernel begins to size a send buffer, in bytes; it doubles that for its own accounting.
 const SEND_BUFFER: usize = 64 << 10;
+
+/// Bytes that fit into either queue of any socket, and the window that its receive buffer is large enough for: the kernel
+/// begins with a send buffer of 16 KiB and a receive buffer of 128 KiB, which it does not fill to the last byte.
+const SHORT_QUEUE: usize = 4 << 10;
+const SHORT_WINDOW: u32 = 64 << 10;
 
 /// Bits of `tcpi_options` (linux/tcp.h).
 mod agreed {
@@ -121,6 +126,17 @@ pub(crate) struct Restored {
     sent: usize,
     /// The pod has closed, and the peer has not acknowledged that.
     close: bool,
+    /// It was made anew.
+    made: Option<Made>,
+}
+
+/// How a socket was made.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    /// As any.
+    Small,
+    /// With large buffers.
+    Large,
 }
 
 fn refused(what: &str) -> io::Error {
@@ -149,11 +165,12 @@ impl Connection {
 }
 
 impl Connection {
-    /// Takes apart a socket that is in repair mode and receives nothing.
+    /// Takes apart a socket that is in repair mode and receives nothing; beside it, how many bytes its peer has
+    /// acknowledged.
     ///
     /// # Errors
     /// It is in a state that cannot be moved, or not in repair mode.
-    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<Connection> {
+    pub(crate) fn dump(socket: BorrowedFd<'_>) -> io::Result<(Connection, u64)> {
         let info = tcp_info(socket)?;
         // A FIN that is on its way counts as a byte.
         let fin = match info.state {
@@ -169,18 +186,19 @@ impl Connection {
         }
         let peek_offset = sys::peek_offset(socket).ok().and_then(|at| u32::try_from(at).ok());
         // The copy begins at the queue's first byte.
-        if peek_offset.is_some() {
+        let moved = peek_offset.filter(|_| received > 0);
+        if moved.is_some() {
             crate::sys::enable_peek_offset(socket, u32::MAX)?;
         }
         let copied = Connection::copy(socket, to_send, received);
-        if let Some(at) = peek_offset {
+        if let Some(at) = moved {
             crate::sys::enable_peek_offset(socket, at)?;
         }
         let (send_end, send, receive_end, receive) = copied?;
         if send.len() != to_send || receive.len() != received {
             return Err(refused("a queue is shorter than the socket says"));
         }
-        Ok(Connection {
+        let connection = Connection {
             state: info.state,
             options: info.options,
             scales: info.wscale,
@@ -193,7 +211,8 @@ impl Connection {
             peek_offset,
             send: Bytes(send),
             receive: Bytes(receive),
-        })
+        };
+        Ok((connection, info.bytes_acked))
     }
 
     fn copy(socket: BorrowedFd<'_>, send: usize, receive: usize) -> io::Result<(u32, Vec<u8>, u32, Vec<u8>)> {
@@ -201,7 +220,7 @@ impl Connection {
         let (send_end, send) = (sys::queue_end(socket)?, sys::copy_queue(socket, send)?);
         sys::choose_queue(socket, Queue::Receive)?;
         let (receive_end, receive) = (sys::queue_end(socket)?, sys::copy_queue(socket, receive)?);
-        sys::choose_queue(socket, Queue::None)?;
+        // The choice ends with the mode.
         Ok((send_end, send, receive_end, receive))
     }
 
@@ -212,6 +231,12 @@ impl Connection {
     pub(crate) fn look_again(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.unsent = self.unsent.min(sys::unsent(socket)?);
         Ok(())
+    }
+
+    /// Whether any socket has room for it, as those of idle connections do.
+    pub(crate) fn is_short(&self) -> bool {
+        let queues = [&self.send, &self.receive].iter().all(|queue| queue.0.len() <= SHORT_QUEUE);
+        queues && self.window.get(3).is_some_and(|window| *window <= SHORT_WINDOW)
     }
 
     /// A socket that can be put into repair mode for a connection.
@@ -235,6 +260,7 @@ impl Connection {
         (local, peer): (SocketAddr, SocketAddr),
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
+        let short = self.is_short();
         let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
@@ -243,7 +269,6 @@ impl Connection {
         sys::set_queue_start(fd, self.send_end.wrapping_sub(self.send.0.len() as u32))?;
         sys::choose_queue(fd, Queue::Receive)?;
         sys::set_queue_start(fd, self.receive_end.wrapping_sub(self.receive.0.len() as u32))?;
-        sys::choose_queue(fd, Queue::None)?;
         let s = SockRef::from(&socket);
         s.bind(&local.into())?;
         s.connect(&peer.into())?;
@@ -257,16 +282,16 @@ impl Connection {
         ];
         sys::set_agreed(fd, &options.into_iter().flatten().collect::<Vec<_>>())?;
         sys::set_timestamp(fd, self.timestamp)?;
-        sys::choose_queue(fd, Queue::Receive)?;
-        fill(fd, &self.receive.0)?;
-        sys::choose_queue(fd, Queue::Send)?;
         let (sent, rest) = self.send.0.split_at(sent);
-        fill(fd, sent)?;
+        for (queue, bytes) in [(Queue::Receive, &self.receive.0[..]), (Queue::Send, sent)] {
+            if !bytes.is_empty() {
+                sys::choose_queue(fd, queue)?;
+                fill(fd, bytes)?;
+            }
+        }
         sys::set_window(fd, &window)?;
-        sys::choose_queue(fd, Queue::None)?;
-        stream_options(&s, peer.ip(), peek)?;
-        let kept = peek.of(peer.ip());
-        if let (true, Some(at)) = (kept, self.peek_offset) {
+        let peek_offset = self.peek_offset.filter(|_| peek.of(peer.ip()));
+        if let Some(at) = peek_offset {
             crate::sys::enable_peek_offset(fd, at)?;
         }
         // What the peer has said by its FIN was heard: reading ends behind the queue, without a packet.
@@ -275,7 +300,8 @@ impl Connection {
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
         let unsent = rest.to_vec();
-        Ok((Restored { socket, unsent, sent: 0, close }, kept && self.peek_offset.is_some()))
+        let made = Some(if short { Made::Small } else { Made::Large });
+        Ok((Restored { socket, unsent, sent: 0, close, made }, peek_offset.is_some()))
     }
 }
 
@@ -299,7 +325,7 @@ impl Restored {
 
     /// The same for a connection that was frozen and has stayed: nothing is left of it.
     pub(crate) fn stayed(socket: OwnedFd) -> Restored {
-        Restored { socket, unsent: Vec::new(), sent: 0, close: false }
+        Restored { socket, unsent: Vec::new(), sent: 0, close: false, made: None }
     }
 
     /// The mode has ended: sends what was never sent, as far as there is room, and the FIN if there is to be one.
@@ -307,6 +333,10 @@ impl Restored {
     /// # Errors
     /// The peer has reset it.
     pub(crate) fn finish(&mut self) -> io::Result<Finished> {
+        let s = SockRef::from(&self.socket);
+        if self.made.is_some() {
+            plain_stream_options(&s)?;
+        }
         while let Some(left) = self.unsent.get(self.sent..).filter(|left| !left.is_empty()) {
             match sys::append(self.socket.as_fd(), left) {
                 Ok(n) => self.sent += n,
@@ -314,18 +344,19 @@ impl Restored {
                 Err(e) => return Err(e),
             }
         }
-        let s = SockRef::from(&self.socket);
         if self.close {
             s.shutdown(std::net::Shutdown::Write)?;
         }
         // The end of the mode has taken this away: a listener of the same port could not be opened any more.
         s.set_reuse_address(true)?;
-        // What the queues had at the other machine is no measure for this connection's way from here: the kernel begins
-        // anew, as with any connection. The window that the peer knows stays.
-        let sized =
-            s.set_send_buffer_size(SEND_BUFFER).and_then(|()| sys::unlock_buffers(self.socket.as_fd()));
-        if let Err(error) = sized {
-            tracing::trace!(%error, "the socket's buffers keep their size");
+        if let Some(Made::Large) = self.made {
+            // What the queues had at the other machine is no measure for this connection's way from here: the kernel
+            // begins anew, as with any connection. The window that the peer knows stays.
+            let sized =
+                s.set_send_buffer_size(SEND_BUFFER).and_then(|()| sys::unlock_buffers(self.socket.as_fd()));
+            if let Err(error) = sized {
+                tracing::trace!(%error, "the socket's buffers keep their size");
+            }
         }
         Ok(Finished::Done)
     }

@@ -31,12 +31,13 @@ mod tests;
 
 use std::time::Duration;
 
-pub(crate) use classify::{Verdict, classify, sockets_of_namespace};
+pub(crate) use classify::{Local, Verdict, classify, sockets_of_namespace};
 pub use client::Helper;
 pub(crate) use client::Outcome;
 pub(crate) use connection::{Connection, Finished, QUEUE, Restored};
 
 /// How long a frozen socket may still send what it had queued.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// Sockets in one message to the helper.
-pub(crate) const BATCH: usize = 64;
+/// Sockets in one message to the helper: so many that a message more costs nothing, so few that the work after it begins
+/// soon, and that nobody runs out of descriptors.
+pub(crate) const BATCH: usize = 128;

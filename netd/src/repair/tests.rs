@@ -75,16 +75,16 @@ fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
         let s = SockRef::from(&old);
         (s.local_addr().unwrap().as_socket().unwrap(), s.peer_addr().unwrap().as_socket().unwrap())
     };
-    helper.call(Command::Freeze, &[&old], 0).pop().unwrap().done();
+    helper.call(Command::Freeze, &[&old]).pop().unwrap().done();
     std::thread::sleep(PAUSE);
-    let mut connection = Connection::dump(old.as_fd()).unwrap();
+    let (mut connection, _) = Connection::dump(old.as_fd()).unwrap();
     connection.look_again(old.as_fd()).unwrap();
     drop(old);
     let new = Connection::socket(ends.1).unwrap();
-    helper.call(Command::Repair, &[&new], 0).pop().unwrap().done();
+    helper.call(Command::Repair, &[&new]).pop().unwrap().done();
     let (mut restored, _) = connection.restore(new, ends, PeekOffset::probe()).unwrap();
     let stream = TcpStream::from(restored.for_flow().unwrap());
-    helper.call(Command::Release, &[&restored.socket], 0).pop().unwrap().done();
+    helper.call(Command::Release, &[&restored.socket]).pop().unwrap().done();
     assert_eq!(restored.finish().unwrap(), Finished::Done);
     stream.set_nonblocking(false).unwrap();
     stream
@@ -164,10 +164,10 @@ fn half_closed_connections_stay_so() {
 fn one_that_stays_after_all_goes_on() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, mut peer) = pair("127.0.0.1:0");
-    assert!(helper.call(Command::Freeze, &[&near], 0).pop().unwrap().is_done());
+    assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
     peer.write_all(b"into the filter").unwrap();
     Connection::dump(near.as_fd()).unwrap();
-    assert!(helper.call(Command::Thaw, &[&near], 0).pop().unwrap().is_done());
+    assert!(helper.call(Command::Thaw, &[&near]).pop().unwrap().is_done());
     let mut got = [0; 15];
     (&near).read_exact(&mut got).unwrap();
     assert_eq!(&got, b"into the filter");
@@ -181,17 +181,17 @@ fn what_cannot_be_is_refused() {
     let (near, peer) = pair("127.0.0.1:0");
     assert!(Connection::dump(near.as_fd()).is_err(), "not in repair mode");
     let ends = (near.local_addr().unwrap(), near.peer_addr().unwrap());
-    assert!(helper.call(Command::Freeze, &[&near], 0).pop().unwrap().is_done());
-    let connection = Connection::dump(near.as_fd()).unwrap();
+    assert!(helper.call(Command::Freeze, &[&near]).pop().unwrap().is_done());
+    let (connection, _) = Connection::dump(near.as_fd()).unwrap();
     let again = |connection: Connection, ends| {
         let new = Connection::socket(peer.local_addr().unwrap()).unwrap();
-        helper.call(Command::Repair, &[&new], 0).pop().unwrap().done();
+        helper.call(Command::Repair, &[&new]).pop().unwrap().done();
         connection.restore(new, ends, PeekOffset::probe()).map(|_| ())
     };
     assert!(again(connection.clone(), ends).is_err(), "it is here already");
     let elsewhere = ("192.0.2.1:5".parse().unwrap(), ends.1);
     assert!(again(connection, elsewhere).is_err(), "the address is not this machine's");
-    assert!(helper.call(Command::Thaw, &[&near], 0).pop().unwrap().is_done());
+    assert!(helper.call(Command::Thaw, &[&near]).pop().unwrap().is_done());
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_helper_that_is_gone_fails_every_socket() {
     drop(far);
     let helper = Helper::connected(near.try_clone().unwrap()).unwrap();
     assert!(!helper.is_there());
-    let results = helper.call(Command::Freeze, &vec![near.as_fd(); 2 * BATCH + 1], 0);
+    let results = helper.call(Command::Freeze, &vec![near.as_fd(); 2 * BATCH + 1]);
     assert_eq!(results.len(), 2 * BATCH + 1);
     assert!(results.iter().all(|r| matches!(r, Outcome::Unanswered)));
 }

@@ -19,7 +19,7 @@ use crate::net::Link;
 use crate::repair::Helper;
 use crate::ring::Ring;
 use crate::tap::Tap;
-use crate::vhost::RingSink;
+use crate::vhost::{RingSink, feature};
 
 /// The workers of one netd. Clones speak to the same ones.
 ///
@@ -277,6 +277,9 @@ impl RingSink for Handle {
     }
 
     fn set_features(&self, acked: u64) {
+        if acked & feature::LOG_ALL != 0 {
+            self.device.copying(self);
+        }
         self.tell(|| Command::Features(acked));
     }
 

@@ -85,14 +85,19 @@ pub(super) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
 
 /// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
 pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
-    // The guest's own Nagle has decided already.
-    s.set_tcp_nodelay(true)?;
-    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
-    s.set_keepalive(true)?;
+    plain_stream_options(s)?;
     if peek.of(peer) {
         sys::enable_peek_offset(s.as_fd(), 0)?;
     }
     Ok(())
+}
+
+/// The same but for the peek offset.
+pub(crate) fn plain_stream_options(s: &Socket) -> io::Result<()> {
+    // The guest's own Nagle has decided already.
+    s.set_tcp_nodelay(true)?;
+    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
+    s.set_keepalive(true)
 }
 
 /// Sets a listener so that what it accepts needs no system call of its own; false where that cannot be.

@@ -172,7 +172,8 @@ impl TcpFlow {
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
         FlowInfo {
             kind: FlowKind::Tcp,
-            state: self.conn.state().name(),
+            // While its socket is repaired after a migration nothing else can be said of it.
+            state: if self.parked { "REPAIR" } else { self.conn.state().name() },
             from_guest: self.from_guest,
             guest: key.guest,
             guest_peer: key.peer,

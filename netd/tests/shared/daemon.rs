@@ -31,8 +31,11 @@ impl Daemon {
             let line = log.next().unwrap_or_else(|| panic!("netd ended: {seen}")).unwrap();
             seen = seen + &line + "\n";
         }
-        // Nobody reads the rest; it must not fill the pipe.
-        std::thread::spawn(move || log.for_each(drop));
+        // Nobody reads the rest, unless it is asked for; it must not fill the pipe.
+        let shown = std::env::var_os("PODVIRT_SHOW_LOG").is_some();
+        std::thread::spawn(move || {
+            log.map_while(Result::ok).filter(|_| shown).for_each(|l| eprintln!("{l}"))
+        });
         daemon
     }
 }

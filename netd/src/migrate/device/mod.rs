@@ -46,9 +46,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use podvirt_proto::descriptors::reserve;
 use podvirt_proto::hold;
 use podvirt_proto::repair::Command;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::codec::DecodeError;
 use super::stream::tag;
@@ -181,6 +182,19 @@ impl Device {
     /// Who repairs connections, if anybody is there.
     fn present(&self) -> Option<&Arc<Helper>> {
         self.helper.get().filter(|helper| helper.is_there())
+    }
+
+    /// The guest's memory is being copied: it will move soon.
+    pub(crate) fn copying(&self, worker: &Handle) {
+        self.prepare(worker);
+    }
+
+    /// Makes room for the descriptors of all connections, each of which has two while it moves, as long as nobody waits
+    /// for it.
+    fn prepare(&self, worker: &Handle) {
+        if let Err(error) = reserve(2 * u64::from(worker.most_flows())) {
+            debug!(%error, "no room for descriptors made beforehand");
+        }
     }
 
     /// Whether the workers stand still for a migration, or connections are being repaired after one.
@@ -329,7 +343,7 @@ impl Device {
     fn let_end(&self, connections: &[(Ends, OwnedFd)]) {
         let sockets: Vec<&OwnedFd> = connections.iter().map(|(_, fd)| fd).collect();
         let Some(helper) = self.helper.get().filter(|_| !sockets.is_empty()) else { return };
-        let left = helper.call(Command::Thaw, &sockets, 0).iter().filter(|r| !r.is_done()).count();
+        let left = helper.call(Command::Thaw, &sockets).iter().filter(|r| !r.is_done()).count();
         if left > 0 {
             warn!(left, "connections that do not migrate cannot be reset");
         }
@@ -337,6 +351,10 @@ impl Device {
 
     /// Another frontend has come: what stood still for one that is gone does so no longer.
     pub(crate) fn frontend_came(&self, worker: &Handle) {
+        // Somebody is there already who repairs: it may come with a guest.
+        if self.helper.get().is_some_and(|helper| helper.is_met()) {
+            self.prepare(worker);
+        }
         let mut stand = self.stand();
         if let Stand::Left(listeners) = &mut *stand {
             let listeners = std::mem::take(listeners);
@@ -366,7 +384,7 @@ pub(crate) fn read_arrivals(stream: &[u8], helper: Option<&Helper>) -> Result<Ar
     const FLOWS: u32 = 100;
     let load::Read { workers, fds, arrived, .. } = load::read(stream, helper, FLOWS)?;
     let release = |mut a: Arrived| {
-        let asked = helper.map(|h| h.call(Command::Release, &[&a.socket.socket], 0));
+        let asked = helper.map(|h| h.call(Command::Release, &[&a.socket.socket]));
         let released = asked.is_some_and(|r| r.iter().all(crate::repair::Outcome::is_done));
         (a.key, released && a.socket.finish().is_ok_and(|f| f == Finished::Done))
     };
@@ -377,7 +395,7 @@ pub(crate) fn read_arrivals(stream: &[u8], helper: Option<&Helper>) -> Result<Ar
 /// Has the helper silence the listeners, and answers those that are.
 fn silence(helper: &Helper, worker: &Handle) -> Vec<OwnedFd> {
     let listeners = worker.listeners();
-    let results = helper.call(Command::Freeze, &listeners, 0);
+    let results = helper.call(Command::Freeze, &listeners);
     let of = listeners.len();
     let silent: Vec<OwnedFd> =
         listeners.into_iter().zip(results).filter(|(_, r)| r.is_done()).map(|(l, _)| l).collect();

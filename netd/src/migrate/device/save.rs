@@ -20,8 +20,9 @@ use crate::migrate::codec::{Field, MAGIC, record};
 use crate::migrate::pack::Pack;
 use crate::migrate::snapshot::{Fd, Listeners, Origin, TcpFlow, Worker};
 use crate::migrate::stream::{Frame, tag};
-use crate::repair::{BATCH, Connection, Helper, Outcome, PAUSE, Verdict, classify, sockets_of_namespace};
-use crate::sys::tcp_info;
+use crate::repair::{
+    BATCH, Connection, Helper, Local, Outcome, PAUSE, Verdict, classify, sockets_of_namespace,
+};
 use crate::tcp::State;
 use crate::worker::Handle;
 
@@ -45,10 +46,16 @@ impl<E: Into<StateError>> From<E> for Failed {
 /// # Errors
 /// [`Failed`].
 pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Result<Saved, Failed> {
-    let (pack, workers) = worker.pack(Pack::keep()).ok_or(StateError::Ended)?;
+    let (packed, all) = thread::scope(|scope| {
+        // Nobody comes any more, so it may be asked for now: with many sockets it takes a while.
+        let all = helper.map(|_| scope.spawn(sockets_of_namespace));
+        let packed = worker.pack(Pack::keep());
+        (packed, all.map(|all| all.join().unwrap_or_else(|_| Err(io::Error::other("a panic")))))
+    });
+    let (pack, workers) = packed.ok_or(StateError::Ended)?;
     let mut workers = workers?;
     let fds = pack.kept();
-    let mut plan = Plan::new(&workers, &fds, helper.is_some());
+    let mut plan = Plan::new(&workers, &fds, all);
     let stop = AtomicBool::new(false);
     let (result, moved, frozen, unfit, strange) = thread::scope(|scope| {
         let (tell, batches) = channel();
@@ -134,17 +141,18 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(workers: &[Worker], fds: &[OwnedFd], helped: bool) -> Plan {
+    /// What becomes of the workers' connections among all sockets of the pod; `all` is none without a helper.
+    fn new(workers: &[Worker], fds: &[OwnedFd], all: Option<io::Result<Local>>) -> Plan {
         let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0, strange: 0 };
         let connections = workers.iter().flat_map(|w| &w.tcp).filter(|f| f.conn.state() != State::Connecting);
         let connections = connections.filter_map(|f| Some((f, f.socket?.0)));
-        if !helped {
-            plan.helpless = connections.count() as u64;
-            return plan;
-        }
-        let all = match sockets_of_namespace() {
-            Ok(all) => all,
-            Err(error) => {
+        let all = match all {
+            Some(Ok(all)) => all,
+            None => {
+                plan.helpless = connections.count() as u64;
+                return plan;
+            }
+            Some(Err(error)) => {
                 warn!(%error, "which connections can move cannot be told: all of them end");
                 plan.unfit = connections.count() as u64;
                 return plan;
@@ -189,7 +197,7 @@ fn freeze(helper: &Helper, moving: &[Moving], fds: &[OwnedFd], tell: &Sender<Fro
             return;
         }
         let sockets: Vec<&OwnedFd> = batch.iter().filter_map(|m| fds.get(m.at as usize)).collect();
-        let results = helper.call(Command::Freeze, &sockets, 0);
+        let results = helper.call(Command::Freeze, &sockets);
         let now = Instant::now();
         let standing = |(m, result): (&Moving, Outcome)| match result {
             Outcome::Done => (m.at, Standing::Frozen(now, m.ends)),
@@ -312,9 +320,9 @@ impl Described<'_> {
             }
             return Ok(None);
         };
-        let taken = Connection::dump(fd.as_fd()).and_then(|mut connection| {
+        let taken = Connection::dump(fd.as_fd()).and_then(|(mut connection, acked)| {
             connection.look_again(fd.as_fd())?;
-            Ok((connection, tcp_info(fd.as_fd())?.bytes_acked))
+            Ok((connection, acked))
         });
         let (connection, acked) = match taken {
             Ok(taken) => taken,

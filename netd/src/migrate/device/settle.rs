@@ -146,12 +146,10 @@ impl Settling<'_> {
     fn batch(&self, todo: &mut VecDeque<Work>, unsent: &mut Vec<Work>) -> (Vec<(Ends, bool)>, bool) {
         let mut ended = Vec::new();
         let mut answered = true;
-        // All of a batch have the same flags.
-        let flags = todo.front().map_or(0, |w| if w.accepted { ACCEPTED } else { 0 });
-        let alike = todo.iter().take(BATCH).take_while(|w| w.accepted == (flags == ACCEPTED)).count();
-        let batch: Vec<Work> = todo.drain(..alike).collect();
+        let batch: Vec<Work> = todo.drain(..todo.len().min(BATCH)).collect();
         let sockets: Vec<BorrowedFd<'_>> = batch.iter().map(|w| w.socket.socket.as_fd()).collect();
-        let results = self.helper.call(self.command, &sockets, flags);
+        let flags: Vec<u8> = batch.iter().map(|w| if w.accepted { ACCEPTED } else { 0 }).collect();
+        let results = self.helper.call_with(self.command, &sockets, &flags);
         for (result, one) in results.into_iter().zip(batch) {
             match result {
                 Outcome::Done => unsent.push(one),
@@ -182,7 +180,7 @@ impl Settling<'_> {
     fn thaw_listeners(&self, listeners: &[OwnedFd]) {
         let mut silent: Vec<&OwnedFd> = listeners.iter().collect();
         while !silent.is_empty() {
-            let results = self.helper.call(Command::Thaw, &silent, 0);
+            let results = self.helper.call(Command::Thaw, &silent);
             let mut left = Vec::new();
             for (result, listener) in results.into_iter().zip(silent) {
                 match result {

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use frontend_double::Silence;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{Command, Request, recv_request, send_reply};
+use podvirt_proto::repair::{Command, Request, SHORT, recv_request, send_reply};
 use socket2::{Domain, SockAddr, SockFilter, SockRef, Socket, Type};
 
 use crate::bed::eventually;
@@ -75,6 +76,8 @@ fn serve(
     asked: &Mutex<Vec<(Command, usize)>>,
 ) {
     let mut arrive = Some(arrive);
+    // Without it each socket gets a filter of its own.
+    let silence = Silence::load().ok();
     while !stop.load(SeqCst) {
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         if poll(&mut fds, PollTimeout::from(20u16)).unwrap_or(0) == 0 {
@@ -90,13 +93,24 @@ fn serve(
         {
             arrive();
         }
-        let done = |s: &OwnedFd| {
+        let done = |(s, flags): &(OwnedFd, u8)| {
             if fault == Fault::Refuses(command) {
                 return libc::EPERM;
             }
-            act(command, s).map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0)
+            let done = act(command, s, *flags, silence.as_ref());
+            done.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0)
         };
-        let results: Vec<i32> = sockets.iter().map(|(s, _)| done(s)).collect();
+        // As virt-handler does: two threads share them.
+        let (mine, others) = sockets.split_at(sockets.len().div_ceil(2));
+        let results = std::thread::scope(|scope| {
+            let others = (others.len() > 8).then(|| scope.spawn(|| others.iter().map(done).collect()));
+            let mut results: Vec<i32> = mine.iter().map(done).collect();
+            results.extend(match others {
+                Some(thread) => thread.join().unwrap(),
+                None => sockets[mine.len()..].iter().map(done).collect::<Vec<i32>>(),
+            });
+            results
+        });
         let of_connections = sockets.iter().any(|(s, _)| !SockRef::from(s).is_listener().unwrap_or(true));
         if fault == Fault::Vanishes(command) && of_connections {
             return;
@@ -107,7 +121,7 @@ fn serve(
     }
 }
 
-fn act(command: Command, socket: &OwnedFd) -> io::Result<()> {
+fn act(command: Command, socket: &OwnedFd, flags: u8, silence: Option<&Silence>) -> io::Result<()> {
     let s = SockRef::from(socket);
     let listens = s.is_listener()?;
     match command {
@@ -119,11 +133,17 @@ fn act(command: Command, socket: &OwnedFd) -> io::Result<()> {
             SockFilter::new(6, 0, 0, u32::MAX),
         ]),
         Command::Freeze => {
-            s.attach_filter(&[SockFilter::new(6, 0, 0, 0)])?;
+            match silence {
+                Some(silence) => silence.attach(socket)?,
+                None => s.attach_filter(&[SockFilter::new(6, 0, 0, 0)])?,
+            }
             Ok(setsockopt(socket, sockopt::TcpRepair, &1)?)
         }
         Command::Repair => {
             setsockopt(socket, sockopt::TcpRepair, &1)?;
+            if flags & SHORT != 0 {
+                return Ok(());
+            }
             setsockopt(socket, sockopt::SndBufForce, &(4 << 20))?;
             Ok(setsockopt(socket, sockopt::RcvBufForce, &(4 << 20))?)
         }

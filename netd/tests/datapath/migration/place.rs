@@ -29,7 +29,7 @@ use netd::net::Mode;
 
 /// A netd process in a pod.
 pub(crate) struct Process {
-    _daemon: Daemon,
+    daemon: Daemon,
     dir: TempDir,
 }
 
@@ -51,7 +51,7 @@ impl Process {
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_netd").into());
         let launch = || Daemon::launch(Command::new(program), |command| command.arg("--config").arg(&file));
         let daemon = pod.run(launch);
-        let process = Process { _daemon: daemon, dir };
+        let process = Process { daemon, dir };
         eventually("the ports", || (process.status().listeners == 20).then_some(()));
         process
     }
@@ -81,6 +81,13 @@ impl Process {
         on_runtime(ask)
     }
 
+    /// Its memory in KiB: what it has had at most since it began.
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub(crate) fn status(&self) -> StatusResponse {
         on_runtime(async { Client::connect(&self.control()).await.unwrap().status().await.unwrap() })
     }
@@ -93,7 +100,7 @@ pub(crate) struct Moved {
     /// The process that the guest has left, until this is dropped.
     pub(crate) source: Process,
     /// Bytes of the state.
-    pub(crate) state: usize,
+    pub(crate) state: u64,
 }
 
 /// Guest, pods and world.
@@ -200,8 +207,7 @@ impl Place {
     pub(crate) fn migrate_to(&mut self, target: Process, helper: Option<Helper>) -> Moved {
         let positions = self.stop_guest();
         let since = Instant::now();
-        let state = self.double().save().unwrap();
-        let loaded = self.double().load(target.dial(), &state).unwrap();
+        let (loaded, state) = self.double().transfer(target.dial()).unwrap();
         let left: Source = self.double().arrive(loaded, &positions).unwrap();
         self.pump.resume().unwrap();
         let downtime = since.elapsed();
@@ -212,7 +218,7 @@ impl Place {
         eventually("the source's end", || (!source.status().frontend_connected).then_some(()));
         drop(old_helper);
         self.at = 1 - self.at;
-        Moved { downtime, source, state: state.len() }
+        Moved { downtime, source, state }
     }
 
     /// The source's pod ends: nothing of it is heard any more.
