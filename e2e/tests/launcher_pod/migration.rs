@@ -1,12 +1,13 @@
 //! A machine moves from one launcher pod to another, through the proxies of two handlers.
 //!
 //! Two tests without an interface, and one with all that belongs to its connections: netd in both pods, the handlers' repair
-//! service, and a target whose address is silent until the machine runs there, as podvirt-cni makes it.
+//! service, a target whose address is silent until the machine runs there, as podvirt-cni makes it, and a mesh's sidecar.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use podvirt_cni::net::silence;
 use podvirt_daemon::pki::{
     HANDLER_SERVER_NAME, Identity, KeyPairPem, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
 };
-use podvirt_e2e::{Console, Net, peer, until};
+use podvirt_e2e::artefacts::program_dir;
+use podvirt_e2e::{Console, Net, NetOptions, peer, until};
 use podvirt_proto::cmd::v1::{MigrationRequest, Response};
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Options};
@@ -28,6 +30,7 @@ use virt_handler::repair::Repairs;
 use virt_handler::sockets::PodVolumes;
 
 use crate::launched::{GREETER, LIMIT, Launched, MARK, POD_UID, request, vmi};
+use crate::mesh::sidecar;
 
 /// A migration of 256 MiB on two busy processors.
 const MOVE: Duration = Duration::from_secs(110);
@@ -63,11 +66,19 @@ impl Bed {
     }
 
     fn of(vmi: Value) -> (Bed, Console) {
-        let source = Launched::of("--allow-emulation", &vmi);
+        Bed::with(vmi, |_| ())
+    }
+
+    /// The same; each pod is prepared once its network is there.
+    fn with(vmi: Value, prepare: impl Fn(&Net)) -> (Bed, Console) {
+        let net = Net::up(NetOptions::default()).unwrap();
+        prepare(&net);
+        let source = Launched::at(net, "--allow-emulation", &vmi);
         let answer = source.sync(&mut source.client(), &vmi);
         assert!(answer.success, "{answer:?}\n{}", source.compute.log());
         let console = source.console();
         let twin = source.pod.net.twin(|| Ok(silence::silence("eth0")?)).unwrap();
+        prepare(&twin);
         let target = Launched::at(twin, "--allow-emulation", &vmi);
         let ready = target.client().sync_migration_target(request(&vmi)).await_in(&target);
         assert!(ready.success, "{ready:?}\n{}", target.compute.log());
@@ -278,12 +289,28 @@ impl Ramp {
     }
 }
 
+/// What was reset, by reason, as netd in a pod tells.
+fn dropped(launched: &Launched, reason: &str) -> u64 {
+    let asked = Command::new(program_dir("netctl").unwrap().join("netctl"))
+        .arg("--socket")
+        .arg(launched.pod.path("public/netd/n0.ctl"))
+        .args(["--json", "counters"])
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    let row = rows.iter().find(|r| r["name"].as_str().is_some_and(|name| name.ends_with(reason)));
+    row.unwrap_or_else(|| panic!("no counter for {reason} in {rows:?}"))["value"].as_u64().unwrap()
+}
+
 #[test]
-fn connections_go_along_with_the_machine() {
+fn connections_go_along_with_the_machine_and_those_through_a_meshs_proxy_are_reset() {
     let mut vmi = vmi();
-    let ports = [GREETER, 8001, 8002].map(|port| json!({"port": port}));
+    let ports = [GREETER, 8001, 8002, 8003].map(|port| json!({"port": port}));
     vmi["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!(ports);
-    let (mut bed, mut console) = Bed::of(vmi);
+    // Those on 8003 into the guest, and to 7002 out of it, go through the proxy of their pod.
+    let past: (&[u16], &[u16]) = (&[GREETER, 8001, 8002], &[7001]);
+    let (mut bed, mut console) = Bed::with(vmi, |net| sidecar(net, past).unwrap());
     let net = &bed.source.pod.net;
     let world = |port| std::net::SocketAddr::from((net.client4, port));
     let pod = |port| std::net::SocketAddr::from((Net::POD4, port));
@@ -311,6 +338,13 @@ fn connections_go_along_with_the_machine() {
         }
     };
     echo(&mut idle);
+    serve(&mut console, 8003, "socat TCP4-LISTEN:8003,reuseaddr,fork PIPE");
+    let proxied = net.listen(world(7002)).unwrap();
+    console
+        .sh("(socat TCP4:10.9.0.1:7002 EXEC:cat >/tmp/7002.log 2>&1) & echo $! >/tmp/7002.pid", LIMIT)
+        .unwrap();
+    let mut meshed = vec![net.connect(pod(8003)).unwrap(), peer::accept(&proxied).unwrap()];
+    echo(&mut meshed);
 
     let (stop, came, went) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let hash = std::thread::scope(|scope| {
@@ -368,7 +402,17 @@ fn connections_go_along_with_the_machine() {
     let said = there.sh("wait $(cat /tmp/8001.pid); cat /tmp/8001.log", LIMIT).unwrap();
     assert!(said.contains(&hash), "damaged on the way in: {said}");
     assert!(came.load(SeqCst) > 0 && went.load(SeqCst) > 0);
-    // New ones work as ever.
-    idle.push(bed.source.pod.net.connect(pod(8002)).unwrap());
+    // Their proxy is another one now: both ends have heard so.
+    for (stream, what) in meshed.iter_mut().zip(["into the guest", "out of it"]) {
+        let end = stream.read(&mut [0]).expect_err(what).kind();
+        assert_eq!(end, std::io::ErrorKind::ConnectionReset, "{what}");
+    }
+    assert_eq!(dropped(&bed.source, "migration_local"), 2);
+    let said = there.sh("wait $(cat /tmp/7002.pid); cat /tmp/7002.log", LIMIT).unwrap();
+    assert!(said.contains("reset by peer"), "{said}");
+    // New ones work as ever, the proxy's as well.
+    for port in [8002, 8003] {
+        idle.push(bed.source.pod.net.connect(pod(port)).unwrap());
+    }
     echo(&mut idle);
 }
