@@ -45,6 +45,9 @@ enum Harm {
     NetworkCut,
 }
 
+/// The source's netd has no more to do.
+const GIVEN_AWAY: &str = "the state was given away";
+
 /// A process that stands still until this is dropped.
 struct Held<'c> {
     node: Node<'c>,
@@ -84,7 +87,7 @@ impl Drop for Held<'_> {
 }
 
 /// Moves the machine and does harm at the moment; it is to run where the instance says afterwards, with all its streams.
-fn survives(namespace: &Namespace<'_>, busy: &mut Busy<'_>, moment: Moment, harm: Harm) {
+fn survives<'c>(namespace: &Namespace<'c>, busy: &mut Busy<'c>, moment: Moment, harm: Harm) {
     println!("{harm:?}, {moment:?}");
     let cluster = namespace.cluster();
     let hypervisor = format!("[q]emu.*guest={}_{},", namespace.name(), busy.machine.name());
@@ -98,30 +101,31 @@ fn survives(namespace: &Namespace<'_>, busy: &mut Busy<'_>, moment: Moment, harm
         Ok(busy.machine.virsh(&from_pod, &["domjobinfo"], &[])?.contains("Memory processed:").then_some(()))
     };
     namespace.until("memory that is copied", MOVE, copied).unwrap();
-    let hold = || match moment {
-        Moment::Before => Held::new(from, &hypervisor, "netd"),
-        Moment::During => Held::new(to, &hypervisor, "netd"),
-        Moment::After => Held::new(to, &hypervisor, "libvirtd"),
+    let hold = |node: Node<'c>, program: &str| {
+        namespace.until("a process to hold", SOON, || Held::new(node, &hypervisor, program)).unwrap()
     };
-    let held = namespace.until("a process to hold", SOON, hold).unwrap();
+    let told = |pod: &str, what: &str| -> anyhow::Result<usize> {
+        let log = namespace.kubectl(&["logs", pod, "-c", "netd"])?;
+        Ok(log.lines().filter(|line| line.contains(what)).count())
+    };
+    // The source's may have been here before.
+    let before = told(&from_pod, GIVEN_AWAY).unwrap();
+    let wait = |held: &Held<'_>, pod: &str, what: &str, before: usize| {
+        let there = || Ok((told(pod, what)? > before && held.is_asked()?).then_some(()));
+        namespace.until(&format!("{moment:?} the device state, '{what}'"), SOON, there).unwrap();
+    };
+    let mut held = hold(if moment == Moment::Before { from } else { to }, "netd");
     busy.machine.virsh(&from_pod, &["migrate-setspeed"], &["4096"]).unwrap();
-    let said = |pod: &str, what: &str| -> anyhow::Result<bool> {
-        Ok(namespace
-            .kubectl(&["logs", pod, "-c", "netd"])?
-            .lines()
-            .rev()
-            .take(20)
-            .any(|line| line.contains(what)))
-    };
-    let there = || {
-        let so_far = match moment {
-            Moment::Before => true,
-            Moment::During => said(&from_pod, "the state was given away")?,
-            Moment::After => said(&target, "a state has come")?,
-        };
-        Ok((so_far && held.is_asked()?).then_some(()))
-    };
-    namespace.until(&format!("{moment:?} the device state"), MOVE, there).unwrap();
+    match moment {
+        Moment::Before => wait(&held, &from_pod, "", 0),
+        Moment::During => wait(&held, &from_pod, GIVEN_AWAY, before),
+        Moment::After => {
+            wait(&held, &from_pod, GIVEN_AWAY, before);
+            // Not from the beginning: libvirt takes one that is silent for half a minute for dead.
+            held = hold(to, "libvirtd");
+            wait(&held, &target, "a state has come", 0);
+        }
+    }
     let handler = "kill -9 $(pgrep -x virt-handler)";
     let mut cut = None;
     match harm {
