@@ -273,7 +273,9 @@ impl Record {
                 "stands still, ms",
                 "longest",
                 "added",
-                "all go on after, ms",
+                "given away",
+                "taken",
+                "all go on",
                 "state, MiB",
             ];
             text += &table(&head, &rows);
