@@ -300,7 +300,7 @@ fn dropped(launched: &Launched, reason: &str) -> u64 {
     let rows: Value = serde_json::from_slice(&asked.stdout).unwrap();
     let rows = rows.as_array().unwrap();
     let row = rows.iter().find(|r| r["name"].as_str().is_some_and(|name| name.ends_with(reason)));
-    row.unwrap_or_else(|| panic!("no counter for {reason} in {rows:?}"))["value"].as_u64().unwrap()
+    row.expect("a counter for the reason")["value"].as_u64().unwrap()
 }
 
 #[test]
