@@ -34,7 +34,9 @@ impl Daemon {
         // Nobody reads the rest, unless it is asked for; it must not fill the pipe.
         let shown = std::env::var_os("PODVIRT_SHOW_LOG").is_some();
         std::thread::spawn(move || {
-            log.map_while(Result::ok).filter(|_| shown).for_each(|l| eprintln!("{l}"))
+            for line in log.map_while(Result::ok).filter(|_| shown) {
+                eprintln!("{line}");
+            }
         });
         daemon
     }
