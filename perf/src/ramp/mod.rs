@@ -74,17 +74,21 @@ impl Checker {
                 self.at += bytes.len() as u64;
                 return;
             };
-            // The first bytes may be the rest of a word.
-            let place = place.checked_sub(skip as u64);
-            match place {
-                Some(place) if place >= self.at => self.lost += place - self.at,
-                Some(place) => self.doubled += self.at - place,
-                None => self.wrong += skip as u64,
-            }
-            self.at = place.unwrap_or(0);
-            if place.is_none() {
+            // The first bytes may be the rest of a word, or wrong ones.
+            let start = place.checked_sub(skip as u64).filter(|start| {
+                self.expected.resize(skip, 0);
+                fill(self.seed, *start, &mut self.expected);
+                bytes.starts_with(&self.expected)
+            });
+            let start = start.unwrap_or_else(|| {
+                self.wrong += skip as u64;
+                self.at += skip as u64;
                 bytes = bytes.get(skip..).unwrap_or_default();
-            }
+                place
+            });
+            self.lost += start.saturating_sub(self.at);
+            self.doubled += self.at.saturating_sub(start);
+            self.at = start;
         }
     }
 
@@ -98,7 +102,7 @@ impl Checker {
         };
         (0..WORD as usize).find_map(|skip| {
             let (first, second) = (number(skip)?, number(skip + WORD as usize)?);
-            (first < LONGEST && second == first + 1).then_some((skip, first * WORD))
+            (first < LONGEST && second == first + 1).then(|| (skip, first * WORD))
         })
     }
 }
