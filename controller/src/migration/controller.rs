@@ -210,8 +210,11 @@ pub async fn run(context: Context) {
     let queue = stream::select(migrations, changes(view, store.clone()));
     applier(
         |migration: Arc<Migration>, shared: Arc<Shared>| {
-            // Boxed, as an attempt may write several objects, and thousands may wait.
-            Box::pin(async move { shared.attempts.make(migration.as_ref(), one(&migration, &shared)).await })
+            Box::pin(async move {
+                // Boxed, as an attempt may write several objects, and thousands may wait.
+                let work = Box::pin(one(&migration, &shared));
+                shared.attempts.make(migration.as_ref(), work).await
+            })
         },
         |migration, error, shared| shared.attempts.failed(migration.as_ref(), error),
         shared.clone(),

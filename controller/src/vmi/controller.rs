@@ -172,8 +172,11 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let filled = fill(&store, &shared);
     let work = applier(
         |vmi: Arc<VirtualMachineInstance>, shared: Arc<Shared>| {
-            // Boxed, as an attempt may write several objects, and thousands may wait.
-            Box::pin(async move { shared.attempts.make(vmi.as_ref(), one(&vmi, &shared)).await })
+            Box::pin(async move {
+                // Boxed, as an attempt may write several objects, and thousands may wait.
+                let work = Box::pin(one(&vmi, &shared));
+                shared.attempts.make(vmi.as_ref(), work).await
+            })
         },
         |vmi, error, shared| shared.attempts.failed(vmi.as_ref(), error),
         shared.clone(),
