@@ -35,7 +35,7 @@ use crate::mesh::sidecar;
 /// A migration of 256 MiB on two busy processors.
 const MOVE: Duration = Duration::from_secs(110);
 /// Process ids that may come up while a test runs.
-const PROCESSES: i32 = 4000;
+const PROCESSES: u32 = 4000;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn machine() -> Value {
@@ -149,12 +149,13 @@ fn identity(ca: &KeyPairPem, name: &str, dns: &[String], purpose: Purpose) -> Id
     Identity::fixed(&leaf, &ca.certificate).unwrap()
 }
 
-/// Says of every process that it is the pod's: which ones QEMU and libvirt will have is not known.
+/// Says of every process younger than this one that it is the pod's: which ones QEMU and libvirt will have is not known.
+/// In memory, as they are thousands.
 fn processes() -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let newest = std::fs::read_dir("/proc").unwrap().flatten();
-    let newest = newest.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).max().unwrap();
-    for pid in 1..newest + PROCESSES {
+    let newest = newest.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max().unwrap();
+    for pid in std::process::id()..newest + PROCESSES {
         let path = directory.path().join(pid.to_string());
         std::fs::create_dir(&path).unwrap();
         std::fs::write(path.join("cgroup"), format!("0::/kubepods/pod{POD_UID}/c\n")).unwrap();
