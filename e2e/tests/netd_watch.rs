@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -105,7 +106,10 @@ fn flows_rates_and_drops_are_told_by_what_is_asked_for() {
     let mut bed =
         Bed::new(Backend::Netd, Boot::Uml, NetOptions::default(), &options, &Vhost::default()).unwrap();
     bed.guest.serve(PORT, "socat TCP4-LISTEN:8001,reuseaddr PIPE").unwrap();
-    let stream = bed.pod.net.connect(Family::V4.pod(PORT)).unwrap();
+    let mut stream = bed.pod.net.connect(Family::V4.pod(PORT)).unwrap();
+    // The pod answers first, the guest later: an echo is the end of both handshakes.
+    stream.write_all(b"open").unwrap();
+    stream.read_exact(&mut [0; 4]).unwrap();
     let client = stream.local_addr().unwrap().to_string();
     let netctl = |arguments: &[&str]| {
         let out = bed.running.netctl(arguments).unwrap();

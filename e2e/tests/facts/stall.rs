@@ -67,12 +67,23 @@ fn cut(stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the guest's connection is open, with so much to be read.
+fn established(bed: &mut Bed, unread: &str) -> Result<()> {
+    let is = format!("ss -Hnt | grep -q '^ESTAB *{unread}.*:{PEER}'");
+    bed.guest
+        .sh(&format!("i=0; until {is}; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 50000; done"))
+        .map(drop)
+}
+
 /// The client resets the connection while the guest waits for its answer.
 fn cut_by_client(bed: &mut Bed, family: Family) -> Result<String> {
     let address = bed.peer(family, PEER);
     let listener = bed.pod.net.listen(address)?;
     bed.begin(&format!("socat -u {}:{address} -", family.word("TCP")))?;
-    cut(peer::accept(&listener)?)?;
+    let stream = peer::accept(&listener)?;
+    // A reset that overtakes the guest's own handshake is another fact.
+    established(bed, "")?;
+    cut(stream)?;
     Ok(bed.finish()?.rsplit(": ").next().unwrap_or_default().to_owned())
 }
 
@@ -83,10 +94,8 @@ fn cut_by_guest(bed: &mut Bed, family: Family) -> Result<String> {
     bed.begin(&format!("exec socat -u EXEC:'sleep 1000' {}:{address}", family.word("TCP")))?;
     let mut stream = peer::accept(&listener)?;
     stream.write_all(b"unread")?;
-    let arrived = format!("ss -Hnt | grep -q '^ESTAB *6 .*:{PEER}'");
-    bed.guest.sh(&format!(
-        "i=0; until {arrived} || [ $i = 200 ]; do i=$((i + 1)); usleep 50000; done; kill -9 $begun"
-    ))?;
+    established(bed, "6 ")?;
+    bed.guest.sh("kill -9 $begun")?;
     let end = peer::read_all(&mut stream);
     bed.finish()?;
     Ok(end.map_or_else(|e| e.root_cause().to_string(), |bytes| format!("{} bytes", bytes.len())))
