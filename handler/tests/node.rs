@@ -246,7 +246,7 @@ async fn a_machine_that_comes_is_made_room_for_announced_and_taken_over() {
     let ports = state(&offered)["targetDirectMigrationNodePorts"].as_object().unwrap().clone();
     let mut logical: Vec<_> = ports.values().map(|port| port.as_i64().unwrap()).collect();
     logical.sort_unstable();
-    assert_eq!(logical, [0, 49152, 49153]);
+    assert_eq!(logical, [0, 49152, 49153, 49154]);
     assert_eq!(launcher.calls("SyncMigrationTarget"), 1);
     assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
     // Somebody without a certificate gets nothing out of a port.

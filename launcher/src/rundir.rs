@@ -21,6 +21,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Longest path of a run directory, bytes: the guest agent's socket takes up to 75 more.
 pub const MAX_PATH: usize = 32;
@@ -138,6 +140,17 @@ fn living_machine(path: &Path) -> Option<i32> {
             let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             command.windows(path.as_os_str().len()).any(|w| w == path.as_os_str().as_encoded_bytes())
         })
+}
+
+/// Kills the machine whose run directory this is, without asking libvirt.
+///
+/// # Errors
+///
+/// No machine is found, or it cannot be killed.
+pub fn end_machine(path: &Path) -> io::Result<()> {
+    let pid = living_machine(&path.canonicalize()?);
+    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no machine is found"))?;
+    Ok(kill(Pid::from_raw(pid), Signal::SIGKILL)?)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::console::Console;
 use crate::domain::{Environment, convert, domain_name};
 use crate::hypervisor::connector;
 use crate::life::Ending;
+use crate::life::machine::Word;
 use crate::life::runner::{Life, View, Wish, run as live};
 use crate::media::images::{ImageSources, prepare, wrap};
 use crate::media::kernel;
@@ -118,6 +119,8 @@ async fn started(
         paused: false,
         // A grace period beyond any clock is no grace period to the arithmetic of times.
         grace: Duration::from_secs(grace.min(u64::from(u32::MAX))),
+        // It never comes from anywhere.
+        word: watch::channel(Word::None).1,
     };
     info!(serial_log = %environment.serial_log.display(), "the machine starts");
     let living = live(life, wish, shown);

@@ -8,9 +8,11 @@
 //!  libvirtd ─> migration-<uid>-0     ─> handler ═ TLS ═ handler ─> libvirt's socket ─> libvirtd
 //!  libvirtd ─> migration-<uid>-49152 ─> handler ═ TLS ═ handler ─> migration-<uid>-49152 ─> QEMU, incoming
 //!  QEMU     ─> migration-<uid>-49153 ─> handler ═ TLS ═ handler ─> migration-<uid>-49153 ─> QEMU, disks
+//!  launcher ─> migration-<uid>-49154 ─> handler ═ TLS ═ handler ─> migration-word        ─> launcher
 //! ```
 //!
-//! libvirt gives both ends one address, hence the same name in both pods.
+//! libvirt gives both ends one address, hence the same name in both pods. What the launchers say to each other is in
+//! [`word`].
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +24,27 @@ pub mod port {
     pub const DIRECT: u16 = 49152;
     /// Disks that the nodes do not share.
     pub const BLOCK: u16 = 49153;
+    /// What the launchers say to each other.
+    pub const WORD: u16 = 49154;
     /// All of them.
-    pub const ALL: [u16; 3] = [LIBVIRT, DIRECT, BLOCK];
+    pub const ALL: [u16; 4] = [LIBVIRT, DIRECT, BLOCK, WORD];
+}
+
+/// What two launchers say to each other, a line each. The machine comes to the target and stands still there until the
+/// source has given its word that it will not run at the source any more.
+pub mod word {
+    /// Socket of a launcher that waits for a machine, in its pod's directory of public sockets.
+    pub const SOCKET: &str = "migration-word.sock";
+    /// First, by the source: it will give its word. The target answers with the same, or not at all.
+    pub const HELLO: &str = "podvirt-word 1";
+    /// Target: all of the machine is here.
+    pub const READY: &str = "ready";
+    /// Source: it does not run here any more; let it run.
+    pub const RUN: &str = "run";
+    /// Source: the same, of a machine that somebody has paused; it is to stay so.
+    pub const PAUSED: &str = "paused";
+    /// No line is longer.
+    pub const LONGEST: usize = 64;
 }
 
 /// Longest UID of a migration object that has sockets: their paths have at most 107 bytes.

@@ -21,7 +21,7 @@ use podvirt_e2e::artefacts::program_dir;
 use podvirt_e2e::{Console, Net, NetOptions, peer, until};
 use podvirt_proto::cmd::v1::{MigrationRequest, Response};
 use podvirt_proto::domain::{Status, reason};
-use podvirt_proto::migration::{AbortStatus, Options};
+use podvirt_proto::migration::{AbortStatus, Options, port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use virt_handler::migration::network::{Armed, Network, PodNetwork};
@@ -201,7 +201,14 @@ fn a_machine_moves_with_its_memory_and_its_disks() {
     assert!(migration.completed && !migration.failed && migration.uid == "m-1", "{migration:?}");
     assert_eq!(bed.source.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", bed.source.compute.log());
     let here = heard_there.wait("running at the target", |d| d.status == Status::Running);
-    assert_eq!(here.reason, reason::MIGRATED);
+    // It came held, and was let go by the source's word.
+    assert_eq!(here.reason, reason::UNPAUSED);
+    for (launched, word) in
+        [(&bed.source, "the target has not heard"), (&bed.target, "has not come this way")]
+    {
+        assert!(!launched.compute.log().contains(word), "{}", launched.compute.log());
+    }
+    assert!(bed.target.compute.log().contains("the source has given its word"));
 
     let target = &mut bed.target;
     let finished = target.client().finalize_virtual_machine_migration(request(&bed.vmi)).await_in(target);
@@ -253,7 +260,8 @@ fn a_migration_that_is_aborted_or_cut_leaves_the_machine_where_it_was() {
     bed.connect("m-2");
     let begun = bed.migrate(&slow("m-2"));
     assert!(begun.success, "{begun:?}");
-    until("the connections", LIMIT, || Ok((sockets(&bed.source).len() == 3).then_some(()))).unwrap();
+    until("the connections", LIMIT, || Ok((sockets(&bed.source).len() == port::ALL.len()).then_some(())))
+        .unwrap();
     heard.wait("progress again", |d| under_way(d) && d.migration.as_ref().is_some_and(|m| m.uid == "m-2"));
     (bed._outbound, bed._inbound) = (None, None);
     let report = heard.wait("the failure", over("m-2"));

@@ -6,6 +6,7 @@
 //!                           listens (TLS), address and ports ───> UNIX sockets in the pod
 //!                                                                 startTimestamp, MigrateVirtualMachine
 //!                                   <═════ libvirt, memory, disks ═════
+//!                                   <───── the launchers' word: it runs here, and nowhere else
 //!                           it runs here: addresses speak,
 //!                           targetNodeDomainReadyTimestamp ─────> nodeName, label, completed, endTimestamp
 //!   Succeeded <──────────── FinalizeVirtualMachineMigration       launcher ends
@@ -17,9 +18,13 @@
 //! machine goes on. One that starts anew at any other moment does again what it finds undone.
 //!
 //! Who may write what is fixed ([`source`], [`target`]), and every write is refused when the VMI has changed since
-//! it was read. That settles the one case in which both sides might have the machine, a network that is cut in the
-//! moment of the switch-over: if the source's handler wrote first that it failed, the target's ends what came; if the
-//! target's wrote first that the machine is there, the source's hands over and its own is ended.
+//! it was read. The launchers see to it that the machine runs at one end only: one that has come stands still until the
+//! source's launcher has ended its own and given its word ([`podvirt_proto::migration::word`]). When that is lost on its
+//! way, which is the case when the source says that the machine has left and nobody says that it has come
+//! ([`UNHEARD`]), the source's handler hands over, and the target's finalizes, by which it gives the word. Between
+//! launchers that know of no word both sides may have the machine when the network is cut in the very moment of the
+//! switch-over: if the source's handler wrote first that it failed, the target's ends what came; if the target's wrote first
+//! that the machine is there, the source's hands over and its own is ended.
 
 pub mod network;
 pub mod proxy;
@@ -53,6 +58,8 @@ pub const AFTERWARDS: Duration = Duration::from_secs(60);
 /// How long a handler that finds the machine here, and did not carry it, waits for the source's word: what carried it died
 /// at the switch-over, and if it died too early the source goes on with the machine and says so within moments.
 pub const VERDICT: Duration = Duration::from_secs(5);
+/// How long a machine that has left may be unheard of at the target before the source's handler hands over.
+pub const UNHEARD: Duration = Duration::from_secs(2);
 /// How long a launcher that left a migration without a word is taken for one whose machine has moved: longer than
 /// the target's handler needs to tell.
 pub const LEFT: Duration = Duration::from_secs(120);

@@ -6,7 +6,8 @@
 //! the newest at every handshake ([`Identity`]); a connection that stands is not touched by their renewal.
 //!
 //! All of it is one migration's and ends with it: dropping an end closes its listeners and cuts its connections. Each
-//! listener carries at most [`CONNECTIONS`] at a time; libvirt has one, QEMU one for memory and one for each disk.
+//! listener carries at most [`CONNECTIONS`] at a time; libvirt and launcher have one each, QEMU one for memory and one for
+//! each disk.
 //!
 //! The bytes go through a thread of their own. The handler's one thread has other machines to look after.
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use podvirt_api::names::pod;
 use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, MIGRATION_CLIENT_NAME, common_name};
-use podvirt_proto::migration::{port, socket_name};
+use podvirt_proto::migration::{port, socket_name, word};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -253,6 +254,7 @@ async fn inbound_connection(
     }
     let (volume, sub, name) = match logical {
         port::LIBVIRT => (pod::volume::LIBVIRT_RUNTIME, LIBVIRT.0, LIBVIRT.1),
+        port::WORD => (pod::volume::PUBLIC, "", word::SOCKET),
         _ => (pod::volume::PUBLIC, "", name),
     };
     let inside = pod.volumes.dir(&pod.uid, volume, sub)?.connect(name).await?;

@@ -39,6 +39,7 @@ impl Bed {
         let owner = self.pod.volumes.owner();
         match logical {
             port::LIBVIRT => dir(pod::volume::LIBVIRT_RUNTIME, LIBVIRT.0).listen(LIBVIRT.1, owner).unwrap(),
+            port::WORD => dir(pod::volume::PUBLIC, "").listen(word::SOCKET, owner).unwrap(),
             _ => dir(pod::volume::PUBLIC, "").listen(&name(MIGRATION, logical).unwrap(), owner).unwrap(),
         }
     }

@@ -1,18 +1,19 @@
 //! The node that a machine leaves.
 //!
 //! Written here: `startTimestamp`, before the launcher is asked to begin; `mode`, `abortStatus`; and the end, which is either `failed` with a reason while the
-//! machine runs on here, or the hand-over, once the target's handler has said that the machine is there.
+//! machine runs on here, or the hand-over, once the target's handler has said that the machine is there, or should have.
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::v1::{self, MigrationAbortStatus, VirtualMachineInstanceMigrationState as State};
 use podvirt_proto::domain::reason;
 use podvirt_proto::migration::{AbortStatus, Migration, Options};
 
 use super::{
-    Decision, LATER, Open, SOON, Session, Step, View, arrived, begun, close, fail, hand_over, is_over, mode,
-    passed, report, state_of, uid, wind_up, written,
+    Decision, LATER, Open, SOON, Session, Step, UNHEARD, View, arrived, begun, close, fail, hand_over,
+    is_over, mode, passed, report, state_of, uid, wind_up, written,
 };
 use crate::vm::Launcher;
 
@@ -33,10 +34,13 @@ pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachin
     }
     let report = report(view, state);
     if has_moved(view, state, report) {
-        // It may still be unknown there: that is written within moments, or when the target's handler is back.
+        // It may still be unknown there: that is written within moments, or when the target's handler is back. Or it stands
+        // still there, for the launcher's word was lost: this is the other way to it.
+        let told = report.and_then(|report| report.end_timestamp_ms).filter(|_| has_left(report));
+        let told = told.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
         return match arrived(state) {
-            Some(_) => hand_over(view, state, new),
-            None => Decision::again(SOON),
+            None if told.is_none_or(|at| passed(view, at) < UNHEARD) => Decision::again(SOON),
+            _ => hand_over(view, state, new),
         };
     }
     if let Some(report) = report.filter(|report| report.completed && report.failed) {
@@ -58,10 +62,15 @@ pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachin
     }
 }
 
+/// Whether the launcher says so.
+fn has_left(report: Option<&Migration>) -> bool {
+    report.is_some_and(|report| report.completed && !report.failed)
+}
+
 /// Whether the machine is no longer here.
 fn has_moved(view: &View<'_>, state: &State, report: Option<&Migration>) -> bool {
     let left = view.domain.is_some_and(|d| d.status.is_final() && d.reason == reason::MIGRATED);
-    let told = report.is_some_and(|report| report.completed && !report.failed);
+    let told = has_left(report);
     // Nobody is left to tell, and the target has it.
     let gone = matches!(view.launcher, Launcher::Gone(_)) && arrived(state).is_some();
     left || told || gone

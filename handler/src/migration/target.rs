@@ -5,6 +5,8 @@
 //! within [`TAKE_OVER`]; a failure, when the launcher cannot be made ready and the source has not begun; and the end of
 //! the label by which the VMI is known here, when nothing is left to do.
 
+use std::time::Duration;
+
 use podvirt_api::names::label;
 use podvirt_api::v1::{self, VirtualMachineInstanceMigrationState as State};
 
@@ -17,7 +19,11 @@ use crate::vm::{Launcher, SYNC_RETRIES};
 pub(super) fn decide(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     let here = view.domain.is_some_and(|domain| domain.status.is_active());
     if is_over(state) {
-        return if state.failed == Some(true) { failed(view, here, new) } else { come(view, state, new) };
+        return if state.failed == Some(true) {
+            failed(view, here, new)
+        } else {
+            come(view, state, here, new)
+        };
     }
     if here {
         return arrive(view, state, new);
@@ -83,9 +89,7 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
         return Decision::step(Step::Activate);
     }
     let Some(since) = arrived(state) else {
-        let written_state = state_of(new);
-        written_state.target_node_domain_ready_timestamp = written(view.now);
-        written_state.target_node_domain_detected = Some(true);
+        note(view, new);
         return Decision::again(TAKE_OVER);
     };
     match TAKE_OVER.checked_sub(passed(view, since)) {
@@ -94,15 +98,34 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
     }
 }
 
+/// It runs here, and its addresses speak.
+fn note(view: &View<'_>, new: &mut v1::VirtualMachineInstance) {
+    let state = state_of(new);
+    state.target_node_domain_ready_timestamp = written(view.now);
+    state.target_node_domain_detected = Some(true);
+}
+
 /// The machine is this node's.
-fn come(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
-    if view.session.finalized {
+fn come(view: &View<'_>, state: &State, here: bool, new: &mut v1::VirtualMachineInstance) -> Decision {
+    let gone = matches!(view.launcher, Launcher::Gone(_));
+    if here && arrived(state).is_none() {
+        // Handed over unheard of; it runs by the word that finalizing gives.
+        return match view.session {
+            session if !session.armed => Decision::step(Step::Arm),
+            session if !session.activated => Decision::step(Step::Activate),
+            _ => {
+                note(view, new);
+                Decision::again(Duration::ZERO)
+            }
+        };
+    }
+    if view.session.finalized && (arrived(state).is_some() || gone) {
         leave_off(new);
         return wind_up(view, state);
     }
     match view.session.settled {
         Some(last) if passed(view, last) < SOON => Decision::again(SOON),
-        _ if matches!(view.launcher, Launcher::Gone(_)) => {
+        _ if gone => {
             leave_off(new);
             close(view)
         }

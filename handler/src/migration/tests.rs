@@ -20,6 +20,8 @@ struct Side {
     gone: bool,
     /// There are sockets in the pod.
     sockets: bool,
+    /// All of the machine is here, and waits for the source's word.
+    held: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -146,7 +148,10 @@ impl World {
             Step::Activate => side.session.activated = true,
             Step::Finalize => {
                 side.session.settled = Some(now);
-                side.session.finalized = true;
+                if std::mem::take(&mut side.held) {
+                    side.domain = running();
+                }
+                side.session.finalized = side.domain.as_ref().is_some_and(|d| d.status.is_active());
             }
             Step::Leave => {
                 side.session.settled = Some(now);
@@ -178,14 +183,27 @@ impl World {
 
     /// The machine moves.
     fn arrive(&mut self) {
+        if self.leave() {
+            self.target.domain = running();
+        }
+    }
+
+    /// It moves, and the launchers' word is lost on its way.
+    fn arrive_unheard(&mut self) {
+        self.target.held = self.leave();
+    }
+
+    fn leave(&mut self) -> bool {
         if !std::mem::take(&mut self.copies) {
-            return;
+            return false;
         }
         let domain = self.source.domain.as_mut().unwrap();
         domain.status = Status::Shutoff;
         domain.reason = reason::MIGRATED.into();
-        domain.migration.as_mut().unwrap().completed = true;
-        self.target.domain = running();
+        let migration = domain.migration.as_mut().unwrap();
+        migration.completed = true;
+        migration.end_timestamp_ms = u64::try_from(self.now.as_millisecond()).ok();
+        true
     }
 
     /// A handler dies and another one starts: what it held open is gone.
@@ -274,6 +292,44 @@ fn whoever_dies_whenever_the_machine_is_at_one_place() {
             world.check(&format!("the handler of {node} dies in round {moment}"));
         }
     }
+}
+
+#[test]
+fn a_word_that_is_lost_on_its_way_comes_by_the_vmi() {
+    for dies in [None, Some('a'), Some('b')] {
+        for moment in 20..40 {
+            let mut world = World::new();
+            world.settle(|world, round| {
+                if round == 20 {
+                    world.arrive_unheard();
+                }
+                if round == moment {
+                    dies.into_iter().for_each(|node| world.restart(node));
+                }
+            });
+            world.check(&format!("unheard, {dies:?} in round {moment}"));
+            assert_eq!(world.vmi.status.node_name.as_deref(), Some("b"));
+            let state = world.state();
+            assert!(state.failed.is_none() && arrived(state).is_some(), "{state:?}");
+            let place =
+                |wanted: Step| world.steps.iter().position(|step| *step == ('b', wanted.clone())).unwrap();
+            assert!(place(Step::Finalize) < place(Step::Activate));
+        }
+    }
+}
+
+#[test]
+fn a_machine_that_is_held_and_fails_is_told_to_leave() {
+    let mut world = World::new();
+    world.settle(|world, round| {
+        if round == 20 {
+            world.target.held = true;
+            world.fail("the network was cut", None);
+        }
+    });
+    world.check("held, and the source goes on");
+    let told = |step| world.steps.contains(&('b', step));
+    assert!(told(Step::Leave) && !told(Step::Finalize) && !told(Step::Activate));
 }
 
 #[test]

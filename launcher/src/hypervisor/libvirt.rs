@@ -94,6 +94,9 @@ impl Hypervisor for Libvirt {
             {
                 DomainState::Moving
             }
+            sys::VIR_DOMAIN_PAUSED if u32::try_from(reason) == Ok(sys::VIR_DOMAIN_PAUSED_USER) => {
+                DomainState::Held
+            }
             _ => DomainState::Active,
         })
     }
@@ -199,6 +202,9 @@ impl Hypervisor for Libvirt {
         }
         if to.is_unsafe {
             flags |= sys::VIR_MIGRATE_UNSAFE;
+        }
+        if to.held {
+            flags |= sys::VIR_MIGRATE_PAUSED;
         }
         domain
             .migrate_to_uri3(Some(&to.connection), parameters, flags)

@@ -52,6 +52,8 @@ pub enum DomainState {
     Active,
     /// It stands still in the course of a move: it is about to leave, or to come, or is in the making.
     Moving,
+    /// It stands still because somebody wants it to: one that comes does so, complete, until it is let run.
+    Held,
 }
 
 /// Where a domain moves, and how.
@@ -71,6 +73,8 @@ pub struct Move {
     pub auto_converge: bool,
     /// Whether shared disks are taken for shared without a look.
     pub is_unsafe: bool,
+    /// Whether it stands still there until somebody lets it run.
+    pub held: bool,
 }
 
 /// How a domain ended.

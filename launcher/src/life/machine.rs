@@ -36,7 +36,10 @@
 //! ```
 //!
 //! While it is on its way the hypervisor has a domain that stands still ([`DomainState::Moving`]): it is not here yet,
-//! and may go again without a trace when the move fails; another one may come then.
+//! and may go again without a trace when the move fails; another one may come then. When the source has promised to say
+//! so ([`Word::Awaited`]) a domain that is complete ([`DomainState::Held`]) is not here either before the source has
+//! given its word: until then it may run there again. And a machine whose word was given ([`Word::Given`]) has left,
+//! whatever the hypervisor calls its end.
 //!
 //! A kill goes to Destroying without a grace period, from wherever the machine is.
 //!
@@ -121,6 +124,20 @@ impl std::fmt::Display for Ending {
     }
 }
 
+/// The word that a source gives to the target of a move: the machine does not run there any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Word {
+    /// Nobody spoke of one.
+    #[default]
+    None,
+    /// It was promised to this launcher.
+    Awaited,
+    /// It was given to this launcher.
+    Taken,
+    /// This launcher has given it.
+    Given,
+}
+
 /// What the machine is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -138,6 +155,8 @@ pub enum Input {
     StartFailed(String),
     /// The hypervisor reports.
     Event(Event),
+    /// What is known of the source's word.
+    Word(Word),
     /// A machine that has not come yet is not waited for any more.
     Leave,
     /// The guest is to shut down.
@@ -201,6 +220,8 @@ pub struct Machine {
     grace: Duration,
     check: Time,
     incoming: bool,
+    word: Word,
+    held: bool,
     leave: bool,
     stop: bool,
     kill: bool,
@@ -217,6 +238,8 @@ impl Machine {
             grace,
             check: Time::ZERO,
             incoming: false,
+            word: Word::None,
+            held: false,
             leave: false,
             stop: false,
             kill: false,
@@ -269,6 +292,10 @@ impl Machine {
                 }
             }
             Input::Event(event) => self.event(now, event, &mut actions),
+            Input::Word(word) => {
+                self.word = word;
+                self.check = now;
+            }
             Input::Leave => self.leave = true,
             Input::Stop => self.stop = true,
             Input::Kill => (self.stop, self.kill) = (true, true),
@@ -296,6 +323,11 @@ impl Machine {
         link.into_iter().chain(phase).chain(check).min()
     }
 
+    /// Whether all of a machine is here that does not run before the source has given its word.
+    pub fn is_held(&self) -> bool {
+        self.held && matches!(self.phase, Phase::Awaiting { .. })
+    }
+
     /// Whether there is a domain whose end is awaited.
     fn is_alive(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::ShuttingDown { .. } | Phase::Destroying { .. })
@@ -306,21 +338,24 @@ impl Machine {
         match state {
             _ if !self.is_alive() => {}
             DomainState::Off(how) => self.stopped(how, actions),
+            DomainState::Absent if self.word == Word::Given => self.finish(Ending::Migrated, actions),
             DomainState::Absent => self.finish(Ending::Lost, actions),
-            DomainState::Active | DomainState::Moving => {}
+            DomainState::Active | DomainState::Held | DomainState::Moving => {}
         }
     }
 
     /// What is there of a domain that is to come; `asked` when nobody waits for it any more.
     fn awaited(&mut self, state: DomainState, asked: bool, actions: &mut Vec<Action>) {
+        self.held = state == DomainState::Held && self.word == Word::Awaited;
         match state {
             DomainState::Active => self.phase = Phase::Running,
-            DomainState::Moving if asked => {
+            DomainState::Held if !self.held => self.phase = Phase::Running,
+            DomainState::Held | DomainState::Moving if asked => {
                 actions.push(Action::Destroy);
                 self.finish(Ending::NeverCame, actions);
             }
             _ if asked => self.finish(Ending::NeverCame, actions),
-            DomainState::Moving | DomainState::Off(_) | DomainState::Absent => {}
+            DomainState::Held | DomainState::Moving | DomainState::Off(_) | DomainState::Absent => {}
         }
     }
 
@@ -340,7 +375,9 @@ impl Machine {
             (Phase::Preparing | Phase::Starting, DomainState::Active) => self.phase = Phase::Running,
             (Phase::Preparing, _) if self.incoming => self.phase = Phase::Awaiting { asked: false },
             (Phase::Awaiting { asked }, state) => self.awaited(state, asked, actions),
-            (Phase::Preparing | Phase::Starting, DomainState::Moving) => self.phase = Phase::Running,
+            (Phase::Preparing | Phase::Starting, DomainState::Held | DomainState::Moving) => {
+                self.phase = Phase::Running;
+            }
             // A stop that came before needs no domain at all.
             (Phase::Preparing, _) if self.stop => {}
             (Phase::Preparing | Phase::Starting, _) => {
@@ -349,13 +386,13 @@ impl Machine {
             }
             (_, DomainState::Off(_) | DomainState::Absent) => self.gone(state, actions),
             // What could not be said while the link was down is due now.
-            (Phase::ShuttingDown { until, .. }, DomainState::Active | DomainState::Moving) => {
+            (Phase::ShuttingDown { until, .. }, _) => {
                 self.phase = Phase::ShuttingDown { until, repeat: now };
             }
-            (Phase::Destroying { until, ours, .. }, DomainState::Active | DomainState::Moving) => {
+            (Phase::Destroying { until, ours, .. }, _) => {
                 self.phase = Phase::Destroying { until, repeat: now, ours };
             }
-            (Phase::Running, DomainState::Active | DomainState::Moving) => {}
+            (Phase::Running, _) => {}
         }
     }
 
@@ -391,6 +428,7 @@ impl Machine {
     fn stopped(&mut self, how: Stopped, actions: &mut Vec<Action>) {
         let by_us = matches!(self.phase, Phase::Destroying { ours: true, .. });
         let ending = match how {
+            _ if self.word == Word::Given => Ending::Migrated,
             Stopped::Shutdown | Stopped::Saved => Ending::ShutDown,
             Stopped::Migrated => Ending::Migrated,
             Stopped::Crashed => Ending::Crashed,

@@ -441,3 +441,61 @@ fn a_machine_that_has_left_is_not_looked_for() {
     let ended = orders(&mut machine, at(2), Input::Event(Event::Stopped(Stopped::Migrated)));
     assert_eq!(ended, [Action::Finish(Ending::Migrated)]);
 }
+
+#[test]
+fn a_machine_that_has_come_is_not_here_before_the_source_has_given_its_word() {
+    let held = || {
+        let mut machine = Machine::incoming(GRACE);
+        orders(&mut machine, at(0), Input::Tick);
+        orders(&mut machine, at(0), Input::Connected(DomainState::Absent));
+        assert_eq!(machine.handle(at(1), Input::Word(Word::Awaited)), [Action::Check]);
+        assert_eq!(orders(&mut machine, at(2), Input::State(DomainState::Moving)), []);
+        assert!(!machine.is_held());
+        assert_eq!(machine.handle(at(3), Input::Event(Event::Suspended)), [Action::Check]);
+        assert_eq!(orders(&mut machine, at(3), Input::State(DomainState::Held)), []);
+        assert!(machine.is_held());
+        assert_eq!(machine.state(), "awaited");
+        machine
+    };
+    // It runs, or is let stand still.
+    for state in [DomainState::Active, DomainState::Held] {
+        let mut machine = held();
+        assert_eq!(machine.handle(at(4), Input::Word(Word::Taken)), [Action::Check]);
+        orders(&mut machine, at(4), Input::State(state));
+        assert_eq!((machine.state(), machine.is_held()), ("running", false));
+    }
+    // The source goes on with it.
+    let mut machine = held();
+    orders(&mut machine, at(4), Input::Leave);
+    let ended = orders(&mut machine, at(4), Input::State(DomainState::Held));
+    assert_eq!(ended, [Action::Destroy, Action::Finish(Ending::NeverCame)]);
+    let mut machine = held();
+    orders(&mut machine, at(4), Input::State(DomainState::Absent));
+    assert!(!machine.is_held());
+
+    // Whose source promised nothing is here, and was paused by somebody.
+    let mut machine = Machine::incoming(GRACE);
+    orders(&mut machine, at(0), Input::Tick);
+    orders(&mut machine, at(0), Input::Connected(DomainState::Absent));
+    orders(&mut machine, at(1), Input::State(DomainState::Held));
+    assert_eq!(machine.state(), "running");
+}
+
+#[test]
+fn a_machine_whose_word_was_given_has_left_whatever_its_end_is_called() {
+    for how in [Stopped::Failed, Stopped::Crashed, Stopped::Migrated, Stopped::Unknown] {
+        let mut machine = running();
+        orders(&mut machine, at(2), Input::Word(Word::Given));
+        assert_eq!(orders(&mut machine, at(3), Input::Event(Event::Stopped(how))), finish(Ending::Migrated));
+    }
+    for state in [DomainState::Absent, DomainState::Off(Stopped::Failed)] {
+        let mut machine = running();
+        orders(&mut machine, at(2), Input::Word(Word::Given));
+        assert_eq!(orders(&mut machine, at(3), Input::State(state)), finish(Ending::Migrated));
+    }
+    // One that came is this launcher's like any other.
+    let mut machine = running();
+    orders(&mut machine, at(2), Input::Word(Word::Taken));
+    let crashed = orders(&mut machine, at(3), Input::Event(Event::Stopped(Stopped::Crashed)));
+    assert_eq!(crashed, finish(Ending::Crashed));
+}

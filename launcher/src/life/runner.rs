@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::machine::{Action, Ending, Input, Machine};
+use super::machine::{Action, Ending, Input, Machine, Word};
 use crate::hypervisor::{Connector, DomainState, Event, EventSink, Hypervisor, HypervisorError};
 
 /// What is wished of a life, each stronger than the one before; a wish is never taken back.
@@ -35,6 +35,8 @@ pub enum Wish {
 pub struct View {
     /// Whether the domain runs and nobody asked for its end.
     pub running: bool,
+    /// Whether all of a machine is here that does not run before the source has given its word.
+    pub held: bool,
     /// The present connection; none while there is none.
     pub hypervisor: Option<Arc<dyn Hypervisor>>,
     /// Number of events.
@@ -57,6 +59,8 @@ pub struct Life {
     pub paused: bool,
     /// What the guest has to shut down.
     pub grace: Duration,
+    /// What is known of a source's word.
+    pub word: watch::Receiver<Word>,
 }
 
 /// What comes back from other threads.
@@ -77,6 +81,7 @@ struct Runner {
     panicked: bool,
     reboots: u64,
     running: bool,
+    held: bool,
     view: watch::Sender<View>,
 }
 
@@ -85,6 +90,10 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let mut machine =
         if life.xml.is_some() { Machine::new(life.grace) } else { Machine::incoming(life.grace) };
+    let mut word = life.word.clone();
+    if *word.borrow() != Word::None {
+        word.mark_changed();
+    }
     let mut runner = Runner {
         life,
         sender,
@@ -94,6 +103,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
         panicked: false,
         reboots: 0,
         running: false,
+        held: false,
         view,
     };
     let start = Instant::now();
@@ -106,6 +116,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
             info!(state = machine.state(), "the machine is");
         }
         runner.running = machine.state() == "running";
+        runner.held = machine.is_held();
         runner.show();
         for action in actions {
             if let Action::Finish(ending) = action {
@@ -131,6 +142,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
                     Wish::Kill => Input::Kill,
                 }
             }
+            Ok(()) = word.changed() => Input::Word(*word.borrow_and_update()),
             () = sleep_until(start + wake.unwrap_or_default()), if wake.is_some() => Input::Tick,
         };
     }
@@ -154,11 +166,13 @@ impl Runner {
                 (None, None) => true,
                 _ => false,
             };
-            if same_link && (shown.running, shown.events) == (self.running, self.events) {
+            let same = (shown.running, shown.held, shown.events) == (self.running, self.held, self.events);
+            if same_link && same {
                 return false;
             }
             *shown = View {
                 running: self.running,
+                held: self.held,
                 hypervisor: self.connection.clone(),
                 events: self.events,
                 panicked: self.panicked,

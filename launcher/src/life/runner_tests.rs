@@ -170,6 +170,7 @@ fn live(fake: &Fake, grace: u64) -> Running {
         xml: Some("<domain/>".into()),
         paused: false,
         grace: Duration::from_secs(grace),
+        word: watch::channel(Word::None).1,
     };
     let task = tokio::spawn(run(life, wishes, sender));
     Running { fake: fake.clone(), wish, view, task }
@@ -276,6 +277,7 @@ async fn a_domain_of_libvirts_test_driver_lives_and_ends() {
         ),
         paused: false,
         grace: Duration::from_secs(30),
+        word: watch::channel(Word::None).1,
     };
     let task = tokio::spawn(run(life, wishes, sender));
     view.wait_for(|view| view.running).await.unwrap();

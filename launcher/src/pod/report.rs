@@ -23,6 +23,8 @@ pub(super) struct Seen {
     pub(super) agent_connected: bool,
     pub(super) agent: AgentFacts,
     pub(super) links: Links,
+    /// Whether a source has promised its word and not given it.
+    pub(super) promised: bool,
 }
 
 /// The report that follows `previous`; none when nothing has changed.
@@ -63,8 +65,10 @@ fn state(facts: &Facts, seen: &Seen) -> (Status, &'static str) {
         // libvirt makes it stand still until it is complete: it is not there yet.
         DomainStatus { status: Status::Paused, reason: reason::STARTING_UP } => (Status::NoState, ""),
         // On its way here: where it comes from it is told of.
-        DomainStatus { status: Status::Paused, reason: reason::MIGRATION }
-            if facts.awaited && facts.started_at.is_none() =>
+        DomainStatus { status: Status::Paused, reason }
+            if facts.awaited
+                && facts.started_at.is_none()
+                && (reason == reason::MIGRATION || (reason == reason::USER && seen.promised)) =>
         {
             (Status::NoState, "")
         }

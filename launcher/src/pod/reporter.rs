@@ -17,6 +17,7 @@ use super::{agent, link};
 use crate::domain::AGENT_CHANNEL;
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
+use crate::life::machine::Word;
 
 /// The state is asked for again after this time, whatever happened.
 const RECHECK: Duration = Duration::from_secs(15);
@@ -27,6 +28,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut facts = shared.facts.subscribe();
     let mut agent = shared.agent.subscribe();
     let mut links = shared.links.subscribe();
+    let mut word = shared.word.subscribe();
     let mut seen = Seen::default();
     let mut reboots = 0;
     let agent_poll = agent::poll(&shared);
@@ -57,6 +59,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         });
         seen.agent.clone_from(&agent.borrow_and_update());
         seen.links.clone_from(&links.borrow_and_update());
+        seen.promised = *word.borrow_and_update() == Word::Awaited;
         let known = facts.borrow_and_update().clone();
         publish(&shared, &known, &seen);
         tokio::select! {
@@ -64,6 +67,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             _ = facts.changed() => {}
             _ = agent.changed() => {}
             _ = links.changed() => {}
+            _ = word.changed() => {}
             () = sleep(RECHECK) => {}
             () = &mut agent_poll => {}
             () = &mut link_poll => {}

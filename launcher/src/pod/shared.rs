@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
 use crate::hypervisor::{Hypervisor, HypervisorError};
+use crate::life::machine::Word;
 use crate::life::runner::{View, Wish};
 
 /// How many events for users may wait for the handler; the oldest gives way.
@@ -115,6 +116,8 @@ pub(super) struct Shared {
     pub(super) freezes: Freezes,
     /// Somebody wants the present migration aborted.
     pub(super) abort: Notify,
+    /// What is known of the word that a source gives.
+    pub(super) word: watch::Sender<Word>,
 }
 
 impl Shared {
@@ -141,6 +144,7 @@ impl Shared {
             event_added: Notify::new(),
             freezes: Freezes::default(),
             abort: Notify::new(),
+            word: watch::Sender::new(Word::None),
         }
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use super::prepare::{Prepared, prepare};
-use super::report;
 use super::shared::{Shared, Wanted};
+use super::{migration, report};
 use crate::hypervisor::Connector;
 use crate::life::Ending;
 use crate::life::runner::{Life, View, Wish, run as live};
@@ -104,7 +105,17 @@ impl Starter {
             facts.awaited = incoming;
         });
         let xml = (!incoming).then_some(xml);
-        let life = Life { connector: self.connector.clone(), name, xml, paused, grace: self.grace };
+        let mut words = JoinSet::new();
+        if incoming {
+            match migration::listen() {
+                Ok(listener) => {
+                    words.spawn(migration::take(self.shared.clone(), listener).in_current_span());
+                }
+                Err(error) => warn!(%error, "sources cannot give their word; libvirt switches over alone"),
+            }
+        }
+        let word = self.shared.word.subscribe();
+        let life = Life { connector: self.connector.clone(), name, xml, paused, grace: self.grace, word };
         let views = self.shared.view.subscribe();
         let living = live(life, self.shared.wish.subscribe(), self.shared.view.clone());
         tokio::pin!(living);
@@ -118,6 +129,7 @@ impl Starter {
             }
             () = self.arrives(views, incoming) => living.await,
         };
+        drop(words);
         // The disks are opened by way of these until the end.
         drop((files, holds));
         Attempt::Ended(ending)

@@ -11,13 +11,17 @@
 //! PCI addresses and MACs are those of the source; its files and sockets have the same paths in every pod of a VMI,
 //! so that nothing has to be rewritten, and are made ready at the target before ([`super::prepare`]).
 //!
+//! That the machine runs at one end only, whatever breaks at the switch-over, is the launchers' own affair: [`word`].
+//!
 //! What becomes of it is in the report (`Domain.migration`) and is never forgotten while the launcher lives: the same
 //! migration asked for again, by a handler that was restarted, is the same one. When the call fails it is asked
 //! where the machine is, since a connection that broke says nothing about the machine.
 
 mod disks;
 mod monitor;
+mod word;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +34,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument, debug, info, warn};
 
 use self::monitor::{Monitor, Verdict};
+pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::report;
 use super::shared::{Facts, Shared};
@@ -60,6 +65,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         Ok::<_, String>(format!("{}/{name}", path::PUBLIC))
     };
     let (libvirt, state, disks) = (address(port::LIBVIRT)?, address(port::DIRECT)?, address(port::BLOCK)?);
+    let word = PathBuf::from(address(port::WORD)?);
     if known(shared, uid)? {
         return Ok(());
     }
@@ -77,6 +83,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         auto_converge: options.allow_auto_converge,
         // The cluster says that the claim is shared; libvirt knows a few network file systems only.
         is_unsafe: options.is_unsafe || of_vmi.shared,
+        held: false,
     };
     let mut begun = false;
     shared.facts.send_if_modified(|facts| {
@@ -93,7 +100,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     });
     if begun {
         info!(migration = uid, copied = ?to.copied, "the machine moves");
-        let work = drive(Arc::clone(shared), to, options);
+        let work = drive(Arc::clone(shared), to, options, word);
         tokio::spawn(work.in_current_span());
         return Ok(());
     }
@@ -147,11 +154,14 @@ pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
 ///
 /// No machine runs here, or its definition cannot be kept.
 pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
+    let vmi: Value = vmi.and_then(|vmi| serde_json::from_slice(&vmi.vmi_json).ok()).unwrap_or_default();
     if shared.facts.borrow().started_at.is_none() {
-        return Err("no machine runs here".into());
+        if !shared.facts.borrow().awaited {
+            return Err("no machine runs here".into());
+        }
+        word::from_handler(shared, !is_paused(&vmi)).await?;
     }
     shared.call(|h| h.keep()).await.map_err(|e| e.to_string())?;
-    let vmi: Value = vmi.and_then(|vmi| serde_json::from_slice(&vmi.vmi_json).ok()).unwrap_or_default();
     if vmi.pointer("/status/migrationState/mode").and_then(Value::as_str) == Some("Paused") {
         // The migration made it stand still, nobody else.
         shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
@@ -164,6 +174,22 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether somebody has paused the machine, by its VMI.
+fn is_paused(vmi: &Value) -> bool {
+    let conditions = vmi.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+    let mut paused =
+        conditions.filter(|condition| condition["type"] == "Paused" && condition["status"] == "True");
+    paused.next().is_some()
+}
+
+/// Notes that the machine has left.
+fn left(shared: &Shared) {
+    shared.facts.send_if_modified(|facts| {
+        let present = facts.migration.as_mut().filter(|m| m.is_running());
+        present.map(|present| settle(present, Ok(()))).is_some()
+    });
 }
 
 /// Notes the end of a life in its migration, whose call may not have come back yet.
@@ -198,7 +224,20 @@ struct Drive<'a> {
     give_up: Option<(String, bool)>,
 }
 
-async fn drive(shared: Arc<Shared>, to: Move, options: Options) {
+async fn drive(shared: Arc<Shared>, mut to: Move, options: Options, socket: PathBuf) {
+    let promise = match word::promise(&socket).await {
+        Ok(promise) => promise,
+        Err(reason) => return over(&shared, &options, Err(reason)),
+    };
+    if promise.is_none() {
+        warn!("the target does not wait for a word: libvirt switches over alone");
+    }
+    to.held = promise.is_some();
+    // Whoever has paused it has it paused there as well.
+    let status = shared.call(|h| h.status()).await.map(|status| status.status);
+    let run = status != Ok(Status::Paused);
+    let runtime = || PathBuf::from(path::LIBVIRT_RUNTIME);
+    let giver = promise.map(|promise| promise.keep(Arc::clone(&shared), runtime(), run));
     let mut drive = Drive {
         shared: &shared,
         options: &options,
@@ -222,7 +261,19 @@ async fn drive(shared: Arc<Shared>, to: Move, options: Options) {
         }
         drive.look().await;
     };
+    let mut result = result;
+    if let Some(giver) = giver
+        && giver.end(&shared, result.is_ok()).await
+    {
+        // libvirt was told nothing of the machine's end.
+        result = Ok(());
+    }
     let result = drive.outcome(result).await;
+    over(&shared, &options, result);
+}
+
+/// Notes and tells what became of a migration.
+fn over(shared: &Shared, options: &Options, result: Result<(), String>) {
     match &result {
         Ok(()) => info!("the machine has moved"),
         Err(reason) => warn!(reason, "the machine has not moved"),

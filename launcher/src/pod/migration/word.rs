@@ -1,0 +1,312 @@
+//! The word by which a machine runs at one end of a move only.
+//!
+//! libvirt lets a machine run at the target once it is complete there, and tells the source afterwards; when that answer
+//! is lost, the source lets it run as well. So the machine is moved held, and runs at the target by the source's word:
+//!
+//! ```text
+//!   source                                             target
+//!   hello ───────────────────────────────────────────>
+//!         <─────────────────────────────────────────── hello       a held machine is not here from now on
+//!   the move: memory, state; the guest stands still     complete, and held
+//!         <─────────────────────────────────────────── ready
+//!   stands still here? its hypervisor is killed
+//!   run ─────────────────────────────────────────────> runs
+//! ```
+//!
+//! Before `ready` has come, whatever breaks makes the move fail at the source, and the machine goes on there; the target
+//! holds it until it is told to end. With its hypervisor killed the source cannot have it again, and says so by two ways:
+//! here, and in its report, from which virt-handler writes that the machine is the target's; the target's virt-handler
+//! finalizes then, which gives the word as well. A source that misses `ready` gives its word when libvirt says that the
+//! machine has moved. That the machine stands still is asked for right before the kill: libvirt, which lets it run
+//! again when it has lost its own connection, does so half a minute later than anything here takes.
+//!
+//! A target that does not answer the greeting knows of no word, and the machine is moved as libvirt does it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_api::names::path;
+use podvirt_proto::domain::Status;
+use podvirt_proto::migration::word::{HELLO, PAUSED, READY, RUN, SOCKET};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines, Take};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tracing::{Instrument, info, warn};
+
+use super::super::shared::Shared;
+use crate::life::machine::Word;
+use crate::rundir;
+
+/// How long the other launcher may take to greet: two handshakes between the nodes, and its own thread.
+const GREETING: Duration = Duration::from_secs(20);
+/// How long a machine may take to be complete after the source has said that it has left, and to run then.
+const COMPLETE: Duration = Duration::from_secs(10);
+/// All that either end ever says is shorter.
+const MOST: u64 = 1024;
+
+/// A conversation.
+#[derive(Debug)]
+struct Talk {
+    lines: Lines<BufReader<Take<OwnedReadHalf>>>,
+    write: OwnedWriteHalf,
+}
+
+impl Talk {
+    fn new(stream: UnixStream) -> Talk {
+        let (read, write) = stream.into_split();
+        Talk { lines: BufReader::new(read.take(MOST)).lines(), write }
+    }
+
+    async fn say(&mut self, line: &str) -> io::Result<()> {
+        self.write.write_all(format!("{line}\n").as_bytes()).await
+    }
+
+    /// What is said next; none when the other end is gone. Nothing is lost when this is given up.
+    async fn hear(&mut self) -> io::Result<Option<String>> {
+        self.lines.next_line().await
+    }
+}
+
+fn unexpected(line: Option<String>) -> io::Error {
+    match line {
+        Some(line) => {
+            io::Error::new(io::ErrorKind::InvalidData, format!("'{line}' is nothing to be said here"))
+        }
+        None => io::ErrorKind::UnexpectedEof.into(),
+    }
+}
+
+/// Listens at the target for whoever gives the word.
+///
+/// # Errors
+///
+/// The pod's directory does not take the socket.
+pub(in crate::pod) fn listen() -> io::Result<UnixListener> {
+    let socket = Path::new(path::PUBLIC).join(SOCKET);
+    match std::fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => UnixListener::bind(&socket),
+    }
+}
+
+/// Takes the word at the target; runs until it is aborted.
+pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
+    let mut talks = JoinSet::new();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = Arc::clone(&shared);
+                let work = async move {
+                    if let Err(error) = wait(&shared, Talk::new(stream)).await {
+                        info!(%error, "the source's word has not come this way");
+                    }
+                };
+                talks.spawn(work.in_current_span());
+            }
+            Err(error) => {
+                warn!(%error, "the source cannot give its word");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+        while talks.try_join_next().is_some() {}
+    }
+}
+
+/// The target's end of a conversation.
+async fn wait(shared: &Shared, mut talk: Talk) -> io::Result<()> {
+    match talk.hear().await? {
+        Some(line) if line == HELLO => {}
+        other => return Err(unexpected(other)),
+    }
+    shared.word.send_if_modified(|word| {
+        let first = *word == Word::None;
+        if first {
+            *word = Word::Awaited;
+        }
+        first
+    });
+    talk.say(HELLO).await?;
+    let early = tokio::select! {
+        () = held(shared) => None,
+        // libvirt has told the source already.
+        line = talk.hear() => Some(word_of(line?)?),
+    };
+    let run = match early {
+        Some(run) => run,
+        None => {
+            // Who cannot be told may have said it a moment before.
+            let _told = talk.say(READY).await;
+            word_of(talk.hear().await?)?
+        }
+    };
+    info!(run, "the source has given its word");
+    held(shared).await;
+    let_go(shared, run).await;
+    Ok(())
+}
+
+/// Whether the machine is to run.
+fn word_of(line: Option<String>) -> io::Result<bool> {
+    match line.as_deref() {
+        Some(RUN) => Ok(true),
+        Some(PAUSED) => Ok(false),
+        _ => Err(unexpected(line)),
+    }
+}
+
+/// Until the machine is complete here, and held.
+async fn held(shared: &Shared) {
+    if shared.view.subscribe().wait_for(|view| view.held).await.is_err() {
+        // The life is over, and the launcher with it.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The machine is this launcher's.
+async fn let_go(shared: &Shared, run: bool) {
+    if run && let Err(error) = shared.call(|hypervisor| hypervisor.resume()).await {
+        // It is here all the same, and paused as everybody sees.
+        warn!(%error, "the machine that has come does not run");
+    }
+    shared.word.send_replace(Word::Taken);
+}
+
+/// Takes the word from virt-handler, if the machine waits for it, and waits until it is here.
+///
+/// # Errors
+///
+/// The machine is not complete, or does not run.
+pub(super) async fn from_handler(shared: &Shared, run: bool) -> Result<(), String> {
+    if *shared.word.borrow() == Word::Awaited {
+        info!(run, "virt-handler has the source's word");
+        let all = timeout(COMPLETE, held(shared)).await;
+        all.map_err(|_| "the machine that has come is not complete".to_owned())?;
+        let_go(shared, run).await;
+    }
+    let mut facts = shared.facts.subscribe();
+    let runs = timeout(COMPLETE, facts.wait_for(|facts| facts.started_at.is_some())).await;
+    if matches!(runs, Ok(Ok(_))) { Ok(()) } else { Err("the machine that has come does not run".into()) }
+}
+
+/// The source's end of a conversation, before anything moves.
+#[derive(Debug)]
+pub(super) struct Promise {
+    talk: Talk,
+}
+
+/// Promises the target, by way of `socket`, to give it the word; none when it knows of none.
+///
+/// # Errors
+///
+/// It is there and does not answer as it should.
+pub(super) async fn promise(socket: &Path) -> Result<Option<Promise>, String> {
+    let greet = async {
+        let mut talk = Talk::new(UnixStream::connect(socket).await?);
+        talk.say(HELLO).await?;
+        let heard = talk.hear().await?;
+        Ok::<_, io::Error>((talk, heard))
+    };
+    match timeout(GREETING, greet).await {
+        Ok(Ok((talk, Some(line)))) if line == HELLO => Ok(Some(Promise { talk })),
+        Ok(Ok((_, Some(line)))) => Err(format!("the target's launcher says '{line}'; '{HELLO}' is expected")),
+        // The virt-handlers, or the other launcher, are of a version that has no such socket.
+        Ok(Ok((_, None)) | Err(_)) => Ok(None),
+        Err(_) => Err(format!("the target's launcher did not answer within {} s", GREETING.as_secs())),
+    }
+}
+
+/// A promise that is kept by a task of its own, which goes on until the target has heard.
+#[derive(Debug)]
+pub(super) struct Giver {
+    task: JoinHandle<()>,
+    moved: oneshot::Sender<()>,
+}
+
+impl Promise {
+    /// Gives the word when the target has all of the machine, whose run directory is `runtime`; `run`: whether it is to run
+    /// there.
+    pub(super) fn keep(self, shared: Arc<Shared>, runtime: PathBuf, run: bool) -> Giver {
+        let (moved, has_moved) = oneshot::channel();
+        let mut talk = self.talk;
+        let work = async move {
+            if let Err(error) = give(&shared, &runtime, &mut talk, has_moved, run).await {
+                // virt-handler says it.
+                info!(%error, "the target has not heard the word this way");
+            }
+        };
+        Giver { task: tokio::spawn(work.in_current_span()), moved }
+    }
+}
+
+impl Giver {
+    /// The hypervisor's move has come back; tells whether the machine is the target's, whatever that said.
+    pub(super) async fn end(self, shared: &Shared, moved: bool) -> bool {
+        if moved {
+            // Whoever has given its word hears this no more.
+            let _given = self.moved.send(());
+            return true;
+        }
+        if *shared.word.borrow() != Word::Given {
+            self.task.abort();
+            let _aborted = self.task.await;
+        }
+        *shared.word.borrow() == Word::Given
+    }
+}
+
+async fn give(
+    shared: &Shared,
+    runtime: &Path,
+    talk: &mut Talk,
+    mut moved: oneshot::Receiver<()>,
+    run: bool,
+) -> io::Result<()> {
+    let word = if run { RUN } else { PAUSED };
+    let ready = tokio::select! {
+        line = talk.hear() => match line? {
+            Some(line) if line == READY => true,
+            other => return Err(unexpected(other)),
+        },
+        result = &mut moved => match result {
+            Ok(()) => false,
+            Err(_) => return Ok(()),
+        },
+    };
+    if ready && !leave(shared, runtime).await {
+        // libvirt decides, and says so.
+        match moved.await {
+            Ok(()) => {}
+            Err(_) => return Ok(()),
+        }
+    }
+    talk.say(word).await?;
+    // The way between the nodes may lose what an end has said that closes before the other does.
+    while talk.hear().await?.is_some() {}
+    Ok(())
+}
+
+/// Makes sure that the machine does not run here again, and tells so. False when it may.
+async fn leave(shared: &Shared, runtime: &Path) -> bool {
+    let stands = shared.call(|hypervisor| hypervisor.status()).await.map(|status| status.status);
+    if stands != Ok(Status::Paused) {
+        warn!(?stands, "the machine does not stand still: the target is not given it");
+        return false;
+    }
+    // Nothing is waited for from here on: whoever ends this task finds the word given and the machine ended, or neither.
+    if let Err(error) = rundir::end_machine(runtime) {
+        warn!(%error, "the machine cannot be ended here: libvirt decides");
+        return false;
+    }
+    shared.word.send_replace(Word::Given);
+    super::left(shared);
+    true
+}
+
+#[cfg(test)]
+#[path = "word_tests.rs"]
+mod tests;
