@@ -1,6 +1,7 @@
 //! What several daemons must read alike of a migration: whether it is over, where the machine's pod is, what an
 //! eviction does, and how a machine is migrated.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::names::condition;
@@ -35,6 +36,11 @@ pub fn is_under_way(state: &State) -> bool {
 /// Whether a machine's last migration has ended, either way.
 pub fn has_ended(state: &State) -> bool {
     state.completed == Some(true) || state.failed == Some(true)
+}
+
+/// When a machine's last migration ended, either way.
+pub fn ended_at(state: &State) -> Option<Timestamp> {
+    state.end_timestamp.clone().flatten().map(|at| at.0)
 }
 
 /// Whether the guest was seen running at the target of the machine's last migration.

@@ -140,7 +140,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
         look_again: None,
     };
     if is_final(seen.migration) {
-        others::finish(seen, &mut decision);
+        others::finish(seen, &mut decision, now);
         return decision;
     }
     decision.look_in(LOOK_AGAIN);

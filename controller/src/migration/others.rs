@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use podvirt_api::migration::{is_at_target, is_final, pod_by_migration};
+use podvirt_api::migration::{ended_at, is_at_target, is_final, pod_by_migration};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation};
 use podvirt_api::v1::{
     VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
@@ -59,23 +59,28 @@ pub fn backoff(migration: &Migration, siblings: &[Arc<Migration>], now: Timestam
 
 /// An ended migration: its target pod goes, unless the machine is in it, and then so does its finalizer. Old ones are
 /// deleted.
-pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision) {
+pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
+    let own = seen
+        .vmi
+        .and_then(|vmi| vmi.status.migration_state.as_ref())
+        .filter(|state| state.migration_uid == seen.migration.uid());
     let inhabited = |pod: &Pod| {
         seen.vmi.is_some_and(|vmi| {
-            let state = vmi.status.migration_state.as_ref();
-            let arriving =
-                state.is_some_and(|state| state.migration_uid == seen.migration.uid() && is_at_target(state));
-            arriving || pod_by_migration(vmi) == Some(observe::name(pod))
+            own.is_some_and(is_at_target) || pod_by_migration(vmi) == Some(observe::name(pod))
         })
     };
     // A machine that is over keeps its pods for whoever wants to read their logs.
     let succeeded = phase(seen.migration) == Phase::Succeeded;
     let left = seen.target.filter(|pod| !succeeded && !inhabited(pod));
+    // Its launcher is told by virt-handler that nothing will come.
+    let leaving = left.and_then(|pod| observe::leaving(pod, own.and_then(ended_at), now));
     match left {
-        Some(pod) if !observe::is_terminating(pod) => decision.actions.push(Action::DeletePod {
-            name: observe::name(pod).to_owned(),
-            uid: observe::uid(pod).to_owned(),
-        }),
+        Some(pod) if !observe::is_terminating(pod) && leaving.is_none() => {
+            decision.actions.push(Action::DeletePod {
+                name: observe::name(pod).to_owned(),
+                uid: observe::uid(pod).to_owned(),
+            })
+        }
         Some(_) => {}
         None => {
             if let Some(finalizers) = &mut decision.migration.metadata.finalizers {
@@ -84,7 +89,7 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision) {
         }
     }
     if left.is_some() {
-        decision.look_in(LOOK_AGAIN);
+        decision.look_in(leaving.unwrap_or(LOOK_AGAIN));
     }
     decision.actions.extend(surplus(seen));
 }

@@ -334,6 +334,9 @@ fn a_failed_migrations_pod_goes_and_then_the_finalizer() {
     let decision = look(&failed, &vmi, Some(&going));
     assert!(decision.actions.is_empty() && kept(&decision));
     assert!(!kept(&look(&failed, &vmi, None)));
+    // Its launcher is told to leave, and is not stopped while it does.
+    let just = handed(json!({"failed": true, "completed": true, "endTimestamp": NOW}));
+    assert!(look(&failed, &just, Some(&running())).actions.is_empty());
     // Never the pod that the machine is in.
     let there = handed(json!({"targetNodeDomainReadyTimestamp": NOW}));
     let decision = look(&failed, &there, Some(&running()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podvirt_api::migration::{is_at_target, is_under_way, pod_by_migration};
+use podvirt_api::migration::{ended_at, is_at_target, is_under_way, pod_by_migration};
 use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
@@ -156,7 +156,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
         delete(seen, &mut decision, now);
     } else {
         live(seen, pod, &mut decision, now);
-        drop_others(seen, pod, &mut decision);
+        drop_others(seen, pod, &mut decision, now);
     }
     if phase(&decision.vmi) != Phase::default() {
         follow::pod_conditions(seen, pod, &mut decision, now);
@@ -380,7 +380,7 @@ fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Tim
 /// A machine has one pod. What is there besides is deleted, unless the machine itself is over: then pods are
 /// kept for whoever wants to read their logs. Targets of migrations are the migrations' to delete, but for the one that
 /// the machine has left by now.
-fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision) {
+fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
     if is_final(&phase(seen.vmi)) {
         return;
     }
@@ -389,13 +389,22 @@ fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision) 
         return;
     }
     let kept = pod.map(observe::uid);
-    let left = seen.vmi.status.migration_state.as_ref().and_then(|state| state.source_pod.as_deref());
+    let state = seen.vmi.status.migration_state.as_ref();
+    let left = state.and_then(|state| state.source_pod.as_deref());
     let others = seen.pods.iter().filter(|p| {
         Some(observe::uid(p)) != kept
             && !observe::is_terminating(p)
             && (!observe::is_target(p) || Some(observe::name(p)) == left)
     });
-    decision.actions.extend(others.map(|p| delete_action(p)));
+    for other in others {
+        let ended = state.filter(|_| Some(observe::name(other)) == left).and_then(ended_at);
+        match observe::leaving(other, ended, now) {
+            Some(wait) => {
+                decision.look_again = Some(decision.look_again.map_or(wait, |other| other.min(wait)));
+            }
+            None => decision.actions.push(delete_action(other)),
+        }
+    }
 }
 
 /// The machine after the API server refused its pod.

@@ -1,5 +1,7 @@
 //! What a launcher pod's status tells.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use podvirt_api::names::label;
@@ -24,6 +26,9 @@ const CRASH_LOOP: &str = "CrashLoopBackOff";
 
 /// A container that ended badly before and has run for this long does not end at its start again.
 pub(crate) const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
+/// How long a launcher that a migration leaves without a machine may take to end by itself.
+const LEAVING: SignedDuration = SignedDuration::from_secs(15);
 
 /// A container that does not start, or a pod that ended: a word and a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +98,18 @@ pub(crate) fn compute_runs(pod: &Pod) -> bool {
 /// How virt-launcher's container ended.
 pub(crate) fn compute_end(pod: &Pod) -> Option<&ContainerStateTerminated> {
     containers(pod).find(|c| c.name == COMPUTE)?.state.as_ref()?.terminated.as_ref()
+}
+
+/// How long to wait yet before deleting a pod whose launcher is about to end by itself, as the migration that ended at
+/// `since` has left it without a machine.
+///
+/// A container that is stopped in the moment in which it ends can make the runtime answer with an error, and then the
+/// kubelet has the pod's sidecars wait for its whole grace period.
+pub(crate) fn leaving(pod: &Pod, since: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    let passed = now.duration_since(since?);
+    // Another node's clock wrote the time.
+    let waits = compute_runs(pod) && !is_done(pod) && passed.abs() < LEAVING;
+    waits.then(|| (LEAVING - passed.max(SignedDuration::ZERO)).unsigned_abs())
 }
 
 /// When virt-launcher ended; a pod that ended without it (it was refused, or an init container failed) did so

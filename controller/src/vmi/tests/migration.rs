@@ -67,6 +67,20 @@ fn a_machine_that_moved_is_in_the_target_and_its_old_pod_goes() {
 }
 
 #[test]
+fn the_old_pod_is_left_the_time_to_end_by_itself() {
+    let ended_before = |seconds: i64| {
+        let at = (now() - jiff::SignedDuration::from_secs(seconds)).to_string();
+        migrating("n2", json!({"completed": true, "targetNodeDomainReadyTimestamp": NOW, "endTimestamp": at}))
+    };
+    let runs = || running(json!({}));
+    let decision = look(&ended_before(5), &[runs(), target(json!({}))]);
+    assert_eq!((deleted(&decision), decision.look_again), (vec![], Some(Duration::from_secs(10))));
+    assert_eq!(deleted(&look(&ended_before(5), &[ended(0, 1), target(json!({}))])), ["p1"]);
+    assert_eq!(deleted(&look(&ended_before(15), &[runs(), target(json!({}))])), ["p1"], "it does not");
+    assert_eq!(deleted(&look(&ended_before(-3600), &[runs(), target(json!({}))])), ["p1"], "a wrong clock");
+}
+
+#[test]
 fn a_guest_that_was_seen_at_the_target_does_not_end_with_its_source() {
     let leaving = migrating("n1", json!({"startTimestamp": NOW, "targetNodeDomainReadyTimestamp": NOW}));
     for pods in [vec![ended(0, 600), target(json!({}))], vec![target(json!({}))]] {
