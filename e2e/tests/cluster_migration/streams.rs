@@ -112,8 +112,9 @@ fn long_a_guest_that_writes_faster_than_it_is_copied_is_slowed_down_and_moves() 
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let mut busy = Busy::new(&namespace, 65);
     // 40 MiB that are written anew all the time, and 4 MiB a second to copy them by.
-    busy.machine
-        .sh("(while :; do dd if=/dev/urandom of=/tmp/dirt bs=1M count=40 conv=notrunc 2>/dev/null; done &)");
+    busy.machine.sh(
+        "(until [ -e /tmp/enough ]; do dd if=/dev/urandom of=/tmp/dirt bs=1M count=40 conv=notrunc 2>/dev/null; done &)",
+    );
     let _slowly = Slowly::by(
         &namespace,
         "bandwidthPerMigration: 4Mi, completionTimeoutPerGiB: 10000, allowAutoConverge: true",
@@ -127,7 +128,7 @@ fn long_a_guest_that_writes_faster_than_it_is_copied_is_slowed_down_and_moves() 
     };
     namespace.until("a guest that is slowed down", SOON * 3, throttled).unwrap();
     busy.machine.has_moved_within(&migration, &source, SLOW * 6);
-    busy.machine.sh("killall dd sh 2>/dev/null; true");
+    busy.machine.sh("touch /tmp/enough");
     busy.goes_on();
     busy.ends_whole();
 }
