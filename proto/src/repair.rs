@@ -35,6 +35,9 @@ pub const ACCEPTED: u8 = 1;
 /// Flag of [`Command::Repair`]: the connection's queues fit into any socket; buffers need not be made larger. A helper
 /// may pass over it.
 pub const SHORT: u8 = 2;
+/// Flag of [`Command::Thaw`]: the connection is about to be reset, as the machine has left without it. Without the flag
+/// the machine stays. A helper may pass over it.
+pub const ENDS: u8 = 4;
 /// Bytes in front of flags and results.
 const HEADER: usize = 4;
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::IpAddr;
 
 use futures::TryStreamExt;
-use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use podvirt_api::mac::MacAddr;
 use rtnetlink::Handle;
@@ -31,10 +31,6 @@ pub fn activate(pod: &File, interface: &str, mac: Option<MacAddr>) -> Result<Act
     netns::inside(Some(pod), |handle| async move {
         let link = attach::required(&handle, interface, "in the pod").await?;
         let index = link.header.index;
-        let global = |a: &IpAddr| match a {
-            IpAddr::V4(_) => true,
-            IpAddr::V6(a) => !a.is_unicast_link_local(),
-        };
         let addresses: Vec<IpAddr> =
             attach::addresses(&handle, index).await?.iter().map(ipnet::IpNet::addr).filter(global).collect();
         let no_mac = || NetError::Changed(format!("the interface {interface:?} has no MAC address"));
@@ -54,18 +50,29 @@ pub fn activate(pod: &File, interface: &str, mac: Option<MacAddr>) -> Result<Act
 pub fn silent_interfaces(pod: &File) -> Result<Vec<String>, NetError> {
     netns::inside(Some(pod), |handle| async move {
         let links = attach::links(&handle).await?;
-        let names =
-            links.into_iter().flat_map(|link| link.attributes).filter_map(|attribute| match attribute {
-                LinkAttribute::IfName(name) => Some(name),
-                _ => None,
-            });
         let mut silent = Vec::new();
-        for name in names {
+        for name in links.into_iter().filter_map(name_of) {
             if silence::is_silent(&name)? {
                 silent.push(name);
             }
         }
         Ok(silent)
+    })
+}
+
+/// Whether an address is one that others know.
+pub(super) fn global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(a) => !a.is_unicast_link_local(),
+    }
+}
+
+/// The name of an interface.
+pub(super) fn name_of(link: LinkMessage) -> Option<String> {
+    link.attributes.into_iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
     })
 }
 

@@ -17,7 +17,8 @@
 //!
 //! [`silence`] comes before the interface is up, when nothing has been sent yet. It is lifted by [`activate`], which
 //! also forgets what the neighbours did not answer meanwhile and announces the addresses; an interface that is not
-//! silent is announced when it is made, since a switch may still look for the machine elsewhere.
+//! silent is announced when it is made, since a switch may still look for the machine elsewhere. What a machine leaves
+//! is made silent by [`depart`].
 
 pub mod announce;
 pub mod attach;
@@ -27,10 +28,12 @@ pub mod silence;
 mod activate;
 #[cfg(test)]
 pub(crate) mod bed;
+mod depart;
 #[cfg(test)]
 mod tests;
 
 pub use activate::{Activated, activate, announce_again, silent_interfaces};
+pub use depart::depart;
 
 /// Something of the kernel or of files did not work.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::attach::{self, Plan};
 use super::bed::{Ear, PodNet, attachment, interfaces, network, on_node};
-use super::{NetError, activate, announce_again, netns, silence, silent_interfaces};
+use super::{NetError, activate, announce_again, depart, netns, silence, silent_interfaces};
 use crate::config::Network;
 use crate::result::Expected;
 
@@ -122,8 +122,12 @@ fn an_address_moves_from_the_source_to_the_target() {
             server.join().unwrap();
             drop(silent);
         }
-        // The order of a switch-over: the source's address goes on to exist while the target's begins to speak.
+        // The order of a switch-over: the source's address goes on to exist, silently, while the target's begins to speak.
+        assert_eq!(depart(&source.0, &[v4(9)]).unwrap(), [""; 0], "the other address stays");
+        assert!(!source.enter(|| silence::is_silent("net1")).unwrap());
+        assert_eq!(depart(&source.0, &[v4(9), v6(9)]).unwrap(), ["net1"]);
         activate(&target.0, "net1", None).unwrap();
+        assert!(source.enter(|| silence::is_silent("net1")).unwrap());
         attach::remove(&attachment("source"), &network, Some(&source.0)).unwrap();
         for address in [v4(9), v6(9)] {
             assert_eq!(peer.ask(address), "target");

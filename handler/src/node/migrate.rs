@@ -144,7 +144,7 @@ pub(super) async fn carry_out(
             let pod = Pod { volumes: node.volumes.clone(), uid: machine.pod_uid().to_owned() };
             proxy::sweep(&pod, &machine.moving.session.uid);
             machine.moving.session.swept = true;
-            return Ok(());
+            return be_heard(node, vmi, machine).await;
         }
         Step::Open(there) => return open(node, machine, there).await,
         _ => {}
@@ -199,6 +199,19 @@ pub(super) async fn carry_out(
         Step::Shut | Step::Close | Step::Open(_) => {}
     }
     Ok(())
+}
+
+/// A machine that a failed migration has left here is heard again, also when its backend did not say that it stays.
+async fn be_heard(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine) -> anyhow::Result<()> {
+    let state = vmi.status.migration_state.as_ref();
+    let failed = state.is_some_and(|state| state.failed == Some(true));
+    let here = vmi.status.node_name.as_deref() == Some(node.name.as_str());
+    let Some(client) = machine.client().filter(|_| failed && here && !migration::is_target(vmi, &node.name))
+    else {
+        return Ok(());
+    };
+    let network = network_of(node, vmi, machine, client);
+    node.means.network.activate(&network).await.context("the machine stays, and its addresses are silent")
 }
 
 fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, client: &Client) -> PodNetwork {

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 /// Something to be done once, from a thread that may wait.
-type Make = Box<dyn Fn() -> BoxFuture<'static, std::io::Result<()>> + Send + Sync>;
+pub(super) type Make = Box<dyn Fn() -> BoxFuture<'static, std::io::Result<()>> + Send + Sync>;
 
 /// An arrival that is awaited.
 pub(super) struct Arrival {

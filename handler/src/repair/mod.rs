@@ -14,6 +14,9 @@
 //! At the source a socket is frozen only if the target's pod has its address. The others cannot go on there: the backend
 //! ends them while it still can tell their peers.
 //!
+//! The first request to freeze makes the source silent, as far as its addresses are the target's as well ([`depart`]); a
+//! request to thaw, or the migration's failure, has them heard again.
+//!
 //! For connections that the pod accepted an entry of connection tracking is made before repair ends: the first packet
 //! comes from the pod, and rules of a mesh would lead it astray as that of a new connection.
 //!
@@ -27,6 +30,7 @@
 mod act;
 mod arrive;
 mod conntrack;
+mod depart;
 mod namespace;
 mod serve;
 mod sys;
@@ -35,6 +39,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -46,7 +51,8 @@ use crate::activate::activate;
 use crate::migration::network::{Armed, Network, PodNetwork};
 use crate::ports::Namespace;
 use crate::sockets::PodVolumes;
-use arrive::Arrival;
+use arrive::{Arrival, Make};
+use depart::{Departure, Stay};
 use namespace::Inside;
 use serve::{Protocol, Server};
 
@@ -68,6 +74,8 @@ impl Network for Repairs {
         let inside = Arc::new(Inside::of(&*namespace(network)?)?.going_to(network.to.clone()));
         let arming = Arming { stop: stop()? };
         let arrival = network.incoming.then(|| arrival(network)).transpose()?.map(Arc::new);
+        let to = network.to.as_deref().filter(|_| !network.incoming);
+        let departure = to.map(|to| departure(network, to)).transpose()?.map(Arc::new);
         for (index, _) in &network.interfaces {
             for (suffix, protocol) in [(SUFFIX, Protocol::Move), (PASST_SUFFIX, Protocol::Passt)] {
                 let directory = self.volumes.dir(&network.pod_uid, pod::volume::NETD, "")?;
@@ -77,6 +85,7 @@ impl Network for Repairs {
                     protocol,
                     inside: inside.clone(),
                     arrival: arrival.clone(),
+                    departure: departure.clone(),
                     stop: arming.stop.clone(),
                 }
                 .start()?;
@@ -101,10 +110,22 @@ fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
 
 /// The arrival of a machine in a pod, which is that of now: later its process may be another's.
 fn arrival(network: &PodNetwork) -> io::Result<Arrival> {
+    Ok(Arrival::new(runtime()?, speaking(namespace(network)?)))
+}
+
+/// The departure of a machine from a pod, likewise.
+fn departure(network: &PodNetwork, to: &[IpAddr]) -> io::Result<Departure> {
     let namespace = namespace(network)?;
-    let make = move || -> BoxFuture<'static, io::Result<()>> { Box::pin(speak(namespace.clone())) };
-    let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-    Ok(Arrival::new(runtime, Box::new(make)))
+    let pod = namespace.file()?;
+    Ok(Departure::new(pod, to, Stay { make: speaking(namespace), runtime: runtime()? }))
+}
+
+fn speaking(namespace: Arc<Namespace>) -> Make {
+    Box::new(move || -> BoxFuture<'static, io::Result<()>> { Box::pin(speak(namespace.clone())) })
+}
+
+fn runtime() -> io::Result<tokio::runtime::Handle> {
+    tokio::runtime::Handle::try_current().map_err(io::Error::other)
 }
 
 fn stop() -> io::Result<Arc<EventFd>> {

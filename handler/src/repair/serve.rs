@@ -8,12 +8,13 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
-use podvirt_proto::repair::{Command, Error, passt, recv_request, send_reply};
+use podvirt_proto::repair::{Command, ENDS, Error, passt, recv_request, send_reply};
 use socket2::{Socket, Type};
 use tracing::{Span, debug, info, warn};
 
 use super::act::{act, set};
 use super::arrive::Arrival;
+use super::depart::Departure;
 use super::namespace::Inside;
 use crate::sockets::Dir;
 
@@ -43,6 +44,8 @@ pub(super) struct Server {
     pub(super) inside: Arc<Inside>,
     /// What is to be done before connections are released.
     pub(super) arrival: Option<Arc<Arrival>>,
+    /// What is to be done when connections are frozen, and undone when they are thawed.
+    pub(super) departure: Option<Arc<Departure>>,
     pub(super) stop: Arc<EventFd>,
 }
 
@@ -135,8 +138,13 @@ impl Server {
                 error.raw_os_error().unwrap_or(libc::EIO)
             }
         };
-        if request.command == Command::Release {
-            self.arrive();
+        match request.command {
+            Command::Release => self.arrive(),
+            Command::Freeze => self.depart(true),
+            // One that ends says nothing on the machine, which has left.
+            Command::Thaw if request.sockets.iter().all(|(_, flags)| flags & ENDS != 0) => {}
+            Command::Thaw => self.depart(false),
+            Command::Repair | Command::Ping => {}
         }
         let all = |part: &[(OwnedFd, u8)]| part.iter().map(done).collect::<Vec<i32>>();
         let (mine, others) = match request.sockets.len() {
@@ -162,12 +170,21 @@ impl Server {
         }
     }
 
+    fn depart(&self, leaves: bool) {
+        match &self.departure {
+            Some(departure) if leaves => departure.begins(),
+            Some(departure) => departure.is_off(),
+            None => {}
+        }
+    }
+
     /// passt is told nothing of failures but by the end of the connection.
     fn answer_passt(&self, backend: &Socket) -> Result<bool, Error> {
         let Some((value, sockets)) = passt::recv_request(backend)? else { return Ok(false) };
         if value == 0 {
             self.arrive();
         }
+        self.depart(value == 1);
         sockets.iter().try_for_each(|socket| set(&self.inside, value, socket))?;
         passt::send_reply(backend, value)?;
         Ok(true)

@@ -14,13 +14,14 @@ use super::*;
 
 /// A server for the sockets of a backend, and the backend's listener.
 fn backend(directory: &std::path::Path, protocol: Protocol) -> Option<(Socket, Arming)> {
-    backend_of(directory, protocol, None, None)
+    backend_of(directory, protocol, None, None, None)
 }
 
 fn backend_of(
     directory: &std::path::Path,
     protocol: Protocol,
     arrival: Option<Arc<Arrival>>,
+    departure: Option<Arc<Departure>>,
     to: Option<Vec<IpAddr>>,
 ) -> Option<(Socket, Arming)> {
     let probe = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -42,6 +43,7 @@ fn backend_of(
         protocol,
         inside,
         arrival,
+        departure,
         stop: arming.stop.clone(),
     }
     .start()
@@ -137,7 +139,8 @@ fn addresses_speak_before_the_first_connection_does_and_again_only_after_a_failu
         };
         let arrival = Arc::new(Arrival::new(runtime.handle().clone(), Box::new(make)));
         let directory = tempfile::tempdir().unwrap();
-        let Some((served, _arming)) = backend_of(directory.path(), protocol, Some(arrival), None) else {
+        let Some((served, _arming)) = backend_of(directory.path(), protocol, Some(arrival), None, None)
+        else {
             return;
         };
         let set = |command: Command, value: u8, fds: &[BorrowedFd<'_>]| match protocol {
@@ -158,6 +161,45 @@ fn addresses_speak_before_the_first_connection_does_and_again_only_after_a_failu
         assert_eq!((spoke.load(SeqCst), in_repair(&near)), (2, false));
         set(Command::Release, 0, &[near.as_fd()]);
         assert_eq!(spoke.load(SeqCst), 2);
+    }
+}
+
+#[test]
+fn a_machine_that_stays_is_heard_again_and_one_that_has_left_is_not() {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (near, far) = pair();
+    for protocol in [Protocol::Move, Protocol::Passt] {
+        let heard = Arc::new(AtomicU32::new(0));
+        let counted = heard.clone();
+        let make = move || -> BoxFuture<'static, io::Result<()>> {
+            counted.fetch_add(1, SeqCst);
+            Box::pin(async { Ok(()) })
+        };
+        let stay = Stay { make: Box::new(make), runtime: runtime.handle().clone() };
+        let here = std::fs::File::open("/proc/self/ns/net").unwrap();
+        // No interface of the test's is at the target, and none becomes silent.
+        let departure = Arc::new(Departure::new(here, &[Ipv4Addr::new(10, 0, 0, 9).into()], stay));
+        let directory = tempfile::tempdir().unwrap();
+        let Some((served, _arming)) = backend_of(directory.path(), protocol, None, Some(departure), None)
+        else {
+            return;
+        };
+        let ask = |command: Command, value: u8, flags: u8| match protocol {
+            Protocol::Move => drop(ask(&served, command, &[near.as_fd(), far.as_fd()], flags)),
+            Protocol::Passt => ask_passt(&served, value, &[near.as_fd(), far.as_fd()]),
+        };
+        for times in 1..3 {
+            ask(Command::Freeze, 1, 0);
+            if protocol == Protocol::Move {
+                ask(Command::Thaw, 0, podvirt_proto::repair::ENDS);
+            }
+            assert_eq!(heard.load(SeqCst), times - 1);
+            for _ in 0..2 {
+                ask(Command::Thaw, u8::MAX, 0);
+                assert_eq!(heard.load(SeqCst), times, "once");
+            }
+        }
     }
 }
 
@@ -193,7 +235,8 @@ fn what_the_target_has_no_address_for_is_left_alone() {
     let [here, elsewhere] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 0, 0, 9)].map(IpAddr::V4);
     for (to, frozen) in [(vec![elsewhere], false), (vec![], false), (vec![elsewhere, here], true)] {
         let directory = tempfile::tempdir().unwrap();
-        let Some((served, _arming)) = backend_of(directory.path(), Protocol::Move, None, Some(to)) else {
+        let Some((served, _arming)) = backend_of(directory.path(), Protocol::Move, None, None, Some(to))
+        else {
             return;
         };
         let expected = if frozen { 0 } else { libc::EADDRNOTAVAIL };

@@ -41,14 +41,14 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use podvirt_proto::descriptors::reserve;
 use podvirt_proto::hold;
-use podvirt_proto::repair::Command;
+use podvirt_proto::repair::{Command, ENDS};
 use tracing::{debug, info, warn};
 
 use super::codec::DecodeError;
@@ -341,9 +341,11 @@ impl Device {
 
     /// Has the helper let go of connections that end: a socket in repair mode says nothing to its peer.
     fn let_end(&self, connections: &[(Ends, OwnedFd)]) {
-        let sockets: Vec<&OwnedFd> = connections.iter().map(|(_, fd)| fd).collect();
+        let sockets: Vec<BorrowedFd<'_>> = connections.iter().map(|(_, fd)| fd.as_fd()).collect();
         let Some(helper) = self.helper.get().filter(|_| !sockets.is_empty()) else { return };
-        let left = helper.call(Command::Thaw, &sockets).iter().filter(|r| !r.is_done()).count();
+        let flags = vec![ENDS; sockets.len()];
+        let results = helper.call_with(Command::Thaw, &sockets, &flags);
+        let left = results.iter().filter(|r| !r.is_done()).count();
         if left > 0 {
             warn!(left, "connections that do not migrate cannot be reset");
         }
