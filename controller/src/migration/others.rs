@@ -79,7 +79,7 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
             decision.actions.push(Action::DeletePod {
                 name: observe::name(pod).to_owned(),
                 uid: observe::uid(pod).to_owned(),
-            })
+            });
         }
         Some(_) => {}
         None => {
