@@ -94,11 +94,16 @@ pub(in crate::pod) fn listen() -> io::Result<UnixListener> {
     }
 }
 
-/// Takes the word at the target; runs until it is aborted.
+/// Takes the word at the target, until the machine is here; nobody listens afterwards, and the socket is gone.
 pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
+    let mut facts = shared.facts.subscribe();
     let mut talks = JoinSet::new();
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = facts.wait_for(|facts| facts.started_at.is_some()) => break,
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let shared = Arc::clone(&shared);
                 let work = async move {
@@ -115,6 +120,15 @@ pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
         }
         while talks.try_join_next().is_some() {}
     }
+    if let Ok(address) = listener.local_addr()
+        && let Some(socket) = address.as_pathname()
+    {
+        // Whoever connects by it meets nobody, whether it is there or not.
+        let _gone = std::fs::remove_file(socket);
+    }
+    drop(listener);
+    // Those that have spoken are heard.
+    while talks.join_next().await.is_some() {}
 }
 
 /// The target's end of a conversation.

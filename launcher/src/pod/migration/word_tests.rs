@@ -142,6 +142,11 @@ async fn a_machine_that_has_moved_runs_there_by_the_sources_word() {
     bed.complete();
     bed.taken().await;
     assert!(bed.runs_there());
+    assert!(bed.socket.exists());
+    bed.target.facts.send_modify(|facts| facts.started_at = Some(Duration::from_secs(1)));
+    while bed.socket.exists() {
+        tokio::task::yield_now().await;
+    }
 }
 
 #[tokio::test]
