@@ -71,7 +71,7 @@ pub struct Options {
     /// Seconds for each GiB of memory and copied disks after which it is given up; 0: never.
     #[serde(rename = "completionTimeoutPerGiB")]
     pub completion_timeout_per_gib: u64,
-    /// Milliseconds that the guest may stand still at the end; 0: the hypervisor's choice.
+    /// Milliseconds that the guest may stand still at the end, at most: it begins with less; 0: the hypervisor's choice.
     pub max_downtime_ms: u64,
     /// Whether a guest that writes faster than it is copied is slowed down.
     pub allow_auto_converge: bool,
@@ -155,6 +155,8 @@ pub struct Progress {
     pub dirty_rate: u64,
     /// Bytes per second that are sent.
     pub transfer_rate: u64,
+    /// How often the copying has gone over the memory, the present time included.
+    pub iteration: u64,
     /// Milliseconds that the guest stands or stood still, as far as the hypervisor knows.
     pub downtime_ms: u64,
 }

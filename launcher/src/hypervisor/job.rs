@@ -75,6 +75,7 @@ pub(super) fn progress(domain: &Domain) -> Result<Option<Progress>, Error> {
         remaining: told.number(c"data_remaining"),
         dirty_rate: told.number(c"memory_dirty_rate").saturating_mul(page),
         transfer_rate: told.number(c"memory_bps").saturating_add(told.number(c"disk_bps")),
+        iteration: told.number(c"memory_iteration"),
         downtime_ms: told.number(c"downtime"),
     }))
 }

@@ -18,6 +18,7 @@
 //! where the machine is, since a connection that broke says nothing about the machine.
 
 mod disks;
+mod downtime;
 mod monitor;
 mod word;
 
@@ -33,6 +34,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument, debug, info, warn};
 
+use self::downtime::Downtime;
 use self::monitor::{Monitor, Verdict};
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
@@ -214,11 +216,12 @@ fn settle(present: &mut Migration, result: Result<(), String>) {
 /// What [`drive`] keeps in mind.
 struct Drive<'a> {
     shared: &'a Shared,
-    options: &'a Options,
     monitor: Monitor,
     begun: Instant,
     told: Option<Instant>,
-    downtime_limited: bool,
+    downtime: Option<Downtime>,
+    /// The limit that the hypervisor has.
+    limit: Duration,
     paused: bool,
     /// Why it is to be given up, and whether the hypervisor took note.
     give_up: Option<(String, bool)>,
@@ -240,14 +243,17 @@ async fn drive(shared: Arc<Shared>, mut to: Move, options: Options, socket: Path
     let giver = promise.map(|promise| promise.keep(Arc::clone(&shared), runtime(), run));
     let mut drive = Drive {
         shared: &shared,
-        options: &options,
         monitor: Monitor::new(&options),
         begun: Instant::now(),
         told: None,
-        downtime_limited: options.max_downtime_ms == 0,
+        downtime: (options.max_downtime_ms > 0)
+            .then(|| Downtime::new(Duration::from_millis(options.max_downtime_ms))),
+        limit: Duration::ZERO,
         paused: false,
         give_up: None,
     };
+    // A small machine is copied before anybody has looked.
+    drive.limit_downtime(&Progress::default()).await;
     let call = shared.call(move |hypervisor| hypervisor.migrate(&to));
     tokio::pin!(call);
     let mut ticks = interval(INTERVAL);
@@ -307,11 +313,8 @@ impl Drive<'_> {
                 None
             }
         };
-        if progress.is_some() && !self.downtime_limited {
-            let limit = Duration::from_millis(self.options.max_downtime_ms);
-            self.downtime_limited = self.shared.call(move |h| h.limit_downtime(limit)).await.is_ok();
-        }
         if let Some(progress) = progress {
+            self.limit_downtime(&progress).await;
             self.tell(progress);
         }
         let known = progress.map(|p| (p.total, p.remaining)).filter(|(total, _)| *total > 0);
@@ -325,6 +328,17 @@ impl Drive<'_> {
             Verdict::GiveUp(reason) => {
                 self.give_up.get_or_insert((reason, false));
             }
+        }
+    }
+
+    async fn limit_downtime(&mut self, progress: &Progress) {
+        let now = self.begun.elapsed();
+        let limit = self.downtime.as_mut().map(|downtime| downtime.limit(now, progress));
+        let Some(limit) = limit.filter(|limit| *limit != self.limit) else { return };
+        match self.shared.call(move |h| h.limit_downtime(limit)).await {
+            Ok(()) => self.limit = limit,
+            // The next look tries again.
+            Err(error) => debug!(%error, "the downtime is not limited yet"),
         }
     }
 
