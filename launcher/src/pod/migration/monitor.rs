@@ -1,8 +1,9 @@
 //! When a migration is to be given up, as a pure function of its progress.
 //!
 //! Two clocks run. The first is for the whole: so many seconds for each GiB that is to be copied. The second is for
-//! progress: it begins anew whenever fewer bytes are left than ever before. A guest that writes faster than it is
-//! copied stops the second clock's luck, a slow link the first one's. When a clock has run down the guest is made to
+//! progress: it begins anew whenever fewer bytes are left than ever before. What becomes known later counts as left
+//! from the beginning: the hypervisor tells of memory when the disks are copied, and then nothing was left for a moment.
+//! A guest that writes faster than it is copied stops the second clock's luck, a slow link the first one's. When a clock has run down the guest is made to
 //! stand still, if that is allowed, and both begin anew; otherwise, or the second time, the migration is given up.
 
 use std::time::Duration;
@@ -53,7 +54,9 @@ impl Monitor {
     /// Takes how many bytes there are in all and how many are left at `now`; none while nobody knows.
     pub(super) fn look(&mut self, now: Duration, known: Option<(u64, u64)>) -> Verdict {
         if let Some((total, remaining)) = known {
-            self.total = self.total.max(total);
+            let more = total.saturating_sub(self.total);
+            self.total += more;
+            self.least = self.least.map(|least| least.saturating_add(more));
             if self.least.is_none_or(|least| remaining < least) {
                 self.least = Some(remaining);
                 self.least_at = now;
@@ -119,6 +122,17 @@ mod tests {
             assert_eq!(monitor.look(at(second), Some((GIB, remaining))), Verdict::Continue, "{second}");
         }
         assert!(matches!(monitor.look(at(250), Some((GIB, 51))), Verdict::GiveUp(_)));
+    }
+
+    #[test]
+    fn memory_that_is_known_only_after_the_disks_is_copied_in_its_own_time() {
+        let mut monitor = Monitor { per_gib: None, ..monitor(false) };
+        for (second, known) in
+            [(0, (1, 1)), (1, (1, 0)), (2, (273, 272)), (140, (273, 200)), (280, (273, 100))]
+        {
+            assert_eq!(monitor.look(at(second), Some(known)), Verdict::Continue, "{second}");
+        }
+        assert!(matches!(monitor.look(at(430), Some((273, 100))), Verdict::GiveUp(_)));
     }
 
     #[test]
