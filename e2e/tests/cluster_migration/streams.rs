@@ -92,8 +92,17 @@ fn long_streams_go_on_while_memory_is_copied_for_minutes() {
     let source = busy.machine.pod();
     let migration = busy.machine.migrate();
     busy.machine.wait_under_way(&migration);
+    let copied = |for_: Duration| {
+        let said = busy.machine.virsh(&source.name_any(), &["domjobinfo"], &[])?;
+        let elapsed = said.lines().find_map(|line| line.strip_prefix("Time elapsed:"));
+        let milliseconds = elapsed.and_then(|text| text.split_whitespace().next()).map(str::parse::<u64>);
+        Ok(milliseconds.transpose()?.filter(|ms| u128::from(*ms) > for_.as_millis()))
+    };
+    namespace.until("a copy that is slow", SLOW * 2, || copied(SLOW)).unwrap();
     busy.streams.iter().for_each(Stream::goes_on);
-    busy.machine.has_moved_within(&migration, &source, SLOW * 5);
+    // What the streams write is more than that: it would go on for ever.
+    busy.machine.virsh(&source.name_any(), &["migrate-setspeed"], &["64"]).unwrap();
+    busy.machine.has_moved_within(&migration, &source, SLOW * 3);
     let state = busy.machine.instance().status.migration_state.unwrap();
     let time = |at: Option<Option<Time>>| at.flatten().unwrap().0;
     let took =
