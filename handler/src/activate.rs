@@ -59,7 +59,7 @@ pub async fn activate(
         tokio::task::spawn_blocking(move || activate_all(&pod, &guests)).await.map_err(io::Error::other)??
     };
     for (interface, one) in &activated {
-        info!(interface, mac = %one.mac, addresses = ?one.addresses, "the target of the migration is heard");
+        info!(interface, mac = %one.mac, addresses = ?one.addresses, "the machine is heard here");
         tokio::spawn(announce_again(pod.clone(), interface.clone(), one.clone()));
     }
     Ok(activated)

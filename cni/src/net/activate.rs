@@ -9,7 +9,7 @@ use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use podvirt_api::mac::MacAddr;
 use rtnetlink::Handle;
 
-use super::{NetError, announce, attach, netns, silence};
+use super::{NetError, announce, attach, depart, netns, silence};
 
 /// What was activated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub fn activate(pod: &File, interface: &str, mac: Option<MacAddr>) -> Result<Act
         let no_mac = || NetError::Changed(format!("the interface {interface:?} has no MAC address"));
         let mac = mac.or_else(|| attach::mac_of(&link)).ok_or_else(no_mac)?;
         // Nothing that can fail for long stands before this.
+        depart::send(&handle, index).await?;
         let was_silent = silence::lift(interface)?;
         announce::send(interface, &announce::frames(mac, &addresses))?;
         forget_unanswered(&handle, index).await?;

@@ -67,6 +67,17 @@ pub fn silence(interface: &str) -> Result<(), NetError> {
     batch.send().map_err(|source| NetError::Silence { interface: interface.to_owned(), source })
 }
 
+/// Has nothing come in over the interface, in the calling thread's namespace. It counts as silent.
+///
+/// # Errors
+/// As [`silence`].
+pub(super) fn deafen(interface: &str) -> Result<(), NetError> {
+    let mut batch = Batch::new();
+    batch.table(NEWTABLE, NLM_F_CREATE, interface);
+    batch.chain(interface, "in", NF_NETDEV_INGRESS);
+    batch.send().map_err(|source| NetError::Silence { interface: interface.to_owned(), source })
+}
+
 /// Ends the silence of the interface, in the calling thread's namespace; whether it was silent.
 ///
 /// # Errors

@@ -128,9 +128,38 @@ fn an_address_moves_from_the_source_to_the_target() {
         assert_eq!(depart(&source.0, &[v4(9), v6(9)]).unwrap(), ["net1"]);
         activate(&target.0, "net1", None).unwrap();
         assert!(source.enter(|| silence::is_silent("net1")).unwrap());
+        // Who sends does not hear that nothing goes out.
+        let lost = source.enter(|| {
+            let socket = std::net::UdpSocket::bind((v4(9), 0)).unwrap();
+            // Otherwise the kernel keeps it to itself.
+            nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv4RecvErr, &true).unwrap();
+            socket.send_to(b"x", (v4(10), 9)).map(drop)
+        });
+        assert!(lost.is_ok(), "{lost:?}");
         attach::remove(&attachment("source"), &network, Some(&source.0)).unwrap();
         for address in [v4(9), v6(9)] {
             assert_eq!(peer.ask(address), "target");
+        }
+    });
+}
+
+#[test]
+fn a_source_that_stays_is_heard_again() {
+    on_node(|| {
+        let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
+        make(&network, &peer, "peer", 10, false).unwrap();
+        make(&network, &source, "source", 9, false).unwrap();
+        for _ in 0..2 {
+            for _ in 0..2 {
+                assert_eq!(depart(&source.0, &[v4(9), v6(9)]).unwrap(), ["net1"]);
+            }
+            assert_eq!(silent_interfaces(&source.0).unwrap(), ["net1"]);
+            assert!(activate(&source.0, "net1", None).unwrap().was_silent);
+            for address in [v4(9), v6(9)] {
+                let server = source.serve(address, "source");
+                assert_eq!(peer.ask(address), "source");
+                server.join().unwrap();
+            }
         }
     });
 }

@@ -133,6 +133,11 @@ fn survives<'c>(namespace: &Namespace<'c>, busy: &mut Busy<'c>, moment: Moment, 
             namespace
                 .kubectl(&["delete", "pod", &target, "--wait=false", "--force", "--grace-period=0"])
                 .unwrap();
+            // The object goes first and the processes some seconds later: time enough for a machine to arrive and to die
+            // with the pod that it is in then.
+            let count = format!("pgrep -fc '{hypervisor}' || true");
+            let gone = || Ok((to.run(&["sh", "-c", &count])?.trim() == "0").then_some(()));
+            namespace.until("an end of the target's hypervisor", SOON, gone).unwrap();
         }
         Harm::HypervisorKilled => drop(to.run(&["pkill", "-9", "-f", &hypervisor]).unwrap()),
         Harm::SourceHandlerKilled => drop(from.run(&["sh", "-c", handler]).unwrap()),
