@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1 as core;
-use kube::Api;
+use kube::api::ListParams;
 use kube::runtime::wait::await_condition;
+use kube::{Api, ResourceExt};
 
 use super::{Cluster, cluster};
+use crate::until;
 
 /// A node's return, and that of its pods.
 const REPAIR: Duration = Duration::from_secs(120);
@@ -59,8 +61,36 @@ impl<'c> Node<'c> {
     }
 
     fn take_down(&self, verb: &str, repair: &'static str) -> Result<Down<'c>> {
+        self.spread()?;
         cluster(&[verb, &self.number.to_string()])?;
         Ok(Down { cluster: self.cluster, number: self.number, repair: Some(repair) })
+    }
+
+    /// Sees to it that the other node has replicas of podvirt's control plane, too: a drain moves all of them to one, and
+    /// nothing moves them back.
+    fn spread(&self) -> Result<()> {
+        for app in ["virt-api", "virt-controller"] {
+            let pods: Api<core::Pod> = Api::namespaced(self.cluster.client(), "kubevirt");
+            let list = || -> Result<Vec<core::Pod>> {
+                let of = ListParams::default().labels(&format!("kubevirt.io={app}"));
+                Ok(self.cluster.block_on(pods.list(&of))?.items)
+            };
+            let on = |pod: &core::Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            let here = |pod: &&core::Pod| on(pod) == Some(self.name());
+            let all = list()?;
+            let Some(one) = all.iter().find(here).filter(|_| all.iter().all(|pod| here(&pod))) else {
+                continue;
+            };
+            self.cluster.kubectl(&["-n", "kubevirt", "delete", "pod", &one.name_any()])?;
+            let ready = |pod: &core::Pod| {
+                let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+                conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+            };
+            until(&format!("{app} on both nodes"), REPAIR, || {
+                Ok(list()?.iter().any(|pod| !here(&pod) && ready(pod)).then_some(()))
+            })?;
+        }
+        Ok(())
     }
 
     /// Runs a command on the node, as root beside the kubelet, and returns what it printed.
