@@ -43,8 +43,6 @@ pub mod word {
     pub const RUN: &str = "run";
     /// Source: the same, of a machine that somebody has paused; it is to stay so.
     pub const PAUSED: &str = "paused";
-    /// No line is longer.
-    pub const LONGEST: usize = 64;
 }
 
 /// Longest UID of a migration object that has sockets: their paths have at most 107 bytes.

@@ -445,9 +445,7 @@ fn a_machine_that_has_left_is_not_looked_for() {
 #[test]
 fn a_machine_that_has_come_is_not_here_before_the_source_has_given_its_word() {
     let held = || {
-        let mut machine = Machine::incoming(GRACE);
-        orders(&mut machine, at(0), Input::Tick);
-        orders(&mut machine, at(0), Input::Connected(DomainState::Absent));
+        let mut machine = awaited();
         assert_eq!(machine.handle(at(1), Input::Word(Word::Awaited)), [Action::Check]);
         assert_eq!(orders(&mut machine, at(2), Input::State(DomainState::Moving)), []);
         assert!(!machine.is_held());
@@ -474,9 +472,7 @@ fn a_machine_that_has_come_is_not_here_before_the_source_has_given_its_word() {
     assert!(!machine.is_held());
 
     // Whose source promised nothing is here, and was paused by somebody.
-    let mut machine = Machine::incoming(GRACE);
-    orders(&mut machine, at(0), Input::Tick);
-    orders(&mut machine, at(0), Input::Connected(DomainState::Absent));
+    let mut machine = awaited();
     orders(&mut machine, at(1), Input::State(DomainState::Held));
     assert_eq!(machine.state(), "running");
 }

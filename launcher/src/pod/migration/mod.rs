@@ -19,6 +19,8 @@
 
 mod disks;
 mod downtime;
+#[cfg(test)]
+mod fake;
 mod monitor;
 mod word;
 
@@ -26,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use podvirt_api::names::path;
+use podvirt_api::names::{condition, path};
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
@@ -178,39 +180,37 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
     Ok(())
 }
 
-/// Whether somebody has paused the machine, by its VMI.
+/// Whether the machine is paused, by its VMI.
 fn is_paused(vmi: &Value) -> bool {
-    let conditions = vmi.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    let mut paused =
-        conditions.filter(|condition| condition["type"] == "Paused" && condition["status"] == "True");
-    paused.next().is_some()
+    let mut conditions = vmi.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+    conditions.any(|one| one["type"] == condition::PAUSED && one["status"] == "True")
 }
 
 /// Notes that the machine has left.
 fn left(shared: &Shared) {
-    shared.facts.send_if_modified(|facts| {
-        let present = facts.migration.as_mut().filter(|m| m.is_running());
-        present.map(|present| settle(present, Ok(()))).is_some()
-    });
+    shared.facts.send_if_modified(|facts| settle(facts, |_| true, Ok(())));
 }
 
 /// Notes the end of a life in its migration, whose call may not have come back yet.
 pub(super) fn ended(facts: &mut Facts, ending: &Ending) {
-    let Some(present) = facts.migration.as_mut().filter(|m| m.is_running()) else { return };
-    match ending {
-        Ending::Migrated => settle(present, Ok(())),
-        other => settle(present, Err(format!("the machine ended: {other}"))),
-    }
+    let result = match ending {
+        Ending::Migrated => Ok(()),
+        other => Err(format!("the machine ended: {other}")),
+    };
+    settle(facts, |_| true, result);
 }
 
-/// Notes what became of a migration.
-fn settle(present: &mut Migration, result: Result<(), String>) {
+/// Notes what became of the migration that runs, if it `is` the one; whether it was.
+fn settle(facts: &mut Facts, is: impl Fn(&Migration) -> bool, result: Result<(), String>) -> bool {
+    let running = facts.migration.as_mut().filter(|present| present.is_running() && is(present));
+    let Some(present) = running else { return false };
     present.completed = true;
     present.end_timestamp_ms = Some(report::millis(report::now()));
     present.failed = result.is_err();
     let aborted = if result.is_err() { AbortStatus::Succeeded } else { AbortStatus::Failed };
     present.abort_status = present.abort_status.map(|_| aborted);
     present.failure_reason = result.err().unwrap_or_default();
+    true
 }
 
 /// What [`drive`] keeps in mind.
@@ -284,10 +284,8 @@ fn over(shared: &Shared, options: &Options, result: Result<(), String>) {
         Ok(()) => info!("the machine has moved"),
         Err(reason) => warn!(reason, "the machine has not moved"),
     }
-    shared.facts.send_if_modified(|facts| {
-        let present = facts.migration.as_mut().filter(|m| m.is_running() && m.uid == options.migration_uid);
-        present.map(|present| settle(present, result)).is_some()
-    });
+    let is = |migration: &Migration| migration.uid == options.migration_uid;
+    shared.facts.send_if_modified(|facts| settle(facts, is, result));
 }
 
 impl Drive<'_> {

@@ -3,7 +3,8 @@
 //! Two clocks run. The first is for the whole: so many seconds for each GiB that is to be copied. The second is for
 //! progress: it begins anew whenever fewer bytes are left than ever before. What becomes known later counts as left
 //! from the beginning: the hypervisor tells of memory when the disks are copied, and then nothing was left for a moment.
-//! A guest that writes faster than it is copied stops the second clock's luck, a slow link the first one's. When a clock has run down the guest is made to
+//! A guest that writes faster than it is copied stops the second clock's luck, a slow link the first one's. When a
+//! clock has run down the guest is made to
 //! stand still, if that is allowed, and both begin anew; otherwise, or the second time, the migration is given up.
 
 use std::time::Duration;

@@ -1,107 +1,16 @@
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::Sender;
 
 use tokio::sync::mpsc;
 
 use super::super::shared::{Final, Identity};
+use super::fake::{Fake, Outcome, no};
 use super::*;
-use crate::hypervisor::{DomainState, DomainStatus, DomainUsage, Hypervisor};
+use crate::hypervisor::{DomainStatus, Hypervisor};
 use crate::life::runner::View;
-
-type Outcome = Result<(), HypervisorError>;
-
-/// A hypervisor whose moves end as they are told to.
-struct Fake {
-    moves: Mutex<Vec<Move>>,
-    outcome: Mutex<Receiver<Outcome>>,
-    /// Where an abort ends the move.
-    aborted: Sender<Outcome>,
-    kept: Mutex<u32>,
-    agent: Mutex<Vec<String>>,
-    status: Mutex<DomainStatus>,
-}
-
-fn no() -> HypervisorError {
-    HypervisorError::Refused { action: "move the domain", message: "no".into() }
-}
-
-impl Hypervisor for Fake {
-    fn state(&self) -> Result<DomainState, HypervisorError> {
-        Ok(DomainState::Active)
-    }
-    fn status(&self) -> Result<DomainStatus, HypervisorError> {
-        Ok(*self.status.lock().unwrap())
-    }
-    fn start(&self, _: &str, _: bool) -> Outcome {
-        Err(no())
-    }
-    fn suspend(&self) -> Outcome {
-        Err(no())
-    }
-    fn resume(&self) -> Outcome {
-        Err(no())
-    }
-    fn reset(&self) -> Outcome {
-        Err(no())
-    }
-    fn reboot(&self) -> Outcome {
-        Err(no())
-    }
-    fn shutdown(&self) -> Outcome {
-        Err(no())
-    }
-    fn destroy(&self) -> Outcome {
-        Err(no())
-    }
-    fn undefine(&self) -> Outcome {
-        Err(no())
-    }
-    fn xml(&self) -> Result<String, HypervisorError> {
-        Ok("<domain type='kvm'><name>x</name><devices><disk type='file' device='disk'><source file='/a'/>\
-            <target dev='vda' bus='virtio'/><alias name='ua-root'/></disk></devices></domain>"
-            .into())
-    }
-    fn agent(&self, command: &str, _: Duration) -> Result<String, HypervisorError> {
-        self.agent.lock().unwrap().push(command.into());
-        Ok(r#"{"return": {}}"#.into())
-    }
-    fn migrate(&self, to: &Move) -> Outcome {
-        self.moves.lock().unwrap().push(to.clone());
-        self.outcome.lock().unwrap().recv().unwrap()
-    }
-    fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
-        Ok(Some(Progress { total: 100, remaining: 40, ..Progress::default() }))
-    }
-    fn limit_downtime(&self, _: Duration) -> Outcome {
-        Ok(())
-    }
-    fn abort_move(&self) -> Outcome {
-        self.aborted.send(Err(no())).unwrap();
-        Ok(())
-    }
-    fn keep(&self) -> Outcome {
-        *self.kept.lock().unwrap() += 1;
-        Ok(())
-    }
-    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
-        Ok(DomainUsage::default())
-    }
-    fn version(&self) -> Result<String, HypervisorError> {
-        Err(no())
-    }
-}
 
 fn machine() -> (Arc<Shared>, Arc<Fake>, Sender<Outcome>) {
     let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
-    let (tell, outcome) = channel();
-    let fake = Arc::new(Fake {
-        moves: Mutex::default(),
-        outcome: Mutex::new(outcome),
-        aborted: tell.clone(),
-        kept: Mutex::default(),
-        agent: Mutex::default(),
-        status: Mutex::new(DomainStatus { status: Status::Running, reason: reason::BOOTED }),
-    });
+    let (fake, tell) = Fake::new(Status::Running);
     let hypervisor: Arc<dyn Hypervisor> = fake.clone();
     shared.view.send_replace(View { running: true, hypervisor: Some(hypervisor), ..View::default() });
     shared.facts.send_modify(|facts| facts.started_at = Some(Duration::from_secs(1)));

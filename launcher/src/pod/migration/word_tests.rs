@@ -1,84 +1,14 @@
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::sync::Mutex;
 
 use podvirt_proto::migration::Migration;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use super::super::super::shared::Identity;
+use super::super::fake::Fake;
 use super::*;
-use crate::hypervisor::{DomainState, DomainStatus, DomainUsage, Hypervisor, HypervisorError, Move};
+use crate::hypervisor::Hypervisor;
 use crate::life::runner::View;
-
-type Outcome = Result<(), HypervisorError>;
-
-/// A hypervisor that knows whether its machine stands still.
-struct Fake(Mutex<Status>);
-
-fn no() -> HypervisorError {
-    HypervisorError::Refused { action: "do it", message: "no".into() }
-}
-
-impl Hypervisor for Fake {
-    fn state(&self) -> Result<DomainState, HypervisorError> {
-        Err(no())
-    }
-    fn status(&self) -> Result<DomainStatus, HypervisorError> {
-        Ok(DomainStatus { status: *self.0.lock().unwrap(), reason: "" })
-    }
-    fn start(&self, _: &str, _: bool) -> Outcome {
-        Err(no())
-    }
-    fn suspend(&self) -> Outcome {
-        Err(no())
-    }
-    fn resume(&self) -> Outcome {
-        *self.0.lock().unwrap() = Status::Running;
-        Ok(())
-    }
-    fn reset(&self) -> Outcome {
-        Err(no())
-    }
-    fn reboot(&self) -> Outcome {
-        Err(no())
-    }
-    fn shutdown(&self) -> Outcome {
-        Err(no())
-    }
-    fn destroy(&self) -> Outcome {
-        Err(no())
-    }
-    fn undefine(&self) -> Outcome {
-        Err(no())
-    }
-    fn xml(&self) -> Result<String, HypervisorError> {
-        Err(no())
-    }
-    fn agent(&self, _: &str, _: Duration) -> Result<String, HypervisorError> {
-        Err(no())
-    }
-    fn migrate(&self, _: &Move) -> Outcome {
-        Err(no())
-    }
-    fn progress(&self) -> Result<Option<podvirt_proto::migration::Progress>, HypervisorError> {
-        Err(no())
-    }
-    fn limit_downtime(&self, _: Duration) -> Outcome {
-        Err(no())
-    }
-    fn abort_move(&self) -> Outcome {
-        Err(no())
-    }
-    fn keep(&self) -> Outcome {
-        Err(no())
-    }
-    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
-        Err(no())
-    }
-    fn version(&self) -> Result<String, HypervisorError> {
-        Err(no())
-    }
-}
 
 /// Two launchers and the way between them.
 struct Bed {
@@ -92,7 +22,7 @@ struct Bed {
 
 fn launcher(status: Status) -> (Arc<Shared>, Arc<Fake>) {
     let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
-    let fake = Arc::new(Fake(Mutex::new(status)));
+    let (fake, _) = Fake::new(status);
     let hypervisor: Arc<dyn Hypervisor> = fake.clone();
     shared.view.send_replace(View { hypervisor: Some(hypervisor), ..View::default() });
     (shared, fake)
@@ -128,7 +58,7 @@ impl Bed {
     }
 
     fn runs_there(&self) -> bool {
-        *self.there.0.lock().unwrap() == Status::Running
+        self.there.status.lock().unwrap().status == Status::Running
     }
 }
 
@@ -252,5 +182,5 @@ async fn a_word_that_was_lost_comes_from_the_handler() {
     target.view.send_modify(|view| view.held = true);
     target.facts.send_modify(|facts| facts.started_at = Some(Duration::from_secs(1)));
     from_handler(&target, true).await.unwrap();
-    assert_eq!((*target.word.borrow(), *there.0.lock().unwrap()), (Word::Taken, Status::Running));
+    assert_eq!((*target.word.borrow(), there.status.lock().unwrap().status), (Word::Taken, Status::Running));
 }

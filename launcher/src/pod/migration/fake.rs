@@ -1,0 +1,110 @@
+//! The hypervisor of the tests here.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::migration::Progress;
+
+use crate::hypervisor::{DomainState, DomainStatus, DomainUsage, Hypervisor, HypervisorError, Move};
+
+pub(super) type Outcome = Result<(), HypervisorError>;
+
+/// A hypervisor whose moves end as they are told to.
+pub(super) struct Fake {
+    pub(super) moves: Mutex<Vec<Move>>,
+    pub(super) outcome: Mutex<Receiver<Outcome>>,
+    /// Where an abort ends the move.
+    pub(super) aborted: Sender<Outcome>,
+    pub(super) kept: Mutex<u32>,
+    pub(super) agent: Mutex<Vec<String>>,
+    pub(super) status: Mutex<DomainStatus>,
+}
+
+pub(super) fn no() -> HypervisorError {
+    HypervisorError::Refused { action: "move the domain", message: "no".into() }
+}
+
+impl Fake {
+    /// One whose machine is like this, and where its moves are ended.
+    pub(super) fn new(status: Status) -> (Arc<Fake>, Sender<Outcome>) {
+        let (tell, outcome) = channel();
+        let fake = Fake {
+            moves: Mutex::default(),
+            outcome: Mutex::new(outcome),
+            aborted: tell.clone(),
+            kept: Mutex::default(),
+            agent: Mutex::default(),
+            status: Mutex::new(DomainStatus { status, reason: reason::BOOTED }),
+        };
+        (Arc::new(fake), tell)
+    }
+}
+
+impl Hypervisor for Fake {
+    fn state(&self) -> Result<DomainState, HypervisorError> {
+        Ok(DomainState::Active)
+    }
+    fn status(&self) -> Result<DomainStatus, HypervisorError> {
+        Ok(*self.status.lock().unwrap())
+    }
+    fn start(&self, _: &str, _: bool) -> Outcome {
+        Err(no())
+    }
+    fn suspend(&self) -> Outcome {
+        Err(no())
+    }
+    fn resume(&self) -> Outcome {
+        self.status.lock().unwrap().status = Status::Running;
+        Ok(())
+    }
+    fn reset(&self) -> Outcome {
+        Err(no())
+    }
+    fn reboot(&self) -> Outcome {
+        Err(no())
+    }
+    fn shutdown(&self) -> Outcome {
+        Err(no())
+    }
+    fn destroy(&self) -> Outcome {
+        Err(no())
+    }
+    fn undefine(&self) -> Outcome {
+        Err(no())
+    }
+    fn xml(&self) -> Result<String, HypervisorError> {
+        Ok("<domain type='kvm'><name>x</name><devices><disk type='file' device='disk'><source file='/a'/>\
+            <target dev='vda' bus='virtio'/><alias name='ua-root'/></disk></devices></domain>"
+            .into())
+    }
+    fn agent(&self, command: &str, _: Duration) -> Result<String, HypervisorError> {
+        self.agent.lock().unwrap().push(command.into());
+        Ok(r#"{"return": {}}"#.into())
+    }
+    fn migrate(&self, to: &Move) -> Outcome {
+        self.moves.lock().unwrap().push(to.clone());
+        self.outcome.lock().unwrap().recv().unwrap()
+    }
+    fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
+        Ok(Some(Progress { total: 100, remaining: 40, ..Progress::default() }))
+    }
+    fn limit_downtime(&self, _: Duration) -> Outcome {
+        Ok(())
+    }
+    fn abort_move(&self) -> Outcome {
+        self.aborted.send(Err(no())).unwrap();
+        Ok(())
+    }
+    fn keep(&self) -> Outcome {
+        *self.kept.lock().unwrap() += 1;
+        Ok(())
+    }
+    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
+        Ok(DomainUsage::default())
+    }
+    fn version(&self) -> Result<String, HypervisorError> {
+        Err(no())
+    }
+}
