@@ -80,13 +80,8 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
     if let Some(left) = left.filter(|left| !left.is_zero()) {
         return Decision::again(left);
     }
-    if !view.session.armed {
-        // Its connections are here and wait for somebody to let them go.
-        return Decision::step(Step::Arm);
-    }
-    if !view.session.activated {
-        // Before anything is written: what reaches the guest again is what its users see of all this.
-        return Decision::step(Step::Activate);
+    if let Some(step) = be_heard(view) {
+        return Decision::step(step);
     }
     let Some(since) = arrived(state) else {
         note(view, new);
@@ -95,6 +90,17 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
     match TAKE_OVER.checked_sub(passed(view, since)) {
         Some(left) if !left.is_zero() => Decision::again(left),
         _ => hand_over(view, state, new),
+    }
+}
+
+/// What is to be done yet before anything is written of a machine that runs here: what reaches the guest again is what its
+/// users see of all this.
+fn be_heard(view: &View<'_>) -> Option<Step> {
+    match view.session {
+        // Its connections are here and wait for somebody to let them go.
+        session if !session.armed => Some(Step::Arm),
+        session if !session.activated => Some(Step::Activate),
+        _ => None,
     }
 }
 
@@ -110,14 +116,11 @@ fn come(view: &View<'_>, state: &State, here: bool, new: &mut v1::VirtualMachine
     let gone = matches!(view.launcher, Launcher::Gone(_));
     if here && arrived(state).is_none() {
         // Handed over unheard of; it runs by the word that finalizing gives.
-        return match view.session {
-            session if !session.armed => Decision::step(Step::Arm),
-            session if !session.activated => Decision::step(Step::Activate),
-            _ => {
-                note(view, new);
-                Decision::again(Duration::ZERO)
-            }
-        };
+        if let Some(step) = be_heard(view) {
+            return Decision::step(step);
+        }
+        note(view, new);
+        return Decision::again(Duration::ZERO);
     }
     if view.session.finalized && (arrived(state).is_some() || gone) {
         leave_off(new);
