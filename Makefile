@@ -107,7 +107,7 @@ perf: setup build ## netd beside its peers: half an hour, writes docs/performanc
 	cargo bench --quiet --locked -p netd --bench micro --no-run
 	e2e/jail $(TARGET)/release/perf run $(if $(QUICK),--quick) $(ARGS)
 
-perf-migration: setup build ## 100 live migrations with netd, 40 with passt: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
+perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 with a tap: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
 	e2e/jail $(TARGET)/release/perf migration $(ARGS)
 	$(TARGET)/release/perf report
 

@@ -52,6 +52,8 @@ pub struct Vhost {
     pub memory_mib: u32,
     /// QEMU waits for a guest that comes from elsewhere (QEMU only): the monitor says from where.
     pub incoming: bool,
+    /// The pod's tap device that stands in for the socket (QEMU only); the pod's directory has its node, `tun`.
+    pub tap: Option<&'static str>,
 }
 
 impl Default for Vhost {
@@ -63,6 +65,7 @@ impl Default for Vhost {
             kernel: vec![],
             memory_mib: 256,
             incoming: false,
+            tap: None,
         }
     }
 }
@@ -154,7 +157,10 @@ impl Guest {
                     Boot::Debian => ("debian", disk_arguments()),
                     _ => ("tiny", kernel_arguments(vhost)),
                 };
-                let container = pod.container("qemu")?.ro(&artefact(image)?, "/guest");
+                let mut container = pod.container("qemu")?.ro(&artefact(image)?, "/guest");
+                if vhost.tap.is_some() {
+                    container = container.ro(&pod.path("tun"), "/dev/net/tun");
+                }
                 let process = container.spawn(&[qemu_arguments(vhost), start].concat())?;
                 let connected = Console::connect(&pod.path("serial.sock"), START)
                     .and_then(|console| Ok((console, Qmp::connect(&pod.path("qmp.sock"), START)?)));
@@ -261,6 +267,13 @@ fn qemu_arguments(vhost: &Vhost) -> Vec<String> {
         device.push(format!("mq=on,vectors={}", 2 * pairs + 2));
     }
     device.extend_from_slice(&vhost.device);
+    let netdev = match vhost.tap {
+        Some(tap) => format!("-netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost=off"),
+        None => format!(
+            "-chardev socket,id=vhost,path=/w/{}{chardev} -netdev vhost-user,id=net,chardev=vhost,queues={pairs}",
+            Backend::SOCKET
+        ),
+    };
     let arguments = [
         "qemu-system-x86_64 -nodefaults -no-user-config -display none",
         "-machine q35,memory-backend=memory -accel tcg,thread=multi -cpu max",
@@ -268,8 +281,7 @@ fn qemu_arguments(vhost: &Vhost) -> Vec<String> {
         // The guest's first words wait for the console.
         "-chardev socket,id=serial,path=/w/serial.sock,server=on,wait=on -serial chardev:serial",
         "-qmp unix:/w/qmp.sock,server=on,wait=off",
-        &format!("-chardev socket,id=vhost,path=/w/{}{chardev}", Backend::SOCKET),
-        &format!("-netdev vhost-user,id=net,chardev=vhost,queues={pairs}"),
+        &netdev,
         &format!("-device {}", device.join(",")),
         if vhost.incoming { "-incoming defer" } else { "" },
     ];

@@ -87,22 +87,13 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             Ok(Linux::Vhost(Box::new(guest)))
         }
         Peer::Tap => {
-            masquerade::set_up(pod, setup.mtu, GUEST_PORT)?;
+            masquerade::set_up(pod, setup.mtu, &[GUEST_PORT])?;
             let netdev = format!("tap,id=net,ifname={},script=no,downscript=no,vhost=off", masquerade::TAP);
             let mut guest = match setup.frontend {
                 Frontend::Uml => uml(pod, memory_mib, setup.mtu)?,
                 _ => qemu(pod, memory_mib, &netdev)?,
             };
-            configure(&mut guest, setup, masquerade::GUEST4, masquerade::ROUTER4)?;
-            if setup.family == Family::V6 {
-                let (guest6, router6) = (masquerade::GUEST6, masquerade::ROUTER6);
-                // Without duplicate detection an address can be used at once.
-                let command = format!(
-                    "echo 0 >/proc/sys/net/ipv6/conf/$nic/accept_dad; ip -6 addr add {guest6} dev $nic && \
-                     ip -6 route add default via {router6}"
-                );
-                guest.sh(&command, PATIENCE)?;
-            }
+            guest.sh(&masquerade::addresses(setup.mtu, setup.family == Family::V6), PATIENCE)?;
             Ok(guest)
         }
         Peer::Slirp => {
@@ -110,20 +101,18 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             let forward = |p| format!("hostfwd={p}::{GUEST_PORT}-:{GUEST_PORT}");
             let netdev = format!("user,id=net,ipv6=off,{},{}", forward("tcp"), forward("udp"));
             let mut guest = qemu(pod, memory_mib, &netdev)?;
-            configure(&mut guest, setup, SLIRP[0], SLIRP[1])?;
+            guest.sh(&by_hand(setup.mtu, SLIRP[0], SLIRP[1]), PATIENCE)?;
             Ok(guest)
         }
     }
 }
 
-/// Addresses and MTU by hand, where nobody tells them.
-fn configure(guest: &mut Linux, setup: &Setup, address: &str, router: &str) -> Result<()> {
-    let mtu = setup.mtu;
+/// What gives a guest its MTU and IPv4 address by hand, where nobody tells them; `$nic` is its interface then.
+pub(crate) fn by_hand(mtu: u16, address: &str, router: &str) -> String {
     let find = "nic=$(ls /sys/class/net | grep -E '^(eth|en|vec)' | head -n 1)";
-    let command = format!(
+    format!(
         "{find}; ip link set $nic mtu {mtu} up && ip addr add {address} dev $nic && ip route add default via {router}"
-    );
-    guest.sh(&command, PATIENCE).map(drop)
+    )
 }
 
 fn booted(console: Console, process: Process) -> Result<Linux> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use podvirt_api::names::pod::volume;
-use podvirt_e2e::{Backend, Pod, Process, RunningBackend, until};
+use podvirt_e2e::{Backend, Net, Pod, Process, RunningBackend, until};
 use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX};
 use tokio::runtime::Runtime;
 use virt_handler::activate;
@@ -74,7 +74,8 @@ fn handler(runtime: &Runtime, pod: &Pod, backend: &RunningBackend, incoming: boo
         sockets,
         interfaces: vec![(0, "default".into())],
         incoming,
-        to: None,
+        // The other pod has the same.
+        to: (!incoming).then(|| Net::pod_addresses(0).map(|at| at.ip()).to_vec()),
     };
     let _inside = runtime.enter();
     Ok(Helper::Handler { _armed: Repairs::new(volumes).arm(&network)? })

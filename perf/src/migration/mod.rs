@@ -7,7 +7,8 @@
 //! the order to migrate until both probes are heard again and a while longer; the longest silences in it are the
 //! downtime. At the end of a guest all streams are ended in order, and both ends tell what was sent and what arrived.
 //!
-//! netd and passt take turns, a guest each. With passt connections may break: a guest's later migrations then have fewer
+//! netd, passt and a tap device behind the kernel's own bridge and translation, which is what there is with privilege and
+//! without a backend, take turns, a guest each. With passt connections may break: a guest's later migrations then have fewer
 //! of them, and the record tells of each migration how many had broken by then.
 //!
 //! [`growth`] measures what thousands of connections add, without a hypervisor: its share is in the first figures.
@@ -45,6 +46,9 @@ const BETWEEN: Duration = Duration::from_millis(300);
 /// For the probes to be heard again.
 const HEARD: Duration = Duration::from_secs(15);
 
+/// Of virt-launcher, at the beginning, in ms.
+const DOWNTIME_LIMIT: u32 = 80;
+
 /// How much.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
@@ -54,14 +58,17 @@ pub(crate) struct Options {
     /// Migrations with passt
     #[arg(long, value_name = "N", default_value_t = 40)]
     passt: usize,
+    /// Migrations with a tap device
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    tap: usize,
     /// Guests with each of them, which share the migrations
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     guests: u16,
     /// Every second guest with passt, too, has connections full of data that nobody reads
     #[arg(long)]
     passt_full: bool,
-    /// QEMU's downtime limit
-    #[arg(long, value_name = "MS", default_value_t = 300)]
+    /// QEMU's downtime limit; virt-launcher begins with the default
+    #[arg(long, value_name = "MS", default_value_t = DOWNTIME_LIMIT)]
     downtime_limit: u32,
     /// Numbers of idle connections of which the downtime is measured, with commas; none: 0
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_values_t = [0, 1000, 5000, 9800])]
@@ -84,9 +91,10 @@ impl Options {
         Options {
             count: 8,
             passt: 4,
+            tap: 4,
             guests: 1,
             passt_full: false,
-            downtime_limit: 300,
+            downtime_limit: DOWNTIME_LIMIT,
             growth,
             note: Vec::new(),
             dry: true,
@@ -127,6 +135,7 @@ impl Record {
             ("downtime_p99_ms", self.downtime_p99_ms),
             ("total_p50_ms", self.total_p50_ms),
             ("passt_downtime_p50_ms", self.passt_downtime_p50_ms),
+            ("tap_downtime_p50_ms", self.tap_downtime_p50_ms),
         ];
         let growth = self.growth.iter().filter(|g| g.connections > 0);
         let added = growth.map(|g| (format!("migration_added_ms_{}", g.connections), g.added_ms));
@@ -152,16 +161,18 @@ fn check(record: &Record) -> Result<()> {
 /// Something does not come up.
 fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> Result<Record> {
     let growth = growth::measure(&options.growth, out)?;
-    let (mut netd, mut passt) = before.map_or_else(Default::default, |b| (b.netd, b.passt));
+    let (mut netd, mut passt, mut tap) = before.map_or_else(Default::default, |b| (b.netd, b.passt, b.tap));
     for guest in 0..usize::from(options.guests) {
-        for (peer, side, all) in
-            [(Peer::Netd, &mut netd, options.count), (Peer::Passt, &mut passt, options.passt)]
-        {
+        for (peer, side, all) in [
+            (Peer::Netd, &mut netd, options.count),
+            (Peer::Passt, &mut passt, options.passt),
+            (Peer::Tap, &mut tap, options.tap),
+        ] {
             let share = |n: usize| all * n / usize::from(options.guests);
             let count = share(guest + 1) - share(guest);
             if count > 0 {
                 side.guests += 1;
-                let full = guest % 2 == 1 && (peer == Peer::Netd || options.passt_full);
+                let full = guest % 2 == 1 && (peer != Peer::Passt || options.passt_full);
                 one_guest(peer, (count, full), options, side, out)?;
             }
         }
@@ -189,11 +200,13 @@ fn measure(options: &Options, before: Option<Record>, out: &mut impl Write) -> R
         passt_downtime_p95_ms: 0.0,
         passt_downtime_p99_ms: 0.0,
         passt_total_p50_ms: 0.0,
+        tap_downtime_p50_ms: 0.0,
         downtime_limit_ms: options.downtime_limit,
         connections: 0,
         growth,
         netd,
         passt,
+        tap,
     };
     record.summarise();
     Ok(record)

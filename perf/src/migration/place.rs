@@ -12,7 +12,8 @@ use podvirt_e2e::{Boot, Guest, Net, Vhost, peer};
 use serde_json::{Value, json};
 
 use super::helper::{link, remove};
-use super::pods::{Pods, Told};
+use super::pods::{MTU, Pods, Told};
+use crate::frontends::masquerade;
 use crate::plan::Peer;
 
 /// The guest's echo, by TCP and UDP.
@@ -46,6 +47,7 @@ pub(crate) struct Place {
     /// None after a move that failed.
     guest: Option<Guest>,
     pods: Pods,
+    peer: Peer,
     downtime_limit_ms: u32,
 }
 
@@ -56,8 +58,12 @@ impl Place {
     /// Something does not come up.
     pub(crate) fn new(peer: Peer, downtime_limit_ms: u32) -> Result<Place> {
         let pods = Pods::new(peer, "")?;
-        let guest = Guest::boot(Boot::Qemu, pods.here(), &Vhost::default()).with_context(|| pods.log())?;
-        Ok(Place { guest: Some(guest), pods, downtime_limit_ms })
+        let mut guest =
+            Guest::boot(Boot::Qemu, pods.here(), &vhost(peer, false)).with_context(|| pods.log())?;
+        if peer == Peer::Tap {
+            guest.sh(&masquerade::addresses(MTU, true))?;
+        }
+        Ok(Place { guest: Some(guest), pods, peer, downtime_limit_ms })
     }
 
     /// The client's network.
@@ -103,8 +109,7 @@ impl Place {
 
     fn migrate_to_other(&mut self) -> Result<Moved> {
         let helpers = self.pods.prepare()?;
-        let waiting = Vhost { incoming: true, ..Vhost::default() };
-        let mut target = Guest::start(Boot::Qemu, self.pods.there(), &waiting)?;
+        let mut target = Guest::start(Boot::Qemu, self.pods.there(), &vhost(self.peer, true))?;
         target.qmp()?.execute("migrate-incoming", json!({"uri": format!("unix:/w/{STATE}")}))?;
         let (here, there) = (self.pods.here().path(STATE), self.pods.there().path(STATE));
         link(&there, &here)?;
@@ -151,6 +156,13 @@ impl Place {
         let bytes = told["ram"]["transferred"].as_f64().unwrap_or(0.0);
         Ok((span, resumed.saturating_sub(stopped), bytes))
     }
+}
+
+/// How the guest is connected.
+fn vhost(peer: Peer, incoming: bool) -> Vhost {
+    let tap = (peer == Peer::Tap).then_some(masquerade::TAP);
+    let kernel = if tap.is_some() { vec!["pv.dhcp=no".into()] } else { Vec::new() };
+    Vhost { incoming, tap, kernel, ..Vhost::default() }
 }
 
 /// An event's time since 1970.

@@ -22,8 +22,11 @@ use tokio::runtime::Runtime;
 use super::helper::{Helper, activate, remove};
 use super::place::{PROBE_PORT, STREAMS_PORT};
 use crate::excerpt::excerpt;
+use crate::frontends::masquerade;
 use crate::plan::Peer;
 
+/// Of the guest's link in bytes.
+pub(crate) const MTU: u16 = 1500;
 /// For what takes no time unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// More than the measurement needs.
@@ -68,6 +71,11 @@ impl Pods {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let sides = [side(net)?, side(twin)?];
         let mut pods = Pods { sides, at: 0, peer, config: format!("{LIMITS}{config}"), runtime };
+        if peer == Peer::Tap {
+            pods.sides
+                .iter()
+                .try_for_each(|s| masquerade::set_up(&s.pod, MTU, &[PROBE_PORT, STREAMS_PORT]))?;
+        }
         pods.start_backend(0)?;
         Ok(pods)
     }
@@ -88,18 +96,23 @@ impl Pods {
     }
 
     fn start_backend(&mut self, at: usize) -> Result<()> {
+        let backend = match self.peer {
+            Peer::Netd => Backend::Netd,
+            Peer::Passt => Backend::Passt,
+            // The kernel's is there.
+            Peer::Tap | Peer::Slirp => return Ok(()),
+        };
         let side = &mut self.sides[at];
         let options = BackendOptions {
             tcp: vec![PROBE_PORT, STREAMS_PORT],
             udp: vec![PROBE_PORT],
-            mtu: Some(1500),
+            mtu: Some(MTU),
             config: self.config.clone(),
             ..BackendOptions::default()
         };
         for suffix in ["", ".move", ".repair"] {
             remove(&side.pod.path(&format!("{}{suffix}", Backend::SOCKET)))?;
         }
-        let backend = if self.peer == Peer::Netd { Backend::Netd } else { Backend::Passt };
         side.backend = Some(backend.start(&side.pod, &options)?);
         Ok(())
     }
@@ -110,6 +123,9 @@ impl Pods {
     /// Something does not come up.
     pub(crate) fn prepare(&mut self) -> Result<Vec<Helper>> {
         self.start_backend(1 - self.at)?;
+        if self.peer == Peer::Tap {
+            return Ok(Vec::new());
+        }
         let helper = |(at, incoming): (usize, bool)| {
             let Side { pod, backend } = &self.sides[at];
             Helper::new(self.peer, &self.runtime, pod, backend.as_ref().context("no backend")?, incoming)
@@ -132,20 +148,18 @@ impl Pods {
     /// It does not come to that.
     pub(crate) fn leave(&mut self) -> Result<Told> {
         let (from, to) = (self.at, 1 - self.at);
-        let mut backend = self.sides[from].backend.take().context("no backend")?;
-        let told = if self.peer == Peer::Netd {
-            ask(&backend, self.sides[to].backend.as_ref().context("no backend")?)
-        } else {
-            Ok(Told::default())
-        };
-        if backend.process.ended()?.is_none() {
-            drop(backend.process.signal(Signal::SIGTERM));
-            drop(backend.process.wait(PATIENCE));
+        let mut told = Ok(Told::default());
+        if let Some(mut backend) = self.sides[from].backend.take() {
+            if self.peer == Peer::Netd {
+                told = ask(&backend, self.sides[to].backend.as_ref().context("no backend")?);
+            }
+            if backend.process.ended()?.is_none() {
+                drop(backend.process.signal(Signal::SIGTERM));
+                drop(backend.process.wait(PATIENCE));
+            }
+            fs::write(self.sides[from].pod.path("last.log"), backend.process.log())?;
         }
-        let side = &self.sides[from];
-        fs::write(side.pod.path("last.log"), backend.process.log())?;
-        drop(backend);
-        side.pod.net.pod.enter(|| Ok(silence::silence("eth0")?))?;
+        self.sides[from].pod.net.pod.enter(|| Ok(silence::silence("eth0")?))?;
         self.at = to;
         told
     }
