@@ -8,7 +8,7 @@ use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use podvirt_e2e::until;
@@ -39,6 +39,8 @@ pub(crate) enum Pace {
 struct Shared {
     sent: AtomicU64,
     back: AtomicU64,
+    /// The longest time without any that came back, in ms.
+    silence: AtomicU64,
     stop: AtomicBool,
     trouble: Mutex<Option<String>>,
 }
@@ -101,6 +103,11 @@ impl Stream {
     /// How many bytes have come back as they were sent.
     pub(crate) fn back(&self) -> u64 {
         self.shared.back.load(Ordering::Acquire)
+    }
+
+    /// The longest time in which nothing came back since this was asked before; a beat is part of it.
+    pub(crate) fn silence(&self) -> Duration {
+        Duration::from_millis(self.shared.silence.swap(0, Ordering::Relaxed))
     }
 
     /// Waits until it has gone on from here.
@@ -171,6 +178,7 @@ fn write(mut socket: TcpStream, pace: Pace, shared: &Shared) {
 
 fn read(mut socket: TcpStream, pace: Pace, shared: &Shared) {
     let (mut place, mut buffer, mut wanted) = (0, [0; CHUNK], [0; CHUNK]);
+    let mut last = Instant::now();
     while shared.trouble().is_none() {
         match socket.read(&mut buffer) {
             Ok(0) => return shared.fail(format!("it ended at byte {place}")),
@@ -181,6 +189,9 @@ fn read(mut socket: TcpStream, pace: Pace, shared: &Shared) {
                     return shared.fail(format!("byte {place} is {}, not {}", buffer[at], wanted[at]));
                 }
                 place += n as u64;
+                let silent = u64::try_from(last.elapsed().as_millis()).unwrap();
+                shared.silence.fetch_max(silent, Ordering::Relaxed);
+                last = Instant::now();
                 shared.back.store(place, Ordering::Release);
             }
             Err(error) if waits(&error) => {}

@@ -57,14 +57,22 @@ fn moves(subnet: u8, times: u32) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let mut busy = Busy::new(&namespace, subnet);
-    for _ in 0..times {
+    let mut silences = Vec::new();
+    for number in 1..=times {
+        busy.streams.iter().for_each(|stream| drop(stream.silence()));
         let source = busy.machine.pod();
         let migration = busy.machine.migrate();
         busy.machine.has_moved(&migration, &source);
         busy.goes_on();
         busy.machine.is_reached();
+        let silent: Vec<Duration> = busy.streams.iter().map(Stream::silence).collect();
+        println!("move {number}: the streams brought nothing for {silent:?} at most");
+        silences.extend(silent);
     }
     busy.ends_whole();
+    silences.sort();
+    let at = |percent: usize| silences[(silences.len() - 1) * percent / 100];
+    println!("{times} moves: silent for {:?} (p50), {:?} (p95), {:?} (p99)", at(50), at(95), at(99));
 }
 
 #[test]
@@ -75,6 +83,12 @@ fn streams_go_on_where_the_machine_goes_and_when_it_comes_back() {
 #[test]
 fn long_streams_go_on_over_twelve_moves() {
     moves(63, 12);
+}
+
+/// Half an hour.
+#[test]
+fn long_streams_go_on_over_a_hundred_moves() {
+    moves(67, 100);
 }
 
 /// Shorter than this it is not slow.
