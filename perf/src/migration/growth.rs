@@ -131,7 +131,7 @@ impl Place {
     }
 
     /// Moves the guest to the other pod: how long it stood still, and bytes of state.
-    fn migrate(&mut self) -> Result<(Duration, usize, Told)> {
+    fn migrate(&mut self) -> Result<(Duration, u64, Told)> {
         let helpers = self.pods.prepare()?;
         let target = dial(self.pods.there())?;
         let double = self.pump.double().context("the pump has ended")?;
@@ -144,8 +144,7 @@ impl Place {
         let since = Instant::now();
         let positions = double.stop_rings()?;
         double.copy_dirty();
-        let state = double.save()?;
-        let loaded = double.load(target, &state)?;
+        let (loaded, state_bytes) = double.transfer(target)?;
         let left = double.arrive(loaded, &positions)?;
         self.pump.resume()?;
         let downtime = since.elapsed();
@@ -154,7 +153,7 @@ impl Place {
         drop(left);
         let told = self.pods.leave()?;
         drop(helpers);
-        Ok((downtime, state.len(), told))
+        Ok((downtime, state_bytes, told))
     }
 }
 

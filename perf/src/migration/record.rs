@@ -128,7 +128,7 @@ pub(crate) struct Growth {
     /// All connections went on, beside the guest that runs.
     pub(crate) release_ms: f64,
     /// Bytes of netd's state.
-    pub(crate) state_bytes: usize,
+    pub(crate) state_bytes: u64,
     pub(crate) migrations: usize,
 }
 
