@@ -15,6 +15,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::thread;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -78,19 +79,21 @@ const PART: usize = 64 << 10;
 /// # Errors
 /// As the kernel answers.
 pub(crate) fn sockets_of_namespace() -> io::Result<Local> {
-    let mut sockets = Vec::new();
-    for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-        dump(family, &mut sockets)?;
-    }
+    // The kernel looks through all of its sockets for either, and the guest stands still.
+    let (four, six) = thread::scope(|scope| {
+        let six = scope.spawn(|| dump(libc::AF_INET6 as u8));
+        (dump(libc::AF_INET as u8), six.join().unwrap_or_else(|_| Err(io::Error::other("a panic"))))
+    });
+    let (four, six) = (four?, six?);
     let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
         let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
     });
-    Ok(Local::new(addresses, sockets))
+    Ok(Local::new(addresses, four.into_iter().chain(six)))
 }
 
-fn dump(family: u8, into: &mut Vec<(SocketAddr, SocketAddr)>) -> io::Result<()> {
+fn dump(family: u8) -> io::Result<Vec<(SocketAddr, SocketAddr)>> {
     let kind = Type::RAW.cloexec();
     let socket =
         Socket::new(Domain::from(libc::AF_NETLINK), kind, Some(Protocol::from(libc::NETLINK_SOCK_DIAG)))?;
@@ -104,11 +107,11 @@ fn dump(family: u8, into: &mut Vec<(SocketAddr, SocketAddr)>) -> io::Result<()> 
     request.extend(STATES.to_ne_bytes());
     request.resize(HEADER + REQUEST, 0);
     socket.send(&request)?;
-    let mut part = vec![0u8; PART];
+    let (mut part, mut into) = (vec![0u8; PART], Vec::new());
     loop {
         let n = rustix::net::recv(&socket, &mut part[..], rustix::net::RecvFlags::empty())?.0;
-        if answers(part.get(..n).unwrap_or_default(), into)? {
-            return Ok(());
+        if answers(part.get(..n).unwrap_or_default(), &mut into)? {
+            return Ok(into);
         }
     }
 }

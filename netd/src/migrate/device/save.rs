@@ -49,13 +49,16 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
     let (packed, all) = thread::scope(|scope| {
         // Nobody comes any more, so it may be asked for now: with many sockets it takes a while.
         let all = helper.map(|_| scope.spawn(sockets_of_namespace));
-        let packed = worker.pack(Pack::keep());
+        let packed = worker.pack(Pack::keep()).map(|(pack, workers)| {
+            let fds = pack.kept();
+            let ends: Vec<Option<Ends>> = fds.iter().map(|fd| ends(&SockRef::from(fd))).collect();
+            (fds, ends, workers)
+        });
         (packed, all.map(|all| all.join().unwrap_or_else(|_| Err(io::Error::other("a panic")))))
     });
-    let (pack, workers) = packed.ok_or(StateError::Ended)?;
+    let (fds, ends, workers) = packed.ok_or(StateError::Ended)?;
     let mut workers = workers?;
-    let fds = pack.kept();
-    let mut plan = Plan::new(&workers, &fds, all);
+    let mut plan = Plan::new(&workers, &ends, all);
     let stop = AtomicBool::new(false);
     let (result, moved, frozen, unfit, strange) = thread::scope(|scope| {
         let (tell, batches) = channel();
@@ -141,8 +144,9 @@ struct Plan {
 }
 
 impl Plan {
-    /// What becomes of the workers' connections among all sockets of the pod; `all` is none without a helper.
-    fn new(workers: &[Worker], fds: &[OwnedFd], all: Option<io::Result<Local>>) -> Plan {
+    /// What becomes of the workers' connections, whose sockets have these ends, among all sockets of the pod; `all` is
+    /// none without a helper.
+    fn new(workers: &[Worker], ends: &[Option<Ends>], all: Option<io::Result<Local>>) -> Plan {
         let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0, strange: 0 };
         let connections = workers.iter().flat_map(|w| &w.tcp).filter(|f| f.conn.state() != State::Connecting);
         let connections = connections.filter_map(|f| Some((f, f.socket?.0)));
@@ -159,7 +163,7 @@ impl Plan {
             }
         };
         for (flow, at) in connections {
-            let Some(ends) = fds.get(at as usize).and_then(|fd| ends(&SockRef::from(fd))) else {
+            let Some(ends) = ends.get(at as usize).copied().flatten() else {
                 plan.unfit += 1;
                 continue;
             };
