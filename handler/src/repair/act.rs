@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::PoisonError;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{ACCEPTED, Command, SHORT};
+use podvirt_proto::repair::{ACCEPTED, Command, LONG, LONG_ROOM, ROOM, SHORT};
 use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
 use tracing::debug;
 
@@ -25,8 +25,6 @@ const DROP_SYN: [(u16, u8, u8, u32); 4] =
 const RETURN: u16 = 0x6;
 const LOAD_BYTE: u16 = 0x30;
 const JUMP_IF_SET: u16 = 0x45;
-/// What the queues of a connection that is put together may hold, in bytes; the kernel allows twice as much.
-const ROOM: usize = 4 << 20;
 /// TCP_REPAIR's values (linux/tcp.h); the last is -1: no window probe.
 const ON: u32 = 1;
 const OFF: u32 = 0;
@@ -86,8 +84,9 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
                 return Ok(());
             }
             // More than the system allows by itself: the other machine's kernel let the queues grow.
-            setsockopt(socket, sockopt::SndBufForce, &ROOM)?;
-            Ok(setsockopt(socket, sockopt::RcvBufForce, &ROOM)?)
+            let room = if flags & LONG != 0 { LONG_ROOM } else { ROOM };
+            setsockopt(socket, sockopt::SndBufForce, &room)?;
+            Ok(setsockopt(socket, sockopt::RcvBufForce, &room)?)
         }
         Command::Release => {
             if flags & ACCEPTED != 0 {

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use podvirt_proto::repair::{LONG, ROOM, SHORT};
 use socket2::{Domain, Protocol, SockRef, Type};
 
 use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
@@ -233,10 +234,18 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether any socket has room for it, as those of idle connections do.
-    pub(crate) fn is_short(&self) -> bool {
-        let queues = [&self.send, &self.receive].iter().all(|queue| queue.0.len() <= SHORT_QUEUE);
-        queues && self.window.get(3).is_some_and(|window| *window <= SHORT_WINDOW)
+    /// What the helper is told of the room it needs.
+    pub(crate) fn room(&self) -> u8 {
+        let queue = self.send.0.len().max(self.receive.0.len());
+        let window = self.window.get(3).copied().unwrap_or(u32::MAX);
+        // Any socket has room for it, as those of idle connections do.
+        if queue <= SHORT_QUEUE && window <= SHORT_WINDOW {
+            SHORT
+        } else if queue.max(window as usize) > ROOM {
+            LONG
+        } else {
+            0
+        }
     }
 
     /// A socket that can be put into repair mode for a connection.
@@ -260,7 +269,7 @@ impl Connection {
         (local, peer): (SocketAddr, SocketAddr),
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
-        let short = self.is_short();
+        let short = self.room() == SHORT;
         let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use podvirt_proto::repair::{Command, SHORT};
+use podvirt_proto::repair::Command;
 
 use super::pipe::Records;
 use super::socket::{Made, Socket};
@@ -186,7 +186,7 @@ impl Sockets {
 fn repair(helper: &Helper, batches: &Receiver<Vec<Waiting>>, ready: &SyncSender<(Waiting, Outcome)>) {
     for batch in batches {
         let sockets: Vec<&OwnedFd> = batch.iter().map(|w| &w.socket).collect();
-        let flags: Vec<u8> = batch.iter().map(|w| if w.connection.is_short() { SHORT } else { 0 }).collect();
+        let flags: Vec<u8> = batch.iter().map(|w| w.connection.room()).collect();
         let results = helper.call_with(Command::Repair, &sockets, &flags);
         for repaired in batch.into_iter().zip(results) {
             let _ = ready.send(repaired);

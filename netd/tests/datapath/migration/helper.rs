@@ -11,7 +11,7 @@ use frontend_double::Silence;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{Command, Request, SHORT, recv_request, send_reply};
+use podvirt_proto::repair::{Command, LONG, LONG_ROOM, ROOM, Request, SHORT, recv_request, send_reply};
 use socket2::{Domain, SockAddr, SockFilter, SockRef, Socket, Type};
 
 use crate::bed::eventually;
@@ -144,8 +144,9 @@ fn act(command: Command, socket: &OwnedFd, flags: u8, silence: Option<&Silence>)
             if flags & SHORT != 0 {
                 return Ok(());
             }
-            setsockopt(socket, sockopt::SndBufForce, &(4 << 20))?;
-            Ok(setsockopt(socket, sockopt::RcvBufForce, &(4 << 20))?)
+            let room = if flags & LONG != 0 { LONG_ROOM } else { ROOM };
+            setsockopt(socket, sockopt::SndBufForce, &room)?;
+            Ok(setsockopt(socket, sockopt::RcvBufForce, &room)?)
         }
         Command::Release => Ok(setsockopt(socket, sockopt::TcpRepair, &0)?),
         Command::Thaw => {

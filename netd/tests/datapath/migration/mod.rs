@@ -119,6 +119,30 @@ fn connections_of_every_shape_go_along_back_and_forth() {
 }
 
 #[test]
+fn megabytes_that_wait_unread_go_along() {
+    with_place(|place| {
+        // As the kernel lets queues grow by itself where much comes fast.
+        place.pods.iter().for_each(|pod| pod.sysctl("ipv4/tcp_rmem", "4096 33554432 33554432"));
+        let open: Vec<_> = families().map(|family| open(place, family, Opener::Guest)).into();
+        let filled: Vec<u64> = open.iter().map(|(_, world)| fill(world, 9)).collect();
+        // No socket has room for that by itself, nor by what most connections need.
+        assert!(filled.iter().all(|bytes| *bytes > 16 << 20), "{filled:?}");
+        for _ in 0..2 {
+            let moved = place.migrate();
+            eventually("both connections", || {
+                (place.process.counter("migrated_connections_in") == 2).then_some(())
+            });
+            assert!(moved.state > 16 << 20, "{}", moved.state);
+            place.end(moved);
+        }
+        for ((guest, world), bytes) in open.iter().zip(filled) {
+            drain(guest, 9, bytes);
+            exchange(guest, world, 1 << 20);
+        }
+    });
+}
+
+#[test]
 fn a_migration_that_fails_after_the_dump_costs_no_connection() {
     with_place(|place| {
         let open: Vec<_> = cases().map(|(family, by)| open(place, family, by)).collect();
