@@ -59,7 +59,9 @@ fn moves(subnet: u8, times: u32) {
     let mut busy = Busy::new(&namespace, subnet);
     let mut silences = Vec::new();
     for number in 1..=times {
-        busy.streams.iter().for_each(|stream| drop(stream.silence()));
+        for stream in &busy.streams {
+            stream.silence();
+        }
         let source = busy.machine.pod();
         let migration = busy.machine.migrate();
         busy.machine.has_moved(&migration, &source);

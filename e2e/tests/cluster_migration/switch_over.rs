@@ -2,7 +2,7 @@
 //! while everybody waits, and the process goes on.
 //!
 //! ```text
-//!   memory is copied │ guest stopped, its netd asked │ state given away, target's netd asked │ loaded, Finish sent │ runs there
+//!   memory is copied │ guest stopped, its netd asked │ state on its way, target's netd asked │ loaded, Finish sent │ runs there
 //!   held by            the source's netd               the target's netd                       the target's libvirtd
 //! ```
 //!
@@ -24,7 +24,7 @@ use crate::streams::Busy;
 enum Moment {
     /// The guest stands still, and its netd is asked for its state.
     Before,
-    /// The state was given away and is being taken.
+    /// The state is being given away, and taken.
     During,
     /// It was taken, and the guest is about to run there.
     After,
@@ -45,8 +45,9 @@ enum Harm {
     NetworkCut,
 }
 
-/// The source's netd has no more to do.
-const GIVEN_AWAY: &str = "the state was given away";
+/// The source's netd gives its state away. Where much waits in the connections' queues it does not come to the end of it
+/// before the target's reads.
+const GIVES: &str = "connections are to move";
 
 /// A process that stands still until this is dropped.
 struct Held<'c> {
@@ -109,7 +110,7 @@ fn survives<'c>(namespace: &Namespace<'c>, busy: &mut Busy<'c>, moment: Moment, 
         Ok(log.lines().filter(|line| line.contains(what)).count())
     };
     // The source's may have been here before.
-    let before = told(&from_pod, GIVEN_AWAY).unwrap();
+    let before = told(&from_pod, GIVES).unwrap();
     let wait = |held: &Held<'_>, pod: &str, what: &str, before: usize| {
         let there = || Ok((told(pod, what)? > before && held.is_asked()?).then_some(()));
         namespace.until(&format!("{moment:?} the device state, '{what}'"), SOON, there).unwrap();
@@ -118,9 +119,9 @@ fn survives<'c>(namespace: &Namespace<'c>, busy: &mut Busy<'c>, moment: Moment, 
     busy.machine.virsh(&from_pod, &["migrate-setspeed"], &["4096"]).unwrap();
     match moment {
         Moment::Before => wait(&held, &from_pod, "", 0),
-        Moment::During => wait(&held, &from_pod, GIVEN_AWAY, before),
+        Moment::During => wait(&held, &from_pod, GIVES, before),
         Moment::After => {
-            wait(&held, &from_pod, GIVEN_AWAY, before);
+            wait(&held, &from_pod, GIVES, before);
             // Not from the beginning: libvirt takes one that is silent for half a minute for dead.
             held = hold(to, "libvirtd");
             wait(&held, &target, "a state has come", 0);
