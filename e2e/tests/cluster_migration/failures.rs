@@ -76,7 +76,7 @@ fn long_the_network_between_the_nodes_is_cut_under_way() {
         let cut = node(namespace.cluster(), &target).partition().unwrap();
         assert_eq!(machine.wait_over(migration, MOVE), Phase::Failed);
         // Not by its console, which may lead through the node that is cut off.
-        let address = machine.addresses()[0];
+        let address = machine.instance().status.interfaces[0].ip_addresses[0].parse().unwrap();
         namespace.until("a greeting", SOON, || Ok(Connection::to(address).ok())).unwrap().echoes();
         cut.repair().unwrap();
     });
