@@ -35,13 +35,16 @@ pub const ACCEPTED: u8 = 1;
 /// Flag of [`Command::Repair`]: the connection's queues fit into any socket; buffers need not be made larger. A helper
 /// may pass over it.
 pub const SHORT: u8 = 2;
-/// Flag of [`Command::Repair`]: a queue, or the window that the peer was told, is longer than [`ROOM`].
+/// Flag of [`Command::Repair`] and [`Command::Release`]: a queue, or the window that the peer was told, is longer than
+/// [`ROOM`] has room for.
 pub const LONG: u8 = 8;
 /// Bytes that a helper has either queue hold of a connection that is put together and not [`SHORT`]; the kernel allows
 /// twice as much for its own accounting.
 pub const ROOM: usize = 4 << 20;
-/// The same of one that is [`LONG`]: what the kernel lets a receive queue grow to by itself (tcp_rmem).
+/// The same of one that is [`LONG`], until it is released.
 pub const LONG_ROOM: usize = 32 << 20;
+/// The same from then on: not more than the kernel lets a receive queue grow to by itself (tcp_rmem).
+pub const LONG_LEFT: usize = 16 << 20;
 /// Flag of [`Command::Thaw`]: the connection is about to be reset, as the machine has left without it. Without the flag
 /// the machine stays. A helper may pass over it.
 pub const ENDS: u8 = 4;

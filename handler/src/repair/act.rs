@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::PoisonError;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{ACCEPTED, Command, LONG, LONG_ROOM, ROOM, SHORT};
+use podvirt_proto::repair::{ACCEPTED, Command, LONG, LONG_LEFT, LONG_ROOM, ROOM, SHORT};
 use socket2::{Domain, Protocol, SockFilter, SockRef, Type};
 use tracing::debug;
 
@@ -91,6 +91,10 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
         Command::Release => {
             if flags & ACCEPTED != 0 {
                 track(inside, &s);
+            }
+            if flags & LONG != 0 {
+                // What is in the queue stays there.
+                setsockopt(socket, sockopt::RcvBufForce, &LONG_LEFT)?;
             }
             Ok(setsockopt(socket, sockopt::TcpRepair, &OFF)?)
         }

@@ -19,6 +19,9 @@ pub(crate) const QUEUE: usize = 32 << 20;
 /// Where the kernel begins to size a send buffer, in bytes; it doubles that for its own accounting.
 const SEND_BUFFER: usize = 64 << 10;
 
+/// Bytes for which a helper's usual room is enough, whatever they are packed in.
+const LARGE_QUEUE: usize = ROOM / 2 * 3;
+
 /// Bytes that fit into either queue of any socket, and the window that its receive buffer is large enough for: the kernel
 /// begins with a send buffer of 16 KiB and a receive buffer of 128 KiB, which it does not fill to the last byte.
 const SHORT_QUEUE: usize = 4 << 10;
@@ -132,12 +135,14 @@ pub(crate) struct Restored {
 }
 
 /// How a socket was made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     /// As any.
     Small,
     /// With large buffers.
     Large,
+    /// With the largest.
+    Long,
 }
 
 fn refused(what: &str) -> io::Error {
@@ -236,15 +241,19 @@ impl Connection {
 
     /// What the helper is told of the room it needs.
     pub(crate) fn room(&self) -> u8 {
+        self.made().flags()
+    }
+
+    fn made(&self) -> Made {
         let queue = self.send.0.len().max(self.receive.0.len());
         let window = self.window.get(3).copied().unwrap_or(u32::MAX);
         // Any socket has room for it, as those of idle connections do.
         if queue <= SHORT_QUEUE && window <= SHORT_WINDOW {
-            SHORT
-        } else if queue.max(window as usize) > ROOM {
-            LONG
+            Made::Small
+        } else if queue.max(window as usize) <= LARGE_QUEUE {
+            Made::Large
         } else {
-            0
+            Made::Long
         }
     }
 
@@ -269,7 +278,7 @@ impl Connection {
         (local, peer): (SocketAddr, SocketAddr),
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
-        let short = self.room() == SHORT;
+        let made = Some(self.made());
         let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
@@ -309,7 +318,6 @@ impl Connection {
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
         let unsent = rest.to_vec();
-        let made = Some(if short { Made::Small } else { Made::Large });
         Ok((Restored { socket, unsent, sent: 0, close, made }, peek_offset.is_some()))
     }
 }
@@ -323,7 +331,23 @@ fn fill(socket: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+impl Made {
+    /// What the helper is told of it.
+    fn flags(self) -> u8 {
+        match self {
+            Made::Small => SHORT,
+            Made::Large => 0,
+            Made::Long => LONG,
+        }
+    }
+}
+
 impl Restored {
+    /// What the helper is told when it lets go of it.
+    pub(crate) fn flags(&self) -> u8 {
+        self.made.map_or(0, Made::flags) & LONG
+    }
+
     /// Another descriptor of the socket, for the flow.
     ///
     /// # Errors
@@ -358,7 +382,7 @@ impl Restored {
         }
         // The end of the mode has taken this away: a listener of the same port could not be opened any more.
         s.set_reuse_address(true)?;
-        if let Some(Made::Large) = self.made {
+        if matches!(self.made, Some(Made::Large | Made::Long)) {
             // What the queues had at the other machine is no measure for this connection's way from here: the kernel
             // begins anew, as with any connection. The window that the peer knows stays.
             let sized =

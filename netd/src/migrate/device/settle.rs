@@ -148,7 +148,8 @@ impl Settling<'_> {
         let mut answered = true;
         let batch: Vec<Work> = todo.drain(..todo.len().min(BATCH)).collect();
         let sockets: Vec<BorrowedFd<'_>> = batch.iter().map(|w| w.socket.socket.as_fd()).collect();
-        let flags: Vec<u8> = batch.iter().map(|w| if w.accepted { ACCEPTED } else { 0 }).collect();
+        let flags = |w: &Work| w.socket.flags() | if w.accepted { ACCEPTED } else { 0 };
+        let flags: Vec<u8> = batch.iter().map(flags).collect();
         let results = self.helper.call_with(self.command, &sockets, &flags);
         for (result, one) in results.into_iter().zip(batch) {
             match result {

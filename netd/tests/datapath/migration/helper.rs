@@ -11,7 +11,9 @@ use frontend_double::Silence;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
-use podvirt_proto::repair::{Command, LONG, LONG_ROOM, ROOM, Request, SHORT, recv_request, send_reply};
+use podvirt_proto::repair::{
+    Command, LONG, LONG_LEFT, LONG_ROOM, ROOM, Request, SHORT, recv_request, send_reply,
+};
 use socket2::{Domain, SockAddr, SockFilter, SockRef, Socket, Type};
 
 use crate::bed::eventually;
@@ -148,7 +150,12 @@ fn act(command: Command, socket: &OwnedFd, flags: u8, silence: Option<&Silence>)
             setsockopt(socket, sockopt::SndBufForce, &room)?;
             Ok(setsockopt(socket, sockopt::RcvBufForce, &room)?)
         }
-        Command::Release => Ok(setsockopt(socket, sockopt::TcpRepair, &0)?),
+        Command::Release => {
+            if flags & LONG != 0 {
+                setsockopt(socket, sockopt::RcvBufForce, &LONG_LEFT)?;
+            }
+            Ok(setsockopt(socket, sockopt::TcpRepair, &0)?)
+        }
         Command::Thaw => {
             if !listens {
                 setsockopt(socket, sockopt::TcpRepair, &u32::MAX)?;

@@ -102,9 +102,13 @@ impl Stream {
 }
 
 /// Writes a stream from its beginning until nothing more is taken; how many bytes.
-pub(crate) fn fill(mut to: &TcpStream, seed: u64) -> u64 {
+pub(crate) fn fill(to: &TcpStream, seed: u64) -> u64 {
+    fill_on(to, seed, 0)
+}
+
+/// The same of one of which so many bytes were written.
+pub(crate) fn fill_on(mut to: &TcpStream, seed: u64, mut at: u64) -> u64 {
     to.set_nonblocking(true).unwrap();
-    let mut at = 0;
     // Full for a moment is not full for good.
     let mut patience = 0;
     while patience < 20 {
