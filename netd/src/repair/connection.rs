@@ -279,9 +279,12 @@ impl Connection {
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
         let made = Some(self.made());
-        let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
+        let mut window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
+        if unsent > 0 {
+            probe_window(&mut window, (sent as u32).saturating_add(self.mss));
+        }
         let fd = socket.as_fd();
         sys::choose_queue(fd, Queue::Send)?;
         sys::set_queue_start(fd, self.send_end.wrapping_sub(self.send.0.len() as u32))?;
@@ -320,6 +323,18 @@ impl Connection {
         let unsent = rest.to_vec();
         Ok((Restored { socket, unsent, sent: 0, close, made }, peek_offset.is_some()))
     }
+}
+
+/// Has so many bytes fit into the peer's window.
+///
+/// A peer whose window was full may have opened it while nobody heard it. It does not say so again, and need not answer
+/// the probe by which repair ends: Linux answers one without data in half a second, and the source may have had that. The
+/// next one is the kernel's, after 3 s, the retransmission timeout of a connection that has no round trip behind it. One
+/// segment behind the window is a probe as well (RFC 9293 3.8.6.1), and is always answered.
+fn probe_window(window: &mut Window, bytes: u32) {
+    let [_, send, largest, ..] = window;
+    *send = (*send).max(bytes);
+    *largest = (*largest).max(*send);
 }
 
 /// Fills the chosen queue: the kernel takes it in parts.

@@ -71,6 +71,11 @@ fn pair(address: &str) -> (TcpStream, TcpStream) {
 
 /// Moves a connection as between machines: the old socket is gone before the new one is made.
 fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
+    move_while(helper, old, || {})
+}
+
+/// The same, while something happens that nobody hears.
+fn move_while(helper: &Helper, old: OwnedFd, unheard: impl FnOnce()) -> TcpStream {
     let ends = {
         let s = SockRef::from(&old);
         (s.local_addr().unwrap().as_socket().unwrap(), s.peer_addr().unwrap().as_socket().unwrap())
@@ -79,6 +84,7 @@ fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
     std::thread::sleep(PAUSE);
     let (mut connection, _) = Connection::dump(old.as_fd()).unwrap();
     connection.look_again(old.as_fd()).unwrap();
+    unheard();
     drop(old);
     let new = Connection::socket(ends.1).unwrap();
     helper.call(Command::Repair, &[&new]).pop().unwrap().done();
@@ -129,6 +135,28 @@ fn bytes_in_both_queues_arrive_once_and_in_order() {
         moved.read_to_string(&mut text).unwrap();
         assert_eq!(text, "and on");
     }
+}
+
+#[test]
+fn a_window_that_opens_while_nobody_hears_it_is_found_at_once() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, mut peer) = pair("127.0.0.1:0");
+    near.set_nonblocking(true).unwrap();
+    let up = ramp(16 << 20);
+    let mut queued = 0;
+    while let Ok(n) = (&near).write(&up[queued..]) {
+        queued += n;
+    }
+    let unsent = crate::sys::repair::unsent(near.as_fd()).unwrap();
+    assert!(unsent > 0, "{queued} bytes fit");
+    // A probe of the window; the peer does not answer another one within half a second.
+    helper.call(Command::Release, &[&near]).pop().unwrap().done();
+    let mut got = vec![0; queued];
+    let sent = queued - unsent as usize;
+    let moved = move_while(&helper, near.into(), || peer.read_exact(&mut got[..sent]).unwrap());
+    assert!(crate::sys::repair::unsent(moved.as_fd()).unwrap() < unsent, "the peer is asked");
+    peer.read_exact(&mut got[sent..]).unwrap();
+    assert!(got == up[..queued], "the peer's bytes differ");
 }
 
 #[test]
