@@ -62,8 +62,8 @@ build() { local name dir tmp t0 ticker
   done; }
 
 # bin NAME: a program of this project, from $PODVIRT_BIN or from where cargo puts a release build.
-bin() { local d; for d in "${PODVIRT_BIN:-}" "${CARGO_TARGET_DIR:-$TOP/target}/release" "${CARGO_TARGET_DIR:-$TOP/target}/debug"; do
-  [ -n "$d" ] && [ -x "$d/$1" ] && { echo "$d/$1"; return; }; done; die "$1 is not built; run: make build"; }
+bin() { local dir=${PODVIRT_BIN:-${CARGO_TARGET_DIR:-$TOP/target}/release}
+  [ -x "$dir/$1" ] || die "$dir/$1 is not built; run: make build"; echo "$dir/$1"; }
 
 # in_root DIR CMD...: runs a command of the Debian tree that sees DIR as /mnt; for building artefacts.
 in_root() { unshare -m --propagation private sh -ec 'mount --bind "$1" "$0/mnt"; shift; exec chroot "$0" "$@"' "$(artefact root)" "$@"; }

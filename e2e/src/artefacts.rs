@@ -34,6 +34,6 @@ pub fn program_dir(name: &str) -> Result<PathBuf> {
             target.context("not run by cargo: set PODVIRT_BIN")?.join("release")
         }
     };
-    ensure!(dir.join(name).exists(), "{} is not there: run make build", dir.join(name).display());
+    ensure!(dir.join(name).exists(), "{} is not built: run make build", dir.join(name).display());
     Ok(dir)
 }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use podvirt_bed_tools::wait;
 
 use crate::artefacts::program_dir;
 use crate::pod::Pod;
 use crate::process::Process;
-use crate::wait;
 
 /// The Unix sockets of a network namespace (proc(5)).
 const SOCKETS: &str = "/proc/thread-self/net/unix";

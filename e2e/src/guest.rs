@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
+use podvirt_bed_tools::{Console, Output};
 
 use crate::artefacts::artefact;
 use crate::backend::Backend;
-use crate::console::{Console, Output};
 use crate::pod::{Pod, Sandbox};
 use crate::process::Process;
 use crate::qmp::Qmp;

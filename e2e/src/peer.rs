@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use podvirt_bed_tools::wait;
 
 use crate::net::Net;
-use crate::wait;
 
 /// How long a peer waits for anything; a guest under TCG on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(60);

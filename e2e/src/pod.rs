@@ -6,11 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use podvirt_bed_tools::Console;
 use tempfile::TempDir;
 
-use crate::artefacts::script;
-use crate::console::Console;
+use crate::artefacts::{program_dir, script};
 use crate::net::{Net, NetOptions, Netns};
 use crate::process::Process;
 
@@ -61,9 +61,7 @@ impl Pod {
     /// The helper that installs the system call filter is not built.
     pub fn container(&self, name: &str) -> Result<Sandbox> {
         let mut sandbox = Sandbox::new(name, &self.net.pod, self.dir());
-        let mut helper = std::env::current_exe()?;
-        let target = helper.ancestors().find(|d| d.join("seccomp-exec").exists());
-        helper = target.context("seccomp-exec is not built")?.join("seccomp-exec");
+        let helper = program_dir("seccomp-exec")?.join("seccomp-exec");
         sandbox.command.env("SECCOMP_EXEC", helper);
         Ok(sandbox)
     }

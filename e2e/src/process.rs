@@ -10,8 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::wait;
+use podvirt_bed_tools::wait;
 
 /// A running sandbox. Dropping it ends all that runs inside; if the test is failing, its log is shown.
 #[derive(Debug)]

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use podvirt_bed_tools::wait;
 use serde_json::{Value, json};
-
-use crate::wait;
 
 /// A connection to one QEMU's monitor.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use podvirt_bed_tools::wait;
 
 use crate::artefacts::program_dir;
 use crate::backend::Backend;
 use crate::bed::{Bed, Family, PEER, PORT};
 use crate::peer;
 use crate::process::Process;
-use crate::wait;
 
 /// An update, of which the new netd's start is the most.
 const UPDATE: Duration = Duration::from_secs(60);

@@ -9,10 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use podvirt_api::v1;
+use podvirt_bed_tools::Console;
 
 use super::{Cluster, Namespace};
 use crate::artefacts::{artefact, program_dir};
-use crate::console::Console;
 
 /// From a manifest to a guest with its addresses, under TCG on a busy machine.
 pub const BOOT: Duration = Duration::from_secs(180);

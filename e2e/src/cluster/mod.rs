@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use nix::sched::{CloneFlags, setns};
+use podvirt_bed_tools::wait;
 use tokio::runtime::{Builder, Runtime};
 
 pub use flat::Flat;
@@ -31,7 +32,6 @@ pub use namespace::{Namespace, Security};
 pub use node::{Down, Node};
 
 use crate::artefacts::script;
-use crate::wait;
 
 /// The control plane on the cluster's network.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 77, 100));

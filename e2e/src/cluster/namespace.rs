@@ -9,10 +9,10 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Resource};
+use podvirt_bed_tools::wait;
 use serde::de::DeserializeOwned;
 
 use super::Cluster;
-use crate::wait;
 
 /// The Pod Security Standard a namespace enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

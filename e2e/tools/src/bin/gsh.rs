@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use podvirt_e2e::{Console, until};
+use podvirt_bed_tools::Console;
+use podvirt_bed_tools::wait::until;
 
 fn seconds(word: Option<String>) -> Result<Duration> {
     Ok(Duration::from_secs(word.map_or(Ok(60), |w| w.parse()).context("SECONDS is a number")?))
