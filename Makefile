@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build build-cni deb demo test unit fuzz soak e2e lint perf perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -20,6 +20,9 @@ NEXTEST := cargo nextest run --locked $(if $(CI),--profile ci)
 CLUSTER := package(podvirt-e2e) and binary(/^cluster_/)
 GUESTS := package(podvirt-e2e) and kind(test) and not ($(CLUSTER))
 export PROFILE ?= release
+BUILT = $(abspath $(or $(CARGO_TARGET_DIR),target))
+# Where the test bed finds this project's programs.
+export PODVIRT_BIN ?= $(BUILT)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,31 +33,27 @@ setup: ## install what building and testing need (root, Debian 12; Debian packag
 tools: # cargo tools of lint and test
 	@e2e/setup tools
 
-STATIC := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-	  cargo build --profile $(PROFILE) --locked --bins --target x86_64-unknown-linux-gnu
+BUILD := cargo build --profile $(PROFILE) --locked --bins
 
 build: ## the binaries, in target/release; PROFILE=dev: in target/debug
-	cargo build --profile $(PROFILE) --locked --workspace --exclude podvirt-cni --bins
-	@# It runs in images that have no C library.
-	$(STATIC) -p container-disk
-
-build-cni: # the plugin of networks, for the cluster alone: it runs on nodes, whatever C library they have
-	$(STATIC) -p podvirt-cni
+	$(BUILD) --workspace
 
 MAN := target/man
 
 deb: ## netd as a Debian package, target/debian/netd_*.deb; PROFILE=dev
 	@e2e/setup tools deb-tools
-	cargo build --profile $(PROFILE) --locked -p netd --bins
+	$(BUILD) -p netd
 	rm -rf $(MAN); mkdir -p $(MAN)
-	dir=$(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE)); \
-	  $$dir/netd --man $(MAN); $$dir/netctl man $(MAN)
+	$(PODVIRT_BIN)/netd --man $(MAN); $(PODVIRT_BIN)/netctl man $(MAN)
 	cargo deb --no-build --locked --profile $(PROFILE) -p netd
 
-demo: setup build ## a VM on a pod's sockets, without privilege: 3 minutes; SHELL=1 leaves you on its console
+demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 minutes the first time; SHELL=1 leaves you on its console
+	@e2e/setup demo $(BUILD) -p netd -p virt-launcher -p podvirt-bed-tools
 	@e2e/demo $(if $(CONSOLE),--console)
 
-test: tools build build-cni ## unit tests and the quick end-to-end set: what CI runs
+# Unoptimised, so that nothing is compiled twice, and with the checks that release builds leave out.
+test: PROFILE := dev
+test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
@@ -77,7 +76,6 @@ some = cargo nextest list --locked -p podvirt-e2e -T oneline -E '$(1)' $(FILTER)
 e2e: tools build ## end-to-end tests with guests and on the cluster; FILTER=name picks
 	@$(call some,($(GUESTS)) or ($(CLUSTER))) || { echo "there is no test $(FILTER)" >&2; exit 1; }
 	@! $(call some,$(GUESTS)) || e2e/jail $(NEXTEST) -p podvirt-e2e -E '$(GUESTS)' $(FILTER)
-	@! $(call some,$(CLUSTER)) || $(MAKE) build-cni
 	@! $(call some,$(CLUSTER)) || e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER)' $(FILTER)
 
 lint: ## formatting, clippy, documentation, licences and sources of dependencies
@@ -91,7 +89,7 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 cluster-up: ## a Kubernetes of two nodes on this machine; the first time builds its parts
 	@e2e/cluster/cluster up
 
-cluster-sync: build build-cni cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
+cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
 
 kubectl: ## kubectl ARGS='...' on the cluster
@@ -100,16 +98,14 @@ kubectl: ## kubectl ARGS='...' on the cluster
 cluster-down: ## ends the cluster and removes all of it
 	@e2e/cluster/cluster down
 
-TARGET = $(or $(CARGO_TARGET_DIR),target)
-
 perf: setup build ## netd beside its peers: half an hour, writes docs/performance.md; QUICK=1: 5 minutes, writes nothing; ARGS=--help
 	@# Compiled before the machine is expected to be quiet.
 	cargo bench --quiet --locked -p netd --bench micro --no-run
-	e2e/jail $(TARGET)/release/perf run $(if $(QUICK),--quick) $(ARGS)
+	e2e/jail $(BUILT)/release/perf run $(if $(QUICK),--quick) $(ARGS)
 
 perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 with a tap: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
-	e2e/jail $(TARGET)/release/perf migration $(ARGS)
-	$(TARGET)/release/perf report
+	e2e/jail $(BUILT)/release/perf migration $(ARGS)
+	$(BUILT)/release/perf report
 
 bench: ## instructions of netd's inner loops under valgrind against those committed; UPDATE=1 writes new ones
 	@e2e/setup tools bench-tools
