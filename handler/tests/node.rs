@@ -9,7 +9,7 @@ use podvirt_proto::domain::{Status, reason};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
-use support::{Ground, POD, VMI, coming, target_pod, vmi, within};
+use support::{Ground, POD, VMI, coming, target_pod, vmi, vmi_of, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -50,6 +50,32 @@ async fn a_machine_lives_from_scheduled_to_succeeded() {
         }
     })
     .await;
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn launchers_that_hang_hold_up_no_other_machine() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let hung: Vec<Launcher> = (0..15)
+        .map(|n| {
+            let (vmi, pod) = (format!("hung-vmi-{n}"), format!("hung-pod-{n}"));
+            ground.add_pod(&pod);
+            api.put(vmi_of(&format!("hung-{n}"), &vmi, &pod, "Running"));
+            Launcher::hung(&ground, &vmi, &pod)
+        })
+        .collect();
+    let handler = ground.handler(&api);
+    // All of them are waited for at one time.
+    within("each is asked while the others hang", async {
+        while hung.iter().any(|launcher| *launcher.open_calls().borrow() == 0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    api.put(vmi("Scheduled"));
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    assert_eq!(launcher.calls("SyncVirtualMachine"), 1);
     handler.stop().await;
 }
 

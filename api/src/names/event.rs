@@ -22,6 +22,8 @@ pub const SHUTTING_DOWN: &str = "ShuttingDown";
 pub const DELETED: &str = "Deleted";
 /// The machine could not be made as its specification says.
 pub const SYNC_FAILED: &str = "SyncFailed";
+/// The machine's launcher has not answered its node for a while.
+pub const LAUNCHER_SILENT: &str = "LauncherSilent";
 /// The guest was paused.
 pub const PAUSED: &str = "Paused";
 /// The guest goes on.

@@ -8,8 +8,13 @@
 //! ```
 //!
 //! A [`pass`] gets the [`Machine`] of its VMI by value and gives it back: passes over different VMIs run side
-//! by side, at most [`SIDE_BY_SIDE`] of them, passes over one VMI never do. All of it is one thread: the work is
-//! waiting.
+//! by side, passes over one VMI never do. All of it is one thread: the work is waiting.
+//!
+//! A pass waits for its own pod (the launcher, the network backend) and for the API server. What a pod takes its time
+//! for costs its own machine alone: a pass has no place to hold among the others, so that launchers that hang, however
+//! many, delay no other machine. A launcher that does not answer is looked at less and less often
+//! ([`crate::vm::patience`]). The API server is everybody's: what passes ask of it is limited instead
+//! ([`pass::within`]).
 //!
 //! There are two watches: of the VMIs on this node and of those that come to it by a migration ([`migrate`]); a VMI
 //! is known while either shows it, and has one [`Machine`] all the time.
@@ -47,8 +52,6 @@ use crate::queue::{Outcome, Queue};
 use crate::record::Records;
 use crate::sockets::PodVolumes;
 
-/// Passes at a time, as many as upstream has threads.
-const SIDE_BY_SIDE: usize = 10;
 /// Triggers that wait at most; launchers wait beyond.
 const TRIGGERS: usize = 256;
 
@@ -152,7 +155,7 @@ pub async fn run(
     let mut seen = Seen::default();
     let mut complete = false;
     loop {
-        let due = queue.next_due().filter(|_| complete && running.len() < SIDE_BY_SIDE);
+        let due = queue.next_due().filter(|_| complete);
         let wake = async {
             match due {
                 Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -225,8 +228,7 @@ pub async fn run(
             }
             () = wake => {}
         }
-        while complete && running.len() < SIDE_BY_SIDE {
-            let Some(uid) = queue.next(Instant::now()) else { break };
+        while let Some(uid) = complete.then(|| queue.next(Instant::now())).flatten() {
             let machine = machines.remove(&uid).unwrap_or_default();
             let (node, key) = (node.clone(), uid.clone());
             let span = span(&node, &uid, &machine);

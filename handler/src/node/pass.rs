@@ -11,6 +11,7 @@ use podvirt_api::names::{event, label, pod};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use podvirt_daemon::patch;
 use podvirt_proto::domain::Domain;
+use tokio::sync::Semaphore;
 
 use super::machine::{Machine, husk};
 use super::{Letter, Node, migrate};
@@ -27,14 +28,20 @@ const FACTS: Duration = Duration::from_secs(2);
 /// Time between two looks at a launcher whose VMI is gone.
 const GHOST: Duration = Duration::from_secs(2);
 
-/// Longest time that the API server may take. One that hangs must not hold a place among the passes for ever.
+/// Longest time that the API server may take. One that hangs must not hold a place among the calls for ever.
 pub(super) const API: Duration = Duration::from_secs(30);
+/// Calls of passes to the API server at a time, as many as upstream has threads: a node with hundreds of machines
+/// asks for no more at once when it starts.
+const API_CALLS: usize = 10;
+/// Places of those calls. They are the process's, as the API server's limits are.
+static PLACES: Semaphore = Semaphore::const_new(API_CALLS);
 
-/// A call to the API server, within its time.
+/// A call to the API server, in its turn and within its time.
 pub(super) async fn within<T, E>(call: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
     anyhow::Error: From<E>,
 {
+    let _place = PLACES.acquire().await?;
     let answer = tokio::time::timeout(API, call).await;
     Ok(answer.map_err(|_| anyhow::anyhow!("the API server did not answer within {} s", API.as_secs()))??)
 }
@@ -42,7 +49,7 @@ where
 /// Looks at the VMI with this UID and at its launcher, and does what is to be done.
 pub(super) async fn pass(node: &Node, uid: &str, mut machine: Machine) -> (Machine, Outcome) {
     let outcome = match node.store.get(uid) {
-        // Boxed: ten of these lie about while they wait, most of them for one line of it.
+        // Boxed: one a machine may lie about while it waits, most of them for one line of it.
         Some(vmi) => Box::pin(of_vmi(node, &vmi, &mut machine)).await,
         None => of_ghost(node, &mut machine).await,
     };
@@ -301,7 +308,8 @@ async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome>
             Ok(Outcome::Again(GHOST))
         }
         // The launcher ends with its pod.
-        Launcher::Ready | Launcher::Silent(_) => Ok(Outcome::Again(GHOST)),
+        Launcher::Ready => Ok(Outcome::Again(GHOST)),
+        Launcher::Silent(since) => Ok(Outcome::Again(vm::patience(since, Timestamp::now()))),
     }
 }
 

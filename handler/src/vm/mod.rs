@@ -49,6 +49,8 @@ pub const ASK_AGAIN: Duration = Duration::from_secs(5);
 pub const LATE_GRACE: Duration = Duration::from_secs(5);
 /// How long a launcher may be silent before the VMI says so.
 pub const SILENCE: Duration = Duration::from_secs(15);
+/// Times between two looks at a launcher that does not answer: the first, and the longest.
+const SILENT_LOOKS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
 /// How long a launcher may tell of no machine while its VMI runs: between the machine's end and the report of it
 /// lies the launcher's own tidying up.
 pub const MISSING: Duration = Duration::from_secs(15);
@@ -204,7 +206,7 @@ fn act(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
             Launcher::Ready => give(view, phase),
             Launcher::Absent(_) => (None, Some(Duration::from_secs(5))),
             // The guest may still be asked: silence can be a matter of one call.
-            Launcher::Silent(_) => (None, Some(Duration::from_secs(2))),
+            Launcher::Silent(since) => (None, Some(patience(since, view.now))),
             Launcher::Gone(_) if *view.exit == Exit::Unknown => {
                 (Some(Action::LookUpExit), Some(Duration::from_secs(1)))
             }
@@ -299,6 +301,13 @@ fn announce(view: &View<'_>, action: Action) -> Option<Event> {
         ),
         _ => None,
     }
+}
+
+/// Time until the next look at a launcher that has been silent since `since`: as long as it has been silent already,
+/// within limits. Each look is a call that waits for its deadline.
+pub(crate) fn patience(since: Timestamp, now: Timestamp) -> Duration {
+    let (first, longest) = SILENT_LOOKS;
+    elapsed(since, now).clamp(first, longest)
 }
 
 /// The time a guest has to power off. 30 s is what the API puts where a manifest has nothing.

@@ -48,13 +48,21 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
         set(&mut status, Type::AgentConnected, agent(view).filter(|_| live), view.now);
         let trouble = trouble(view, &new).filter(|_| live);
-        if let Some(message) = sync_failed(view) {
-            let known = view.vmi.status.conditions.iter();
-            let mut known = known.filter(|c| c.r#type == Type::Synchronized);
-            if !known.any(|c| c.message.as_deref() == Some(message)) {
-                let message = message.to_owned();
-                events.push(Event { weight: Weight::Warning, reason: event::SYNC_FAILED, message });
+        let told = match trouble {
+            _ if sync_failed(view).is_some() => {
+                sync_failed(view).map(|message| (event::SYNC_FAILED, message))
             }
+            Some((_, reason, message)) if reason == event::LAUNCHER_SILENT => {
+                Some((event::LAUNCHER_SILENT, message))
+            }
+            _ => None,
+        };
+        let known = view.vmi.status.conditions.iter();
+        let mut known = known.filter(|c| c.r#type == Type::Synchronized);
+        if let Some((reason, message)) = told
+            && !known.any(|c| c.message.as_deref() == Some(message))
+        {
+            events.push(Event { weight: Weight::Warning, reason, message: message.to_owned() });
         }
         set(&mut status, Type::Synchronized, trouble, view.now);
     }
@@ -156,7 +164,7 @@ fn trouble<'a>(view: &View<'a>, phase: &Phase) -> Option<Says<'a>> {
     if let Launcher::Silent(since) = view.launcher
         && elapsed(since, view.now) >= SILENCE
     {
-        return Some(("False", "LauncherSilent", "the launcher does not answer"));
+        return Some(("False", event::LAUNCHER_SILENT, "the launcher does not answer"));
     }
     let waiting =
         view.domain.filter(|_| *phase == Phase::Scheduled).map(|domain| domain.waiting_for.as_str());

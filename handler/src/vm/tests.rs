@@ -377,7 +377,21 @@ fn silence_is_told_after_a_while_and_is_no_death() {
     pass.now = at(90) + SignedDuration::try_from(SILENCE).expect("short");
     let decision = pass.decide();
     assert_eq!(decision.status.conditions[0].reason.as_deref(), Some("LauncherSilent"));
-    assert_eq!((decision.status.phase, decision.action), (Some(Phase::Running), None));
+    assert_eq!(decision.events[0].reason, "LauncherSilent");
+    assert_eq!((decision.status.phase.clone(), decision.action), (Some(Phase::Running), None));
+    pass.vmi.status = decision.status;
+    assert_eq!(pass.decide().events, [], "it is told once");
+}
+
+#[test]
+fn a_silent_launcher_is_looked_at_less_and_less_often() {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    let mut looks = Vec::new();
+    for silent in [0, 5, 15, 40, 3600] {
+        pass.launcher = Launcher::Silent(at(100 - silent));
+        looks.push(pass.decide().again.expect("it is looked at again").as_secs());
+    }
+    assert_eq!(looks, [2, 5, 15, 20, 20]);
 }
 
 #[test]

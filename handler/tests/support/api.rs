@@ -1,5 +1,6 @@
 //! As much of an API server as virt-handler sees: VMIs with versions, watches and merge patches; pods; events.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
@@ -18,10 +19,14 @@ use tokio_stream::wrappers::WatchStream;
 
 use super::within;
 
+/// Name of the VMI that most tests are about.
+const NAME: &str = "a";
+
 #[derive(Default)]
 struct Content {
     version: u64,
-    vmi: Option<Value>,
+    /// By their names.
+    vmis: BTreeMap<String, Value>,
     pods: Vec<Value>,
     events: Vec<Value>,
     log: Vec<(u64, String)>,
@@ -55,28 +60,32 @@ impl Api {
         Client::try_from(Config::new(format!("http://{}", self.address).parse().unwrap())).unwrap()
     }
 
-    /// Creates or replaces the VMI.
+    /// Creates or replaces a VMI.
     pub(crate) fn put(&self, vmi: Value) {
+        let name = vmi["metadata"]["name"].as_str().unwrap().to_owned();
         self.change(|content, version| {
-            let kind = if content.vmi.is_some() { "MODIFIED" } else { "ADDED" };
-            content.vmi = Some(vmi);
-            content.tell(kind, version);
+            let known = content.vmis.insert(name.clone(), vmi);
+            content.tell(&name, if known.is_some() { "MODIFIED" } else { "ADDED" }, version);
         });
     }
 
     /// Changes the VMI.
     pub(crate) fn edit(&self, edit: impl FnOnce(&mut Value)) {
+        self.edit_of(NAME, edit);
+    }
+
+    fn edit_of(&self, name: &str, edit: impl FnOnce(&mut Value)) {
         self.change(|content, version| {
-            edit(content.vmi.as_mut().unwrap());
-            content.tell("MODIFIED", version);
+            edit(content.vmis.get_mut(name).unwrap());
+            content.tell(name, "MODIFIED", version);
         });
     }
 
     /// Removes the VMI.
     pub(crate) fn remove(&self) {
         self.change(|content, version| {
-            content.tell("DELETED", version);
-            content.vmi = None;
+            content.tell(NAME, "DELETED", version);
+            content.vmis.remove(NAME);
         });
     }
 
@@ -90,7 +99,7 @@ impl Api {
         within(what, async {
             loop {
                 changed.borrow_and_update();
-                let vmi = self.content.lock().unwrap().vmi.clone();
+                let vmi = self.content.lock().unwrap().vmis.get(NAME).cloned();
                 if let Some(vmi) = vmi.filter(&is) {
                     return vmi;
                 }
@@ -131,8 +140,8 @@ impl Api {
 }
 
 impl Content {
-    fn tell(&mut self, kind: &str, version: u64) {
-        let vmi = self.vmi.as_mut().unwrap();
+    fn tell(&mut self, name: &str, kind: &str, version: u64) {
+        let vmi = self.vmis.get_mut(name).unwrap();
         vmi["metadata"]["resourceVersion"] = version.to_string().into();
         let line = format!("{}\n", json!({ "type": kind, "object": vmi }));
         self.log.push((version, line));
@@ -150,7 +159,7 @@ struct Wish {
 async fn list(State(api): State<Api>, Query(wish): Query<Wish>) -> Response {
     if !wish.watch {
         let content = api.content.lock().unwrap();
-        let items: Vec<_> = content.vmi.iter().cloned().collect();
+        let items: Vec<_> = content.vmis.values().cloned().collect();
         return Json(json!({
             "kind": "VirtualMachineInstanceList", "apiVersion": "kubevirt.io/v1",
             "metadata": { "resourceVersion": content.version.to_string() }, "items": items,
@@ -179,7 +188,7 @@ fn failure(code: StatusCode, reason: &str) -> Response {
 
 async fn one(State(api): State<Api>, Path(name): Path<String>) -> Response {
     let content = api.content.lock().unwrap();
-    match content.vmi.as_ref().filter(|vmi| vmi["metadata"]["name"] == *name) {
+    match content.vmis.get(&name) {
         Some(vmi) => Json(vmi).into_response(),
         None => failure(StatusCode::NOT_FOUND, "NotFound"),
     }
@@ -187,16 +196,13 @@ async fn one(State(api): State<Api>, Path(name): Path<String>) -> Response {
 
 async fn patch(State(api): State<Api>, Path(name): Path<String>, body: Bytes) -> Response {
     let patch: Value = serde_json::from_slice(&body).unwrap();
-    let known = {
-        let content = api.content.lock().unwrap();
-        content.vmi.clone().filter(|vmi| vmi["metadata"]["name"] == *name)
-    };
+    let known = api.content.lock().unwrap().vmis.get(&name).cloned();
     let Some(known) = known else { return failure(StatusCode::NOT_FOUND, "NotFound") };
     if patch["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"] {
         return failure(StatusCode::CONFLICT, "Conflict");
     }
-    api.edit(|vmi| json_patch::merge(vmi, &patch));
-    Json(api.content.lock().unwrap().vmi.clone()).into_response()
+    api.edit_of(&name, |vmi| json_patch::merge(vmi, &patch));
+    Json(api.content.lock().unwrap().vmis.get(&name).cloned()).into_response()
 }
 
 async fn pods(State(api): State<Api>) -> Response {

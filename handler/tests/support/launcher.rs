@@ -21,7 +21,7 @@ use tonic::transport::{Endpoint, Server};
 use tonic_prost::ProstCodec;
 use virt_handler::sockets::Dir;
 
-use super::{Ground, VMI, within};
+use super::{Ground, POD, VMI, within};
 
 /// The launcher.
 pub(crate) struct Launcher {
@@ -32,6 +32,10 @@ pub(crate) struct Launcher {
 }
 
 struct Shared {
+    /// Answers no call.
+    hangs: bool,
+    /// Calls that are not answered yet.
+    open: watch::Sender<usize>,
     domain: Mutex<Domain>,
     refusal: Mutex<String>,
     calls: watch::Sender<Vec<String>>,
@@ -40,8 +44,19 @@ struct Shared {
 impl Launcher {
     /// Starts one whose machine does not run yet.
     pub(crate) fn start(ground: &Ground) -> Self {
-        let domain = Domain { uid: VMI.into(), name: "a".into(), namespace: "n".into(), ..Domain::default() };
+        Self::of(ground, VMI, POD, false)
+    }
+
+    /// Starts one for this VMI in this pod that takes connections and never answers a call.
+    pub(crate) fn hung(ground: &Ground, vmi: &str, pod: &str) -> Self {
+        Self::of(ground, vmi, pod, true)
+    }
+
+    fn of(ground: &Ground, vmi: &str, pod: &str, hangs: bool) -> Self {
+        let domain = Domain { uid: vmi.into(), name: "a".into(), namespace: "n".into(), ..Domain::default() };
         let shared = Arc::new(Shared {
+            hangs,
+            open: watch::channel(0).0,
             domain: Mutex::new(domain),
             refusal: Mutex::default(),
             calls: watch::channel(Vec::new()).0,
@@ -49,13 +64,13 @@ impl Launcher {
         let process =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let entered = process.enter();
-        let incoming = UnixListenerStream::new(ground.listen("sockets", "", "launcher-init-sock"));
+        let incoming = UnixListenerStream::new(ground.listen_of(pod, "sockets", "", "launcher-init-sock"));
         process
             .spawn(Server::builder().add_service(Service(Arc::clone(&shared))).serve_with_incoming(incoming));
         drop(entered);
-        let sockets = ground.volume("sockets");
+        let sockets = ground.volume_of(pod, "sockets");
         std::fs::rename(sockets.join("launcher-init-sock"), sockets.join("launcher-sock")).unwrap();
-        let public = Arc::new(ground.dir("public", ""));
+        let public = Arc::new(ground.dir(pod, "public", ""));
         Self { shared, public, process: Some(process) }
     }
 
@@ -95,6 +110,11 @@ impl Launcher {
     pub(crate) async fn called(&self, method: &str) {
         let mut calls = self.shared.calls.subscribe();
         within(method, calls.wait_for(|calls| calls.iter().any(|call| call == method))).await.unwrap();
+    }
+
+    /// Calls that wait for an answer.
+    pub(crate) fn open_calls(&self) -> watch::Receiver<usize> {
+        self.shared.open.subscribe()
     }
 
     pub(crate) fn calls(&self, method: &str) -> usize {
@@ -141,6 +161,22 @@ impl Shared {
     }
 }
 
+/// A call that is not answered yet.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.open.send_modify(|open| *open += 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.send_modify(|open| *open -= 1);
+    }
+}
+
 /// The methods that are called, without the dozens that are not.
 #[derive(Clone)]
 struct Service(Arc<Shared>);
@@ -162,6 +198,10 @@ impl tower::Service<Request<Body>> for Service {
         let shared = Arc::clone(&self.0);
         let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
         Box::pin(async move {
+            let _open = Open::new(&shared);
+            if shared.hangs {
+                return std::future::pending().await;
+            }
             let done = method.clone();
             let answer = if method == "GetDomain" {
                 let domain = serde_json::to_string(&*shared.domain.lock().unwrap()).unwrap();

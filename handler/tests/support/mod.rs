@@ -3,6 +3,8 @@
 pub(crate) mod api;
 pub(crate) mod launcher;
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,18 +50,29 @@ pub(crate) struct Handler {
 impl Ground {
     pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
+        let ground = Self { root };
+        ground.add_pod(POD);
+        ground
+    }
+
+    /// Makes the volumes of a pod.
+    pub(crate) fn add_pod(&self, pod: &str) {
         for volume in ["public", "sockets", "private", "netd"] {
-            std::fs::create_dir_all(volume_of(root.path(), volume)).unwrap();
+            std::fs::create_dir_all(volume_of(self.root.path(), pod, volume)).unwrap();
         }
-        // The launcher is a task of this process; its control group says that it is of the pod.
-        let process = root.path().join("processes").join(std::process::id().to_string());
+        // The launchers are tasks of this process; its control group says that it is of each of their pods.
+        let process = self.root.path().join("processes").join(std::process::id().to_string());
         std::fs::create_dir_all(&process).unwrap();
-        std::fs::write(process.join("cgroup"), format!("0::/kubepods/burstable/pod{POD}/c\n")).unwrap();
-        Self { root }
+        let mut groups = OpenOptions::new().create(true).append(true).open(process.join("cgroup")).unwrap();
+        writeln!(groups, "0::/kubepods/burstable/pod{pod}/c").unwrap();
     }
 
     pub(crate) fn volume(&self, volume: &str) -> PathBuf {
-        volume_of(self.root.path(), volume)
+        self.volume_of(POD, volume)
+    }
+
+    pub(crate) fn volume_of(&self, pod: &str, volume: &str) -> PathBuf {
+        volume_of(self.root.path(), pod, volume)
     }
 
     fn volumes(&self) -> PodVolumes {
@@ -69,13 +82,18 @@ impl Ground {
     }
 
     /// A directory in a volume; paths to the sockets in it are too long for themselves.
-    pub(crate) fn dir(&self, volume: &str, sub: &str) -> Dir {
-        self.volumes().dir(POD, volume, sub).unwrap()
+    pub(crate) fn dir(&self, pod: &str, volume: &str, sub: &str) -> Dir {
+        self.volumes().dir(pod, volume, sub).unwrap()
     }
 
     /// Listens on a socket in a volume.
     pub(crate) fn listen(&self, volume: &str, sub: &str, name: &str) -> UnixListener {
-        self.dir(volume, sub).listen(name, nix::unistd::Uid::current().as_raw()).unwrap()
+        self.listen_of(POD, volume, sub, name)
+    }
+
+    /// Listens on a socket in a volume of a pod.
+    pub(crate) fn listen_of(&self, pod: &str, volume: &str, sub: &str, name: &str) -> UnixListener {
+        self.dir(pod, volume, sub).listen(name, nix::unistd::Uid::current().as_raw()).unwrap()
     }
 
     pub(crate) fn records(&self) -> Records {
@@ -154,20 +172,25 @@ pub(crate) fn target_pod() -> Value {
     })
 }
 
-fn volume_of(root: &Path, volume: &str) -> PathBuf {
-    root.join("pods").join(POD).join("volumes/kubernetes.io~empty-dir").join(volume)
+fn volume_of(root: &Path, pod: &str, volume: &str) -> PathBuf {
+    root.join("pods").join(pod).join("volumes/kubernetes.io~empty-dir").join(volume)
 }
 
 /// The VMI as the controller hands it over.
 pub(crate) fn vmi(phase: &str) -> Value {
+    vmi_of("a", VMI, POD, phase)
+}
+
+/// Another VMI as the controller hands it over.
+pub(crate) fn vmi_of(name: &str, uid: &str, pod: &str, phase: &str) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",
         "metadata": {
-            "name": "a", "namespace": "n", "uid": VMI, "labels": { "kubevirt.io/nodeName": "node1" },
+            "name": name, "namespace": "n", "uid": uid, "labels": { "kubevirt.io/nodeName": "node1" },
         },
         "spec": { "domain": { "devices": {} }, "terminationGracePeriodSeconds": 30 },
-        "status": { "phase": phase, "nodeName": "node1", "activePods": { (POD): "node1" } },
+        "status": { "phase": phase, "nodeName": "node1", "activePods": { (pod): "node1" } },
     })
 }
 
