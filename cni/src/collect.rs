@@ -11,7 +11,8 @@
 //! 3. A lease that no pod uses is ended.
 //!
 //! Every so often it also asks for the deletion of leases whose owner is gone and whose owner reference somebody took
-//! away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]).
+//! away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]). That a lease is not found
+//! is not enough for that: an address that a pod which runs has by its own word, or whose IPAMClaim it names, stays held.
 //!
 //! A pod uses its lease until it is gone or has ended: on a node that is cut off a pod stays *Terminating*, and so its
 //! addresses stay its own. Any number of collectors may run; nothing is kept between passes.
@@ -91,7 +92,7 @@ pub async fn once(cluster: &Cluster, metrics: &Metrics) -> Result<(), StoreError
 
 pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, thorough: bool) -> Result<(), StoreError> {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
-    for lease in cluster.leases().await? {
+    for lease in cluster.leases().await?.found {
         if !lease.guarded {
             continue;
         }
@@ -182,7 +183,7 @@ fn in_use(lease: &Lease, pods: &[Pod], machine: Option<&ObjectMeta>) -> bool {
 }
 
 /// Whether its containers have ended for good, and with them its network namespace.
-fn has_ended(pod: &Pod) -> bool {
+pub(crate) fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

@@ -7,14 +7,14 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::mac::MacAddr;
-use podvirt_api::names::annotation::{DEFAULT_NETWORK, NETWORKS};
+use podvirt_api::names::annotation::{DEFAULT_NETWORK, NETWORK_STATUS, NETWORKS};
 use podvirt_api::names::label;
 use podvirt_api::names::pod::PRIMARY_INTERFACE;
 use serde::Deserialize;
 
 use crate::args::PodName;
 use crate::error::{Code, Error};
-use crate::ipam::{Key, Kind};
+use crate::ipam::{Held, Key, Kind};
 
 /// Who a lease belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +200,29 @@ pub fn names_claim(pod: &ObjectMeta, claim: &str) -> bool {
     let texts = [NETWORKS, DEFAULT_NETWORK].into_iter().filter_map(|key| pod.annotations.as_ref()?.get(key));
     let lists = texts.filter_map(|text| serde_json::from_str::<Vec<Selection>>(text).ok());
     lists.flatten().any(|s| s.claim.as_deref() == Some(claim))
+}
+
+/// Whether `pod` may use the address: it names the IPAMClaim that holds it, or has the address by its status or by the
+/// word of Multus.
+pub fn may_use(pod: &Pod, held: &Held) -> bool {
+    if held.lease.kind == Kind::IpamClaim && names_claim(&pod.metadata, &held.lease.name) {
+        return true;
+    }
+    let is_it = |text: &str| text.parse() == Ok(held.address);
+    let own = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    if own.into_iter().any(|ip| is_it(&ip.ip)) {
+        return true;
+    }
+    let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_STATUS));
+    let networks = text.and_then(|text| serde_json::from_str::<Vec<Attached>>(text).ok());
+    networks.into_iter().flatten().flat_map(|network| network.ips).any(|ip| is_it(&ip))
+}
+
+/// An element of [`NETWORK_STATUS`], as far as it matters here.
+#[derive(Deserialize)]
+struct Attached {
+    #[serde(default)]
+    ips: Vec<String>,
 }
 
 #[cfg(test)]

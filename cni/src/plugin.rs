@@ -214,7 +214,7 @@ impl<P: Pods> Plugin<P> {
         for alias in removed {
             eprintln!("podvirt-cni: removed {alias}, which the runtime does not know");
         }
-        for lease in self.api.leases().await? {
+        for lease in self.api.leases().await?.found {
             let Some(attached) = &lease.attached else { continue };
             let known = |v: &Attachment| v.container == attached.container && v.ifname == lease.interface;
             if attached.node == self.node && lease.network == network.name && !valid.iter().any(known) {

@@ -8,6 +8,8 @@ mod codec;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeSet, HashSet};
+
 use ask::{answered, asked, asked_raw, gone_is_none, list, list_if_known, unless};
 use codec::{address_name, address_object, claim, guard, held, lease, network_label, object, told};
 use k8s_openapi::api::core::v1::Pod;
@@ -16,9 +18,10 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams
 use kube::{Api, Client};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 
-use crate::ipam::{Held, Key, Kind, Lease, Store, StoreError};
+use crate::collect::has_ended;
+use crate::ipam::{Held, Key, Kind, Lease, Leases, Store, StoreError};
 use crate::objects::{AddressLease, IPAMClaim, IpamClaimStatus, LeasedAddress, NETWORK};
-use crate::owner::Owner;
+use crate::owner::{self, Owner};
 
 /// The API server.
 #[derive(Clone)]
@@ -156,17 +159,29 @@ impl Store for Cluster {
         Ok(gone_is_none(&what, unless(409, deleted))?.is_some())
     }
 
-    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self) -> Result<Leases, StoreError> {
         let all: Api<AddressLease> = Api::all(self.client.clone());
-        let found = list("list AddressLeases", &all, ListParams::default()).await?;
-        let mut leases = found.iter().map(lease).collect::<Result<Vec<_>, _>>()?;
+        let leases = list("list AddressLeases", &all, ListParams::default()).await?;
+        let mut found = leases.iter().map(lease).collect::<Result<Vec<_>, _>>()?;
         let all: Api<IPAMClaim> = Api::all(self.client.clone());
-        // Where the kind is not known there are none.
-        let found = list_if_known("list IPAMClaims", &all, ListParams::default()).await?;
-        for object in found.iter().flatten() {
-            leases.push(claim(object)?);
+        let claims = list_if_known("list IPAMClaims", &all, ListParams::default()).await?;
+        for object in claims.iter().flatten() {
+            found.push(claim(object)?);
         }
-        Ok(leases)
+        Ok(Leases { found, claims_unknown: claims.is_none() })
+    }
+
+    async fn in_use(&self, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+        let mut used = HashSet::new();
+        let namespaces: BTreeSet<&str> = addresses.iter().map(|h| h.lease.namespace.as_str()).collect();
+        for namespace in namespaces {
+            let pods = self.pods(namespace).await?;
+            let alive: Vec<&Pod> = pods.iter().filter(|pod| !has_ended(pod)).collect();
+            let here = addresses.iter().filter(|h| h.lease.namespace == namespace);
+            let uses = |h: &Held| alive.iter().any(|pod| owner::may_use(pod, h));
+            used.extend(here.filter(|h| uses(h)).map(|h| h.uid.clone()));
+        }
+        Ok(used)
     }
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {

@@ -83,7 +83,7 @@ async fn machines_get_different_addresses_and_keep_them() {
     }
     assert!(cluster.addresses(Some("other")).await.unwrap().is_empty());
     // Where nobody knows IPAMClaims there are leases all the same.
-    assert_eq!(cluster.leases().await.unwrap().len(), 3);
+    assert_eq!(cluster.leases().await.unwrap().found.len(), 3);
     cluster.ready().await.unwrap();
 }
 
@@ -138,26 +138,64 @@ async fn addresses_that_no_lease_lists_are_swept() {
     assert_eq!(cluster.addresses(None).await.unwrap().len(), 2);
 }
 
+fn put_claim(server: &Shared, at: &str) {
+    let mut server = server.lock().unwrap();
+    server.claims = true;
+    server.objects.insert(at.into(), json!({
+        "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "c1", "resourceVersion": "1", "finalizers": ["theirs"]},
+        "spec": {"network": "flat", "interface": "net1"},
+    }));
+}
+
+#[tokio::test]
+async fn an_address_stays_held_while_its_claim_is_not_found_and_a_pod_uses_it() {
+    let (server, metrics) = (Shared::default(), crate::collect::Metrics::default());
+    let at = "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/shop/ipamclaims/web";
+    put_claim(&server, at);
+    let cluster = cluster(&server);
+    let lease = acquire(&cluster, Kind::IpamClaim, "web").await.unwrap();
+    let held = async || {
+        crate::collect::collect(&cluster, &metrics, true).await.unwrap();
+        cluster.addresses(None).await.unwrap().len()
+    };
+    // The API server does not know the kind, as for a moment after its own start.
+    server.lock().unwrap().claims = false;
+    assert_eq!(held().await, 2, "nothing says that the claim is gone");
+    server.lock().unwrap().claims = true;
+
+    // The claim is removed with its guard while the pods that use it run: one names it, the other tells its addresses.
+    server.lock().unwrap().objects.remove(at);
+    let pod = "/api/v1/namespaces/shop/pods/virt-launcher-web-x";
+    let put = |phase: &str, annotations: Value| {
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "status": {"phase": phase}, "metadata":
+            {"name": "virt-launcher-web-x", "namespace": "shop", "uid": "p1", "annotations": annotations}});
+        server.lock().unwrap().objects.insert(pod.into(), object);
+    };
+    let networks = json!([{"name": "flat", "ipam-claim-reference": "web"}]).to_string();
+    put("Running", json!({"k8s.v1.cni.cncf.io/networks": networks}));
+    assert_eq!(held().await, 2, "the pod names the claim");
+    let ips: Vec<String> = lease.addresses.iter().map(|a| a.addr().to_string()).collect();
+    let told =
+        json!([{"name": "cbr0", "default": true}, {"name": "shop/flat", "interface": "net1", "ips": ips}]);
+    put("Running", json!({"k8s.v1.cni.cncf.io/network-status": told.to_string()}));
+    assert_eq!(held().await, 2, "the pod has the addresses");
+    put("Succeeded", json!({"k8s.v1.cni.cncf.io/network-status": told.to_string()}));
+    assert_eq!(held().await, 0, "no pod has them any more");
+}
+
 #[tokio::test]
 async fn an_ipam_claim_is_guarded_and_gets_its_status_and_nothing_else() {
     let server = Shared::default();
     let at = "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/shop/ipamclaims/web";
-    {
-        let mut server = server.lock().unwrap();
-        server.claims = true;
-        server.objects.insert(at.into(), json!({
-            "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim",
-            "metadata": {"name": "web", "namespace": "shop", "uid": "c1", "resourceVersion": "1", "finalizers": ["theirs"]},
-            "spec": {"network": "flat", "interface": "net1"},
-        }));
-    }
+    put_claim(&server, at);
     let cluster = cluster(&server);
     let lease = acquire(&cluster, Kind::IpamClaim, "web").await.unwrap();
     let stored = server.lock().unwrap().objects[at].clone();
     let ips: Vec<String> = lease.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(stored["status"]["ips"], json!(ips));
     assert_eq!(stored["metadata"]["finalizers"], json!(["theirs", FINALIZER]));
-    assert_eq!(cluster.leases().await.unwrap().len(), 1);
+    assert_eq!(cluster.leases().await.unwrap().found.len(), 1);
     assert!(ipam::sweep(&cluster).await.unwrap().is_empty());
     // Its author deletes it.
     assert!(ipam::end(&cluster, &cluster.find(&lease.key).await.unwrap().unwrap()).await.unwrap());

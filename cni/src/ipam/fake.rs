@@ -2,10 +2,11 @@
 //! what happens in between.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use super::{Held, Key, Lease, Store, StoreError};
+use super::{Held, Key, Lease, Leases, Store, StoreError};
 
 #[derive(Default)]
 pub(crate) struct Fake {
@@ -104,9 +105,15 @@ impl Store for Fake {
         Ok(true)
     }
 
-    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self) -> Result<Leases, StoreError> {
         step().await;
-        Ok(self.all_leases())
+        Ok(Leases { found: self.all_leases(), claims_unknown: false })
+    }
+
+    /// No pod outlives its lease here.
+    async fn in_use(&self, _addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+        step().await;
+        Ok(HashSet::new())
     }
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {

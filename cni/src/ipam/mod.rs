@@ -27,7 +27,10 @@
 //!
 //! An address that a lease lists is held by it: it is created before it is listed, and deleted only
 //!
-//! - when its lease is *gone* or *ending* and nothing of the owner runs any more ([`release`]), or
+//! - when its lease is *ending* and nothing of the owner runs any more ([`release`]), or
+//! - when its lease is *gone* and no pod that runs has it: a guard can be taken off by hand, and an IPAMClaim be removed by
+//!   its author, while a pod uses the address. While the API server does not know the kind of the lease, nothing says that
+//!   the lease is gone; or
 //! - when its lease is *set* and does not list it. Only an *empty* lease takes up addresses that are held for it
 //!   already, and an update on the version of the empty lease fails once it is set: so nobody lists it afterwards.
 //!
@@ -44,6 +47,7 @@ pub(crate) mod fake;
 pub(crate) mod race;
 mod release;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -120,6 +124,15 @@ impl Lease {
     }
 }
 
+/// The leases of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leases {
+    /// Those that were found.
+    pub found: Vec<Lease>,
+    /// IPAMClaims could not be asked for, because the API server does not know their kind (now).
+    pub claims_unknown: bool,
+}
+
 /// An address that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -166,7 +179,10 @@ pub trait Store {
     fn delete(&self, lease: &Lease) -> impl Future<Output = Result<bool, StoreError>>;
 
     /// Every lease of the cluster, of both kinds.
-    fn leases(&self) -> impl Future<Output = Result<Vec<Lease>, StoreError>>;
+    fn leases(&self) -> impl Future<Output = Result<Leases, StoreError>>;
+
+    /// UIDs of those of `addresses`, whose leases were not found, that a pod which runs may use all the same.
+    fn in_use(&self, addresses: &[Held]) -> impl Future<Output = Result<HashSet<String>, StoreError>>;
 
     /// The addresses that are held, of `network` or of all.
     fn addresses(&self, network: Option<&str>) -> impl Future<Output = Result<Vec<Held>, StoreError>>;

@@ -1,6 +1,8 @@
 //! Ending leases, and freeing what is left over; the states are in [`super`].
 
-use super::{Held, Lease, Store, StoreError};
+use tracing::warn;
+
+use super::{Held, Kind, Lease, Store, StoreError};
 
 /// Ends `lease` and frees its addresses; nothing that uses them may be left. Whether it was the lease's last version:
 /// if not, it is as it was. It may be called again after it was cut off anywhere.
@@ -28,7 +30,7 @@ pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError>
     Ok(true)
 }
 
-/// Frees the addresses that no lease lists or ever will; answers them.
+/// Frees the addresses that no lease lists or ever will, and that no pod uses; answers them.
 ///
 /// # Errors
 /// The store fails; what was freed is free.
@@ -39,16 +41,33 @@ pub async fn sweep<S: Store>(store: &S) -> Result<Vec<Held>, StoreError> {
         return Ok(held);
     }
     let leases = store.leases().await?;
-    let needless = |h: &Held| match leases.iter().find(|lease| lease.uid == h.lease_uid) {
-        None => true,
-        Some(lease) => !lease.addresses.is_empty() && !lease.lists(h.address),
-    };
-    let mut freed = Vec::new();
+    let (mut needless, mut orphans, mut unknown) = (Vec::new(), Vec::new(), 0_usize);
     for h in held {
-        if needless(&h) {
-            store.free(&h).await?;
-            freed.push(h);
+        match leases.found.iter().find(|lease| lease.uid == h.lease_uid) {
+            Some(lease) if lease.addresses.is_empty() || lease.lists(h.address) => {}
+            Some(_) => needless.push(h),
+            None if h.lease.kind == Kind::IpamClaim && leases.claims_unknown => unknown += 1,
+            None => orphans.push(h),
         }
     }
-    Ok(freed)
+    if unknown > 0 {
+        warn!(
+            addresses = unknown,
+            "the API server does not know IPAMClaims: addresses that they hold stay held"
+        );
+    }
+    if !orphans.is_empty() {
+        let used = store.in_use(&orphans).await?;
+        for h in &orphans {
+            if used.contains(&h.uid) {
+                warn!(network = h.network, address = %h.address, namespace = h.lease.namespace, lease = h.lease.name,
+                    "the lease is gone and a pod uses its address: it stays held until the pod has ended");
+            }
+        }
+        needless.extend(orphans.into_iter().filter(|h| !used.contains(&h.uid)));
+    }
+    for h in &needless {
+        store.free(h).await?;
+    }
+    Ok(needless)
 }

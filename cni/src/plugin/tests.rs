@@ -1,14 +1,14 @@
 //! Whole calls: a runtime's environment and configuration, a store in memory, real network namespaces.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::json;
 
 use super::*;
 use crate::ipam::fake::Fake;
 use crate::ipam::race::alone;
-use crate::ipam::{Held, Key};
+use crate::ipam::{Held, Key, Leases};
 use crate::net::bed::{self, PodNet, interfaces, on_node};
 
 /// An API server with pods, machines and leases.
@@ -65,8 +65,12 @@ impl Store for World {
         self.leases.delete(lease).await
     }
 
-    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+    async fn leases(&self) -> Result<Leases, StoreError> {
         self.leases.leases().await
+    }
+
+    async fn in_use(&self, addresses: &[Held]) -> Result<HashSet<String>, StoreError> {
+        self.leases.in_use(addresses).await
     }
 
     async fn addresses(&self, network: Option<&str>) -> Result<Vec<Held>, StoreError> {
