@@ -1,7 +1,6 @@
 //! The shell around [`super::decide()`]: watches, reads, writes.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -11,7 +10,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{
     Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
 };
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::{defaults, is_final};
@@ -25,10 +24,10 @@ use podvirt_daemon::patch;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::act;
-use super::admit::{Limits, Urgency, Waiting, admit};
+use super::admit::Limits;
 use super::decide::{self, Decision, Observed, Turn, believes_in_target};
-use super::others::backoff;
 use super::policy;
+use super::queue::Queue;
 use super::status::phase;
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
@@ -111,80 +110,39 @@ pub struct Context {
 /// What the reconciliations share.
 pub(super) struct Shared {
     pub(super) context: Context,
-    pub(super) migrations: Store<Migration>,
+    /// All migrations.
+    pub(super) queue: Queue,
     pub(super) attempts: Attempts,
-    /// Migrations that were let start, by UID, and the node that each leaves.
-    pub(super) started: Mutex<HashMap<String, String>>,
 }
 
 impl Shared {
-    pub(super) fn new(context: Context, migrations: Store<Migration>) -> Self {
+    pub(super) fn new(context: Context) -> Self {
         let attempts = Attempts::new("migration", context.metrics.clone());
-        Shared { context, migrations, attempts, started: Mutex::default() }
+        Shared { queue: Queue::new(context.view.clone()), context, attempts }
     }
 
-    fn started(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes a change of a migration in.
+    pub(super) fn apply(&self, event: &Event<Migration>) {
+        for gone in self.queue.apply(event, Timestamp::now()) {
+            self.attempts.forget(&gone);
+        }
     }
 
     /// Notes that a migration was let start.
     pub(super) fn start(&self, migration: &Migration) {
-        let node = self.node_of(migration);
-        self.started().insert(migration.uid().unwrap_or_default(), node);
+        self.queue.start(&migration.uid().unwrap_or_default(), Timestamp::now());
     }
 
-    /// Forgets a migration that has ended, or did not start after all.
+    /// Forgets that a migration was let start: it has ended, or did not start after all.
     pub(super) fn stop(&self, uid: &str) {
-        self.started().remove(uid);
-    }
-
-    /// Node that a migration leaves.
-    fn node_of(&self, migration: &Migration) -> String {
-        let state = migration.status.migration_state.as_ref();
-        let known = state.and_then(|state| state.source_node.clone());
-        known.or_else(|| self.machine(migration)?.status.node_name.clone()).unwrap_or_default()
-    }
-
-    fn machine(&self, migration: &Migration) -> Option<Arc<VirtualMachineInstance>> {
-        let name = migration.spec.vmi_name.as_deref()?;
-        self.context.view.machine(&migration.namespace().unwrap_or_default(), name)
-    }
-
-    /// All migrations of the same machine.
-    fn siblings(&self, migration: &Migration) -> Vec<Arc<Migration>> {
-        let of = |m: &Migration| (m.namespace(), m.spec.vmi_name.clone());
-        let machine = of(migration);
-        self.migrations.state().into_iter().filter(|m| of(m) == machine).collect()
+        self.queue.stop(uid, Timestamp::now());
     }
 
     /// Whether it is this migration's turn, from all that wait and run.
     fn turn(&self, migration: &Migration, settings: &Settings, now: Timestamp) -> Turn {
-        let started = self.started().clone();
-        let (mut waiting, mut running) = (Vec::new(), Vec::new());
-        let all = self.migrations.state();
-        for one in all.iter().filter(|m| !is_final(m)) {
-            let uid = one.uid().unwrap_or_default();
-            if let Some(node) = started.get(&uid) {
-                running.push(node.clone());
-            } else if !matches!(phase(one), Phase::Pending) {
-                if !phase(one).is_empty() {
-                    running.push(self.node_of(one));
-                }
-            } else if one.metadata.deletion_timestamp.is_none()
-                && backoff(one, &self.siblings(one), now).is_none()
-            {
-                waiting.push(Waiting {
-                    node: self.node_of(one),
-                    urgency: Urgency::of(one),
-                    since: one.metadata.creation_timestamp.as_ref().map(|t| t.0),
-                    uid,
-                });
-            }
-        }
-        let uid = migration.uid().unwrap_or_default();
         let limits = Limits::of(&defaults(&settings.configuration));
-        let now = started.contains_key(&uid) || admit(waiting, &running, limits).contains(&uid);
-        if now { Turn::Now } else { Turn::Later }
+        let uid = migration.uid().unwrap_or_default();
+        if self.queue.is_turn(&uid, limits, now) { Turn::Now } else { Turn::Later }
     }
 }
 
@@ -193,21 +151,14 @@ type Request = ReconcileRequest<Migration>;
 /// Keeps all migrations until it is dropped.
 pub async fn run(context: Context) {
     let (store, writer) = reflector::store();
-    let shared = Arc::new(Shared::new(context, store.clone()));
-    let (client, view) = (&shared.context.client, &shared.context.view);
+    let shared = Arc::new(Shared::new(context));
     let own = shared.clone();
-    let migrations = watch::all::<Migration>(client)
-        .inspect_ok(move |event| {
-            if let Event::Delete(migration) = event {
-                let uid = migration.uid().unwrap_or_default();
-                own.stop(&uid);
-                own.attempts.forget(&uid);
-            }
-        })
+    let migrations = watch::all::<Migration>(&shared.context.client)
+        .inspect_ok(move |event| own.apply(event))
         .reflect(writer)
         .applied_objects()
         .map_ok(|migration| Request::from(ObjectRef::from_obj(&migration)));
-    let queue = stream::select(migrations, changes(view, store.clone()));
+    let queue = stream::select(migrations, changes(shared.clone()));
     applier(
         |migration: Arc<Migration>, shared: Arc<Shared>| {
             Box::pin(async move {
@@ -233,37 +184,21 @@ pub async fn run(context: Context) {
     .await;
 }
 
-/// Migrations whose machine changed, or a pod of it.
-fn changes(
-    view: &View,
-    migrations: Store<Migration>,
-) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    let changes = view.changes();
-    stream::unfold(changes, move |mut changes| {
-        let migrations = migrations.clone();
-        async move {
-            let machine = match changes.recv().await {
-                Ok(machine) => Some(machine),
-                // Too many to say which: all are looked at.
-                Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => return None,
-            };
-            let concerned = |m: &Arc<Migration>| match &machine {
-                // An ended one may still hold its target pod.
-                Some(machine) => {
-                    m.spec.vmi_name.as_deref() == Some(machine.name.as_str())
-                        && m.namespace() == machine.namespace
-                }
-                None => true,
-            };
-            let found: Vec<Result<Request, watcher::Error>> = migrations
-                .state()
-                .iter()
-                .filter(|m| concerned(m))
-                .map(|m| Ok(Request::from(ObjectRef::from_obj(m.as_ref()))))
-                .collect();
-            Some((stream::iter(found), changes))
-        }
+/// Migrations whose machine changed, or a pod of it. An ended one may still hold its target pod.
+fn changes(shared: Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let changes = shared.context.view.changes();
+    stream::unfold((changes, shared), move |(mut changes, shared)| async move {
+        let found = match changes.recv().await {
+            Ok(machine) => {
+                let namespace = machine.namespace.as_deref().unwrap_or_default();
+                shared.queue.changed(Some((namespace, &machine.name)), Timestamp::now())
+            }
+            // Too many to say which: all are looked at.
+            Err(RecvError::Lagged(_)) => shared.queue.changed(None, Timestamp::now()),
+            Err(RecvError::Closed) => return None,
+        };
+        let found = found.into_iter().map(|m| Ok(Request::from(ObjectRef::from_obj(m.as_ref()))));
+        Some((stream::iter(found.collect::<Vec<_>>()), (changes, shared)))
     })
     .flatten()
 }
@@ -275,7 +210,7 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
     let now = Timestamp::now();
     let vmi = machine(migration, shared).await?;
     let target = target(migration, vmi.as_deref(), shared).await?;
-    let siblings = shared.siblings(migration);
+    let siblings = shared.queue.siblings(migration);
     let way = match (&vmi, phase(migration)) {
         (Some(vmi), Phase::Scheduled) => {
             let way = policy::way(&context.client, vmi, &settings.configuration).await;

@@ -14,9 +14,9 @@
 //! the target in time; a machine that moved has left the node it was to leave. Each write carries the resource version
 //! that was seen, so a start by the source's handler and an end by the controller exclude each other.
 //!
-//! **Turns.** [`admit`] lets waiting migrations start, the most urgent and oldest first, while fewer than
+//! **Turns.** [`queue`] lets waiting migrations start, the most urgent and oldest first, while fewer than
 //! `parallelMigrationsPerCluster` run in all and `parallelOutboundMigrationsPerNode` from the machine's node. Every
-//! reconciliation computes the same from the same cache; what was let start and is not in the cache yet is remembered.
+//! reconciliation finds the same in the same queue; what was let start and is not in the cache yet is remembered.
 //!
 //! **One target pod.** Its name follows from the migration's UID, so it cannot be made twice. It is this controller's
 //! until the machine runs in it, and is deleted when the migration fails. The finalizer keeps the migration until
@@ -33,6 +33,7 @@ pub mod decide;
 mod handed_over;
 pub mod others;
 mod policy;
+mod queue;
 #[cfg(test)]
 mod shell_tests;
 mod status;

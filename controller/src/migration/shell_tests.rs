@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use kube::runtime::reflector;
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
@@ -23,17 +24,20 @@ struct Server {
     asked: Arc<Mutex<VecDeque<Asked>>>,
     shared: Shared,
     /// Fills the caches while it lives.
-    _writers: (reflector::store::Writer<VirtualMachineInstance>, reflector::store::Writer<Migration>),
+    _writer: reflector::store::Writer<VirtualMachineInstance>,
 }
 
 impl Server {
     fn new(machines: &[Value], migrations: &[Value], answer: Answer) -> Self {
         let (client, asked) = testing::recorded("shop", answer);
         let (view, mut machine_writer) = View::new();
-        fill(&mut machine_writer, machines);
+        machine_writer.apply_watcher_event(&Event::Init);
+        for machine in machines {
+            let machine = serde_json::from_value(machine.clone()).unwrap();
+            machine_writer.apply_watcher_event(&Event::InitApply(machine));
+        }
+        machine_writer.apply_watcher_event(&Event::InitDone);
         view.fill_pods();
-        let (store, mut migration_writer) = reflector::store();
-        fill(&mut migration_writer, migrations);
         let context = Context {
             client: client.clone(),
             cluster: Cluster::fixed(Settings::default()),
@@ -42,7 +46,12 @@ impl Server {
             metrics: Metrics::new(&mut Default::default()),
             view,
         };
-        Server { asked, shared: Shared::new(context, store), _writers: (machine_writer, migration_writer) }
+        let shared = Shared::new(context);
+        let list = migrations.iter().map(|migration| Event::InitApply(typed(migration)));
+        for event in [Event::Init].into_iter().chain(list).chain([Event::InitDone]) {
+            shared.apply(&event);
+        }
+        Server { asked, shared, _writer: machine_writer }
     }
 
     /// What was asked since the last call, events by their reasons alone.
@@ -54,17 +63,6 @@ impl Server {
         };
         asked.into_iter().map(told).collect()
     }
-}
-
-fn fill<K>(writer: &mut reflector::store::Writer<K>, objects: &[Value])
-where
-    K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + 'static,
-{
-    writer.apply_watcher_event(&Event::Init);
-    for object in objects {
-        writer.apply_watcher_event(&Event::InitApply(serde_json::from_value::<K>(object.clone()).unwrap()));
-    }
-    writer.apply_watcher_event(&Event::InitDone);
 }
 
 fn machine(more: Value) -> Value {
@@ -137,7 +135,6 @@ async fn what_was_let_start_counts_before_the_cache_shows_it() {
         assert_eq!(server.asked().contains(&PODS.to_owned()), made, "two may leave a node");
     }
     server.shared.stop("j1");
-    server.shared.started.lock().unwrap().insert("j9".into(), "n1".into());
     one(&typed(&all[2]), &server.shared).await.unwrap();
     assert_eq!(server.asked(), [""; 0], "j1 goes first, its turn is remembered no more");
 }
@@ -152,7 +149,10 @@ async fn a_pod_that_is_refused_is_told_once_and_takes_no_turn() {
     );
     let error = one(&typed(&pending), &server.shared).await.unwrap_err();
     assert!(matches!(error, Error::Create { .. }), "{error}");
-    assert!(server.shared.started.lock().unwrap().is_empty());
+    let urgent = json!({"metadata": {"uid": "j2"}, "spec": {"priority": "system-critical"}});
+    server.shared.apply(&Event::Apply(typed(&migration("Pending", urgent))));
+    let limits = super::admit::Limits { cluster: 1, node: 1 };
+    assert!(server.shared.queue.is_turn("j2", limits, Timestamp::now()));
     let patch = {
         let asked = server.asked.lock().unwrap();
         asked.iter().find(|(what, _)| what == STATUS).unwrap().1.clone()
