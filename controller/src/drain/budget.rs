@@ -70,12 +70,7 @@ pub fn changes(
         let moves = moving.contains(&key(machine.namespace(), machine.metadata.name.as_deref()));
         let wanted = budget(machine, if moves { 2 } else { 1 });
         let known = left.remove(&(machine.namespace().unwrap_or_default(), wanted.name_any()));
-        let holds = known.is_some_and(|known| {
-            known.spec == wanted.spec
-                && known.metadata.labels == wanted.metadata.labels
-                && known.metadata.owner_references == wanted.metadata.owner_references
-        });
-        if !holds {
+        if !known.is_some_and(|known| holds(known, &wanted)) {
             changes.push(Change::Apply(Box::new(wanted)));
         }
     }
@@ -86,6 +81,17 @@ pub fn changes(
         uid: budget.uid().unwrap_or_default(),
     }));
     changes
+}
+
+/// Whether a budget is as `wanted`, in what is written of it. What users and their tools add beside that (labels,
+/// annotations, owners, `unhealthyPodEvictionPolicy`) is theirs and stays.
+fn holds(known: &PodDisruptionBudget, wanted: &PodDisruptionBudget) -> bool {
+    let ours = |budget: &PodDisruptionBudget| {
+        budget.spec.as_ref().map(|spec| (spec.min_available.clone(), spec.selector.clone()))
+    };
+    ours(known) == ours(wanted)
+        && wanted.labels().iter().all(|(key, value)| known.labels().get(key) == Some(value))
+        && wanted.owner_references().iter().all(|owner| known.owner_references().contains(owner))
 }
 
 /// Whether an eviction must not end the machine.
@@ -193,6 +199,36 @@ mod tests {
         assert_eq!(back.spec.as_ref().unwrap().min_available, Some(IntOrString::Int(1)));
         let gone = changes(&[], &[], &[two], &config);
         assert!(matches!(&gone[..], [Change::Delete { uid, .. }] if uid == "b1"), "{gone:?}");
+    }
+
+    #[test]
+    fn what_others_add_to_a_budget_is_left_and_what_they_change_of_ours_is_not() {
+        let config = KubeVirtConfiguration::default();
+        let all = [machine("LiveMigrate", "True", "Running")];
+        let made = applied(&changes(&all, &[], &[], &config));
+        let changed = |more: Value| {
+            let mut budget = serde_json::to_value(made.as_ref()).unwrap();
+            json_patch::merge(&mut budget, &more);
+            changes(&all, &[], &[Arc::new(serde_json::from_value(budget).unwrap())], &config)
+        };
+        let mut owners = serde_json::to_value(made.owner_references()).unwrap();
+        let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "backup", "uid": "c1"});
+        owners.as_array_mut().unwrap().push(other);
+        for more in [
+            json!({"metadata": {"labels": {"team": "shop"}, "annotations": {"argocd": "x"}}}),
+            json!({"metadata": {"ownerReferences": owners}}),
+            json!({"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}),
+        ] {
+            assert_eq!(changed(more.clone()), [], "{more}");
+        }
+        for more in [
+            json!({"metadata": {"labels": {"kubevirt.io/created-by": "m9"}}}),
+            json!({"metadata": {"ownerReferences": []}}),
+            json!({"spec": {"minAvailable": 0}}),
+            json!({"spec": {"selector": {"matchLabels": {"team": "shop"}}}}),
+        ] {
+            assert_eq!(applied(&changed(more.clone())).spec, made.spec, "{more}");
+        }
     }
 
     #[test]
