@@ -38,6 +38,9 @@ pub fn is_tainted(node: &Node, taint: &str) -> bool {
 }
 
 /// Decides. `asked`: [keys](key) of machines for which a migration was made that is not among `migrations` yet.
+///
+/// As many evacuations are open at a time as may run, whatever users have asked for meanwhile: an evacuation that waits
+/// is the next to start, and one that was not made because users' migrations fill the queue would never be.
 pub fn plan(
     machines: &[Machine],
     migrations: &[Arc<Migration>],
@@ -46,16 +49,22 @@ pub fn plan(
     config: &KubeVirtConfiguration,
 ) -> Plan {
     let limits = Limits::of(&defaults(config));
-    let mut moving: BTreeSet<String> = asked.iter().cloned().collect();
-    moving.extend(
-        migrations.iter().filter(|m| !is_final(m)).map(|m| key(m.namespace(), m.spec.vmi_name.as_deref())),
-    );
+    let (mut moving, mut evacuating): (BTreeSet<String>, BTreeSet<String>) = Default::default();
+    for migration in migrations.iter().filter(|m| !is_final(m)) {
+        let machine = key(migration.namespace(), migration.spec.vmi_name.as_deref());
+        if migration.annotations().contains_key(annotation::EVACUATION_MIGRATION) {
+            evacuating.insert(machine.clone());
+        }
+        moving.insert(machine);
+    }
+    evacuating.extend(asked.iter().cloned());
+    moving.extend(asked.iter().cloned());
     let of = |machine: &Machine| key(machine.namespace(), machine.metadata.name.as_deref());
     let mut of_node: BTreeMap<&str, usize> = BTreeMap::new();
-    for machine in machines.iter().filter(|machine| moving.contains(&of(machine))) {
+    for machine in machines.iter().filter(|machine| evacuating.contains(&of(machine))) {
         *of_node.entry(machine.status.node_name.as_deref().unwrap_or_default()).or_default() += 1;
     }
-    let mut room = limits.cluster.saturating_sub(moving.len());
+    let mut room = limits.cluster.saturating_sub(evacuating.len());
     let mut plan = Plan::default();
     let mut leaving: Vec<&Machine> = machines
         .iter()
@@ -135,14 +144,17 @@ mod tests {
         Arc::new(serde_json::from_value(vmi).unwrap())
     }
 
+    /// A migration that a user has asked for.
     fn open(machine: &str, phase: &str) -> Arc<Migration> {
-        Arc::new(
-            serde_json::from_value(
-                json!({"metadata": {"name": "m", "namespace": "shop"}, "spec": {"vmiName": machine},
-                "status": {"phase": phase}}),
-            )
-            .unwrap(),
-        )
+        let object = json!({"metadata": {"name": "m", "namespace": "shop"}, "spec": {"vmiName": machine},
+            "status": {"phase": phase}});
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn evacuation(name: &str, phase: &str) -> Arc<Migration> {
+        let mut made = migration(&machine(name, "a", "LiveMigrate", json!({})));
+        made.status.phase = Some(phase.into());
+        Arc::new(made)
     }
 
     fn names(
@@ -185,13 +197,27 @@ mod tests {
         assert_eq!(names(&of(5, "a"), &[], &[], &[]), ["a-0", "a-1"], "two a node");
         let all = [of(2, "a"), of(2, "b"), of(2, "c")].concat();
         assert_eq!(names(&all, &[], &[], &[]).len(), 5, "five in all");
-        assert_eq!(names(&of(5, "a"), &[open("a-0", "Running")], &[], &[]), ["a-1"]);
-        assert_eq!(names(&of(5, "a"), &[open("a-0", "Pending")], &[], &["shop/a-1"]), [""; 0]);
+        assert_eq!(names(&of(5, "a"), &[evacuation("a-0", "Running")], &[], &[]), ["a-1"]);
+        assert_eq!(names(&of(5, "a"), &[evacuation("a-0", "Pending")], &[], &["shop/a-1"]), [""; 0]);
         assert_eq!(
-            names(&of(2, "a"), &[open("a-0", "Failed")], &[], &[]),
+            names(&of(2, "a"), &[evacuation("a-0", "Failed")], &[], &[]),
             ["a-0", "a-1"],
             "that one has ended"
         );
+    }
+
+    #[test]
+    fn what_users_have_asked_for_takes_no_evacuations_place() {
+        let stay = json!({"status": {"evacuationNodeName": null}});
+        let mut all: Vec<Machine> =
+            (0..500).map(|n| machine(&format!("user-{n}"), "a", "LiveMigrate", stay.clone())).collect();
+        let asked: Vec<Arc<Migration>> =
+            (0..500).map(|n| open(&format!("user-{n}"), if n < 5 { "Running" } else { "Pending" })).collect();
+        all.extend((0..3).map(|n| machine(&format!("told-{n}"), "a", "LiveMigrate", json!({}))));
+        assert_eq!(names(&all, &asked, &[], &[]), ["told-0", "told-1"]);
+        // A machine has one migration at a time.
+        let own = [asked.clone(), vec![open("told-0", "Pending")]].concat();
+        assert_eq!(names(&all, &own, &[], &[]), ["told-1", "told-2"]);
     }
 
     #[test]

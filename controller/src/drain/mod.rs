@@ -6,8 +6,9 @@
 //! ```
 //!
 //! **Evacuation** makes a VirtualMachineInstanceMigration for each machine whose status names its own node as the one
-//! to leave, or whose node has the drain taint. It makes no more at a time than may run, so that a user's own
-//! migrations find room; the node's machines follow as those end. A machine that cannot be migrated is told so once.
+//! to leave, or whose node has the drain taint. It makes no more at a time than may run, and the node's machines follow
+//! as those end; what users have asked for takes no room from them, and waits ([`crate::migration`] lets the more urgent
+//! start first). A machine that cannot be migrated is told so once.
 //!
 //! **Budgets.** A machine that an eviction must not end has a PodDisruptionBudget over its pods: one must stay, two
 //! while it migrates. It holds evictions back also while no virt-api answers.
