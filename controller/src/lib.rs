@@ -2,6 +2,7 @@
 //!
 //! | module | keeps |
 //! |---|---|
+//! | [`work`] | all of these together, over one watch of each kind |
 //! | [`vm`] | VirtualMachines: starts and stops their instances |
 //! | [`vmi`] | VirtualMachineInstances and their launcher pods |
 //! | [`migration`] | VirtualMachineInstanceMigrations: target pods, phases, limits |
@@ -24,3 +25,4 @@ pub mod template;
 pub mod vm;
 pub mod vmi;
 pub mod watch;
+pub mod work;

@@ -15,7 +15,8 @@ use podvirt_daemon::shutdown::{self, Shutdown};
 use podvirt_daemon::{crypto, telemetry};
 use prometheus_client::registry::Registry;
 use virt_controller::metrics::Metrics;
-use virt_controller::{drain, migration, node, settings, vm, vmi};
+use virt_controller::work::Parts;
+use virt_controller::{node, work};
 
 /// Name of the daemon, of its Lease and of the source of its events.
 const NAME: &str = "virt-controller";
@@ -81,15 +82,15 @@ async fn main() -> Result<()> {
         }
         // A replica that waits for the lead is ready, too: it takes over at any time.
         reached.open();
-        let nodes = node::Config { heartbeat_limit: Duration::from_secs(flags.node_heartbeat_limit) };
-        lead(client.clone(), lease, &shutdown, nodes, |cluster| vmi::Context {
+        let parts = Parts {
             client: client.clone(),
-            cluster,
-            launcher_image: image.clone(),
-            recorder: recorder.clone(),
-            metrics: metrics.clone(),
-        })
-        .await
+            recorder,
+            metrics,
+            launcher_image: image,
+            namespace: lease.namespace.clone(),
+            nodes: node::Config { heartbeat_limit: Duration::from_secs(flags.node_heartbeat_limit) },
+        };
+        lead(client, lease, &shutdown, parts).await
     };
     tokio::try_join!(async { serving.await.context("serve health and metrics") }, Box::pin(leading))?;
     tracing::info!("ended");
@@ -97,36 +98,9 @@ async fn main() -> Result<()> {
 }
 
 /// Works whenever this replica leads, until the end is asked for.
-async fn lead(
-    client: Client,
-    lease: LeaseConfig,
-    shutdown: &Shutdown,
-    nodes: node::Config,
-    context: impl Fn(settings::Cluster) -> vmi::Context,
-) -> Result<()> {
-    let namespace = lease.namespace.clone();
-    let work = || {
-        let (cluster, following) = settings::follow(client.clone(), &namespace);
-        let context = context(cluster);
-        let recorder = &context.recorder;
-        let machines = vm::run(client.clone(), recorder.clone());
-        let nodes = node::run(client.clone(), recorder.clone(), nodes);
-        let (view, writer) = vmi::View::new();
-        let migrations = migration::run(migration::Context {
-            client: client.clone(),
-            cluster: context.cluster.clone(),
-            launcher_image: context.launcher_image.clone(),
-            recorder: recorder.clone(),
-            metrics: context.metrics.clone(),
-            view: view.clone(),
-        });
-        let drain = drain::run(client.clone(), recorder.clone(), context.cluster.clone(), view.clone());
-        let instances = vmi::run(context, view, writer);
-        Box::pin(async move {
-            tokio::join!(following, machines, instances, nodes, migrations, drain);
-        })
-    };
-    let ended = leader::run(client.clone(), lease, shutdown, work).await.context("elect a leader")?;
+async fn lead(client: Client, lease: LeaseConfig, shutdown: &Shutdown, parts: Parts) -> Result<()> {
+    let work = || Box::pin(work::run(parts.clone()));
+    let ended = leader::run(client, lease, shutdown, work).await.context("elect a leader")?;
     // Controllers run until they are dropped.
     anyhow::ensure!(ended.is_none(), "the controllers ended by themselves");
     Ok(())

@@ -1,9 +1,14 @@
-//! Watches that one unreadable object does not end.
+//! Watches that one unreadable object does not end, and that tell what went while they were broken.
 //!
 //! A typed list fails as a whole when one of its objects is not of the type, and with it the watch: nothing in the
 //! cluster would be kept any more. Admission refuses such objects; one that came past it (it was stored before, or
 //! while the webhooks were not registered) is logged and left out here. Its last readable version, if there was
 //! one, stays in the caches: a decision from it is refused by its resource version.
+//!
+//! A watch that broke begins with a new list, and of what was deleted meanwhile there is no word but that the list lacks
+//! it. A [`Roster`] tells, so that what is kept for each object goes with the object.
+
+use std::collections::HashSet;
 
 use futures::{Stream, StreamExt, future};
 use kube::core::DeserializeGuard;
@@ -42,6 +47,36 @@ where
         Event::Init => Event::Init,
         Event::InitDone => Event::InitDone,
     })
+}
+
+/// UIDs of the objects that a watch has shown.
+#[derive(Debug, Default)]
+pub struct Roster {
+    known: HashSet<String>,
+    /// Those of a list that is not complete yet.
+    listed: HashSet<String>,
+}
+
+impl Roster {
+    /// Takes a change in; returns UIDs of objects that are gone.
+    pub fn take<K: Resource>(&mut self, event: &Event<K>) -> Vec<String> {
+        let uid = |object: &K| object.meta().uid.clone().unwrap_or_default();
+        match event {
+            Event::Apply(object) => drop(self.known.insert(uid(object))),
+            Event::InitApply(object) => drop(self.listed.insert(uid(object))),
+            Event::Delete(object) => {
+                let uid = uid(object);
+                self.known.remove(&uid);
+                return vec![uid];
+            }
+            Event::Init => self.listed.clear(),
+            Event::InitDone => {
+                let known = std::mem::replace(&mut self.known, std::mem::take(&mut self.listed));
+                return known.into_iter().filter(|uid| !self.known.contains(uid)).collect();
+            }
+        }
+        Vec::new()
+    }
 }
 
 /// The object, or a line in the log.
@@ -93,6 +128,30 @@ mod tests {
         assert_eq!(vm.spec.template.as_ref().unwrap().metadata.as_ref().unwrap().labels.iter().len(), 1);
         let changed: Vec<_> = list().into_iter().filter_map(|vm| readable(Event::Apply(vm))).collect();
         assert_eq!(changed.len(), 1);
+    }
+
+    #[test]
+    fn what_a_new_list_lacks_is_gone() {
+        let vm = |uid: &str| {
+            let mut vm = VirtualMachine::default();
+            vm.metadata.uid = Some(uid.into());
+            vm
+        };
+        let mut roster = Roster::default();
+        let mut gone = |events: Vec<Event<VirtualMachine>>| {
+            events.iter().flat_map(|event| roster.take(event)).collect::<Vec<_>>()
+        };
+        let list = |uids: &[&str]| {
+            let objects = uids.iter().map(|uid| Event::InitApply(vm(uid)));
+            [Event::Init].into_iter().chain(objects).chain([Event::InitDone]).collect::<Vec<_>>()
+        };
+        assert_eq!(gone(list(&["a", "b"])), [""; 0]);
+        assert_eq!(gone(vec![Event::Apply(vm("c")), Event::Delete(vm("a"))]), ["a"]);
+        assert_eq!(gone(vec![Event::Init, Event::InitApply(vm("b"))]), [""; 0], "a list that breaks off");
+        let mut lacked = gone(list(&["d"]));
+        lacked.sort();
+        assert_eq!(lacked, ["b", "c"]);
+        assert_eq!(gone(list(&["d"])), [""; 0]);
     }
 
     #[test]

@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode, Uri};
+use axum::response::IntoResponse;
 use axum::{Json, Router};
 use kube::Client;
 use serde_json::{Value, json};
@@ -54,4 +55,26 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
         "reason": reason, "message": message, "code": code});
     (code, status)
+}
+
+/// A client of a cluster without objects: lists are empty, and watches stay open and tell nothing. It keeps what was
+/// asked: `LIST` or `WATCH` and the path of each.
+pub fn idle(namespace: &str) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = asked.clone();
+    let served = move |uri: Uri| {
+        let log = log.clone();
+        async move {
+            let watches = uri.query().is_some_and(|query| query.contains("watch=true"));
+            let what = if watches { "WATCH" } else { "LIST" };
+            log.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{what} {}", uri.path()));
+            if watches {
+                let never = futures::stream::pending::<Result<Bytes, std::convert::Infallible>>();
+                return Body::from_stream(never).into_response();
+            }
+            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+            Json(list).into_response()
+        }
+    };
+    (Client::new(Router::new().fallback(served), namespace), asked)
 }

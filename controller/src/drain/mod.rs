@@ -38,7 +38,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::settings::Cluster;
 use crate::vmi::View;
-use crate::watch;
 
 use budget::Change;
 
@@ -64,24 +63,36 @@ struct Drain {
 /// Looks that a migration that was made may take to show up in the cache.
 const PATIENCE: u32 = 10;
 
+/// What it needs of the process: caches that other controllers fill among it.
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// The cluster's configuration.
+    pub cluster: Cluster,
+    /// Machines.
+    pub view: View,
+    /// All migrations.
+    pub migrations: Store<Migration>,
+    /// All nodes.
+    pub nodes: Store<Node>,
+}
+
 /// Runs until it is dropped. To be run while leading.
-pub async fn run(client: Client, recorder: Recorder, cluster: Cluster, view: View) {
-    let (migrations, migration_writer) = store();
-    let (nodes, node_writer) = store();
+pub async fn run(context: Context) {
+    let Context { client, recorder, cluster, view, migrations, nodes } = context;
     let (budgets, budget_writer) = store();
-    let follow_migrations = reflector(migration_writer, watch::all::<Migration>(&client));
-    let node_events = watcher(Api::<Node>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
-        .modify(|node| {
-            node.managed_fields_mut().clear();
-            node.status = None;
-        });
-    let follow_nodes = reflector(node_writer, node_events);
     let of_machines = watcher::Config::default().labels(label::CREATED_BY);
     let follow_budgets = reflector(
         budget_writer,
         watcher(Api::<PodDisruptionBudget>::all(client.clone()), of_machines).default_backoff(),
-    );
+    )
+    .for_each(|event| async {
+        if let Err(error) = event {
+            tracing::warn!(error = &error as &dyn std::error::Error, "watch of budgets");
+        }
+    });
     let drain = Drain {
         client,
         recorder,
@@ -93,23 +104,8 @@ pub async fn run(client: Client, recorder: Recorder, cluster: Cluster, view: Vie
         told: BTreeSet::new(),
         asked: Vec::new(),
     };
-    // Each runs until all are dropped.
-    tokio::join!(
-        follow("migrations", follow_migrations),
-        follow("nodes", follow_nodes),
-        follow("budgets", follow_budgets),
-        drain.look_forever(),
-    );
-}
-
-async fn follow<T>(what: &str, events: impl futures::Stream<Item = Result<T, watcher::Error>>) {
-    events
-        .for_each(|event| async {
-            if let Err(error) = event {
-                tracing::warn!(what, error = &error as &dyn std::error::Error, "watch");
-            }
-        })
-        .await;
+    // Each runs until both are dropped.
+    tokio::join!(follow_budgets, drain.look_forever());
 }
 
 impl Drain {

@@ -10,7 +10,8 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{
     Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
 };
-use kube::runtime::reflector::{self, ObjectRef};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::{defaults, is_final};
@@ -33,7 +34,7 @@ use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
-use crate::vmi::{View, pods};
+use crate::vmi::{Change, View, pods};
 use crate::watch;
 
 /// Migrations that are worked on at a time.
@@ -148,9 +149,8 @@ impl Shared {
 
 type Request = ReconcileRequest<Migration>;
 
-/// Keeps all migrations until it is dropped.
-pub async fn run(context: Context) {
-    let (store, writer) = reflector::store();
+/// Keeps all migrations until it is dropped, and fills `store` by `writer`.
+pub async fn run(context: Context, store: Store<Migration>, writer: Writer<Migration>) {
     let shared = Arc::new(Shared::new(context));
     let own = shared.clone();
     let migrations = watch::all::<Migration>(&shared.context.client)
@@ -189,12 +189,12 @@ fn changes(shared: Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::E
     let changes = shared.context.view.changes();
     stream::unfold((changes, shared), move |(mut changes, shared)| async move {
         let found = match changes.recv().await {
-            Ok(machine) => {
+            Ok(Change::Machine(machine) | Change::Pods(machine)) => {
                 let namespace = machine.namespace.as_deref().unwrap_or_default();
                 shared.queue.changed(Some((namespace, &machine.name)), Timestamp::now())
             }
             // Too many to say which: all are looked at.
-            Err(RecvError::Lagged(_)) => shared.queue.changed(None, Timestamp::now()),
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => shared.queue.changed(None, Timestamp::now()),
             Err(RecvError::Closed) => return None,
         };
         let found = found.into_iter().map(|m| Ok(Request::from(ObjectRef::from_obj(m.as_ref()))));

@@ -41,9 +41,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{ObjectRef, Store, reflector};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::{is_at_target, is_under_way};
@@ -57,6 +58,7 @@ use podvirt_daemon::patch;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use crate::vmi::View;
 use crate::vmi::pods::{is_of, name_of};
 use crate::watch;
 
@@ -87,21 +89,24 @@ enum Error {
     Write(#[from] patch::Error),
 }
 
-type Machine = PartialObjectMeta<VirtualMachineInstance>;
-
 struct Watch {
     client: Client,
     recorder: Recorder,
     config: Config,
     nodes: Store<Node>,
-    machines: Store<Machine>,
+    view: View,
     heartbeats: Heartbeats,
 }
 
-/// Runs the controller until it is dropped. To be run while leading; it leaves nothing behind that runs.
-pub async fn run(client: Client, recorder: Recorder, config: Config) {
-    let (nodes, node_writer) = store();
-    let (machines, machine_writer) = store();
+/// Runs the controller until it is dropped, and fills `nodes` by `writer`; `view` shows machines. To be run while
+/// leading; it leaves nothing behind that runs.
+pub async fn run(
+    client: Client,
+    recorder: Recorder,
+    config: Config,
+    view: View,
+    (nodes, writer): (Store<Node>, Writer<Node>),
+) {
     let node_events = watcher(Api::<Node>::all(client.clone()), watcher::Config::default())
         .default_backoff()
         // Lists of images make up most of a node.
@@ -111,33 +116,23 @@ pub async fn run(client: Client, recorder: Recorder, config: Config) {
                 status.images = None;
             }
         });
-    let machine_events = watcher(Api::<Machine>::all(client.clone()), watcher::Config::default())
-        .default_backoff()
-        .modify(|machine| {
-            machine.managed_fields_mut().clear();
-            machine.annotations_mut().clear();
-        });
-    let follow_nodes = reflector(node_writer, node_events).for_each(|event| async {
+    let follow_nodes = reflector(writer, node_events).for_each(|event| async {
         if let Err(error) = event {
             tracing::warn!(error = &error as &dyn std::error::Error, "watching nodes");
         }
     });
-    let follow_machines = reflector(machine_writer, machine_events).for_each(|event| async {
-        if let Err(error) = event {
-            tracing::warn!(error = &error as &dyn std::error::Error, "watching machines");
-        }
-    });
-    let watch = Watch { client, recorder, config, nodes, machines, heartbeats: Heartbeats::default() };
-    // Each of the three runs until all are dropped.
-    tokio::join!(follow_nodes, follow_machines, watch.look_forever());
+    let watch = Watch { client, recorder, config, nodes, view, heartbeats: Heartbeats::default() };
+    // Both run until they are dropped.
+    tokio::join!(follow_nodes, watch.look_forever());
 }
 
 impl Watch {
     async fn look_forever(mut self) {
         // An error is a cache whose feeder is gone, which happens only at the end.
-        if self.nodes.wait_until_ready().await.is_err() || self.machines.wait_until_ready().await.is_err() {
+        if self.nodes.wait_until_ready().await.is_err() {
             return;
         }
+        self.view.complete().await;
         let mut ticks = interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -148,7 +143,7 @@ impl Watch {
 
     /// Judges all nodes that exist or that a machine is said to be on.
     async fn look(&mut self) {
-        let populated: BTreeSet<String> = self.machines.state().iter().filter_map(|m| node_of(m)).collect();
+        let populated: BTreeSet<String> = self.view.machines().iter().filter_map(|m| node_of(m)).collect();
         let existing = self.nodes.state();
         let mut names: BTreeSet<String> = existing.iter().map(|node| node.name_any()).collect();
         self.heartbeats.keep(&names);
@@ -245,7 +240,7 @@ impl Watch {
 }
 
 /// The node that a machine's label says it is on.
-fn node_of(machine: &Machine) -> Option<String> {
+fn node_of(machine: &VirtualMachineInstance) -> Option<String> {
     machine.labels().get(label::NODE_NAME).filter(|name| !name.is_empty()).cloned()
 }
 

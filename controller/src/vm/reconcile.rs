@@ -17,10 +17,12 @@ use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
 use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
 use super::decide::{Action, Instance, decide, fail, has_failed_for};
 use super::request;
+use crate::vmi::{Change, View};
 use crate::watch;
 
 /// Machines that are worked on at the same time.
@@ -53,18 +55,22 @@ pub(super) struct Shell {
     pub(super) backoff: Backoff<String>,
 }
 
-/// Runs the controller until it is dropped. To be run while leading; it leaves nothing behind that runs.
-pub async fn run(client: Client, recorder: Recorder) {
+/// Runs the controller until it is dropped; `view` shows instances. To be run while leading; it leaves nothing behind
+/// that runs.
+pub async fn run(client: Client, recorder: Recorder, view: View) {
     let (machines, machine_writer) = store();
-    let (instances, instance_writer) = store();
+    let instances = view.store().clone();
     let shell = Arc::new(Shell { client: client.clone(), recorder, instances, backoff: Backoff::default() });
     let forgetful = shell.clone();
+    let mut roster = watch::Roster::default();
     let of_machines = reflector(machine_writer, watch::all::<VirtualMachine>(&client))
-        .flat_map(move |event| stream::iter(changed_machine(event, &forgetful.backoff)));
-    let known = machines.clone();
-    let of_instances = reflector(instance_writer, watch::all::<VirtualMachineInstance>(&client))
-        .flat_map(move |event| stream::iter(machines_of(event, &known)));
-    let queue = stream::select(of_machines, of_instances);
+        .flat_map(move |event| stream::iter(changed_machine(event, &mut roster, &forgetful.backoff)));
+    let of_instances =
+        stream::unfold((view.changes(), machines.clone()), |(mut changes, known)| async move {
+            let found = machines_of(changes.recv().await, &known)?;
+            Some((stream::iter(found), (changes, known)))
+        });
+    let queue = stream::select(of_machines, of_instances.flatten());
 
     let config = Config::default().concurrency(CONCURRENCY);
     applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
@@ -84,32 +90,32 @@ type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
 
 fn changed_machine(
     event: Result<Event<VirtualMachine>, watcher::Error>,
+    roster: &mut watch::Roster,
     backoff: &Backoff<String>,
 ) -> Option<Reference> {
+    if let Ok(event) = &event {
+        roster.take(event).iter().for_each(|gone| backoff.forget(gone));
+    }
     match event {
         Ok(Event::Apply(vm) | Event::InitApply(vm)) => Some(Ok(ObjectRef::from_obj(&vm))),
-        Ok(Event::Delete(vm)) => {
-            backoff.forget(&vm.uid().unwrap_or_default());
-            None
-        }
-        Ok(Event::Init | Event::InitDone) => None,
+        Ok(Event::Delete(_) | Event::Init | Event::InitDone) => None,
         Err(error) => Some(Err(error)),
     }
 }
 
 /// The machines that an instance's change concerns: the one of its name. An instance that went while nobody watched
-/// is missing in a new list, so after one all machines are looked at.
-fn machines_of(
-    event: Result<Event<VirtualMachineInstance>, watcher::Error>,
-    known: &Store<VirtualMachine>,
-) -> Vec<Reference> {
-    match event {
-        Ok(Event::Apply(vmi) | Event::Delete(vmi)) => {
-            vec![Ok(ObjectRef::new(&vmi.name_any()).within(&vmi.namespace().unwrap_or_default()))]
+/// is missing in a new list, so after one all machines are looked at. `None`: there will be no more changes.
+fn machines_of(change: Result<Change, RecvError>, known: &Store<VirtualMachine>) -> Option<Vec<Reference>> {
+    match change {
+        Ok(Change::Machine(vmi)) => {
+            Some(vec![Ok(ObjectRef::new(&vmi.name).within(vmi.namespace.as_deref().unwrap_or_default()))])
         }
-        Ok(Event::InitDone) => known.state().iter().map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect(),
-        Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
-        Err(error) => vec![Err(error)],
+        Ok(Change::Pods(_)) => Some(Vec::new()),
+        // Too many to say which.
+        Ok(Change::All) | Err(RecvError::Lagged(_)) => {
+            Some(known.state().iter().map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect())
+        }
+        Err(RecvError::Closed) => None,
     }
 }
 
@@ -295,4 +301,26 @@ impl Shell {
 async fn is_current(machines: &Api<VirtualMachine>, vm: &VirtualMachine) -> Result<bool, Error> {
     let there = machines.get_metadata_opt(&vm.name_any()).await.map_err(Error::Ask)?;
     Ok(there.is_some_and(|there| there.resource_version() == vm.resource_version()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {
+        let mut vm = VirtualMachine::default();
+        vm.metadata.uid = Some("v1".into());
+        vm.metadata.name = Some("vm".into());
+        let (mut roster, backoff) = (watch::Roster::default(), Backoff::default());
+        let first = backoff.failed("v1".into());
+        for event in [Event::Init, Event::InitApply(vm), Event::InitDone] {
+            changed_machine(Ok(event), &mut roster, &backoff);
+        }
+        assert!(backoff.failed("v1".into()) > first);
+        for event in [Event::Init, Event::InitDone] {
+            changed_machine(Ok(event), &mut roster, &backoff);
+        }
+        assert_eq!(backoff.failing(), 0);
+    }
 }

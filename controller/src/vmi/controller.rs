@@ -29,7 +29,7 @@ use super::decide::{self, Decision, Note, Observed, needs_claims};
 use super::expectations::Expectations;
 use super::pods::{self, Pods};
 use super::status::phase;
-use super::view::View;
+use super::view::{Change, View};
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -211,18 +211,18 @@ fn machines(
     shared: Arc<Shared>,
     view: View,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let mut roster = watch::Roster::default();
     let events = watch::all::<VirtualMachineInstance>(client).inspect_ok(move |event| {
-        if let Event::Delete(vmi) = event {
-            let uid = vmi.uid().unwrap_or_default();
+        for uid in roster.take(event) {
             shared.expectations.forget(&uid);
             shared.attempts.forget(&uid);
             shared.known_claims().remove(&uid);
         }
     });
-    let events = events.reflect(writer).inspect_ok(move |event| {
-        if let Event::Apply(vmi) | Event::Delete(vmi) = event {
-            view.changed(ObjectRef::from_obj(vmi));
-        }
+    let events = events.reflect(writer).inspect_ok(move |event| match event {
+        Event::Apply(vmi) | Event::Delete(vmi) => view.changed(Change::Machine(ObjectRef::from_obj(vmi))),
+        Event::InitDone => view.changed(Change::All),
+        Event::Init | Event::InitApply(_) => {}
     });
     events.applied_objects().map_ok(|vmi| Request::from(ObjectRef::from_obj(&vmi)))
 }
@@ -238,7 +238,7 @@ fn launchers(
         .default_backoff()
         .map_ok(move |event| {
             let owners = shared.pods.apply(event, &shared.expectations);
-            owners.iter().for_each(|owner| view.changed(owner.clone()));
+            owners.iter().for_each(|owner| view.changed(Change::Pods(owner.clone())));
             futures::stream::iter(owners.into_iter().map(|owner| Ok(Request::from(owner))))
         })
         .try_flatten()

@@ -46,4 +46,4 @@ pub mod view;
 
 pub use controller::{Context, run};
 pub use decide::{Action, Decision, HANDOVER_GRACE, Note, Observed, decide};
-pub use view::View;
+pub use view::{Change, View};

@@ -11,15 +11,26 @@ use tokio::sync::broadcast;
 
 use super::pods::Pods;
 
-/// Changes that may wait to be read. Who falls behind looks at everything anew.
+/// Changes that may wait to be read.
 const CHANGES: usize = 1024;
+
+/// What has changed.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// This machine.
+    Machine(ObjectRef<VirtualMachineInstance>),
+    /// The pods of this machine.
+    Pods(ObjectRef<VirtualMachineInstance>),
+    /// All machines were listed anew: what the list lacks is gone.
+    All,
+}
 
 /// Machines and their pods as the caches have them. Clones see the same.
 #[derive(Clone, Debug)]
 pub struct View {
     machines: Store<VirtualMachineInstance>,
     pods: Arc<Pods>,
-    changes: broadcast::Sender<ObjectRef<VirtualMachineInstance>>,
+    changes: broadcast::Sender<Change>,
 }
 
 impl View {
@@ -51,8 +62,8 @@ impl View {
         self.pods.of(machine)
     }
 
-    /// Names of machines that changed from now on, or whose pods did.
-    pub fn changes(&self) -> broadcast::Receiver<ObjectRef<VirtualMachineInstance>> {
+    /// What changes from now on. Who falls behind has to take it for [`Change::All`].
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
 
@@ -65,7 +76,8 @@ impl View {
         }
     }
 
-    pub(super) fn store(&self) -> &Store<VirtualMachineInstance> {
+    /// The cache of machines.
+    pub fn store(&self) -> &Store<VirtualMachineInstance> {
         &self.machines
     }
 
@@ -74,8 +86,8 @@ impl View {
     }
 
     /// Tells who listens of a change.
-    pub(super) fn changed(&self, machine: ObjectRef<VirtualMachineInstance>) {
+    pub(super) fn changed(&self, change: Change) {
         // Without a listener nobody needs to know.
-        let _nobody = self.changes.send(machine);
+        let _nobody = self.changes.send(change);
     }
 }

@@ -1,0 +1,114 @@
+//! All controllers together, over one watch of each kind.
+//!
+//! A controller fills the caches of the kinds that it keeps; the others read them.
+//!
+//! | kind | watched by | read by |
+//! |---|---|---|
+//! | VirtualMachine | [`vm`] | |
+//! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
+//! | Node | [`node`] | [`drain`] |
+//! | PodDisruptionBudget of machines | [`drain`] | |
+//! | KubeVirt | [`settings`] | all |
+
+use kube::Client;
+use kube::runtime::reflector::store;
+use podvirt_daemon::events::Recorder;
+
+use crate::metrics::Metrics;
+use crate::vmi::View;
+use crate::{drain, migration, node, settings, vm, vmi};
+
+/// What the controllers need of the process.
+#[derive(Clone)]
+pub struct Parts {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Image of the launcher.
+    pub launcher_image: String,
+    /// Namespace of the KubeVirt object.
+    pub namespace: String,
+    /// How nodes are judged.
+    pub nodes: node::Config,
+}
+
+/// Works until it is dropped. To be run while leading; it leaves nothing behind that runs.
+pub async fn run(parts: Parts) {
+    let Parts { client, recorder, metrics, launcher_image, namespace, nodes: judged } = parts;
+    let (cluster, following) = settings::follow(client.clone(), &namespace);
+    let (view, writer) = View::new();
+    let (nodes, node_writer) = store();
+    let (migrations, migration_writer) = store();
+    let machines = vm::run(client.clone(), recorder.clone(), view.clone());
+    let judging =
+        node::run(client.clone(), recorder.clone(), judged, view.clone(), (nodes.clone(), node_writer));
+    let moving = migration::run(
+        migration::Context {
+            client: client.clone(),
+            cluster: cluster.clone(),
+            launcher_image: launcher_image.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            view: view.clone(),
+        },
+        migrations.clone(),
+        migration_writer,
+    );
+    let draining = drain::run(drain::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        cluster: cluster.clone(),
+        view: view.clone(),
+        migrations,
+        nodes,
+    });
+    let instances =
+        vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
+    // Those that read are polled before those that fill, and so miss no change.
+    tokio::join!(following, machines, moving, draining, judging, instances);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use podvirt_daemon::testing;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_kind_is_listed_and_watched_once() {
+        let (client, asked) = testing::idle("shop");
+        let parts = Parts {
+            recorder: Recorder::new(client.clone(), "virt-controller", None),
+            client,
+            metrics: Metrics::new(&mut Default::default()),
+            launcher_image: "launcher:1".into(),
+            namespace: "kubevirt".into(),
+            nodes: node::Config::default(),
+        };
+        // A minute of the test's own time, in which everything looks around many times.
+        let ended = tokio::time::timeout(Duration::from_secs(60), Box::pin(run(parts))).await;
+        assert!(ended.is_err(), "it works until it is dropped");
+        let mut counts = BTreeMap::new();
+        for what in asked.lock().unwrap().drain(..) {
+            *counts.entry(what).or_insert(0) += 1;
+        }
+        let kinds = [
+            "/api/v1/nodes",
+            "/api/v1/pods",
+            "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
+            "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
+            "/apis/kubevirt.io/v1/virtualmachineinstances",
+            "/apis/kubevirt.io/v1/virtualmachines",
+            "/apis/policy/v1/poddisruptionbudgets",
+        ];
+        let once = ["LIST", "WATCH"].iter().flat_map(|what| kinds.map(|kind| (format!("{what} {kind}"), 1)));
+        assert_eq!(counts, once.collect());
+    }
+}
