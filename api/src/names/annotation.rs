@@ -6,10 +6,6 @@ pub const DOMAIN: &str = "kubevirt.io/domain";
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// When virt-handler was last seen alive, RFC 3339: on its node.
 pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
-/// Version of the API that an object was written with.
-pub const LATEST_OBSERVED_API_VERSION: &str = "kubevirt.io/latest-observed-api-version";
-/// Version of the API that an object was stored with.
-pub const STORAGE_OBSERVED_API_VERSION: &str = "kubevirt.io/storage-observed-api-version";
 /// Generation of the VirtualMachine that a VirtualMachineInstance was made from.
 pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
 /// Bytes that the launcher pod asks for beside the guest's memory.
@@ -18,8 +14,6 @@ pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
 pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
-/// Interfaces whose traffic Istio takes for a virtual machine's.
-pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 /// A pod's secondary networks (Kubernetes Network Custom Resource Definition De-facto Standard, section 4.1.1).
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// What a pod is attached to (the same, section 5.2).

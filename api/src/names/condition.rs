@@ -13,12 +13,8 @@ pub const PROVISIONING: &str = "Provisioning";
 pub const SYNCHRONIZED: &str = "Synchronized";
 /// The guest is paused.
 pub const PAUSED: &str = "Paused";
-/// The guest agent answers.
-pub const AGENT_CONNECTED: &str = "AgentConnected";
 /// The machine can be migrated while it runs.
 pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
-/// The guest is executed by an emulator, not by the processor.
-pub const SOFTWARE_EMULATION: &str = "SoftwareEmulation";
 /// Of a VirtualMachine: something failed.
 pub const FAILURE: &str = "Failure";
 /// Of a VirtualMachine: a change takes effect at the next start.

@@ -32,8 +32,6 @@ pub const UNPAUSED: &str = "Unpaused";
 pub const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
 /// A VirtualMachine was asked to start.
 pub const STARTING: &str = "Starting";
-/// A VirtualMachine was asked to stop.
-pub const STOPPING: &str = "Stopping";
 /// A VirtualMachine's instance failed and is started again later.
 pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
 /// A migration moved its machine.

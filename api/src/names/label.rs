@@ -30,14 +30,6 @@ pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
 pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
 /// Architecture of a node, in Go's words.
 pub const ARCH: &str = "kubernetes.io/arch";
-/// `true` in the template of a pod which Istio puts its sidecar into.
-pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
-/// Prefix of the labels that say which processor models a node can show a guest.
-pub const CPU_MODEL_PREFIX: &str = "cpu-model.node.kubevirt.io/";
-/// Prefix of the labels that say which processor features a node can show a guest.
-pub const CPU_FEATURE_PREFIX: &str = "cpu-feature.node.kubevirt.io/";
-/// Prefix of the labels that say which machine types a node can run.
-pub const MACHINE_TYPE_PREFIX: &str = "machine-type.node.kubevirt.io/";
 
 /// Labels of a VirtualMachineInstance that only podvirt's daemons may set or change.
 pub const RESERVED: &[&str] = &[

@@ -61,10 +61,6 @@ pub fn netd(index: usize) -> String {
 
 /// Device plugin resource of `/dev/kvm`.
 pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
-/// Device plugin resource of `/dev/net/tun`.
-pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
-/// Device plugin resource of `/dev/vhost-net`.
-pub const VHOST_NET_DEVICE: &str = "devices.kubevirt.io/vhost-net";
 
 /// Seconds that a launcher pod has beside the guest's own grace period: to report, and to end by force.
 pub const EXTRA_GRACE_SECONDS: i64 = 30;
