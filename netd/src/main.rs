@@ -138,6 +138,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
         ports: ports.rules.clone(),
         counters: counters.clone(),
         pairs: config.vhost_user.queue_pairs,
+        peek_offset: true,
         inherited: None,
     };
     // From here on the guest of a netd that is to be followed waits: nothing slow may be done before it goes on.

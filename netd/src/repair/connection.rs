@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, SockRef, Type};
 use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
 use crate::sys::repair::{self as sys, Queue, Window};
 use crate::sys::{received_bytes, tcp_info};
-use crate::worker::sockets::{PeekOffset, plain_stream_options, socket};
+use crate::worker::sockets::{PeekOffset, in_line, plain_stream_options, socket};
 
 /// Bytes that either queue may have: as much as tcp_rmem and tcp_wmem usually allow.
 pub(crate) const QUEUE: usize = 32 << 20;
@@ -225,9 +225,16 @@ impl Connection {
         sys::choose_queue(socket, Queue::Send)?;
         let (send_end, send) = (sys::queue_end(socket)?, sys::copy_queue(socket, send)?);
         sys::choose_queue(socket, Queue::Receive)?;
-        let (receive_end, receive) = (sys::queue_end(socket)?, sys::copy_queue(socket, receive)?);
+        let (receive_end, mut receive_queue) = (sys::queue_end(socket)?, sys::copy_queue(socket, receive)?);
+        // A peek ends at the urgent mark; one that begins there goes on. Kernels without a peek offset leave it at that.
+        while !receive_queue.is_empty() && receive_queue.len() < receive {
+            crate::sys::enable_peek_offset(socket, receive_queue.len() as u32)?;
+            let more = sys::copy_queue(socket, receive - receive_queue.len());
+            crate::sys::enable_peek_offset(socket, u32::MAX)?;
+            receive_queue.extend(more?);
+        }
         // The choice ends with the mode.
-        Ok((send_end, send, receive_end, receive))
+        Ok((send_end, send, receive_end, receive_queue))
     }
 
     /// Looks once more at how much was never sent: of two counts the smaller one is right, or harmless.
@@ -264,6 +271,8 @@ impl Connection {
     pub(crate) fn socket(peer: SocketAddr) -> io::Result<OwnedFd> {
         let s = socket(Domain::for_address(peer), Type::STREAM, Protocol::TCP)?;
         s.set_reuse_address(true)?;
+        // Before it speaks: what is urgent may be the first thing that it hears.
+        in_line(&s)?;
         Ok(s.into())
     }
 

@@ -13,7 +13,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use socket2::{SockFilter, SockRef};
 
 use super::*;
-use crate::worker::sockets::PeekOffset;
+use crate::sys::repair::peek_offset;
+use crate::sys::{enable_peek_offset, received_bytes};
+use crate::worker::sockets::{PeekOffset, in_line};
 
 /// What the node's helper does, on a thread that ends with the connection.
 fn helper() -> Option<(Helper, JoinHandle<()>)> {
@@ -98,6 +100,39 @@ fn move_while(helper: &Helper, old: OwnedFd, unheard: impl FnOnce()) -> TcpStrea
 
 fn ramp(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i ^ (i >> 8)) as u8).collect()
+}
+
+#[test]
+fn a_queue_with_an_urgent_mark_in_it_goes_along_whole() {
+    let Some((helper, _thread)) = helper() else { return };
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        // At the first byte, in the middle, at the last one; the offset of peeks is off, or stands somewhere.
+        for (at, offset) in [(0, None), (1000, None), (1000, Some(1500)), (1999, Some(10))] {
+            let (near, mut peer) = pair(address);
+            in_line(&SockRef::from(&near)).unwrap();
+            let bytes = ramp(2000);
+            peer.write_all(&bytes[..at]).unwrap();
+            SockRef::from(&peer).send_out_of_band(&bytes[at..=at]).unwrap();
+            peer.write_all(&bytes[at + 1..]).unwrap();
+            while received_bytes(near.as_fd()).unwrap() < 2000 {
+                std::thread::yield_now();
+            }
+            if let Some(offset) = offset {
+                enable_peek_offset(near.as_fd(), offset).unwrap();
+            }
+            let moved = move_it(&helper, near.into());
+            assert_eq!(peek_offset(moved.as_fd()).unwrap(), offset.map_or(-1, u32::cast_signed));
+            enable_peek_offset(moved.as_fd(), 0).unwrap();
+            let mut got = vec![0; 2000];
+            (&moved).read_exact(&mut got).unwrap();
+            assert!(got == bytes, "{address}, mark at {at}");
+            // And what is urgent from now on.
+            SockRef::from(&peer).send_out_of_band(b"!").unwrap();
+            let mut got = [0];
+            (&moved).read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"!");
+        }
+    }
 }
 
 #[test]

@@ -39,8 +39,11 @@ const WASTE_BYTES: usize = 64 << 10;
 
 /// Peeks received bytes into `room` and returns how many; zero means end of stream.
 ///
+/// No read goes beyond the urgent mark of a peer but one that begins there. With [`Peek::Skip`] what lies behind the mark
+/// is therefore out of reach until everything before it was discarded.
+///
 /// # Errors
-/// As recvmsg(2); `WouldBlock` when there is nothing new.
+/// As recvmsg(2); `WouldBlock` when there is nothing new, or nothing within reach.
 pub fn peek(socket: BorrowedFd<'_>, room: &Iovs, from: Peek) -> io::Result<usize> {
     let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
     // SAFETY: as in `send`.
@@ -73,10 +76,10 @@ pub fn peek(socket: BorrowedFd<'_>, room: &Iovs, from: Peek) -> io::Result<usize
             // as above.
             let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut msg, flags) };
             let n = cvt_on(room, n)?;
-            if n == skip {
-                return eof_or_wait(socket, skip);
+            match n.checked_sub(skip) {
+                None | Some(0) => eof_or_wait(socket, skip),
+                Some(new) => Ok(new),
             }
-            Ok(n.saturating_sub(skip))
         }
     }
 }

@@ -49,8 +49,9 @@ impl Worker {
                 f.bytes_to_guest += d.bytes as u64;
                 self.counters.tcp_bytes_to_guest.add(d.bytes as u64);
                 if d.bytes < d.room {
-                    // The queue is drained: the next byte, but not an end that is already there, makes an edge.
-                    f.readable = f.peer_closed;
+                    // The queue is drained: the next byte, but not an end that is already there, makes an edge. Or the
+                    // read has ended at the urgent mark; the next one goes on from there or says that there is no more.
+                    f.readable = f.peer_closed || f.urgent;
                     f.want = (d.bytes as u32 * 2).clamp(FIRST_READ, LARGEST_READ);
                 } else {
                     f.want = (f.want * 2).min(LARGEST_READ);

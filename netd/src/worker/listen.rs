@@ -321,7 +321,7 @@ impl Worker {
 
     fn open_port(&self, rule: PortRule, index: usize) -> Entry {
         let opened = match rule.proto {
-            Proto::Tcp => sockets::listen_tcp(rule.pod),
+            Proto::Tcp => sockets::listen_tcp(rule.pod, self.peek),
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
         .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))

@@ -88,6 +88,8 @@ pub struct Settings {
     pub counters: Arc<Counters>,
     /// Queue pairs, and so workers: at least 1, at most [`MAX_QUEUE_PAIRS`].
     pub pairs: usize,
+    /// Whether the kernel keeps offsets of peeks where it can (SO_PEEK_OFF); false: netd does as where it cannot.
+    pub peek_offset: bool,
     /// What another netd's workers had: these go on with it once they are thawed.
     pub inherited: Option<Inherited>,
 }
@@ -128,7 +130,7 @@ pub enum SpawnError {
 /// [`SpawnError`]. A port that cannot be opened is no error: see
 /// [`crate::ctl::Control::ports`].
 pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
-    let Settings { limits, timeouts, link, ports, counters, pairs, inherited } = settings;
+    let Settings { limits, timeouts, link, ports, counters, pairs, peek_offset, inherited } = settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
         (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
@@ -136,7 +138,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     // All have one clock, and an heir's goes on where it stood.
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
-    let peek = sockets::PeekOffset::probe();
+    let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
     let mut workers = Vec::with_capacity(pairs);

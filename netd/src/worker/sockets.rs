@@ -49,6 +49,9 @@ pub(crate) struct PeekOffset {
 }
 
 impl PeekOffset {
+    /// No family has it, as with Linux before 6.9.
+    pub(super) const NONE: PeekOffset = PeekOffset { v4: false, v6: false };
+
     /// Tries it on a socket of each family: IPv6 got it later than IPv4.
     pub(crate) fn probe() -> Self {
         let has = |domain| {
@@ -94,10 +97,20 @@ pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::
 
 /// The same but for the peek offset.
 pub(crate) fn plain_stream_options(s: &Socket) -> io::Result<()> {
+    in_line(s)?;
     // The guest's own Nagle has decided already.
     s.set_tcp_nodelay(true)?;
     // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
     s.set_keepalive(true)
+}
+
+/// Leaves urgent data where it stands in the stream. The kernel takes the last byte of it out otherwise: the guest would
+/// miss a byte, and what it acknowledges would not be what the socket has.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn in_line(s: &Socket) -> io::Result<()> {
+    s.set_out_of_band_inline(true)
 }
 
 /// Sets a listener so that what it accepts needs no system call of its own; false where that cannot be.
@@ -115,8 +128,10 @@ pub(super) fn abort_on_close(s: &Socket) {
 }
 
 /// A listener on every address of the pod, both families if the pod has IPv6.
-pub(super) fn listen_tcp(port: u16) -> io::Result<Socket> {
+pub(super) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
+    // Before anybody can connect. Where it fails each accepted socket gets its options by itself.
+    bequeath_options(&s, s.domain()? == Domain::IPV6, peek);
     s.listen(BACKLOG)?;
     Ok(s)
 }
@@ -154,7 +169,7 @@ impl SteeredSockets {
         if let Some(s) = &udp {
             sys::set_recv_original_port(s.as_fd(), s.domain()? == Domain::IPV6)?;
         }
-        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0)).transpose()?, udp })
+        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0, PeekOffset::probe())).transpose()?, udp })
     }
 
     /// Further descriptors of the same sockets.

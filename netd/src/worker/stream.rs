@@ -45,6 +45,9 @@ pub(super) struct TcpFlow {
     pub(super) readable: bool,
     /// The peer has closed: a read will find the end.
     pub(super) peer_closed: bool,
+    /// The peer's urgent mark is in the socket, or was when epoll last told of it: a read ends there, and that it was
+    /// short does not say that there is no more.
+    pub(super) urgent: bool,
     /// In [`Worker::ready`].
     pub(super) queued: bool,
     /// The socket is being repaired: nobody touches it, and the guest's segments are lost. See [`super::parked`].
@@ -85,6 +88,7 @@ impl TcpFlow {
             kernel_offset,
             readable: false,
             peer_closed: false,
+            urgent: false,
             queued: false,
             parked: false,
             held: None,
@@ -127,13 +131,20 @@ impl TcpFlow {
     ) -> Result<Self, Missing> {
         let mut conn = state.conn;
         conn.adopt(config);
+        let socket = fds.take_if(state.socket)?.map(Socket::from);
+        // A predecessor may not have known of it.
+        if let Some(Err(error)) = socket.as_ref().map(sockets::in_line) {
+            tracing::debug!(peer = %state.pod_peer, %error, "SO_OOBINLINE");
+        }
         Ok(TcpFlow {
-            socket: fds.take_if(state.socket)?.map(Socket::from),
+            socket,
             pod_peer: state.pod_peer,
             from_guest: state.from_guest,
             kernel_offset: state.kernel_offset,
             readable: true,
             peer_closed: state.peer_closed,
+            // epoll tells of it once the socket is watched.
+            urgent: false,
             queued: false,
             parked: false,
             stale: true,
@@ -263,6 +274,8 @@ impl TcpFlow {
                         done => left -= (done as u32).min(left),
                     }
                 }
+                // A peek from the queue's first byte gets beyond the mark only once that is the first byte.
+                self.readable |= self.urgent && !self.kernel_offset;
             }
             Command::Rewind => {
                 if self.kernel_offset {
@@ -402,8 +415,11 @@ impl Worker {
             tracing::debug!(peer = %f.pod_peer, %error, "connection broke");
             f.conn.on_pod_error();
         }
-        if events.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP) {
+        let comes =
+            EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP;
+        if events.intersects(comes) {
             f.readable = true;
+            f.urgent = events.contains(EpollFlags::EPOLLPRI);
             f.peer_closed |= events.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP);
         }
         // A socket is writable whenever something else happens to it as well. That is news to who waits for room, and

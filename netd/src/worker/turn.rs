@@ -450,8 +450,8 @@ pub(super) fn fd<S: AsFd>(s: &S) -> BorrowedFd<'_> {
 }
 
 fn flow_event(id: FlowId) -> EpollEvent {
-    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
-    EpollEvent::new(flags, tag::FLOW << TAG_SHIFT | id.to_token())
+    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLPRI | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP;
+    EpollEvent::new(flags | EpollFlags::EPOLLET, tag::FLOW << TAG_SHIFT | id.to_token())
 }
 
 /// Watches a flow's socket, by edges.

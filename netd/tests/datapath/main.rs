@@ -24,4 +24,5 @@ mod starved;
 mod tcp;
 mod udp;
 mod update;
+mod urgent;
 mod watch;

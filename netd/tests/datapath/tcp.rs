@@ -15,7 +15,7 @@ use crate::bed::{
 
 /// Who opens a connection.
 #[derive(Clone, Copy, Debug)]
-enum Opener {
+pub(crate) enum Opener {
     Guest,
     Client,
 }
@@ -23,7 +23,7 @@ enum Opener {
 const BOTH: [Opener; 2] = [Opener::Guest, Opener::Client];
 
 /// A connection: the guest's end and the client's.
-fn open(bed: &Bed, family: Family, by: Opener) -> (TcpStream, TcpStream) {
+pub(crate) fn open(bed: &Bed, family: Family, by: Opener) -> (TcpStream, TcpStream) {
     match by {
         Opener::Guest => {
             let listener = bed.client.listen(family.client(7000));
@@ -43,7 +43,7 @@ fn open(bed: &Bed, family: Family, by: Opener) -> (TcpStream, TcpStream) {
 }
 
 /// Each family, opened by each side.
-fn cases(bed: &Bed) -> impl Iterator<Item = (Family, Opener)> + use<> {
+pub(crate) fn cases(bed: &Bed) -> impl Iterator<Item = (Family, Opener)> + use<> {
     bed.families().into_iter().flat_map(|family| BOTH.map(|by| (family, by)))
 }
 
@@ -61,6 +61,17 @@ fn content_of_any_length_passes_both_ways_unchanged() {
         assert_eq!((c.tcp_opened_by_guest.get(), c.tcp_opened_by_pod.get()), (10, 10));
         assert!(c.tcp_bytes_to_pod.get() >= 40 << 20);
         assert!(c.tcp_bytes_to_guest.get() >= 40 << 20);
+    });
+}
+
+#[test]
+fn content_passes_where_the_kernel_keeps_no_offset() {
+    with_bed(Setup { peek_offset: false, ..Setup::default() }, |bed| {
+        for (family, by) in cases(bed) {
+            let (guest, client) = open(bed, family, by);
+            exchange(&guest, &client, 10 << 20);
+        }
+        assert_eq!(bed.netd.counters().tcp_resets.get(), 0);
     });
 }
 

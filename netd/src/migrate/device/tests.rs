@@ -36,6 +36,7 @@ fn workers(pairs: usize, inherited: Option<Inherited>) -> Running {
         ports: Vec::new(),
         counters: Arc::default(),
         pairs,
+        peek_offset: true,
         inherited,
     });
     Running(handle.unwrap())

@@ -84,6 +84,8 @@ pub(crate) struct Setup {
     pub(crate) features: u64,
     /// Queue pairs on offer.
     pub(crate) pairs: usize,
+    /// Whether netd uses the kernel's peek offsets, which older kernels do not have.
+    pub(crate) peek_offset: bool,
 }
 
 impl Default for Setup {
@@ -96,6 +98,7 @@ impl Default for Setup {
             ports: vec![tcp(7000, 7000), tcp(7001, 7001), tcp(8080, 80), udp(7000, 7000), udp(8080, 80)],
             features: frontend_double::feature::ALL,
             pairs: 1,
+            peek_offset: true,
         }
     }
 }
@@ -121,6 +124,7 @@ impl Netd {
             ports: setup.ports.clone(),
             counters: Arc::clone(&counters),
             pairs: setup.pairs,
+            peek_offset: setup.peek_offset,
         };
         let config = ServerConfig {
             socket: directory.path().join("net.sock"),
