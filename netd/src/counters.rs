@@ -4,6 +4,7 @@
 //! variant in snake case is the `reason` label of `netd_dropped_total`. Values are monotonic and in the unit
 //! their name says.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -113,20 +114,9 @@ macro_rules! totals {
         }
 
         impl Counters {
-            /// Goes on counting where another netd stopped; names that this one does not know are left out.
-            pub fn restore(&self, counted: &[(String, u64)]) {
-                for (name, value) in counted {
-                    $(if name == stringify!($field) { self.$field.add(*value); })+
-                    let label = name.strip_prefix(DROPPED).unwrap_or_default();
-                    if let Some(i) = Reason::ALL.iter().position(|r| r.label() == label) {
-                        self.dropped[i].add(*value);
-                    }
-                }
-            }
-
-            /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
-            pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((name!($field $($name)?), $help, self.$field.get()),)+]
+            /// Every plain counter with its name and its help, the one place that says which name is whose.
+            fn plain(&self) -> Vec<(&'static str, &'static str, &Counter)> {
+                vec![$((name!($field $($name)?), $help, &self.$field),)+]
             }
 
             /// The sums over several workers, as they are now.
@@ -190,15 +180,37 @@ totals! {
     updates: "Times that another netd has taken over from the one before, with all of its connections.",
 }
 
-/// What the names of drops begin with in [`Counters::counted`].
-const DROPPED: &str = "dropped:";
-
 impl Counters {
-    /// Every counter that is not zero, for [`Counters::restore`].
+    /// Every number that is counted, by the name that it moves under: the metric's, for drops with the label behind it,
+    /// for times with the bucket.
+    fn named(&self) -> Vec<(String, &Counter)> {
+        let plain = self.plain().into_iter().map(|(name, _, counter)| (name.to_owned(), counter));
+        let dropped = Reason::ALL.iter().zip(&self.dropped);
+        let dropped = dropped.map(|(reason, counter)| (format!("dropped:{}", reason.label()), counter));
+        let connect = self.tcp_connect.named().into_iter();
+        let connect = connect.map(|(name, counter)| (format!("tcp_connect:{name}"), counter));
+        plain.chain(dropped).chain(connect).collect()
+    }
+
+    /// Everything that is not zero, for [`Counters::restore`].
     pub fn counted(&self) -> Vec<(String, u64)> {
-        let totals = self.totals().into_iter().map(|(name, _, value)| (name.to_owned(), value));
-        let dropped = Reason::ALL.iter().map(|r| (format!("{DROPPED}{}", r.label()), self.dropped(*r)));
-        totals.chain(dropped).filter(|(_, value)| *value > 0).collect()
+        let all = self.named().into_iter().map(|(name, counter)| (name, counter.get()));
+        all.filter(|(_, value)| *value > 0).collect()
+    }
+
+    /// Goes on counting where another netd stopped; names that this one does not know are left out.
+    pub fn restore(&self, counted: &[(String, u64)]) {
+        let named: HashMap<String, &Counter> = self.named().into_iter().collect();
+        for (name, value) in counted {
+            if let Some(counter) = named.get(name) {
+                counter.add(*value);
+            }
+        }
+    }
+
+    /// Name (without the prefix `netd_` and the suffix `_total`), help and value of every plain counter.
+    pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.plain().into_iter().map(|(name, help, counter)| (name, help, counter.get())).collect()
     }
 
     /// Counts one dropped unit.
@@ -261,6 +273,12 @@ impl Histogram {
         self.sum_micros.add(other.sum_micros.get());
     }
 
+    /// Its numbers by the name that they move under; a bucket's is its bound, so that one that has changed counts anew.
+    fn named(&self) -> Vec<(String, &Counter)> {
+        let bounds = BOUNDS_MS.iter().map(|ms| format!("{ms}ms")).chain(["longer".to_owned()]);
+        bounds.zip(&self.buckets).chain([("sum".to_owned(), &self.sum_micros)]).collect()
+    }
+
     /// Upper bounds in seconds, the last one infinite, and how many are in each bucket but not in those before.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
         let bounds = BOUNDS_MS.iter().map(|ms| *ms as f64 / 1000.0).chain([f64::INFINITY]);
@@ -274,8 +292,46 @@ impl Histogram {
 }
 
 #[cfg(test)]
+impl Counters {
+    /// Counters of which each has another value, none of them zero.
+    pub(crate) fn distinct() -> Counters {
+        let counters = Counters::default();
+        for (value, (_, counter)) in (1000..).zip(counters.named()) {
+            counter.add(value);
+        }
+        counters
+    }
+
+    /// What every single one has counted.
+    pub(crate) fn all(&self) -> Vec<u64> {
+        self.named().into_iter().map(|(_, counter)| counter.get()).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn every_counter_has_a_name_of_its_own_and_goes_on_under_it() {
+        let old = Counters::distinct();
+        // By the fields themselves: whatever the names say.
+        let fields = |c: &Counters| {
+            let histogram = c.tcp_connect.buckets().iter().map(|b| b.1).collect::<Vec<_>>();
+            let dropped = Reason::ALL.iter().map(|r| c.dropped(*r)).collect::<Vec<_>>();
+            (c.totals(), dropped, histogram, c.tcp_connect.sum().to_bits(), c.udp_bytes_to_guest.get())
+        };
+        let counted = old.counted();
+        assert_eq!(counted.len(), old.totals().len() + Reason::ALL.len() + BOUNDS_MS.len() + 2);
+        assert_eq!(counted.iter().map(|(name, _)| name).collect::<HashSet<_>>().len(), counted.len());
+        let new = Counters::default();
+        new.restore(&counted);
+        assert_eq!(fields(&new), fields(&old));
+        new.restore(&[("of a later version".into(), 1), ("dropped:".into(), 1)]);
+        assert_eq!(fields(&new), fields(&old));
+    }
 
     #[test]
     fn a_time_is_counted_in_the_first_bucket_that_holds_it() {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::codec::{Field, Reader, fields};
 use super::*;
+use crate::counters::Counters;
 use crate::ctl::Proto;
 use crate::net::MacAddr;
 use crate::tcp::{Config, Conn, Segment, Seq};
@@ -133,6 +134,7 @@ fn sample() -> Snapshot {
             listening: false,
         }),
         workers: vec![worker, Worker::default()],
+        // To the stream names are just words; the second is none that a netd has ever written.
         counters: vec![("wakeups".into(), 17), ("drop:malformed".into(), 1)],
     }
 }
@@ -156,6 +158,15 @@ fn former_versions_are_read_as_they_were_written() {
     }
     // As long as nothing was appended it is also what is written.
     assert_eq!(hex(&sample().encode()), V3, "appended a field? add golden/v4.hex and keep these");
+}
+
+#[test]
+fn every_counter_goes_on_where_it_stood() {
+    let old = Counters::distinct();
+    let stream = Snapshot { counters: old.counted(), ..sample() }.encode();
+    let new = Counters::default();
+    new.restore(&decode(&stream).unwrap().counters);
+    assert_eq!(new.all(), old.all());
 }
 
 #[test]
