@@ -34,6 +34,7 @@ pub mod policy;
 pub mod problem;
 pub mod quantity;
 pub mod resources;
+pub mod storage;
 pub mod v1;
 pub mod validate;
 pub mod vmi;

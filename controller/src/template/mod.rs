@@ -232,17 +232,7 @@ pub fn short_name(prefix: &str, uid: &str) -> String {
 
 /// Claims that the machine's volumes name, in their order.
 pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
-    claims(vmi).map(|(name, _)| name)
-}
-
-/// Claims that the machine's volumes name, in their order, and whether each is only read.
-pub fn claims(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, bool)> {
-    vmi.spec.volumes.iter().filter_map(volumes::claim).map(|claim| (claim.name, claim.read_only))
-}
-
-/// The claim that a volume names.
-pub fn claim_name(volume: &podvirt_api::v1::Volume) -> Option<&str> {
-    Some(volumes::claim(volume)?.name)
+    vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name)
 }
 
 /// Whether an annotation of the machine is for whoever reads the pod, too: a mesh, a backup, a CNI plugin.

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
     SecretProjection, Volume, VolumeMount, VolumeProjection,
 };
 use podvirt_api::names::{path, pod::volume};
+use podvirt_api::storage::claim;
 use podvirt_api::v1::{self, VirtualMachineInstance};
 
 use super::TemplateError;
@@ -34,13 +35,6 @@ pub(super) struct Storage {
     pub(super) mounts: Vec<VolumeMount>,
 }
 
-/// A claim that a volume of the machine names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Claim<'a> {
-    pub(super) name: &'a str,
-    pub(super) read_only: bool,
-}
-
 pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateError> {
     let mut storage = Storage::default();
     for (name, mount_path) in OWN {
@@ -54,16 +48,6 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         one(source, n, &mut storage)?;
     }
     Ok(storage)
-}
-
-/// The claim of a volume, if it has one.
-pub(super) fn claim(volume: &v1::Volume) -> Option<Claim<'_>> {
-    if let Some(claim) = &volume.persistent_volume_claim {
-        return Some(Claim { name: &claim.claim_name, read_only: claim.read_only == Some(true) });
-    }
-    // The overlay takes the writes: the claim itself is never written.
-    let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
-    Some(Claim { name: &claim.claim_name, read_only: true })
 }
 
 fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), TemplateError> {

@@ -1,10 +1,18 @@
-//! The claims that a machine's volumes name.
+//! The claims that a machine's volumes name, and what its status tells of its volumes.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
-use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_api::storage;
+use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance, VolumeStatus};
 
-use crate::template::{self, claim_names};
+use crate::template::claim_names;
+
+/// Annotation of a claim whose storage was allocated when it was filled: the text `true`.
+const PREALLOCATION: &str = "cdi.kubevirt.io/storage.preallocation";
+/// The part of a claim's storage that its file system takes, where no importer of data says another (upstream's default).
+const FILESYSTEM_OVERHEAD: &str = "0.055";
 
 /// What keeps a claim from being mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,23 +23,34 @@ pub enum Problem {
     Block,
 }
 
-/// Looks for every claim of `vmi`; those with a problem, in the order of the volumes.
+/// A machine's claims as the API server has them, by name; `None` is a claim that does not exist.
+pub type Claims = BTreeMap<String, Option<PersistentVolumeClaim>>;
+
+/// What a machine's status tells of its claims, by name.
+pub type Told = BTreeMap<String, PersistentVolumeClaimInfo>;
+
+/// Reads every claim of `vmi`.
 ///
 /// # Errors
 ///
 /// The API server could not be asked.
-pub async fn problems(
+pub async fn read(
     api: &Api<PersistentVolumeClaim>,
     vmi: &VirtualMachineInstance,
-) -> Result<Vec<(String, Problem)>, kube::Error> {
-    let mut problems = Vec::new();
+) -> Result<Claims, kube::Error> {
+    let mut claims = Claims::new();
     for name in claim_names(vmi) {
-        let claim = api.get_opt(name).await?;
-        if let Some(problem) = judge(claim.as_ref()) {
-            problems.push((name.to_owned(), problem));
+        if !claims.contains_key(name) {
+            claims.insert(name.to_owned(), api.get_opt(name).await?);
         }
     }
-    Ok(problems)
+    Ok(claims)
+}
+
+/// Those of the machine's claims that have a problem, in the order of the volumes.
+pub fn problems(vmi: &VirtualMachineInstance, claims: &Claims) -> Vec<(String, Problem)> {
+    let judged = claim_names(vmi).map(|name| (name, judge(claims.get(name).and_then(Option::as_ref))));
+    judged.filter_map(|(name, problem)| Some((name.to_owned(), problem?))).collect()
 }
 
 /// A claim that is not bound is no problem: a storage class may wait for the pod.
@@ -41,30 +60,51 @@ fn judge(claim: Option<&PersistentVolumeClaim>) -> Option<Problem> {
     (mode == Some("Block")).then_some(Problem::Block)
 }
 
-/// Those of the machine's claims that one node alone can use, in the order of the volumes. `None`: one of them is not
-/// there to be asked.
-///
-/// # Errors
-///
-/// The API server could not be asked.
-pub async fn local(
-    api: &Api<PersistentVolumeClaim>,
-    vmi: &VirtualMachineInstance,
-) -> Result<Option<Vec<String>>, kube::Error> {
-    let mut local = Vec::new();
-    for (name, read_only) in template::claims(vmi) {
-        let Some(claim) = api.get_opt(name).await? else { return Ok(None) };
-        if !is_shared(&claim, read_only) {
-            local.push(name.to_owned());
-        }
-    }
-    Ok(Some(local))
+/// What there is to tell of the claims; `None` while one of them does not exist.
+pub fn told(claims: &Claims) -> Option<Told> {
+    let told = claims.iter().map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?))));
+    told.collect()
 }
 
-/// Whether two nodes can have the claim mounted at a time.
-fn is_shared(claim: &PersistentVolumeClaim, read_only: bool) -> bool {
-    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
-    modes.iter().any(|mode| mode == "ReadWriteMany" || (read_only && mode == "ReadOnlyMany"))
+/// Whether the claims have their volumes: then nothing that is told of them changes but by growth.
+pub fn are_bound(claims: &Claims) -> bool {
+    claims.values().all(|claim| {
+        let status = claim.as_ref().and_then(|claim| claim.status.as_ref());
+        status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+    })
+}
+
+fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
+    let spec = claim.spec.clone().unwrap_or_default();
+    let annotations = claim.metadata.annotations.as_ref();
+    let preallocated = annotations.and_then(|all| all.get(PREALLOCATION)).is_some_and(|text| text == "true");
+    PersistentVolumeClaimInfo {
+        claim_name: Some(name.to_owned()),
+        access_modes: spec.access_modes.unwrap_or_default(),
+        volume_mode: spec.volume_mode,
+        capacity: claim.status.as_ref().and_then(|status| status.capacity.clone()),
+        requests: spec.resources.and_then(|resources| resources.requests),
+        preallocated: preallocated.then_some(true),
+        filesystem_overhead: Some(FILESYSTEM_OVERHEAD.to_owned()),
+    }
+}
+
+/// The status of the machine's volumes, sorted by name as upstream sorts them: what it tells of claims is `told`, or what
+/// it was while that is not known. What others may have written of a volume stays.
+pub(super) fn volume_status(vmi: &VirtualMachineInstance, told: Option<&Told>) -> Vec<VolumeStatus> {
+    let before = |name: &str| vmi.status.volume_status.iter().find(|status| status.name == name).cloned();
+    let status = vmi.spec.volumes.iter().map(|volume| {
+        let mut status = before(&volume.name)
+            .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..VolumeStatus::default() });
+        if let Some(told) = told {
+            let claim = storage::claim(volume);
+            status.persistent_volume_claim_info = claim.and_then(|claim| told.get(claim.name).cloned());
+        }
+        status
+    });
+    let mut all: Vec<VolumeStatus> = status.collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
 }
 
 #[cfg(test)]
@@ -72,18 +112,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_claim_is_shared_by_its_access_modes() {
-        let claim = |modes: &[&str]| -> PersistentVolumeClaim {
-            serde_json::from_value(json!({"spec": {"accessModes": modes}})).unwrap()
-        };
-        assert!(is_shared(&claim(&["ReadWriteOnce", "ReadWriteMany"]), false));
-        assert!(!is_shared(&claim(&["ReadWriteOnce"]), true));
-        assert!(!is_shared(&claim(&["ReadOnlyMany"]), false), "it is to be written");
-        assert!(is_shared(&claim(&["ReadOnlyMany"]), true));
-        assert!(!is_shared(&claim(&[]), false));
-    }
 
     #[test]
     fn a_claim_must_exist_and_be_a_file_system_but_need_not_be_bound() {
@@ -95,5 +123,46 @@ mod tests {
         assert_eq!(judge(Some(&claim(json!("Block")))), Some(Problem::Block));
         assert_eq!(judge(Some(&claim(json!("Filesystem")))), None);
         assert_eq!(judge(Some(&claim(json!(null)))), None);
+    }
+
+    #[test]
+    fn a_claims_status_is_told_in_upstreams_words_and_what_others_wrote_stays() {
+        let claim = json!({
+            "metadata": {"name": "data", "annotations": {PREALLOCATION: "true"}},
+            "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem",
+                "resources": {"requests": {"storage": "1Gi"}}},
+            "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}},
+        });
+        let claims = Claims::from([("data".to_owned(), Some(serde_json::from_value(claim).unwrap()))]);
+        assert!(are_bound(&claims));
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"domain": {"devices": {}}, "volumes": [
+                {"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
+                {"name": "root", "persistentVolumeClaim": {"claimName": "data"}},
+            ]},
+            "status": {"volumeStatus": [
+                {"name": "gone", "target": "vdc"}, {"name": "root", "target": "vda", "size": 7},
+            ]},
+        }))
+        .unwrap();
+        let written = volume_status(&vmi, told(&claims).as_ref());
+        assert_eq!(
+            serde_json::to_value(&written).unwrap(),
+            json!([
+                {"name": "root", "target": "vda", "size": 7, "persistentVolumeClaimInfo": {
+                    "claimName": "data", "accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem",
+                    "capacity": {"storage": "2Gi"}, "requests": {"storage": "1Gi"}, "preallocated": true,
+                    "filesystemOverhead": "0.055",
+                }},
+                {"name": "seed", "target": ""},
+            ])
+        );
+        // A claim that is not found later changes nothing.
+        let mut later = vmi.clone();
+        later.status.volume_status = written.clone();
+        let gone = Claims::from([("data".to_owned(), None)]);
+        assert!(!are_bound(&gone));
+        assert_eq!(volume_status(&later, told(&gone).as_ref()), written);
     }
 }

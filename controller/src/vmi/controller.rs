@@ -24,11 +24,11 @@ use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
 
 use super::act;
-use super::claims;
+use super::claims::{self, Problem, Told};
 use super::decide::{self, Decision, Note, Observed, needs_claims};
 use super::expectations::Expectations;
 use super::pods::{self, Pods};
-use super::status::phase;
+use super::status::{is_final, phase};
 use super::view::{Change, View};
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
@@ -122,35 +122,51 @@ pub struct Context {
 pub(super) struct Shared {
     pub(super) context: Context,
     pub(super) pods: Arc<Pods>,
-    /// Which claims of a machine one node alone can use, by the machine's UID. That never changes.
-    pub(super) local_claims: Mutex<HashMap<String, Arc<[String]>>>,
+    /// What is told of a machine's claims, by the machine's UID, once that does not change any more.
+    pub(super) claims_told: Mutex<HashMap<String, Arc<Told>>>,
     pub(super) expectations: Expectations,
     pub(super) attempts: Attempts,
 }
 
 impl Shared {
-    fn known_claims(&self) -> MutexGuard<'_, HashMap<String, Arc<[String]>>> {
-        self.local_claims.lock().unwrap_or_else(PoisonError::into_inner)
+    fn claims_told(&self) -> MutexGuard<'_, HashMap<String, Arc<Told>>> {
+        self.claims_told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which claims of the machine one node alone can use; asked for once. `None`: not all of them are there.
-    async fn local_claims(
+    /// What is wrong with the machine's claims, where `judged` wants to know, and what is to be told of them.
+    ///
+    /// They are read until they are bound and in use by the machine's pod. Before that another claim may come to have the
+    /// name; from then on Kubernetes keeps them as long as there is a pod.
+    async fn claims(
         &self,
         api: &Api<PersistentVolumeClaim>,
         vmi: &VirtualMachineInstance,
-        uid: &str,
-    ) -> Result<Option<Arc<[String]>>, Error> {
+        judged: bool,
+    ) -> Result<(Vec<(String, Problem)>, Option<Arc<Told>>), Error> {
         if template::claim_names(vmi).next().is_none() {
-            return Ok(Some(Arc::default()));
+            return Ok((Vec::new(), Some(Arc::default())));
         }
-        if let Some(known) = self.known_claims().get(uid) {
-            return Ok(Some(Arc::clone(known)));
+        if is_final(&phase(vmi)) {
+            return Ok((Vec::new(), None));
         }
-        let Some(local) = claims::local(api, vmi).await.map_err(Error::Claims)? else { return Ok(None) };
-        let local: Arc<[String]> = local.into();
-        self.known_claims().insert(uid.to_owned(), Arc::clone(&local));
-        Ok(Some(local))
+        let uid = vmi.uid().unwrap_or_default();
+        let known = self.claims_told().get(&uid).cloned();
+        if let Some(known) = known.filter(|_| !judged) {
+            return Ok((Vec::new(), Some(known)));
+        }
+        let claims = claims::read(api, vmi).await.map_err(Error::Claims)?;
+        let problems = if judged { claims::problems(vmi, &claims) } else { Vec::new() };
+        let told = claims::told(&claims).map(Arc::new);
+        if let Some(told) = told.as_ref().filter(|_| is_in_use(vmi) && claims::are_bound(&claims)) {
+            self.claims_told().insert(uid, Arc::clone(told));
+        }
+        Ok((problems, told))
     }
+}
+
+/// Whether the machine's pod runs on a node, with its claims mounted.
+fn is_in_use(vmi: &VirtualMachineInstance) -> bool {
+    matches!(phase(vmi), Phase::Scheduled | Phase::Running)
 }
 
 /// Keeps all machines until it is dropped, and fills `view` with `writer`.
@@ -160,7 +176,7 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let shared = Arc::new(Shared {
         context,
         pods: Arc::clone(view.pods()),
-        local_claims: Mutex::default(),
+        claims_told: Mutex::default(),
         expectations: Expectations::default(),
         attempts,
     });
@@ -216,7 +232,7 @@ fn machines(
         for uid in roster.take(event) {
             shared.expectations.forget(&uid);
             shared.attempts.forget(&uid);
-            shared.known_claims().remove(&uid);
+            shared.claims_told().remove(&uid);
         }
     });
     let events = events.reflect(writer).inspect_ok(move |event| match event {
@@ -260,17 +276,12 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     let is_unseen = unseen.is_some();
     pods.extend(unseen.map(Arc::new));
     let claim_api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
-    let claims = if needs_claims(vmi, &pods) {
-        claims::problems(&claim_api, vmi).await.map_err(Error::Claims)?
-    } else {
-        Vec::new()
-    };
-    let local_claims = shared.local_claims(&claim_api, vmi, &uid).await?;
+    let (claims, claims_told) = shared.claims(&claim_api, vmi, needs_claims(vmi, &pods)).await?;
     let seen = Observed {
         vmi,
         pods: &pods,
         claims: &claims,
-        local_claims: local_claims.as_deref(),
+        claims_told: claims_told.as_deref(),
         settings: &settings,
         launcher_image: &shared.context.launcher_image,
     };

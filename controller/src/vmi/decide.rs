@@ -11,7 +11,7 @@ use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
-use super::claims::Problem;
+use super::claims::{Problem, Told};
 use super::follow;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
@@ -45,8 +45,8 @@ pub struct Observed<'a> {
     pub pods: &'a [Arc<Pod>],
     /// What is wrong with its claims; looked for only while [`needs_claims`].
     pub claims: &'a [(String, Problem)],
-    /// Those of its claims that one node alone can use; `None` while that is not known.
-    pub local_claims: Option<&'a [String]>,
+    /// What is to be told of its claims; `None` while that is not known.
+    pub claims_told: Option<&'a Told>,
     /// The cluster's configuration.
     pub settings: &'a Settings,
     /// Image of the launcher.

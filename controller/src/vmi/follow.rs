@@ -7,6 +7,7 @@ use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
 use podvirt_api::names::{label, pod as pod_names};
 use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
 
+use super::claims::volume_status;
 use super::decide::{Action, Decision, Observed, is_leaving};
 use super::migratable;
 use super::observe;
@@ -54,24 +55,29 @@ pub(super) fn pod_conditions(
     }
 }
 
-/// What the status says on migrations: whether the machine can be moved, and, once it was, its new pod.
+/// What the status says on migrations: its volumes, whether the machine can be moved with them, and, once it was, its new
+/// pod.
 pub(super) fn migration(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
-    let status = &mut decision.vmi.status;
-    if is_final(&status.phase.clone().unwrap_or_default()) {
+    if is_final(&phase(&decision.vmi)) {
         return;
     }
-    if let Some(local) = seen.local_claims {
-        match migratable::judge(seen.vmi, local) {
-            Ok(method) => {
+    decision.vmi.status.volume_status = volume_status(&decision.vmi, seen.claims_told);
+    if seen.claims_told.is_some() {
+        let judged = migratable::judge(&decision.vmi);
+        let status = &mut decision.vmi.status;
+        match judged {
+            Ok(Some(method)) => {
                 set_condition(status, conditions::LIVE_MIGRATABLE, TRUE, "", "", now);
                 status.migration_method = Some(method);
             }
+            Ok(None) => {}
             Err((reason, message)) => {
                 set_condition(status, conditions::LIVE_MIGRATABLE, FALSE, reason, &message, now);
                 status.migration_method = None;
             }
         }
     }
+    let status = &mut decision.vmi.status;
     let Some(pod) = pod.filter(|_| pod_by_migration(seen.vmi).is_some()) else { return };
     if status.migration_state.as_ref().is_some_and(is_under_way) {
         return;

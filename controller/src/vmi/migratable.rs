@@ -9,20 +9,22 @@
 //! | other claims, disks of the node | no | one node alone has them |
 //! | containerDisk, ephemeral, emptyDisk | yes | what the guest wrote is copied |
 //! | cloud-init | yes | made anew from the manifest |
+//!
+//! What becomes of the disks is [`podvirt_api::storage`]'s to say, which the launchers ask as well.
 
 use podvirt_api::names::condition::reason;
-use podvirt_api::v1::{
-    Interface, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method, Volume,
-};
+use podvirt_api::storage::{self, Obstacle};
+use podvirt_api::v1::{Interface, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method};
 
-use crate::template;
+/// Why a machine does not move: reason and message of the condition LiveMigratable.
+type Stays = (&'static str, String);
 
-/// How the machine moves. `local`: those of its claims that one node alone can use.
+/// How the machine moves, by its status as far as its volumes go. `None`: its claims are not known yet.
 ///
 /// # Errors
 ///
 /// It cannot: reason and message of the condition LiveMigratable.
-pub fn judge(vmi: &VirtualMachineInstance, local: &[String]) -> Result<Method, (&'static str, String)> {
+pub fn judge(vmi: &VirtualMachineInstance) -> Result<Option<Method>, Stays> {
     let spec = &vmi.spec;
     for interface in &spec.domain.devices.interfaces {
         let on_pod_network = spec.networks.iter().any(|n| n.name == interface.name && n.pod.is_some());
@@ -31,21 +33,11 @@ pub fn judge(vmi: &VirtualMachineInstance, local: &[String]) -> Result<Method, (
             return Err((reason::INTERFACE_NOT_LIVE_MIGRATABLE, message));
         }
     }
-    for volume in &spec.volumes {
-        if volume.host_disk.is_some() {
-            let message = format!("volume {}: a hostDisk is a file of its node", volume.name);
-            return Err((reason::DISKS_NOT_LIVE_MIGRATABLE, message));
-        }
-        let claim = template::claim_name(volume).filter(|claim| local.iter().any(|name| name == claim));
-        if let Some(claim) = claim {
-            let message = format!(
-                "volume {}: PersistentVolumeClaim {claim} is not ReadWriteMany, and podvirt does not copy claims",
-                volume.name
-            );
-            return Err((reason::DISKS_NOT_LIVE_MIGRATABLE, message));
-        }
+    match storage::fates(vmi) {
+        Ok(fates) => Ok(Some(storage::method(&fates))),
+        Err(Obstacle::Untold { .. }) => Ok(None),
+        Err(obstacle) => Err((reason::DISKS_NOT_LIVE_MIGRATABLE, obstacle.to_string())),
     }
-    Ok(if spec.volumes.iter().any(is_copied) { Method::BlockMigration } else { Method::LiveMigration })
 }
 
 fn stays(interface: &Interface, on_pod_network: bool) -> Option<&'static str> {
@@ -58,18 +50,13 @@ fn stays(interface: &Interface, on_pod_network: bool) -> Option<&'static str> {
     }
 }
 
-/// Whether the disk is a file of the pod that the guest writes.
-fn is_copied(volume: &Volume) -> bool {
-    volume.container_disk.is_some() || volume.ephemeral.is_some() || volume.empty_disk.is_some()
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn judged(interface: Value, volume: Value, local: &[&str]) -> Result<Method, (&'static str, String)> {
+    fn judged(interface: Value, volume: Value, modes: &[&str]) -> Result<Option<Method>, Stays> {
         let mut interface = interface;
         interface["name"] = "default".into();
         let mut volume = volume;
@@ -81,17 +68,18 @@ mod tests {
                 "networks": [{"name": "default", "pod": {}}],
                 "volumes": [volume],
             },
+            "status": {"volumeStatus": [{"name": "root", "target": "",
+                "persistentVolumeClaimInfo": {"claimName": "data", "accessModes": modes}}]},
         }))
         .unwrap();
-        let local: Vec<String> = local.iter().map(ToString::to_string).collect();
-        judge(&vmi, &local)
+        judge(&vmi)
     }
 
     #[test]
     fn netds_bindings_move_and_others_do_not() {
         let disk = json!({"containerDisk": {"image": "d"}});
         for binding in ["passtBinding", "masquerade"] {
-            assert_eq!(judged(json!({binding: {}}), disk.clone(), &[]), Ok(Method::BlockMigration));
+            assert_eq!(judged(json!({binding: {}}), disk.clone(), &[]), Ok(Some(Method::BlockMigration)));
         }
         for binding in ["bridge", "sriov"] {
             let (reason, message) = judged(json!({binding: {}}), disk.clone(), &[]).unwrap_err();
@@ -104,22 +92,19 @@ mod tests {
     fn disks_move_that_both_nodes_have_or_that_are_copied() {
         let netd = json!({"passtBinding": {}});
         let claim = json!({"persistentVolumeClaim": {"claimName": "data"}});
+        let other = json!({"persistentVolumeClaim": {"claimName": "other"}});
         let overlay = json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "data"}}});
-        for (volume, local, method) in [
-            (claim.clone(), &[][..], Method::LiveMigration),
-            (claim.clone(), &["other"], Method::LiveMigration),
-            (overlay.clone(), &[], Method::BlockMigration),
-            (json!({"emptyDisk": {"capacity": "1Gi"}}), &[], Method::BlockMigration),
-            (json!({"cloudInitNoCloud": {"userData": "x"}}), &[], Method::LiveMigration),
+        for (volume, method) in [
+            (claim.clone(), Some(Method::LiveMigration)),
+            (other, None),
+            (overlay.clone(), Some(Method::BlockMigration)),
+            (json!({"emptyDisk": {"capacity": "1Gi"}}), Some(Method::BlockMigration)),
+            (json!({"cloudInitNoCloud": {"userData": "x"}}), Some(Method::LiveMigration)),
         ] {
-            assert_eq!(judged(netd.clone(), volume.clone(), local), Ok(method), "{volume}");
+            assert_eq!(judged(netd.clone(), volume.clone(), &["ReadWriteMany"]), Ok(method), "{volume}");
         }
-        for (volume, local) in [
-            (claim, &["data"][..]),
-            (overlay, &["data"]),
-            (json!({"hostDisk": {"path": "/x", "type": "Disk"}}), &[]),
-        ] {
-            let (reason, message) = judged(netd.clone(), volume, local).unwrap_err();
+        for volume in [claim, overlay, json!({"hostDisk": {"path": "/x", "type": "Disk"}})] {
+            let (reason, message) = judged(netd.clone(), volume, &["ReadWriteOnce"]).unwrap_err();
             assert_eq!(reason, "DisksNotLiveMigratable");
             assert!(message.starts_with("volume root: "), "{message}");
         }

@@ -45,7 +45,7 @@ impl Server {
         let attempts = Attempts::new("vmi", context.metrics.clone());
         Server {
             asked,
-            shared: Shared { context, pods, local_claims: Default::default(), expectations, attempts },
+            shared: Shared { context, pods, claims_told: Default::default(), expectations, attempts },
         }
     }
 

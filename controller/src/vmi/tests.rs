@@ -10,7 +10,7 @@ use podvirt_api::names::VMI_FINALIZER;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use serde_json::{Value, json};
 
-use super::claims::Problem;
+use super::claims::{Problem, Told};
 use super::decide::{Action, Decision, HANDOVER_GRACE, Observed, decide, needs_claims, refused};
 use crate::settings::Settings;
 use crate::template::pod_name;
@@ -88,13 +88,13 @@ fn waiting(reason: &str) -> Arc<Pod> {
 }
 
 fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(String, Problem)]) -> Decision {
-    let settings = Settings::default();
+    let (settings, told) = (Settings::default(), Told::new());
     let see = |vmi: &VirtualMachineInstance| {
         let seen = Observed {
             vmi,
             pods,
             claims,
-            local_claims: Some(&[]),
+            claims_told: Some(&told),
             settings: &settings,
             launcher_image: "launcher:1",
         };

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
+use podvirt_api::storage;
 use podvirt_cni::net::silence;
 use podvirt_daemon::pki::{
     HANDLER_SERVER_NAME, Identity, KeyPairPem, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
@@ -71,6 +72,7 @@ impl Bed {
 
     /// The same; each pod is prepared once its network is there.
     fn with(vmi: Value, prepare: impl Fn(&Net)) -> (Bed, Console) {
+        let vmi = judged(vmi);
         let net = Net::up(NetOptions::default()).unwrap();
         prepare(&net);
         let source = Launched::at(net, "--allow-emulation", &vmi);
@@ -133,6 +135,13 @@ impl Bed {
             MigrationRequest { vmi: request(&self.vmi).vmi, options: serde_json::to_vec(options).unwrap() };
         self.source.client().migrate_virtual_machine(request).await_in(&self.source)
     }
+}
+
+/// The machine as virt-controller writes it: how it moves.
+fn judged(mut vmi: Value) -> Value {
+    let typed = serde_json::from_value(vmi.clone()).unwrap();
+    vmi["status"]["migrationMethod"] = storage::method(&storage::fates(&typed).unwrap()).as_str().into();
+    vmi
 }
 
 /// Sets a flag when it goes.

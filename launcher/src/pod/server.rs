@@ -156,6 +156,7 @@ impl Server {
                 (_, None) => {}
             }
         }
+        migration::admit(vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default())?;
         self.attempt(wanted).await
     }
 

@@ -1,6 +1,9 @@
 //! Machines with a second pod: the target of a migration.
 
+use podvirt_api::storage::{self, Fate};
+
 use super::*;
+use crate::vmi::claims::{self, Claims};
 
 /// The machine, on `node`, whose migration from n1 to n2 has the fields of `state` besides.
 fn migrating(node: &str, state: Value) -> VirtualMachineInstance {
@@ -115,21 +118,31 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
         json!({"spec": {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]}}),
     );
     let settings = Settings::default();
-    let see = |local: Option<&[String]>| {
+    let see = |told: Option<&Told>| {
         let pods = [running(json!({}))];
         let seen = Observed {
             vmi: &vmi,
             pods: &pods,
             claims: &[],
-            local_claims: local,
+            claims_told: told,
             settings: &settings,
             launcher_image: "launcher:1",
         };
         decide(&seen, now())
     };
+    let claim = |mode: &str| {
+        let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": [mode]}});
+        let claims = Claims::from([("data".to_owned(), Some(serde_json::from_value(claim).unwrap()))]);
+        claims::told(&claims).unwrap()
+    };
     assert_eq!(condition(&see(None), "LiveMigratable"), None);
-    assert_eq!(condition(&see(Some(&[])), "LiveMigratable").unwrap().0, "True");
-    let local = see(Some(&["data".to_owned()]));
+    let shared = see(Some(&claim("ReadWriteMany")));
+    assert_eq!(condition(&shared, "LiveMigratable").unwrap().0, "True");
+    // The launchers of both ends read this.
+    let written = serde_json::to_value(&shared.vmi).unwrap();
+    let read: VirtualMachineInstance = serde_json::from_value(written).unwrap();
+    assert_eq!(storage::verdict(&read).unwrap()["root"], Fate::Shared);
+    let local = see(Some(&claim("ReadWriteOnce")));
     let (value, reason, message) = condition(&local, "LiveMigratable").unwrap();
     assert_eq!((value.as_str(), reason.as_str()), ("False", "DisksNotLiveMigratable"));
     assert!(message.contains("ReadWriteMany"), "{message}");

@@ -67,13 +67,13 @@ fn a_conditions_time_is_that_of_its_last_turn() {
         ready.last_transition_time.clone().unwrap().unwrap().0
     };
     assert_eq!(time(&first), now());
-    let settings = Settings::default();
+    let (settings, told) = (Settings::default(), Told::new());
     let pods = [running(json!({}))];
     let seen = Observed {
         vmi: &first.vmi,
         pods: &pods,
         claims: &[],
-        local_claims: Some(&[]),
+        claims_told: Some(&told),
         settings: &settings,
         launcher_image: "launcher:1",
     };

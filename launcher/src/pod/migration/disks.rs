@@ -1,12 +1,17 @@
 //! Which disks a migration copies.
 //!
-//! Made in the pod, and so different in each: overlays over container disks and ephemeral claims, empty disks,
-//! cloud-init's. A claim that several nodes may write (`ReadWriteMany`) and a host's disk that is said to be shared
-//! are the same at both ends. All else is copied. What the guest cannot write is made anew at the other end.
+//! What becomes of a volume is virt-controller's to judge, and [`podvirt_api::storage`] reads it: what is on a claim is the
+//! same at both ends, what the guest writes to a file of the pod is copied. A disk that the guest cannot write is there at
+//! the other end already. Before anything moves the judgement is held against the disks as the
+//! hypervisor has them: a disk whose file is on a claim is never copied, and a disk that is said to be shared is on its
+//! claim. A machine of which the two do not agree stays where it is.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::path::Path;
 
-use serde_json::Value;
+use podvirt_api::names::path;
+use podvirt_api::storage::{self, Fate};
+use podvirt_api::v1::VirtualMachineInstance;
 
 use crate::domain::schema::Domain;
 
@@ -20,88 +25,50 @@ pub(super) struct Disks {
 }
 
 /// The disks of `domain`, whose VMI is `vmi` with its status.
-pub(super) fn of(domain: &Domain, vmi: &Value) -> Disks {
-    let shared = shared_volumes(vmi);
+///
+/// # Errors
+///
+/// virt-controller has not said what becomes of a disk, or what it says does not agree with the disk.
+pub(super) fn of(domain: &Domain, vmi: &VirtualMachineInstance) -> Result<Disks, String> {
+    let verdict = storage::verdict(vmi).map_err(|obstacle| obstacle.to_string())?;
     let mut disks = Disks::default();
     for disk in &domain.devices.disks {
         if disk.readonly.is_some() || disk.source.file.is_empty() {
             continue;
         }
-        // Our own names; libvirt leaves them alone.
-        let volume = disk.alias.name.strip_prefix("ua-").unwrap_or_default();
-        if shared.contains(volume) {
+        let (place, file) = (&disk.target.dev, Path::new(&disk.source.file));
+        if fate(&verdict, &disk.alias.name, place, file)? == Fate::Shared {
             disks.shared = true;
         } else {
-            disks.copied.push(disk.target.dev.clone());
+            disks.copied.push(place.clone());
         }
     }
-    disks
+    Ok(disks)
 }
 
-fn list<'a>(value: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
-    value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
-}
-
-fn shared_volumes(vmi: &Value) -> BTreeSet<&str> {
-    let claimed: BTreeSet<&str> = list(vmi, "/status/volumeStatus")
-        .filter(|status| {
-            list(status, "/persistentVolumeClaimInfo/accessModes").any(|mode| mode == "ReadWriteMany")
-        })
-        .filter_map(|status| status["name"].as_str())
-        .collect();
-    list(vmi, "/spec/volumes")
-        .filter_map(|volume| {
-            let name = volume["name"].as_str()?;
-            let is_claim =
-                volume.get("persistentVolumeClaim").is_some() || volume.get("dataVolume").is_some();
-            let shared = (is_claim && claimed.contains(name))
-                || volume.pointer("/hostDisk/shared").and_then(Value::as_bool) == Some(true);
-            shared.then_some(name)
-        })
-        .collect()
+/// What becomes of the disk at `place` that the guest writes to `file`.
+fn fate(verdict: &BTreeMap<&str, Fate>, alias: &str, place: &str, file: &Path) -> Result<Fate, String> {
+    // Our own names; libvirt leaves them alone.
+    let volume = alias.strip_prefix("ua-").unwrap_or_default();
+    let fate = verdict.get(volume).copied();
+    let on_own_claim = file == path::claim_image(volume);
+    let on_a_claim = file.starts_with(path::VMI_DISKS);
+    match fate {
+        Some(Fate::Shared) if on_own_claim => Ok(Fate::Shared),
+        // What is made anew lacks what the guest wrote to it.
+        Some(Fate::Copied | Fate::MadeAnew) if !on_a_claim => Ok(Fate::Copied),
+        Some(fate) => Err(format!(
+            "disk {place}: volume {volume} is {fate:?} by the VMI's status, which contradicts its file {}; nothing is \
+             moved",
+            file.display()
+        )),
+        None => Err(format!(
+            "disk {place}: '{alias}' names no volume of the VMI, so what becomes of {} is not known; nothing is moved",
+            file.display()
+        )),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn what_is_shared_stays_and_what_cannot_be_written_is_made_anew() {
-        let disk = |name: &str, dev: &str, readonly: &str| {
-            format!(
-                "<disk type='file' device='disk'><source file='/x/{name}'/><target dev='{dev}' bus='virtio'/>\
-                 <alias name='ua-{name}'/>{readonly}</disk>"
-            )
-        };
-        let disks = [
-            disk("root", "vda", ""),
-            disk("data", "vdb", ""),
-            disk("other", "vdc", ""),
-            disk("lent", "vdd", ""),
-            disk("init", "sda", "<readonly/>"),
-            disk("temp", "vde", ""),
-        ];
-        let xml = format!("<domain type='kvm'><name>x</name><devices>{}</devices></domain>", disks.concat());
-        let domain = Domain::from_xml(&xml).unwrap();
-        let claim = |modes: &[&str]| json!({"accessModes": modes});
-        let vmi = json!({
-            "spec": {"volumes": [
-                {"name": "root", "containerDisk": {"image": "i"}},
-                {"name": "data", "persistentVolumeClaim": {"claimName": "a"}},
-                {"name": "other", "persistentVolumeClaim": {"claimName": "b"}},
-                {"name": "lent", "hostDisk": {"path": "/d", "type": "Disk", "shared": true}},
-                {"name": "init", "cloudInitNoCloud": {}},
-                {"name": "temp", "ephemeral": {"persistentVolumeClaim": {"claimName": "a"}}},
-            ]},
-            "status": {"volumeStatus": [
-                {"name": "data", "target": "vdb", "persistentVolumeClaimInfo": claim(&["ReadWriteMany"])},
-                {"name": "other", "target": "vdc", "persistentVolumeClaimInfo": claim(&["ReadWriteOnce"])},
-                {"name": "temp", "target": "vde", "persistentVolumeClaimInfo": claim(&["ReadWriteMany"])},
-            ]},
-        });
-        let expected = Disks { copied: vec!["vda".into(), "vdc".into(), "vde".into()], shared: true };
-        assert_eq!(of(&domain, &vmi), expected);
-    }
-}
+#[path = "disks_tests.rs"]
+mod tests;

@@ -29,6 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::names::{condition, path};
+use podvirt_api::storage;
+use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
@@ -59,7 +61,8 @@ const MIB: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// The request is none, no machine runs here, or another migration runs.
+/// The request is none, no machine runs here, another migration runs, or virt-controller has not said what becomes of the
+/// machine's disks.
 pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) -> Result<(), String> {
     let options: Options = serde_json::from_slice(&request.options).map_err(|e| format!("options: {e}"))?;
     let uid = &options.migration_uid;
@@ -74,10 +77,10 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         return Ok(());
     }
     let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
-    let vmi: Value = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
+    let vmi: VirtualMachineInstance = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
-    let of_vmi = disks::of(&xml, &vmi);
+    let of_vmi = disks::of(&xml, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),
         state: format!("unix://{state}"),
@@ -109,6 +112,16 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         return Ok(());
     }
     known(shared, uid).map(drop)
+}
+
+/// Whether a machine may come here with its volumes, whose VMI is `json`: before anything is made ready for it.
+///
+/// # Errors
+///
+/// virt-controller has not said what becomes of the volumes, or it contradicts what the machine's status tells of them.
+pub(super) fn admit(json: &[u8]) -> Result<(), String> {
+    let vmi: VirtualMachineInstance = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
+    storage::verdict(&vmi).map(drop).map_err(|obstacle| obstacle.to_string())
 }
 
 /// Whether this migration was begun already.

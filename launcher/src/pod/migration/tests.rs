@@ -17,10 +17,19 @@ fn machine() -> (Arc<Shared>, Arc<Fake>, Sender<Outcome>) {
     (shared, fake, tell)
 }
 
+/// The machine's VMI as virt-handler has it from virt-controller.
+fn vmi() -> Value {
+    json!({
+        "metadata": {"name": "x"},
+        "spec": {"domain": {"devices": {}}, "volumes": [{"name": "root", "containerDisk": {"image": "i"}}]},
+        "status": {"migrationMethod": "BlockMigration"},
+    })
+}
+
 fn request(uid: &str) -> cmd::MigrationRequest {
     let options = Options { migration_uid: uid.into(), bandwidth: MIB + 1, ..Options::default() };
     cmd::MigrationRequest {
-        vmi: Some(cmd::Vmi { vmi_json: b"{}".to_vec() }),
+        vmi: Some(cmd::Vmi { vmi_json: serde_json::to_vec(&vmi()).unwrap() }),
         options: serde_json::to_vec(&options).unwrap(),
     }
 }
@@ -101,4 +110,22 @@ async fn what_has_come_is_kept_and_learns_the_time() {
     finalize(&shared, None).await.unwrap();
     assert_eq!(*fake.kept.lock().unwrap(), 1);
     assert!(fake.agent.lock().unwrap()[0].contains("guest-set-time"));
+}
+
+#[tokio::test]
+async fn nothing_moves_of_which_virt_controller_has_not_said_how() {
+    let (shared, fake, _tell) = machine();
+    for status in [json!({}), json!({"migrationMethod": "LiveMigration"})] {
+        let mut vmi = vmi();
+        vmi["status"] = status;
+        let vmi_json = serde_json::to_vec(&vmi).unwrap();
+        let here = admit(&vmi_json).unwrap_err();
+        let request = cmd::MigrationRequest { vmi: Some(cmd::Vmi { vmi_json }), ..request("a") };
+        let there = begin(&shared, request).await.unwrap_err();
+        assert_eq!(here, there);
+        assert!(here.starts_with("status.migrationMethod: "), "{here}");
+    }
+    assert_eq!(*fake.moves.lock().unwrap(), []);
+    assert_eq!(shared.facts.borrow().migration, None);
+    admit(&serde_json::to_vec(&vmi()).unwrap()).unwrap();
 }

@@ -1,0 +1,268 @@
+//! What a live migration does with the volumes of a machine: the one rule by which virt-controller judges and by which
+//! both launchers act.
+//!
+//! ```text
+//!  claims ──> virt-controller ──> status.volumeStatus[].persistentVolumeClaimInfo   what is known of each claim
+//!                            └──> status.migrationMethod, LiveMigratable            its judgement, by `fates`
+//!  the machine with its status ──> virt-handler ──> launchers at both ends          `verdict`, before anything moves
+//! ```
+//!
+//! The file on a claim is the same file at both ends, or the machine does not move: a claim is never copied, since a copy
+//! of a file onto itself destroys it. So a launcher goes by virt-controller's judgement and by nothing else. It finds the
+//! fates by the same rule from the same status, and moves the machine only if the method that virt-controller wrote is the
+//! one that they lead to. Without that judgement, and with one that contradicts, the launcher refuses the migration.
+
+use std::collections::BTreeMap;
+
+use crate::v1::{
+    VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method, Volume, VolumeStatus,
+};
+
+/// What becomes of a volume when its machine moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Both ends have the same file, on a claim.
+    Shared,
+    /// It is a file of the pod. What the guest wrote is copied.
+    Copied,
+    /// It is made anew from the manifest; where the guest could write to it, it is copied besides.
+    MadeAnew,
+}
+
+/// Why a machine cannot be moved with its volumes, or why that is not certain.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// Two nodes cannot have the claim at a time.
+    #[error(
+        "volume {volume}: PersistentVolumeClaim {claim} is not ReadWriteMany, nor ReadOnlyMany under a volume with \
+         readOnly: true, and podvirt does not copy claims"
+    )]
+    Local {
+        /// The volume.
+        volume: String,
+        /// The claim.
+        claim: String,
+    },
+    /// The volume is of one node.
+    #[error("volume {0}: a hostDisk is a file of its node")]
+    HostDisk(String),
+    /// The volume has another source, or none.
+    #[error(
+        "volume {0}: its source cannot be moved; allowed: containerDisk, emptyDisk, ephemeral, persistentVolumeClaim, \
+         cloudInitNoCloud and cloudInitConfigDrive"
+    )]
+    Source(String),
+    /// The machine's status does not tell of the claim.
+    #[error("status.volumeStatus: nothing is told of PersistentVolumeClaim {claim} of the volume {volume}")]
+    Untold {
+        /// The volume.
+        volume: String,
+        /// The claim.
+        claim: String,
+    },
+    /// virt-controller has not said how the machine moves, or has said that it cannot.
+    #[error("status.migrationMethod: virt-controller has not said how the machine moves")]
+    Unjudged,
+    /// virt-controller says something else than the volumes do.
+    #[error(
+        "status.migrationMethod: '{told}' contradicts the machine's volumes, by which it is {own}; nothing is moved"
+    )]
+    Contradiction {
+        /// What virt-controller wrote.
+        told: String,
+        /// What follows from the volumes.
+        own: Method,
+    },
+}
+
+/// A claim that a volume names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether the machine only reads it.
+    pub read_only: bool,
+}
+
+/// The claim of a volume, if it has one.
+pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(Claim { name: &claim.claim_name, read_only: claim.read_only == Some(true) });
+    }
+    // The overlay takes the writes: the claim itself is never written.
+    let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
+    Some(Claim { name: &claim.claim_name, read_only: true })
+}
+
+/// What becomes of each volume of the machine, by the volume's name, as far as the status tells of its claims.
+///
+/// # Errors
+///
+/// The machine cannot be moved, or the status does not tell enough.
+pub fn fates(vmi: &VirtualMachineInstance) -> Result<BTreeMap<&str, Fate>, Obstacle> {
+    let told = &vmi.status.volume_status;
+    vmi.spec.volumes.iter().map(|volume| Ok((volume.name.as_str(), fate(volume, told)?))).collect()
+}
+
+/// How a machine moves whose volumes have these fates.
+pub fn method(fates: &BTreeMap<&str, Fate>) -> Method {
+    if fates.values().any(|fate| *fate == Fate::Copied) {
+        Method::BlockMigration
+    } else {
+        Method::LiveMigration
+    }
+}
+
+/// What becomes of each volume by virt-controller's judgement, for a launcher.
+///
+/// # Errors
+///
+/// There is no judgement, or it contradicts what the status tells of the volumes: nothing may be moved.
+pub fn verdict(vmi: &VirtualMachineInstance) -> Result<BTreeMap<&str, Fate>, Obstacle> {
+    let told = vmi.status.migration_method.as_ref().ok_or(Obstacle::Unjudged)?;
+    let fates = fates(vmi)?;
+    let own = method(&fates);
+    if *told != own {
+        return Err(Obstacle::Contradiction { told: told.to_string(), own });
+    }
+    Ok(fates)
+}
+
+fn fate(volume: &Volume, told: &[VolumeStatus]) -> Result<Fate, Obstacle> {
+    let name = || volume.name.clone();
+    if let Some(claim) = claim(volume) {
+        let info = told
+            .iter()
+            .find(|status| status.name == volume.name)
+            .and_then(|status| status.persistent_volume_claim_info.as_ref())
+            .filter(|info| info.claim_name.as_deref() == Some(claim.name));
+        let Some(info) = info else {
+            return Err(Obstacle::Untold { volume: name(), claim: claim.name.to_owned() });
+        };
+        let has = |mode: &str| info.access_modes.iter().any(|one| one == mode);
+        if !(has("ReadWriteMany") || (claim.read_only && has("ReadOnlyMany"))) {
+            return Err(Obstacle::Local { volume: name(), claim: claim.name.to_owned() });
+        }
+        return Ok(if volume.ephemeral.is_some() { Fate::Copied } else { Fate::Shared });
+    }
+    if volume.host_disk.is_some() {
+        Err(Obstacle::HostDisk(name()))
+    } else if volume.container_disk.is_some() || volume.empty_disk.is_some() {
+        Ok(Fate::Copied)
+    } else if volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some() {
+        Ok(Fate::MadeAnew)
+    } else {
+        Err(Obstacle::Source(name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(volume: Value, info: Value, method: Value) -> VirtualMachineInstance {
+        let mut volume = volume;
+        volume["name"] = "root".into();
+        serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"domain": {"devices": {}}, "volumes": [volume]},
+            "status": {"migrationMethod": method,
+                "volumeStatus": [{"name": "root", "target": "", "persistentVolumeClaimInfo": info}]},
+        }))
+        .unwrap()
+    }
+
+    fn fate_of(volume: Value, modes: &[&str]) -> Result<Fate, String> {
+        let vmi = machine(volume, json!({"claimName": "data", "accessModes": modes}), Value::Null);
+        fates(&vmi).map(|fates| fates["root"]).map_err(|obstacle| obstacle.to_string())
+    }
+
+    #[test]
+    fn a_claim_is_the_same_at_both_ends_or_the_machine_stays() {
+        let claim =
+            |read_only: bool| json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
+        let overlay = json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "data"}}});
+        for (volume, modes, fate) in [
+            (claim(false), &["ReadWriteOnce", "ReadWriteMany"][..], Fate::Shared),
+            (claim(true), &["ReadOnlyMany"], Fate::Shared),
+            (overlay.clone(), &["ReadWriteMany"], Fate::Copied),
+            (overlay.clone(), &["ReadOnlyMany"], Fate::Copied),
+        ] {
+            assert_eq!(fate_of(volume.clone(), modes), Ok(fate), "{volume} {modes:?}");
+        }
+        for (volume, modes) in [
+            (claim(false), &["ReadWriteOnce"][..]),
+            (claim(true), &["ReadWriteOnce"]),
+            // It is to be written.
+            (claim(false), &["ReadOnlyMany"]),
+            (claim(false), &["ReadWriteOncePod"]),
+            (claim(false), &[]),
+            (overlay, &["ReadWriteOnce"]),
+        ] {
+            let why = fate_of(volume.clone(), modes).unwrap_err();
+            assert!(why.starts_with("volume root: PersistentVolumeClaim data is not ReadWriteMany"), "{why}");
+        }
+    }
+
+    #[test]
+    fn files_of_the_pod_are_copied_and_those_of_a_node_stay() {
+        for (volume, fate) in [
+            (json!({"containerDisk": {"image": "d"}}), Fate::Copied),
+            (json!({"emptyDisk": {"capacity": "1Gi"}}), Fate::Copied),
+            (json!({"cloudInitNoCloud": {"userData": "x"}}), Fate::MadeAnew),
+            (json!({"cloudInitConfigDrive": {"userData": "x"}}), Fate::MadeAnew),
+        ] {
+            assert_eq!(fate_of(volume.clone(), &[]), Ok(fate), "{volume}");
+        }
+        for volume in [
+            json!({"hostDisk": {"path": "/x", "type": "Disk", "shared": true}}),
+            json!({"dataVolume": {"name": "data"}}),
+            json!({}),
+        ] {
+            let why = fate_of(volume.clone(), &["ReadWriteMany"]).unwrap_err();
+            assert!(why.starts_with("volume root: "), "{volume}: {why}");
+        }
+    }
+
+    #[test]
+    fn without_a_judgement_or_against_it_nothing_moves() {
+        let claim = json!({"persistentVolumeClaim": {"claimName": "data"}});
+        let shared = json!({"claimName": "data", "accessModes": ["ReadWriteMany"]});
+        let other = json!({"claimName": "other", "accessModes": ["ReadWriteMany"]});
+        let disk = json!({"containerDisk": {"image": "d"}});
+        let live = json!("LiveMigration");
+        for (volume, info, method, why) in [
+            (&claim, &shared, json!(null), "status.migrationMethod: virt-controller has not said"),
+            (
+                &claim,
+                &shared,
+                json!("BlockMigration"),
+                "status.migrationMethod: 'BlockMigration' contradicts",
+            ),
+            (&claim, &shared, json!("Teleport"), "status.migrationMethod: 'Teleport' contradicts"),
+            (
+                &claim,
+                &json!(null),
+                live.clone(),
+                "status.volumeStatus: nothing is told of PersistentVolumeClaim data",
+            ),
+            (
+                &claim,
+                &other,
+                live.clone(),
+                "status.volumeStatus: nothing is told of PersistentVolumeClaim data",
+            ),
+            (&disk, &json!(null), live.clone(), "status.migrationMethod: 'LiveMigration' contradicts"),
+        ] {
+            let said = verdict(&machine(volume.clone(), info.clone(), method)).unwrap_err().to_string();
+            assert!(said.starts_with(why), "{volume} {info}: {said}");
+        }
+        assert_eq!(verdict(&machine(claim, shared, live)).unwrap()["root"], Fate::Shared);
+        assert_eq!(
+            verdict(&machine(disk, json!(null), json!("BlockMigration"))).unwrap()["root"],
+            Fate::Copied
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! What becomes of disks, from the claims that virt-controller sees to what libvirt is told: the status is the one that
+//! virt-controller decides on, the domain the one that is made from the manifest.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::{Value, json};
+use virt_controller::settings::Settings;
+use virt_controller::vmi::claims::{Claims, told};
+use virt_controller::vmi::{Observed, decide};
+
+use super::*;
+use crate::domain::{Accelerator, Base, Environment, Image, ImageFormat, convert};
+
+/// A machine with these volumes, each under a disk of its name; `disks` is laid over them.
+fn machine(volumes: &[(&str, Value)], disks: &[(&str, Value)]) -> Value {
+    let disk = |name: &str| {
+        let mut disk = json!({"name": name, "disk": {"bus": "virtio"}});
+        for (_, more) in disks.iter().filter(|(of, _)| *of == name) {
+            json_patch::merge(&mut disk, more);
+        }
+        disk
+    };
+    let volume = |name: &str, source: &Value| {
+        let mut volume = source.clone();
+        volume["name"] = name.into();
+        volume
+    };
+    json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "m1"},
+        "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {
+                "disks": volumes.iter().map(|(name, _)| disk(name)).collect::<Vec<_>>(),
+            }},
+            "volumes": volumes.iter().map(|(name, source)| volume(name, source)).collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// The machine as virt-controller writes it, when the API server has these claims; as virt-handler hands it on.
+fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
+    let claim = |mode: &str| -> PersistentVolumeClaim {
+        let spec = json!({"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}});
+        serde_json::from_value(json!({"spec": spec, "status": {"phase": "Bound"}})).unwrap()
+    };
+    let claims: Claims = claims.iter().map(|(name, mode)| ((*name).to_owned(), Some(claim(mode)))).collect();
+    let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi.clone()).unwrap();
+    // Waiting for its pod.
+    vmi.status.phase = Some("Pending".into());
+    let seen = Observed {
+        vmi: &vmi,
+        pods: &[],
+        claims: &[],
+        claims_told: Some(&told(&claims).unwrap()),
+        settings: &Settings::default(),
+        launcher_image: "launcher:1",
+    };
+    let decision = decide(&seen, "2026-01-01T12:00:00Z".parse().unwrap());
+    serde_json::from_slice(&serde_json::to_vec(&decision.vmi).unwrap()).unwrap()
+}
+
+/// The domain that this launcher makes of the machine.
+fn domain(vmi: &Value) -> Domain {
+    let mut vmi = podvirt_api::VirtualMachineInstance::from_value(vmi.clone()).unwrap();
+    podvirt_api::defaults::set_defaults(&mut vmi);
+    let image = |volume: &podvirt_api::vmi::Volume| {
+        let on_claim = volume.persistent_volume_claim.is_some();
+        let base = Base { path: "/images/base.img".into(), format: ImageFormat::Raw };
+        let image = if on_claim {
+            Image { path: path::claim_image(&volume.name), format: ImageFormat::Raw, base: None }
+        } else {
+            let overlay = Path::new(path::EPHEMERAL_DISKS).join("disks").join(&volume.name);
+            Image { path: overlay, format: ImageFormat::Qcow2, base: Some(base) }
+        };
+        (volume.name.clone(), image)
+    };
+    let environment = Environment {
+        accelerator: Accelerator::Tcg,
+        kernel: None,
+        images: vmi.spec.volumes.iter().map(image).collect(),
+        sockets: [("default".to_owned(), "/run/n0".into())].into(),
+        serial_socket: "/run/serial".into(),
+        serial_log: "/run/serial-log".into(),
+        vnc_socket: "/run/vnc".into(),
+    };
+    convert(&vmi, &environment).unwrap()
+}
+
+fn claim(name: &str) -> Value {
+    json!({"persistentVolumeClaim": {"claimName": name}})
+}
+
+fn read_only(name: &str) -> Value {
+    json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}})
+}
+
+#[test]
+fn what_virt_controller_calls_movable_moves_and_no_claim_is_copied() {
+    let vmi = machine(
+        &[
+            ("root", json!({"containerDisk": {"image": "i"}})),
+            ("data", claim("many")),
+            ("quorum", claim("many")),
+            ("books", read_only("library")),
+            ("temp", json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "many"}}})),
+            ("scratch", json!({"emptyDisk": {"capacity": "1Gi"}})),
+            ("init", json!({"cloudInitNoCloud": {"userData": "x"}})),
+        ],
+        &[
+            ("quorum", json!({"shareable": true, "cache": "none"})),
+            ("init", json!({"disk": null, "cdrom": {"bus": "sata"}})),
+        ],
+    );
+    let written = judged(&vmi, &[("many", "ReadWriteMany"), ("library", "ReadOnlyMany")]);
+    let condition = written.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable").unwrap();
+    assert_eq!(condition.status, "True", "{condition:?}");
+    let disks = of(&domain(&vmi), &written).unwrap();
+    // vdb, vdc and vdd are on claims.
+    assert_eq!(disks, Disks { copied: vec!["vda".into(), "vde".into(), "vdf".into()], shared: true });
+}
+
+#[test]
+fn what_virt_controller_calls_immovable_is_refused() {
+    let running = domain(&machine(&[("data", claim("one"))], &[]));
+    for (name, source, mode) in [
+        ("data", claim("one"), "ReadWriteOnce"),
+        ("data", claim("one"), "ReadOnlyMany"),
+        ("data", read_only("one"), "ReadWriteOnce"),
+        ("data", json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "one"}}}), "ReadWriteOnce"),
+        ("data", json!({"hostDisk": {"path": "/d", "type": "Disk", "shared": true}}), "ReadWriteMany"),
+    ] {
+        let vmi = machine(&[(name, source.clone())], &[("data", json!({"shareable": true}))]);
+        let written = judged(&vmi, &[("one", mode)]);
+        let condition =
+            written.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable").unwrap();
+        let told = (condition.status.as_str(), condition.reason.as_deref());
+        assert_eq!(told, ("False", Some("DisksNotLiveMigratable")), "{source} {mode}");
+        let why = of(&running, &written).unwrap_err();
+        assert!(why.starts_with("status.migrationMethod: virt-controller has not said"), "{why}");
+    }
+    // A claim that is not there.
+    let vmi = machine(&[("data", claim("none"))], &[]);
+    let missing: Claims = [("none".to_owned(), None)].into();
+    assert_eq!(told(&missing), None);
+    of(&running, &serde_json::from_value(vmi).unwrap()).unwrap_err();
+}
+
+#[test]
+fn a_judgement_that_does_not_fit_the_disks_moves_nothing() {
+    let shared = machine(&[("data", claim("many"))], &[]);
+    let copied = machine(&[("data", json!({"emptyDisk": {"capacity": "1Gi"}}))], &[]);
+    let other = machine(&[("other", claim("many"))], &[]);
+    let claims = [("many", "ReadWriteMany")];
+    // The disk is on a claim, the status says that it is copied; then the other way round.
+    for (domain_of, status_of, why) in [
+        (&shared, &copied, "disk vda: volume data is Copied by the VMI's status, which contradicts"),
+        (&copied, &shared, "disk vda: volume data is Shared by the VMI's status, which contradicts"),
+        (&shared, &other, "disk vda: 'ua-data' names no volume of the VMI"),
+    ] {
+        let said = of(&domain(domain_of), &judged(status_of, &claims)).unwrap_err();
+        assert!(said.starts_with(why), "{said}");
+    }
+}
