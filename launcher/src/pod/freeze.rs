@@ -1,15 +1,20 @@
 //! Freezing the guest's file systems for a backup, and thawing them again.
 //!
-//! A guest that stays frozen hangs, so a freeze with a time limit ends whatever becomes of the one who asked: the
-//! work is a task of its own, which a caller that gives up does not take along. Each freeze has a number; its timer
-//! thaws only while no later freeze or thaw has come, so an old timer does not end a newer freeze. An agent that
-//! did not answer in time may freeze all the same: the timer runs then, too.
+//! A guest that stays frozen hangs, so a freeze with a time limit ends whatever becomes of the caller: the work is a task
+//! of its own, which a caller that gives up does not take along. Each freeze has a number; its timer thaws only while no
+//! later freeze or thaw has come, so an old timer does not end a newer freeze. An agent that did not answer in time may
+//! freeze all the same: the timer runs then, too.
+//!
+//! Timers and what is known of the guest are this launcher's alone. So a frozen guest does not move to another launcher,
+//! which would never thaw it: a migration is refused while the guest is frozen or may be, and a freeze is refused while the
+//! machine moves. Both are decided under one lock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_proto::migration::Migration;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::sleep;
 use tracing::error;
 
@@ -24,7 +29,16 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How often a timer tries to thaw, and the pause between two attempts.
 const ATTEMPTS: (u32, Duration) = (6, Duration::from_secs(10));
 
-/// Who is frozen.
+/// Why a freeze is refused while the machine moves.
+const MOVES: &str =
+    "the machine moves to another node: its file systems can be frozen once it is there, or has stayed";
+/// Why a migration is refused while the agent is at a freeze or a thaw.
+const BUSY: &str = "the guest's file systems are just being frozen or thawed: migrate the machine afterwards";
+/// Why a migration is refused while the guest is frozen.
+const FROZEN: &str = "the guest's file systems are frozen, or may be: migrate the machine once they are thawed, by the \
+                      subresource unfreeze or by the time limit of the freeze";
+
+/// The guest whose file systems are frozen.
 pub(super) trait Guest: Clone + Send + Sync + 'static {
     /// Has the guest's agent carry out a command.
     fn tell(&self, command: &'static str) -> impl Future<Output = Result<(), AgentError>> + Send;
@@ -32,6 +46,8 @@ pub(super) trait Guest: Clone + Send + Sync + 'static {
     fn set_frozen(&self, frozen: bool);
     /// What was noted.
     fn is_frozen(&self) -> bool;
+    /// Whether the machine moves to another node, or has not come from one yet.
+    fn is_moving(&self) -> bool;
 }
 
 impl Guest for Arc<Shared> {
@@ -46,63 +62,99 @@ impl Guest for Arc<Shared> {
     fn is_frozen(&self) -> bool {
         self.facts.borrow().frozen
     }
+
+    fn is_moving(&self) -> bool {
+        let facts = self.facts.borrow();
+        let leaves = facts.migration.as_ref().is_some_and(Migration::is_running);
+        leaves || (facts.awaited && facts.started_at.is_none())
+    }
 }
 
-/// The number of the last freeze or thaw, held while the agent is at one. Clones share it.
+/// The last freeze or thaw.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    number: u64,
+    /// Whether it was a freeze that the agent did not answer, and its timer has not thawed the guest yet.
+    unsure: bool,
+}
+
+/// The last freeze or thaw, held while the agent is at one. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Freezes(Arc<Mutex<u64>>);
+pub(super) struct Freezes(Arc<Mutex<Last>>);
 
 impl Freezes {
     /// Freezes the guest, for at most `limit`.
     pub(super) async fn freeze<G: Guest>(&self, guest: G, limit: Option<Duration>) -> Result<(), String> {
         let freezes = self.clone();
         let work = tokio::spawn(async move {
-            let mut number = freezes.0.lock().await;
+            let mut last = freezes.0.lock().await;
+            if guest.is_moving() {
+                return Err(MOVES.to_owned());
+            }
             let result = guest.tell(FREEZE).await;
             let silent = matches!(result, Err(AgentError::Refused(HypervisorError::Silent { .. })));
+            let result = result.map_err(|e| e.to_string());
             match limit {
                 // What was before stands, an older freeze's timer among it.
                 _ if result.is_err() && !silent => return result,
                 None if silent => return result,
-                _ => *number += 1,
+                _ => *last = Last { number: last.number + 1, unsure: silent },
             }
             if !silent {
                 guest.set_frozen(true);
             }
             if let Some(limit) = limit {
-                tokio::spawn(freezes.clone().thaw_later(guest, *number, limit, silent));
+                tokio::spawn(freezes.clone().thaw_later(guest, last.number, limit));
             }
             result
         });
-        work.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        work.await.map_err(|e| e.to_string())?
     }
 
     /// Thaws the guest.
     pub(super) async fn thaw<G: Guest>(&self, guest: G) -> Result<(), String> {
         let freezes = self.clone();
         let work = tokio::spawn(async move {
-            let mut number = freezes.0.lock().await;
+            let mut last = freezes.0.lock().await;
             guest.tell(THAW).await?;
-            *number += 1;
+            *last = Last { number: last.number + 1, unsure: false };
             guest.set_frozen(false);
             Ok::<_, AgentError>(())
         });
         work.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     }
 
-    /// The timer of the freeze `number`; `unsure` whether there was one.
-    async fn thaw_later<G: Guest>(self, guest: G, number: u64, limit: Duration, unsure: bool) {
+    /// Makes sure that the guest is not frozen, and that no freeze begins while the result is held.
+    ///
+    /// # Errors
+    ///
+    /// It is frozen, or may be.
+    pub(super) fn none<G: Guest>(&self, guest: &G) -> Result<MutexGuard<'_, Last>, String> {
+        let last = self.0.try_lock().map_err(|_| BUSY.to_owned())?;
+        if last.unsure || guest.is_frozen() { Err(FROZEN.to_owned()) } else { Ok(last) }
+    }
+
+    /// The timer of the freeze `number`.
+    async fn thaw_later<G: Guest>(self, guest: G, number: u64, limit: Duration) {
         sleep(limit).await;
-        for _ in 0..ATTEMPTS.0 {
-            let present = self.0.lock().await;
-            if *present != number || !(unsure || guest.is_frozen()) {
+        for attempt in 1..=ATTEMPTS.0 {
+            let mut last = self.0.lock().await;
+            if last.number != number || !(last.unsure || guest.is_frozen()) {
                 return;
             }
             match guest.tell(THAW).await {
-                Ok(()) => return guest.set_frozen(false),
+                Ok(()) => {
+                    last.unsure = false;
+                    return guest.set_frozen(false);
+                }
                 Err(error) => error!(%error, "the guest's file systems are not thawed"),
             }
-            drop(present);
+            if attempt == ATTEMPTS.0 {
+                // An agent that has answered neither the freeze nor any thaw has frozen nothing that it could tell of.
+                last.unsure = false;
+                return;
+            }
+            drop(last);
             sleep(ATTEMPTS.1).await;
         }
     }
@@ -125,6 +177,7 @@ mod tests {
         answer: Lock<Option<HypervisorError>>,
         may_answer: Option<Notify>,
         frozen: Lock<bool>,
+        moving: Lock<bool>,
     }
 
     impl Guest for Fake {
@@ -144,11 +197,21 @@ mod tests {
         fn is_frozen(&self) -> bool {
             *self.0.frozen.lock().unwrap()
         }
+
+        fn is_moving(&self) -> bool {
+            *self.0.moving.lock().unwrap()
+        }
     }
 
     fn guest(may_answer: Option<Notify>) -> (Fake, mpsc::UnboundedReceiver<&'static str>) {
         let (told, heard) = mpsc::unbounded_channel();
-        let inner = Inner { told, answer: Lock::default(), may_answer, frozen: Lock::default() };
+        let inner = Inner {
+            told,
+            answer: Lock::default(),
+            may_answer,
+            frozen: Lock::default(),
+            moving: Lock::default(),
+        };
         (Fake(Arc::new(inner)), heard)
     }
 
@@ -213,5 +276,52 @@ mod tests {
         guest.set_frozen(false);
         sleep(Duration::from_secs(1000)).await;
         heard.try_recv().unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_is_frozen_or_may_be_does_not_move() {
+        let (guest, mut heard) = guest(Some(Notify::new()));
+        let freezes = Freezes::default();
+        let gate = guest.0.may_answer.as_ref().unwrap();
+        drop(freezes.none(&guest).unwrap());
+        // While the agent is at it, while it lasts, and not after its time limit.
+        let call = tokio::spawn({
+            let (freezes, guest) = (freezes.clone(), guest.clone());
+            async move { freezes.freeze(guest, LIMIT).await }
+        });
+        assert_eq!(heard.recv().await, Some(FREEZE));
+        assert_eq!(freezes.none(&guest).unwrap_err(), BUSY);
+        gate.notify_one();
+        call.await.unwrap().unwrap();
+        assert_eq!(freezes.none(&guest).unwrap_err(), FROZEN);
+        assert_eq!(heard.recv().await, Some(THAW));
+        gate.notify_one();
+        drop(freezes.0.lock().await);
+        drop(freezes.none(&guest).unwrap());
+        // An agent that did not answer may have frozen the guest, until the timer has thawed it.
+        let (action, message) = ("ask the guest agent", String::new());
+        *guest.0.answer.lock().unwrap() = Some(HypervisorError::Silent { action, message });
+        gate.notify_one();
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap_err();
+        assert_eq!(heard.recv().await, Some(FREEZE));
+        assert!(!guest.is_frozen());
+        assert_eq!(freezes.none(&guest).unwrap_err(), FROZEN);
+        assert_eq!(heard.recv().await, Some(THAW));
+        gate.notify_one();
+        drop(freezes.0.lock().await);
+        drop(freezes.none(&guest).unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_moves_is_not_frozen() {
+        let (guest, mut heard) = guest(None);
+        let freezes = Freezes::default();
+        *guest.0.moving.lock().unwrap() = true;
+        assert_eq!(freezes.freeze(guest.clone(), LIMIT).await.unwrap_err(), MOVES);
+        heard.try_recv().unwrap_err();
+        assert!(!guest.is_frozen());
+        *guest.0.moving.lock().unwrap() = false;
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap();
+        assert_eq!(heard.recv().await, Some(FREEZE));
     }
 }

@@ -61,8 +61,8 @@ const MIB: u64 = 1 << 20;
 ///
 /// # Errors
 ///
-/// The request is none, no machine runs here, another migration runs, or virt-controller has not said what becomes of the
-/// machine's disks.
+/// The request is none, no machine runs here, another migration runs, virt-controller has not said what becomes of the
+/// machine's disks, or the guest's file systems are frozen.
 pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) -> Result<(), String> {
     let options: Options = serde_json::from_slice(&request.options).map_err(|e| format!("options: {e}"))?;
     let uid = &options.migration_uid;
@@ -93,6 +93,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         held: false,
     };
     let mut begun = false;
+    let not_frozen = shared.freezes.none(shared)?;
     shared.facts.send_if_modified(|facts| {
         let busy = facts.migration.as_ref().is_some_and(|m| m.is_running() || m.uid == *uid);
         begun = !busy && facts.ended.is_none();
@@ -105,6 +106,8 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         }
         begun
     });
+    // A freeze that comes from now on sees the migration.
+    drop(not_frozen);
     if begun {
         info!(migration = uid, copied = ?to.copied, "the machine moves");
         let work = drive(Arc::clone(shared), to, options, word);

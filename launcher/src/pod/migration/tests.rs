@@ -129,3 +129,24 @@ async fn nothing_moves_of_which_virt_controller_has_not_said_how() {
     assert_eq!(shared.facts.borrow().migration, None);
     admit(&serde_json::to_vec(&vmi()).unwrap()).unwrap();
 }
+
+#[tokio::test]
+async fn a_frozen_guest_stays_until_it_is_thawed_and_one_that_moves_is_not_frozen() {
+    let (shared, fake, tell) = machine();
+    shared.agent_connected.send_replace(true);
+    shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap();
+    let why = begin(&shared, request("a")).await.unwrap_err();
+    assert!(why.starts_with("the guest's file systems are frozen"), "{why}");
+    assert_eq!(*fake.moves.lock().unwrap(), []);
+    shared.freezes.thaw(Arc::clone(&shared)).await.unwrap();
+    begin(&shared, request("a")).await.unwrap();
+    let why = shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap_err();
+    assert!(why.starts_with("the machine moves to another node"), "{why}");
+    let told = fake.agent.lock().unwrap().clone();
+    let told: Vec<&str> = told.iter().map(|t| if t.contains("thaw") { "thaw" } else { "freeze" }).collect();
+    assert_eq!(told, ["freeze", "thaw"]);
+    tell.send(Err(no())).unwrap();
+    assert!(over(&shared).await.failed);
+    // It has stayed.
+    shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap();
+}
