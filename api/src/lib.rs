@@ -29,6 +29,7 @@ pub mod mac;
 pub mod meta;
 pub mod migration;
 pub mod names;
+pub mod netd;
 mod parse;
 pub mod policy;
 pub mod problem;

@@ -31,7 +31,7 @@ pub enum Command {
     Standalone(Standalone),
     /// Run the machine of this pod: what the container compute does
     Pod(Pod),
-    /// Serve the pod's network to the machine: what the container netd does; the VMI is in VMI_JSON
+    /// Serve the pod's network to the machine: what the container netd does; NETD_SPEC tells it of the machine
     RunNetd(RunNetd),
     /// Ask whether the guest accepts connections at a TCP port; the exit code tells: what the kubelet runs
     Probe(Probe),

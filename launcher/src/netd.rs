@@ -1,13 +1,13 @@
-//! netd's configuration for one interface: what a manifest says about a network, in netd's own file.
+//! netd's configuration for one interface: what netd is told of its machine, in netd's own file.
 //!
 //! netd knows nothing of Kubernetes. It reads the pod's addresses, routes and resolvers itself; the launcher
-//! tells it only what the manifest adds. Everything that depends on netd's file format stands in this module.
+//! tells it only what the manifest adds, which is a [`NetdSpec`] wherever it comes from. Everything that depends on
+//! netd's file format stands in this module.
 
 use std::path::Path;
 
-use podvirt_api::VirtualMachineInstance;
-use podvirt_api::names::pod;
-use podvirt_api::vmi::{DhcpOptions, DnsPolicy, Interface, Port, PortProtocol};
+use podvirt_api::netd::{Addresses, DhcpOption, Dns, NetdSpec, Port};
+use podvirt_api::vmi::PortProtocol;
 use serde::Serialize;
 
 /// The part of netd's configuration file that the launcher writes.
@@ -63,17 +63,9 @@ struct Guest {
     dns: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     search: Vec<String>,
+    // The names of its fields are netd's, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     dhcp_options: Vec<DhcpOption>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct DhcpOption {
-    code: u8,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    text: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    addresses: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,64 +89,59 @@ pub struct NetdSockets<'a> {
     pub hold: Option<&'a Path>,
 }
 
-/// Annotation of a machine with the port of its pod at which its netd serves metrics.
-const METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
-/// The most queue pairs that netd offers (`vhost_user.queue_pairs`).
-const MAX_QUEUE_PAIRS: u64 = 8;
-
-/// Queue pairs of each interface: as many as the machine has processors, as far as netd goes. None where the
-/// manifest does not ask for several.
-pub fn queue_pairs(vmi: &VirtualMachineInstance) -> Option<u64> {
-    let domain = &vmi.spec.domain;
-    let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false);
-    let processors = domain.cpu.as_ref().map_or(1, podvirt_api::vmi::Cpu::count);
-    wanted.then(|| processors.min(MAX_QUEUE_PAIRS))
-}
-
-/// DHCPv4 options by number (RFC 2132).
-const OPTION_NTP_SERVERS: u8 = 42;
-const OPTION_TFTP_SERVER_NAME: u8 = 66;
-const OPTION_BOOT_FILE_NAME: u8 = 67;
-
 impl NetdConfig {
-    /// The configuration for `interface` of `vmi`, which has its defaults and is valid.
+    /// The configuration of the netd that is told `spec`.
     ///
     /// `resolv_conf` is the pod's: the manifest's resolvers are added to it.
-    pub fn new(
-        vmi: &VirtualMachineInstance,
-        interface: &Interface,
-        sockets: &NetdSockets<'_>,
-        resolv_conf: &str,
-    ) -> Self {
+    pub fn new(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -> Self {
         let pod = Resolvers::parse(resolv_conf);
-        let fqdn = fqdn(vmi, &pod);
-        let resolvers = resolvers(vmi, pod);
-        let all = interface.ports.is_empty();
-        let of_pod = own_interface(vmi, interface);
+        let fqdn = fqdn(&spec, &pod);
+        // Every field is named: one that is added has to find its place in netd's file.
+        let NetdSpec {
+            namespace,
+            machine,
+            interface: _,
+            index: _,
+            pod_interface,
+            addresses,
+            mac_address,
+            queue_pairs,
+            metrics_port,
+            hostname,
+            subdomain: _,
+            dns,
+            ports,
+            dhcp_options,
+        } = spec;
+        let resolvers = resolvers(dns, pod);
+        let all = ports.is_empty();
         NetdConfig {
-            // Passthrough is netd's own default.
-            name: format!("{}/{}", vmi.namespace(), vmi.metadata.name),
-            bind_interface: of_pod.is_some().then_some(true),
-            interface: of_pod,
-            mode: interface.masquerade.is_some().then_some("masquerade"),
+            name: format!("{namespace}/{machine}"),
+            bind_interface: pod_interface.is_some().then_some(true),
+            interface: pod_interface,
+            mode: match addresses {
+                // It is netd's own default.
+                Addresses::Passthrough => None,
+                Addresses::Masquerade => Some("masquerade"),
+            },
             vhost_user: VhostUser {
                 socket: sockets.vhost_user.display().to_string(),
                 mode: "server",
-                queue_pairs: queue_pairs(vmi),
+                queue_pairs,
             },
             control: Control { socket: sockets.control.display().to_string() },
-            metrics: metrics(vmi, interface),
+            metrics: metrics_port.map(|port| Metrics { listen: format!("[::]:{port}") }),
             guest: Guest {
-                mac: interface.mac_address.replace('-', ":"),
-                hostname: vmi.spec.hostname.clone(),
+                mac: mac_address,
+                hostname,
                 fqdn,
                 dns: resolvers.servers,
                 search: resolvers.search,
-                dhcp_options: interface.dhcp_options.as_ref().map(dhcp_options).unwrap_or_default(),
+                dhcp_options,
             },
             ports: Ports {
-                tcp: ports(&interface.ports, PortProtocol::Tcp),
-                udp: ports(&interface.ports, PortProtocol::Udp),
+                tcp: words(&ports, PortProtocol::Tcp),
+                udp: words(&ports, PortProtocol::Udp),
                 // A list of ports is served by listeners: there is nothing to steer.
                 steering: sockets.steering.filter(|_| all).map(|s| s.display().to_string()),
             },
@@ -172,63 +159,14 @@ impl NetdConfig {
     }
 }
 
-/// The pod's interface that `interface` of the guest stands for.
-pub fn pod_interface(vmi: &VirtualMachineInstance, interface: &Interface) -> String {
-    match vmi.network_of(interface) {
-        Some(network) if !network.is_primary() => pod::interface(&network.name),
-        _ => pod::PRIMARY_INTERFACE.to_owned(),
-    }
-}
-
-/// The pod's interface that netd keeps to; none where it has the whole pod, which is what a machine's only interface
-/// on the pod's first network has.
-fn own_interface(vmi: &VirtualMachineInstance, interface: &Interface) -> Option<String> {
-    let is_primary = vmi.network_of(interface).is_none_or(podvirt_api::vmi::Network::is_primary);
-    let alone = is_primary && vmi.spec.domain.devices.interfaces.len() == 1;
-    (!alone).then(|| pod_interface(vmi, interface))
-}
-
-/// Where metrics are served if the machine is annotated. There is one netd an interface and one port: the first has it.
-/// What is no port is refused by netd, by its name.
-fn metrics(vmi: &VirtualMachineInstance, interface: &Interface) -> Option<Metrics> {
-    let port = vmi.metadata.annotations.get(METRICS_PORT)?;
-    let first = vmi.spec.domain.devices.interfaces.first();
-    let is_first = first.is_some_and(|first| first.name == interface.name);
-    is_first.then(|| Metrics { listen: format!("[::]:{port}") })
-}
-
 /// The listed ports of a protocol. No list at all means all ports, but a list of the other protocol means none.
-fn ports(ports: &[Port], protocol: PortProtocol) -> Vec<String> {
+fn words(ports: &[Port], protocol: PortProtocol) -> Vec<String> {
     if ports.is_empty() {
         return vec!["all".into()];
     }
-    let listed: Vec<String> = ports
-        .iter()
-        .filter(|p| p.protocol.unwrap_or(PortProtocol::Tcp) == protocol)
-        .map(|p| p.port.to_string())
-        .collect();
+    let listed: Vec<String> =
+        ports.iter().filter(|p| p.protocol == protocol).map(|p| p.port.to_string()).collect();
     if listed.is_empty() { vec!["none".into()] } else { listed }
-}
-
-fn dhcp_options(options: &DhcpOptions) -> Vec<DhcpOption> {
-    let text = |code: u8, text: &str| {
-        (!text.is_empty()).then(|| DhcpOption { code, text: text.into(), ..DhcpOption::default() })
-    };
-    let ntp = (!options.ntp_servers.is_empty()).then(|| DhcpOption {
-        code: OPTION_NTP_SERVERS,
-        addresses: options.ntp_servers.clone(),
-        ..DhcpOption::default()
-    });
-    let private = options.private_options.iter().filter_map(|o| text(u8::try_from(o.option).ok()?, &o.value));
-    [
-        ntp,
-        text(OPTION_TFTP_SERVER_NAME, &options.tftp_server_name),
-        text(OPTION_BOOT_FILE_NAME, &options.boot_file_name),
-    ]
-    .into_iter()
-    .flatten()
-    .chain(private)
-    .collect()
 }
 
 /// Resolvers and search domains.
@@ -255,41 +193,41 @@ impl Resolvers {
 }
 
 /// What the guest is to be told; nothing when the pod's resolv.conf is all, since netd watches that itself.
-fn resolvers(vmi: &VirtualMachineInstance, pod: Resolvers) -> Resolvers {
-    let Some(config) = &vmi.spec.dns_config else { return Resolvers::default() };
+fn resolvers(dns: Option<Dns>, pod: Resolvers) -> Resolvers {
+    let Some(Dns { alone, servers, searches }) = dns else { return Resolvers::default() };
     // The kubelet adds in this order, too.
-    let base = if vmi.spec.dns_policy == Some(DnsPolicy::None) { Resolvers::default() } else { pod };
-    let merge = |mut base: Vec<String>, added: &[String]| {
+    let base = if alone { Resolvers::default() } else { pod };
+    let merge = |mut base: Vec<String>, added: Vec<String>| {
         if added.is_empty() {
             return Vec::new();
         }
         for word in added {
-            if !base.contains(word) {
-                base.push(word.clone());
+            if !base.contains(&word) {
+                base.push(word);
             }
         }
         base
     };
-    Resolvers {
-        servers: merge(base.servers, &config.nameservers),
-        search: merge(base.search, &config.searches),
-    }
+    Resolvers { servers: merge(base.servers, servers), search: merge(base.search, searches) }
 }
 
 /// The guest's full name: below the subdomain, in the domain that the pod's search list has for the namespace.
-fn fqdn(vmi: &VirtualMachineInstance, pod: &Resolvers) -> Option<String> {
-    let subdomain = &vmi.spec.subdomain;
+fn fqdn(spec: &NetdSpec, pod: &Resolvers) -> Option<String> {
+    let NetdSpec { namespace, hostname, subdomain, .. } = spec;
     if subdomain.is_empty() {
         return None;
     }
-    let prefix = format!("{}.svc.", vmi.namespace());
+    let prefix = format!("{namespace}.svc.");
     let domain = pod.search.iter().find(|s| s.starts_with(&prefix));
-    let name = format!("{}.{subdomain}", vmi.spec.hostname);
+    let name = format!("{hostname}.{subdomain}");
     Some(domain.map_or_else(|| name.clone(), |d| format!("{name}.{d}")))
 }
 
 #[cfg(test)]
 mod tests {
+    use podvirt_api::VirtualMachineInstance;
+    use podvirt_api::names::pod;
+
     use super::*;
 
     const RESOLV_CONF: &str =
@@ -313,8 +251,7 @@ mod tests {
             steering,
             hold: None,
         };
-        let interface = &vmi.spec.domain.devices.interfaces[0];
-        NetdConfig::new(vmi, interface, &sockets, RESOLV_CONF).to_yaml().unwrap()
+        NetdConfig::new(NetdSpec::of(vmi, 0).unwrap(), &sockets, RESOLV_CONF).to_yaml().unwrap()
     }
 
     #[test]
@@ -352,9 +289,8 @@ mod tests {
                 steering: None,
                 hold: None,
             };
-            let interfaces = vmi.spec.domain.devices.interfaces.iter();
-            let told = interfaces.map(|i| {
-                let config = NetdConfig::new(&vmi, i, &sockets, "");
+            let told = (0..vmi.spec.domain.devices.interfaces.len()).map(|i| {
+                let config = NetdConfig::new(NetdSpec::of(&vmi, i).unwrap(), &sockets, "");
                 (config.interface.unwrap_or_default(), config.bind_interface)
             });
             told.collect::<Vec<_>>()
@@ -374,34 +310,23 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_opens_the_metrics_of_the_first_interface() {
-        let vmi = VirtualMachineInstance::from_value(serde_json::json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-            "metadata": {"name": "vm", "annotations": {"podvirt.io/netd-metrics-port": "9100"}},
-            "spec": {"domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}}},
+    fn queue_pairs_and_the_port_of_metrics_are_netds() {
+        let mut spec: NetdSpec = serde_json::from_value(serde_json::json!({
+            "namespace": "shop", "machine": "web", "interface": "default", "index": 0,
+            "macAddress": "52:54:00:00:00:01", "hostname": "web",
         }))
         .unwrap();
-        assert!(config(&vmi, None).contains("metrics:\n  listen: \"[::]:9100\"\n"), "{}", config(&vmi, None));
-        let second = &vmi.spec.domain.devices.interfaces[1];
-        assert_eq!(metrics(&vmi, second), None);
-    }
-
-    #[test]
-    fn a_machine_that_wants_it_has_a_queue_pair_for_each_processor_up_to_eight() {
-        let pairs = |multiqueue: bool, sockets: u32| {
-            let vmi = VirtualMachineInstance::from_value(serde_json::json!({
-                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
-                "spec": {"domain": {"cpu": {"sockets": sockets, "cores": 2}, "devices": {
-                    "networkInterfaceMultiqueue": multiqueue,
-                    "interfaces": [{"name": "a", "masquerade": {}}]}}},
-            }))
-            .unwrap();
-            let value: serde_json::Value = serde_saphyr::from_str(&config(&vmi, None)).unwrap();
-            value["vhost_user"]["queue_pairs"].clone()
+        let sockets = NetdSockets {
+            vhost_user: Path::new("/run/n.sock"),
+            control: Path::new("/run/n.ctl"),
+            steering: None,
+            hold: None,
         };
-        assert_eq!(pairs(true, 2), 4);
-        assert_eq!(pairs(true, 32), 8);
-        assert!(pairs(false, 2).is_null());
+        let text = |spec: &NetdSpec| NetdConfig::new(spec.clone(), &sockets, "").to_yaml().unwrap();
+        assert!(!text(&spec).contains("queue_pairs") && !text(&spec).contains("metrics"));
+        (spec.queue_pairs, spec.metrics_port) = (Some(4), Some(9100));
+        assert!(text(&spec).contains("queue_pairs: 4\n"), "{}", text(&spec));
+        assert!(text(&spec).contains("metrics:\n  listen: \"[::]:9100\"\n"), "{}", text(&spec));
     }
 
     #[test]

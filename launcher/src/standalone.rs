@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use podvirt_api::netd::NetdSpec;
 use podvirt_api::{ParseError, VirtualMachineInstance};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -100,8 +101,8 @@ async fn started(
     };
     let connector = connector(&uri)?;
     if args.netd_socket.is_none() {
-        for interface in &vmi.spec.domain.devices.interfaces {
-            start_netd(daemons, args, vmi, interface, rundir, environment)?;
+        for index in 0..vmi.spec.domain.devices.interfaces.len() {
+            start_netd(daemons, args, NetdSpec::of(vmi, index)?, rundir, environment)?;
         }
     }
     for socket in environment.sockets.values() {
@@ -195,17 +196,16 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
 fn start_netd(
     daemons: &mut Daemons,
     args: &Standalone,
-    vmi: &VirtualMachineInstance,
-    interface: &podvirt_api::vmi::Interface,
+    spec: NetdSpec,
     rundir: &RunDir,
     environment: &Environment,
 ) -> Result<()> {
-    let name = &interface.name;
-    let socket = environment.sockets.get(name).context("an interface without a socket")?;
+    let name = spec.interface.clone();
+    let socket = environment.sockets.get(&name).context("an interface without a socket")?;
     let control = rundir.join(&format!("net/{name}.ctl"));
     let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     let sockets = NetdSockets { vhost_user: socket, control: &control, steering: None, hold: None };
-    let config = NetdConfig::new(vmi, interface, &sockets, &resolv_conf).to_yaml()?;
+    let config = NetdConfig::new(spec, &sockets, &resolv_conf).to_yaml()?;
     let file = rundir.join(&format!("net/{name}.yaml"));
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
     daemons.start(Program {

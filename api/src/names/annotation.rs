@@ -20,3 +20,5 @@ pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// What a pod's first network is, for Multus.
 pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+/// Port of the machine's pod at which the netd of its first interface serves metrics.
+pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";

@@ -66,7 +66,6 @@ pub(super) fn compute(
 /// Init containers: what disks and network need before and beside the machine.
 pub(super) fn sidecars(
     vmi: &VirtualMachineInstance,
-    identity: Identity<'_>,
     config: &KubeVirtConfiguration,
     images: &Images,
     resources: &PodResources,
@@ -75,7 +74,7 @@ pub(super) fn sidecars(
     if !sidecars.is_empty() {
         sidecars.insert(0, container_disk_binary(config, images, resources));
     }
-    sidecars.extend(networks::netds(vmi, identity, config, images, resources)?);
+    sidecars.extend(networks::netds(vmi, config, images, resources)?);
     Ok(sidecars)
 }
 

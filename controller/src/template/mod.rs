@@ -71,7 +71,10 @@ pub enum TemplateError {
     /// The object lacks what the API server gives every object.
     #[error("metadata.{0} is missing: the object does not come from an API server")]
     Identity(&'static str),
-    /// What netd is told cannot be written as JSON.
+    /// The machine is not one that the launcher would take.
+    #[error("the machine's specification is refused: {0}")]
+    Invalid(podvirt_api::Problems),
+    /// What netd is told cannot be read or written as JSON.
     #[error("the interfaces cannot be written as JSON: {0}")]
     Json(String),
 }
@@ -122,7 +125,7 @@ pub fn launcher_pod(
     let probes = probes::probes(spec)?;
     let grace = grace_seconds(vmi);
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
-    let init = containers::sidecars(vmi, identity, config, images, &resources)?;
+    let init = containers::sidecars(vmi, config, images, &resources)?;
     let compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
     Ok(Pod {
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),

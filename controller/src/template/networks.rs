@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use podvirt_api::names::{annotation, path, pod};
+use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
     Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
     VirtualMachineInstanceNetworkInterface,
 };
+use podvirt_api::{ParseError, defaults};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::containers::{LAUNCHER, SIDECAR, own};
 use super::volumes::mount;
@@ -129,7 +130,6 @@ pub(crate) fn attached(
 /// A netd for each interface.
 pub(super) fn netds(
     vmi: &VirtualMachineInstance,
-    identity: Identity<'_>,
     config: &KubeVirtConfiguration,
     images: &Images,
     resources: &PodResources,
@@ -154,22 +154,35 @@ pub(super) fn netds(
             return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));
         }
     }
-    let part = network_part(vmi, identity)?;
-    let several = interfaces.len() > 1;
-    let container = |(index, interface): (usize, &Interface)| {
-        let mut command = vec![LAUNCHER.to_owned(), "run-netd".into()];
-        if several {
-            command.extend(["--interface".to_owned(), interface.name.clone()]);
-        }
-        Container {
-            command: Some(command),
-            env: Some(vec![EnvVar { name: "VMI_JSON".into(), value: Some(part.clone()), value_from: None }]),
+    if interfaces.is_empty() {
+        return Ok(Vec::new());
+    }
+    let machine = read(vmi)?;
+    let container = |index: usize| {
+        // Nothing of it is secret: a pod's environment is no place for what volumes hold.
+        let spec = NetdSpec::of(&machine, index).map_err(TemplateError::Invalid)?;
+        let value = serde_json::to_string(&spec).map_err(|e| TemplateError::Json(e.to_string()))?;
+        Ok(Container {
+            command: Some(vec![LAUNCHER.to_owned(), "run-netd".into()]),
+            env: Some(vec![EnvVar { name: ENVIRONMENT.into(), value: Some(value), value_from: None }]),
             restart_policy: Some(SIDECAR.into()),
             volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
             ..own(&pod::netd(index), config, images, &resources.netd)
-        }
+        })
     };
-    Ok(interfaces.iter().enumerate().map(container).collect())
+    (0..interfaces.len()).map(container).collect()
+}
+
+/// The machine as the launcher will read it, with its defaults: netd and the domain must come to the same addresses.
+fn read(vmi: &VirtualMachineInstance) -> Result<podvirt_api::VirtualMachineInstance, TemplateError> {
+    let value = serde_json::to_value(vmi).map_err(|e| TemplateError::Json(e.to_string()))?;
+    let mut machine =
+        podvirt_api::VirtualMachineInstance::from_value(value).map_err(|error| match error {
+            ParseError::Invalid(problems) => TemplateError::Invalid(problems),
+            error => TemplateError::Json(error.to_string()),
+        })?;
+    defaults::set_defaults(&mut machine);
+    Ok(machine)
 }
 
 /// A binding of the interface that netd does not serve.
@@ -184,46 +197,4 @@ fn other_binding(interface: &Interface) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(name, given)| given.then_some(name))
-}
-
-/// What netd's configuration is made of: a machine with its network and nothing else.
-///
-/// Volumes stay out: they may hold secrets, and a pod's environment is no place for them. The memory's size
-/// is there because a machine without one is none.
-fn network_part(vmi: &VirtualMachineInstance, identity: Identity<'_>) -> Result<String, TemplateError> {
-    let spec = &vmi.spec;
-    let part = VirtualMachineInstance {
-        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-            name: Some(identity.name.to_owned()),
-            namespace: Some(identity.namespace.to_owned()),
-            uid: Some(identity.uid.to_owned()),
-            // The guest's MAC address follows the owning VirtualMachine: netd must come to the same.
-            owner_references: vmi.metadata.owner_references.clone(),
-            ..Default::default()
-        },
-        ..VirtualMachineInstance::default()
-    };
-    let mut value = serde_json::to_value(&part).map_err(|e| TemplateError::Json(e.to_string()))?;
-    let mut out = json!({
-        "domain": {
-            "devices": {"interfaces": spec.domain.devices.interfaces},
-            "memory": spec.domain.memory,
-            "resources": spec.domain.resources,
-        },
-        "networks": spec.networks,
-        "hostname": spec.hostname,
-        "subdomain": spec.subdomain,
-        "dnsPolicy": spec.dns_policy,
-        "dnsConfig": spec.dns_config,
-    });
-    drop_nulls(&mut out);
-    value["spec"] = out;
-    serde_json::to_string(&value).map_err(|e| TemplateError::Json(e.to_string()))
-}
-
-fn drop_nulls(value: &mut serde_json::Value) {
-    if let serde_json::Value::Object(map) = value {
-        map.retain(|_, v| !v.is_null());
-        map.values_mut().for_each(drop_nulls);
-    }
 }

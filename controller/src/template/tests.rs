@@ -51,6 +51,13 @@ fn mount_of<'a>(container: &'a Container, path: &str) -> &'a VolumeMount {
     mounts.find(|m| m.mount_path == path).unwrap_or_else(|| panic!("nothing mounted at {path}"))
 }
 
+/// What a container is told of the network.
+fn told(pod: &Pod, name: &str) -> podvirt_api::netd::NetdSpec {
+    let [env] = container(pod, name).env.as_deref().unwrap() else { panic!("not one variable") };
+    assert_eq!(env.name, "NETD_SPEC");
+    serde_json::from_str(env.value.as_ref().unwrap()).unwrap()
+}
+
 fn everything() -> Value {
     json!({
         "domain": {
@@ -246,13 +253,10 @@ fn netd_and_the_machine_agree_on_the_guests_address() {
             ..Default::default()
         }]);
     let pod = launcher_pod(&vmi, &config(json!({})), &images()).unwrap();
-    let text = container(&pod, "netd").env.as_ref().unwrap()[0].value.clone().unwrap();
-    let address = |value: Value| {
-        let mut vmi = podvirt_api::VirtualMachineInstance::from_value(value).unwrap();
-        podvirt_api::defaults::set_defaults(&mut vmi);
-        vmi.spec.domain.devices.interfaces[0].mac_address.clone()
-    };
-    assert_eq!(address(serde_json::from_str(&text).unwrap()), address(serde_json::to_value(&vmi).unwrap()));
+    let mut machine =
+        podvirt_api::VirtualMachineInstance::from_value(serde_json::to_value(&vmi).unwrap()).unwrap();
+    podvirt_api::defaults::set_defaults(&mut machine);
+    assert_eq!(told(&pod, "netd").mac_address, machine.spec.domain.devices.interfaces[0].mac_address);
 }
 
 #[test]
@@ -266,33 +270,37 @@ fn netd_is_told_the_network_and_nothing_of_the_disks() {
     let netd = container(&pod, "netd");
     assert_eq!(netd.restart_policy.as_deref(), Some("Always"));
     assert_eq!(netd.command.as_ref().unwrap().join(" "), "/usr/bin/virt-launcher run-netd");
-    let env = &netd.env.as_ref().unwrap()[0];
-    assert_eq!(env.name, "VMI_JSON");
-    let text = env.value.as_ref().unwrap();
-    assert!(!text.contains("hush") && !text.contains("volumes"), "{text}");
-    let value: Value = serde_json::from_str(text).unwrap();
+    let text = netd.env.as_ref().unwrap()[0].value.as_ref().unwrap();
+    assert!(!text.contains("hush") && !text.contains("seed"), "{text}");
+    let address = told(&pod, "netd").mac_address;
     assert_eq!(
-        value,
+        serde_json::from_str::<Value>(text).unwrap(),
         json!({
-            "apiVersion": "kubevirt.io/v1",
-            "kind": "VirtualMachineInstance",
-            "metadata": {"name": "web", "namespace": "shop", "uid": "0a1b"},
-            "spec": {
-                "domain": {
-                    "devices": {"interfaces": [{"name": "default", "passtBinding": {}}]},
-                    "memory": {"guest": "256Mi"},
-                },
-                "networks": [{"name": "default", "pod": {}}],
-                "hostname": "shop-front",
-                "subdomain": "db",
-                "dnsPolicy": "None",
-                "dnsConfig": {"nameservers": ["192.0.2.53"]},
-            },
+            "namespace": "shop", "machine": "web", "interface": "default", "index": 0,
+            "macAddress": address, "hostname": "shop-front", "subdomain": "db",
+            "dns": {"alone": true, "servers": ["192.0.2.53"]},
         })
     );
-    // The launcher reads it as a machine.
-    podvirt_api::VirtualMachineInstance::load(text).unwrap();
     assert_eq!(netd.volume_mounts.as_ref().unwrap().len(), 1);
+}
+
+#[test]
+fn netd_is_told_of_queues_and_metrics() {
+    let vmi = |port: &str| {
+        let mut vmi = machine(json!({"domain": {
+            "cpu": {"cores": 2, "sockets": 2}, "devices": {"networkInterfaceMultiqueue": true},
+        }}));
+        vmi.metadata.annotations =
+            Some([("podvirt.io/netd-metrics-port".to_owned(), port.to_owned())].into());
+        vmi
+    };
+    let pod = launcher_pod(&vmi("9100"), &config(json!({})), &images()).unwrap();
+    let told = told(&pod, "netd");
+    assert_eq!((told.queue_pairs, told.metrics_port), (Some(4), Some(9100)));
+    let annotations = pod.metadata.annotations.as_ref().unwrap();
+    assert_eq!(annotations["podvirt.io/netd-metrics-port"], "9100", "by which Prometheus finds it");
+    let error = launcher_pod(&vmi("web"), &config(json!({})), &images()).unwrap_err().to_string();
+    assert!(error.contains("metadata.annotations[podvirt.io/netd-metrics-port]: 'web' is not"), "{error}");
 }
 
 #[test]
@@ -355,7 +363,7 @@ fn the_scheduler_is_told_what_manifest_and_configuration_say() {
         "tolerations": [{"key": "k", "operator": "Exists"}],
         "priorityClassName": "high",
         "schedulerName": "other",
-        "architecture": "arm64",
+        "architecture": "amd64",
     }));
     let spec = launcher_pod(&vmi, &settings, &images()).unwrap().spec.unwrap();
     let selector = spec.node_selector.unwrap();
@@ -364,7 +372,7 @@ fn the_scheduler_is_told_what_manifest_and_configuration_say() {
         selector,
         [
             ("disk", "ssd"),
-            ("kubernetes.io/arch", "arm64"),
+            ("kubernetes.io/arch", "amd64"),
             ("kubevirt.io/schedulable", "true"),
             ("pool", "vms")
         ]
@@ -461,9 +469,10 @@ fn networks_of_multus_are_asked_for_and_each_has_its_netd() {
     );
     assert!(!annotations.contains_key("v1.multus-cni.io/default-network"));
     assert_eq!(init_names(&pod), ["netd", "netd-1", "netd-2"]);
-    let command = |name: &str| container(&pod, name).command.clone().unwrap().join(" ");
-    assert_eq!(command("netd"), "/usr/bin/virt-launcher run-netd --interface default");
-    assert_eq!(command("netd-2"), "/usr/bin/virt-launcher run-netd --interface flat");
+    let of =
+        |name: &str| (told(&pod, name).interface, told(&pod, name).index, told(&pod, name).pod_interface);
+    assert_eq!(of("netd"), ("default".into(), 0, Some("eth0".into())));
+    assert_eq!(of("netd-2"), ("flat".into(), 2, Some(names::pod::interface("flat"))));
 }
 
 #[test]

@@ -126,6 +126,15 @@ pub(crate) struct Launched {
     pub(crate) image: Option<TempDir>,
 }
 
+/// The environment that virt-controller gives the netd of `vmi`; empty where it has none.
+fn netd_environment(vmi: &Value) -> Vec<(String, String)> {
+    let vmi = serde_json::from_value(vmi.clone()).unwrap();
+    let pod =
+        virt_controller::template::launcher_pod(&vmi, &Default::default(), &Default::default()).unwrap();
+    let netd = pod.spec.unwrap().init_containers.into_iter().flatten().find(|c| c.name == "netd");
+    netd.into_iter().flat_map(|c| c.env.unwrap()).map(|v| (v.name, v.value.unwrap())).collect()
+}
+
 impl Launched {
     /// The tiny guest's pod.
     pub(crate) fn new(options: &str) -> Launched {
@@ -191,10 +200,8 @@ impl Launched {
         let shell = |command: &str| ["sh".to_owned(), "-c".to_owned(), format!("{mounts}{command}")];
         let container = |name: &str| pod.container(name).unwrap().no_init().ro(&programs, "/podvirt");
         let mut sidecars = Vec::new();
-        let mut stripped = vmi.clone();
-        stripped["spec"]["volumes"] = json!([]);
-        if !vmi["spec"]["domain"]["devices"]["interfaces"].as_array().unwrap().is_empty() {
-            let netd = container("netd").env("VMI_JSON", &stripped.to_string());
+        for (name, value) in netd_environment(vmi) {
+            let netd = container("netd").env(&name, &value);
             sidecars.push(netd.spawn(&shell("virt-launcher run-netd --netd /podvirt/netd")).unwrap());
         }
         for (name, image, arguments) in images {

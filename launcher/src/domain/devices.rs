@@ -11,7 +11,6 @@ use podvirt_api::vmi::{
 use super::convert::ConvertError;
 use super::schema as xml;
 use super::{Environment, Image};
-use crate::netd;
 
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
@@ -44,7 +43,7 @@ pub(super) fn convert(
         })
         .collect::<Result<Vec<_>, _>>()?;
 
-    let pairs = netd::queue_pairs(vmi);
+    let pairs = podvirt_api::netd::queue_pairs(vmi);
     let interfaces = devices
         .interfaces
         .iter()

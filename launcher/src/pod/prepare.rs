@@ -196,7 +196,7 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
 /// The machine's interfaces as its report names them.
 fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
-    let queues = crate::netd::queue_pairs(vmi).and_then(|pairs| i32::try_from(pairs).ok()).unwrap_or(1);
+    let queues = podvirt_api::netd::queue_pairs(vmi).and_then(|pairs| i32::try_from(pairs).ok()).unwrap_or(1);
     devices
         .interfaces
         .iter()
@@ -208,7 +208,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
             queues,
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
-            pod_interface: crate::netd::pod_interface(vmi, interface),
+            pod_interface: podvirt_api::netd::pod_interface(vmi, interface),
         })
         .collect()
 }
