@@ -10,9 +10,8 @@ use clap::Parser;
 use kube::Client;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
-use podvirt_daemon::{crypto, http, shutdown, telemetry};
+use podvirt_daemon::{crypto, http, net, shutdown, telemetry};
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tracing::{info, warn};
 use virt_api::front_proxy::FrontProxy;
 use virt_api::handler::{HANDLER_PORT, Handlers};
@@ -92,7 +91,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         namespace: Arc::from(namespace),
         metrics,
     };
-    let listener = TcpListener::bind(args.listen_tls)
+    let listener = net::listen(args.listen_tls)
         .await
         .with_context(|| format!("{} cannot be listened on", args.listen_tls))?;
     let listener = TlsListener::new(listener, tls::server_config(&identity, &proxy)?)?;

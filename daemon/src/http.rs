@@ -18,6 +18,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
+use crate::net;
 use crate::shutdown::Shutdown;
 
 /// Media type of the OpenMetrics text format, version 1.0.
@@ -77,7 +78,7 @@ pub async fn serve(
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> io::Result<()> {
-    serve_on(TcpListener::bind(listen).await?, registry, readiness, shutdown).await
+    serve_on(net::listen(listen).await?, registry, readiness, shutdown).await
 }
 
 /// Serves on a listener that is there already until `shutdown`.

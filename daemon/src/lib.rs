@@ -8,6 +8,7 @@
 //! | [`crypto`] | the process's one provider of cryptography |
 //! | [`leader`] | one working replica among several, by a Lease |
 //! | [`events`] | Kubernetes events |
+//! | [`net`] | listening, also where there is no IPv6 |
 //! | [`pki`] | the daemons' certificates, and TLS that follows their renewal |
 //! | [`patch`] | writing the changed part of an object's status, or nothing |
 //! | [`backoff`] | growing delays per object |
@@ -19,6 +20,7 @@ pub mod crypto;
 pub mod events;
 pub mod http;
 pub mod leader;
+pub mod net;
 pub mod patch;
 pub mod pki;
 pub mod shutdown;

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use podvirt_api::names::pod;
+use podvirt_daemon::net::listen;
 use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, MIGRATION_CLIENT_NAME, common_name};
 use podvirt_proto::migration::{port, socket_name, word};
 use socket2::{SockRef, TcpKeepalive};
@@ -82,7 +83,7 @@ impl Inbound {
         let mut inbound = Self { ports: BTreeMap::new(), _tasks: Vec::new() };
         for logical in port::ALL {
             let name = name(uid, logical)?;
-            let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await?;
+            let listener = listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).await?;
             inbound.ports.insert(listener.local_addr()?.port(), logical);
             // Registered with the carriers' thread.
             let listener = listener.into_std()?;

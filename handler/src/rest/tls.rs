@@ -42,7 +42,7 @@ impl TlsListener {
     ///
     /// The address cannot be listened on.
     pub async fn bind(address: SocketAddr, config: Arc<ServerConfig>) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = podvirt_daemon::net::listen(address).await?;
         let address = listener.local_addr()?;
         let (sender, accepted) = mpsc::channel(1);
         let task = tokio::spawn(accept(listener, TlsAcceptor::from(config), sender)).abort_handle();
