@@ -8,6 +8,7 @@
 //! | [`node`] | watches VMIs, looks at launchers, carries decisions out |
 //! | [`queue`] | says when a VMI is looked at |
 //! | [`sockets`], [`launcher`] | finds launchers, calls them, hears them |
+//! | [`process`] | holds a process, so that its number cannot lead to another one |
 //! | [`migration`] | moves machines from and to other nodes |
 //! | [`record`] | keeps what a restart would lose |
 //! | [`metrics`] | counts |
@@ -27,6 +28,7 @@ pub mod metrics;
 pub mod migration;
 pub mod node;
 pub mod ports;
+pub mod process;
 pub mod queue;
 pub mod record;
 pub mod repair;

@@ -6,8 +6,8 @@
 //! is opened itself (O_PATH, O_NOFOLLOW) and dialled through `/proc/self/fd`. That also cures the length of
 //! these paths: `sun_path` holds 107 bytes, of which `/var/lib/kubelet/pods/<uid>/volumes/...` takes 91.
 //!
-//! Who is at the other end is checked as well: [`PodVolumes::peer`] takes the process from SO_PEERCRED and compares
-//! its control group with the pod.
+//! Who is at the other end is checked as well: [`PodVolumes::peer`] takes the process from SO_PEERCRED, holds it
+//! ([`Process`]) and compares its control group with the pod.
 
 use std::fs::File;
 use std::io;
@@ -21,11 +21,13 @@ use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
 use podvirt_api::names::pod;
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::process::Process;
+
 /// Pods' volumes as the kubelet lays them out.
 #[derive(Clone, Debug)]
 pub struct PodVolumes {
     pods: PathBuf,
-    processes: PathBuf,
+    processes: Option<PathBuf>,
     owner: u32,
 }
 
@@ -33,18 +35,11 @@ pub struct PodVolumes {
 #[derive(Debug)]
 pub struct Dir(OwnedFd);
 
-/// The process at the other end of a socket.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Peer {
-    /// Its process id, as this process sees it.
-    pub pid: i32,
-}
-
 impl PodVolumes {
     /// Volumes below `pods`, which is `/var/lib/kubelet/pods` on a node.
     pub fn new(pods: impl Into<PathBuf>) -> Self {
         let owner = u32::try_from(pod::UID).unwrap_or(u32::MAX);
-        Self { pods: pods.into(), processes: "/proc".into(), owner }
+        Self { pods: pods.into(), processes: None, owner }
     }
 
     /// The same with pods that run as another user, for tests.
@@ -61,7 +56,7 @@ impl PodVolumes {
     /// The same with another place in which processes' control groups are looked up, for tests.
     #[must_use]
     pub fn with_processes(self, processes: impl Into<PathBuf>) -> Self {
-        Self { processes: processes.into(), ..self }
+        Self { processes: Some(processes.into()), ..self }
     }
 
     /// Opens the directory `sub` (empty: the volume itself) in an emptyDir volume of a pod.
@@ -94,19 +89,24 @@ impl PodVolumes {
     /// # Errors
     ///
     /// The process cannot be told, or it is none of the pod's.
-    pub fn peer(&self, stream: &UnixStream, pod_uid: &str) -> io::Result<Peer> {
+    pub fn peer(&self, stream: &UnixStream, pod_uid: &str) -> io::Result<Process> {
         let pid = stream.peer_cred()?.pid().unwrap_or_default();
         if pid == 0 {
             return Err(io::Error::other(
                 "the launcher's process is not visible: virt-handler needs hostPID",
             ));
         }
-        let groups = std::fs::read_to_string(self.processes.join(pid.to_string()).join("cgroup"))?;
+        // Held before it is looked at. If the number was another one's by then, it is that process which is judged.
+        let process = Process::of(pid)?;
+        let groups = match &self.processes {
+            None => process.groups()?,
+            Some(processes) => std::fs::read_to_string(processes.join(pid.to_string()).join("cgroup"))?,
+        };
         if !of_pod(&groups, pod_uid) {
             let message = format!("process {pid} at the launcher's socket is not of pod {pod_uid}");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
-        Ok(Peer { pid })
+        Ok(process)
     }
 }
 

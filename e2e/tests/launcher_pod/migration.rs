@@ -25,6 +25,7 @@ use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Options, port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use virt_handler::process::Process;
 use virt_handler::migration::network::{Armed, Network, PodNetwork};
 use virt_handler::migration::proxy::{Inbound, Outbound, Pod};
 use virt_handler::repair::Repairs;
@@ -120,7 +121,7 @@ impl Bed {
             let volumes = PodVolumes::new(launched.pod.path("pods")).with_processes(self.processes.path());
             let network = PodNetwork {
                 pod_uid: POD_UID.into(),
-                launcher: launched.only("netd").as_raw(),
+                launcher: Process::of(launched.only("netd").as_raw()).unwrap(),
                 sockets: launched.pod.path("public/netd"),
                 interfaces: vec![(0, "default".into())],
                 incoming,

@@ -19,6 +19,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::report::{SENTENCE_MAX, cut};
+use crate::process::Process;
 use crate::sockets::PodVolumes;
 
 /// Deadline of questions: the answers are in the launcher's memory, or its guest agent's.
@@ -64,7 +65,7 @@ pub enum Error {
 pub struct Client {
     inner: CmdClient<Channel>,
     /// The launcher's process.
-    pub pid: i32,
+    pub process: Process,
 }
 
 /// What can be ordered from a machine that runs.
@@ -118,7 +119,7 @@ impl Client {
     ) -> Result<(Self, impl Future<Output = ()> + Send + use<>), Error> {
         let dir = Arc::new(volumes.dir(pod_uid, pod::volume::SOCKETS, "")?);
         let lifeline = dir.connect(path::LAUNCHER_SOCKET).await?;
-        let peer = volumes.peer(&lifeline, pod_uid)?;
+        let process = volumes.peer(&lifeline, pod_uid)?;
         // The authority is never looked at: there is one server behind the socket.
         let channel = Endpoint::from_static("http://launcher").connect_timeout(ASK);
         let channel = channel.connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
@@ -132,7 +133,7 @@ impl Client {
             let mut bytes = [0; 256];
             while matches!(greeting.read(&mut bytes).await, Ok(1..)) {}
         };
-        Ok((Self { inner: CmdClient::new(channel), pid: peer.pid }, ended))
+        Ok((Self { inner: CmdClient::new(channel), process }, ended))
     }
 
     /// What the launcher reports of its machine; `None`: it has none.

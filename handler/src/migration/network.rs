@@ -7,13 +7,15 @@ use std::path::PathBuf;
 
 use futures::future::BoxFuture;
 
+use crate::process::Process;
+
 /// A pod whose machine moves.
 #[derive(Clone, Debug)]
 pub struct PodNetwork {
     /// UID of the pod.
     pub pod_uid: String,
     /// The launcher's process: the pod's network namespace is its.
-    pub launcher: i32,
+    pub launcher: Process,
     /// Directory of the sockets of the pod's backends, on the node.
     pub sockets: PathBuf,
     /// The machine's interfaces: place in `spec.domain.devices.interfaces` and name.

@@ -18,6 +18,7 @@ use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
 use crate::launcher::watch::Watch;
 use crate::migration;
 use crate::ports::{Namespace, Steering};
+use crate::process::Process;
 use crate::record::Record;
 use crate::vm::{Exit, Launcher, Memory};
 
@@ -260,7 +261,7 @@ impl Machine {
             record.save()?;
             self.record = Some(record);
         }
-        tracing::info!(pid = client.pid, pod_uid = self.pod_uid, "launcher found");
+        tracing::info!(pid = client.process.pid(), pod_uid = self.pod_uid, "launcher found");
         let (triggers, uid) = (node.triggers.clone(), uid.to_owned());
         let lifeline = Task::spawn(async move {
             ended.await;
@@ -270,7 +271,7 @@ impl Machine {
         self.watching = None;
         (self.absent_since, self.gone_since) = (None, None);
         self.link = Some((client.clone(), lifeline));
-        self.steer(node, vmi, client.pid);
+        self.steer(node, vmi, &client.process);
         Ok(client)
     }
 
@@ -317,7 +318,7 @@ impl Machine {
     }
 
     /// Steers every port of the pod to netd where the VMI lists none.
-    fn steer(&mut self, node: &Node, vmi: &VirtualMachineInstance, launcher: i32) {
+    fn steer(&mut self, node: &Node, vmi: &VirtualMachineInstance, launcher: &Process) {
         if !self.steering.is_empty() {
             return;
         }

@@ -218,7 +218,7 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
     let interfaces = vmi.spec.domain.devices.interfaces.iter();
     PodNetwork {
         pod_uid: machine.pod_uid().to_owned(),
-        launcher: client.pid,
+        launcher: client.process.clone(),
         sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
         interfaces: interfaces.enumerate().map(|(index, i)| (index, i.name.clone())).collect(),
         incoming: migration::is_target(vmi, &node.name),

@@ -41,6 +41,8 @@ use tracing::{Span, info, warn};
 pub use cli::{Command, run};
 use lease::Lease;
 
+use crate::process::Process;
+
 /// Pause between two looks at what listens, and between two attempts to reach netd.
 const PERIOD: Duration = Duration::from_secs(2);
 
@@ -87,17 +89,24 @@ pub enum Error {
     },
 }
 
+impl Error {
+    fn namespace(source: io::Error) -> Self {
+        Error::Kernel { what: "the network namespace", source }
+    }
+}
+
 /// A network namespace whose ports may be steered.
 #[derive(Debug)]
 pub struct Namespace(OwnedFd);
 
 impl Namespace {
-    /// The namespace of process `pid`.
+    /// The namespace of a process.
     ///
     /// # Errors
-    /// As [`Namespace::open`].
-    pub fn of(pid: i32) -> Result<Namespace, Error> {
-        Namespace::open(&Path::new("/proc").join(pid.to_string()).join("ns/net"))
+    /// As [`Namespace::open`]; when the process has ended.
+    pub fn of(process: &Process) -> Result<Namespace, Error> {
+        let netns = process.open("ns/net").map_err(Error::namespace)?;
+        Namespace::checked(netns, &Path::new("/proc").join(process.pid().to_string()).join("ns/net"))
     }
 
     /// The namespace that `path` stands for, as `/run/netns/NAME` or `/proc/PID/ns/net` do.
@@ -105,10 +114,12 @@ impl Namespace {
     /// # Errors
     /// When there is no such file; when it is the namespace of this process or of the node's first.
     pub fn open(path: &Path) -> Result<Namespace, Error> {
+        Namespace::checked(File::open(path).map_err(Error::namespace)?, path)
+    }
+
+    fn checked(netns: File, path: &Path) -> Result<Namespace, Error> {
         let id = |f: &File| fstat(f).map(|s| (s.st_dev, s.st_ino)).map_err(io::Error::from);
-        let kernel = |source| Error::Kernel { what: "the network namespace", source };
-        let netns = File::open(path).map_err(kernel)?;
-        let wanted = id(&netns).map_err(kernel)?;
+        let wanted = id(&netns).map_err(Error::namespace)?;
         for other in ["/proc/self/ns/net", "/proc/1/ns/net"] {
             // Without a view of the node's processes only the own namespace can be told.
             if File::open(other).and_then(|f| id(&f)).is_ok_and(|own| own == wanted) {

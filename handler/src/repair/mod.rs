@@ -105,7 +105,7 @@ async fn speak(namespace: Arc<Namespace>) -> io::Result<()> {
 }
 
 fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
-    Namespace::of(network.launcher).map(Arc::new).map_err(io::Error::other)
+    Namespace::of(&network.launcher).map(Arc::new).map_err(io::Error::other)
 }
 
 /// The arrival of a machine in a pod, which is that of now: later its process may be another's.

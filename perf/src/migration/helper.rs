@@ -70,7 +70,7 @@ fn handler(runtime: &Runtime, pod: &Pod, backend: &RunningBackend, incoming: boo
     link(&from, &to)?;
     let network = PodNetwork {
         pod_uid: UID.into(),
-        launcher: backend.process.init_pid()?.as_raw(),
+        launcher: virt_handler::process::Process::of(backend.process.init_pid()?.as_raw())?,
         sockets,
         interfaces: vec![(0, "default".into())],
         incoming,
