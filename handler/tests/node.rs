@@ -9,7 +9,7 @@ use podvirt_proto::domain::{Status, reason};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
-use support::{Ground, POD, VMI, coming, target_pod, vmi, vmi_of, within};
+use support::{Ground, POD, VMI, coming, pod, pod_of, target_pod, vmi, vmi_of, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -60,7 +60,9 @@ async fn launchers_that_hang_hold_up_no_other_machine() {
         .map(|n| {
             let (vmi, pod) = (format!("hung-vmi-{n}"), format!("hung-pod-{n}"));
             ground.add_pod(&pod);
-            api.put(vmi_of(&format!("hung-{n}"), &vmi, &pod, "Running"));
+            let name = format!("hung-{n}");
+            api.put_pod(pod_of(&name, &vmi, &pod));
+            api.put(vmi_of(&name, &vmi, &pod, "Running"));
             Launcher::hung(&ground, &vmi, &pod)
         })
         .collect();
@@ -127,13 +129,12 @@ async fn an_end_that_was_told_to_an_earlier_process_is_not_lost() {
 async fn a_launcher_that_dies_without_a_word_is_judged_by_its_exit_code() {
     let (ground, api) = (Ground::new(), Api::start().await);
     let terminated = json!({ "exitCode": 137, "reason": "OOMKilled" });
-    api.put_pod(json!({
-        "metadata": { "name": "virt-launcher-a", "namespace": "n", "uid": POD },
-        "status": { "containerStatuses": [{
-            "name": "compute", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-            "state": { "terminated": terminated },
-        }] },
-    }));
+    let mut ended = pod();
+    ended["status"] = json!({ "containerStatuses": [{
+        "name": "compute", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+        "state": { "terminated": terminated },
+    }] });
+    api.put_pod(ended);
     api.put(vmi("Scheduled"));
     let handler = ground.handler(&api);
     let launcher = Launcher::start(&ground);
@@ -143,6 +144,32 @@ async fn a_launcher_that_dies_without_a_word_is_judged_by_its_exit_code() {
     assert_eq!(failed["status"]["reason"], "LauncherFailed");
     assert!(api.wait_event("Stopped").await.contains("137 (OOMKilled)"));
     handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_the_vmi_names_and_that_is_another_machines_is_not_touched() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    // The VMI says of another machine's pod that it is its own: nothing of it may be listened to, or replaced.
+    let notify = ground.listen("public", "", podvirt_api::names::path::NOTIFY_SOCKET);
+    let launcher = Launcher::start(&ground);
+    for stranger in ["ownerReferences", "nodeName"] {
+        let mut pod = pod();
+        match stranger {
+            "nodeName" => pod["spec"]["nodeName"] = "node0".into(),
+            _ => pod["metadata"]["ownerReferences"][0]["uid"] = "another".into(),
+        }
+        api.put_pod(pod);
+        api.put(vmi("Scheduled"));
+        let handler = ground.handler(&api);
+        api.looked_for_a_pod(2).await;
+        assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
+        let address = rest(handler.rest.clone()).await;
+        let answer = put(address, "pause").await;
+        assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+        handler.stop().await;
+    }
+    ground.dir(POD, "public", "").connect(podvirt_api::names::path::NOTIFY_SOCKET).await.unwrap();
+    notify.accept().await.expect("it is the victim's socket still");
 }
 
 #[tokio::test]

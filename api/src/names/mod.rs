@@ -31,6 +31,32 @@ pub fn launcher_generate_name(vmi: &str) -> String {
     format!("virt-launcher-{vmi}-")
 }
 
+/// Longest name of a host (a DNS label), and so of a pod that podvirt names.
+const HOSTNAME_MAX: usize = 63;
+
+/// Name of the launcher pod that is made for `uid`: that of the machine `vmi`, or that of a migration of it.
+///
+/// It follows from `uid`, so a controller that does not see a pod it has made yet cannot make another.
+pub fn launcher_name(vmi: &str, uid: &str) -> String {
+    short_name(&launcher_generate_name(vmi), uid)
+}
+
+/// A name that begins with `prefix` and ends with letters that follow from `uid`.
+pub fn short_name(prefix: &str, uid: &str) -> String {
+    // Kubernetes cuts a name that it makes up to what a host name can be; its letters make no words.
+    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    const SUFFIX: usize = 5;
+    let mut name: String = prefix.chars().take(HOSTNAME_MAX - SUFFIX).collect();
+    // FNV-1a: the same in every version of this program, which the standard library's hash is not.
+    let mut hash =
+        uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    for _ in 0..SUFFIX {
+        name.push(char::from(LETTERS[usize::try_from(hash % 27).unwrap_or(0)]));
+        hash /= 27;
+    }
+    name
+}
+
 /// `name` as a label's value: cut where it is too long, and ended so that it is still valid.
 pub fn label_value(name: &str) -> String {
     let cut: String = name.chars().take(LABEL_VALUE_MAX).collect();

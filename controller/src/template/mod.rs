@@ -214,24 +214,10 @@ fn metadata(
 
 /// Name of the launcher pod of the machine with this name and UID.
 pub fn pod_name(machine: &str, uid: &str) -> String {
-    short_name(&names::launcher_generate_name(machine), uid)
+    names::launcher_name(machine, uid)
 }
 
-/// A name that begins with `prefix` and ends with letters that follow from `uid`.
-pub fn short_name(prefix: &str, uid: &str) -> String {
-    // Kubernetes cuts a name that it makes up to what a host name can be; its letters make no words.
-    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-    const SUFFIX: usize = 5;
-    let mut name: String = prefix.chars().take(HOSTNAME_MAX - SUFFIX).collect();
-    // FNV-1a: the same in every version of this program, which the standard library's hash is not.
-    let mut hash =
-        uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    for _ in 0..SUFFIX {
-        name.push(char::from(LETTERS[usize::try_from(hash % 27).unwrap_or(0)]));
-        hash /= 27;
-    }
-    name
-}
+pub use names::short_name;
 
 /// Claims that the machine's volumes name, in their order.
 pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {

@@ -10,8 +10,8 @@ use podvirt_proto::domain::Domain;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use super::Node;
 use super::migrate::Moving;
+use super::{Node, pods};
 use crate::launcher::client::{Client, Error};
 use crate::launcher::notify::{self, Inbox, Listening};
 use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
@@ -36,6 +36,17 @@ impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+/// Where a launcher is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Place {
+    /// In a pod that is the machine's, see [`Machine::pod_uid`].
+    Pod,
+    /// In a pod that the VMI lists here and that does not exist any more.
+    Gone,
+    /// In none that the VMI lists here.
+    Nowhere,
 }
 
 /// The launcher is at its VMI.
@@ -85,15 +96,34 @@ impl Machine {
         Self { record: Some(record), ..machine }
     }
 
-    /// Where the launcher of `vmi` on this node is looked for: its pod's UID. `None`: it has no pod here.
-    pub(super) fn find_pod(&mut self, node: &Node, vmi: &VirtualMachineInstance) -> Option<&str> {
-        let known = |uid: &String| *uid == self.pod_uid;
-        let here = || vmi.status.active_pods.iter().filter(|(_, on)| **on == node.name).map(|(uid, _)| uid);
-        let chosen = here().find(|uid| known(uid)).or_else(|| here().next()).cloned();
+    /// Finds the launcher's pod of `vmi` on this node. One that is not known yet must be the machine's by its pod's own
+    /// object: the VMI names pods by UIDs, and whoever can write the VMI could name another machine's.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not tell, or the pod is another one's.
+    pub(super) async fn find_pod(
+        &mut self,
+        node: &Node,
+        vmi: &VirtualMachineInstance,
+    ) -> anyhow::Result<Place> {
+        let is_here = |uid: &str| vmi.status.active_pods.get(uid).is_some_and(|on| *on == node.name);
+        let any_here = vmi.status.active_pods.values().any(|on| *on == node.name);
         // One that has come by a migration is listed some time later.
-        let chosen = chosen.or_else(|| Some(self.pod_uid.clone()).filter(|uid| !uid.is_empty()))?;
-        self.take_pod(chosen);
-        Some(&self.pod_uid)
+        if !self.pod_uid.is_empty() && (is_here(&self.pod_uid) || !any_here) {
+            return Ok(Place::Pod);
+        }
+        if !any_here {
+            return Ok(Place::Nowhere);
+        }
+        let Some(pod) = pods::get(node, vmi, &pods::name_of(vmi)).await? else {
+            self.take_pod(String::new());
+            return Ok(Place::Gone);
+        };
+        pods::check(&pod, vmi, &node.name)?;
+        let Some(uid) = pod.metadata.uid.filter(|uid| is_here(uid)) else { return Ok(Place::Nowhere) };
+        self.take_pod(uid);
+        Ok(Place::Pod)
     }
 
     /// The launcher is that of this pod.
@@ -135,6 +165,12 @@ impl Machine {
         now: Timestamp,
     ) -> Result<(Launcher, Option<Domain>), Error> {
         let uid = vmi.metadata.uid.clone().unwrap_or_default();
+        if self.pod_uid.is_empty() {
+            return Ok(match self.expected(vmi, &node.name) {
+                true => (Launcher::Gone(*self.gone_since.get_or_insert(now)), self.end()),
+                false => (Launcher::Absent(*self.absent_since.get_or_insert(now)), None),
+            });
+        }
         self.listen(node, vmi, &uid);
         // A connection that broke is made anew once: whether anybody listens tells who broke it.
         for _ in 0..2 {

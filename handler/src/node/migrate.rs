@@ -7,17 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as KubePod;
-use kube::Api;
-use kube::api::ListParams;
 use podvirt_api::names::annotation::NETWORK_STATUS;
-use podvirt_api::names::{label, pod};
+use podvirt_api::names::pod;
 use podvirt_api::v1::VirtualMachineInstance;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::Node;
 use super::machine::{Machine, Task};
-use super::pass::within;
+use super::{Node, pods};
 use crate::launcher::client::{Client, Error, Order};
 use crate::migration::network::{Armed, PodNetwork};
 use crate::migration::proxy::{self, Inbound, Outbound, Pod};
@@ -50,14 +47,9 @@ pub(super) async fn target_pod(
         return Ok(Some(uid.clone()));
     }
     let Some(name) = state.target_pod.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
-    let named = |pod: &KubePod| pod.metadata.name.as_deref() == Some(name);
-    let Some(found) = pods_of(node, vmi).await?.into_iter().find(named) else { return Ok(None) };
-    let labels = found.metadata.labels.clone().unwrap_or_default();
-    let on = found.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    let is_ours = on == Some(node.name.as_str()) && labels.get(label::MIGRATION_JOB) == Some(&migration);
-    let Some(uid) = found.metadata.uid.filter(|_| is_ours) else {
-        bail!("pod {name} is not the target of migration '{migration}' on this node");
-    };
+    let Some(found) = pods::get(node, vmi, name).await? else { return Ok(None) };
+    pods::check_target(&found, vmi, &node.name, &migration)?;
+    let Some(uid) = found.metadata.uid else { return Ok(None) };
     machine.take_pod(uid.clone());
     machine.moving.target = Some((migration, uid.clone()));
     Ok(Some(uid))
@@ -228,19 +220,16 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
 
 /// Addresses of the pod that the machine goes to.
 async fn target_addresses(node: &Node, vmi: &VirtualMachineInstance) -> anyhow::Result<Vec<IpAddr>> {
-    let name = vmi.status.migration_state.as_ref().and_then(|state| state.target_pod.clone());
-    let pods = pods_of(node, vmi).await?;
-    let target = pods.into_iter().find(|pod| pod.metadata.name == name);
-    Ok(target.as_ref().map(addresses).unwrap_or_default())
-}
-
-/// Pods of a machine, wherever they are.
-async fn pods_of(node: &Node, vmi: &VirtualMachineInstance) -> anyhow::Result<Vec<KubePod>> {
-    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let api: Api<KubePod> = Api::namespaced(node.client.clone(), namespace);
-    let owner = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let params = ListParams::default().labels(&format!("{}={owner}", label::CREATED_BY));
-    Ok(within(api.list(&params)).await?.items)
+    let state = vmi.status.migration_state.as_ref();
+    let (Some(name), Some(on)) = (
+        state.and_then(|state| state.target_pod.as_deref()).filter(|name| !name.is_empty()),
+        state.and_then(|state| state.target_node.as_deref()),
+    ) else {
+        return Ok(Vec::new());
+    };
+    let Some(target) = pods::get(node, vmi, name).await? else { return Ok(Vec::new()) };
+    pods::check(&target, vmi, on)?;
+    Ok(addresses(&target))
 }
 
 /// A pod's addresses: on the pod network, and on the others by the word of Multus.

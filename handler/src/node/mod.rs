@@ -24,6 +24,7 @@
 mod machine;
 mod migrate;
 mod pass;
+mod pods;
 mod post;
 mod store;
 

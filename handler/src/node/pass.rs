@@ -6,15 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::ListParams;
-use podvirt_api::names::{event, label, pod};
+use podvirt_api::names::{event, pod};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use podvirt_daemon::patch;
 use podvirt_proto::domain::Domain;
 use tokio::sync::Semaphore;
 
-use super::machine::{Machine, husk};
-use super::{Letter, Node, migrate};
+use super::machine::{Machine, Place, husk};
+use super::{Letter, Node, migrate, pods};
 use crate::launcher::client::{Error, Order};
 use crate::migration::{self, Step};
 use crate::queue::Outcome;
@@ -77,11 +76,15 @@ async fn of_vmi(
         // The label goes as well, in a moment.
         return Ok(Outcome::Again(STALE));
     }
-    if machine.find_pod(node, vmi).is_none() {
-        if !over {
-            tracing::warn!("the VMI is on this node but none of its active pods is");
+    match machine.find_pod(node, vmi).await? {
+        Place::Pod => node.store.put_pod(vmi, machine.pod_uid()),
+        Place::Gone => {}
+        Place::Nowhere => {
+            if !over {
+                tracing::warn!("the VMI is on this node but none of its active pods is");
+            }
+            return Ok(Outcome::Settled);
         }
-        return Ok(Outcome::Settled);
     }
     if over && !machine.met() {
         return Ok(Outcome::Settled);
@@ -319,14 +322,12 @@ async fn look_up_exit(
     vmi: &VirtualMachineInstance,
     machine: &mut Machine,
 ) -> anyhow::Result<Exit> {
-    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-    let Some(pod_uid) = machine.find_pod(node, vmi).map(str::to_owned) else { return Ok(Exit::NoPod) };
-    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), namespace);
-    let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
-    let pods = within(api.list(&params)).await?;
-    let launcher = pods.items.iter().find(|pod| pod.metadata.uid.as_deref() == Some(&pod_uid));
-    Ok(launcher.map_or(Exit::NoPod, exit_of))
+    if machine.find_pod(node, vmi).await? != Place::Pod {
+        return Ok(Exit::NoPod);
+    }
+    let launcher = pods::get(node, vmi, &pods::name_of(vmi)).await?;
+    let launcher = launcher.filter(|pod| pod.metadata.uid.as_deref() == Some(machine.pod_uid()));
+    Ok(launcher.as_ref().map_or(Exit::NoPod, exit_of))
 }
 
 /// How the launcher's container ended, from its pod.

@@ -7,9 +7,9 @@ use podvirt_api::v1::VirtualMachineInstance;
 
 type Content = HashMap<String, Arc<VirtualMachineInstance>>;
 
-/// VMIs by UID. Clones share them.
+/// VMIs by UID, and the pods of their launchers here. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Store(Arc<Mutex<Content>>);
+pub struct Store(Arc<Mutex<Content>>, Arc<Mutex<HashMap<String, String>>>);
 
 impl Store {
     /// Takes a VMI unless a newer version of it is there: our own write's answer and the watch overtake each
@@ -38,6 +38,20 @@ impl Store {
     /// Forgets a VMI.
     pub fn remove(&self, uid: &str) {
         self.lock().remove(uid);
+        self.pods().remove(uid);
+    }
+
+    /// Notes the UID of the pod in which the launcher of a VMI was found.
+    pub(super) fn put_pod(&self, vmi: &VirtualMachineInstance, pod_uid: &str) {
+        let uid = vmi.metadata.uid.clone().unwrap_or_default();
+        if self.lock().contains_key(&uid) {
+            self.pods().insert(uid, pod_uid.to_owned());
+        }
+    }
+
+    /// UID of the pod in which the launcher of a VMI was found.
+    pub fn pod(&self, uid: &str) -> Option<String> {
+        self.pods().get(uid).cloned()
     }
 
     /// Forgets all that `keep` does not want and returns their UIDs.
@@ -45,6 +59,7 @@ impl Store {
         let mut vmis = self.lock();
         let gone: Vec<_> = vmis.keys().filter(|uid| !keep(uid)).cloned().collect();
         vmis.retain(|uid, _| keep(uid));
+        self.pods().retain(|uid, _| keep(uid));
         gone
     }
 
@@ -65,6 +80,10 @@ impl Store {
     /// All VMIs.
     pub fn all(&self) -> Vec<Arc<VirtualMachineInstance>> {
         self.lock().values().cloned().collect()
+    }
+
+    fn pods(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Content> {

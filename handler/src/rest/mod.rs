@@ -76,8 +76,10 @@ impl Server {
                 "virtualmachineinstances.kubevirt.io \"{name}\" not found on this node"
             ))
         })?;
-        let mut pods = vmi.status.active_pods.iter().filter(|(_, node)| **node == self.node);
-        let pod = pods.next().map(|(uid, _)| uid.clone()).ok_or_else(not_running)?;
+        // The pod that was found to be the machine's, not the one that the VMI names.
+        let pod = vmi.metadata.uid.as_deref().and_then(|uid| self.store.pod(uid));
+        let pod = pod.filter(|pod| vmi.status.active_pods.get(pod).is_some_and(|on| *on == self.node));
+        let pod = pod.ok_or_else(not_running)?;
         Ok((vmi, pod))
     }
 

@@ -28,6 +28,8 @@ struct Content {
     /// By their names.
     vmis: BTreeMap<String, Value>,
     pods: Vec<Value>,
+    /// How often a pod was asked for since it was put there.
+    looks: usize,
     events: Vec<Value>,
     log: Vec<(u64, String)>,
 }
@@ -45,10 +47,11 @@ impl Api {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let api = Self { content: Arc::default(), changed: Arc::new(watch::channel(0).0), address };
+        api.put_pod(super::pod());
         let router = Router::new()
             .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list))
             .route("/apis/kubevirt.io/v1/namespaces/n/virtualmachineinstances/{name}", get(one).patch(patch))
-            .route("/api/v1/namespaces/n/pods", get(pods))
+            .route("/api/v1/namespaces/n/pods/{name}", get(pod_named))
             .route("/apis/events.k8s.io/v1/namespaces/n/events", axum::routing::post(event))
             .with_state(api.clone());
         tokio::spawn(axum::serve(listener, router).into_future());
@@ -89,8 +92,23 @@ impl Api {
         });
     }
 
+    /// Creates or replaces a pod; the machine's is there from the beginning.
     pub(crate) fn put_pod(&self, pod: Value) {
-        self.content.lock().unwrap().pods.push(pod);
+        let mut content = self.content.lock().unwrap();
+        content.pods.retain(|known| known["metadata"]["name"] != pod["metadata"]["name"]);
+        content.pods.push(pod);
+        content.looks = 0;
+    }
+
+    /// Waits until pods were asked for that often since the last one was put there.
+    pub(crate) async fn looked_for_a_pod(&self, times: usize) {
+        let mut changed = self.changed.subscribe();
+        within("a pod is asked for", async {
+            while self.content.lock().unwrap().looks < times {
+                changed.changed().await.unwrap();
+            }
+        })
+        .await;
     }
 
     /// Waits for a VMI as `is` wants it.
@@ -205,9 +223,13 @@ async fn patch(State(api): State<Api>, Path(name): Path<String>, body: Bytes) ->
     Json(api.content.lock().unwrap().vmis.get(&name).cloned()).into_response()
 }
 
-async fn pods(State(api): State<Api>) -> Response {
-    let items = api.content.lock().unwrap().pods.clone();
-    Json(json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items })).into_response()
+async fn pod_named(State(api): State<Api>, Path(name): Path<String>) -> Response {
+    let pods = api.content.lock().unwrap().pods.clone();
+    api.change(|content, _| content.looks += 1);
+    match pods.into_iter().find(|pod| pod["metadata"]["name"] == *name) {
+        Some(pod) => Json(pod).into_response(),
+        None => failure(StatusCode::NOT_FOUND, "NotFound"),
+    }
 }
 
 async fn event(State(api): State<Api>, Json(event): Json<Value>) -> Response {

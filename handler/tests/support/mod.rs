@@ -156,6 +156,23 @@ pub(crate) fn coming() -> Value {
     vmi["status"]["activePods"] = json!({ "33333333-3333-4333-8333-333333333333": "node0" });
     vmi["status"]["migrationState"] = json!({
         "migrationUid": "m", "sourceNode": "node0", "sourcePod": "launcher-0", "targetNode": "node1",
+    let mut pod = pod();
+    pod["metadata"]["name"] = "launcher-1".into();
+    pod["metadata"]["labels"]["kubevirt.io/migrationJobUID"] = "m".into();
+    pod
+}
+
+/// The machine's pod.
+pub(crate) fn pod() -> Value {
+    pod_of("a", VMI, POD)
+}
+
+/// The pod of another machine.
+pub(crate) fn pod_of(name: &str, vmi: &str, pod: &str) -> Value {
+    let owner = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "uid": vmi,
+        "controller": true,
+    });
         "targetPod": "launcher-1",
     });
     vmi
@@ -165,8 +182,8 @@ pub(crate) fn coming() -> Value {
 pub(crate) fn target_pod() -> Value {
     json!({
         "metadata": {
-            "name": "launcher-1", "namespace": "n", "uid": POD,
-            "labels": { "kubevirt.io/created-by": VMI, "kubevirt.io/migrationJobUID": "m" },
+            "name": podvirt_api::names::launcher_name(name, vmi), "namespace": "n", "uid": pod,
+            "labels": { "kubevirt.io/created-by": vmi }, "ownerReferences": [owner],
         },
         "spec": { "nodeName": "node1", "containers": [] },
     })
