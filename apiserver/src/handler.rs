@@ -1,7 +1,6 @@
 //! Calls to the virt-handler of an instance's node, over mutual TLS.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,6 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_daemon::pki::{Identity, node_name};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -37,7 +37,7 @@ const MAX_ANSWER_BYTES: usize = 4 << 20;
 pub struct Handlers {
     client: Client,
     namespace: String,
-    tls: Arc<rustls::ClientConfig>,
+    identity: Identity,
     port: u16,
 }
 
@@ -50,9 +50,9 @@ pub struct Agreed {
 }
 
 impl Handlers {
-    /// Handlers of podvirt in `namespace`.
-    pub fn new(client: Client, namespace: &str, tls: Arc<rustls::ClientConfig>, port: u16) -> Self {
-        Handlers { client, namespace: namespace.to_owned(), tls, port }
+    /// Handlers of podvirt in `namespace`, which are shown `identity`.
+    pub fn new(client: Client, namespace: &str, identity: Identity, port: u16) -> Self {
+        Handlers { client, namespace: namespace.to_owned(), identity, port }
     }
 
     /// Address of the virt-handler on `node`.
@@ -83,8 +83,10 @@ impl Handlers {
         let connect = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
+            // A node shows its own name: one that was taken over cannot answer for another.
+            let tls = self.identity.client_config(&node_name(node)).map_err(std::io::Error::other)?;
             let name = ServerName::from(address.ip());
-            let stream = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await?;
+            let stream = TlsConnector::from(tls).connect(name, stream).await?;
             http1::handshake(TokioIo::new(stream)).await.map_err(std::io::Error::other)
         };
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connect).await;

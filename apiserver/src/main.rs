@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use clap::Parser;
 use kube::Client;
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
 use podvirt_daemon::{crypto, http, net, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
@@ -72,16 +72,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let namespace = args.namespace.as_str();
     let issuer =
         Issuer::new(client.clone(), namespace, LeafRequest::of_the_daemons(namespace), Policy::default());
+    let signer =
+        Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, &Policy::default());
     let started = shutdown.or(start(client.clone(), &issuer, namespace)).await;
     let Some(started) = started else { return Ok(()) };
     let (identity, towards_handlers, proxy) = started?;
 
-    let handlers = Handlers::new(
-        client.clone(),
-        namespace,
-        towards_handlers.client_config(pki::HANDLER_SERVER_NAME)?,
-        args.console_server_port,
-    );
+    let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
     let configuration = Arc::new(ArcSwap::default());
     let app = App {
         client: client.clone(),
@@ -112,6 +109,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         let opened = || registered.open();
         tokio::join!(
             issuer.run(),
+            signer.run(),
             config::follow(client.clone(), namespace, configuration),
             register::keep_registered(client.clone(), namespace, identity.ca_bundle(), opened),
         );

@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use kube::Client;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{Gate, Readiness};
-use podvirt_daemon::pki::{CA_CONFIG_MAP, HANDLER_SERVER_SECRET, MIGRATION_CLIENT_SECRET, watch};
+use podvirt_daemon::pki::{Identity, watch_node};
 use podvirt_daemon::shutdown::{self, Shutdown};
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
 use crate::metrics::Metrics;
-use crate::migration::{Certificates, Means};
+use crate::migration::Means;
 use crate::node::{self, Node, Store};
 use crate::record::Records;
 use crate::repair::Repairs;
@@ -54,7 +54,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     );
     let mut means = Means::new(settings.migration_address.clone());
     means.network = Arc::new(Repairs::new(volumes.clone()));
-    let certificates = Arc::clone(&means.certificates);
+    let identity = Arc::clone(&means.identity);
     let node = node.with_migrations(means);
 
     let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
@@ -74,7 +74,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
         },
         async { node::run(&node, triggers, &synced, &shutdown).await.context("VMIs of this node") },
         async {
-            streams(rest, client.clone(), &settings, &certificates, &certified, &shutdown)
+            streams(rest, client.clone(), &settings, &identity, &certified, &shutdown)
                 .await
                 .context("the server for virt-api")
         },
@@ -94,39 +94,26 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Serves virt-api once there is a certificate.
+/// Serves virt-api, and lets machines move, once there is a certificate.
 async fn streams(
     rest: Server,
     client: Client,
     settings: &Serve,
-    migrations: &OnceLock<Certificates>,
+    migrations: &OnceLock<Identity>,
     certified: &Gate,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let identity = watch(client.clone(), &settings.namespace, HANDLER_SERVER_SECRET, CA_CONFIG_MAP);
+    let identity = watch_node(client, &settings.namespace, &settings.node_name);
     let Some(identity) = shutdown.or(identity).await else { return Ok(()) };
-    let server = identity.context("certificates")?;
-    let config = server.server_config(true)?;
+    let identity = identity.context("certificates")?;
+    let config = identity.server_config(true)?;
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.console_server_port));
     let listener = TlsListener::bind(address, config).await.with_context(|| address.to_string())?;
+    // This is its one writer.
+    drop(migrations.set(identity));
     certified.open();
     tracing::info!(%address, "serving virt-api");
-    // Without it no machine moves, and all else goes on.
-    let client = async {
-        let client = watch(client, &settings.namespace, MIGRATION_CLIENT_SECRET, CA_CONFIG_MAP).await;
-        match client {
-            Ok(client) => drop(migrations.set(Certificates { server, client })),
-            Err(error) => tracing::error!(%error, "no certificate for migrations"),
-        }
-        std::future::pending().await
-    };
-    let served = async {
-        tokio::select! {
-            served = axum::serve(listener, rest.router()).into_future() => served,
-            never = client => never,
-        }
-    };
     // Streams are cut at the end: they have no end of their own.
-    let served = shutdown.or(served).await;
+    let served = shutdown.or(axum::serve(listener, rest.router()).into_future()).await;
     served.transpose().map(drop).context("the listener")
 }

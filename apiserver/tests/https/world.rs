@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
-use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, KeyPairPem, Purpose, make_ca, make_leaf};
+use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
 use podvirt_daemon::testing::{self, failure};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
@@ -163,8 +163,7 @@ impl World {
         let towards =
             Identity::fixed(&leaf(&api_ca, "virt-api", Purpose::Client), &api_ca.certificate).unwrap();
         let handler =
-            Identity::fixed(&leaf(&api_ca, HANDLER_SERVER_NAME, Purpose::Server), &api_ca.certificate)
-                .unwrap();
+            Identity::fixed(&leaf(&api_ca, &node_name("node1"), Purpose::Node), &api_ca.certificate).unwrap();
         let proxy = FrontProxy::new(RequestHeaders {
             client_ca: proxy_ca.certificate.clone(),
             allowed_names: vec!["front-proxy-client".into()],
@@ -177,12 +176,7 @@ impl World {
 
         let cluster = Arc::new(Mutex::new(Cluster::default()));
         let client = client(Arc::clone(&cluster));
-        let handlers = Handlers::new(
-            client.clone(),
-            "kubevirt",
-            towards.client_config(HANDLER_SERVER_NAME).unwrap(),
-            handler_port,
-        );
+        let handlers = Handlers::new(client.clone(), "kubevirt", towards, handler_port);
         let metrics = Metrics::default();
         let app = App {
             client: client.clone(),

@@ -6,11 +6,11 @@ use std::time::Duration;
 use base64::Engine;
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, DnValue,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, PublicKey, PublicKeyData, SanType,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -19,6 +19,9 @@ use super::tls::provider;
 
 /// How far before `now` a certificate begins to be valid, for peers whose clock is behind.
 pub(super) const BACKDATE: Duration = Duration::from_secs(300);
+
+/// Bytes of a point on P-256, uncompressed.
+const P256_POINT: usize = 65;
 
 /// Why a certificate could not be made or read.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,12 @@ pub enum CertificateError {
     /// The library refused to make it.
     #[error("the certificate cannot be made")]
     Make(#[from] rcgen::Error),
+    /// The text is no request for a certificate, or its signature is wrong.
+    #[error("the request for a certificate cannot be read: {0}")]
+    Request(#[source] rcgen::Error),
+    /// A request asks for what no certificate of ours has.
+    #[error("the request asks for {0}")]
+    Names(String),
 }
 
 /// A certificate chain and its private key as PEM. `Debug` does not show the key.
@@ -96,6 +105,20 @@ pub enum Purpose {
     Server,
     /// A client shows it.
     Client,
+    /// A node's virt-handler shows it, as server and as client.
+    Node,
+}
+
+impl Purpose {
+    fn usages(self) -> Vec<ExtendedKeyUsagePurpose> {
+        match self {
+            Purpose::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Purpose::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Purpose::Node => {
+                vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]
+            }
+        }
+    }
 }
 
 /// What a certificate says about itself.
@@ -164,7 +187,8 @@ impl Certificate {
                     certificate.purpose = match (usage.server_auth, usage.client_auth) {
                         (true, false) => Some(Purpose::Server),
                         (false, true) => Some(Purpose::Client),
-                        _ => None,
+                        (true, true) => Some(Purpose::Node),
+                        (false, false) => None,
                     };
                 }
                 _ => {}
@@ -261,6 +285,21 @@ pub fn make_leaf(
     now: Timestamp,
     life: Duration,
 ) -> Result<KeyPairPem, CertificateError> {
+    let key = KeyPair::generate()?;
+    let certificate = sign(ca, &key, common_name, dns_names, purpose, now, life)?;
+    Ok(KeyPairPem { certificate, key: key.serialize_pem() })
+}
+
+/// A certificate, as PEM, for the public `key`, signed by `ca`.
+pub(super) fn sign(
+    ca: &KeyPairPem,
+    key: &impl PublicKeyData,
+    common_name: &str,
+    dns_names: &[String],
+    purpose: Purpose,
+    now: Timestamp,
+    life: Duration,
+) -> Result<String, CertificateError> {
     let ca_certificate = certificates(&ca.certificate)?.into_iter().next();
     let ca_certificate = Certificate::from_der(ca_certificate.ok_or(CertificateError::NoCertificate)?)?;
     let ca_key = KeyPair::from_pem(&ca.key)?;
@@ -269,15 +308,73 @@ pub fn make_leaf(
     let mut params = named(common_name);
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![match purpose {
-        Purpose::Server => ExtendedKeyUsagePurpose::ServerAuth,
-        Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
-    }];
-    for name in dns_names {
-        params.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
-    }
+    params.extended_key_usages = purpose.usages();
+    params.subject_alt_names = alternative(dns_names)?;
     validity(&mut params, now, (now + life).min(ca_certificate.not_after));
+    Ok(to_pem(params.signed_by(key, &issuer)?.der()))
+}
+
+fn alternative(dns_names: &[String]) -> Result<Vec<SanType>, CertificateError> {
+    dns_names.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?))).collect()
+}
+
+/// A request for a certificate with its private key, both as PEM. `Debug` is not there: the key is in it.
+pub(super) struct NewRequest {
+    /// The request (PKCS #10).
+    pub(super) request: String,
+    /// Private key (PKCS #8).
+    pub(super) key: String,
+}
+
+/// Makes a key, and a request for a certificate of it.
+///
+/// # Errors
+///
+/// A name is no DNS name, or no key could be made.
+pub(super) fn make_request(common_name: &str, dns_names: &[String]) -> Result<NewRequest, CertificateError> {
+    let mut params = named(common_name);
+    params.use_authority_key_identifier_extension = false;
+    params.subject_alt_names = alternative(dns_names)?;
     let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    Ok(KeyPairPem { certificate: to_pem(certificate.der()), key: key.serialize_pem() })
+    Ok(NewRequest { request: params.serialize_request(&key)?.pem()?, key: key.serialize_pem() })
+}
+
+/// A request for a certificate, whose sender has shown that the key is its own.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// The key.
+    pub(super) key: PublicKey,
+    /// Common name that is asked for.
+    pub(super) common_name: String,
+    /// DNS names that are asked for.
+    pub(super) dns_names: Vec<String>,
+}
+
+impl Request {
+    /// Reads a request and checks its signature.
+    ///
+    /// # Errors
+    ///
+    /// It is none, its signature is wrong, its key is of another kind than ours, or it asks for a name that is no DNS
+    /// name.
+    pub(super) fn from_pem(pem: &[u8]) -> Result<Self, CertificateError> {
+        let der = CertificateSigningRequestDer::from_pem_slice(pem)
+            .map_err(|e| CertificateError::Pem(pem_error(&e).to_owned()))?;
+        let asked = CertificateSigningRequestParams::from_der(&der).map_err(CertificateError::Request)?;
+        // The form of the signature does not tell the curve; the length of the point does.
+        let key = &asked.public_key;
+        if key.algorithm() != &rcgen::PKCS_ECDSA_P256_SHA256 || key.der_bytes().len() != P256_POINT {
+            return Err(CertificateError::Names("a key that is none of ECDSA P-256".into()));
+        }
+        let names = asked.params.subject_alt_names.iter().map(|name| match name {
+            SanType::DnsName(name) => Ok(name.as_str().to_owned()),
+            other => Err(CertificateError::Names(format!("the name {other:?}, which is no DNS name"))),
+        });
+        let common_name = match asked.params.distinguished_name.get(&DnType::CommonName) {
+            Some(DnValue::Utf8String(name)) => name.clone(),
+            Some(DnValue::PrintableString(name)) => name.as_str().to_owned(),
+            _ => String::new(),
+        };
+        Ok(Request { dns_names: names.collect::<Result<_, _>>()?, common_name, key: asked.public_key })
+    }
 }

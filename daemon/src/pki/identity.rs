@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -198,35 +198,47 @@ pub async fn watch(
     ca_config_map: &str,
 ) -> Result<Identity, WatchError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let config_maps: Api<ConfigMap> = Api::namespaced(client, namespace);
-    let fields = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let secret = secret_name.to_owned();
-
-    let pairs = watcher(secrets, fields(secret_name))
+    let fields = watcher::Config::default().fields(&format!("metadata.name={secret_name}"));
+    let pairs = watcher(secrets, fields)
         .default_backoff()
         .touched_objects()
         .filter_map(async |event| log_error(event).map(|secret| Update::Pair(key_pair(&secret))));
-    let bundles = watcher(config_maps, fields(ca_config_map)).default_backoff().touched_objects().filter_map(
-        async |event| {
-            log_error(event).map(|map| {
-                Update::Bundle(map.data.as_ref().and_then(|data| data.get(CA_BUNDLE_KEY)).cloned())
-            })
-        },
-    );
-    let mut updates = futures::stream::select(Box::pin(pairs), Box::pin(bundles));
+    let bundles = bundles(client, namespace, ca_config_map).map(Update::Bundle);
+    let updates = futures::stream::select(Box::pin(pairs), Box::pin(bundles));
+    follow(updates, secret_name.to_owned()).await
+}
 
+/// Every version of the trusted CA certificates; `None` when the ConfigMap holds none.
+pub(super) fn bundles(
+    client: Client,
+    namespace: &str,
+    ca_config_map: &str,
+) -> impl Stream<Item = Option<String>> + Send + use<> {
+    let config_maps: Api<ConfigMap> = Api::namespaced(client, namespace);
+    let fields = watcher::Config::default().fields(&format!("metadata.name={ca_config_map}"));
+    watcher(config_maps, fields).default_backoff().touched_objects().filter_map(async |event| {
+        log_error(event).map(|map| map.data.as_ref().and_then(|data| data.get(CA_BUNDLE_KEY)).cloned())
+    })
+}
+
+/// Waits until `updates` has shown a usable key and usable CAs, and follows it from then on. `of` names the key in
+/// the log.
+pub(super) async fn follow(
+    mut updates: impl Stream<Item = Update> + Send + Unpin + 'static,
+    of: String,
+) -> Result<Identity, WatchError> {
     let mut seen = Seen::default();
     let identity = loop {
         let update = updates.next().await.ok_or(WatchError::Ended)?;
         seen.take(update);
         let (Some(pair), Some(bundle)) = (&seen.pair, &seen.bundle) else {
-            debug!(secret, "waiting for the certificates");
+            debug!(of, "waiting for the certificates");
             continue;
         };
         match Identity::fixed(pair, bundle) {
             Ok(identity) => break identity,
             Err(error) => {
-                warn!(secret, error = &error as &dyn std::error::Error, "certificates are not usable yet");
+                warn!(of, error = &error as &dyn std::error::Error, "certificates are not usable yet");
             }
         }
     };
@@ -239,10 +251,10 @@ pub async fn watch(
                 return;
             };
             match shared.replace(pair, bundle) {
-                Ok(()) => info!(secret, until = expiry(pair), "certificates taken"),
+                Ok(()) => info!(of, until = expiry(pair), "certificates taken"),
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    warn!(secret, error, "the new certificates are not usable; the old ones stay");
+                    warn!(of, error, "the new certificates are not usable; the old ones stay");
                 }
             }
         }
@@ -252,9 +264,11 @@ pub async fn watch(
     Ok(identity)
 }
 
-/// A version of one of the two objects; `None` when it holds nothing usable.
-enum Update {
+/// A version of the key or of the CAs; `None` when it holds nothing usable.
+pub(super) enum Update {
+    /// The key with its certificate.
     Pair(Option<KeyPairPem>),
+    /// The trusted CA certificates.
     Bundle(Option<String>),
 }
 

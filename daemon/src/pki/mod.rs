@@ -3,15 +3,25 @@
 //! # Who does what
 //!
 //! virt-api runs an [`Issuer`] in every replica. It keeps one CA in a Secret only virt-api may read, the CA
-//! certificates that are trusted at the moment in a ConfigMap, and one leaf certificate per purpose in a Secret
-//! that the daemon concerned may read. Every daemon follows its Secret and the ConfigMap through an [`Identity`],
-//! whose TLS configurations take the newest key and the newest trust at every handshake.
+//! certificates that are trusted at the moment in a ConfigMap, and virt-api's own leaf certificates in Secrets. virt-api
+//! follows its Secrets and the ConfigMap through an [`Identity`], whose TLS configurations take the newest key and the
+//! newest trust at every handshake.
 //!
 //! ```text
 //!              Secret kubevirt-ca (key)          ConfigMap kubevirt-ca (ca-bundle: new CA, old CAs)
 //!                     │ signs                            │ is watched by everybody
-//!   Issuer ───────────┴──> Secret kubevirt-*-certs ──────┴──> Identity ──> rustls configurations
+//!   Issuer ───────────┼──> Secret kubevirt-*-certs ──────┼──> Identity ──> rustls configurations
+//!   Signer ───────────┴──> CertificateSigningRequest ────┘
 //! ```
+//!
+//! # The nodes' certificates
+//!
+//! Every virt-handler has the same ServiceAccount, so what one may read all may. A node's key is therefore in no object of
+//! the API: virt-handler makes it, keeps it in memory, and asks for a certificate by a `CertificateSigningRequest`
+//! ([`watch_node`]), in which the API server notes on which node the token of the asking pod is valid. virt-api's
+//! [`Signer`] signs for the name of that node and for nothing else. Who speaks to a node checks that name
+//! ([`node_name`], [`is_node`]). A virt-handler asks anew when four fifths of its certificate's life are over, and when
+//! there is a new CA.
 //!
 //! # Rotation
 //!
@@ -36,7 +46,10 @@
 mod certificate;
 mod identity;
 mod issuer;
+mod node;
 mod plan;
+mod request;
+mod signer;
 mod tls;
 
 #[cfg(test)]
@@ -45,7 +58,10 @@ mod tests;
 pub use certificate::{Certificate, CertificateError, KeyPairPem, Purpose, common_name, make_ca, make_leaf};
 pub use identity::{Identity, WatchError, watch};
 pub use issuer::{IssueError, Issuer};
+pub use node::{Refused, is_node, node_name};
 pub use plan::{LeafRequest, Observed, Policy, Step, next_step};
+pub use request::watch_node;
+pub use signer::{SignError, Signer};
 pub use tls::{TlsError, TrustedClients, provider};
 
 /// Secret of the CA's certificate and key; virt-api alone may read it.
@@ -56,15 +72,11 @@ pub const CA_CONFIG_MAP: &str = "kubevirt-ca";
 pub const CA_BUNDLE_KEY: &str = "ca-bundle";
 /// Secret of virt-api's server certificate.
 pub const API_SERVER_SECRET: &str = "kubevirt-virt-api-certs";
-/// Secret of virt-handler's server certificate.
-pub const HANDLER_SERVER_SECRET: &str = "kubevirt-virt-handler-server-certs";
 /// Secret of the client certificate with which virt-api calls virt-handler.
 pub const HANDLER_CLIENT_SECRET: &str = "kubevirt-virt-handler-certs";
-/// Secret of the client certificate with which virt-handler calls another one for a migration.
-pub const MIGRATION_CLIENT_SECRET: &str = "kubevirt-migration-client-certs";
-/// Common name of the client certificate in [`MIGRATION_CLIENT_SECRET`].
-pub const MIGRATION_CLIENT_NAME: &str = "kubevirt.io:system:client:migration";
-/// DNS name in virt-handler's server certificate, whatever the pod's address is.
-pub const HANDLER_SERVER_NAME: &str = "virt-handler";
+/// Common name of every node's certificate; which node it is says the DNS name, see [`node_name`].
+pub const NODE_COMMON_NAME: &str = "virt-handler";
+/// Name of the signer of the nodes' certificates, in `CertificateSigningRequest`s.
+pub const NODE_SIGNER: &str = "kubevirt.io/virt-handler";
 /// Common name of the client certificate in [`HANDLER_CLIENT_SECRET`].
 pub const HANDLER_CLIENT_NAME: &str = "kubevirt.io:system:client:virt-handler";

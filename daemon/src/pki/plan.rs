@@ -16,7 +16,8 @@ pub struct Policy {
     /// How long after a new CA was made its first leaves may be signed: the time every reader has to take the
     /// new bundle. A watch takes less than a second; a daemon that lost its connection takes a minute or so.
     pub distribution: Duration,
-    /// How long an old CA stays trusted at least after a new one was made.
+    /// How long an old CA stays trusted at least after a new one was made. The nodes' leaves, which are in no Secret, are
+    /// renewed within this time.
     pub overlap: Duration,
 }
 
@@ -47,11 +48,10 @@ pub struct LeafRequest {
 }
 
 impl LeafRequest {
-    /// The leaves of podvirt's daemons in `namespace`.
+    /// The leaves of podvirt's daemons in `namespace` that are kept in Secrets; virt-handler's are not, see
+    /// [`Signer`](super::Signer).
     pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
         use super::{API_SERVER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
-        use super::{HANDLER_SERVER_NAME, HANDLER_SERVER_SECRET};
-        use super::{MIGRATION_CLIENT_NAME, MIGRATION_CLIENT_SECRET};
         vec![
             LeafRequest {
                 secret: API_SERVER_SECRET.to_owned(),
@@ -65,20 +65,8 @@ impl LeafRequest {
                 purpose: Purpose::Server,
             },
             LeafRequest {
-                secret: HANDLER_SERVER_SECRET.to_owned(),
-                common_name: HANDLER_SERVER_NAME.to_owned(),
-                dns_names: vec![HANDLER_SERVER_NAME.to_owned()],
-                purpose: Purpose::Server,
-            },
-            LeafRequest {
                 secret: HANDLER_CLIENT_SECRET.to_owned(),
                 common_name: HANDLER_CLIENT_NAME.to_owned(),
-                dns_names: Vec::new(),
-                purpose: Purpose::Client,
-            },
-            LeafRequest {
-                secret: MIGRATION_CLIENT_SECRET.to_owned(),
-                common_name: MIGRATION_CLIENT_NAME.to_owned(),
                 dns_names: Vec::new(),
                 purpose: Purpose::Client,
             },
@@ -121,9 +109,18 @@ fn after(moment: Timestamp, span: Duration) -> Timestamp {
 
 /// Whether four fifths of the certificate's life are over, or it is not valid at all.
 fn is_due(certificate: &Certificate, now: Timestamp) -> bool {
-    let life = certificate.not_after.as_second() - certificate.not_before.as_second();
-    let age = now.as_second() - certificate.not_before.as_second();
-    age < 0 || age * 5 >= life * 4
+    now < certificate.not_before || now >= due(certificate)
+}
+
+/// When four fifths of the certificate's life are over.
+pub(super) fn due(certificate: &Certificate) -> Timestamp {
+    let life = certificate.not_after.as_second().saturating_sub(certificate.not_before.as_second());
+    after(certificate.not_before, Duration::from_secs(u64::try_from(life).unwrap_or(0) * 4 / 5))
+}
+
+/// When the first leaves of this CA may be signed: every reader has it among the trusted ones by then.
+pub(super) fn distributed(ca: &Certificate, policy: &Policy) -> Timestamp {
+    after(after(ca.not_before, BACKDATE), policy.distribution)
 }
 
 fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
@@ -159,7 +156,7 @@ pub fn next_step(
         return Some(Step::WriteBundle(bundle));
     }
 
-    let distributed = now >= after(made, policy.distribution);
+    let distributed = now >= distributed(ca, policy);
     requests.iter().enumerate().find_map(|(index, request)| {
         let leaf = observed.leaves.get(index).and_then(Option::as_ref);
         let needed = leaf.is_none_or(|leaf| {

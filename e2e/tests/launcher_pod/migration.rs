@@ -15,9 +15,7 @@ use jiff::Timestamp;
 use nix::sys::signal::Signal;
 use podvirt_api::storage;
 use podvirt_cni::net::silence;
-use podvirt_daemon::pki::{
-    HANDLER_SERVER_NAME, Identity, KeyPairPem, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
-};
+use podvirt_daemon::pki::{Identity, KeyPairPem, NODE_COMMON_NAME, Purpose, make_ca, make_leaf, node_name};
 use podvirt_e2e::artefacts::program_dir;
 use podvirt_e2e::{Console, Net, NetOptions, peer, until};
 use podvirt_proto::cmd::v1::{MigrationRequest, Response};
@@ -25,9 +23,9 @@ use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Options, port};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use virt_handler::process::Process;
 use virt_handler::migration::network::{Armed, Network, PodNetwork};
 use virt_handler::migration::proxy::{Inbound, Outbound, Pod};
+use virt_handler::process::Process;
 use virt_handler::repair::Repairs;
 use virt_handler::sockets::PodVolumes;
 
@@ -100,9 +98,8 @@ impl Bed {
             uid: POD_UID.into(),
         };
         let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-        let server = identity(&ca, "virt-handler", &[HANDLER_SERVER_NAME.to_owned()], Purpose::Server);
-        let client = identity(&ca, MIGRATION_CLIENT_NAME, &[], Purpose::Client);
-        let opening = Inbound::open(pod(&self.target), migration, &server);
+        let (here, there) = (identity(&ca, "node1"), identity(&ca, "node2"));
+        let opening = Inbound::open(pod(&self.target), migration, &there, "node1");
         let inbound = self.target.runtime.block_on(opening).unwrap();
         let to: BTreeMap<u16, SocketAddr> = inbound
             .ports()
@@ -110,7 +107,7 @@ impl Bed {
             .map(|(tcp, logical)| (*logical, (Ipv4Addr::LOCALHOST, *tcp).into()))
             .collect();
         let _inside = self.source.runtime.enter();
-        self._outbound = Some(Outbound::open(&pod(&self.source), migration, &client, &to).unwrap());
+        self._outbound = Some(Outbound::open(&pod(&self.source), migration, &here, "node2", &to).unwrap());
         self._inbound = Some(inbound);
     }
 
@@ -154,8 +151,10 @@ impl Drop for StoreOnDrop<'_> {
     }
 }
 
-fn identity(ca: &KeyPairPem, name: &str, dns: &[String], purpose: Purpose) -> Identity {
-    let leaf = make_leaf(ca, name, dns, purpose, Timestamp::now(), HOUR).unwrap();
+/// What a node shows.
+fn identity(ca: &KeyPairPem, node: &str) -> Identity {
+    let names = [node_name(node)];
+    let leaf = make_leaf(ca, NODE_COMMON_NAME, &names, Purpose::Node, Timestamp::now(), HOUR).unwrap();
     Identity::fixed(&leaf, &ca.certificate).unwrap()
 }
 

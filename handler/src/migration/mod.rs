@@ -81,25 +81,16 @@ pub mod event {
 pub struct Means {
     /// Address of this process for the other nodes; empty: not known, and no migration comes here.
     pub address: String,
-    /// The server's and the client's certificates, once they are there.
-    pub certificates: Arc<OnceLock<Certificates>>,
+    /// What this node shows the others, once it is there.
+    pub identity: Arc<OnceLock<Identity>>,
     /// Repair of connections and activation of addresses.
     pub network: Arc<dyn Network>,
 }
 
-/// Certificates for both ends of a proxy.
-#[derive(Clone, Debug)]
-pub struct Certificates {
-    /// Shown to the source's handler.
-    pub server: Identity,
-    /// Shown to the target's.
-    pub client: Identity,
-}
-
 impl Means {
-    /// Means without certificates and without a network to care for.
+    /// Means without a certificate and without a network to care for.
     pub fn new(address: String) -> Self {
-        Self { address, certificates: Arc::default(), network: Arc::new(Silent) }
+        Self { address, identity: Arc::default(), network: Arc::new(Silent) }
     }
 }
 

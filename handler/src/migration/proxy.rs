@@ -1,17 +1,19 @@
 //! The way between two launchers: UNIX sockets in the pods, TLS between the nodes.
 //!
-//! At the target a TCP listener for each logical port; whoever connects shows the client certificate of virt-handlers'
-//! migrations, and nothing else is read from it before. At the source a UNIX socket in the pod for each; what connects
-//! must be one of the pod's processes, and the target must show virt-handler's server certificate. Both certificates are
-//! the newest at every handshake ([`Identity`]); a connection that stands is not touched by their renewal.
+//! At the target a TCP listener for each logical port; a client must show the certificate of the node from which the
+//! machine comes, and nothing else is read from it before. At the source a UNIX socket in the pod for each; what connects
+//! must be one of the pod's processes, and the server must show the certificate of the node to which the machine goes. So
+//! another node, with a certificate of its own, is at neither end. Both certificates are the newest at every handshake
+//! ([`Identity`]); a connection that stands is not touched by their renewal.
 //!
 //! All of it is one migration's and ends with it: dropping an end closes its listeners and cuts its connections. Each
 //! listener carries at most [`CONNECTIONS`] at a time; libvirt and launcher have one each, QEMU one for memory and one for
-//! each disk.
+//! each disk. What has not finished its handshake takes no such place: [`HANDSHAKES`] may be under way, each for
+//! [`GREETING`], and one more cuts the oldest off, so that clients without a certificate keep nobody out.
 //!
 //! The bytes go through a thread of their own. The handler's one thread has other machines to look after.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -19,21 +21,24 @@ use std::time::Duration;
 
 use podvirt_api::names::pod;
 use podvirt_daemon::net::listen;
-use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, MIGRATION_CLIENT_NAME, common_name};
+use podvirt_daemon::pki::{Identity, is_node, node_name};
 use podvirt_proto::migration::{port, socket_name, word};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::sockets::{Dir, PodVolumes};
 
 /// Connections of a logical port at a time.
 pub const CONNECTIONS: usize = 16;
+/// Handshakes of a logical port at a time.
+pub const HANDSHAKES: usize = 32;
 /// Time to connect, and for a handshake.
 const GREETING: Duration = Duration::from_secs(10);
 /// Silence after which the kernel asks whether the other node lives, and the time between its questions.
@@ -72,13 +77,14 @@ pub struct Inbound {
 }
 
 impl Inbound {
-    /// Listens on free TCP ports for the migration `uid`, which leads to `pod`.
+    /// Listens on free TCP ports for the migration `uid`, which leads to `pod` and comes from the node `source`. Shows
+    /// `identity`.
     ///
     /// # Errors
     ///
     /// `uid` is none, or there are no ports.
-    pub async fn open(pod: Pod, uid: &str, server: &Identity) -> io::Result<Self> {
-        let config = server.server_config(true).map_err(io::Error::other)?;
+    pub async fn open(pod: Pod, uid: &str, identity: &Identity, source: &str) -> io::Result<Self> {
+        let config = identity.server_config(true).map_err(io::Error::other)?;
         let acceptor = TlsAcceptor::from(config);
         let mut inbound = Self { ports: BTreeMap::new(), _tasks: Vec::new() };
         for logical in port::ALL {
@@ -87,18 +93,15 @@ impl Inbound {
             inbound.ports.insert(listener.local_addr()?.port(), logical);
             // Registered with the carriers' thread.
             let listener = listener.into_std()?;
-            let (pod, acceptor) = (pod.clone(), acceptor.clone());
+            let (pod, greeter) = (pod.clone(), Greeter { acceptor: acceptor.clone(), source: source.into() });
             let work = async move {
                 let listener = TcpListener::from_std(listener)?;
-                serve(
-                    &listener,
-                    async |listener| Ok(listener.accept().await?.0),
-                    move |stream| {
-                        let (pod, acceptor, name) = (pod.clone(), acceptor.clone(), name.clone());
-                        async move { inbound_connection(stream, &acceptor, &pod, logical, &name).await }
-                    },
-                )
-                .await
+                greet_and_serve(&listener, &greeter, move |stream| {
+                    let (pod, name) = (pod.clone(), name.clone());
+                    async move { inbound_connection(stream, &pod, logical, &name).await }
+                })
+                .await;
+                Ok(())
             };
             inbound._tasks.push(start(logical, work)?);
         }
@@ -129,13 +132,20 @@ impl Drop for Outbound {
 }
 
 impl Outbound {
-    /// Listens in `pod` for the migration `uid`, which leads to the logical ports at these addresses.
+    /// Listens in `pod` for the migration `uid`, which leads to the logical ports at these addresses of the node
+    /// `target`. Shows `identity`.
     ///
     /// # Errors
     ///
     /// `uid` is none, or the pod's volume does not take the sockets.
-    pub fn open(pod: &Pod, uid: &str, client: &Identity, to: &BTreeMap<u16, SocketAddr>) -> io::Result<Self> {
-        let config = client.client_config(HANDLER_SERVER_NAME).map_err(io::Error::other)?;
+    pub fn open(
+        pod: &Pod,
+        uid: &str,
+        identity: &Identity,
+        target: &str,
+        to: &BTreeMap<u16, SocketAddr>,
+    ) -> io::Result<Self> {
+        let config = identity.client_config(&node_name(target)).map_err(io::Error::other)?;
         let connector = TlsConnector::from(config);
         let directory = pod.volumes.dir(&pod.uid, pod::volume::PUBLIC, "")?;
         let mut outbound = Self { _tasks: Vec::new(), directory, names: Vec::new() };
@@ -147,14 +157,10 @@ impl Outbound {
             let (pod, connector) = (pod.clone(), connector.clone());
             let work = async move {
                 let listener = UnixListener::from_std(listener)?;
-                serve(
-                    &listener,
-                    async |listener| Ok(listener.accept().await?.0),
-                    move |stream| {
-                        let (pod, connector) = (pod.clone(), connector.clone());
-                        async move { outbound_connection(stream, &connector, &pod, address).await }
-                    },
-                )
+                serve(&listener, move |stream| {
+                    let (pod, connector) = (pod.clone(), connector.clone());
+                    async move { outbound_connection(stream, &connector, &pod, address).await }
+                })
                 .await
             };
             outbound._tasks.push(start(logical, work)?);
@@ -202,12 +208,8 @@ fn start(logical: u16, work: impl Future<Output = io::Result<()>> + Send + 'stat
     Ok(Task(carriers()?.spawn(work).abort_handle()))
 }
 
-/// Accepts until it is aborted, and its connections with it.
-async fn serve<L, S, W>(
-    listener: &L,
-    accept: impl AsyncFn(&L) -> io::Result<S>,
-    carry: impl Fn(S) -> W,
-) -> io::Result<()>
+/// Accepts from the pod until it is aborted, and its connections with it.
+async fn serve<W>(listener: &UnixListener, carry: impl Fn(UnixStream) -> W) -> io::Result<()>
 where
     W: Future<Output = io::Result<()>> + Send + 'static,
 {
@@ -216,43 +218,101 @@ where
     loop {
         let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
         let stream = tokio::select! {
-            stream = accept(listener) => stream,
+            stream = listener.accept() => stream,
             Some(_) = connections.join_next() => continue,
         };
         match stream {
-            Ok(stream) => {
+            Ok((stream, _)) => {
                 let carry = carry(stream);
-                connections.spawn(async move {
-                    if let Err(error) = carry.await {
-                        tracing::info!(%error, "a connection of a migration has ended");
-                    }
-                    drop(place);
-                });
+                connections.spawn(carried(carry, place));
             }
-            // Of a client that went away, or no more descriptors.
-            Err(error) => {
-                tracing::warn!(%error, "a connection of a migration was not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            Err(error) => not_accepted(&error).await,
         }
     }
 }
 
+/// Lets the handler of one node in.
+#[derive(Clone)]
+struct Greeter {
+    acceptor: TlsAcceptor,
+    /// The node.
+    source: Arc<str>,
+}
+
+impl Greeter {
+    async fn greet(self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        tune(&stream)?;
+        let stream = in_time(self.acceptor.accept(stream)).await?;
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        if chain.first().is_some_and(|shown| is_node(shown, &self.source)) {
+            return Ok(stream);
+        }
+        let message = format!("the client's certificate is not that of node {}", self.source);
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+}
+
+/// Accepts until it is aborted, and its connections with it.
+async fn greet_and_serve<W>(
+    listener: &TcpListener,
+    greeter: &Greeter,
+    carry: impl Fn(TlsStream<TcpStream>) -> W,
+) where
+    W: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (mut greetings, mut connections) = (JoinSet::new(), JoinSet::new());
+    let mut by_age = VecDeque::<AbortHandle>::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    by_age.retain(|greeting| !greeting.is_finished());
+                    if by_age.len() >= HANDSHAKES && let Some(oldest) = by_age.pop_front() {
+                        tracing::info!("too many clients of a migration say nothing; the oldest is cut off");
+                        oldest.abort();
+                    }
+                    by_age.push_back(greetings.spawn(greeter.clone().greet(stream)));
+                }
+                Err(error) => not_accepted(&error).await,
+            },
+            Some(greeted) = greetings.join_next() => match greeted {
+                Ok(Ok(stream)) => match Arc::clone(&places).try_acquire_owned() {
+                    Ok(place) => {
+                        let carry = carry(stream);
+                        connections.spawn(carried(carry, place));
+                    }
+                    Err(_) => tracing::warn!("a migration has more than {CONNECTIONS} connections to a port; one is cut"),
+                },
+                Ok(Err(error)) => tracing::info!(%error, "a client of a migration was turned away"),
+                // Cut off as the oldest.
+                Err(_) => {}
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Carries, and has its place until the end.
+async fn carried(carry: impl Future<Output = io::Result<()>>, place: OwnedSemaphorePermit) {
+    if let Err(error) = carry.await {
+        tracing::info!(%error, "a connection of a migration has ended");
+    }
+    drop(place);
+}
+
+/// Of a client that went away, or no more descriptors.
+async fn not_accepted(error: &io::Error) {
+    tracing::warn!(%error, "a connection of a migration was not accepted");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
 async fn inbound_connection(
-    stream: TcpStream,
-    acceptor: &TlsAcceptor,
+    stream: TlsStream<TcpStream>,
     pod: &Pod,
     logical: u16,
     name: &str,
 ) -> io::Result<()> {
-    tune(&stream)?;
-    let stream = in_time(acceptor.accept(stream)).await?;
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let shown = chain.first().and_then(common_name).unwrap_or_default();
-    if shown != MIGRATION_CLIENT_NAME {
-        let message = format!("the client's certificate is of {shown:?}, not of {MIGRATION_CLIENT_NAME:?}");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    }
     let (volume, sub, name) = match logical {
         port::LIBVIRT => (pod::volume::LIBVIRT_RUNTIME, LIBVIRT.0, LIBVIRT.1),
         port::WORD => (pod::volume::PUBLIC, "", word::SOCKET),

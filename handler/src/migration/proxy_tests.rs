@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use nix::unistd::Uid;
-use podvirt_daemon::pki::{KeyPairPem, Purpose, make_ca, make_leaf};
+use podvirt_daemon::pki::{KeyPairPem, NODE_COMMON_NAME, Purpose, make_ca, make_leaf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -50,15 +50,14 @@ impl Bed {
     }
 }
 
-fn server(ca: &KeyPairPem) -> Identity {
-    let names = [HANDLER_SERVER_NAME.to_owned()];
-    let leaf = make_leaf(ca, "virt-handler", &names, Purpose::Server, Timestamp::now(), HOUR).unwrap();
-    Identity::fixed(&leaf, &ca.certificate).unwrap()
+/// What a node shows.
+fn node(ca: &KeyPairPem, node: &str) -> Identity {
+    Identity::fixed(&leaf(ca, node), &ca.certificate).unwrap()
 }
 
-fn client(ca: &KeyPairPem, name: &str) -> Identity {
-    let leaf = make_leaf(ca, name, &[], Purpose::Client, Timestamp::now(), HOUR).unwrap();
-    Identity::fixed(&leaf, &ca.certificate).unwrap()
+fn leaf(ca: &KeyPairPem, node: &str) -> KeyPairPem {
+    let names = [node_name(node)];
+    make_leaf(ca, NODE_COMMON_NAME, &names, Purpose::Node, Timestamp::now(), HOUR).unwrap()
 }
 
 fn local(inbound: &Inbound) -> BTreeMap<u16, SocketAddr> {
@@ -94,10 +93,10 @@ async fn round_trip(source: &Bed, inside: &UnixListener, logical: u16, bytes: &[
 async fn bytes_and_their_end_go_both_ways_on_every_port() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &server(&ca)).await.unwrap();
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();
     assert_eq!(inbound.ports().len(), port::ALL.len());
-    let identity = client(&ca, MIGRATION_CLIENT_NAME);
-    let outbound = Outbound::open(&source.pod, MIGRATION, &identity, &local(&inbound)).unwrap();
+    let identity = node(&ca, "n1");
+    let outbound = Outbound::open(&source.pod, MIGRATION, &identity, "n2", &local(&inbound)).unwrap();
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| n.to_le_bytes()[1]).collect();
     for logical in port::ALL {
         let inside = target.listen(logical);
@@ -137,18 +136,15 @@ async fn what_a_process_left_that_is_gone_is_removed() {
 async fn certificates_that_are_renewed_are_taken_at_the_next_handshake() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-    let (shown, asks) = (server(&ca), client(&ca, MIGRATION_CLIENT_NAME));
-    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &shown).await.unwrap();
-    let _outbound = Outbound::open(&source.pod, MIGRATION, &asks, &local(&inbound)).unwrap();
+    let (shown, asks) = (node(&ca, "n2"), node(&ca, "n1"));
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &shown, "n1").await.unwrap();
+    let _outbound = Outbound::open(&source.pod, MIGRATION, &asks, "n2", &local(&inbound)).unwrap();
     let inside = target.listen(port::DIRECT);
     round_trip(&source, &inside, port::DIRECT, b"before").await;
 
     let new = make_ca(Timestamp::now(), HOUR).unwrap();
-    let names = [HANDLER_SERVER_NAME.to_owned()];
-    let leaf = make_leaf(&new, "virt-handler", &names, Purpose::Server, Timestamp::now(), HOUR).unwrap();
-    shown.replace(&leaf, &new.certificate).unwrap();
-    let leaf = make_leaf(&new, MIGRATION_CLIENT_NAME, &[], Purpose::Client, Timestamp::now(), HOUR).unwrap();
-    asks.replace(&leaf, &new.certificate).unwrap();
+    shown.replace(&leaf(&new, "n2"), &new.certificate).unwrap();
+    asks.replace(&leaf(&new, "n1"), &new.certificate).unwrap();
     round_trip(&source, &inside, port::DIRECT, b"after").await;
 }
 
@@ -160,44 +156,69 @@ async fn cut_off(source: &Bed, logical: u16) -> bool {
 }
 
 #[tokio::test]
-async fn nobody_but_another_virt_handler_gets_through() {
+async fn only_the_two_nodes_of_the_migration_get_through() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &server(&ca)).await.unwrap();
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();
     let inside = target.listen(port::DIRECT);
     let other_ca = make_ca(Timestamp::now(), HOUR).unwrap();
-    // virt-api's certificate, which is of the same CA; and the right name of another one.
-    let strangers = [client(&ca, podvirt_daemon::pki::HANDLER_CLIENT_NAME), {
-        let leaf = make_leaf(&other_ca, MIGRATION_CLIENT_NAME, &[], Purpose::Client, Timestamp::now(), HOUR);
-        Identity::fixed(&leaf.unwrap(), &ca.certificate).unwrap()
-    }];
+    let client = |name: &str, names: &[String]| {
+        let leaf = make_leaf(&ca, name, names, Purpose::Client, Timestamp::now(), HOUR).unwrap();
+        Identity::fixed(&leaf, &ca.certificate).unwrap()
+    };
+    let strangers = [
+        // Another node, and the target itself: their certificates are of the same CA.
+        node(&ca, "n3"),
+        node(&ca, "n2"),
+        // virt-api's.
+        client(podvirt_daemon::pki::HANDLER_CLIENT_NAME, &[]),
+        // A name beside the right one.
+        client(NODE_COMMON_NAME, &[node_name("n3"), node_name("n1")]),
+        // The right name of another CA.
+        Identity::fixed(&leaf(&other_ca, "n1"), &ca.certificate).unwrap(),
+    ];
     for stranger in strangers {
-        let outbound = Outbound::open(&source.pod, MIGRATION, &stranger, &local(&inbound)).unwrap();
+        let outbound = Outbound::open(&source.pod, MIGRATION, &stranger, "n2", &local(&inbound)).unwrap();
         assert!(cut_off(&source, port::DIRECT).await);
         drop(outbound);
     }
-    // A server that is none.
-    let names = ["virt-api".to_owned()];
-    let leaf = make_leaf(&ca, "virt-api", &names, Purpose::Server, Timestamp::now(), HOUR).unwrap();
-    let false_server = Identity::fixed(&leaf, &ca.certificate).unwrap();
-    let trap = Inbound::open(target.pod.clone(), MIGRATION, &false_server).await.unwrap();
-    let honest = client(&ca, MIGRATION_CLIENT_NAME);
-    let _outbound = Outbound::open(&source.pod, MIGRATION, &honest, &local(&trap)).unwrap();
+    // A server that is another node.
+    let trap = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n3"), "n1").await.unwrap();
+    let honest = node(&ca, "n1");
+    let _outbound = Outbound::open(&source.pod, MIGRATION, &honest, "n2", &local(&trap)).unwrap();
     assert!(cut_off(&source, port::DIRECT).await);
     let nobody = tokio::time::timeout(Duration::from_millis(1), inside.accept()).await;
     assert!(nobody.is_err(), "something got through");
 }
 
 #[tokio::test]
+async fn clients_that_say_nothing_keep_nobody_out() {
+    let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
+    let ca = make_ca(Timestamp::now(), HOUR).unwrap();
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();
+    let to = local(&inbound);
+    let mut silent = Vec::new();
+    for _ in 0..2 * (HANDSHAKES + CONNECTIONS) {
+        silent.push(TcpStream::connect(to[&port::DIRECT]).await.unwrap());
+    }
+    let identity = node(&ca, "n1");
+    let _outbound = Outbound::open(&source.pod, MIGRATION, &identity, "n2", &to).unwrap();
+    let inside = target.listen(port::DIRECT);
+    round_trip(&source, &inside, port::DIRECT, b"through all of them").await;
+    // The oldest is cut off, the newest is waited for.
+    assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+}
+
+#[tokio::test]
 async fn a_process_of_another_pod_gets_nowhere() {
     let (source, target) = (Bed::new("pod-a"), Bed::new("pod-b"));
     let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &server(&ca)).await.unwrap();
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();
     let elsewhere = Bed::new("pod-c");
     let volumes = source.pod.volumes.clone().with_processes(elsewhere._root.path().join("processes"));
     let pod = Pod { volumes, uid: source.pod.uid.clone() };
-    let identity = client(&ca, MIGRATION_CLIENT_NAME);
-    let _outbound = Outbound::open(&pod, MIGRATION, &identity, &local(&inbound)).unwrap();
+    let identity = node(&ca, "n1");
+    let _outbound = Outbound::open(&pod, MIGRATION, &identity, "n2", &local(&inbound)).unwrap();
     assert!(cut_off(&source, port::DIRECT).await);
-    Outbound::open(&source.pod, "../x", &identity, &local(&inbound)).unwrap_err();
+    Outbound::open(&source.pod, "../x", &identity, "n2", &local(&inbound)).unwrap_err();
 }

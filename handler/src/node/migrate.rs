@@ -138,7 +138,7 @@ pub(super) async fn carry_out(
             machine.moving.session.swept = true;
             return be_heard(node, vmi, machine).await;
         }
-        Step::Open(there) => return open(node, machine, there).await,
+        Step::Open(there) => return open(node, vmi, machine, there).await,
         _ => {}
     }
     let Some(client) = machine.client().cloned() else { bail!("the launcher is not reached") };
@@ -255,31 +255,50 @@ fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, 
     moving.preparing = Some((answer, task));
 }
 
-async fn open(node: &Node, machine: &mut Machine, there: Option<Open>) -> anyhow::Result<()> {
+async fn open(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    machine: &mut Machine,
+    there: Option<Open>,
+) -> anyhow::Result<()> {
     let pod = Pod { volumes: node.volumes.clone(), uid: machine.pod_uid().to_owned() };
     let moving = &mut machine.moving;
-    let opened = try_open(node, &pod, moving, there).await;
+    let opened = try_open(node, vmi, &pod, moving, there).await;
     moving.session.trouble = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
     opened.context("the migration's proxies")
 }
 
-async fn try_open(node: &Node, pod: &Pod, moving: &mut Moving, there: Option<Open>) -> io::Result<()> {
-    let certificates = node.means.certificates.get();
-    let certificates = certificates.ok_or_else(|| io::Error::other("there are no certificates yet"))?;
+async fn try_open(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    pod: &Pod,
+    moving: &mut Moving,
+    there: Option<Open>,
+) -> io::Result<()> {
+    let identity = node.means.identity.get();
+    let identity = identity.ok_or_else(|| io::Error::other("this node has no certificate yet"))?;
     let uid = moving.session.uid.clone();
+    // Each end speaks with the node that the controller has named, and with no other.
+    let state = vmi.status.migration_state.clone().unwrap_or_default();
+    let named = |field: &str, node: Option<String>| {
+        let message = format!("status.migrationState.{field}: the name of a node is needed");
+        node.filter(|node| !node.is_empty()).ok_or_else(|| io::Error::other(message))
+    };
     match there {
         Some(there) => {
             let to = proxy::addresses(&there)?;
+            let target = named("targetNode", state.target_node)?;
             // The old sockets have the same names.
             moving.outbound = None;
-            moving.outbound = Some(Outbound::open(pod, &uid, &certificates.client, &to)?);
+            moving.outbound = Some(Outbound::open(pod, &uid, identity, &target, &to)?);
             moving.session.open = Some(there);
         }
         None => {
             if node.means.address.is_empty() {
                 return Err(io::Error::other("--migration-address: the address of this pod is needed"));
             }
-            let inbound = Inbound::open(pod.clone(), &uid, &certificates.server).await?;
+            let source = named("sourceNode", state.source_node)?;
+            let inbound = Inbound::open(pod.clone(), &uid, identity, &source).await?;
             let ports = inbound.ports().iter();
             let ports = ports.map(|(tcp, logical)| (tcp.to_string(), i64::from(*logical))).collect();
             moving.session.open = Some(Open { address: node.means.address.clone(), ports });

@@ -114,7 +114,7 @@ async fn greet(stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<TlsStream
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use podvirt_daemon::pki::{HANDLER_SERVER_NAME, Identity, KeyPairPem, Purpose, make_ca, make_leaf};
+    use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_rustls::TlsConnector;
     use tokio_rustls::rustls::pki_types::ServerName;
@@ -130,7 +130,7 @@ mod tests {
 
     /// Says hello as `client` and returns the answer.
     async fn call(address: SocketAddr, client: &Identity) -> io::Result<String> {
-        let connector = TlsConnector::from(client.client_config(HANDLER_SERVER_NAME).unwrap());
+        let connector = TlsConnector::from(client.client_config(&node_name("n1")).unwrap());
         let name = ServerName::from(address.ip());
         let mut stream = connector.connect(name, TcpStream::connect(address).await?).await?;
         stream.write_all(b"hello").await?;
@@ -142,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn virt_api_is_served_and_nobody_else() {
         let ca = make_ca(Timestamp::now(), HOUR).unwrap();
-        let server = identity(&ca, "virt-handler", &[HANDLER_SERVER_NAME.into()], Purpose::Server);
+        let server = identity(&ca, "virt-handler", &[node_name("n1")], Purpose::Node);
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut listener = TlsListener::bind(address, server.server_config(true).unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -9,9 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{
-    HANDLER_SERVER_NAME, Identity, MIGRATION_CLIENT_NAME, Purpose, make_ca, make_leaf,
-};
+use podvirt_daemon::pki::{Identity, NODE_COMMON_NAME, Purpose, make_ca, make_leaf, node_name};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -19,7 +17,7 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 use virt_handler::metrics::Metrics;
-use virt_handler::migration::{Certificates, Means};
+use virt_handler::migration::Means;
 use virt_handler::node::{self, Node, Store};
 use virt_handler::record::Records;
 use virt_handler::rest::Server;
@@ -132,18 +130,13 @@ impl Handler {
     }
 }
 
-/// Means of migrations, with certificates of a CA of their own.
+/// Means of migrations, with a certificate of a CA of its own.
 fn means() -> Means {
     let (now, life) = (jiff::Timestamp::now(), Duration::from_secs(3600));
     let ca = make_ca(now, life).unwrap();
-    let identity = |name: &str, purpose| {
-        let leaf = make_leaf(&ca, name, &[HANDLER_SERVER_NAME.to_owned()], purpose, now, life).unwrap();
-        Identity::fixed(&leaf, &ca.certificate).unwrap()
-    };
-    let server = identity("virt-handler", Purpose::Server);
-    let client = identity(MIGRATION_CLIENT_NAME, Purpose::Client);
+    let leaf = make_leaf(&ca, NODE_COMMON_NAME, &[node_name("node1")], Purpose::Node, now, life).unwrap();
     let means = Means::new("127.0.0.1".into());
-    means.certificates.set(Certificates { server, client }).unwrap();
+    means.identity.set(Identity::fixed(&leaf, &ca.certificate).unwrap()).unwrap();
     means
 }
 
@@ -156,6 +149,13 @@ pub(crate) fn coming() -> Value {
     vmi["status"]["activePods"] = json!({ "33333333-3333-4333-8333-333333333333": "node0" });
     vmi["status"]["migrationState"] = json!({
         "migrationUid": "m", "sourceNode": "node0", "sourcePod": "launcher-0", "targetNode": "node1",
+        "targetPod": "launcher-1",
+    });
+    vmi
+}
+
+/// The pod that it comes to.
+pub(crate) fn target_pod() -> Value {
     let mut pod = pod();
     pod["metadata"]["name"] = "launcher-1".into();
     pod["metadata"]["labels"]["kubevirt.io/migrationJobUID"] = "m".into();
@@ -173,13 +173,6 @@ pub(crate) fn pod_of(name: &str, vmi: &str, pod: &str) -> Value {
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": name, "uid": vmi,
         "controller": true,
     });
-        "targetPod": "launcher-1",
-    });
-    vmi
-}
-
-/// The pod that it comes to.
-pub(crate) fn target_pod() -> Value {
     json!({
         "metadata": {
             "name": podvirt_api::names::launcher_name(name, vmi), "namespace": "n", "uid": pod,

@@ -70,10 +70,8 @@ async fn replicas_that_start_together_make_everything_once() {
         [
             "POST kubevirt-ca",
             "POST kubevirt-ca",
-            "POST kubevirt-migration-client-certs",
             "POST kubevirt-virt-api-certs",
             "POST kubevirt-virt-handler-certs",
-            "POST kubevirt-virt-handler-server-certs",
         ],
         "a Secret and a ConfigMap kubevirt-ca, and the leaves"
     );

@@ -1,0 +1,225 @@
+//! A node's certificate, asked for by the virt-handler on it.
+//!
+//! # Theory of operation
+//!
+//! The key is made here and never leaves this process; it is gone with it, and the next one makes another. A request is a
+//! `CertificateSigningRequest` object, which virt-api answers ([`super::Signer`]): it has a certificate then, or the
+//! condition `Denied`. One request is open at a time; it is asked for by `get`, since a watch would need the right to
+//! list the requests of all nodes. What fails is said in the log and tried again after [`RETRY`]; a request that nobody
+//! answers stays open, and is asked for as long as it is there.
+//!
+//! ```text
+//!   no certificate ──> request open ──> certificate ──(4/5 of its life, or a new CA is distributed)──┐
+//!         ^                 │                 ^                                                      │
+//!         └──── denied or gone, RETRY         └──────────────── request open <────────────────────────┘
+//! ```
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, ResourceExt};
+use tracing::{info, warn};
+
+use super::certificate::{Certificate, CertificateError, KeyPairPem, make_request};
+use super::identity::{Identity, Update, WatchError, bundles, follow};
+use super::node::{USAGES, node_name};
+use super::plan::{Policy, distributed, due};
+use super::{CA_CONFIG_MAP, NODE_COMMON_NAME, NODE_SIGNER};
+
+/// Wait after a request that failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// First and longest pause between two looks at an open request.
+const LOOK: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long a request may be open until the log says so, and then says so again.
+const UNANSWERED: Duration = Duration::from_secs(30);
+
+/// Why a request came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error("making the request")]
+    Make(#[from] CertificateError),
+    #[error("CertificateSigningRequest {name}")]
+    Api { name: String, source: Box<kube::Error> },
+    #[error("CertificateSigningRequest {name} is gone")]
+    Gone { name: String },
+    #[error("CertificateSigningRequest {name} was answered by {condition}: {message}")]
+    Refused { name: String, condition: String, message: String },
+    #[error("the certificate of CertificateSigningRequest {name} is no text")]
+    Text { name: String },
+}
+
+/// Waits until the virt-handler on `node` has a certificate and the ConfigMap of trusted CAs in `namespace` exists, and
+/// follows both from then on. The client's token must be bound to a pod on that node.
+///
+/// # Errors
+///
+/// The watch of the ConfigMap ended. What fails is retried and logged.
+pub async fn watch_node(client: Client, namespace: &str, node: &str) -> Result<Identity, WatchError> {
+    let of = format!("node {node}");
+    let asks = Asks {
+        requests: Api::all(client.clone()),
+        node: node.to_owned(),
+        bundles: Box::pin(bundles(client, namespace, CA_CONFIG_MAP)),
+        asking: None,
+        leaf: None,
+        cas: Vec::new(),
+        not_before: Timestamp::MIN,
+    };
+    let updates = futures::stream::unfold(asks, async |mut asks| Some((asks.next().await?, asks)));
+    follow(Box::pin(updates), of).await
+}
+
+struct Asks {
+    requests: Api<CertificateSigningRequest>,
+    node: String,
+    bundles: Pin<Box<dyn Stream<Item = Option<String>> + Send>>,
+    /// The request that is open.
+    asking: Option<BoxFuture<'static, Result<KeyPairPem, AskError>>>,
+    /// The certificate that was taken last.
+    leaf: Option<Certificate>,
+    /// The CAs that are trusted; the first is the one that signs.
+    cas: Vec<Certificate>,
+    /// No request is made before.
+    not_before: Timestamp,
+}
+
+impl Asks {
+    /// The next key or the next CAs. `None`: the watch ended.
+    async fn next(&mut self) -> Option<Update> {
+        loop {
+            let wait = self.due().duration_since(Timestamp::now());
+            let wait = Duration::try_from(wait).unwrap_or_default();
+            let asking = self.asking.as_mut();
+            let idle = asking.is_none();
+            let answered = async {
+                match asking {
+                    Some(asking) => asking.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                bundle = self.bundles.next() => {
+                    let bundle = bundle?;
+                    let read = bundle.as_deref().map(Certificate::all_from_pem);
+                    self.cas = read.and_then(Result::ok).unwrap_or_default();
+                    return Some(Update::Bundle(bundle));
+                }
+                answer = answered => {
+                    self.asking = None;
+                    match answer.and_then(|pair| Ok((first(&pair)?, pair))) {
+                        Ok((leaf, pair)) => {
+                            self.leaf = Some(leaf);
+                            return Some(Update::Pair(Some(pair)));
+                        }
+                        Err(error) => {
+                            let error = &error as &dyn std::error::Error;
+                            warn!(self.node, error, "no certificate for this node; trying again");
+                            self.not_before = Timestamp::now() + RETRY;
+                        }
+                    }
+                }
+                () = tokio::time::sleep(wait), if idle => {
+                    self.asking = Some(ask(self.requests.clone(), self.node.clone()).boxed());
+                }
+            }
+        }
+    }
+
+    /// When the next request is to be made.
+    fn due(&self) -> Timestamp {
+        renewal(self.leaf.as_ref(), self.cas.first(), &Policy::default()).max(self.not_before)
+    }
+}
+
+fn first(pair: &KeyPairPem) -> Result<Certificate, CertificateError> {
+    let all = Certificate::all_from_pem(&pair.certificate)?;
+    all.into_iter().next().ok_or(CertificateError::NoCertificate)
+}
+
+/// When a certificate is to be asked for by one who has `leaf` and whose CA is `ca`.
+fn renewal(leaf: Option<&Certificate>, ca: Option<&Certificate>, policy: &Policy) -> Timestamp {
+    let Some(leaf) = leaf else { return Timestamp::MIN };
+    let other = ca.filter(|ca| ca.subject_key != leaf.authority_key);
+    other.map_or_else(|| due(leaf), |ca| distributed(ca, policy).min(due(leaf)))
+}
+
+/// Asks for a certificate of a new key and waits for the answer.
+pub(super) async fn ask(
+    requests: Api<CertificateSigningRequest>,
+    node: String,
+) -> Result<KeyPairPem, AskError> {
+    let new = make_request(NODE_COMMON_NAME, &[node_name(&node)])?;
+    let request = CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("virt-handler-".into()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(new.request.into_bytes()),
+            signer_name: NODE_SIGNER.to_owned(),
+            usages: Some(USAGES.map(str::to_owned).to_vec()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        status: None,
+    };
+    let failed = |name: &str| {
+        let name = name.to_owned();
+        |source| AskError::Api { name, source: Box::new(source) }
+    };
+    let made = requests.create(&PostParams::default(), &request).await.map_err(failed("of this node"))?;
+    let name = made.name_any();
+    info!(node, name, "asked for this node's certificate");
+    let (mut pause, mut waited) = (LOOK.0, Duration::ZERO);
+    loop {
+        tokio::time::sleep(pause).await;
+        waited += pause;
+        if waited >= UNANSWERED {
+            warn!(name, "no answer to this node's CertificateSigningRequest yet: is there a virt-api?");
+            waited = Duration::ZERO;
+        }
+        pause = (pause * 2).min(LOOK.1);
+        let seen = requests.get_opt(&name).await.map_err(failed(&name))?;
+        let Some(seen) = seen else { return Err(AskError::Gone { name }) };
+        let status = seen.status.unwrap_or_default();
+        if let Some(certificate) = status.certificate.filter(|certificate| !certificate.0.is_empty()) {
+            let certificate = String::from_utf8(certificate.0).map_err(|_| AskError::Text { name })?;
+            return Ok(KeyPairPem { certificate, key: new.key });
+        }
+        let conditions = status.conditions.unwrap_or_default();
+        let refused = conditions.into_iter().find(|c| matches!(c.type_.as_str(), "Denied" | "Failed"));
+        if let Some(refused) = refused {
+            let message = refused.message.unwrap_or_default();
+            return Err(AskError::Refused { name, condition: refused.type_, message });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::certificate::{Purpose, make_ca, make_leaf};
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_renewed_before_its_end_and_for_a_new_ca() {
+        let policy = Policy::default();
+        let at = |seconds: i64| Timestamp::from_second(1_900_000_000 + seconds).unwrap();
+        let ca = |now| make_ca(now, policy.ca_life).unwrap();
+        let read = |pair: &KeyPairPem| first(pair).unwrap();
+        let old = ca(at(0));
+        let names = [node_name("node1")];
+        let leaf = make_leaf(&old, NODE_COMMON_NAME, &names, Purpose::Node, at(0), policy.leaf_life).unwrap();
+        let leaf = read(&leaf);
+        assert_eq!(renewal(None, None, &policy), Timestamp::MIN, "at once");
+        // 300 s before the moment it was made it begins to be valid.
+        let four_fifths = at((86_400 + 300) * 4 / 5 - 300);
+        assert_eq!(renewal(Some(&leaf), Some(&read(&old)), &policy), four_fifths);
+        assert_eq!(renewal(Some(&leaf), None, &policy), four_fifths);
+        let new = ca(at(1000));
+        assert_eq!(renewal(Some(&leaf), Some(&read(&new)), &policy), at(1120), "once everybody trusts it");
+        let late = ca(at(86_000));
+        assert_eq!(renewal(Some(&leaf), Some(&read(&late)), &policy), four_fifths);
+    }
+}
