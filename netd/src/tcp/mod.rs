@@ -72,7 +72,7 @@ mod sim;
 mod tests;
 mod timer;
 
-pub use config::Config;
+pub use config::{Config, IN_FLIGHT, IN_FLIGHT_COPIED};
 pub use conn::{Command, Conn, PodState, Segment, State};
 pub use facts::Facts;
 pub use hold::{HOLD_BYTES, Hold};

@@ -1,6 +1,6 @@
 //! Segments for the guest: control segments and the budget for data.
 
-use super::config::{MAX_IN_FLIGHT, WINDOW_SCALE};
+use super::config::WINDOW_SCALE;
 use super::conn::{Conn, State};
 use super::seq::Seq;
 use crate::time::Time;
@@ -178,7 +178,7 @@ impl Conn {
             return None;
         }
         let flight = self.snd_nxt.since(self.snd_una);
-        let window = self.snd_wnd.min(self.cwnd).min(MAX_IN_FLIGHT);
+        let window = self.snd_wnd.min(self.cwnd).min(self.config.in_flight);
         let room = window.saturating_sub(flight);
         let rest = match self.fin_at {
             None => u32::MAX,

@@ -13,17 +13,19 @@ use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::shared::Side;
-use crate::tcp::{Config, Conn, Segment, Seq};
+use crate::tcp::{Config, Conn, IN_FLIGHT, IN_FLIGHT_COPIED, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
 
 impl Worker {
-    pub(super) fn tcp_config(&self, like: std::net::IpAddr) -> Config {
+    /// The tunables of a connection of this family; `kernel_offset`: the kernel keeps its peek offset.
+    pub(super) fn tcp_config(&self, like: std::net::IpAddr, kernel_offset: bool) -> Config {
         let headers = if like.is_ipv4() { 40 } else { 60 };
         Config {
             mss: self.port.link.mtu.saturating_sub(headers).max(64),
             time_wait: self.timeouts.tcp_time_wait,
             keepalive: self.timeouts.tcp_idle,
             handshake: self.timeouts.tcp_handshake,
+            in_flight: if kernel_offset { IN_FLIGHT } else { IN_FLIGHT_COPIED },
             ..Config::default()
         }
     }
@@ -58,7 +60,9 @@ impl Worker {
             return Err(Reason::FlowRate);
         }
         let to = pod_peer.ip();
-        let conn = Conn::open_by_guest(self.tcp_config(to), self.initial_sequence(&key), syn, self.now);
+        let kernel_offset = self.peek.of(to);
+        let config = self.tcp_config(to, kernel_offset);
+        let conn = Conn::open_by_guest(config, self.initial_sequence(&key), syn, self.now);
         self.counters.tcp_opened_by_guest.add(1);
         let socket = match sockets::connect(pod_peer, self.peek) {
             Ok(s) => s,
@@ -68,7 +72,6 @@ impl Worker {
                 return Ok(());
             }
         };
-        let kernel_offset = self.peek.of(to);
         let flow = TcpFlow::new(conn, socket, pod_peer, true, kernel_offset, self.now);
         self.insert_stream(key, flow).map(|_| ())
     }
@@ -94,9 +97,9 @@ impl Worker {
         socket: Socket,
         pod_peer: SocketAddr,
     ) -> Result<(), Reason> {
-        let config = self.tcp_config(key.guest.ip());
-        let conn = Conn::open_by_pod(config, self.initial_sequence(&key), self.now);
         let kernel_offset = self.peek.of(pod_peer.ip());
+        let config = self.tcp_config(key.guest.ip(), kernel_offset);
+        let conn = Conn::open_by_pod(config, self.initial_sequence(&key), self.now);
         let mut flow = TcpFlow::new(conn, socket, pod_peer, false, kernel_offset, self.now);
         if let Some(state) = flow.opening_state() {
             flow.conn.on_accepted(&state);

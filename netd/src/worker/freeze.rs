@@ -192,7 +192,7 @@ impl Worker {
         let mut over = Vec::new();
         for f in tcp {
             let key = key(Kind::Tcp, f.key);
-            let config = self.tcp_config(f.pod_peer.ip());
+            let config = self.tcp_config(f.pod_peer.ip(), f.kernel_offset);
             let mut flow = super::stream::TcpFlow::from_state(f, config, fds)?;
             if parked && flow.socket.is_some() {
                 flow.park();

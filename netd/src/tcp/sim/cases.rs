@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::driver::Driver;
+use super::driver::{Driver, READ};
 use super::guest::{self, Guest, Reference};
 use super::link::{Faults, Link};
 use super::pod::{self, Pod};
 use super::smol::{self, Smol};
 use super::world::World;
 use super::{Close, Plan, Rng};
-use crate::tcp::Config;
+use crate::tcp::{Config, IN_FLIGHT, IN_FLIGHT_COPIED};
 use crate::time::Time;
 
 fn micros(n: u64) -> Duration {
@@ -354,6 +354,57 @@ fn reordered_segments_need_no_timeout_but_for_the_end() {
     let (_, timeouts) = bulk_runs(true, 5);
     // A FIN out of order is not kept, and nothing comes after it that would ask for it.
     assert!(timeouts <= 6, "{timeouts} timeouts in 6 runs");
+}
+
+/// A bulk transfer to a guest with a large window, in virtual time: how long it took, and how often each byte would have
+/// been copied out of the socket by a kernel that keeps no peek offset.
+fn bulk_down(in_flight: u32) -> (Duration, u64) {
+    let mut rng = Rng(90_001);
+    let plan = Plan {
+        up: 0,
+        down: 20_000_000,
+        guest_closes: Close::AfterEnd,
+        peer_closes: Close::AfterSending,
+        guest_resets_at: None,
+        peer_resets_at: None,
+    };
+    let habits = guest::Habits {
+        mss: Some(65_495),
+        scale: Some(9),
+        buffer: 6_000_000,
+        ack_delay: Duration::ZERO,
+        odd: false,
+        read: (1_000_000, micros(1)),
+        stall: None,
+        shrinks: false,
+        ..guest_habits(&mut rng, &plan, true)
+    };
+    let guest = Reference::new(habits, plan, rng.fork());
+    let mut w = world(guest, plan, true, false, rng.fork());
+    w.pod.habits = pod::Habits {
+        receive_buffer: 6_000_000,
+        round_trip: micros(100),
+        write: (1_000_000, micros(1)),
+        stall: None,
+        near: true,
+        ..w.pod.habits
+    };
+    w.driver = Driver::new(Config { in_flight, mss: 65_495, ..Config::default() }, 1, false, 0, rng.fork());
+    let near = Faults { latency: micros(50), ..Faults::default() };
+    (w.to_guest, w.to_netd) = (Link::new(near, rng.fork()), Link::new(near, rng.fork()));
+    w.run(LIMIT);
+    check_end(&w);
+    (w.now.since(Time::ZERO), w.driver.copied / plan.down)
+}
+
+#[test]
+fn without_a_peek_offset_a_byte_is_copied_few_times_whatever_the_guests_window() {
+    let (with, often) = bulk_down(IN_FLIGHT);
+    let (without, seldom) = bulk_down(IN_FLIGHT_COPIED);
+    println!("{with:?} and {often} copies with a peek offset, {without:?} and {seldom} without");
+    // A read of this driver is a sixteenth of the worker's largest one.
+    assert!(seldom <= u64::from(IN_FLIGHT_COPIED / READ) + 1, "{seldom} copies");
+    assert!(often > 5 * seldom, "the window alone would not bound it: {often} and {seldom} copies");
 }
 
 fn run_reset(mut rng: Rng, by_guest: bool) {

@@ -9,7 +9,7 @@ use crate::time::Time;
 use crate::wire::TcpFlags;
 
 /// Most payload asked of the socket at once.
-const READ: u32 = 16 << 10;
+pub(super) const READ: u32 = 16 << 10;
 const READS_PER_TURN: usize = 4;
 const TURNS: usize = 4;
 
@@ -37,6 +37,8 @@ pub(super) struct Driver {
     pub(super) refusals: u32,
     /// Segments sent again.
     pub(super) retransmits: u32,
+    /// Bytes that peeks would have copied if the kernel kept no offset: what is in flight, and what is new behind it.
+    pub(super) copied: u64,
 }
 
 /// What the guest has been told, in bytes from its initial sequence number.
@@ -70,6 +72,7 @@ impl Driver {
             opened: 0,
             refusals: 0,
             retransmits: 0,
+            copied: 0,
         }
     }
 
@@ -341,6 +344,7 @@ impl Driver {
                 false
             }
             Some(data) => {
+                self.copied += u64::from(budget.offset) + data.len() as u64;
                 let (ack, window) = conn.tell();
                 conn.on_data(data.len() as u32, self.now);
                 if data.len() < want {
