@@ -254,6 +254,7 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use super::super::inbound::Origin;
     use super::*;
     use crate::counters::Reason;
 
@@ -267,6 +268,37 @@ mod tests {
         assert_eq!(counters.dropped(Reason::TooLarge), 1);
         assert_eq!((counters.guest_tx_frames.get(), counters.guest_tx_bytes.get()), (0, 0));
         bench.end();
+    }
+
+    #[test]
+    fn what_ends_while_the_guest_takes_nothing_does_not_stay_in_the_queue() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let worker = &mut bench.worker;
+        worker.port.starved = true;
+        let open = |worker: &mut Worker, n: u16| {
+            let at = |text: &str, port| std::net::SocketAddr::new(text.parse().unwrap(), port);
+            let (guest, peer) = (at("10.9.0.2", 53), at("192.0.2.1", n));
+            let key = crate::flow::Key { kind: crate::flow::Kind::Udp, guest, peer };
+            let id = worker.open_udp_shared(key, None, 0, peer).unwrap_or_else(|_| panic!("flow {n}"));
+            worker.make_ready(id);
+            id
+        };
+        let first = open(worker, 1);
+        for n in 2..8000 {
+            let id = open(worker, n);
+            worker.flows.remove(id);
+        }
+        let last = open(worker, 8000);
+        assert!(worker.ready.len() < 2000, "{} entries for two flows", worker.ready.len());
+        let left: Vec<_> = worker
+            .ready
+            .iter()
+            .filter_map(|origin| match *origin {
+                Origin::Flow(id) => worker.flows.get(id).map(|_| id),
+                Origin::Listener(_) => None,
+            })
+            .collect();
+        assert_eq!(left, [first, last], "those that wait do so in their order");
     }
 
     #[test]

@@ -2,7 +2,11 @@
 //!
 //! What has, or may have, something for the guest waits in a queue, once; the event that put it there is an edge and
 //! will not come again. It is served a bounded number of bytes and goes to the end of the queue if it has more.
-//! Without receive buffers the queue waits as it is.
+//! Without receive buffers the queue waits as it is. What ends meanwhile leaves its entry behind, which finds nothing later;
+//! once such entries outnumber the others they are thrown out, so that peers that come and go while the guest takes nothing
+//! cost no memory.
+
+use std::collections::HashSet;
 
 use super::flows::Flow;
 use super::inbound::Origin;
@@ -11,6 +15,8 @@ use crate::flow::FlowId;
 
 /// Flows served with data in one turn, before the transmit ring gets its turn again.
 const FLOWS_PER_TURN: usize = 64;
+/// Entries of what has ended that the queue may have, beside as many as there are flows and listeners.
+const STALE: usize = 1024;
 
 impl Worker {
     /// Puts a flow into the queue of those that have something for the guest.
@@ -18,7 +24,22 @@ impl Worker {
         let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_parked()) else { return };
         if !flow.set_queued(true) {
             self.ready.push_back(Origin::Flow(id));
+            self.tidy_ready();
         }
+    }
+
+    /// Throws out entries of what has ended, if there are many.
+    fn tidy_ready(&mut self) {
+        if self.ready.len() <= 2 * (self.flows.len() + self.listeners.len()) + STALE {
+            return;
+        }
+        // A listener's place may have another one by now, which is in the queue by itself.
+        let mut seen = HashSet::new();
+        let (flows, listeners) = (&self.flows, &mut self.listeners);
+        self.ready.retain(|origin| match *origin {
+            Origin::Flow(id) => flows.get(id).is_some(),
+            Origin::Listener(at) => listeners.queued(at).is_some_and(|queued| *queued) && seen.insert(at),
+        });
     }
 
     /// The same for a UDP listener.
@@ -28,6 +49,7 @@ impl Worker {
         {
             if self.peers.alone() {
                 self.ready.push_back(Origin::Listener(at));
+                self.tidy_ready();
             } else {
                 self.heard.push_back(at);
             }
