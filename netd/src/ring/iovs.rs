@@ -132,7 +132,7 @@ impl Iovs {
             // SAFETY: `pieces` yields live memory of n bytes, no more than dst.len() in all; dst is a Rust
             // slice and cannot overlap guest memory or an Owned.
             unsafe {
-                std::ptr::copy_nonoverlapping(ptr, to, n);
+                copy_once(ptr, to, n);
                 to = to.add(n);
             }
         })
@@ -144,7 +144,7 @@ impl Iovs {
         self.pieces(first_slice, offset, src.len(), |ptr, n| {
             // SAFETY: as in `read`.
             unsafe {
-                std::ptr::copy_nonoverlapping(from, ptr, n);
+                copy_once(from, ptr, n);
                 from = from.add(n);
             }
         })
@@ -238,6 +238,38 @@ impl Iovs {
         }
         len - left
     }
+}
+
+/// Copies `len` bytes, of which one side is guest memory, and lets the compiler draw no conclusion from it.
+///
+/// The guest writes there whenever it likes. That is no race between threads of this program, of which Rust's memory model
+/// speaks: the writer is outside of it, as a device is. What it could do harm by is a compiler that takes the memory for
+/// its own: it might read the guest's side again in place of the copy, so that what was checked is not what is used, or
+/// put off a write. Both ends are shown to [`forget`] before and behind the copy, so that on the one hand nothing that was
+/// known of either is known any more, and on the other the copy is done, once, in between. A copy of which the guest has
+/// changed a part meanwhile is a mixture of bytes that it wrote, like any other frame of its own making. Volatile words
+/// would say the same by more instructions, one word at a time.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`], but that others may write to the memory.
+#[inline]
+unsafe fn copy_once(from: *const u8, to: *mut u8, len: usize) {
+    forget(from, to);
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    forget(from, to);
+}
+
+/// For all that the compiler knows this reads and writes what the pointers lead to. It costs no instruction.
+#[inline]
+fn forget(from: *const u8, to: *mut u8) {
+    #[cfg(not(miri))]
+    // SAFETY: nothing but a comment is assembled.
+    unsafe {
+        std::arch::asm!("/* {0} {1} */", in(reg) from, in(reg) to, options(nostack, preserves_flags));
+    }
+    #[cfg(miri)]
+    let _ = (from, to);
 }
 
 #[cfg(test)]

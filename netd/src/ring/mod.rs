@@ -29,7 +29,7 @@
 //! - the ring itself is wrong ([`PopError::Ring`]): stop it and tell the frontend ([`Ring::break_down`]).
 //!
 //! Guest memory is shared with a running guest and is therefore never the target of a Rust reference: it is read
-//! and written by volatile or atomic accesses and by raw copies, and any value found there may be torn or stale.
+//! and written by volatile or atomic accesses and by raw copies from which the compiler concludes nothing, and any value found there may be torn or stale.
 //! That is harmless: bytes are only bytes, and indexes are checked after they were read.
 //!
 //! # Differences from the `virtio-queue` crate
