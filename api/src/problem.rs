@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Most problems that are noted of a manifest.
+pub const MOST: usize = 256;
+
 /// Machine-readable kind of a problem; the names are Kubernetes' cause types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
@@ -57,7 +60,11 @@ impl Problems {
         if self.is_empty() { Ok(()) } else { Err(self) }
     }
 
+    /// Notes a problem, up to [`MOST`]: a manifest of nothing but mistakes takes no more memory than itself.
     pub(crate) fn add(&mut self, reason: Reason, field: impl Into<String>, message: impl Into<String>) {
+        if self.0.len() >= MOST {
+            return;
+        }
         self.0.push(Problem { reason, message: message.into(), field: field.into() });
     }
 

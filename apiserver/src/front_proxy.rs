@@ -88,12 +88,12 @@ impl RequestHeaders {
         })
     }
 
-    /// Who is asking.
+    /// Whether the peer is the front proxy.
     ///
     /// # Errors
     ///
-    /// The peer is not the front proxy, names no user, or says something that is no UTF-8.
-    pub fn user(&self, peer: &Peer, headers: &HeaderMap) -> Result<User, Status> {
+    /// It is not.
+    fn is_front_proxy(&self, peer: &Peer) -> Result<(), Status> {
         if !peer.has_certificate {
             return Err(Status::unauthorized("requests have to come through the Kubernetes API server"));
         }
@@ -103,6 +103,16 @@ impl RequestHeaders {
                 "the client certificate's name '{name}' is not among the front proxy's"
             )));
         }
+        Ok(())
+    }
+
+    /// Who is asking.
+    ///
+    /// # Errors
+    ///
+    /// The peer is not the front proxy, names no user, or says something that is no UTF-8.
+    pub fn user(&self, peer: &Peer, headers: &HeaderMap) -> Result<User, Status> {
+        self.is_front_proxy(peer)?;
         let first = |names: &[String]| {
             let found = names.iter().find_map(|name| headers.get(name)).map(text).transpose();
             found.map(|value| value.filter(|value| !value.is_empty()))
@@ -200,6 +210,11 @@ impl FrontProxy {
     /// See [`RequestHeaders::user`].
     pub fn user(&self, peer: &Peer, headers: &HeaderMap) -> Result<User, Status> {
         self.headers.load().user(peer, headers)
+    }
+
+    /// Whether the peer is the front proxy.
+    pub fn is(&self, peer: &Peer) -> bool {
+        self.headers.load().is_front_proxy(peer).is_ok()
     }
 
     fn replace(&self, headers: RequestHeaders) -> Result<(), FrontProxyError> {

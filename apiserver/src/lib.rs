@@ -25,6 +25,8 @@ pub mod front_proxy;
 pub mod handler;
 pub mod instance;
 pub mod lifecycle;
+pub mod limits;
+pub mod listen;
 pub mod metrics;
 pub mod options;
 pub mod register;

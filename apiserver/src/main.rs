@@ -15,11 +15,12 @@ use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 use virt_api::front_proxy::FrontProxy;
 use virt_api::handler::{HANDLER_PORT, Handlers};
+use virt_api::limits::Limits;
+use virt_api::listen::Server;
 use virt_api::metrics::Metrics;
 use virt_api::server::{App, router};
 use virt_api::subresource::Subresources;
-use virt_api::tls::{self, Peer, TlsListener};
-use virt_api::{config, register};
+use virt_api::{config, register, tls};
 
 /// Time between a request to end and the end of accepting: Services have to forget this replica first.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -80,18 +81,20 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
     let configuration = Arc::new(ArcSwap::default());
+    let limits = Limits::new(metrics.clone());
     let app = App {
         client: client.clone(),
         proxy: Arc::clone(&proxy),
         subresources: Subresources::new(client.clone(), handlers, metrics.clone()),
         config: Arc::clone(&configuration),
         namespace: Arc::from(namespace),
+        limits: Arc::clone(&limits),
         metrics,
     };
     let listener = net::listen(args.listen_tls)
         .await
         .with_context(|| format!("{} cannot be listened on", args.listen_tls))?;
-    let listener = TlsListener::new(listener, tls::server_config(&identity, &proxy)?)?;
+    let tls = tls::server_config(&identity, &proxy)?;
     info!(address = %args.listen_tls, "serving the API");
     serving.open();
 
@@ -103,8 +106,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             tokio::time::sleep(DRAIN).await;
         }
     };
-    let server = axum::serve(listener, router(app).into_make_service_with_connect_info::<Peer>())
-        .with_graceful_shutdown(drained);
+    let server = Server { listener, tls, proxy, limits, router: router(app) }.run(drained);
     let background = Box::pin(async {
         let opened = || registered.open();
         tokio::join!(
@@ -119,7 +121,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::time::sleep(DRAIN + FINISH).await;
     };
     tokio::select! {
-        served = async { server.await } => served.context("the HTTPS server ended")?,
+        () = server => {}
         () = async { shutdown.or(background).await; std::future::pending().await } => {}
         () = at_last => warn!("requests that did not end in time are broken off"),
     }

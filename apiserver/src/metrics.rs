@@ -8,6 +8,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::limits::Side;
+
 /// The instance a stream leads to.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct InstanceLabels {
@@ -39,6 +41,19 @@ pub struct RequestLabels {
     pub code: u32,
 }
 
+/// Whose share of the server something takes.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SideLabels {
+    /// `apiserver`, `other`.
+    pub caller: &'static str,
+}
+
+impl From<Side> for SideLabels {
+    fn from(side: Side) -> Self {
+        SideLabels { caller: side.label() }
+    }
+}
+
 /// All metrics of virt-api.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -52,6 +67,10 @@ pub struct Metrics {
     pub admissions: Family<AdmissionLabels, Counter>,
     /// Answers of the aggregated API.
     pub requests: Family<RequestLabels, Counter>,
+    /// Bytes of requests' bodies that are in memory.
+    pub buffered_bytes: Family<SideLabels, Gauge>,
+    /// Connections for which there was no place.
+    pub refused_connections: Family<SideLabels, Counter>,
 }
 
 impl Metrics {
@@ -78,6 +97,16 @@ impl Metrics {
             "podvirt_api_subresource_requests",
             "Requests for subresources of objects",
             metrics.requests.clone(),
+        );
+        registry.register(
+            "podvirt_api_buffered_bytes",
+            "Bytes of requests' bodies that are in memory",
+            metrics.buffered_bytes.clone(),
+        );
+        registry.register(
+            "podvirt_api_refused_connections",
+            "Connections that were closed because their caller has enough, or all places are taken",
+            metrics.refused_connections.clone(),
         );
         metrics
     }

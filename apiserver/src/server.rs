@@ -2,21 +2,21 @@
 //!
 //! Webhooks, discovery, OpenAPI, version and health are open to everybody who reaches the server: they tell and change
 //! nothing that is not public. Every other path is a subresource: the front proxy has to vouch for the user, and
-//! the API server has to allow the request.
+//! the API server has to allow the request, before its body is read. What bodies and reviews may take of memory stands
+//! in [`limits`](crate::limits).
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::{HeaderMap, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::v1::KubeVirtConfiguration;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tracing::{Instrument, debug, info, info_span};
 
 use crate::admission::review::Review;
@@ -24,9 +24,10 @@ use crate::admission::{self, HOOKS, Hook, Task};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
+use crate::limits::{Limits, Turn};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::status::Status;
-use crate::subresource::{Subresources, labels};
+use crate::subresource::{MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{GROUP, Target, VERSIONS};
 use crate::tls::Peer;
 
@@ -35,10 +36,8 @@ const MAX_REVIEW_BYTES: usize = 4 << 20;
 /// Most lists, objects and members of a review. Each takes up to a hundred bytes of memory once it is read; whoever
 /// reaches the server may send reviews.
 const MAX_REVIEW_ITEMS: usize = 300_000;
-/// Turns of reading and answering a review: so many are in memory in their read form.
-static REVIEWS: Semaphore = Semaphore::const_new(4);
-/// Reviews at a time that ask the API server for other objects.
-static LOOKS: Semaphore = Semaphore::const_new(16);
+/// Largest answer to a review, in bytes: an object needs few defaults, and few causes of a refusal are told.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of a text from a review that are logged at most.
 const SHOWN: usize = 1024;
 
@@ -55,6 +54,8 @@ pub struct App {
     pub config: Arc<ArcSwap<KubeVirtConfiguration>>,
     /// podvirt's namespace.
     pub namespace: Arc<str>,
+    /// What callers may hold.
+    pub limits: Arc<Limits>,
     /// Metrics.
     pub metrics: Metrics,
 }
@@ -84,10 +85,12 @@ pub fn router(app: App) -> Router {
             .route(&at("/guestfs"), get(async || Status::not_supported("guestfs").into_response()));
     }
     for hook in HOOKS {
-        let route = async move |State(app): State<App>, body: Bytes| review(&app, hook, &body).await;
+        let route = async move |State(app): State<App>, ConnectInfo(peer): ConnectInfo<Peer>, body: Body| {
+            review(&app, hook, &peer, body).await.unwrap_or_else(IntoResponse::into_response)
+        };
         router = router.route(hook.path, post(route));
     }
-    router.fallback(subresource).layer(DefaultBodyLimit::max(MAX_REVIEW_BYTES)).with_state(app)
+    router.fallback(subresource).with_state(app)
 }
 
 /// Upstream's form of health: what is connected to what.
@@ -122,27 +125,29 @@ async fn openapi_v3(Path((group, version)): Path<(String, String)>, headers: Hea
     }
 }
 
-async fn review(app: &App, hook: &'static Hook, body: &[u8]) -> Response {
-    let items = items(body);
+async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Result<Response, Status> {
+    let source = peer.address.ip();
+    let mut body = app.limits.read(source, body, MAX_REVIEW_BYTES).await?;
+    let items = items(&body);
     if items > MAX_REVIEW_ITEMS {
-        let message = format!(
+        return Err(Status::bad_request(format!(
             "the AdmissionReview has {items} lists, objects and members; {MAX_REVIEW_ITEMS} are allowed"
-        );
-        return Status::bad_request(message).into_response();
+        )));
     }
-    // Before the other turn, which such a review gives back: a machine that is marked is reviewed itself. Neither
-    // semaphore is ever closed.
+    // Before the other turn, which such a review gives back: a machine that is marked is reviewed itself.
     let _look = match hook.task {
-        Task::Looking(_) => Some(LOOKS.acquire().await),
+        Task::Looking(_) => Some(app.limits.look(source).await),
         Task::Alone(_) => None,
     };
-    let turn = REVIEWS.acquire().await;
-    match serde_json::from_slice(body) {
-        Ok(review) => answer(app, hook, review, turn).await,
-        Err(error) => {
-            Status::bad_request(format!("the AdmissionReview cannot be read: {error}")).into_response()
-        }
-    }
+    let turn = app.limits.review(source).await;
+    let review = serde_json::from_slice(&body)
+        .map_err(|error| Status::bad_request(format!("the AdmissionReview cannot be read: {error}")))?;
+    body.clear();
+    let answer = answer(app, hook, review, turn).await?;
+    let mut response = Response::new(());
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    body.answer(response, answer)
 }
 
 /// How many lists, objects and members a JSON text has at most. Strings do not count: a script is one value.
@@ -165,20 +170,18 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
-async fn answer<T>(app: &App, hook: &'static Hook, review: Review, turn: T) -> Response {
-    let request = match review.into_request() {
-        Ok(request) => request,
-        Err(message) => return Status::bad_request(message).into_response(),
-    };
+async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) -> Result<Vec<u8>, Status> {
+    let request = review.into_request().map_err(Status::bad_request)?;
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =
         hook.operations.iter().find(|known| **known == request.operation).copied().unwrap_or("other");
     let config = app.config.load_full();
-    let answer = match hook.task {
-        Task::Alone(task) => admission::answer(task, &request, &config, &app.namespace),
+    // Held until the answer is written; a review that looks around has little to write, and waits for others.
+    let (answer, _turn) = match hook.task {
+        Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
         Task::Looking(task) => {
             drop(turn);
-            Box::pin(admission::look::answer(task, &request, &config, &app.client)).await
+            (Box::pin(admission::look::answer(task, &request, &config, &app.client)).await, None)
         }
     };
     if let Some(refusal) = &answer.status {
@@ -195,7 +198,15 @@ async fn answer<T>(app: &App, hook: &'static Hook, review: Review, turn: T) -> R
     let allowed = if answer.allowed { "true" } else { "false" };
     let labels = AdmissionLabels { webhook: hook.name, operation, allowed };
     app.metrics.admissions.get_or_create(&labels).inc();
-    Json(answer.into_review()).into_response()
+    let text = serde_json::to_vec(&answer.into_review())
+        .map_err(|error| Status::internal(format!("the answer cannot be written: {error}")))?;
+    if text.len() > MAX_ANSWER_BYTES {
+        return Err(Status::bad_request(format!(
+            "the answer to the AdmissionReview has {} bytes; {MAX_ANSWER_BYTES} are allowed",
+            text.len()
+        )));
+    }
+    Ok(text)
 }
 
 async fn subresource(
@@ -223,6 +234,14 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
     let user = app.proxy.user(peer, request.headers())?;
     authorize(&app.client, &user, request.method(), target).await?;
     let row = target.find(request.method())?;
+    // What upgrades has no body but the stream itself.
+    let request = if row.method == Method::GET {
+        request
+    } else {
+        let (parts, body) = request.into_parts();
+        let body = app.limits.read(peer.address.ip(), body, MAX_OPTIONS_BYTES).await?;
+        Request::from_parts(parts, Body::from(body.into_bytes()))
+    };
     let outcome = app.subresources.serve(row, target, &user, request).await;
     let code = match &outcome {
         Ok(response) => response.status(),

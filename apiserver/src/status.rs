@@ -1,5 +1,7 @@
 //! Kubernetes' `Status`: how every error of the aggregated API is told.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -103,6 +105,19 @@ impl Status {
     pub fn method_not_allowed(method: &http::Method, allowed: &http::Method) -> Self {
         let message = format!("{method} is not allowed here; {allowed} is");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// 408: the request's body did not come in time, or there was no place for it.
+    pub fn too_slow(limit: Duration) -> Self {
+        let message =
+            format!("the body was not here, or had no place in memory, within {} s", limit.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
+    }
+
+    /// 413: the request's body is longer than `max` bytes.
+    pub fn too_large(max: usize) -> Self {
+        let message = format!("the body is too long; at most {max} bytes are allowed");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
     /// 409: the object is in a state in which this cannot be done.

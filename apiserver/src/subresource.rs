@@ -32,7 +32,7 @@ use crate::target::{Action, Kind, Subresource, Target};
 use crate::{instance, target};
 
 /// Largest body of a request for a subresource.
-const MAX_OPTIONS_BYTES: usize = 64 << 10;
+pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
 /// Start of the names of migrations that a VM's subresource makes (upstream's).
 const MIGRATION_PREFIX: &str = "kubevirt-migrate-vm-";
 /// How often a decision is made anew because the VM changed meanwhile.

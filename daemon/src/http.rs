@@ -1,25 +1,53 @@
 //! The small HTTP server of every daemon: `/healthz`, `/readyz`, `/metrics`.
 //!
 //! `/healthz` answers while the process serves at all. `/readyz` answers 200 once every [`Gate`] is open, and 503
-//! with the closed ones' names before. Metrics are in the OpenMetrics text format. The server speaks plain HTTP
+//! with the closed ones' names before. Metrics are in the OpenMetrics text format. The server speaks plain HTTP/1.1
 //! and tells nothing secret.
+//!
+//! Every pod may reach it, so what a connection can take is bounded: places are shared out by source
+//! ([`connections`](crate::connections)), a request's head has a size and a deadline, and no connection outlives a
+//! minute. The node agent opens a connection for each probe and always finds a place.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tower::Service;
+use tracing::debug;
 
+use crate::connections::{Connections, Limits, Slot};
 use crate::net;
 use crate::shutdown::Shutdown;
+
+/// Places for connections: some for the node agent's probes, some for each collector of metrics.
+const PLACES: Limits = Limits { total: 64, per_source: 16 };
+/// Longest time until a request's head is there; also how long a connection may wait for its next request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest head of a request, in bytes.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// Time until a connection takes no further request.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// Longest time for an answer after that.
+const FINISH: Duration = Duration::from_secs(5);
+/// Pause after the kernel refused a connection, mostly for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Media type of the OpenMetrics text format, version 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -81,7 +109,7 @@ pub async fn serve(
     serve_on(net::listen(listen).await?, registry, readiness, shutdown).await
 }
 
-/// Serves on a listener that is there already until `shutdown`.
+/// Serves on a listener that is there already until `shutdown`, and ends behind the last answer.
 ///
 /// # Errors
 ///
@@ -93,9 +121,56 @@ pub async fn serve_on(
     shutdown: Shutdown,
 ) -> io::Result<()> {
     tracing::info!(address = %listener.local_addr()?, "serving health and metrics");
-    axum::serve(listener, router(registry, readiness))
-        .with_graceful_shutdown(async move { shutdown.requested().await })
-        .await
+    let router = router(registry, readiness);
+    let places = Connections::new(PLACES);
+    // Every connection holds a sender: the receiver ends behind the last one.
+    let (open, mut ended) = mpsc::channel::<()>(1);
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.requested() => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                debug!(%error, "accepting failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(slot) = places.admit(peer.ip()) else {
+            debug!(%peer, "too many connections");
+            continue;
+        };
+        let (router, shutdown, open) = (router.clone(), shutdown.clone(), open.clone());
+        tokio::spawn(async move {
+            connection(stream, router, &slot, shutdown).await;
+            drop(open);
+        });
+    }
+    drop((listener, open));
+    while ended.recv().await.is_some() {}
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, router: Router, slot: &Slot, shutdown: Shutdown) {
+    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // How a connection ends is the client's business.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = slot.displaced() => return,
+        () = shutdown.requested() => {}
+        () = tokio::time::sleep(LIFETIME) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        _ = connection => {}
+        () = slot.displaced() => {}
+        () = tokio::time::sleep(FINISH) => {}
+    }
 }
 
 /// The three routes, for daemons that have a server of their own.
@@ -125,9 +200,11 @@ async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+    use futures::stream::FuturesUnordered;
     use prometheus_client::metrics::counter::Counter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+    use tokio::net::TcpSocket;
 
     use super::*;
 
@@ -166,5 +243,29 @@ mod tests {
         trigger.request();
         server.await.unwrap().unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    }
+
+    /// A connection from another address of this machine.
+    async fn connect_from(source: [u8; 4], address: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        socket.connect(address).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_no_client_out() {
+        let (_trigger, shutdown) = Shutdown::manual();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_on(listener, Arc::new(Registry::default()), Readiness::new(), shutdown));
+        let mut silent = Vec::new();
+        for n in 0..400 {
+            silent.push(connect_from([127, 0, 1, n as u8 % 10], address).await);
+        }
+        assert!(answer(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        // What has no place is closed, and what gave way.
+        let ends = silent.iter_mut().map(async |stream| stream.read(&mut [0; 1]).await.unwrap_or(0));
+        let closed = ends.collect::<FuturesUnordered<_>>().take(400 - PLACES.total).collect::<Vec<_>>();
+        assert!(closed.await.iter().all(|bytes| *bytes == 0));
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`telemetry`] | logs |
 //! | [`http`] | `/healthz`, `/readyz`, `/metrics` |
+//! | [`connections`] | how many connections a server holds, and from where |
 //! | [`shutdown`] | one future for SIGTERM and SIGINT, for many tasks |
 //! | [`crypto`] | the process's one provider of cryptography |
 //! | [`leader`] | one working replica among several, by a Lease |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod connections;
 pub mod crypto;
 pub mod events;
 pub mod http;

@@ -1,7 +1,7 @@
 //! virt-api in this process, over real TLS, between a made-up API server and a made-up virt-handler.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,15 +16,17 @@ use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, nod
 use podvirt_daemon::testing::{self, failure};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use virt_api::front_proxy::{FrontProxy, RequestHeaders};
 use virt_api::handler::Handlers;
+use virt_api::limits::Limits;
+use virt_api::listen::Server;
 use virt_api::metrics::Metrics;
 use virt_api::server::{App, router};
 use virt_api::subresource::Subresources;
-use virt_api::tls::{Peer, TlsListener, server_config};
+use virt_api::tls::server_config;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -62,6 +64,8 @@ pub(crate) struct World {
     pub(crate) cluster: Arc<Mutex<Cluster>>,
     /// For the made-up virt-handler.
     pub(crate) handler: Identity,
+    /// virt-api's metrics.
+    pub(crate) metrics: Metrics,
     api_ca: KeyPairPem,
     proxy_ca: KeyPairPem,
 }
@@ -178,20 +182,22 @@ impl World {
         let client = client(Arc::clone(&cluster));
         let handlers = Handlers::new(client.clone(), "kubevirt", towards, handler_port);
         let metrics = Metrics::default();
+        let limits = Limits::new(metrics.clone());
         let app = App {
             client: client.clone(),
             proxy: Arc::clone(&proxy),
             subresources: Subresources::new(client, handlers, metrics.clone()),
             config: Arc::new(ArcSwap::default()),
             namespace: Arc::from("kubevirt"),
-            metrics,
+            limits: Arc::clone(&limits),
+            metrics: metrics.clone(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let listener = TlsListener::new(listener, server_config(&identity, &proxy).unwrap()).unwrap();
-        let service = router(app).into_make_service_with_connect_info::<Peer>();
-        tokio::spawn(async move { axum::serve(listener, service).await });
-        World { address, cluster, handler, api_ca, proxy_ca }
+        let tls = server_config(&identity, &proxy).unwrap();
+        let server = Server { listener, tls, proxy, limits, router: router(app) };
+        tokio::spawn(server.run(std::future::pending()));
+        World { address, cluster, handler, metrics, api_ca, proxy_ca }
     }
 
     /// Puts an object into the API server.
@@ -204,8 +210,25 @@ impl World {
         self.cluster.lock().unwrap().writes.clone()
     }
 
+    /// A connection to virt-api from another address of this machine, before its handshake.
+    pub(crate) async fn tcp(&self, source: Ipv4Addr) -> std::io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((source, 0).into())?;
+        socket.connect(self.address).await
+    }
+
     /// A TLS connection to virt-api.
     pub(crate) async fn connect(&self, caller: Caller) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect_from(caller, Ipv4Addr::LOCALHOST, &[]).await
+    }
+
+    /// A TLS connection to virt-api from another address of this machine, for one of `protocols`.
+    pub(crate) async fn connect_from(
+        &self,
+        caller: Caller,
+        source: Ipv4Addr,
+        protocols: &[&str],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let other = make_ca(Timestamp::now(), HOUR).unwrap();
         let (ca, name) = match caller {
             Caller::FrontProxy | Caller::Nobody => (&self.proxy_ca, "front-proxy-client"),
@@ -217,7 +240,8 @@ impl World {
         if matches!(caller, Caller::Nobody) {
             config.client_auth_cert_resolver = Arc::new(NoCertificate);
         }
-        let stream = TcpStream::connect(self.address).await?;
+        config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let stream = self.tcp(source).await?;
         let name = ServerName::from(self.address.ip());
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }

@@ -1,0 +1,240 @@
+//! How much of this server's memory each caller may hold.
+//!
+//! Every pod of the cluster may reach the port, and webhooks are asked without a client certificate: the API server
+//! shows none there unless the cluster's operator gives it one. So memory is bounded before anything is read, and the
+//! API server's part is set apart.
+//!
+//! ```text
+//!  address ──> Callers: has this address shown the front proxy's certificate?
+//!                 │ yes: Side::ApiServer                    │ no: Side::Anyone
+//!                 │                                         │
+//!  connection   1024 with the certificate (streams          256, 32 of an address; the greediest address
+//!               of users live in them), 256 without          gives way, see podvirt_daemon::connections
+//!  handshake    5 s                                         5 s
+//!  head         no deadline, 64 KiB                         5 s, 16 KiB
+//!  lifetime     none                                        60 s, then 10 s to finish
+//!  unread body  64 KiB of each of 64 streams                16 KiB of each of 8 streams
+//!  read body    32 MiB together                             24 MiB together, 8 MiB of an address
+//!  deadline     8 s until a body is whole                   3 s
+//!  review       4 at a time in their read form              2 of those 4
+//! ```
+//!
+//! **Which caller is the API server.** A connection that shows the front proxy's certificate makes its address the API
+//! server's while it stands and an hour longer: the API server fetches this server's discovery that way, and its
+//! webhook calls come from the same address. Until it has, it is one of many callers with a small share of its own,
+//! which the others cannot take. Where the network hides addresses behind the node's, pods of the API server's node
+//! share its side; a NetworkPolicy is the answer there.
+//!
+//! **Budgets.** A body's place is taken by its declared length before its first byte is read, and given back when the
+//! answer has been handed to the client: a client that does not read its answer holds its own share. What does not
+//! fit waits, first for its address's share, then for all; HTTP/2 stops the client meanwhile. The windows of all streams
+//! fit into their connection's, so that a stream that waits never holds up one that is read.
+
+mod bodies;
+mod callers;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::body::Body;
+use podvirt_daemon::connections::{self, Connections, Slot};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::metrics::Metrics;
+use crate::status::Status;
+
+use bodies::Budget;
+pub use bodies::Held;
+use callers::Callers;
+
+/// Bytes of bodies that are in memory for the API server at most.
+pub const API_SERVER_BODY_BYTES: usize = 32 << 20;
+/// Bytes of bodies that are in memory for all others at most.
+pub const OTHERS_BODY_BYTES: usize = 24 << 20;
+/// Bytes of bodies of one address among those.
+pub const SOURCE_BODY_BYTES: usize = 8 << 20;
+/// Connections that showed the front proxy's certificate: one for each stream of a user, and a few more.
+const VOUCHED: usize = 1024;
+/// Connections of the API server without it: webhooks.
+const OF_API_SERVER: connections::Limits = connections::Limits { total: 256, per_source: 256 };
+/// Connections of all others.
+const OF_OTHERS: connections::Limits = connections::Limits { total: 256, per_source: 32 };
+/// Reviews at a time in their read form, which may take many times their text.
+const TURNS: usize = 4;
+/// How many of those are not the API server's.
+const TURNS_OF_OTHERS: usize = 2;
+/// Reviews at a time that ask the API server for other objects.
+const LOOKS: usize = 16;
+/// How many of those are not the API server's.
+const LOOKS_OF_OTHERS: usize = 4;
+
+/// Whose share a connection or a request takes.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub enum Side {
+    /// The API server's.
+    ApiServer,
+    /// That of all others.
+    Anyone,
+}
+
+impl Side {
+    /// Value of the metrics' label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Side::ApiServer => "apiserver",
+            Side::Anyone => "other",
+        }
+    }
+}
+
+/// Turns of which some are kept for the API server.
+struct Turns {
+    all: Semaphore,
+    others: Semaphore,
+}
+
+/// A turn; given back when it is dropped.
+#[must_use]
+pub struct Turn<'a> {
+    _of_others: Option<SemaphorePermit<'a>>,
+    _of_all: Option<SemaphorePermit<'a>>,
+}
+
+impl Turns {
+    fn new(all: usize, others: usize) -> Self {
+        Turns { all: Semaphore::new(all), others: Semaphore::new(others) }
+    }
+
+    async fn wait(&self, side: Side) -> Turn<'_> {
+        // Neither semaphore is ever closed.
+        let of_others = match side {
+            Side::ApiServer => None,
+            Side::Anyone => self.others.acquire().await.ok(),
+        };
+        Turn { _of_others: of_others, _of_all: self.all.acquire().await.ok() }
+    }
+}
+
+/// The shares of a server.
+pub struct Limits {
+    callers: Mutex<Callers>,
+    vouched: Connections,
+    of_api_server: Connections,
+    of_others: Connections,
+    api_server: Budget,
+    others: Budget,
+    reviews: Turns,
+    looks: Turns,
+    metrics: Metrics,
+}
+
+/// A connection's place.
+pub struct Place {
+    slot: Slot,
+    source: IpAddr,
+    limits: Arc<Limits>,
+    is_vouched: bool,
+}
+
+impl Limits {
+    /// Nothing is taken yet.
+    pub fn new(metrics: Metrics) -> Arc<Self> {
+        let vouched = connections::Limits { total: VOUCHED, per_source: VOUCHED };
+        Arc::new(Limits {
+            callers: Mutex::default(),
+            vouched: Connections::new(vouched),
+            of_api_server: Connections::new(OF_API_SERVER),
+            of_others: Connections::new(OF_OTHERS),
+            api_server: Budget::new(Side::ApiServer, API_SERVER_BODY_BYTES, None, &metrics),
+            others: Budget::new(Side::Anyone, OTHERS_BODY_BYTES, Some(SOURCE_BODY_BYTES), &metrics),
+            reviews: Turns::new(TURNS, TURNS_OF_OTHERS),
+            looks: Turns::new(LOOKS, LOOKS_OF_OTHERS),
+            metrics,
+        })
+    }
+
+    fn callers(&self) -> MutexGuard<'_, Callers> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whose share `source` takes now.
+    pub fn side(&self, source: IpAddr) -> Side {
+        if self.callers().is_api_server(source.to_canonical(), Instant::now()) {
+            Side::ApiServer
+        } else {
+            Side::Anyone
+        }
+    }
+
+    /// A place for a connection from `source`, or nothing: it is to be closed then.
+    pub fn admit(self: &Arc<Self>, source: IpAddr) -> Option<Place> {
+        let side = self.side(source);
+        let places = match side {
+            Side::ApiServer => &self.of_api_server,
+            Side::Anyone => &self.of_others,
+        };
+        let Some(slot) = places.admit(source) else {
+            self.metrics.refused_connections.get_or_create(&side.into()).inc();
+            return None;
+        };
+        let source = source.to_canonical();
+        Some(Place { slot, source, limits: Arc::clone(self), is_vouched: false })
+    }
+
+    /// Reads a body from `source` of at most `max` bytes.
+    ///
+    /// # Errors
+    ///
+    /// It is longer, breaks off, or is not whole in time.
+    pub async fn read(&self, source: IpAddr, body: Body, max: usize) -> Result<Held, Status> {
+        match self.side(source) {
+            Side::ApiServer => self.api_server.read(source, body, max).await,
+            Side::Anyone => self.others.read(source, body, max).await,
+        }
+    }
+
+    /// Waits for a turn of reading and answering a review from `source`.
+    pub async fn review(&self, source: IpAddr) -> Turn<'_> {
+        self.reviews.wait(self.side(source)).await
+    }
+
+    /// Waits for a turn of asking the API server because of a review from `source`.
+    pub async fn look(&self, source: IpAddr) -> Turn<'_> {
+        self.looks.wait(self.side(source)).await
+    }
+}
+
+impl Place {
+    /// Whose share the connection takes.
+    pub fn side(&self) -> Side {
+        if self.is_vouched { Side::ApiServer } else { self.limits.side(self.source) }
+    }
+
+    /// Waits until another connection has the place.
+    pub async fn displaced(&self) {
+        self.slot.displaced().await;
+    }
+
+    /// The connection has shown the front proxy's certificate: it is the API server's, and so is its address.
+    /// Nothing when there are too many such connections: this one is to be closed then.
+    pub fn vouch(mut self) -> Option<Self> {
+        let limits = Arc::clone(&self.limits);
+        let Some(slot) = limits.vouched.admit(self.source) else {
+            limits.metrics.refused_connections.get_or_create(&Side::ApiServer.into()).inc();
+            return None;
+        };
+        self.slot = slot;
+        self.is_vouched = true;
+        limits.callers().begins(self.source, Instant::now());
+        Some(self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_vouched {
+            self.limits.callers().ends(self.source, Instant::now());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A pod that wants to keep the API server out: silent connections and bodies without an end.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use http::{Method, Request};
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use virt_api::limits::{API_SERVER_BODY_BYTES, OTHERS_BODY_BYTES, Side};
+
+use super::NO_HANDLER;
+use super::world::{Caller, World};
+
+/// Longer than any answer takes on a busy machine, and far shorter than what is held back takes to end by itself.
+const PATIENCE: Duration = Duration::from_secs(40);
+const REVIEWS: &str = "/migration-validate-update";
+/// What a body without an end declares, and how much of it comes.
+const DECLARED_BYTES: usize = 4 << 20;
+const SENT_BYTES: usize = 3 << 20;
+const PIECE_BYTES: usize = 16 << 10;
+
+async fn review(world: &World) -> Value {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "r-1", "operation": "UPDATE", "object": {"spec": {}}, "oldObject": {"spec": {}}},
+    })
+    .to_string();
+    let call = world.call(Caller::Nobody, "", Method::POST, REVIEWS, &review);
+    let (code, answer) = tokio::time::timeout(PATIENCE, call).await.expect("no answer").unwrap();
+    assert_eq!(code.as_u16(), 200, "{answer}");
+    answer["response"]["allowed"].clone()
+}
+
+fn buffered(world: &World, side: Side) -> usize {
+    let bytes = world.metrics.buffered_bytes.get_or_create(&side.into()).get();
+    usize::try_from(bytes).unwrap()
+}
+
+async fn until(what: impl Fn() -> bool) {
+    let reached = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached).await.expect("it did not come to that");
+}
+
+/// Asks for a review on `streams` streams of one connection, none of which ever sends its last byte.
+async fn endless(world: &World, source: Ipv4Addr, streams: usize) -> JoinSet<()> {
+    let stream = world.connect_from(Caller::Nobody, source, &["h2"]).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    for _ in 0..streams {
+        let pieces = stream::repeat_with(|| {
+            Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[b' '; PIECE_BYTES])))
+        });
+        let body = StreamBody::new(Box::pin(pieces.take(SENT_BYTES / PIECE_BYTES).chain(stream::pending())));
+        let request = Request::post(format!("https://virt-api{REVIEWS}"))
+            .header("content-length", DECLARED_BYTES)
+            .body(body)
+            .unwrap();
+        let mut sender = sender.clone();
+        tasks.spawn(async move {
+            sender.ready().await.unwrap();
+            // Refused in the end, or cut off with the test.
+            let _ = sender.send_request(request).await;
+        });
+    }
+    tasks
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_keeps_no_review_waiting_and_takes_no_more_than_its_budget() {
+    let world = World::new(NO_HANDLER).await;
+    // A thousand connections that say nothing, of twenty pods.
+    let mut silent = Vec::new();
+    for n in 0..1000_u16 {
+        silent.push(world.tcp(Ipv4Addr::new(127, 0, 1, (n % 20) as u8)).await.unwrap());
+    }
+    assert_eq!(review(&world).await, json!(true), "also before the API server is known");
+
+    // The API server's address is known by the front proxy's certificate.
+    let groups = world.call(Caller::FrontProxy, "jane", Method::GET, "/apis", "");
+    assert_eq!(tokio::time::timeout(PATIENCE, groups).await.expect("no answer").unwrap().0.as_u16(), 200);
+
+    let mut floods = Vec::new();
+    for n in 0..25 {
+        floods.push(endless(&world, Ipv4Addr::new(127, 0, 2, n), 8).await);
+    }
+    // How much is there at a time is a matter of the machine: after three seconds a body gives its place to the next.
+    until(|| buffered(&world, Side::Anyone) >= DECLARED_BYTES / 4).await;
+    for _ in 0..20 {
+        assert_eq!(review(&world).await, json!(true));
+        assert!(buffered(&world, Side::Anyone) <= OTHERS_BODY_BYTES);
+        assert!(buffered(&world, Side::ApiServer) <= API_SERVER_BODY_BYTES);
+    }
+    let refused = world.metrics.refused_connections.get_or_create(&Side::Anyone.into()).get();
+    assert!(refused >= 20 * (50 - 32), "{refused} silent connections were closed at once");
+    drop((floods, silent));
+    until(|| buffered(&world, Side::Anyone) == 0).await;
+}
+
+#[tokio::test]
+async fn an_address_holds_its_share_of_bodies_and_no_more() {
+    let world = World::new(NO_HANDLER).await;
+    let greedy = endless(&world, Ipv4Addr::new(127, 0, 2, 1), 8).await;
+    until(|| buffered(&world, Side::Anyone) >= 2 * SENT_BYTES).await;
+    // No connection has shown the certificate: this review takes its place beside the greedy one's.
+    assert_eq!(review(&world).await, json!(true));
+    assert!(buffered(&world, Side::Anyone) <= 2 * SENT_BYTES, "two of four MiB are an address's eight");
+    drop(greedy);
+    until(|| buffered(&world, Side::Anyone) == 0).await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_long_is_refused_by_its_declared_length() {
+    let world = World::new(NO_HANDLER).await;
+    let stream = world.connect(Caller::Nobody).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let body = StreamBody::new(Box::pin(stream::pending::<Result<Frame<Bytes>, std::io::Error>>()));
+    let request = Request::post(REVIEWS)
+        .header("host", "virt-api")
+        .header("content-length", DECLARED_BYTES + 1)
+        .body(body)
+        .unwrap();
+    let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("no answer");
+    assert_eq!(response.unwrap().status().as_u16(), 413);
+}
