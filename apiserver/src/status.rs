@@ -10,6 +10,9 @@ use serde::Serialize;
 /// Group of the objects that errors are about.
 const GROUP: &str = "kubevirt.io";
 
+/// What the API server says of a JSON patch that does not apply.
+const NOT_APPLIED: &str = "the server rejected our request due to an error in our request";
+
 /// What a `Status` is about, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Details {
@@ -157,9 +160,12 @@ impl Status {
     }
 
     /// Whether the API server refused a patch because the object had changed since it was read.
+    ///
+    /// A failed `test` of a JSON patch gives 422, as a refusal of the patched object does; only the first is about no
+    /// object and says [`NOT_APPLIED`].
     pub fn is_outdated(error: &kube::Error) -> bool {
-        // 422 is what a failed `test` of a JSON patch gives.
-        matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
+        let kube::Error::Api(status) = error else { return false };
+        status.code == 409 || status.code == 422 && status.message == NOT_APPLIED
     }
 }
 

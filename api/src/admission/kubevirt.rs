@@ -8,20 +8,41 @@ use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 use crate::v1;
 
+use super::ratchet::Change;
 use super::{EMULATED_MACHINES, is_emulated};
 
 const CONFIGURATION: &str = "spec.configuration";
 
-/// Judges a new or changed KubeVirt object.
+/// Judges a new KubeVirt object.
 pub fn validate(object: &Value) -> Problems {
+    judge(Change { old: &[], new: object })
+}
+
+/// Judges a change of a KubeVirt object. What is wrong with it already and stays as it is does not count.
+pub fn validate_update(old: &Value, new: &Value) -> Problems {
+    judge(Change { old: &[old], new })
+}
+
+fn judge(change: Change<'_>) -> Problems {
+    let object = change.new;
     let mut problems = Problems::default();
     if !object["metadata"]["deletionTimestamp"].is_null() {
         return problems;
     }
     check(Resource::KubeVirt, Place::Cluster, object, &mut problems);
+    let mut problems = change.ratchet(problems);
     if !problems.is_empty() {
         return problems;
     }
+    // These fields bear on each other: what was wrong before is told in the same words.
+    let known = change.old.first().map(|old| configured(old)).unwrap_or_default();
+    problems.0.extend(configured(object).0.into_iter().filter(|problem| !known.0.contains(problem)));
+    problems
+}
+
+/// Judges the values of a configuration.
+fn configured(object: &Value) -> Problems {
+    let mut problems = Problems::default();
     let given = &object["spec"]["configuration"];
     let config = if given.is_null() {
         Ok(v1::KubeVirtConfiguration::default())

@@ -11,6 +11,7 @@
 pub mod kubevirt;
 pub mod migration;
 mod probe;
+mod ratchet;
 pub mod vm;
 pub mod vmi;
 

@@ -288,8 +288,33 @@ mod vmi_update {
 }
 
 mod virtual_machine {
-    use super::super::vm::{mutate, validate};
+    use super::super::vm::{mutate, validate, validate_update};
     use super::*;
+
+    #[test]
+    fn a_change_is_judged_by_the_parts_that_it_changes() {
+        let mut old = machine(json!({
+            "runStrategy": "Always", "instancetype": {"name": "a"}, "template": {"spec": small()},
+        }));
+        old["spec"]["template"]["spec"]["domain"]["devices"]["tpm"] = json!({});
+        let update = |change: &dyn Fn(&mut Value)| {
+            let mut new = old.clone();
+            change(&mut new);
+            mutate(&mut new, &config());
+            let found = validate_update(&old, &new, &config(), By::User);
+            found.0.iter().map(|p| p.field.clone()).collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(update(&|new| new["spec"]["runStrategy"] = json!("Halted")), none);
+        assert_eq!(update(&|new| new["metadata"]["labels"] = json!({"a": "b"})), none);
+        assert_eq!(update(&|new| new["spec"]["running"] = json!(true)), ["spec.running"]);
+        assert_eq!(update(&|new| new["spec"]["instancetype"]["name"] = json!("b")), ["spec.instancetype"]);
+        assert_eq!(
+            update(&|new| new["spec"]["template"]["spec"]["hostname"] = json!("h")),
+            ["spec.template.spec.domain.devices.tpm"]
+        );
+        assert_eq!(update(&|new| new["spec"]["template"] = Value::Null), ["spec.template"]);
+    }
 
     #[test]
     fn the_template_keeps_its_machine_type_and_has_a_longer_grace_period() {
@@ -360,7 +385,7 @@ mod virtual_machine {
 }
 
 mod the_kubevirt_object {
-    use super::super::kubevirt::validate;
+    use super::super::kubevirt::{validate, validate_update};
     use super::*;
 
     fn problems_of(configuration: Value) -> Vec<String> {
@@ -396,6 +421,23 @@ mod the_kubevirt_object {
             problems_of(json!({"emulatedMachines": ["pc-q35-9*"]})),
             ["spec.configuration.machineType: 'q35' is not allowed; emulatedMachines allows: pc-q35-9*"]
         );
+    }
+
+    #[test]
+    fn what_an_older_release_took_may_stay_but_not_grow() {
+        let object = |configuration: Value| json!({"spec": {"configuration": configuration}});
+        let update = |old: Value, new: Value| lines(&validate_update(&object(old), &object(new)));
+        let none: [&str; 0] = [];
+        let old = json!({"machineType": "virt", "ksmConfiguration": {}});
+        let mut new = old.clone();
+        new["developerConfiguration"] = json!({"useEmulation": true});
+        assert_eq!(update(old.clone(), new.clone()), none);
+        new["ksmConfiguration"] = json!({"nodeLabelSelector": {}});
+        assert_eq!(update(old, new).len(), 1);
+        // The machine type stays, and what it may be does not.
+        let narrower = json!({"emulatedMachines": ["pc-q35-9*"]});
+        assert_eq!(update(json!({}), narrower.clone()).len(), 1);
+        assert_eq!(update(narrower.clone(), narrower), none);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::fields::{Place, Resource, check};
 use crate::problem::{Problem, Problems, Reason};
 use crate::v1;
 
+use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
 use super::{By, object_at};
 
@@ -45,15 +46,29 @@ pub fn mutate(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     }
 }
 
-/// Judges a new or changed VirtualMachine.
+/// Judges a new VirtualMachine.
 pub fn validate(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
-    // One object that the controllers cannot read would end their lists of all: no exception while it is deleted.
-    let unread = unread(object);
-    if is_being_deleted(object) {
+    judge_change(Change { old: &[], new: object }, config, by)
+}
+
+/// Judges a change of a VirtualMachine. What is wrong with it already and stays as it is does not count: a machine
+/// that older rules took can be started, stopped and relabelled.
+pub fn validate_update(old: &Value, new: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    // The new object may have the defaults that the webhook sets today.
+    let mut filled = old.clone();
+    mutate(&mut filled, config);
+    judge_change(Change { old: &[old, &filled], new }, config, by)
+}
+
+fn judge_change(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    // One object that the controllers cannot read would end their lists of all: no exception while it is deleted. One
+    // that they could not read before may lose its finalizers.
+    let unread = unread(change.new).filter(|_| change.old.first().is_none_or(|old| unread(old).is_none()));
+    if is_being_deleted(change.new) {
         // Only its finalizers go; an object that older rules took must not stay for ever.
         return unread.unwrap_or_default();
     }
-    let mut problems = judge(object, config, by);
+    let mut problems = judge(change, config, by);
     if let Some(unread) = unread.filter(|_| problems.0.is_empty()) {
         problems = unread;
     }
@@ -70,7 +85,8 @@ fn unread(object: &Value) -> Option<Problems> {
     }
 }
 
-fn judge(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    let object = change.new;
     let mut problems = Problems::default();
     check(Resource::Vm, Place::Cluster, object, &mut problems);
     let spec = &object["spec"];
@@ -78,11 +94,12 @@ fn judge(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems
     let template = &spec["template"];
     if template.is_null() {
         problems.required(TEMPLATE, "a template is required");
-        return problems;
+        return change.ratchet(problems);
     }
     if by == By::User {
         reserved_labels(&template["metadata"]["labels"], "spec.template.metadata.labels", &mut problems);
     }
+    let mut problems = change.ratchet(problems);
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;
     }
@@ -94,7 +111,7 @@ fn judge(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems
     });
     let found = spec_problems(&instance, config).0.into_iter();
     problems.0.extend(found.map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
-    problems
+    change.ratchet(problems)
 }
 
 fn is_being_deleted(object: &Value) -> bool {

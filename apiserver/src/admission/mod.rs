@@ -10,7 +10,6 @@ pub mod review;
 use podvirt_api::admission::{By, kubevirt, migration, not_supported, vm, vmi};
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::KubeVirtConfiguration;
-use serde_json::Value;
 
 use review::{Request, Response};
 
@@ -179,12 +178,12 @@ pub fn answer(task: Alone, request: &Request, config: &KubeVirtConfiguration, na
             }
             Response::patched(&request.uid, new, &object)
         }
-        Alone::ValidateVm if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
-        Alone::ValidateVm => judged(request, vm::validate(new, config, by)),
+        Alone::ValidateVm if is_create => judged(request, vm::validate(new, config, by)),
+        Alone::ValidateVm => judged(request, vm::validate_update(old, new, config, by)),
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
-        Alone::ValidateKubeVirt if !is_create && same_spec(old, new) => Response::allowed(&request.uid),
-        Alone::ValidateKubeVirt => judged(request, kubevirt::validate(new)),
+        Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
+        Alone::ValidateKubeVirt => judged(request, kubevirt::validate_update(old, new)),
         Alone::MutateMigration => {
             let mut object = new.clone();
             migration::mutate_create(&mut object);
@@ -193,12 +192,6 @@ pub fn answer(task: Alone, request: &Request, config: &KubeVirtConfiguration, na
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
         Alone::Refuse(kind) => judged(request, not_supported(kind)),
     }
-}
-
-/// A change of labels, finalizers or status must pass even where a later version would refuse the spec: the object is
-/// there already.
-fn same_spec(old: &Value, new: &Value) -> bool {
-    old.get("spec") == new.get("spec")
 }
 
 pub(crate) fn judged(request: &Request, problems: Problems) -> Response {

@@ -1,8 +1,10 @@
 use base64::Engine;
-use serde_json::json;
+use podvirt_api::v1::{StopOptions, VirtualMachine};
+use serde_json::{Value, json};
 
 use super::review::Review;
 use super::*;
+use crate::lifecycle;
 
 fn hook(path: &str) -> &'static Hook {
     HOOKS.iter().find(|hook| hook.path == path).unwrap()
@@ -136,9 +138,30 @@ fn an_object_that_later_rules_would_refuse_can_still_get_labels() {
     new["metadata"]["labels"] = json!({"a": "b"});
     let answer = ask("/virtualmachines-validate", "UPDATE", old.clone(), new.clone(), "jane");
     assert_eq!(answer["response"]["allowed"], true);
-    new["spec"]["runStrategy"] = json!("Halted");
+    new["spec"]["template"]["spec"]["domain"]["devices"]["rng"] = json!({});
     let answer = ask("/virtualmachines-validate", "UPDATE", old, new, "jane");
     assert_eq!(answer["response"]["allowed"], false);
+}
+
+#[test]
+fn an_object_that_later_rules_would_refuse_can_be_stopped() {
+    // As an older release stored it: without today's defaults, with what is refused today.
+    let mut old = vm_object();
+    old["spec"]["template"]["spec"]["domain"]["devices"]["gpus"] = json!([{"name": "g"}]);
+    old["spec"]["runStrategy"] = json!("Always");
+    assert_eq!(create("/virtualmachines-validate", old.clone())["response"]["allowed"], false);
+    let vm: VirtualMachine = serde_json::from_value(old.clone()).unwrap();
+    let stop = lifecycle::stop(&vm, None, &StopOptions::default()).unwrap();
+    let lifecycle::Change::Spec(patch) = stop.vm else { panic!("{stop:?}") };
+    let mut new = old.clone();
+    json_patch::patch(&mut new, &patch).unwrap();
+    let user = "system:serviceaccount:kubevirt:kubevirt-apiserver";
+    let mutated = ask("/virtualmachines-mutate", "UPDATE", old.clone(), new.clone(), user);
+    let stored = patched(&new, &mutated);
+    assert_eq!(stored["spec"]["runStrategy"], "Halted");
+    assert_ne!(stored["spec"]["template"], old["spec"]["template"], "the webhook sets defaults");
+    let verdict = ask("/virtualmachines-validate", "UPDATE", old, stored, user);
+    assert_eq!(verdict["response"]["allowed"], true, "{verdict}");
 }
 
 #[test]

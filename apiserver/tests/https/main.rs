@@ -129,6 +129,16 @@ async fn a_vm_that_changed_meanwhile_is_read_and_judged_again() {
 }
 
 #[tokio::test]
+async fn a_change_that_a_webhook_refuses_is_told_and_not_tried_again() {
+    let world = World::new(NO_HANDLER).await;
+    world.put(VM, vm("Always"));
+    let refusal = "admission webhook \"virtualmachine-validator.kubevirt.io\" denied the request: spec.x: unknown field";
+    world.cluster.lock().unwrap().refusal = Some(refusal.into());
+    assert_eq!(put(&world, "virtualmachines/vm1/stop", "").await, (422, refusal.into()));
+    assert_eq!(world.writes().len(), 1);
+}
+
+#[tokio::test]
 async fn what_cannot_be_done_is_told_like_upstream_does() {
     let world = World::new(NO_HANDLER).await;
     let missing = put(&world, "virtualmachines/vm1/start", "").await;

@@ -50,8 +50,10 @@ pub(crate) struct Cluster {
     pub(crate) objects: BTreeMap<String, Value>,
     /// Creations, patches and deletions: method, path, body.
     pub(crate) writes: Vec<(Method, String, Value)>,
-    /// How many patches are answered with 422 before one is taken.
+    /// How many patches are answered as if the object had changed before one is taken.
     pub(crate) stale: usize,
+    /// What a webhook says of every patched object, if it refuses them.
+    pub(crate) refusal: Option<String>,
     /// SubjectAccessReviews.
     pub(crate) reviews: Vec<Value>,
 }
@@ -120,7 +122,12 @@ impl Cluster {
                 self.writes.push((method.clone(), format!("{path}?{query}"), body));
                 if self.stale > 0 {
                     self.stale -= 1;
-                    return failure(422, "Invalid", "Invalid");
+                    // An API server's own words for a `test` that fails.
+                    let message = "the server rejected our request due to an error in our request";
+                    return failure(422, "Invalid", message);
+                }
+                if let Some(refusal) = &self.refusal {
+                    return failure(422, "Invalid", refusal);
                 }
                 let object = path.trim_end_matches("/status");
                 self.objects
