@@ -31,8 +31,24 @@ pub async fn answer(
     };
     answer.unwrap_or_else(|error| {
         warn!(error = &error as &dyn std::error::Error, "the API server cannot be asked for a review");
-        Response::failed(&request.uid, "the API server cannot be asked now".to_owned())
+        match task {
+            Looking::ValidateMigrationCreate => {
+                Response::failed(&request.uid, "the API server cannot be asked now".to_owned())
+            }
+            // What empties a node asks again after 429, and gives up after anything else.
+            Looking::Evict => {
+                let machine = format!("the machine of pod {}/{}", request.namespace, request.name);
+                let message = format!("{machine} cannot be looked up or marked now: {error}; try again");
+                Response::later(&request.uid, message)
+            }
+        }
     })
+}
+
+/// Whether an eviction is only tried: by the request, or by the options in the Eviction itself.
+fn is_dry_run(request: &Request) -> bool {
+    let own = request.object["deleteOptions"]["dryRun"].as_array();
+    request.dry_run || own.is_some_and(|list| list.iter().any(|value| value == "All"))
 }
 
 async fn migration_create(request: &Request, client: &Client) -> Result<Response, kube::Error> {
@@ -74,7 +90,7 @@ async fn evict(
             Verdict::Allow => return allowed(),
             Verdict::Deny { message, mark } => (message, mark),
         };
-        if let Some(node) = mark.filter(|_| !request.dry_run) {
+        if let Some(node) = mark.filter(|_| !is_dry_run(request)) {
             let change = json!({
                 "metadata": {"resourceVersion": vmi.metadata.resource_version},
                 "status": {"evacuationNodeName": node},
@@ -148,7 +164,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_eviction_is_held_back_and_marks_the_machine_once_it_is_meant() {
-        for dry_run in [false, true] {
+        let tried = json!({"deleteOptions": {"dryRun": ["All"]}});
+        for (dry_run, object) in [(false, Value::Null), (true, Value::Null), (true, tried)] {
             let conflicts = Mutex::new(1);
             let (client, asked) = server(move |what| {
                 if what.starts_with("PATCH") {
@@ -161,7 +178,7 @@ mod tests {
                 if what.contains("/pods/") { (200, pod()) } else { (200, vmi()) }
             });
             let review = request(json!({"uid": "r", "operation": "CREATE", "namespace": "shop",
-                "name": "virt-launcher-web-x", "dryRun": dry_run}));
+                "name": "virt-launcher-web-x", "dryRun": dry_run && object.is_null(), "object": object}));
             let response = answered(Looking::Evict, &review, &client).await;
             assert_eq!((&response["allowed"], &response["status"]["code"]), (&json!(false), &json!(429)));
             assert_eq!(response["status"]["reason"], "TooManyRequests");
@@ -211,9 +228,34 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_api_server_that_does_not_answer_is_no_verdict() {
+    async fn an_eviction_that_cannot_be_judged_now_is_to_be_asked_for_again() {
+        // The pod, its machine and the mark: each may be what fails.
+        for (failing, code) in [("/pods/", 500), ("GET", 503), ("PATCH", 500), ("PATCH", 403)] {
+            let (client, _) = server(move |what| {
+                let pods = what.contains("/pods/");
+                if what.contains(failing) && (failing != "GET" || !pods) {
+                    return failure(code, "InternalError");
+                }
+                if pods { (200, pod()) } else { (200, vmi()) }
+            });
+            let review = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
+            let response = answered(Looking::Evict, &review, &client).await;
+            let status = &response["status"];
+            assert_eq!((&response["allowed"], &status["code"]), (&json!(false), &json!(429)), "{failing}");
+            assert_eq!(status["reason"], "TooManyRequests");
+            let message = status["message"].as_str().unwrap();
+            assert!(
+                message.contains("shop/virt-launcher-web-x") && message.contains("try again"),
+                "{message}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_migration_that_cannot_be_judged_is_no_verdict() {
         let (client, _) = server(|_| failure(500, "InternalError"));
-        let review = request(json!({"uid": "r", "namespace": "shop", "name": "virt-launcher-web-x"}));
-        assert_eq!(answered(Looking::Evict, &review, &client).await["status"]["code"], 500);
+        let review =
+            request(json!({"uid": "r", "namespace": "shop", "object": {"spec": {"vmiName": "web"}}}));
+        assert_eq!(answered(Looking::ValidateMigrationCreate, &review, &client).await["status"]["code"], 500);
     }
 }
