@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fields::{Place, Resource};
+use crate::fields::{On, Place, Resource};
 use crate::problem::Problems;
 use crate::vmi::VirtualMachineInstance;
 use crate::{defaults, fields, validate};
@@ -50,6 +50,11 @@ impl VirtualMachineInstance {
     fn from_document(place: Place, mut value: Value) -> Result<Self, ParseError> {
         let mut problems = Problems::default();
         fields::check(Resource::Vmi, place, &value, &mut problems);
+        if place == Place::Alone {
+            // In a cluster the webhook asks once: an object that was taken must not become unreadable by an annotation.
+            let given = &value["metadata"]["annotations"];
+            fields::check_annotations(On::Vmi, given, "metadata.annotations", &mut problems);
+        }
         problems.into_result()?;
         drop_nulls(&mut value);
         serde_json::from_value(value).map_err(ParseError::Types)

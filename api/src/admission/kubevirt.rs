@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::defaults::Choices;
-use crate::fields::{Place, Resource, check};
+use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 use crate::v1;
@@ -30,6 +30,12 @@ fn judge(change: Change<'_>) -> Problems {
         return problems;
     }
     check(Resource::KubeVirt, Place::Cluster, object, &mut problems);
+    check_annotations(
+        On::KubeVirt,
+        &object["metadata"]["annotations"],
+        "metadata.annotations",
+        &mut problems,
+    );
     let mut problems = change.ratchet(problems);
     if !problems.is_empty() {
         return problems;

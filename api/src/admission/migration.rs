@@ -5,11 +5,13 @@
 
 use serde_json::{Map, Value};
 
+use crate::fields::{On, check_annotations};
 use crate::migration::migratable;
 use crate::names::{self, label};
 use crate::problem::{Problems, Reason};
 use crate::v1::{MigrationPriority, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
+use super::ratchet::Change;
 use super::{By, object_at, same};
 
 const VMI_NAME: &str = "spec.vmiName";
@@ -44,6 +46,7 @@ pub fn vmi_name(object: &Value) -> Option<&str> {
 pub fn validate_create(object: &Value, vmi: Option<&VirtualMachineInstance>, open: &[String]) -> Problems {
     let mut problems = Problems::default();
     spec(&object["spec"], &mut problems);
+    wishes(object, &mut problems);
     let Some(name) = vmi_name(object) else {
         problems
             .required(VMI_NAME.to_owned(), "the name of the VirtualMachineInstance to migrate is required");
@@ -97,6 +100,11 @@ fn spec(spec: &Value, problems: &mut Problems) {
     }
 }
 
+/// Notes annotations of a migration that ask for something that is not carried out.
+fn wishes(object: &Value, problems: &mut Problems) {
+    check_annotations(On::Migration, &object["metadata"]["annotations"], "metadata.annotations", problems);
+}
+
 /// Judges a change of a migration.
 pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
     let mut problems = Problems::default();
@@ -112,6 +120,9 @@ pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
         let message = format!("only podvirt may change the label {}", label::MIGRATION_VMI);
         problems.add(Reason::FieldValueNotSupported, "metadata.labels", message);
     }
+    let mut asked = Problems::default();
+    wishes(new, &mut asked);
+    problems.0.extend(Change { old: &[old], new }.ratchet(asked).0);
     problems
 }
 

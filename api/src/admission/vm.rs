@@ -5,7 +5,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::defaults::Choices;
-use crate::fields::{Place, Resource, check};
+use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problem, Problems, Reason};
 use crate::v1;
 
@@ -99,6 +99,9 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     if by == By::User {
         reserved_labels(&template["metadata"]["labels"], "spec.template.metadata.labels", &mut problems);
     }
+    check_annotations(On::Vm, &object["metadata"]["annotations"], "metadata.annotations", &mut problems);
+    let wishes = &template["metadata"]["annotations"];
+    check_annotations(On::Vmi, wishes, "spec.template.metadata.annotations", &mut problems);
     let mut problems = change.ratchet(problems);
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;

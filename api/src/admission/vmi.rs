@@ -7,11 +7,13 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::defaults::{self, Choices};
+use crate::fields::{On, check_annotations};
 use crate::names::{self, label};
 use crate::problem::{Problems, Reason};
 use crate::validate::validate;
 use crate::{ParseError, VirtualMachineInstance, v1};
 
+use super::ratchet::Change;
 use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
 
 /// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
@@ -55,7 +57,13 @@ pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration, by: B
     if by == By::User {
         reserved_labels(&object["metadata"]["labels"], "metadata.labels", &mut problems);
     }
+    wishes(object, &mut problems);
     problems
+}
+
+/// Notes annotations of an instance that ask for something that is not carried out.
+fn wishes(object: &Value, problems: &mut Problems) {
+    check_annotations(On::Vmi, &object["metadata"]["annotations"], "metadata.annotations", problems);
 }
 
 /// Judges a change of a VirtualMachineInstance.
@@ -88,6 +96,9 @@ pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
             );
         }
     }
+    let mut asked = Problems::default();
+    wishes(new, &mut asked);
+    problems.0.extend(Change { old: &[old], new }.ratchet(asked).0);
     problems
 }
 

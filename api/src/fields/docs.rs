@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Field, KUBEVIRT, Kind, Support, VM, VMI};
+use super::annotations::refused_values;
+use super::{ANNOTATIONS, Annotation, Effect, Field, KUBEVIRT, Kind, Support, VM, VMI};
 
 fn kind_text(kind: Kind) -> String {
     match kind {
@@ -76,7 +77,18 @@ pub fn markdown() -> String {
     out
 }
 
-/// Every field that a cluster refuses, as the part of `docs/compatibility.md` between its markers.
+/// Writes the annotations whose effect `cells` knows: the columns between the key and the remark.
+fn annotations(out: &mut String, title: &str, head: &str, cells: impl Fn(&Annotation) -> Option<String>) {
+    let columns = head.matches('|').count() - 1;
+    let _ = write!(out, "\n{title}\n\n{head}\n{}|\n", "|---".repeat(columns));
+    for row in ANNOTATIONS {
+        if let Some(cells) = cells(row) {
+            let _ = writeln!(out, "| {} | `{}` |{cells} {} |", row.on.kind(), row.key, row.note);
+        }
+    }
+}
+
+/// Every field that a cluster refuses, and every annotation, as the part of `docs/compatibility.md` between its markers.
 pub fn refused_markdown() -> String {
     let mut out = String::new();
     for (kind, table) in [("VirtualMachineInstance", VMI), ("VirtualMachine", VM), ("KubeVirt", KUBEVIRT)] {
@@ -89,5 +101,25 @@ pub fn refused_markdown() -> String {
             let _ = writeln!(out, "| `{}` | {} |", field.path, field.note);
         }
     }
+    out.push_str(
+        "\n### Annotations\n\n\
+         What stands here for a VirtualMachineInstance holds for the template of a VirtualMachine as well. Annotations\n\
+         that no table names are their users' own: they are kept, and a VirtualMachineInstance hands them on to its\n\
+         launcher pod unless their prefix ends with `kubevirt.io`.\n",
+    );
+    let plain = "| Object | Annotation | Remarks |";
+    let of = |effect: Effect| move |row: &Annotation| (row.effect == effect).then(String::new);
+    let carried = |row: &Annotation| matches!(row.effect, Effect::Carried(_)).then(String::new);
+    annotations(&mut out, "Carried out:", plain, carried);
+    let refused = |row: &Annotation| match row.effect {
+        Effect::Refused(wish) => Some(format!(" {} |", refused_values(wish))),
+        _ => None,
+    };
+    let head = "| Object | Annotation | Values | Remarks |";
+    annotations(&mut out, "Refused with these values:", head, refused);
+    annotations(&mut out, "Kept, with nothing left to do:", plain, of(Effect::Unneeded));
+    let written =
+        "Kept, and written by controllers of upstream's or of podvirt's alone; a user's has no effect:";
+    annotations(&mut out, written, plain, of(Effect::Written));
     out
 }

@@ -4,8 +4,9 @@
 //! the model of upstream's API. A field that is [`Support::Refused`] stands for all that is below it. [`check()`]
 //! walks a document along its kind's table and tells everything that is not known, not carried out or of the
 //! wrong type; `docs/vmi-fields.md` and a part of `docs/compatibility.md` are the same tables for people, kept in
-//! step by a test.
+//! step by a test. [`ANNOTATIONS`] is the same for annotations.
 
+mod annotations;
 mod check;
 mod docs;
 mod objects;
@@ -13,6 +14,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
+pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotations};
 pub use check::{Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};

@@ -22,7 +22,7 @@ pub const VM: &[Field] = &[
     row(Carried, "spec.template", Object, ""),
     row(Carried, "spec.template.metadata", Object, ""),
     row(Carried, "spec.template.metadata.labels", TextMap, ""),
-    row(Carried, "spec.template.metadata.annotations", TextMap, ""),
+    row(Carried, "spec.template.metadata.annotations", TextMap, "as of a VirtualMachineInstance: [annotations](compatibility.md#annotations)"),
     row(Kept, "spec.template.metadata.name", Any, "the instance has the VirtualMachine's name and namespace"),
     row(Kept, "spec.template.metadata.generateName", Any, ""),
     row(Kept, "spec.template.metadata.namespace", Any, "the instance has the VirtualMachine's name and namespace"),

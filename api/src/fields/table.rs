@@ -31,7 +31,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "metadata.namespace", Text, "`default` when not set"),
     row(Carried, "metadata.uid", Text, ""),
     row(Carried, "metadata.labels", TextMap, ""),
-    row(Carried, "metadata.annotations", TextMap, "no annotation changes what podvirt does yet"),
+    row(Carried, "metadata.annotations", TextMap, "some are carried out, some refused: [annotations](compatibility.md#annotations)"),
     row(Kept, "metadata.creationTimestamp", Any, ""),
     row(Kept, "metadata.deletionGracePeriodSeconds", Any, ""),
     row(Kept, "metadata.deletionTimestamp", Any, ""),

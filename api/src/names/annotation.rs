@@ -14,11 +14,17 @@ pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
 pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+/// Port of the pod at which the netd of a machine's first interface serves metrics: on the machine, podvirt's own.
+pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
+/// Interfaces whose traffic Istio takes for a virtual machine's.
+pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 /// A pod's secondary networks (Kubernetes Network Custom Resource Definition De-facto Standard, section 4.1.1).
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// What a pod is attached to (the same, section 5.2).
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// What a pod's first network is, for Multus.
 pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
-/// Port of the machine's pod at which the netd of its first interface serves metrics.
-pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
+/// Version of the API that an object was written with.
+pub const LATEST_OBSERVED_API_VERSION: &str = "kubevirt.io/latest-observed-api-version";
+/// Version of the API that an object was stored with.
+pub const STORAGE_OBSERVED_API_VERSION: &str = "kubevirt.io/storage-observed-api-version";

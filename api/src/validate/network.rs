@@ -17,7 +17,6 @@ const MAX_NAME: usize = 253;
 
 pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     networks(vmi, problems);
-    let _port = crate::netd::metrics_port(vmi, problems);
     let mut names = BTreeMap::new();
     let mut macs = BTreeMap::new();
     let mut indices = BTreeMap::new();

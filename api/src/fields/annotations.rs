@@ -1,0 +1,285 @@
+//! Upstream's annotations, and what podvirt makes of each.
+//!
+//! An annotation of a user is a wish as much as a field is: one that asks for something that podvirt does not carry
+//! out is refused with its path. [`ANNOTATIONS`] lists every annotation by which KubeVirt's users or its parts tell
+//! each other something on the objects that users write, and [`check_annotations()`] judges by it. A key that is not
+//! in the table is the user's own, or another program's: it is kept, and a VirtualMachineInstance hands it on to its
+//! launcher pod unless its prefix ends with `kubevirt.io`.
+
+use serde_json::Value;
+
+use crate::names::annotation as name;
+use crate::problem::{Problems, Reason};
+
+use Effect::{Carried, Refused, Unneeded, Written};
+use On::{KubeVirt, Migration, Vm, Vmi};
+use Wish::{Any, But, Is, Port};
+
+/// Kind of object that an annotation stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// A VirtualMachineInstance, and the template of a VirtualMachine.
+    Vmi,
+    /// A VirtualMachine itself.
+    Vm,
+    /// The KubeVirt object.
+    KubeVirt,
+    /// A VirtualMachineInstanceMigration.
+    Migration,
+}
+
+impl On {
+    /// Name of the kind.
+    pub(super) fn kind(self) -> &'static str {
+        match self {
+            Vmi => "VirtualMachineInstance",
+            Vm => "VirtualMachine",
+            KubeVirt => "KubeVirt",
+            Migration => "VirtualMachineInstanceMigration",
+        }
+    }
+}
+
+/// Which values of an annotation are a wish. Upstream reads some annotations by their mere presence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Each value.
+    Any,
+    /// This value; each other asks for nothing.
+    Is(&'static str),
+    /// Each value but these, which ask for nothing.
+    But(&'static [&'static str]),
+    /// A TCP port; nothing else is allowed.
+    Port,
+}
+
+/// What podvirt does with an annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It is carried out.
+    Carried(Wish),
+    /// An object that asks for it is refused.
+    Refused(Wish),
+    /// What it asks for holds anyhow, or what it is about is refused.
+    Unneeded,
+    /// A controller of upstream's or of podvirt's writes it; a user's is kept and has no effect.
+    Written,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// Where it stands.
+    pub on: On,
+    /// Its key.
+    pub key: &'static str,
+    /// What podvirt does with it.
+    pub effect: Effect,
+    /// What a user has to know beside.
+    pub note: &'static str,
+}
+
+const fn row(on: On, key: &'static str, effect: Effect, note: &'static str) -> Annotation {
+    Annotation { on, key, effect, note }
+}
+
+/// Every annotation of upstream's on objects that users write, and podvirt's own.
+#[rustfmt::skip] // One row a line.
+pub const ANNOTATIONS: &[Annotation] = &[
+    row(Vmi, name::NETD_METRICS_PORT, Carried(Port), "port of the machine's first netd for metrics"),
+    row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
+    row(Vmi, name::DEFAULT_NETWORK, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no default network of Multus, which writes it"),
+    row(Vmi, "sidecar.istio.io/inject", Carried(Any), "handed on to the pod, for Istio; netd leaves the proxy's ports alone"),
+    row(Vmi, "hooks.kubevirt.io/hookSidecars", Refused(But(&["", "[]"])), "there are no hooks: nothing but podvirt writes a machine's domain"),
+    row(Vmi, "kubevirt.io/ignitiondata", Refused(But(&[""])), "use cloud-init"),
+    row(Vmi, "kubevirt.io/placePCIDevicesOnRootComplex", Refused(Is("true")), ""),
+    row(Vmi, "kubevirt.io/disablePCIHole64", Refused(Is("true")), ""),
+    row(Vmi, "kubevirt.io/memfd", Refused(Is("false")), "netd needs the guest's memory as a memfd"),
+    row(Vmi, "kubevirt.io/libvirt-log-filters", Refused(But(&[""])), ""),
+    row(Vmi, "kubevirt.io/keep-launcher-alive-after-failure", Refused(But(&["", "false"])), ""),
+    row(Vmi, "kubevirt.io/create-migration-target", Refused(Is("true")), "machines are not migrated between clusters"),
+    row(Vmi, "kubevirt.io/testWorkloadUpdateMigrationAbortion", Refused(Any), "of upstream's tests"),
+    row(Vmi, "kubevirt.io/func-test-virt-launcher-fail-fast", Refused(Any), "of upstream's tests"),
+    row(Vmi, "kubevirt.io/func-test-force-launcher-migration-failure", Refused(Any), "of upstream's tests"),
+    row(Vmi, "kubevirt.io/func-test-block-migration-target-preparation", Refused(Any), "of upstream's tests"),
+    row(Vmi, "kubevirt.io/func-test-memory-hotplug-fail", Refused(Any), "of upstream's tests"),
+    row(Vmi, "kubevirt.io/free-page-reporting-disabled", Unneeded, "podvirt's machines report no free pages"),
+    row(Vmi, "kubevirt.io/allow-pod-bridge-network-live-migration", Unneeded, "the bridge binding, which it is about, is refused"),
+    row(Vmi, "kubevirt.io/pause-guest-agent-probes", Unneeded, "`guestAgentPing`, which it is about, is refused"),
+    row(Vmi, "kubevirt.io/image-volume-skip-digest-resolution", Unneeded, "podvirt puts no digests into the pod's images"),
+    row(Vmi, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives the pod no hooks for backups"),
+    row(Vmi, "kubevirt.io/nonroot", Unneeded, "no launcher runs as root"),
+    row(Vmi, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
+    row(Vmi, "virtualmachineinstancepresets.admission.kubevirt.io/exclude", Unneeded, "there are no presets"),
+    row(Vmi, "smbios.vm.kubevirt.io/baseBoardManufacturer", Unneeded, "read by upstream's example of a hook alone; the hook is refused"),
+    row(Vmi, "diskimage.vm.kubevirt.io/bootImageName", Unneeded, "read by upstream's example of a hook alone; the hook is refused"),
+    row(Vmi, name::VM_GENERATION, Written, ""),
+    row(Vmi, name::LATEST_OBSERVED_API_VERSION, Written, ""),
+    row(Vmi, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
+    row(Vmi, "kubevirt.io/pci-topology-version", Written, "upstream's layout of devices; podvirt has one of its own"),
+    row(Vmi, "kubevirt.io/pci-interface-slot-count", Written, "upstream's layout of devices; podvirt has one of its own"),
+    row(Vmi, "kubevirt.io/migrationTransportUnix", Written, ""),
+    row(Vmi, "kubevirt.io/migration-target-ready-timestamp", Written, ""),
+    row(Vmi, "kubevirt.io/eviction-source", Written, ""),
+    row(Vmi, "kubevirt.io/qgs-socket-path", Written, ""),
+    row(Vmi, "kubevirt.io/instancetype-name", Written, ""),
+    row(Vmi, "kubevirt.io/cluster-instancetype-name", Written, ""),
+    row(Vmi, "kubevirt.io/preference-name", Written, ""),
+    row(Vmi, "kubevirt.io/cluster-preference-name", Written, ""),
+    row(Vmi, "kubevirt.io/vm-pool-revision-name", Written, ""),
+    row(Vm, "kubevirt.io/immediate-data-volume-creation", Unneeded, "`dataVolumeTemplates`, which it is about, are refused"),
+    row(Vm, name::LATEST_OBSERVED_API_VERSION, Written, ""),
+    row(Vm, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
+    row(Vm, "kubevirt.io/restore-run-strategy", Written, ""),
+    row(Vm, "restore.kubevirt.io/lastRestoreUID", Written, ""),
+    row(KubeVirt, "kubevirt.io/vga-display-efi-x86", Unneeded, "`bootloader.efi`, which it is about, is refused"),
+    row(KubeVirt, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
+    row(KubeVirt, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives pods no hooks for backups"),
+    row(KubeVirt, name::LATEST_OBSERVED_API_VERSION, Written, ""),
+    row(KubeVirt, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
+    row(Migration, "kubevirt.io/migrationUnschedulablePodTimeoutSeconds", Refused(Any), "a target pod may wait 300 s for a node"),
+    row(Migration, "kubevirt.io/migrationPendingPodTimeoutSeconds", Refused(Any), "a target pod may take 900 s to start"),
+    row(Migration, "kubevirt.io/func-test-migration-target-image-override", Refused(Any), "of upstream's tests"),
+    row(Migration, "kubevirt.io/migrationUtilityVolumesTimeoutSeconds", Unneeded, "`utilityVolumes`, which it is about, are refused"),
+    row(Migration, "kubevirt.io/func-test-ignore-migration-backoff", Unneeded, "a user's own migration never waits for an earlier failure"),
+    row(Migration, name::EVACUATION_MIGRATION, Written, "on migrations that empty a node; a user's own with it waits after failures as they do"),
+    row(Migration, "kubevirt.io/workloadUpdateMigration", Written, ""),
+    row(Migration, "kubevirt.io/volume-update-migration", Written, ""),
+    row(Migration, name::LATEST_OBSERVED_API_VERSION, Written, ""),
+    row(Migration, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
+];
+
+/// Tells every annotation of an object of this kind that asks for something that is not carried out. `annotations` is
+/// the map, which stands at `path`; what is no map of texts is told by the field's own row.
+pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut Problems) {
+    let Some(map) = annotations.as_object() else { return };
+    let given = ANNOTATIONS.iter().filter(|row| row.on == on).filter_map(|row| {
+        let value = map.get(row.key)?.as_str()?;
+        Some((row, value))
+    });
+    for (row, value) in given {
+        let here = format!("{path}[{}]", row.key);
+        match row.effect {
+            Carried(Port) if !value.parse::<u16>().is_ok_and(|port| port != 0) => {
+                problems.invalid(here, value.escape_debug(), "a port from 1 to 65535 is allowed");
+            }
+            Refused(wish) if is_wish(wish, value) => {
+                problems.add(Reason::FieldValueNotSupported, here, refusal(wish, row.note));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_wish(wish: Wish, value: &str) -> bool {
+    match wish {
+        Any | Port => true,
+        Is(asked) => value == asked,
+        But(idle) => !idle.contains(&value.trim()),
+    }
+}
+
+/// What a wish that is not carried out is answered with: what is allowed, and the row's remark.
+fn refusal(wish: Wish, note: &str) -> String {
+    let what = match wish {
+        Any | Port => "not supported by podvirt; the annotation is not allowed".to_owned(),
+        Is(asked) => format!("'{asked}' is not supported by podvirt; any other value is allowed"),
+        But(idle) => format!("not supported by podvirt; allowed: {}", quoted(idle)),
+    };
+    if note.is_empty() { what } else { format!("{what}: {note}") }
+}
+
+fn quoted(values: &[&str]) -> String {
+    values.iter().map(|value| format!("'{value}'")).collect::<Vec<_>>().join(", ")
+}
+
+/// Which values are refused, for people.
+pub(super) fn refused_values(wish: Wish) -> String {
+    match wish {
+        Any | Port => "all".to_owned(),
+        Is(asked) => format!("`{asked}`"),
+        But(idle) => {
+            let idle = idle
+                .iter()
+                .map(|value| if value.is_empty() { "the empty one".into() } else { format!("`{value}`") });
+            format!("all but {}", idle.collect::<Vec<_>>().join(" and "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn lines(on: On, annotations: Value) -> Vec<String> {
+        let mut problems = Problems::default();
+        check_annotations(on, &annotations, "metadata.annotations", &mut problems);
+        problems.0.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_wish_that_is_not_carried_out_is_refused_with_its_path_and_what_is_allowed() {
+        let hooks = r#"[{"args": ["--version", "v1alpha2"], "image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]"#;
+        assert_eq!(
+            lines(
+                Vmi,
+                json!({
+                    "hooks.kubevirt.io/hookSidecars": hooks, "kubevirt.io/memfd": "false",
+                    "kubevirt.io/func-test-virt-launcher-fail-fast": "", "podvirt.io/netd-metrics-port": "http",
+                })
+            ),
+            [
+                "metadata.annotations[podvirt.io/netd-metrics-port]: 'http' is not allowed; a port from 1 to 65535 is \
+                 allowed",
+                "metadata.annotations[hooks.kubevirt.io/hookSidecars]: not supported by podvirt; allowed: '', '[]': \
+                 there are no hooks: nothing but podvirt writes a machine's domain",
+                "metadata.annotations[kubevirt.io/memfd]: 'false' is not supported by podvirt; any other value is \
+                 allowed: netd needs the guest's memory as a memfd",
+                "metadata.annotations[kubevirt.io/func-test-virt-launcher-fail-fast]: not supported by podvirt; the \
+                 annotation is not allowed: of upstream's tests",
+            ]
+        );
+    }
+
+    #[test]
+    fn values_that_ask_for_nothing_and_annotations_of_others_pass() {
+        let none: [&str; 0] = [];
+        assert_eq!(
+            lines(
+                Vmi,
+                json!({
+                    "hooks.kubevirt.io/hookSidecars": " [] ", "kubevirt.io/placePCIDevicesOnRootComplex": "false",
+                    "kubevirt.io/memfd": "true", "podvirt.io/netd-metrics-port": "9100", "team": "a",
+                    "kubectl.kubernetes.io/last-applied-configuration": "{\"hooks.kubevirt.io/hookSidecars\": 1}",
+                    "sidecar.istio.io/inject": "true", "prometheus.io/scrape": "true", "kubevirt.io/test": "test",
+                    "kubevirt.io/pci-topology-version": "v3", "number": 7,
+                })
+            ),
+            none
+        );
+        assert_eq!(lines(Vmi, Value::Null), none);
+        assert_eq!(lines(Vmi, json!([])), none);
+        // A VirtualMachine's own annotations do not go to its instances.
+        assert_eq!(lines(Vm, json!({"hooks.kubevirt.io/hookSidecars": "[{}]"})), none);
+    }
+
+    #[test]
+    fn every_row_is_judged_as_it_says() {
+        let mut seen = BTreeSet::new();
+        for row in ANNOTATIONS {
+            assert!(seen.insert((row.on.kind(), row.key)), "{} stands twice on {:?}", row.key, row.on);
+            let asked = |value: &str| !lines(row.on, json!({ row.key: value })).is_empty();
+            match row.effect {
+                Refused(Any | Port) => assert!(asked("") && asked("x"), "{}", row.key),
+                Refused(Is(value)) => assert!(asked(value) && !asked(""), "{}", row.key),
+                Refused(But(idle)) => assert!(asked("x") && !idle.iter().any(|v| asked(v)), "{}", row.key),
+                Carried(Port) => assert!(asked("0") && asked("65536") && !asked("1"), "{}", row.key),
+                Carried(_) | Unneeded | Written => assert!(!asked("x") && !asked("true"), "{}", row.key),
+            }
+        }
+    }
+}
