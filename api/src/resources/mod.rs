@@ -12,13 +12,19 @@
 //!                   cluster's cpuRequest, else processors / cpuAllocationRatio
 //!           limits  resources.limits; memory and the overhead
 //!           kvm     1 unless developerConfiguration.useEmulation
+//!           storage resources.requests.ephemeral-storage and the scratch space;
+//!                   a limit likewise (upstream's sums)
 //! netd      one sidecar for each interface
 //! sidecars  each containerDisk, kernelBoot.container
 //! ```
 //!
 //! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod.
+//!
+//! What a guest writes beside its claims lies on the node, in a volume of the pod. [`storage`] says how large that
+//! volume may become.
 
 mod overhead;
+pub mod storage;
 
 use std::collections::BTreeMap;
 
@@ -38,6 +44,11 @@ pub const DEFAULT_MEMORY_OVERCOMMIT: i64 = 100;
 
 /// Scratch space of a launcher pod, bytes: logs, sockets, cloud-init media.
 const EPHEMERAL_STORAGE: u64 = 50_000_000;
+
+/// The same of a sidecar with a limit, asked for and at most: its log, of which the kubelet keeps five files of 10 Mi.
+const SIDECAR_STORAGE: (u64, u64) = (MI, 64 * MI);
+/// Kubernetes' name of storage on the node.
+const STORAGE: &str = "ephemeral-storage";
 
 const MI: u64 = 1 << 20;
 
@@ -89,23 +100,31 @@ impl PodResources {
         let mut compute = Amounts::default();
         compute.request("cpu", millis(cpu));
         compute.request("memory", bytes(memory.saturating_add(extra)));
-        compute.request("ephemeral-storage", bytes(EPHEMERAL_STORAGE));
+        let scratch = |of: u64| bytes(of.saturating_add(EPHEMERAL_STORAGE));
+        compute.request(STORAGE, scratch(amount(requests, STORAGE).map_or(0, |q| q.value())));
         if let Some(limit) = amount(limits, "memory") {
             compute.limit("memory", bytes(limit.value().saturating_add(extra)));
         }
         if let Some(limit) = amount(limits, "cpu") {
             compute.limit("cpu", millis(limit.milli_value()));
         }
+        if let Some(limit) = amount(limits, STORAGE) {
+            compute.limit(STORAGE, scratch(limit.value()));
+        }
         if !emulated {
             compute.request(pod::KVM_DEVICE, "1".into());
             compute.limit(pod::KVM_DEVICE, "1".into());
         }
 
-        let limited = (amount(limits, "memory").is_some(), amount(limits, "cpu").is_some());
+        let limited = Limited {
+            memory: amount(limits, "memory").is_some(),
+            cpu: amount(limits, "cpu").is_some(),
+            storage: amount(limits, STORAGE).is_some(),
+        };
         PodResources {
             compute: compute.into(),
-            netd: sidecar(&overhead::NETD, limited),
-            container_disk: sidecar(&overhead::CONTAINER_DISK, limited),
+            netd: sidecar(&overhead::NETD, &limited),
+            container_disk: sidecar(&overhead::CONTAINER_DISK, &limited),
             overhead,
         }
     }
@@ -119,15 +138,27 @@ struct Sidecar {
     memory_limit: u64,
 }
 
-fn sidecar(needs: &Sidecar, (memory, cpu): (bool, bool)) -> ResourceRequirements {
+/// Of what the machine has a limit.
+struct Limited {
+    memory: bool,
+    cpu: bool,
+    storage: bool,
+}
+
+fn sidecar(needs: &Sidecar, limited: &Limited) -> ResourceRequirements {
     let mut amounts = Amounts::default();
     amounts.request("cpu", millis(needs.cpu));
     amounts.request("memory", bytes(needs.memory));
-    if memory {
+    if limited.memory {
         amounts.limit("memory", bytes(needs.memory_limit));
     }
-    if cpu {
+    if limited.cpu {
         amounts.limit("cpu", millis(needs.cpu_limit));
+    }
+    if limited.storage {
+        // Without a request Kubernetes would take the limit for it.
+        amounts.request(STORAGE, bytes(SIDECAR_STORAGE.0));
+        amounts.limit(STORAGE, bytes(SIDECAR_STORAGE.1));
     }
     amounts.into()
 }

@@ -69,6 +69,32 @@ fn the_manifests_own_requests_and_limits_hold() {
 }
 
 #[test]
+fn storage_on_the_node_is_the_machines_and_the_pods_own() {
+    let got = |resources: Value| {
+        resources_of(json!({"domain": {"memory": {"guest": "1Gi"}, "resources": resources, "devices": {}}}))
+    };
+    let none = got(json!({}));
+    assert_eq!(request(&none.compute, "ephemeral-storage").unwrap(), "50000000");
+    assert_eq!(
+        (limit(&none.compute, "ephemeral-storage"), limit(&none.netd, "ephemeral-storage")),
+        (None, None)
+    );
+    let both = got(json!({
+        "requests": {"ephemeral-storage": "1G"}, "limits": {"ephemeral-storage": "2G"},
+    }));
+    assert_eq!(request(&both.compute, "ephemeral-storage").unwrap(), "1050000000");
+    assert_eq!(limit(&both.compute, "ephemeral-storage").unwrap(), "2050000000");
+    for sidecar in [&both.netd, &both.container_disk] {
+        assert_eq!(request(sidecar, "ephemeral-storage").unwrap(), "1Mi", "else it were the limit");
+        assert_eq!(limit(sidecar, "ephemeral-storage").unwrap(), "64Mi");
+    }
+}
+
+fn resources_of(spec: Value) -> PodResources {
+    resources(spec, json!({}))
+}
+
+#[test]
 fn the_clusters_configuration_scales_memory_and_processors() {
     let got = resources(
         json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {"autoattachGraphicsDevice": false}}}),
@@ -117,6 +143,12 @@ fn the_document_has_the_models_numbers() {
     let MemoryOverhead { launcher, libvirt, qemu, vcpus, io, graphics, page_tables, emulation, architecture } =
         got.overhead;
     let memory = |of: &ResourceRequirements| mebibytes(request(of, "memory")) * MI;
+    for row in [
+        format!("| each overlay, without `limits.ephemeral-storage` | {} Gi |", storage::OVERLAY >> 30),
+        format!("| each of the pod's own volumes | {} Mi |", storage::OWN / MI),
+    ] {
+        assert!(text.contains(&row), "docs/resources.md has no row {row}");
+    }
     for (part, bytes) in [
         ("virt-launcher", launcher),
         ("libvirt", libvirt),

@@ -85,11 +85,11 @@ fn resources(domain: &DomainSpec, problems: &mut Problems) {
     for (what, map) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         for (name, quantity) in map {
             let field = format!("{DOMAIN}.resources.{what}.{name}");
-            if name != "memory" && name != "cpu" {
+            if !["memory", "cpu", "ephemeral-storage"].contains(&name.as_str()) {
                 problems.add(
                     Reason::FieldValueNotSupported,
                     field,
-                    "not supported by podvirt; allowed: memory, cpu",
+                    "not supported by podvirt; allowed: memory, cpu, ephemeral-storage",
                 );
             } else if !quantity.is_positive() {
                 problems.invalid(field, quantity, "an amount above zero is allowed");

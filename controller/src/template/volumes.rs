@@ -4,8 +4,10 @@ use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource,
     SecretProjection, Volume, VolumeMount, VolumeProjection,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{path, pod::volume};
 use podvirt_api::storage::claim;
+use podvirt_api::resources::storage as size;
 use podvirt_api::v1::{self, VirtualMachineInstance};
 
 use super::TemplateError;
@@ -38,11 +40,12 @@ pub(super) struct Storage {
 pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateError> {
     let mut storage = Storage::default();
     for (name, mount_path) in OWN {
-        storage.volumes.push(empty_dir(name));
+        let most = if *name == volume::EPHEMERAL_DISKS { size::disks(&vmi.spec) } else { size::OWN };
+        storage.volumes.push(empty_dir(name, most));
         storage.mounts.push(mount(name, mount_path));
     }
     if vmi.spec.volumes.iter().any(|v| v.container_disk.is_some()) || super::kernel_container(vmi).is_some() {
-        storage.volumes.push(empty_dir(volume::BIN_SHARE));
+        storage.volumes.push(empty_dir(volume::BIN_SHARE, size::OWN));
     }
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, &mut storage)?;
@@ -150,8 +153,10 @@ fn cloud_init(
     Ok(())
 }
 
-fn empty_dir(name: &str) -> Volume {
-    Volume { name: name.into(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() }
+/// A volume on the node of at most so many bytes; the kubelet evicts a pod that has more in it.
+fn empty_dir(name: &str, most: u64) -> Volume {
+    let source = EmptyDirVolumeSource { size_limit: Some(Quantity(most.to_string())), medium: None };
+    Volume { name: name.into(), empty_dir: Some(source), ..Volume::default() }
 }
 
 /// A mount of a whole volume.

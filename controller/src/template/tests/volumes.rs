@@ -95,3 +95,22 @@ fn a_volume_may_have_the_name_of_one_of_the_pods_own() {
     let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/vmi-disks/private");
     assert_eq!(mounted.name, "vmi-private");
 }
+
+#[test]
+fn no_volume_on_the_node_is_without_a_limit() {
+    let limits = |spec: Value| {
+        let volumes = render(spec).spec.unwrap().volumes.unwrap().into_iter();
+        let on_the_node = volumes.filter_map(|v| Some((v.name, v.empty_dir?)));
+        let limits = on_the_node.map(|(name, source)| (name, source.size_limit.unwrap().0));
+        limits.collect::<BTreeMap<_, _>>()
+    };
+    let own = (256u64 << 20).to_string();
+    let bare = limits(json!({}));
+    assert!(bare.len() == 7 && bare.values().all(|limit| *limit == own), "{bare:?}");
+    let some = limits(everything());
+    assert!(some["ephemeral-disks"].parse::<u64>().unwrap() > 2 * (16 << 30), "two images");
+    assert_eq!((&some["private"], some.len()), (&own, 8));
+    let mut spec = everything();
+    spec["domain"]["resources"] = json!({"limits": {"ephemeral-storage": "3Gi"}});
+    assert_eq!(limits(spec)["ephemeral-disks"], (3u64 << 30).to_string());
+}
