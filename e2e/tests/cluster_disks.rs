@@ -11,6 +11,9 @@ use podvirt_e2e::cluster::{BOOT, Cluster, Namespace, SOON, Security};
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
 
+/// The kubelet's measures, some of them, and the end of a pod.
+const EVICTION: Duration = Duration::from_secs(300);
+
 /// How long a line typed while the guest starts is waited for, before another one is typed.
 const ATTEMPT: Duration = Duration::from_secs(5);
 
@@ -209,4 +212,26 @@ fn long_disks_live_as_long_as_their_kind() {
         assert_eq!(read(&mut console, disk), text);
     }
     assert_eq!((data.first_line().as_str(), base.first_line().as_str()), ("new-data", "base"));
+}
+
+#[test]
+fn long_a_guest_that_writes_more_than_its_limit_is_evicted_and_its_instance_says_so() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let domain = "resources: {limits: {ephemeral-storage: 8Mi}}";
+    let manifest = podvirt_e2e::cluster::Manifest { name: "vm", domain, ..Default::default() };
+    namespace.apply(&manifest.instance()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    console.sh("head -c 24M /dev/urandom >/dev/vda; sync", COMMAND).unwrap();
+    // The kubelet measures volumes once a minute.
+    let instance = namespace.wait_phase("vm", "Failed", EVICTION).unwrap();
+    assert_eq!(instance.status.reason.as_deref(), Some("Evicted"));
+    let says = |c: &v1::VirtualMachineInstanceCondition| {
+        let message = c.message.as_deref().unwrap_or_default();
+        c.r#type.as_str() == "Synchronized" && message.contains("ephemeral-disks")
+    };
+    assert!(instance.status.conditions.iter().any(says), "{:?}", instance.status.conditions);
+    let events = namespace.kubectl(&["get", "events", "--field-selector", "reason=Stopped"]).unwrap();
+    assert!(events.contains("ephemeral-disks"), "{events}");
 }

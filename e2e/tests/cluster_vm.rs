@@ -207,6 +207,47 @@ fn what_cannot_be_is_refused_or_says_why() {
     namespace.wait("blank", "a pull that fails", SOON, pulls).unwrap();
 }
 
+/// Warnings about an instance: reason and message, one a line.
+fn warnings(namespace: &Namespace<'_>, name: &str) -> String {
+    let about = format!("involvedObject.kind=VirtualMachineInstance,involvedObject.name={name},type=Warning");
+    let lines = "jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}";
+    namespace.kubectl(&["get", "events", "--field-selector", &about, "-o", lines]).unwrap()
+}
+
+#[test]
+fn a_machine_that_does_not_come_up_says_why() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let manifest = |name| Manifest { name, ..Default::default() };
+    // An image without a disk; a resolver that netd refuses; a processor that libvirt does not know.
+    let empty = manifest("empty").instance().replace("disk-tiny:dev", "tools:dev");
+    let refused =
+        Manifest { spec: "dnsPolicy: None, dnsConfig: {nameservers: ['127.0.0.1']}", ..manifest("refused") };
+    let unknown = Manifest { domain: "cpu: {model: no-such-model}", ..manifest("unknown") };
+    for instance in [empty, refused.instance(), unknown.instance()] {
+        namespace.apply(&instance).unwrap();
+    }
+    for (name, reasons, event, part) in [
+        ("empty", "Synchronizing with the Domain failed.", "SyncFailed", "/disk"),
+        ("refused", "CrashLoopBackOff", "CrashLoopBackOff", "guest.dns"),
+        ("unknown", "Synchronizing with the Domain failed.", "SyncFailed", "no-such-model"),
+    ] {
+        let says = |i: &v1::VirtualMachineInstance| {
+            condition(i, "Synchronized").is_some_and(|c| {
+                c.status == "False"
+                    && c.reason.as_deref() == Some(reasons)
+                    && c.message.as_deref().is_some_and(|m| m.contains(part))
+            })
+        };
+        namespace.wait(name, "a condition that says why", BOOT, says).unwrap();
+        let told = || {
+            let lines = warnings(&namespace, name);
+            Ok(lines.lines().any(|line| line.starts_with(event) && line.contains(part)).then_some(()))
+        };
+        namespace.until("an event that says why", SOON, told).unwrap();
+    }
+}
+
 #[test]
 fn the_guests_end_decides_what_comes_next() {
     let cluster = Cluster::get().unwrap();

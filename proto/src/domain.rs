@@ -59,6 +59,9 @@ pub struct Domain {
     /// What the launcher waits for before there is a machine, for people; empty when it waits for nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub waiting_for: String,
+    /// Since when it waits for that, in milliseconds since 1970; absent when it waits for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_since_ms: Option<u64>,
     /// What went wrong last, for people; empty when nothing did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,

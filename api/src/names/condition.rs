@@ -63,6 +63,31 @@ pub mod reason {
     pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
     /// [`super::SYNCHRONIZED`] is false: virt-handler could not carry out the specification.
     pub const SYNCHRONIZING_FAILED: &str = "Synchronizing with the Domain failed.";
+    /// [`super::SYNCHRONIZED`] is false: a container of the launcher pod ends again and again.
+    pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
+    /// [`super::SYNCHRONIZED`] is false: the kubelet has not begun a container of the launcher pod for a while.
+    pub const CONTAINER_CREATING: &str = "ContainerCreating";
+    /// [`super::SYNCHRONIZED`] is false: something is waited for.
+    pub const WAITING: &str = "Waiting";
+
+    /// Reasons of [`super::SYNCHRONIZED`] that speak of the launcher pod's containers: why one does not start, in the
+    /// kubelet's words. virt-controller, which sees the pod, writes and removes a condition with one of them;
+    /// virt-handler lets it stand until the guest runs.
+    pub const OF_CONTAINERS: &[&str] = &[
+        ERR_IMAGE_PULL,
+        IMAGE_PULL_BACK_OFF,
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        CRASH_LOOP_BACK_OFF,
+        CONTAINER_CREATING,
+    ];
+
     /// [`super::POD_SCHEDULED`] is false: no node fits.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
 }

@@ -70,6 +70,23 @@ pub fn termination_grace_period_seconds(guest: i64) -> i64 {
     guest.max(0).saturating_add(EXTRA_GRACE_SECONDS)
 }
 
+/// Why the kubelet has evicted a pod; none where it has not.
+///
+/// The pod's own reason is `Evicted` only once all of its containers have ended; a condition says it from the beginning.
+pub fn eviction(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {
+    const UNKNOWN: &str = "the kubelet does not say why";
+    let status = pod.status.as_ref()?;
+    if status.reason.as_deref() == Some("Evicted") {
+        return Some(status.message.as_deref().unwrap_or(UNKNOWN).trim());
+    }
+    let by_kubelet = status.conditions.iter().flatten().find(|c| {
+        c.type_ == "DisruptionTarget"
+            && c.status == "True"
+            && c.reason.as_deref() == Some("TerminationByKubelet")
+    })?;
+    Some(by_kubelet.message.as_deref().unwrap_or(UNKNOWN).trim())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -315,14 +315,25 @@ fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
         hand_over(pod, node, &mut decision.vmi, now);
         return;
     }
-    match observe::waiting(pod, now) {
-        Some(trouble) => {
-            decision.unsynchronized(&trouble, now);
-            // A container that goes on running changes nothing that would be told.
-            decision.look_again = Some(observe::RECOVERED_AFTER.unsigned_abs());
+    if !held_up(pod, decision, now) {
+        match observe::begins(pod, now) {
+            Some(Ok(trouble)) => decision.unsynchronized(&trouble, now),
+            Some(Err(left)) => {
+                forget_trouble(&mut decision.vmi);
+                decision.look_again = Some(left);
+            }
+            None => forget_trouble(&mut decision.vmi),
         }
-        None => forget_trouble(&mut decision.vmi),
     }
+}
+
+/// Says which container of the pod does not start; whether there is one.
+fn held_up(pod: &Pod, decision: &mut Decision, now: Timestamp) -> bool {
+    let Some(trouble) = observe::waiting(pod, now) else { return false };
+    decision.unsynchronized(&trouble, now);
+    // A container that goes on running changes nothing that would be told.
+    decision.look_again = Some(observe::RECOVERED_AFTER.unsigned_abs());
+    true
 }
 
 /// Removes what this controller said about a pod that does not start. What virt-handler says stays.
@@ -355,10 +366,14 @@ fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Times
     set_phase(status, Phase::Scheduled, now);
 }
 
-/// The machine is virt-handler's. Only a pod that ended long ago is judged here.
+/// The machine is virt-handler's. Only a pod that ended long ago is judged here; and what virt-handler does not see, a
+/// sidecar without which the machine cannot start and which does not start itself, is told until the guest runs.
 fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Timestamp) {
     // The pod as a whole ends after its sidecars; the guest ended with virt-launcher.
     if !observe::is_done(pod) && observe::compute_end(pod).is_none() {
+        if phase(seen.vmi) == Phase::Scheduled && !held_up(pod, decision, now) {
+            forget_trouble(&mut decision.vmi);
+        }
         return;
     }
     if is_leaving(seen.vmi, seen.pods) {

@@ -3,26 +3,14 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
-use podvirt_api::names::label;
-use podvirt_api::names::pod::COMPUTE;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, Volume};
+use podvirt_api::names::condition::reason::{CONTAINER_CREATING, CRASH_LOOP_BACK_OFF, OF_CONTAINERS};
+use podvirt_api::names::pod::{COMPUTE, eviction};
+use podvirt_api::names::{condition as conditions, label};
 
-/// Reasons why a container waits that do not pass by themselves soon, so that a user should know.
-const PROBLEMS: &[&str] = &[
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "ErrImageNeverPull",
-    "InvalidImageName",
-    "ImageInspectError",
-    "RegistryUnavailable",
-    "SignatureValidationFailed",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "RunContainerError",
-    CRASH_LOOP,
-];
-
-const CRASH_LOOP: &str = "CrashLoopBackOff";
+/// How long a pod may be on its node before its containers are begun, until that is told: an image is pulled meanwhile,
+/// or a volume waits for what it is made of.
+pub(crate) const BEGIN_TOLD: SignedDuration = SignedDuration::from_secs(15);
 
 /// A container that ended badly before and has run for this long does not end at its start again.
 pub(crate) const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(10);
@@ -37,9 +25,9 @@ pub(crate) struct Trouble {
     pub(crate) message: String,
 }
 
-/// Whether `reason` is one that [`waiting`] gives.
+/// Whether `reason` is one that [`waiting`] or [`begins`] gives.
 pub(crate) fn is_waiting_reason(reason: &str) -> bool {
-    PROBLEMS.contains(&reason)
+    OF_CONTAINERS.contains(&reason)
 }
 
 pub(crate) fn uid(pod: &Pod) -> &str {
@@ -132,14 +120,59 @@ pub(crate) fn waiting(pod: &Pod, now: Timestamp) -> Option<Trouble> {
     })
 }
 
+/// What of a pod is not begun on its node: once that lasts, as trouble; before, the time after which to look again.
+pub(crate) fn begins(pod: &Pod, now: Timestamp) -> Option<Result<Trouble, Duration>> {
+    let since = condition(pod, conditions::POD_SCHEDULED).filter(|c| c.status == conditions::TRUE)?;
+    let since = since.last_transition_time.as_ref()?.0;
+    let status = |name: &str| containers(pod).find(|c| c.name == name).and_then(|c| c.state.as_ref());
+    let spec = pod.spec.as_ref()?;
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let begun = |name: &str| status(name).is_some_and(|s| s.running.is_some() || s.terminated.is_some());
+    let next = all.into_iter().find(|c| !begun(&c.name))?;
+    let passed = now.duration_since(since).max(SignedDuration::ZERO);
+    if passed < BEGIN_TOLD {
+        return Some(Err((BEGIN_TOLD - passed).unsigned_abs()));
+    }
+    let image = next.image.as_deref().unwrap_or_default();
+    let volumes: Vec<String> = spec.volumes.iter().flatten().flat_map(made_of).collect();
+    let volumes = if volumes.is_empty() {
+        String::new()
+    } else {
+        format!(", or waits for what its volumes are made of: {}", volumes.join(", "))
+    };
+    Some(Ok(Trouble {
+        reason: CONTAINER_CREATING.to_owned(),
+        message: format!(
+            "{} s after launcher pod {} came to node {} its container {} has not begun: the kubelet pulls image {image}{volumes}; \
+             the events of the pod tell more",
+            BEGIN_TOLD.as_secs(),
+            name(pod),
+            node(pod).unwrap_or_default(),
+            next.name,
+        ),
+    }))
+}
+
+/// Objects without which a volume cannot be mounted.
+fn made_of(volume: &Volume) -> Vec<String> {
+    let claim =
+        volume.persistent_volume_claim.iter().map(|c| format!("PersistentVolumeClaim {}", c.claim_name));
+    let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+    let secrets = projected.filter_map(|source| source.secret.as_ref());
+    let needed = secrets.filter(|secret| secret.optional != Some(true));
+    claim.chain(needed.map(|secret| format!("Secret {}", secret.name))).collect()
+}
+
 fn held_up(container: &ContainerStatus, now: Timestamp) -> Option<(String, String)> {
     let state = container.state.as_ref()?;
     let last = container.last_state.as_ref().and_then(|s| s.terminated.as_ref());
-    let crash = |end: &ContainerStateTerminated| (CRASH_LOOP.to_owned(), ended_with(end));
+    let crash = |end: &ContainerStateTerminated| (CRASH_LOOP_BACK_OFF.to_owned(), ended_with(end));
     if let Some(waiting) = &state.waiting {
-        let reason = waiting.reason.as_deref().filter(|r| is_waiting_reason(r))?;
+        // That it is being created is nothing to tell at first: see `begins`.
+        let reason = waiting.reason.as_deref();
+        let reason = reason.filter(|r| is_waiting_reason(r) && *r != CONTAINER_CREATING)?;
         return Some(match last {
-            Some(last) if reason == CRASH_LOOP => crash(last),
+            Some(last) if reason == CRASH_LOOP_BACK_OFF => crash(last),
             _ => (reason.to_owned(), waiting.message.clone().unwrap_or_else(|| "no details".into())),
         });
     }
@@ -152,18 +185,25 @@ fn held_up(container: &ContainerStatus, now: Timestamp) -> Option<(String, Strin
     last.filter(|end| fresh && end.exit_code != 0).map(crash)
 }
 
-/// How a container ended, with what it said last.
+/// How a container ended, with what it said last in one line: kubectl shows no more of an event.
 fn ended_with(end: &ContainerStateTerminated) -> String {
     let mut text = format!("ended with code {}", end.exit_code);
-    if let Some(more) = end.message.as_deref().map(str::trim).filter(|m| !m.is_empty()) {
-        text.push_str(": ");
-        text.push_str(more);
+    let said = end.message.as_deref().unwrap_or_default();
+    for (n, line) in said.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate() {
+        text.push_str(if n == 0 { ": " } else { "; " });
+        text.push_str(line);
     }
     text
 }
 
 /// Why a pod ended that should not have.
 pub(crate) fn end(pod: &Pod) -> Trouble {
+    if let Some(why) = eviction(pod) {
+        return Trouble {
+            reason: "Evicted".into(),
+            message: format!("the kubelet ended launcher pod {}: {why}", name(pod)),
+        };
+    }
     let status = pod.status.as_ref();
     if let Some(reason) = status.and_then(|s| s.reason.as_ref()).filter(|r| !r.is_empty()) {
         let message = status.and_then(|s| s.message.as_deref()).unwrap_or("no details");

@@ -23,7 +23,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// A VirtualMachine manifest for the tiny guest on a container disk. `run` is its run strategy; the others are added
-/// as they are: `domain` to `spec.domain`, `spec` to the instance's, `devices` to `devices`, each a YAML flow mapping's inside.
+/// as they are: `annotations`, `domain` to `spec.domain`, `spec` to the instance's, `devices` to `devices`, each a YAML flow mapping's inside.
 #[derive(Clone, Debug, Default)]
 pub struct Manifest<'a> {
     /// Name.
@@ -32,6 +32,8 @@ pub struct Manifest<'a> {
     pub run: &'a str,
     /// cloud-init's user data.
     pub user_data: &'a str,
+    /// Inside of the instance's `metadata.annotations`.
+    pub annotations: &'a str,
     /// Inside of `spec`.
     pub spec: &'a str,
     /// Inside of `spec.domain`.
@@ -69,18 +71,20 @@ impl Manifest<'_> {
         let run = if self.run.is_empty() { "Always" } else { self.run };
         format!(
             "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: {0:?}}}, spec: {{runStrategy: {run}, \
-             template: {{metadata: {{labels: {{vm: {0:?}}}}}, spec: {1}}}}}}}",
+             template: {{metadata: {{labels: {{vm: {0:?}}}, annotations: {{{2}}}}}, spec: {1}}}}}}}",
             self.name,
-            self.instance_spec()
+            self.instance_spec(),
+            self.annotations,
         )
     }
 
     /// The VirtualMachineInstance alone.
     pub fn instance(&self) -> String {
         format!(
-            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {{name: {0:?}, labels: {{vm: {0:?}}}}}, spec: {1}}}",
+            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {{name: {0:?}, labels: {{vm: {0:?}}}, annotations: {{{2}}}}}, spec: {1}}}",
             self.name,
-            self.instance_spec()
+            self.instance_spec(),
+            self.annotations,
         )
     }
 }

@@ -6,6 +6,7 @@ mod drain;
 mod failures;
 mod leftovers;
 mod moving;
+mod queues;
 mod stream;
 mod streams;
 mod switch_over;

@@ -177,6 +177,41 @@ fn what_a_machine_waits_for_is_told_and_the_wait_can_be_ended() {
     drop(answer);
 }
 
+/// A machine whose QEMU asks for more queue pairs than its netd, which was told of one, offers.
+fn with_two_pairs() -> Value {
+    let mut vmi = vmi();
+    vmi["spec"]["domain"]["cpu"]["cores"] = json!(2);
+    vmi["spec"]["domain"]["devices"]["networkInterfaceMultiqueue"] = json!(true);
+    vmi
+}
+
+#[test]
+fn a_qemu_that_its_netd_does_not_suit_is_told_in_its_own_words() {
+    let launched = Launched::new("--allow-emulation");
+    let (heard, _handler) = launched.handler();
+    let mut client = launched.client();
+    let answer = launched.runtime.spawn(async move {
+        let _ended = client.sync_virtual_machine(request(&with_two_pairs())).await;
+    });
+    let report = heard.wait("why QEMU does not start", |d| d.waiting_for.contains("queues"));
+    assert!(report.waiting_for.starts_with("QEMU, which is starting"), "{}", report.waiting_for);
+    assert!(report.waiting_since_ms.is_some() && report.status == Status::NoState);
+    answer.abort();
+}
+
+#[test]
+fn long_a_start_that_lasts_is_ended_and_the_next_one_may_succeed() {
+    let launched = Launched::new("--allow-emulation");
+    let (_heard, _handler) = launched.handler();
+    let mut client = launched.client();
+    let answer = launched.sync(&mut client, &with_two_pairs());
+    assert!(!answer.success, "{answer:?}");
+    assert!(answer.message.contains("no guest 60 s after the start"), "{answer:?}");
+    assert!(answer.message.contains("queues"), "{answer:?}");
+    assert!(launched.sync(&mut client, &vmi()).success, "{}", launched.compute.log());
+    launched.console();
+}
+
 #[test]
 fn emulation_is_used_only_when_it_is_allowed() {
     let launched = Launched::new("");

@@ -337,6 +337,11 @@ pub(super) fn exit_of(launcher: &Pod) -> Exit {
     let terminated = containers
         .filter(|container| container.name == pod::COMPUTE)
         .find_map(|container| container.state.as_ref()?.terminated.as_ref());
+    // A guest that went down in time ended well, whatever its pod was ended for.
+    let ended_well = terminated.is_some_and(|end| end.exit_code == 0);
+    if let Some(why) = pod::eviction(launcher).filter(|_| !ended_well) {
+        return Exit::Evicted(why.to_owned());
+    }
     terminated.map_or(Exit::Unknown, |end| {
         Exit::Code(end.exit_code, end.reason.clone().unwrap_or_else(|| "no reason given".into()))
     })
@@ -352,6 +357,33 @@ fn tell(node: &Node, vmi: &Arc<VirtualMachineInstance>, event: Event) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_eviction_is_told_in_the_kubelets_words_as_soon_as_it_says_it() {
+        let status = |status: serde_json::Value| {
+            exit_of(&serde_json::from_value(serde_json::json!({"status": status})).unwrap())
+        };
+        let why = "Usage of EmptyDir volume \"ephemeral-disks\" exceeds the limit \"1Gi\". ";
+        let condition = serde_json::json!([{
+            "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": why,
+        }]);
+        let ended = |code: i32| {
+            serde_json::json!([{
+                "name": "compute", "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": code, "reason": "Error"}},
+            }])
+        };
+        let evicted = Exit::Evicted(why.trim().to_owned());
+        assert_eq!(status(serde_json::json!({"conditions": condition})), evicted);
+        let killed = serde_json::json!({"conditions": condition, "containerStatuses": ended(137)});
+        assert_eq!(status(killed), evicted);
+        let over = serde_json::json!({"phase": "Failed", "reason": "Evicted", "message": why});
+        assert_eq!(status(over), evicted);
+        let in_time = serde_json::json!({"conditions": condition, "containerStatuses": ended(0)});
+        assert_eq!(status(in_time), Exit::Code(0, "Error".into()));
+        let crashed = serde_json::json!({"containerStatuses": ended(137)});
+        assert_eq!(status(crashed), Exit::Code(137, "Error".into()));
+    }
 
     #[test]
     fn facts_are_written_at_most_every_two_seconds() {

@@ -18,6 +18,10 @@
 //! The launcher's answer takes as long as the start; other passes go on meanwhile, so that a VMI that is deleted
 //! while it waits for a disk is not kept waiting. A launcher that refused gets the VMI again, see [`SYNC_RETRIES`].
 //!
+//! *Why it does not start.* What the launcher waits for, and why it refused, stands in the condition `Synchronized` at
+//! once. An event follows for each refusal with another reason, and for a wait of [`WAIT_TOLD`]. Why a container of the
+//! pod does not start virt-controller sees and says; a condition of its is left alone.
+//!
 //! *Shutdown.* A VMI that is being deleted, or whose pod was told to end, is asked to power off, again every
 //! [`ASK_AGAIN`] (a guest that has not booted yet misses the first request). When the grace period has passed,
 //! the machine is killed; a handler that comes too late still asks first and leaves [`LATE_GRACE`].
@@ -51,6 +55,8 @@ pub const LATE_GRACE: Duration = Duration::from_secs(5);
 pub const SILENCE: Duration = Duration::from_secs(15);
 /// Times between two looks at a launcher that does not answer: the first, and the longest.
 const SILENT_LOOKS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(20));
+/// How long something may be waited for before the machine runs, until an event says what it is.
+pub const WAIT_TOLD: Duration = Duration::from_secs(15);
 /// How long a launcher may tell of no machine while its VMI runs: between the machine's end and the report of it
 /// lies the launcher's own tidying up.
 pub const MISSING: Duration = Duration::from_secs(15);
@@ -89,6 +95,8 @@ pub enum Exit {
     Unknown,
     /// The pod is not there any more.
     NoPod,
+    /// The kubelet has evicted the pod, for this reason.
+    Evicted(String),
     /// Exit code and the kubelet's word for it, such as `OOMKilled`.
     Code(i32, String),
 }
@@ -182,6 +190,7 @@ pub fn decide(view: &View<'_>) -> Decision {
     let (status, mut events) = status::write(view);
     let phase = status.phase.clone().unwrap_or_default();
     let (action, mut again) = act(view, &phase);
+    again = again.into_iter().chain(status::wait_left(view, &phase)).min();
     events.extend(action.and_then(|action| announce(view, action)));
     if matches!(phase, Phase::Succeeded | Phase::Failed) && action.is_none() {
         again = None;

@@ -87,6 +87,7 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
             Exit::Code(code, word) => {
                 failed("LauncherFailed", format!("the launcher ended with exit code {code} ({word})"))
             }
+            Exit::Evicted(why) => failed("Evicted", format!("the kubelet ended the launcher's pod: {why}")),
             Exit::NoPod => failed("LauncherGone", "the launcher's pod is gone".into()),
             Exit::Unknown if elapsed(since, view.now) >= EXIT_WAIT => {
                 failed("LauncherGone", "the launcher died without a word".into())

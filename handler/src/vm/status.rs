@@ -2,7 +2,10 @@
 //!
 //! Only what this process owns is written: the phase from `Scheduled` on, its time stamps, the reason of an end,
 //! the machine's and the guest's facts, and three conditions. `Synchronized` is there only while something is
-//! wrong, as KubeVirt has it: who waits for a healthy machine waits for `Ready`.
+//! wrong, as KubeVirt has it, and stays with a machine that failed: who waits for a healthy machine waits for `Ready`.
+
+use std::borrow::Cow;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,13 +16,14 @@ use podvirt_api::v1::{
 use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, Status, reason};
 use podvirt_proto::migration::Mode;
 
-use super::{Event, Launcher, SILENCE, View, Weight, elapsed, phase};
+use super::{Event, Launcher, SILENCE, View, WAIT_TOLD, Weight, elapsed, from_ms, phase};
 
 /// The status, and the events that its change means.
 pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<Event>) {
     let old = view.vmi.status.phase.clone().unwrap_or_default();
     let mut status = view.vmi.status.clone();
     let mut events = Vec::new();
+    let mut failure = None;
     let (new, ending) = match phase::next(view) {
         Ok(phase) => (phase, None),
         Err(ending) => (ending.phase.clone(), Some(ending)),
@@ -32,6 +36,11 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         if let Some(ending) = ending {
             let weight = if new == Phase::Failed { Weight::Warning } else { Weight::Normal };
             status.reason = Some(ending.reason.to_owned()).filter(|word| !word.is_empty());
+            if new == Phase::Failed {
+                // The event of its end says the same.
+                let says = ("False", ending.reason, Cow::Owned(ending.message.clone()));
+                failure = Some(Trouble { says, event: false });
+            }
             events.push(Event { weight, reason: event::STOPPED, message: ending.message });
         }
         status.phase_transition_timestamps.push(v1::VirtualMachineInstancePhaseTransitionTimestamp {
@@ -47,24 +56,18 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
         set(&mut status, Type::AgentConnected, agent(view).filter(|_| live), view.now);
-        let trouble = trouble(view, &new).filter(|_| live);
-        let told = match trouble {
-            _ if sync_failed(view).is_some() => {
-                sync_failed(view).map(|message| (event::SYNC_FAILED, message))
+        let trouble = if live { trouble(view, &new) } else { failure };
+        if !(new == Phase::Scheduled && is_of_containers(view)) {
+            if let Some(Trouble { says: (_, reason, message), event: true }) = &trouble
+                && !is_told(view, message)
+            {
+                let silent = *reason == event::LAUNCHER_SILENT;
+                let reason = if silent { event::LAUNCHER_SILENT } else { event::SYNC_FAILED };
+                let message = message.clone().into_owned();
+                events.push(Event { weight: Weight::Warning, reason, message });
             }
-            Some((_, reason, message)) if reason == event::LAUNCHER_SILENT => {
-                Some((event::LAUNCHER_SILENT, message))
-            }
-            _ => None,
-        };
-        let known = view.vmi.status.conditions.iter();
-        let mut known = known.filter(|c| c.r#type == Type::Synchronized);
-        if let Some((reason, message)) = told
-            && !known.any(|c| c.message.as_deref() == Some(message))
-        {
-            events.push(Event { weight: Weight::Warning, reason, message: message.to_owned() });
+            set(&mut status, Type::Synchronized, trouble.map(|trouble| trouble.says), view.now);
         }
-        set(&mut status, Type::Synchronized, trouble, view.now);
     }
     (status, events)
 }
@@ -130,11 +133,12 @@ fn text(from: &str) -> Option<String> {
 }
 
 /// Status, reason and message of a condition.
-type Says<'a> = (&'static str, &'static str, &'a str);
+type Says<'a> = (&'static str, &'static str, Cow<'a, str>);
 
 fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
     let domain = view.domain.filter(|domain| domain.status == Status::Paused)?;
-    let by_monitor = ("True", condition::reason::PAUSED_BY_MIGRATION_MONITOR, "paused for a live migration");
+    let by_monitor =
+        ("True", condition::reason::PAUSED_BY_MIGRATION_MONITOR, Cow::from("paused for a live migration"));
     let moving = domain.migration.as_ref().filter(|migration| migration.is_running());
     if moving.is_some_and(|migration| migration.mode == Mode::Paused) {
         return Some(by_monitor);
@@ -144,31 +148,80 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
         return None;
     }
     Some(match domain.reason.as_str() {
-        reason::IO_ERROR => ("True", condition::reason::PAUSED_IO_ERROR, "a disk failed; the guest waits"),
+        reason::IO_ERROR => {
+            ("True", condition::reason::PAUSED_IO_ERROR, "a disk failed; the guest waits".into())
+        }
         reason::MIGRATION => by_monitor,
-        reason::STARTING_UP => ("True", "StartingUp", "the machine is being started"),
-        _ => ("True", condition::reason::PAUSED_BY_USER, "paused by a user"),
+        reason::STARTING_UP => ("True", "StartingUp", "the machine is being started".into()),
+        _ => ("True", condition::reason::PAUSED_BY_USER, "paused by a user".into()),
     })
 }
 
 fn agent<'a>(view: &View<'a>) -> Option<Says<'a>> {
     view.domain.filter(|domain| domain.status.is_active() && domain.agent_connected)?;
-    Some(("True", "", ""))
+    Some(("True", "", "".into()))
 }
 
 /// What keeps the machine from being what the VMI says.
-fn trouble<'a>(view: &View<'a>, phase: &Phase) -> Option<Says<'a>> {
+struct Trouble<'a> {
+    says: Says<'a>,
+    /// Whether an event tells it, too.
+    event: bool,
+}
+
+fn trouble<'a>(view: &View<'a>, phase: &Phase) -> Option<Trouble<'a>> {
     if let Some(message) = sync_failed(view) {
-        return Some(("False", condition::reason::SYNCHRONIZING_FAILED, message));
+        let says = ("False", condition::reason::SYNCHRONIZING_FAILED, message.into());
+        return Some(Trouble { says, event: true });
     }
     if let Launcher::Silent(since) = view.launcher
         && elapsed(since, view.now) >= SILENCE
     {
-        return Some(("False", event::LAUNCHER_SILENT, "the launcher does not answer"));
+        let says = ("False", event::LAUNCHER_SILENT, "the launcher does not answer".into());
+        return Some(Trouble { says, event: true });
     }
-    let waiting =
-        view.domain.filter(|_| *phase == Phase::Scheduled).map(|domain| domain.waiting_for.as_str());
-    waiting.filter(|what| !what.is_empty()).map(|what| ("False", "Waiting", what))
+    let (what, since) = waits(view, phase)?;
+    let lasts = since.is_some_and(|since| elapsed(since, view.now) >= WAIT_TOLD);
+    let message = if lasts {
+        format!("not there after {} s: {what}", WAIT_TOLD.as_secs()).into()
+    } else {
+        Cow::from(what)
+    };
+    Some(Trouble { says: ("False", condition::reason::WAITING, message), event: lasts })
+}
+
+/// What is waited for before the machine runs, and since when; an older launcher does not tell the time.
+fn waits<'a>(view: &View<'a>, phase: &Phase) -> Option<(&'a str, Option<Timestamp>)> {
+    if *phase != Phase::Scheduled {
+        return None;
+    }
+    if let Launcher::Absent(since) = view.launcher {
+        return Some(("the launcher's socket, which appears once its libvirt answers", Some(since)));
+    }
+    let domain = view.domain.filter(|domain| !domain.waiting_for.is_empty())?;
+    Some((domain.waiting_for.as_str(), domain.waiting_since_ms.and_then(from_ms)))
+}
+
+/// Time until what is waited for is told by an event.
+pub(super) fn wait_left(view: &View<'_>, phase: &Phase) -> Option<Duration> {
+    let (_, since) = waits(view, phase)?;
+    WAIT_TOLD.checked_sub(elapsed(since?, view.now)).filter(|left| !left.is_zero())
+}
+
+/// The condition that says so far what is wrong.
+fn synchronized<'a>(view: &View<'a>) -> Option<&'a v1::VirtualMachineInstanceCondition> {
+    view.vmi.status.conditions.iter().find(|c| c.r#type == Type::Synchronized)
+}
+
+/// Whether the condition has this message, and its event was written with it.
+fn is_told(view: &View<'_>, message: &str) -> bool {
+    synchronized(view).is_some_and(|c| c.message.as_deref() == Some(message))
+}
+
+/// Whether virt-controller has said why a container of the pod does not start.
+fn is_of_containers(view: &View<'_>) -> bool {
+    let reason = synchronized(view).and_then(|c| c.reason.as_deref());
+    reason.is_some_and(|reason| condition::reason::OF_CONTAINERS.contains(&reason))
 }
 
 fn sync_failed<'a>(view: &View<'a>) -> Option<&'a str> {
@@ -184,7 +237,7 @@ fn set(status: &mut v1::VirtualMachineInstanceStatus, r#type: Type, says: Option
         }
         return;
     };
-    let (reason, message) = (text(reason), text(message));
+    let (reason, message) = (text(reason), text(&message));
     let old = place.map(|place| &status.conditions[place]);
     if old.is_some_and(|c| c.status == state && c.reason == reason && c.message == message) {
         return;

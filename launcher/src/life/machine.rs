@@ -43,6 +43,11 @@
 //!
 //! A kill goes to Destroying without a grace period, from wherever the machine is.
 //!
+//! A start has 60 s. A QEMU that waits for something which does not come (a netd that refuses it again and again) would
+//! otherwise start for ever, and the hypervisor's call with it. The domain is destroyed then, by which the call fails with
+//! the last words of QEMU; those are the reason that is told. Should even that not end the call, the start has failed 20 s
+//! later.
+//!
 //! A stop that comes while the domain starts is remembered. A guest whose firmware or kernel does not listen yet
 //! misses the power button, therefore it is pressed again. A reboot changes nothing: QEMU resets the machine and
 //! goes on. A later stop request changes nothing either: the grace period of the first one counts.
@@ -67,6 +72,9 @@ pub const FIRST_LINK: Duration = Duration::from_secs(60);
 pub const FIRST_CHECK: Duration = Duration::from_secs(1);
 /// Between two questions for the domain's state; they cost the hypervisor little, and nobody waits for the answer.
 pub const CHECK: Duration = Duration::from_secs(10);
+/// How long a start may take: QEMU opens its devices before it answers for the first time, on a node that is out of
+/// breath in tens of seconds.
+pub const START: Duration = Duration::from_secs(60);
 /// How long a domain that is destroyed may still be seen.
 pub const DESTROY: Duration = Duration::from_secs(20);
 
@@ -185,7 +193,11 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Preparing,
-    Starting,
+    /// `given_up`: the domain is being destroyed, and the answer to the start is waited for.
+    Starting {
+        until: Time,
+        given_up: bool,
+    },
     /// `asked` whether it has come, since nobody waits any more.
     Awaiting {
         asked: bool,
@@ -257,7 +269,7 @@ impl Machine {
     pub fn state(&self) -> &'static str {
         match self.phase {
             Phase::Preparing => "preparing",
-            Phase::Starting => "starting",
+            Phase::Starting { .. } => "starting",
             Phase::Awaiting { .. } => "awaited",
             Phase::Running => "running",
             Phase::ShuttingDown { .. } => "shutting down",
@@ -281,16 +293,21 @@ impl Machine {
                 _ => self.gone(state, &mut actions),
             },
             Input::Started => {
-                if self.phase == Phase::Starting {
+                if self.is_starting() {
                     self.phase = Phase::Running;
                 }
             }
-            Input::StartFailed(reason) => {
-                // A daemon that dies while it starts a domain makes the call fail: ask the next one first.
-                if self.phase == Phase::Starting && self.link == Link::Up {
+            Input::StartFailed(reason) => match self.phase {
+                Phase::Starting { given_up: true, .. } => {
+                    let reason = format!("no guest {} s after the start: {reason}", START.as_secs());
                     self.finish(Ending::FailedToStart(reason), &mut actions);
                 }
-            }
+                // A daemon that dies while it starts a domain makes the call fail: ask the next one first.
+                Phase::Starting { .. } if self.link == Link::Up => {
+                    self.finish(Ending::FailedToStart(reason), &mut actions);
+                }
+                _ => {}
+            },
             Input::Event(event) => self.event(now, event, &mut actions),
             Input::Word(word) => {
                 self.word = word;
@@ -314,10 +331,11 @@ impl Machine {
         let check = (self.link == Link::Up && looks).then_some(self.check);
         let phase = match self.phase {
             Phase::Preparing if !self.connected_once => Some(FIRST_LINK),
+            Phase::Starting { until, .. } => Some(until),
             Phase::ShuttingDown { until, repeat } | Phase::Destroying { until, repeat, .. } => {
                 Some(until.min(repeat))
             }
-            Phase::Preparing | Phase::Starting | Phase::Awaiting { .. } | Phase::Running => None,
+            Phase::Preparing | Phase::Awaiting { .. } | Phase::Running => None,
             Phase::Ended => return None,
         };
         link.into_iter().chain(phase).chain(check).min()
@@ -326,6 +344,10 @@ impl Machine {
     /// Whether all of a machine is here that does not run before the source has given its word.
     pub fn is_held(&self) -> bool {
         self.held && matches!(self.phase, Phase::Awaiting { .. })
+    }
+
+    fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Starting { .. })
     }
 
     /// Whether there is a domain whose end is awaited.
@@ -372,16 +394,21 @@ impl Machine {
         self.connected_once = true;
         match (self.phase, state) {
             (Phase::Ended, _) => {}
-            (Phase::Preparing | Phase::Starting, DomainState::Active) => self.phase = Phase::Running,
+            (Phase::Preparing | Phase::Starting { .. }, DomainState::Active) => self.phase = Phase::Running,
             (Phase::Preparing, _) if self.incoming => self.phase = Phase::Awaiting { asked: false },
             (Phase::Awaiting { asked }, state) => self.awaited(state, asked, actions),
-            (Phase::Preparing | Phase::Starting, DomainState::Held | DomainState::Moving) => {
+            (Phase::Preparing | Phase::Starting { .. }, DomainState::Held | DomainState::Moving) => {
                 self.phase = Phase::Running;
             }
             // A stop that came before needs no domain at all.
             (Phase::Preparing, _) if self.stop => {}
-            (Phase::Preparing | Phase::Starting, _) => {
-                self.phase = Phase::Starting;
+            (Phase::Starting { given_up: true, .. }, _) => {
+                let reason = format!("no guest {} s after the start: {}", START.as_secs(), self.link_error);
+                self.finish(Ending::FailedToStart(reason), actions);
+            }
+            (Phase::Starting { .. }, _) => actions.push(Action::Start),
+            (Phase::Preparing, _) => {
+                self.phase = Phase::Starting { until: now + START, given_up: false };
                 actions.push(Action::Start);
             }
             (_, DomainState::Off(_) | DomainState::Absent) => self.gone(state, actions),
@@ -404,7 +431,7 @@ impl Machine {
                 }
             }
             Event::Started => {
-                if self.phase == Phase::Starting {
+                if self.is_starting() {
                     self.phase = Phase::Running;
                 }
             }
@@ -476,6 +503,21 @@ impl Machine {
         if self.phase == Phase::Preparing && !self.connected_once && now >= FIRST_LINK {
             let reason = format!("no connection after {} s: {}", FIRST_LINK.as_secs(), self.link_error);
             self.finish(Ending::FailedToStart(reason), actions);
+        }
+        match self.phase {
+            Phase::Starting { until, given_up: false } if now >= until => {
+                self.phase = Phase::Starting { until: now + DESTROY, given_up: true };
+                if up {
+                    actions.push(Action::Destroy);
+                }
+            }
+            Phase::Starting { until, .. } if now >= until => {
+                let seconds = (START + DESTROY).as_secs();
+                let reason =
+                    format!("no guest {seconds} s after the start, and the hypervisor does not say why");
+                self.finish(Ending::FailedToStart(reason), actions);
+            }
+            _ => {}
         }
         if self.phase == (Phase::Awaiting { asked: true }) && !up && self.kill {
             // Nobody can be asked, and the end is wanted whatever has come.

@@ -56,6 +56,48 @@ fn a_stop_presses_the_power_button_until_the_guest_is_off() {
 }
 
 #[test]
+fn a_start_without_an_end_is_ended_and_the_hypervisors_reason_is_told() {
+    let starting = || {
+        let mut machine = Machine::new(GRACE);
+        orders(&mut machine, at(0), Input::Tick);
+        assert_eq!(orders(&mut machine, at(3), Input::Connected(DomainState::Absent)), [Action::Start]);
+        assert_eq!(machine.wake_at(), Some(at(63)));
+        assert_eq!(orders(&mut machine, at(62), Input::Tick), []);
+        assert_eq!(orders(&mut machine, at(63), Input::Tick), [Action::Destroy]);
+        assert_eq!((machine.state(), machine.wake_at()), ("starting", Some(at(83))));
+        machine
+    };
+    let mut machine = starting();
+    let reason = "QEMU: you are asking more queues than supported: 1".to_owned();
+    assert_eq!(
+        orders(&mut machine, at(64), Input::StartFailed(reason.clone())),
+        finish(Ending::FailedToStart(format!("no guest 60 s after the start: {reason}")))
+    );
+    // The hypervisor hangs itself.
+    let mut machine = starting();
+    let ended = orders(&mut machine, at(83), Input::Tick);
+    assert!(matches!(&ended[..], [Action::Finish(Ending::FailedToStart(reason))] if reason.contains("80 s")));
+    // The hypervisor died and was started anew, again and again: the time of the first start counts.
+    let mut machine = Machine::new(GRACE);
+    orders(&mut machine, at(0), Input::Tick);
+    orders(&mut machine, at(3), Input::Connected(DomainState::Absent));
+    orders(&mut machine, at(50), Input::Event(Event::Closed));
+    assert_eq!(orders(&mut machine, at(51), Input::Connected(DomainState::Absent)), [Action::Start]);
+    assert_eq!(orders(&mut machine, at(63), Input::Tick), [Action::Destroy]);
+    orders(&mut machine, at(64), Input::Event(Event::Closed));
+    let ended = orders(&mut machine, at(65), Input::Connected(DomainState::Absent));
+    assert!(matches!(&ended[..], [Action::Finish(Ending::FailedToStart(_))]), "{ended:?}");
+    // It was on the point of running.
+    let mut machine = starting();
+    assert_eq!(orders(&mut machine, at(64), Input::Started), []);
+    assert_eq!(machine.state(), "running");
+    assert_eq!(
+        orders(&mut machine, at(65), Input::Event(Event::Stopped(Stopped::Destroyed))),
+        finish(Ending::Destroyed)
+    );
+}
+
+#[test]
 fn a_kill_needs_no_grace_period_and_waits_for_a_start_under_way() {
     let killed = |machine: &mut Machine, now| {
         assert_eq!(machine.state(), "destroying");
@@ -291,8 +333,8 @@ fn nobody_is_asked_while_the_link_is_down_or_the_domain_does_not_run() {
     let mut machine = Machine::new(GRACE);
     machine.handle(at(0), Input::Tick);
     machine.handle(at(0), Input::Connected(DomainState::Absent));
-    assert_eq!(machine.handle(at(100), Input::Tick), []);
-    assert_eq!(machine.handle(at(100), Input::State(DomainState::Absent)), [], "it is yet to start");
+    assert_eq!(machine.handle(at(50), Input::Tick), []);
+    assert_eq!(machine.handle(at(50), Input::State(DomainState::Absent)), [], "it is yet to start");
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub enum Wish {
 /// What can be seen of a life from outside. Every change of the domain that the hypervisor tells changes it.
 #[derive(Clone, Default)]
 pub struct View {
+    /// Whether the hypervisor is starting the domain.
+    pub starting: bool,
     /// Whether the domain runs and nobody asked for its end.
     pub running: bool,
     /// Whether all of a machine is here that does not run before the source has given its word.
@@ -80,6 +82,7 @@ struct Runner {
     events: u64,
     panicked: bool,
     reboots: u64,
+    starting: bool,
     running: bool,
     held: bool,
     view: watch::Sender<View>,
@@ -102,6 +105,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
         events: 0,
         panicked: false,
         reboots: 0,
+        starting: false,
         running: false,
         held: false,
         view,
@@ -115,6 +119,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
         if machine.state() != before {
             info!(state = machine.state(), "the machine is");
         }
+        runner.starting = machine.state() == "starting";
         runner.running = machine.state() == "running";
         runner.held = machine.is_held();
         runner.show();
@@ -167,10 +172,11 @@ impl Runner {
                 _ => false,
             };
             let same = (shown.running, shown.held, shown.events) == (self.running, self.held, self.events);
-            if same_link && same {
+            if same_link && same && shown.starting == self.starting {
                 return false;
             }
             *shown = View {
+                starting: self.starting,
                 running: self.running,
                 held: self.held,
                 hypervisor: self.connection.clone(),

@@ -132,6 +132,7 @@ async fn with_daemons(
         allow_emulation: args.allow_emulation,
         grace,
         limit: args.qemu_timeout,
+        logs: rundir.join("cache/libvirt/qemu/log"),
     };
     let live = start::run(starter, syncs);
     let ending = tokio::select! {

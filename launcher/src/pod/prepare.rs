@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use super::descriptor::receive;
 use super::hold::Hold;
+use super::report;
 use super::shared::{ManifestInterface, Shared};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Kernel, convert, domain_name};
@@ -118,7 +119,7 @@ pub(super) async fn prepare(
 
 fn waits_for(shared: &Shared, what: String) {
     info!(what, "waiting");
-    shared.facts.send_modify(|facts| facts.waiting_for = what);
+    shared.facts.send_modify(|facts| facts.wait_for(&what, report::now()));
 }
 
 /// Makes a directory that is empty.

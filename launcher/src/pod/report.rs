@@ -51,6 +51,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         filesystems_frozen: alive && facts.frozen,
         migration: facts.migration.clone(),
         waiting_for: facts.waiting_for.clone(),
+        waiting_since_ms: facts.waiting_since.map(millis),
         message: facts.ended.as_ref().map_or_else(|| facts.message.clone(), |ended| ended.message.clone()),
     };
     (report != *previous).then(|| Domain { generation: previous.generation + 1, ..report })

@@ -42,8 +42,10 @@ pub(super) struct Facts {
     pub(super) kill_at: Option<Duration>,
     /// When the machine was started.
     pub(super) started_at: Option<Duration>,
-    /// What preparing waits for.
+    /// What is waited for before there is a machine.
     pub(super) waiting_for: String,
+    /// Since when.
+    pub(super) waiting_since: Option<Duration>,
     /// What went wrong last.
     pub(super) message: String,
     /// Whether the guest's file systems are frozen.
@@ -56,6 +58,27 @@ pub(super) struct Facts {
     pub(super) awaited: bool,
     /// How it ended.
     pub(super) ended: Option<Final>,
+}
+
+impl Facts {
+    /// Notes what is waited for, from `now` on unless it is the same as before.
+    pub(super) fn wait_for(&mut self, what: &str, now: Duration) {
+        if self.waiting_for != what {
+            what.clone_into(&mut self.waiting_for);
+            self.waiting_since = Some(now);
+        }
+    }
+
+    /// Notes what is known of that which is waited for.
+    pub(super) fn explain(&mut self, what: String) {
+        self.waiting_for = what;
+    }
+
+    /// Notes that nothing is waited for.
+    pub(super) fn wait_is_over(&mut self) {
+        self.waiting_for.clear();
+        self.waiting_since = None;
+    }
 }
 
 /// A machine that is wanted.

@@ -1,19 +1,32 @@
 //! From SyncVirtualMachine, or SyncMigrationTarget, to a machine that lives.
+//!
+//! What it waits for on the way stands in the report: what others make ([`super::prepare`]), and QEMU, which opens its
+//! devices before it answers libvirt for the first time. One that a netd refuses, or that refuses what netd offers,
+//! connects to it again and again and never answers; why is in its log alone. So a start that lasts for [`SLOW`] is told
+//! with the last words of that log.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{Instrument, info, warn};
 
 use super::prepare::{Prepared, prepare};
-use super::shared::{Shared, Wanted};
+use super::shared::{Facts, Shared, Wanted};
 use super::{migration, report};
 use crate::hypervisor::Connector;
 use crate::life::Ending;
 use crate::life::runner::{Life, View, Wish, run as live};
+
+/// After this time a start is slow: QEMU needs a second or two, on a node that is out of breath some more.
+const SLOW: Duration = Duration::from_secs(10);
+/// Between two looks at what a QEMU that does not start has to say.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Starts the machine.
 pub(super) struct Starter {
@@ -25,6 +38,8 @@ pub(super) struct Starter {
     pub(super) grace: Duration,
     /// How long there may be no machine.
     pub(super) limit: Duration,
+    /// Directory of QEMU's logs, one for each domain.
+    pub(super) logs: PathBuf,
 }
 
 /// What became of one SyncVirtualMachine.
@@ -91,7 +106,7 @@ impl Starter {
                 return Attempt::Ended(Ending::FailedToStart(reason));
             }
         };
-        self.shared.facts.send_modify(|facts| facts.waiting_for.clear());
+        self.shared.facts.send_modify(Facts::wait_is_over);
         match prepared {
             Ok(prepared) => self.live(prepared, *incoming).await,
             Err(error) => Attempt::Failed(format!("{error:#}")),
@@ -115,12 +130,14 @@ impl Starter {
             }
         }
         let word = self.shared.word.subscribe();
+        let log = self.logs.join(format!("{name}.log"));
         let life = Life { connector: self.connector.clone(), name, xml, paused, grace: self.grace, word };
         let views = self.shared.view.subscribe();
         let living = live(life, self.shared.wish.subscribe(), self.shared.view.clone());
         tokio::pin!(living);
         let ending = tokio::select! {
             ending = &mut living => {
+                self.shared.facts.send_modify(Facts::wait_is_over);
                 if let (Ending::FailedToStart(reason), false) = (&ending, incoming) {
                     return Attempt::Failed(reason.clone());
                 }
@@ -128,6 +145,7 @@ impl Starter {
                 ending
             }
             () = self.arrives(views, incoming) => living.await,
+            () = self.explains(&log) => living.await,
         };
         drop(words);
         // The disks are opened by way of these until the end.
@@ -150,10 +168,92 @@ impl Starter {
         }
         self.shared.facts.send_modify(|facts| {
             facts.message.clear();
+            facts.wait_is_over();
             facts.started_at = Some(report::now());
         });
         if !incoming {
             self.shared.attempted(Ok(()));
         }
+    }
+
+    /// Tells that QEMU is waited for while it starts, and after a while why; never ends.
+    async fn explains(&self, log: &Path) {
+        let mut views = self.shared.view.subscribe();
+        if views.wait_for(|view| view.starting).await.is_err() {
+            return std::future::pending().await;
+        }
+        self.shared.facts.send_modify(|facts| facts.wait_for(QEMU, report::now()));
+        let starts = async {
+            sleep(SLOW).await;
+            loop {
+                let words = last_words(&tail(log));
+                self.shared.facts.send_modify(|facts| facts.explain(slow(words.as_deref())));
+                sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = starts => {}
+            // The end of this wait is told with what has come of it.
+            _ = views.wait_for(|view| !view.starting) => std::future::pending().await,
+        }
+    }
+}
+
+/// What is waited for while the hypervisor starts the domain.
+const QEMU: &str = "QEMU, which is starting";
+/// How much of a log's end is looked at, bytes.
+const TAIL: u64 = 8 * 1024;
+
+/// What is told of a start that lasts.
+fn slow(words: Option<&str>) -> String {
+    match words {
+        Some(words) => format!("{QEMU}; the last line of its log: {words}"),
+        None => format!("{QEMU}; its log says nothing yet"),
+    }
+}
+
+/// The end of a file; nothing where it cannot be read.
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// The last line of a domain's log that is QEMU's own, without its time: libvirt writes the command line there, too.
+fn last_words(log: &str) -> Option<String> {
+    let own = |line: &str| Some(line.split_once("Z qemu")?.1.split_once(": ")?.1.trim().to_owned());
+    log.lines().rev().find_map(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As libvirt 11 and QEMU 10 write it.
+    const LOG: &str = "2026-11-23 01:02:03.004+0000: starting up libvirt version: 11.3.0\n\
+        LC_ALL=C \\\n/usr/bin/qemu-system-x86_64 \\\n-name guest=demo_tiny,debug-threads=on \\\n-msg timestamp=on\n\
+        char device redirected to /dev/pts/0 (label charserial0)\n\
+        2026-11-23T01:02:05.678901Z qemu-system-x86_64: -netdev {\"type\":\"vhost-user\"}: info: one\n\
+        2026-11-23T01:02:06.678901Z qemu-system-x86_64: -netdev {\"type\":\"vhost-user\"}: \
+        you are asking more queues than supported: 1\n";
+
+    #[test]
+    fn the_last_words_are_qemus_own_and_the_same_each_time() {
+        let words = last_words(LOG).unwrap();
+        assert!(words.ends_with("you are asking more queues than supported: 1"), "{words}");
+        assert!(!words.contains("2026"), "a repeated line changes nothing that is told");
+        assert_eq!(last_words(&LOG[..150]), None);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("log");
+        assert_eq!(tail(&file), "");
+        std::fs::write(&file, "x".repeat(10_000) + LOG).unwrap();
+        assert_eq!(last_words(&tail(&file)).unwrap(), words);
+        assert!(slow(Some(&words)).ends_with(&words) && slow(None).contains("says nothing"));
     }
 }
