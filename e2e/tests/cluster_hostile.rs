@@ -1,0 +1,250 @@
+//! A node that was taken over: what its virt-handler's own credentials do not open.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest as Request;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use podvirt_api::v1;
+use podvirt_api::v1::{
+    VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
+};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, Running, SOON, Security};
+use podvirt_e2e::until;
+use serde_json::{Value, json};
+
+/// From the request for a migration to one that copies memory.
+const UNDER_WAY: Duration = Duration::from_secs(90);
+
+/// A node and the token of its virt-handler's pod.
+struct Taken<'c> {
+    cluster: &'c Cluster,
+    node: Node<'c>,
+    token: String,
+}
+
+impl<'c> Taken<'c> {
+    /// What whoever has the node reads from its disk.
+    fn over(cluster: &'c Cluster, node: Node<'c>) -> Taken<'c> {
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), "kubevirt");
+        let of = ListParams::default()
+            .labels("kubevirt.io=virt-handler")
+            .fields(&format!("spec.nodeName={}", node.name()));
+        let pod = cluster.block_on(pods.list(&of)).unwrap().items.remove(0);
+        let uid = pod.metadata.uid.unwrap();
+        let read = format!("cat /var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~projected/*/token");
+        let token = node.run(&["sh", "-c", &read]).unwrap().trim().to_owned();
+        Taken { cluster, node, token }
+    }
+
+    /// Runs kubectl with nothing but the token; what it said, and whether it was allowed.
+    fn kubectl(&self, args: &[&str]) -> (bool, String) {
+        let token = format!("--token={}", self.token);
+        let server = "--server=https://192.168.77.100:6443";
+        let mut command = self.cluster.kubectl_command();
+        command
+            .env("KUBECONFIG", "/dev/null")
+            .args([server, "--insecure-skip-tls-verify", &token])
+            .args(args);
+        let out = command.output().unwrap();
+        let said = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn is_refused(&self, args: &[&str], why: &str) {
+        let (allowed, said) = self.kubectl(args);
+        assert!(!allowed && said.contains(why), "on {}: {args:?}: {said}", self.node.name());
+    }
+
+    fn patch(&self, namespace: &Namespace<'_>, patch: &Value) -> (bool, String) {
+        let (space, patch) = (namespace.name(), patch.to_string());
+        // What would be allowed is not done: the machine's own handler is at work.
+        let args = ["-n", space, "patch", "vmi", "vm", "--type=merge", "--dry-run=server", "-p", &patch];
+        self.kubectl(&args)
+    }
+
+    fn cannot_patch(&self, namespace: &Namespace<'_>, patch: Value, why: &str) {
+        let (allowed, said) = self.patch(namespace, &patch);
+        assert!(!allowed && said.contains(why), "on {}: {patch}: {said}", self.node.name());
+    }
+
+    fn can_patch(&self, namespace: &Namespace<'_>, patch: Value) {
+        let (allowed, said) = self.patch(namespace, &patch);
+        assert!(allowed, "on {}: {patch}: {said}", self.node.name());
+    }
+
+    /// Asks for a certificate with the DNS name of `node`, and returns the answer; the key is in `directory`.
+    fn asks_for(&self, node: &str, directory: &std::path::Path) -> Request {
+        let key = directory.join("key.pem");
+        let request = Command::new("openssl")
+            .args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+            .args([
+                "-subj",
+                "/CN=virt-handler",
+                "-addext",
+                &format!("subjectAltName=DNS:{node}.nodes.virt-handler"),
+            ])
+            .arg("-keyout")
+            .arg(&key)
+            .stderr(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(request.status.success(), "{request:?}");
+        let manifest = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"generateName": "hostile-"},
+            "spec": {
+                "request": k8s_openapi::ByteString(request.stdout), "signerName": "kubevirt.io/virt-handler",
+                "usages": ["digital signature", "client auth", "server auth"],
+            },
+        });
+        let file = directory.join("request.json");
+        std::fs::write(&file, manifest.to_string()).unwrap();
+        let (made, said) = self.kubectl(&["create", "-o", "name", "-f", file.to_str().unwrap()]);
+        assert!(made, "{said}");
+        let name = said.trim().rsplit('/').next().unwrap().to_owned();
+        let requests: Api<Request> = Api::all(self.cluster.client());
+        until("an answer of virt-api", SOON, || {
+            let seen = self.cluster.block_on(requests.get(&name))?;
+            let status = seen.status.clone().unwrap_or_default();
+            let denied = status.conditions.iter().flatten().any(|c| c.type_ == "Denied");
+            Ok((denied || status.certificate.is_some()).then_some(seen))
+        })
+        .unwrap()
+    }
+}
+
+/// Whether a client that shows the certificate of `request`, with the key in `directory`, is cut off at `address`.
+fn is_cut_off(cluster: &Cluster, request: &Request, directory: &std::path::Path, address: &str) -> bool {
+    let certificate = directory.join("certificate.pem");
+    std::fs::write(&certificate, &request.status.as_ref().unwrap().certificate.as_ref().unwrap().0).unwrap();
+    let mut command = cluster.command("openssl");
+    // Its standard input stays open: it ends when the other side ends the connection.
+    command.args(["s_client", "-quiet", "-connect", address, "-key"]).arg(directory.join("key.pem"));
+    command.arg("-cert").arg(certificate).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut client = Running(command.spawn().unwrap());
+    let Child { stdout, .. } = &mut client.0;
+    let mut stdout = stdout.take().unwrap();
+    let ended = until("the end of the connection", SOON, || Ok(client.0.try_wait()?)).is_ok();
+    let mut said = Vec::new();
+    stdout.read_to_end(&mut said).unwrap();
+    ended && said.is_empty()
+}
+
+#[test]
+fn a_node_that_was_taken_over_stays_on_its_node() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    namespace.apply(&Manifest { name: "vm", ..Default::default() }.instance()).unwrap();
+    let machine = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let nodes = [cluster.node(1), cluster.node(2)];
+    let here = machine.status.node_name.clone().unwrap();
+    let (source, target): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| node.name() == here);
+    let (source, target) = (Taken::over(&cluster, source[0]), Taken::over(&cluster, target[0]));
+    let there = target.node.name();
+
+    // Others' machines, and what is the controller's of the own ones. The first shows that the rest fails for its reason.
+    source.can_patch(&namespace, json!({"status": {"fsFreezeStatus": "frozen"}}));
+    let elsewhere = "on its own node, or coming to it";
+    target.cannot_patch(&namespace, json!({"status": {"fsFreezeStatus": "frozen"}}), elsewhere);
+    target.cannot_patch(&namespace, json!({"status": {"nodeName": there}}), elsewhere);
+    let controllers = "the status are virt-controller's";
+    let victim = "22222222-2222-4222-8222-222222222222";
+    source.cannot_patch(&namespace, json!({"status": {"activePods": {victim: there}}}), controllers);
+    source.cannot_patch(&namespace, json!({"status": {"evacuationNodeName": here}}), controllers);
+    let moved = json!({"status": {"nodeName": there, "migrationState": {
+        "migrationUid": "m", "sourceNode": here, "targetNode": there, "completed": true,
+        "targetNodeDomainReadyTimestamp": "2026-01-01T00:00:00Z",
+    }}});
+    source.cannot_patch(&namespace, moved, "fields of migrationState");
+    source.cannot_patch(&namespace, json!({"status": {"nodeName": there}}), "to its migration's target only");
+    let label = json!({"metadata": {"labels": {"kubevirt.io/migrationTargetNodeName": there}}});
+    source.cannot_patch(&namespace, label, "labels of a virtual machine instance");
+    let annotation = json!({"metadata": {"annotations": {"a": "b"}}});
+    source.cannot_patch(&namespace, annotation, "the status of a virtual machine instance only");
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": there, "labels": {"kubevirt.io/schedulable": "false"}},
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("node.json");
+    std::fs::write(&file, node.to_string()).unwrap();
+    let apply = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--dry-run=server", "-f"];
+    source.is_refused(&[&apply[..], &[file.to_str().unwrap()]].concat(), "its own node only");
+
+    // Keys, and what else is not a node's to read.
+    for secret in ["kubevirt-ca", "kubevirt-virt-handler-certs", "kubevirt-virt-api-certs"] {
+        source.is_refused(&["-n", "kubevirt", "get", "secret", secret], "forbidden");
+    }
+    source.is_refused(&["-n", "kubevirt", "get", "secrets"], "forbidden");
+    source.is_refused(&["-n", namespace.name(), "get", "secrets"], "forbidden");
+    source.is_refused(&["get", "pods", "-A"], "forbidden");
+
+    // A certificate of another node's name, whatever is tried; and of the own, which is of no use in a migration of others.
+    let denied = target.asks_for(&here, directory.path());
+    let status = denied.status.clone().unwrap();
+    let why = status.conditions.unwrap().remove(0).message.unwrap();
+    assert!(status.certificate.is_none() && why.contains(&format!("on node {there}")), "{why}");
+    let path =
+        format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{}/approval", denied.name_any());
+    std::fs::write(&file, serde_json::to_string(&denied).unwrap()).unwrap();
+    target.is_refused(&["replace", "--raw", &path, "-f", file.to_str().unwrap()], "forbidden");
+    let own = target.asks_for(&there, directory.path());
+    assert!(own.status.as_ref().unwrap().certificate.is_some());
+
+    // A migration, which leaves each end what is its own.
+    let space = namespace.name();
+    let policy = format!(
+        "{{apiVersion: migrations.kubevirt.io/v1alpha1, kind: MigrationPolicy, metadata: {{name: {space}}}, \
+         spec: {{bandwidthPerMigration: 1Mi, completionTimeoutPerGiB: 10000, \
+         selectors: {{namespaceSelector: {{kubernetes.io/metadata.name: {space}}}}}}}}}"
+    );
+    cluster.kubectl_with(&["create", "-f", "-"], &policy).unwrap();
+    let migration = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: move}, \
+                     spec: {vmiName: vm}}";
+    let movable = |i: &v1::VirtualMachineInstance| {
+        i.status.conditions.iter().any(|c| c.r#type.as_str() == "LiveMigratable" && c.status == "True")
+    };
+    namespace.wait("vm", "a machine that can be moved", SOON, movable).unwrap();
+    namespace.apply(migration).unwrap();
+    let runs = |m: &Migration| m.status.phase == Some(Phase::Running);
+    namespace.wait("move", "a migration that runs", UNDER_WAY, runs).unwrap();
+    let machine: v1::VirtualMachineInstance = namespace.wait("vm", "the machine", SOON, |_| true).unwrap();
+    let state = machine.status.migration_state.unwrap();
+    assert_eq!(state.target_node.as_ref(), Some(&there));
+    let ends = "fields of migrationState";
+    let change = |field: &str, value: Value| json!({"status": {"migrationState": {field: value}}});
+    for end in [&source, &target] {
+        let controllers = ["migrationUid", "sourceNode", "sourcePod", "targetNode", "targetPod"];
+        for field in controllers {
+            end.cannot_patch(&namespace, change(field, "another".into()), ends);
+        }
+        end.cannot_patch(&namespace, change("abortRequested", true.into()), ends);
+        end.cannot_patch(&namespace, change("migrationConfiguration", Value::Null), ends);
+        end.cannot_patch(&namespace, json!({"status": {"migrationState": null}}), ends);
+    }
+    source.cannot_patch(&namespace, change("targetNodeAddress", "10.0.0.1".into()), ends);
+    source.can_patch(&namespace, change("abortStatus", "Aborting".into()));
+    target.cannot_patch(&namespace, change("startTimestamp", Value::Null), ends);
+    target.can_patch(&namespace, change("targetNodeDomainDetected", true.into()));
+    target.cannot_patch(
+        &namespace,
+        json!({"status": {"phase": "Failed"}}),
+        "the status are virt-controller's",
+    );
+    let taken = json!({"status": {"nodeName": there, "migrationState": {"completed": true}}});
+    target.cannot_patch(&namespace, taken, "to its migration's target only");
+
+    // Its listeners take the source's certificate alone: another node's of the same CA is cut off, with nothing said.
+    let address = state.target_node_address.unwrap();
+    let address = if address.contains(':') { format!("[{address}]") } else { address };
+    for port in state.target_direct_migration_node_ports.keys() {
+        assert!(is_cut_off(&cluster, &own, directory.path(), &format!("{address}:{port}")), "{port}");
+    }
+    drop(cluster.kubectl(&["delete", "migrationpolicy", space]));
+}
