@@ -187,6 +187,9 @@ pub struct Link {
     pub fqdn: Option<String>,
     /// Further DHCPv4 options (KubeVirt's `dhcpOptions`).
     pub dhcp_options: Vec<DhcpOption>,
+    /// Every address by which the pod reaches itself, those of the families above included, sorted: they are closed to the
+    /// guest. Loopback and link-local IPv6 addresses are missing; no address of their kind can be reached.
+    pub local: Vec<IpAddr>,
     /// Whom the guest may speak to, of those that can be reached at all.
     pub egress: Arc<Egress>,
 }
@@ -217,13 +220,14 @@ impl Link {
     /// The address to which the pod connects when the guest names `dst`; None when that is forbidden:
     /// loopback and the pod itself (unless opened), unspecified, multicast and broadcast addresses.
     pub fn destination_for_pod(&self, dst: IpAddr) -> Option<IpAddr> {
+        let own = self.local.binary_search(&dst).is_ok();
         match dst {
             IpAddr::V4(a) => {
                 let l = self.v4.as_ref()?;
                 if l.loopback == Some(a) {
                     return Some(Ipv4Addr::LOCALHOST.into());
                 }
-                let own = a == l.pod || (self.mode == Mode::Masquerade && a == l.gateway);
+                let own = own || a == l.pod || (self.mode == Mode::Masquerade && a == l.gateway);
                 let forbidden =
                     own || a.is_loopback() || a.is_unspecified() || a.is_multicast() || a.is_broadcast();
                 (!forbidden).then_some(dst)
@@ -233,7 +237,7 @@ impl Link {
                 if l.loopback == Some(a) {
                     return Some(Ipv6Addr::LOCALHOST.into());
                 }
-                let own = a == l.pod || a == l.gateway;
+                let own = own || a == l.pod || a == l.gateway;
                 let forbidden = own
                     || a.is_loopback()
                     || a.is_unspecified()
@@ -336,6 +340,7 @@ pub(crate) fn test_link() -> Link {
         hostname: Some("vm1".into()),
         fqdn: Some("vm1.example.org".into()),
         dhcp_options: vec![],
+        local: vec!["10.9.0.2".parse().unwrap(), "172.17.0.1".parse().unwrap(), "fd00:9::2".parse().unwrap()],
         egress: Arc::default(),
     }
 }
@@ -415,6 +420,7 @@ mod tests {
         for closed in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "10.9.0.2", "::1", "ff02::1"] {
             assert_eq!(to(&link, closed), None, "{closed}");
         }
+        assert_eq!(to(&link, "172.17.0.1"), None, "another interface's");
         assert_eq!(to(&link, "::ffff:127.0.0.1"), None);
         assert_eq!(to(&link, "10.9.0.1").as_deref(), Some("10.9.0.1"));
         link.v4.as_mut().unwrap().loopback = Some(Ipv4Addr::new(192, 0, 2, 1));

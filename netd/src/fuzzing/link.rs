@@ -45,6 +45,7 @@ pub(super) fn link(learned: bool) -> Link {
         hostname: Some("vm1".into()),
         fqdn: Some("vm1.example.org".into()),
         dhcp_options: Vec::new(),
+        local: Vec::new(),
         egress: std::sync::Arc::default(),
     }
 }

@@ -25,6 +25,10 @@ pub struct PodFacts {
     pub v4: Option<Family<Ipv4Addr, Ipv4Net>>,
     /// IPv6, if it has a global address.
     pub v6: Option<Family<Ipv6Addr, Ipv6Net>>,
+    /// Every address of this interface by which the pod reaches itself, in order.
+    pub own: Vec<IpAddr>,
+    /// The same of the pod's other interfaces.
+    pub others: Vec<IpAddr>,
 }
 
 /// One address family of an interface.
@@ -50,9 +54,11 @@ struct PodRoute {
     metric: u32,
 }
 
-/// Chooses the interface, `wanted` or the one with the best default route, and its facts.
+/// Chooses the interface, `wanted` or the one with the best default route, and its facts. Of addresses that are as good as
+/// each other those of `present` are taken.
 pub(super) fn choose(
     wanted: Option<&str>,
+    present: &[IpAddr],
     links: &[LinkMessage],
     addresses: &[AddressMessage],
     routes: &[RouteMessage],
@@ -79,8 +85,11 @@ pub(super) fn choose(
         _ => None,
     });
     routes.retain(|r| r.interface == index);
-    let v4 = best_address(addresses, index, IpAddr::is_ipv4).map(|net| family(net, &routes, v4_net, v4));
-    let v6 = best_address(addresses, index, IpAddr::is_ipv6).map(|net| family(net, &routes, v6_net, v6));
+    let v4 =
+        best_address(addresses, index, IpAddr::is_ipv4, present).map(|net| family(net, &routes, v4_net, v4));
+    let v6 =
+        best_address(addresses, index, IpAddr::is_ipv6, present).map(|net| family(net, &routes, v6_net, v6));
+    let (own, others) = addresses.iter().partition(|a| a.header.index == index);
     Ok(PodFacts {
         interface: link_name(link).unwrap_or_default().to_owned(),
         // Every interface tells its MTU; Ethernet's is the safe one if it should not.
@@ -89,7 +98,36 @@ pub(super) fn choose(
         hostname,
         v4: v4.flatten(),
         v6: v6.flatten(),
+        own: in_order(own),
+        others: in_order(others),
     })
+}
+
+/// The address itself: on a point-to-point link IFA_ADDRESS is the peer's.
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let (mut local, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(a) => local = Some(*a),
+            AddressAttribute::Address(a) => address = Some(*a),
+            _ => {}
+        }
+    }
+    local.or(address)
+}
+
+/// Each address once, in order.
+fn in_order(messages: Vec<&AddressMessage>) -> Vec<IpAddr> {
+    // Those of every machine are closed without being named, and with them the link-local ones, which come and go with
+    // interfaces.
+    let named = |a: &IpAddr| match a {
+        IpAddr::V4(a) => !a.is_loopback(),
+        IpAddr::V6(a) => !(a.is_loopback() || a.is_unicast_link_local()),
+    };
+    let mut addresses: Vec<IpAddr> = messages.into_iter().filter_map(address_of).filter(named).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 fn link_name(link: &LinkMessage) -> Option<&str> {
@@ -114,33 +152,34 @@ fn default_link<'a>(
     default(true).or_else(|| default(false)).or_else(|| {
         links.iter().filter(usable).find(|l| {
             l.header.flags.contains(LinkFlags::Up)
-                && best_address(addresses, l.header.index, |_| true).is_some()
+                && best_address(addresses, l.header.index, |_| true, &[]).is_some()
         })
     })
 }
 
 /// The interface's preferred global address: neither deprecated, nor tentative, nor secondary (for IPv6:
-/// temporary, RFC 8981) if there is a choice, then the one that came first.
-fn best_address(addresses: &[AddressMessage], index: u32, family: fn(&IpAddr) -> bool) -> Option<IpNet> {
+/// temporary, RFC 8981) if there is a choice, then the one that is in use already, then the one that the kernel tells first:
+/// the oldest of IPv4, the newest of IPv6.
+fn best_address(
+    addresses: &[AddressMessage],
+    index: u32,
+    family: fn(&IpAddr) -> bool,
+    present: &[IpAddr],
+) -> Option<IpNet> {
     let candidates = addresses.iter().filter(|a| a.header.index == index);
     let candidates = candidates.filter(|a| a.header.scope == AddressScope::Universe).filter_map(|a| {
-        let mut flags = AddressFlags::from_bits_retain(a.header.flags.bits().into());
-        let (mut local, mut address) = (None, None);
-        for attribute in &a.attributes {
-            match attribute {
-                // On a point-to-point link IFA_ADDRESS is the peer's.
-                AddressAttribute::Local(a) => local = Some(*a),
-                AddressAttribute::Address(a) => address = Some(*a),
-                AddressAttribute::Flags(f) => flags = *f,
-                _ => {}
-            }
-        }
-        let ip = local.or(address).filter(family)?;
+        let flags = a.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Flags(f) => Some(*f),
+            _ => None,
+        });
+        let flags = flags.unwrap_or(AddressFlags::from_bits_retain(a.header.flags.bits().into()));
+        let ip = address_of(a).filter(family)?;
         if flags.contains(AddressFlags::Dadfailed) {
             return None;
         }
         let rank = [AddressFlags::Deprecated, AddressFlags::Tentative, AddressFlags::Secondary];
-        Some((rank.map(|f| flags.contains(f)), IpNet::new(ip, a.header.prefix_len).ok()?))
+        let rank = (rank.map(|f| flags.contains(f)), !present.contains(&ip));
+        Some((rank, IpNet::new(ip, a.header.prefix_len).ok()?))
     });
     candidates.min_by_key(|(rank, _)| *rank).map(|(_, net)| net)
 }

@@ -100,6 +100,7 @@ pub fn build_link(config: &Config, pod: &PodFacts, resolv: &ResolvConf) -> Resul
         hostname,
         fqdn,
         dhcp_options: config.guest.dhcp_options.clone(),
+        local: local(config, pod),
         egress: config.egress.clone(),
     };
     link.dns = match &config.guest.dns {
@@ -107,6 +108,16 @@ pub fn build_link(config: &Config, pod: &PodFacts, resolv: &ResolvConf) -> Resul
         None => resolvers(&link, resolv, &mut notes),
     };
     Ok(Built { link, notes })
+}
+
+/// The addresses by which the pod reaches itself. Sockets of the one interface reach no address of another: what has the
+/// same address on the interface's network is something else.
+fn local(config: &Config, pod: &PodFacts) -> Vec<IpAddr> {
+    let others = pod.others.iter().filter(|_| !config.bind_interface);
+    let mut all: Vec<IpAddr> = pod.own.iter().chain(others).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// The routes that the guest is told of.

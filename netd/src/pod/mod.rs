@@ -62,7 +62,7 @@ pub enum PodError {
 pub async fn read(config: &Config, resolv_conf: &Path) -> Result<Link, PodError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(PodError::Socket)?;
     let connection = tokio::spawn(connection);
-    let facts = netlink::read(&handle, config.interface.as_deref()).await;
+    let facts = netlink::read(&handle, config.interface.as_deref(), &[]).await;
     connection.abort();
     let built = build_link(config, &facts?, &ResolvConf::read_or_empty(resolv_conf))?;
     built.log();

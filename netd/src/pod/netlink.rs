@@ -1,14 +1,19 @@
 //! Questions to the kernel by netlink. None needs a capability.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::{Stream, TryStreamExt};
 use rtnetlink::{Error, Handle, RouteMessageBuilder};
 
 use super::{PodError, PodFacts, facts};
 
-/// Reads the facts of the interface `wanted`, or of the one with the default route.
-pub(super) async fn read(handle: &Handle, wanted: Option<&str>) -> Result<PodFacts, PodError> {
+/// Reads the facts of the interface `wanted`, or of the one with the default route; addresses of `present` are kept as long
+/// as none is better.
+pub(super) async fn read(
+    handle: &Handle,
+    wanted: Option<&str>,
+    present: &[IpAddr],
+) -> Result<PodFacts, PodError> {
     let links = all("links", handle.link().get().execute()).await?;
     let addresses = all("addresses", handle.address().get().execute()).await?;
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
@@ -21,7 +26,7 @@ pub(super) async fn read(handle: &Handle, wanted: Option<&str>) -> Result<PodFac
     }
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let hostname = hostname.map(|h| h.trim().to_owned()).filter(|h| !h.is_empty());
-    facts::choose(wanted, &links, &addresses, &routes, hostname)
+    facts::choose(wanted, present, &links, &addresses, &routes, hostname)
 }
 
 async fn all<T>(

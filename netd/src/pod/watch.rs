@@ -6,6 +6,7 @@
 //! netlink drops messages when they come too fast.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,7 +59,10 @@ pub async fn watch(
     let mut resolv = LastResolvConf::new(&resolv_conf);
     loop {
         // The first turn reads at once: something may have changed before the groups were joined.
-        match netlink::read(&handle, config.interface.as_deref())
+        // A guest is not renumbered because its pod has got a further address.
+        let present = [link.v4.as_ref().map(|l| l.pod.into()), link.v6.as_ref().map(|l| l.pod.into())];
+        let present: Vec<IpAddr> = present.into_iter().flatten().collect();
+        match netlink::read(&handle, config.interface.as_deref(), &present)
             .await
             .and_then(|facts| Ok(build_link(&config, &facts, resolv.read())?))
         {
@@ -128,6 +132,7 @@ fn log_change(old: &Link, new: &Link) {
     tracing::info!(
         old = addresses(old),
         new = addresses(new),
+        local = new.local.len(),
         mtu = new.mtu,
         dns = ?new.dns,
         "the pod's link changed"

@@ -31,7 +31,7 @@ fn a_dual_stack_pod_is_read() {
             .gateway("10.9.0.7".parse().unwrap());
         add_route(&handle, further.output_interface(index).build()).await;
 
-        let facts = netlink::read(&handle, None).await.unwrap();
+        let facts = netlink::read(&handle, None, &[]).await.unwrap();
         assert_eq!((facts.interface.as_str(), facts.mtu, facts.mac), ("eth0", 1450, Some(MacAddr(MAC))));
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         assert_eq!(facts.hostname.as_deref(), Some(hostname.trim()));
@@ -57,7 +57,7 @@ fn an_off_link_gateway_is_read_and_not_repeated_as_a_route() {
         let scope = netlink_packet_route::route::RouteScope::Link;
         add_route(&handle, to_gateway.output_interface(index).scope(scope).build()).await;
         default_v4(&handle, index, "169.254.1.1", true, 0).await;
-        let facts = netlink::read(&handle, Some("eth0")).await.unwrap();
+        let facts = netlink::read(&handle, Some("eth0"), &[]).await.unwrap();
         let v4 = facts.v4.unwrap();
         assert_eq!((v4.prefix_len, v4.gateway), (32, Some(Ipv4Addr::new(169, 254, 1, 1))));
         assert_eq!(v4.routes, []);
@@ -68,20 +68,20 @@ fn an_off_link_gateway_is_read_and_not_repeated_as_a_route() {
 #[test]
 fn the_interface_is_the_one_of_the_best_default_route() {
     in_netns(async |handle| {
-        assert!(matches!(netlink::read(&handle, None).await, Err(PodError::NoDefault)));
+        assert!(matches!(netlink::read(&handle, None, &[]).await, Err(PodError::NoDefault)));
         let first = add_interface(&handle, "net0", MAC, 1500).await;
         add_address(&handle, first, "10.1.0.2/24").await;
-        assert_eq!(netlink::read(&handle, None).await.unwrap().interface, "net0");
+        assert_eq!(netlink::read(&handle, None, &[]).await.unwrap().interface, "net0");
         let second = add_interface(&handle, "net1", MAC, 1500).await;
         add_address(&handle, second, "10.2.0.2/24").await;
         default_v4(&handle, first, "10.1.0.1", false, 200).await;
         default_v4(&handle, second, "10.2.0.1", false, 100).await;
-        let facts = netlink::read(&handle, None).await.unwrap();
+        let facts = netlink::read(&handle, None, &[]).await.unwrap();
         assert_eq!(facts.interface, "net1");
         assert_eq!(facts.v4.unwrap().gateway, Some(Ipv4Addr::new(10, 2, 0, 1)));
-        let wanted = netlink::read(&handle, Some("net0")).await.unwrap();
+        let wanted = netlink::read(&handle, Some("net0"), &[]).await.unwrap();
         assert_eq!(wanted.v4.unwrap().gateway, Some(Ipv4Addr::new(10, 1, 0, 1)));
-        let none = netlink::read(&handle, Some("net9")).await;
+        let none = netlink::read(&handle, Some("net9"), &[]).await;
         assert!(matches!(none, Err(PodError::NoInterface(name)) if name == "net9"));
     });
 }
@@ -97,12 +97,12 @@ fn the_first_address_that_is_not_deprecated_is_the_pods() {
         life.ifa_valid = u32::MAX;
         old.message_mut().attributes.push(AddressAttribute::CacheInfo(life));
         old.execute().await.unwrap();
-        let facts = netlink::read(&handle, Some("eth0")).await.unwrap();
+        let facts = netlink::read(&handle, Some("eth0"), &[]).await.unwrap();
         assert_eq!(facts.v6.unwrap().address.to_string(), "fd00:9::1", "the only one is better than none");
         add_address(&handle, index, "fd00:9::2/64").await;
         add_address(&handle, index, "10.9.0.2/24").await;
         add_address(&handle, index, "10.9.0.3/24").await;
-        let facts = netlink::read(&handle, Some("eth0")).await.unwrap();
+        let facts = netlink::read(&handle, Some("eth0"), &[]).await.unwrap();
         assert_eq!(facts.v6.unwrap().address.to_string(), "fd00:9::2");
         assert_eq!(facts.v4.unwrap().address.to_string(), "10.9.0.2");
     });

@@ -30,7 +30,27 @@ fn pod(v4: &str, gateway: &str, v6: &str) -> PodFacts {
         hostname: Some("vm1".into()),
         v4,
         v6,
+        own: vec!["10.9.0.2".parse().unwrap(), "fd00:9::2".parse().unwrap(), "fd00:9::3".parse().unwrap()],
+        others: vec!["10.8.0.2".parse().unwrap(), "10.9.0.2".parse().unwrap()],
     }
+}
+
+#[test]
+fn every_address_of_the_pod_is_closed_and_with_one_interface_those_of_it() {
+    let pod = pod("10.9.0.2/24", "10.9.0.1", "fd00:9::2/64");
+    let open = |yaml: &str| {
+        let link = build(yaml, &pod).unwrap();
+        let to = |a: &&str| link.destination_for_pod(a.parse().unwrap()).is_some();
+        ["10.9.0.2", "10.8.0.2", "10.9.0.3", "fd00:9::2", "fd00:9::3", "fd00:9::4"]
+            .into_iter()
+            .filter(to)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(open(""), ["10.9.0.3", "fd00:9::4"]);
+    // The kernel leads no socket of the one interface to an address of another.
+    assert_eq!(open("interface: eth0\nbind_interface: true"), ["10.8.0.2", "10.9.0.3", "fd00:9::4"]);
+    // What is opened is open, whatever else has the address.
+    assert_eq!(open("loopback: {ipv4: 10.8.0.2}"), ["10.8.0.2", "10.9.0.3", "fd00:9::4"]);
 }
 
 fn build(yaml: &str, pod: &PodFacts) -> Result<Link, LinkError> {

@@ -1,4 +1,3 @@
-use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -53,6 +52,32 @@ fn changes_of_the_interface_are_pushed() {
         remove_address(&handle, index, "10.9.0.2").await;
         add_address(&handle, index, "10.9.0.3/24").await;
         until(&mut links, |l| l.v6.is_none() && l.v4.as_ref().is_some_and(|v| v.pod.octets()[3] == 3)).await;
+    });
+}
+
+#[test]
+fn addresses_of_every_interface_are_pushed_as_they_come_and_go() {
+    in_netns(async |handle| {
+        let dir = tempfile::tempdir().unwrap();
+        let eth0 = add_interface(&handle, "eth0", MAC, 1450).await;
+        add_address(&handle, eth0, "10.9.0.2/24").await;
+        let (mut links, _task) = start(&dir.path().join("resolv.conf")).await;
+        let is_open = |link: &Link, to: &str| link.destination_for_pod(to.parse().unwrap()).is_some();
+        let other = add_interface(&handle, "net1", [2, 0, 0, 0, 0, 7], 1450).await;
+        add_address(&handle, other, "10.8.0.2/24").await;
+        until(&mut links, |l| !is_open(l, "10.8.0.2") && !is_open(l, "10.9.0.2")).await;
+        add_address(&handle, eth0, "fd00:9::2/64").await;
+        add_address(&handle, other, "fd00:9::3/64").await;
+        until(&mut links, |l| !is_open(l, "fd00:9::2") && !is_open(l, "fd00:9::3")).await;
+        remove_address(&handle, other, "10.8.0.2").await;
+        until(&mut links, |l| is_open(l, "10.8.0.2") && !is_open(l, "fd00:9::3")).await;
+        // Further ones of the pod's own interface do not renumber the guest.
+        add_address(&handle, eth0, "10.9.0.20/24").await;
+        add_address(&handle, eth0, "fd00:9::20/64").await;
+        let own = |l: &Link| (l.v4.as_ref().map(|l| l.pod), l.v6.as_ref().map(|l| l.pod));
+        let before = (Some([10, 9, 0, 2].into()), Some("fd00:9::2".parse().unwrap()));
+        until(&mut links, |l| !is_open(l, "10.9.0.20") && !is_open(l, "fd00:9::20") && own(l) == before)
+            .await;
     });
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn link(mode: Mode, mtu: u16) -> Link {
         hostname: None,
         fqdn: None,
         dhcp_options: vec![],
+        local: vec![],
         egress: Arc::default(),
     }
 }
