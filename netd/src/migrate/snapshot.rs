@@ -199,6 +199,16 @@ pub struct Worker {
     pub waiting: Vec<Vec<u8>>,
 }
 
+impl Worker {
+    /// Without end: what these workers had, and for more pairs than they were, what is known of the guest.
+    pub(crate) fn for_each_pair(workers: Vec<Worker>) -> impl Iterator<Item = Worker> {
+        let known = workers.first().map(|w| w.state.clone()).unwrap_or_default();
+        workers
+            .into_iter()
+            .chain(std::iter::repeat_with(move || Worker { state: known.clone(), ..Worker::default() }))
+    }
+}
+
 /// A worker's own variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerState {

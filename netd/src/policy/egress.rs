@@ -1,11 +1,12 @@
 //! Egress policy: whom the guest may speak to, by address, protocol and port.
 //!
 //! A destination is judged once, when a flow is created (TCP's SYN, the first datagram of a UDP flow, every echo
-//! request), never per packet, so flows that exist go on when the policy changes. What is judged is the *pod's*
+//! request), never per packet, so flows that exist go on when the policy changes. With a guest that comes from another node
+//! its flows are created anew, and judged by the policy here. What is judged is the *pod's*
 //! peer, after the guest's destination was mapped: an address that `loopback` opens counts as 127.0.0.1, in
 //! masquerade mode the peer is what the guest named. The order, in which the first that has an opinion wins:
 //!
-//! 1. the [`Link`] itself: the pod's loopback (unless opened), the pod's own addresses, multicast, broadcast,
+//! 1. the [`Link`] itself: the pod's loopback (unless opened), every address of the pod, multicast, broadcast,
 //!    unspecified, link-local IPv6 and IPv4-mapped IPv6 addresses are closed whatever the policy says;
 //! 2. port 53 of the resolvers that the guest was told of is open: a guest without names is of no use. That is
 //!    also why a metadata service that is the cloud's resolver, too, stays usable as such;

@@ -22,6 +22,7 @@ use crate::ring::Ring;
 use crate::shared;
 use crate::sys::Thread;
 use crate::tap::Tap;
+use crate::time::Clock;
 
 /// A request to the worker; those with a reply are answered within the turn.
 pub(super) enum Command {
@@ -82,8 +83,14 @@ pub(super) enum Command {
     /// Give the state and lend the sockets; only while it stands still.
     Pack(Pack, SyncSender<(Pack, Result<migrate::Worker, hold::Error>)>),
     Thaw,
-    /// Take over what a worker of another machine had; only while this one stands still.
-    Load(Box<migrate::Worker>, Descriptors, SyncSender<(Descriptors, Result<(), InheritError>)>),
+    /// Take over what a worker of another machine had, whose clock this is; only while this one stands still. Answered by
+    /// the connections that end here.
+    Load(
+        Box<migrate::Worker>,
+        Clock,
+        Descriptors,
+        SyncSender<(Descriptors, Result<Vec<migrate::Ends>, InheritError>)>,
+    ),
     /// Answer the TCP listeners, for the helper to silence.
     Listeners(SyncSender<Vec<OwnedFd>>),
     /// Accept everybody who waits at a listener; while it stands still as well.

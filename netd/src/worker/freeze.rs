@@ -11,13 +11,16 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use podvirt_proto::hold;
 
 use super::command::Command;
 use super::flows::Flow;
+use super::stream::TcpFlow;
 use super::turn::{Worker, watch, watch_input};
+use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::migrate::{self, Descriptors, Missing, Named, Pack};
 use crate::net::Home;
@@ -134,20 +137,25 @@ impl Worker {
         self.frozen = true;
         let ports = std::mem::take(&mut state.ports);
         self.listeners.restore(ports, fds)?;
-        self.take_over(state, fds, false)
+        // Flows that exist go on, whatever has become of the policy.
+        self.take_over(state, fds, false).map(drop)
     }
 
     /// Takes in what a worker of another machine had, in place of everything that this one had. The worker stays
-    /// frozen; its clock goes on where the other stood, as its flows' deadlines do. Connections are parked: their sockets
-    /// are in repair mode.
+    /// frozen; its clock goes on where the workers there stood, as its flows' deadlines do. Connections are parked: their
+    /// sockets are in repair mode. Those that this pod's link does not let the guest have end, and are answered.
     pub(super) fn load(
         &mut self,
         mut state: migrate::Worker,
+        clock: Clock,
         fds: &mut Descriptors,
-    ) -> Result<(), InheritError> {
+    ) -> Result<Vec<migrate::Ends>, InheritError> {
         self.abandon(&HashSet::new());
-        self.set_clock(Clock::resume(state.state.now));
+        self.set_clock(clock);
         self.port.clear();
+        // The sockets are new: what the guest wants of them is set with the next that it sends.
+        state.udp.iter_mut().for_each(|f| f.options = None);
+        state.echo.iter_mut().for_each(|f| f.ttl = None);
         // Ports have other places here.
         for flow in &mut state.udp {
             if let Some(place) = flow.listener {
@@ -174,8 +182,8 @@ impl Worker {
         &mut self,
         state: migrate::Worker,
         fds: &mut Descriptors,
-        parked: bool,
-    ) -> Result<(), InheritError> {
+        moved: bool,
+    ) -> Result<Vec<migrate::Ends>, InheritError> {
         let migrate::Worker { state, tcp, udp, echo, waiting, ports: _ } = state;
         self.started = state.started;
         self.fragment_ids.restore(state.fragment_id);
@@ -189,13 +197,18 @@ impl Worker {
         self.station_seen = state.station_seen;
         self.services.restore(state.seen_mac, state.seen);
         waiting.into_iter().for_each(|frame| self.port.queue(frame));
-        let mut over = Vec::new();
+        let (mut over, mut refused) = (Vec::new(), Vec::new());
         for f in tcp {
             let key = key(Kind::Tcp, f.key);
             let config = self.tcp_config(f.pod_peer.ip(), f.kernel_offset);
-            let mut flow = super::stream::TcpFlow::from_state(f, config, fds)?;
-            if parked && flow.socket.is_some() {
-                flow.park();
+            let mut flow = TcpFlow::from_state(f, config, fds)?;
+            if moved && flow.socket.is_some() {
+                if self.may_go_on(&key, flow.pod_peer, flow.from_guest) {
+                    flow.park();
+                } else {
+                    flow.refuse();
+                    refused.push((key.guest, key.peer));
+                }
             }
             let at = flow.conn.poll_at();
             let id = self.take_in(key, Flow::Tcp(Box::new(flow)), at)?;
@@ -209,6 +222,9 @@ impl Worker {
         let mtu = self.port.link.mtu;
         for f in udp {
             let key = key(Kind::Udp, f.key);
+            if moved && !self.may_go_on(&key, f.pod_peer, f.from_guest) {
+                continue;
+            }
             let flow = super::datagrams::UdpFlow::from_state(f, mtu, fds)?;
             let at = flow.session.expires();
             self.take_in(key, Flow::Udp(Box::new(flow)), Some(at))?;
@@ -223,7 +239,23 @@ impl Worker {
             let at = flow.session.expires();
             self.take_in(key, Flow::Echo(Box::new(flow)), Some(at))?;
         }
-        Ok(())
+        Ok(refused)
+    }
+
+    /// Whether a flow of another machine would be opened here, to the same peer of the pod: what the guest has opened is
+    /// judged by the link that it comes to. Otherwise it is counted. Echo requests are judged one by one.
+    fn may_go_on(&self, key: &Key, pod_peer: SocketAddr, from_guest: bool) -> bool {
+        if !from_guest {
+            return true;
+        }
+        let way_out = self.port.link.way_out(key.kind, key.peer);
+        // An address that was opened there may not be here, and then leads elsewhere.
+        let judged = way_out.and_then(|to| if to == pod_peer { Ok(()) } else { Err(Reason::Denied) });
+        if let Err(reason) = judged {
+            tracing::debug!(guest = %key.guest, peer = %key.peer, ?reason, "a flow does not go on here");
+            self.counters.count_drop(reason);
+        }
+        judged.is_ok()
     }
 
     fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<FlowId, InheritError> {

@@ -23,6 +23,7 @@ use crate::migrate::{self, Descriptors};
 use crate::net::Link;
 use crate::ring::{MemMap, Ring, RingLayout};
 use crate::shared::Shared;
+use crate::time::Clock;
 
 const BASE: u64 = 0x10_0000;
 const SIZE: u16 = 64;
@@ -68,7 +69,7 @@ impl Bench {
             link: Arc::new(link),
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
-            peers: Peers::new(0, Arc::new(Shared::new(1, &limits, crate::time::Clock::new())), mailboxes),
+            peers: Peers::new(0, Arc::new(Shared::new(1, &limits, Clock::new())), mailboxes),
         };
         let worker = Worker::new(parts, inbox).unwrap();
         let bytes = 2 * AREA + 2 * u64::from(SIZE) * BUFFER;
@@ -186,7 +187,8 @@ impl Bench {
         let (freeze, _) = sync_channel(1);
         let (reply, answer) = sync_channel(1);
         self.mailbox.send(Command::Freeze(freeze));
-        self.mailbox.send(Command::Load(Box::new(state), fds, reply));
+        let clock = Clock::resume(state.state.now);
+        self.mailbox.send(Command::Load(Box::new(state), clock, fds, reply));
         self.mailbox.send(Command::Unpark(Arc::new(connections)));
         self.mailbox.send(Command::Thaw);
         self.mailbox.send(Command::Shutdown);
@@ -197,7 +199,7 @@ impl Bench {
             let (abandoned, _) = sync_channel(1);
             self.mailbox.send(Command::Abandon(Arc::default(), abandoned));
         }
-        loaded
+        loaded.map(drop)
     }
 
     /// Takes what the guest has received: frames with their virtio headers.

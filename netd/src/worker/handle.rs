@@ -19,6 +19,7 @@ use crate::net::Link;
 use crate::repair::Helper;
 use crate::ring::Ring;
 use crate::tap::Tap;
+use crate::time::Clock;
 use crate::vhost::{RingSink, feature};
 
 /// The workers of one netd. Clones speak to the same ones.
@@ -87,7 +88,7 @@ impl Handle {
         self.tell(|| Command::Thaw);
     }
 
-    /// Gives workers that stand still what those of another machine had.
+    /// Gives workers that stand still what those of another machine had; the connections that end here are answered.
     ///
     /// # Errors
     /// There are too many, or one cannot go on with it.
@@ -95,19 +96,22 @@ impl Handle {
         &self,
         workers: Vec<migrate::Worker>,
         mut fds: Descriptors,
-    ) -> Result<(), StateError> {
+    ) -> Result<Vec<migrate::Ends>, StateError> {
         let pairs = self.mailboxes.len();
         if workers.len() > pairs {
             return Err(InheritError::Pairs { have: workers.len(), pairs }.into());
         }
-        let workers = workers.into_iter().map(Box::new).chain(std::iter::repeat_with(Box::default));
-        for (mailbox, state) in self.mailboxes.iter().zip(workers) {
+        // They had one clock there, and have one here.
+        let clock = Clock::resume(workers.iter().map(|w| w.state.now).max().unwrap_or_default());
+        let mut refused = Vec::new();
+        for (mailbox, state) in self.mailboxes.iter().zip(migrate::Worker::for_each_pair(workers)) {
             let loaded;
-            (fds, loaded) =
-                mailbox.call(|reply| Command::Load(state, fds, reply)).ok_or(StateError::Ended)?;
-            loaded?;
+            (fds, loaded) = mailbox
+                .call(|reply| Command::Load(Box::new(state), clock, fds, reply))
+                .ok_or(StateError::Ended)?;
+            refused.extend(loaded?);
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// Has workers that stand still end all flows but these connections.

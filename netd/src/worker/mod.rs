@@ -152,10 +152,9 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         if states.len() > pairs {
             return Err(InheritError::Pairs { have: states.len(), pairs }.into());
         }
-        // Those that have nothing to go on with stand still as well.
-        let states = states.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-        for (worker, state) in workers.iter_mut().zip(states) {
-            worker.inherit(state.unwrap_or_default(), &mut fds)?;
+        // Those that have no flow to go on with stand still as well.
+        for (worker, state) in workers.iter_mut().zip(migrate::Worker::for_each_pair(states)) {
+            worker.inherit(state, &mut fds)?;
         }
     }
     if let Some(first) = workers.first_mut() {

@@ -100,8 +100,8 @@ impl Worker {
                 let state = self.pack(&mut pack);
                 let _ = reply.send((pack, state));
             }
-            Command::Load(state, mut fds, reply) => {
-                let loaded = self.load(*state, &mut fds);
+            Command::Load(state, clock, mut fds, reply) => {
+                let loaded = self.load(*state, clock, &mut fds);
                 let _ = reply.send((fds, loaded));
             }
             Command::Listeners(reply) => {

@@ -173,6 +173,14 @@ impl TcpFlow {
         (self.parked, self.readable, self.stale) = (false, true, true);
     }
 
+    /// Ends a connection that has just come from another machine: the guest hears it when it runs, the peer when the socket's
+    /// repair has ended, after which it is closed.
+    pub(super) fn refuse(&mut self) {
+        self.reset_peer();
+        self.socket = None;
+        self.conn.on_pod_error();
+    }
+
     /// Ends the connection with its peer by a RST.
     pub(super) fn reset_peer(&self) {
         if let Some(socket) = &self.socket {

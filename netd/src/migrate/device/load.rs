@@ -72,7 +72,8 @@ pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> 
         let flows = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
         let keys: HashMap<u32, Ends> = flows.collect();
         // One that no flow names is of no use.
-        let arrived = |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted });
+        let arrived =
+            |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted, refused: false });
         let arrived = named.into_iter().filter_map(arrived).collect();
         Ok(Read { workers, fds, arrived, failed })
     })

@@ -141,6 +141,8 @@ struct Arrived {
     socket: Restored,
     /// Its pod accepted it.
     accepted: bool,
+    /// It ends here: the guest may not have it.
+    refused: bool,
 }
 
 /// What a netd knows of its guest's migration.
@@ -242,7 +244,8 @@ impl Device {
 
     /// Goes on here, with connections that are frozen.
     fn stay(&self, worker: &Handle, frozen: Vec<(Ends, OwnedFd)>, listeners: Vec<OwnedFd>) {
-        let work = |(key, socket)| Work { key, socket: Restored::stayed(socket), accepted: false };
+        let work =
+            |(key, socket)| Work { key, socket: Restored::stayed(socket), accepted: false, refused: false };
         let work: Vec<Work> = frozen.into_iter().map(work).collect();
         self.settle(worker, Command::Thaw, work, listeners);
     }
@@ -283,10 +286,14 @@ impl Device {
             return Err(StateError::Ended);
         }
         match worker.load_workers(workers, fds) {
-            Ok(()) => {
+            Ok(refused) => {
                 worker.own_counters().drops(Reason::MigrationTarget, failed);
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-                info!(connections = arrived.len(), failed, took_us = took, "a state has come");
+                let (connections, ended) = (arrived.len(), refused.len());
+                info!(connections, failed, refused = ended, took_us = took, "a state has come");
+                let refused: HashSet<Ends> = refused.into_iter().collect();
+                let mut arrived = arrived;
+                arrived.iter_mut().for_each(|a| a.refused = refused.contains(&a.key));
                 *stand = Stand::Loaded(arrived);
                 Ok(())
             }

@@ -32,11 +32,13 @@ pub(super) struct Work {
     pub(super) key: Ends,
     pub(super) socket: Restored,
     pub(super) accepted: bool,
+    /// Nothing goes on with it: once it speaks it is closed, by a RST.
+    pub(super) refused: bool,
 }
 
 impl From<Arrived> for Work {
-    fn from(Arrived { key, socket, accepted }: Arrived) -> Work {
-        Work { key, socket, accepted }
+    fn from(Arrived { key, socket, accepted, refused }: Arrived) -> Work {
+        Work { key, socket, accepted, refused }
     }
 }
 
@@ -153,6 +155,7 @@ impl Settling<'_> {
         let results = self.helper.call_with(self.command, &sockets, &flags);
         for (result, one) in results.into_iter().zip(batch) {
             match result {
+                Outcome::Done if one.refused => {}
                 Outcome::Done => unsent.push(one),
                 Outcome::Unanswered if self.goes_on() => {
                     answered = false;

@@ -20,7 +20,8 @@ use crate::migrate::snapshot::{Fd, Listeners, Origin, Worker};
 use crate::migrate::stream::{Assembly, Frame};
 use crate::migrate::tests::syn;
 use crate::migrate::{self, WorkerState};
-use crate::net::{MacAddr, test_link};
+use crate::net::{Home, Link, MacAddr, test_link};
+use crate::policy::{Action, Egress};
 use crate::repair::Connection;
 use crate::tcp::{Config, Conn, PodState};
 use crate::time::Time;
@@ -29,10 +30,17 @@ use crate::worker::{Inherited, Settings, spawn};
 
 /// Workers that run, with a state of a predecessor or new.
 fn workers(pairs: usize, inherited: Option<Inherited>) -> Running {
+    let mut link = test_link();
+    // Where the peers of these tests are.
+    link.v4.as_mut().unwrap().loopback = Some([127, 0, 0, 1].into());
+    workers_at(link, pairs, inherited)
+}
+
+fn workers_at(link: Link, pairs: usize, inherited: Option<Inherited>) -> Running {
     let handle = spawn(Settings {
         limits: Limits::default(),
         timeouts: Timeouts::default(),
-        link: Arc::new(test_link()),
+        link: Arc::new(link),
         ports: Vec::new(),
         counters: Arc::default(),
         pairs,
@@ -172,6 +180,66 @@ fn flows_go_along_with_their_ports_and_what_cannot_move_is_reset_at_both_ends() 
     let error = peers.tcp.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     assert!(old.0.is_moving(), "it stands still for good");
+}
+
+#[test]
+fn what_the_link_at_the_target_closes_does_not_go_on() {
+    use crate::ctl::Control;
+    let open = |at: [u8; 4]| {
+        let mut link = test_link();
+        link.v4.as_mut().unwrap().loopback = Some(at.into());
+        link
+    };
+    let bytes = source().0.save().unwrap();
+    // 127.0.0.1 is not open, or another address stands for it: the flow of datagrams would be no other's here.
+    let deny = Egress { default: Action::Deny, ..Egress::default() };
+    let denies = Link { egress: Arc::new(deny), ..open([127, 0, 0, 1]) };
+    let closed = [
+        (test_link(), Reason::Denied),
+        (open([192, 0, 2, 1]), Reason::Denied),
+        (denies, Reason::EgressDenied),
+    ];
+    for (link, reason) in closed {
+        let new = workers_at(link, 1, None);
+        new.load(&bytes).unwrap();
+        assert!(new.flows().iter().all(|f| f.0 == FlowKind::Tcp), "{reason:?}");
+        assert_eq!(new.0.counters().dropped(reason), 1);
+    }
+    let new = workers_at(open([127, 0, 0, 1]), 1, None);
+    new.load(&bytes).unwrap();
+    assert_eq!(new.flows().len(), 2);
+}
+
+#[test]
+fn a_pair_that_the_source_did_not_have_knows_the_guest_and_the_time() {
+    let home = Home { guest: [10, 8, 0, 7].into(), prefix_len: 24, gateway: [10, 8, 0, 1].into() };
+    let known = WorkerState {
+        now: Time::from_millis(3_600_000),
+        started: Time::from_millis(1),
+        guest_mac: Some(MacAddr([0x52, 0x54, 0, 1, 2, 3])),
+        station_seen: true,
+        homes: vec![home],
+        ..WorkerState::default()
+    };
+    let state = stream(|to| put(to, tag::WORKER, &known).unwrap());
+    let inherited = || {
+        let worker = Worker { state: known.clone(), ..Worker::default() };
+        Inherited { workers: vec![worker], ago: Duration::ZERO, fds: Descriptors::default() }
+    };
+    let link = || Link { guest_mac: None, ..test_link() };
+    // By a migration, and by a live update to a netd with more pairs.
+    let (moved, updated) = (workers_at(link(), 3, None), workers_at(link(), 3, Some(inherited())));
+    moved.load(&state).unwrap();
+    for running in [moved, updated] {
+        let (_, states) = running.0.pack(Pack::keep()).unwrap();
+        let states: Vec<WorkerState> = states.unwrap().into_iter().map(|w| w.state).collect();
+        assert_eq!(states.len(), 3);
+        for s in states {
+            assert!(s.now >= known.now, "{:?}", s.now);
+            assert_eq!((s.started, s.guest_mac, s.station_seen), (known.started, known.guest_mac, true));
+            assert!(s.homes.contains(&home), "{:?}", s.homes);
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod helper;
+mod link;
 mod place;
 mod streams;
 

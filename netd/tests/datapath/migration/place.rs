@@ -35,13 +35,13 @@ pub(crate) struct Process {
 
 impl Process {
     /// By this build's program or the one that PODVIRT_NETD names; `other`: by that of PODVIRT_OTHER_NETD, for migrations
-    /// between versions.
-    fn start(pod: &Namespace, other: bool) -> Process {
+    /// between versions. `more` is added to its configuration.
+    fn start(pod: &Namespace, other: bool, more: &str) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "vhost_user: {{socket: {0}/vm.sock}}\ncontrol: {{socket: {0}/control.sock}}\n\
              mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {{tcp: '7000-7009', udp: '7000-7009'}}\n\
-             limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n",
+             limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n{more}\n",
             dir.path().display()
         );
         let file = dir.path().join("netd.yaml");
@@ -150,7 +150,7 @@ impl Place {
             v4.guest, v6.guest, v4.gateway, v6.gateway
         ));
         announce(&pods[0]);
-        let process = Process::start(&pods[0], false);
+        let process = Process::start(&pods[0], false, "");
         let options = Options { queue_size: 128, mem_mib: 1, ..Options::default() };
         let double = Double::from_stream(process.dial(), &options).unwrap();
         let tap = TapOptions { name: "tap0".into(), netns: Some(guest.path()) };
@@ -194,12 +194,22 @@ impl Place {
 
     /// A netd in the other pod.
     pub(crate) fn target(&self) -> Process {
-        Process::start(&self.pods[1 - self.at], self.at == 0)
+        self.target_with("")
+    }
+
+    /// The same with more configuration.
+    fn target_with(&self, more: &str) -> Process {
+        Process::start(&self.pods[1 - self.at], self.at == 0, more)
     }
 
     /// Moves the guest to the other pod.
     pub(crate) fn migrate(&mut self) -> Moved {
-        let target = self.target();
+        self.migrate_with("")
+    }
+
+    /// The same to a netd with more configuration.
+    pub(crate) fn migrate_with(&mut self, more: &str) -> Moved {
+        let target = self.target_with(more);
         let helper = Helper::serve(&target.vhost_user(), Fault::None, self.activation(1 - self.at));
         self.migrate_to(target, Some(helper))
     }
