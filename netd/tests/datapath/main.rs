@@ -1,6 +1,6 @@
 //! netd's datapath with real sockets on both sides: the guest is a namespace's own TCP/IP stack.
 //!
-//! See [`bed`] for the set-up. The tests need root and are passed over, loudly, without.
+//! See [`bed`] for the set-up. The tests need root: other users pass them over, loudly.
 
 // The configuration's permission for tests does not reach helpers of an integration test.
 #![allow(clippy::unwrap_used, clippy::panic)]

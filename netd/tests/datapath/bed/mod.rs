@@ -232,7 +232,7 @@ impl Bed {
     }
 }
 
-/// Runs `test` with a guest. Without the privilege to make one it is passed over, loudly.
+/// Runs `test` with a guest. Without the privilege to make one it fails for root and is passed over, loudly, for others.
 pub(crate) fn with_bed(setup: Setup, test: impl FnOnce(&mut Bed) + Send + 'static) {
     if privileged() {
         bounded(move || test(&mut Bed::new(&setup).unwrap()));
@@ -254,15 +254,15 @@ pub(crate) fn with_place(test: impl FnOnce(&mut Place) + Send + 'static) {
 }
 
 fn privileged() -> bool {
-    if let Err(e) = Namespace::new() {
-        eprintln!("SKIPPED: cannot make a network namespace: {e}");
-        return false;
-    }
-    if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/net/tun") {
-        eprintln!("SKIPPED: /dev/net/tun: {e}");
-        return false;
-    }
-    true
+    let tun = || std::fs::File::options().read(true).write(true).open("/dev/net/tun");
+    let missing = match (Namespace::new(), tun()) {
+        (Ok(_), Ok(_)) => return true,
+        (Err(e), _) => format!("cannot make a network namespace: {e}"),
+        (_, Err(e)) => format!("/dev/net/tun: {e}"),
+    };
+    assert!(!nix::unistd::geteuid().is_root(), "{missing}; root needs it for this test");
+    eprintln!("SKIPPED: {missing}");
+    false
 }
 
 /// Runs `test` on a thread of its own and fails when that takes too long.
