@@ -23,7 +23,8 @@ pub const SOON: Duration = Duration::from_secs(60);
 const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// A VirtualMachine manifest for the tiny guest on a container disk. `run` is its run strategy; the others are added
-/// as they are: `annotations`, `domain` to `spec.domain`, `spec` to the instance's, `devices` to `devices`, each a YAML flow mapping's inside.
+/// as they are: `annotations` to the instance's, `domain` to `spec.domain`, `spec` to the instance's, `devices` to `devices`,
+/// each a YAML flow mapping's inside; `volumes` and `disks` to the lists of these names.
 #[derive(Clone, Debug, Default)]
 pub struct Manifest<'a> {
     /// Name.
@@ -40,6 +41,10 @@ pub struct Manifest<'a> {
     pub domain: &'a str,
     /// Inside of `spec.domain.devices`.
     pub devices: &'a str,
+    /// Inside of `spec.volumes`, behind its own two.
+    pub volumes: &'a str,
+    /// Inside of `spec.domain.devices.disks`, behind its own two.
+    pub disks: &'a str,
 }
 
 impl Manifest<'_> {
@@ -57,9 +62,11 @@ impl Manifest<'_> {
         format!(
             "{{terminationGracePeriodSeconds: 30, {networks}\
              volumes: [{{name: root, containerDisk: {{image: 'podvirt/disk-tiny:dev'}}}}, \
-             {{name: seed, cloudInitNoCloud: {{userData: {:?}}}}}], \
-             domain: {{memory: {{guest: 256Mi}}, devices: {{{devices}disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: seed, disk: {{bus: virtio}}}}]{}}}{}}}{}}}",
+             {{name: seed, cloudInitNoCloud: {{userData: {:?}}}}}{}], \
+             domain: {{memory: {{guest: 256Mi}}, devices: {{{devices}disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: seed, disk: {{bus: virtio}}}}{}]{}}}{}}}{}}}",
             user_data,
+            comma(self.volumes),
+            comma(self.disks),
             comma(self.devices),
             comma(self.domain),
             comma(self.spec),
