@@ -214,3 +214,27 @@ async fn a_pod_that_the_watch_does_not_show_is_no_lost_pod() {
         }
     }
 }
+
+#[tokio::test]
+async fn claims_are_read_until_they_are_mounted_and_are_told_in_the_status() {
+    const CLAIM: &str = "GET /api/v1/namespaces/shop/persistentvolumeclaims/data";
+    let claim = json!({"metadata": {"name": "data", "namespace": "shop"},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+        "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    let server = Server::new(Box::new(move |(what, _)| (what == CLAIM).then(|| (200, claim.clone()))));
+    let pod: Pod = serde_json::from_value(launcher("m1")).unwrap();
+    server.shared.pods.apply(Event::Apply(pod), &server.shared.expectations);
+    let volumes = json!([{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]);
+    for (phase, reads) in
+        [("Scheduling", 1), ("Scheduling", 1), ("Running", 1), ("Running", 0), ("Failed", 0)]
+    {
+        let vmi = machine(json!({"spec": {"volumes": volumes}, "status": {"phase": phase}}));
+        one(&vmi, &server.shared).await.unwrap();
+        let asked = std::mem::take(&mut *server.asked.lock().unwrap());
+        assert_eq!(asked.iter().filter(|(what, _)| what == CLAIM).count(), reads, "{phase}");
+        let patch = asked.iter().find(|(what, _)| what == MACHINE).map(|(_, body)| body.clone());
+        let told =
+            patch.unwrap_or_default()["status"]["volumeStatus"][0]["persistentVolumeClaimInfo"].clone();
+        assert_eq!(told["accessModes"][0] == "ReadWriteMany", phase != "Failed", "{told}");
+    }
+}
