@@ -11,8 +11,7 @@ use virt::sys;
 
 use super::events::{self, Subscription};
 use super::{
-    Connector, DomainState, DomainStatus, DomainUsage, EventSink, Hypervisor, HypervisorError, Move, Stopped,
-    job,
+    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Stopped, job,
 };
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
@@ -241,22 +240,6 @@ impl Hypervisor for Libvirt {
         Domain::define_xml(&self.connection, &xml).map_err(|e| refused("define the domain", &e))?;
         Ok(())
     }
-
-    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
-        let domain = self.domain()?;
-        let info = domain.get_info().map_err(|e| self.failed(&domain, "read the domain's usage", &e))?;
-        Ok(DomainUsage {
-            vcpus: info.nr_virt_cpu,
-            cpu_time_ns: info.cpu_time,
-            memory_max_kib: info.max_mem,
-            memory_kib: info.memory,
-        })
-    }
-
-    fn version(&self) -> Result<String, HypervisorError> {
-        let version = self.connection.get_hyp_version().map_err(|e| refused("ask for QEMU's version", &e))?;
-        Ok(format!("{}.{}.{}", version / 1_000_000, version / 1_000 % 1_000, version % 1_000))
-    }
 }
 
 /// A domain's state and reason, by libvirt's numbers.
@@ -397,7 +380,6 @@ mod tests {
             assert_eq!(state(), DomainStatus { status: Status::Paused, reason: reason::USER });
         }
         wait_for(&events, Event::Suspended);
-        assert_eq!(hypervisor.usage().unwrap().memory_kib, 64 * 1024);
         hypervisor.destroy().unwrap();
         assert_eq!(state(), DomainStatus { status: Status::Shutoff, reason: reason::DESTROYED });
         assert!(hypervisor.suspend().is_err());

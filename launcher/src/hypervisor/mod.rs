@@ -131,19 +131,6 @@ pub struct DomainStatus {
     pub reason: &'static str,
 }
 
-/// What a running domain uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DomainUsage {
-    /// Processors.
-    pub vcpus: u32,
-    /// Time on the processors, nanoseconds.
-    pub cpu_time_ns: u64,
-    /// Memory that the guest may have, KiB.
-    pub memory_max_kib: u64,
-    /// Memory that the guest has now, KiB.
-    pub memory_kib: u64,
-}
-
 /// Opens connections.
 pub trait Connector: Send + Sync {
     /// Opens a connection that reports events of the domain `name` to `sink`.
@@ -276,20 +263,6 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or its definition is refused.
     fn keep(&self) -> Result<(), HypervisorError>;
-
-    /// What the domain uses.
-    ///
-    /// # Errors
-    ///
-    /// The domain is not there.
-    fn usage(&self) -> Result<DomainUsage, HypervisorError>;
-
-    /// Version of the program that runs the domain, such as `10.0.8`.
-    ///
-    /// # Errors
-    ///
-    /// The connection broke.
-    fn version(&self) -> Result<String, HypervisorError>;
 }
 
 /// A connector to libvirt at `uri`, such as `qemu:///session`.

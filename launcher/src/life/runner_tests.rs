@@ -5,7 +5,7 @@ use podvirt_proto::domain::{Status, reason};
 
 use podvirt_proto::migration::Progress;
 
-use crate::hypervisor::{DomainStatus, DomainUsage, Move, Stopped};
+use crate::hypervisor::{DomainStatus, Move, Stopped};
 
 /// A hypervisor in memory: the domain outlives connections, and every call is written down.
 #[derive(Default)]
@@ -143,14 +143,6 @@ impl Hypervisor for Fake {
 
     fn keep(&self) -> Result<(), HypervisorError> {
         Ok(())
-    }
-
-    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
-        Ok(DomainUsage::default())
-    }
-
-    fn version(&self) -> Result<String, HypervisorError> {
-        Ok("0.0.0".into())
     }
 }
 

@@ -14,7 +14,7 @@ use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_server::{Cmd, CmdServer};
 use podvirt_proto::{cmd as versions, domain};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
@@ -203,7 +203,7 @@ impl CmdInfo for Server {
             supported_cmd_versions: vec![versions::VERSION.into()],
             supported_kube_virt_api_versions: vec!["v1".into()],
             supported_domain_versions: vec![domain::VERSION.into()],
-            supported_domain_stats_versions: vec!["v1".into()],
+            supported_domain_stats_versions: Vec::new(),
         }))
     }
 }
@@ -240,18 +240,6 @@ impl Cmd for Server {
 
     async fn kill_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
         self.wish(request.into_inner().vmi.as_ref(), Wish::Kill)
-    }
-
-    async fn delete_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = self.mine(request.into_inner().vmi.as_ref()).and_then(|()| {
-            if self.0.facts.borrow().ended.is_none() {
-                return Err("the machine has not ended; KillVirtualMachine ends it".into());
-            }
-            // Nobody needs to be told any more.
-            self.0.taken.send_replace(u64::MAX);
-            Ok(())
-        });
-        Ok(Response::new(outcome(result)))
     }
 
     async fn pause_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
@@ -344,32 +332,6 @@ impl Cmd for Server {
         Ok(Response::new(cmd::DomainResponse { response: Some(outcome(Ok::<_, String>(()))), domain }))
     }
 
-    async fn get_domain_stats(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainStatsResponse> {
-        let usage = self.0.call(|h| h.usage()).await;
-        let stats = usage.as_ref().ok().map(|usage| {
-            json!({
-                "name": self.0.identity.name,
-                "uuid": self.0.identity.uid,
-                "nrVirtCpu": usage.vcpus,
-                "cpu": {"time": usage.cpu_time_ns},
-                "memory": {"totalKiB": usage.memory_max_kib, "usedKiB": usage.memory_kib},
-            })
-            .to_string()
-        });
-        Ok(Response::new(cmd::DomainStatsResponse {
-            response: Some(outcome(usage.map(drop))),
-            domain_stats: stats.unwrap_or_default(),
-        }))
-    }
-
-    async fn get_qemu_version(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::QemuVersionResponse> {
-        let version = self.0.call(|h| h.version()).await;
-        Ok(Response::new(cmd::QemuVersionResponse {
-            version: version.as_ref().cloned().unwrap_or_default(),
-            response: Some(outcome(version.map(drop))),
-        }))
-    }
-
     async fn get_guest_info(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestInfoResponse> {
         let info = answers::guest_info(&self.0).await;
         let json = info.as_ref().ok().and_then(|info| serde_json::to_string(info).ok());
@@ -421,11 +383,14 @@ impl Cmd for Server {
     }
 
     not_supported! {
+        delete_virtual_machine(cmd::VmiRequest) -> cmd::Response = "DeleteVirtualMachine",
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
         sync_virtual_machine_cp_us(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineCPUs",
         sync_virtual_machine_memory(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineMemory",
+        get_domain_stats(cmd::EmptyRequest) -> cmd::DomainStatsResponse = "GetDomainStats",
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
+        get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",
         get_screenshot(cmd::VmiRequest) -> cmd::ScreenshotResponse = "GetScreenshot",
         virtual_machine_memory_dump(cmd::MemoryDumpRequest) -> cmd::Response = "VirtualMachineMemoryDump",
         backup_virtual_machine(cmd::BackupRequest) -> cmd::Response = "BackupVirtualMachine",

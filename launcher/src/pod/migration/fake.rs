@@ -7,7 +7,7 @@ use std::time::Duration;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
 
-use crate::hypervisor::{DomainState, DomainStatus, DomainUsage, Hypervisor, HypervisorError, Move};
+use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move};
 
 pub(super) type Outcome = Result<(), HypervisorError>;
 
@@ -100,11 +100,5 @@ impl Hypervisor for Fake {
     fn keep(&self) -> Outcome {
         *self.kept.lock().unwrap() += 1;
         Ok(())
-    }
-    fn usage(&self) -> Result<DomainUsage, HypervisorError> {
-        Ok(DomainUsage::default())
-    }
-    fn version(&self) -> Result<String, HypervisorError> {
-        Err(no())
     }
 }
