@@ -247,8 +247,14 @@ impl Worker {
         let Some(mac) = self.port.guest_mac else { return };
         let Some(frame) = icmp::echo_reply_frame(&self.port.link, mac, reply) else { return };
         let id = self.fragment_ids.next();
-        for fragment in crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
-            self.port.queue(fragment);
+        // An answer without one of its fragments is of no use.
+        match crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
+            mut whole if whole.len() == 1 => whole.drain(..).for_each(|frame| self.port.queue(frame)),
+            fragments => {
+                if !self.port.queue_all(fragments) {
+                    self.counters.count_drop(Reason::NoRxBuffer);
+                }
+            }
         }
     }
 

@@ -415,10 +415,13 @@ fn write_datagram(
     }
     // The pod's kernel has put it together from fragments; for the guest it is cut again.
     let frame = complete_checksum(head, payload);
-    for fragment in crate::frag::split_frame(&frame, mtu, fragment_ids.next()).unwrap_or_default() {
-        port.queue(fragment);
+    match crate::frag::split_frame(&frame, mtu, fragment_ids.next()) {
+        Some(fragments) => port.fragments(fragments),
+        None => {
+            port.counters.count_drop(Reason::TooLarge);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 /// The Ethernet frame of a UDP datagram with its checksum complete.

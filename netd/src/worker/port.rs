@@ -37,6 +37,17 @@ pub(super) struct Frame {
     pub(super) room: usize,
 }
 
+/// Whether buffers were found for a frame.
+enum Planned {
+    Fits,
+    /// There are none at present.
+    Full,
+    /// The next one is too small, and the guest takes no frame in several.
+    TooSmall,
+    /// The whole ring is free, and not enough.
+    WholeRing,
+}
+
 /// What a TCP frame's headers need besides the connection.
 pub(super) struct Ends {
     pub(super) at: EthIp,
@@ -200,30 +211,77 @@ impl Port {
     /// Writes one frame: headers with the virtio header in front, then the payload.
     pub(super) fn frame(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), Full> {
         self.begin();
-        let total = headers.len() + payload.len();
-        let padded = total.max(VNET_LEN + MIN_FRAME);
-        while self.slices.bytes() < padded {
-            let first = self.chains.is_empty();
-            if (!first && !self.mergeable) || !self.pop() {
-                // The frame fits into no buffer, or not even into a whole ring of them: waiting does not help.
-                let all = self.rx.as_ref().is_some_and(|ring| self.chains.len() >= usize::from(ring.size()));
-                let too_small = (!first && !self.mergeable) || all;
-                self.give_back(0);
-                if too_small {
+        match self.plan_frame(headers.len() + payload.len()) {
+            Planned::Fits => self.write_planned(0, headers, payload),
+            // Waiting does not help.
+            Planned::TooSmall | Planned::WholeRing => self.counters.count_drop(Reason::TooLarge),
+            Planned::Full => return Err(self.full()),
+        }
+        Ok(())
+    }
+
+    /// Writes the fragments of one datagram, Ethernet frames each: all of them or none. Fragments that no ring of this
+    /// size could hold together wait with the other frames, if there is room for all of them.
+    pub(super) fn fragments(&mut self, fragments: Vec<Vec<u8>>) -> Result<(), Full> {
+        self.begin();
+        for fragment in &fragments {
+            match self.plan_frame(VNET_LEN + fragment.len()) {
+                Planned::Fits => {}
+                Planned::WholeRing if !self.frames.is_empty() => {
+                    if !self.queue_all(fragments) {
+                        self.counters.count_drop(Reason::NoRxBuffer);
+                    }
+                    return Ok(());
+                }
+                Planned::TooSmall | Planned::WholeRing => {
                     self.counters.count_drop(Reason::TooLarge);
                     return Ok(());
                 }
-                return Err(self.full());
+                Planned::Full => return Err(self.full()),
             }
         }
-        self.slices.write(0, 0, headers);
-        self.slices.write(0, headers.len(), payload);
-        if padded > total {
-            self.slices.write(0, total, &[0; MIN_FRAME][..padded - total]);
+        let plain = VnetHeader::PLAIN.to_bytes();
+        for (at, fragment) in fragments.iter().enumerate() {
+            self.write_planned(at, &plain, fragment);
         }
-        let frame = Frame { first_chain: 0, chains: self.chains.len(), first_slice: 0, room: 0 };
-        self.finish(&frame, headers, padded, total);
         Ok(())
+    }
+
+    /// Pops chains for one more frame of `bytes`, virtio header included. If they do not suffice all that was popped
+    /// since [`Port::begin`] is given back.
+    fn plan_frame(&mut self, bytes: usize) -> Planned {
+        let padded = bytes.max(VNET_LEN + MIN_FRAME);
+        let (first_chain, first_slice) = (self.chains.len(), self.slices.len());
+        let before = self.slices.bytes();
+        while self.slices.bytes() - before < padded {
+            let first = self.chains.len() == first_chain;
+            let too_small = !first && !self.mergeable;
+            if too_small || !self.pop() {
+                let all = self.rx.as_ref().is_some_and(|ring| self.chains.len() >= usize::from(ring.size()));
+                self.give_back(0);
+                return match (too_small, all) {
+                    (true, _) => Planned::TooSmall,
+                    (false, true) => Planned::WholeRing,
+                    (false, false) => Planned::Full,
+                };
+            }
+        }
+        let chains = self.chains.len() - first_chain;
+        self.frames.push(Frame { first_chain, chains, first_slice, room: 0 });
+        Planned::Fits
+    }
+
+    /// Writes the planned frame `at` and completes it.
+    fn write_planned(&mut self, at: usize, headers: &[u8], payload: &[u8]) {
+        let Some(&Frame { first_chain, chains, first_slice, room }) = self.frames.get(at) else { return };
+        let total = headers.len() + payload.len();
+        let padded = total.max(VNET_LEN + MIN_FRAME);
+        self.slices.write(first_slice, 0, headers);
+        self.slices.write(first_slice, headers.len(), payload);
+        if padded > total {
+            self.slices.write(first_slice, total, &[0; MIN_FRAME][..padded - total]);
+        }
+        self.finish(&Frame { first_chain, chains, first_slice, room }, headers, padded, total);
     }
 
     /// Completes a written frame: number of buffers, checksum, used entries. `checksummed` is where padding
@@ -291,6 +349,16 @@ impl Port {
             return;
         }
         self.waiting.push_back(frame);
+    }
+
+    /// Queues the fragments of one datagram, all of them or none; false when there is no room. They leave half of the
+    /// places to other frames.
+    pub(super) fn queue_all(&mut self, fragments: Vec<Vec<u8>>) -> bool {
+        let fits = self.waiting.len() + fragments.len() <= MAX_WAITING / 2;
+        if fits {
+            self.waiting.extend(fragments);
+        }
+        fits
     }
 
     /// The frames that wait, oldest first.
