@@ -160,6 +160,7 @@ totals! {
     tcp_bytes_to_pod as "tcp_to_pod_bytes": "TCP payload bytes carried from the guest.",
     tcp_bytes_to_guest as "tcp_to_guest_bytes": "TCP payload bytes carried to the guest.",
     udp_flows: "UDP flows opened.",
+    datagram_flows_evicted: "UDP and echo flows ended before their time to make room for a new flow.",
     udp_datagrams_to_pod: "UDP datagrams carried from the guest.",
     udp_bytes_to_pod as "udp_to_pod_bytes": "UDP payload bytes carried from the guest.",
     udp_bytes_to_guest as "udp_to_guest_bytes": "UDP payload bytes carried to the guest.",

@@ -356,6 +356,7 @@ fn timeouts(p: &mut Problems, file: &file::Timeouts) -> Timeouts {
     Timeouts {
         udp_unreplied: time("udp_unreplied", &file.udp_unreplied, default.udp_unreplied),
         udp_replied: time("udp_replied", &file.udp_replied, default.udp_replied),
+        udp_exchange: time("udp_exchange", &file.udp_exchange, default.udp_exchange),
         echo: time("echo", &file.echo, default.echo),
         tcp_handshake: time("tcp_handshake", &file.tcp_handshake, default.tcp_handshake),
         tcp_time_wait: time("tcp_time_wait", &file.tcp_time_wait, default.tcp_time_wait),

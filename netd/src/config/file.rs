@@ -210,6 +210,8 @@ pub struct Timeouts {
     pub udp_unreplied: Option<String>,
     /// Time.
     pub udp_replied: Option<String>,
+    /// A question that was answered.
+    pub udp_exchange: Option<String>,
     /// Time.
     pub echo: Option<String>,
     /// Time.

@@ -32,10 +32,12 @@ impl Default for Limits {
 /// When a flow that carries nothing ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// A UDP flow without an answer so far.
+    /// A UDP flow without an answer so far, or with no more than an answer.
     pub udp_unreplied: Duration,
-    /// A UDP flow that was answered.
+    /// A UDP flow by which both sides have sent for more than two seconds.
     pub udp_replied: Duration,
+    /// A question to DNS or NTP that was answered.
+    pub udp_exchange: Duration,
     /// An ICMP echo flow.
     pub echo: Duration,
     /// A TCP connection that is being opened; the kernel's six SYN retries take 127 s.
@@ -51,6 +53,7 @@ impl Default for Timeouts {
         Timeouts {
             udp_unreplied: Duration::from_secs(30),
             udp_replied: Duration::from_secs(120),
+            udp_exchange: Duration::from_secs(5),
             echo: Duration::from_secs(60),
             tcp_handshake: Duration::from_secs(130),
             tcp_time_wait: Duration::from_secs(60),

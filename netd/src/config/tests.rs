@@ -49,6 +49,7 @@ limits:
 timeouts:
   udp_unreplied: 5s
   udp_replied: 3m
+  udp_exchange: 2s
   echo: 10
   tcp_handshake: 2500ms
   tcp_time_wait: 30s
@@ -104,6 +105,7 @@ fn every_field_reaches_the_configuration() {
     assert_eq!(c.limits.fragment_datagrams, 8);
     let t = c.timeouts;
     assert_eq!((t.udp_unreplied, t.udp_replied), (Duration::from_secs(5), Duration::from_secs(180)));
+    assert_eq!(t.udp_exchange, Duration::from_secs(2));
     assert_eq!((t.echo, t.tcp_handshake), (Duration::from_secs(10), Duration::from_millis(2500)));
     assert_eq!((t.tcp_time_wait, t.tcp_idle), (Duration::from_secs(30), Duration::from_secs(10800)));
     assert_eq!(c.sandbox, sandbox::Mode::Log);

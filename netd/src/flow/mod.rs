@@ -4,10 +4,14 @@
 //! hands back. Ids carry a generation, so that an event or a timer of a flow that is gone finds nothing. Each
 //! flow has at most one deadline in the timer queue; a deadline that moved later is not taken out but found to
 //! be early when it comes up (most deadlines only ever move later).
+//!
+//! Flows that may give their place to others are in lists by the order in which they were used; see
+//! [`Table::rank`].
 
 mod admission;
 mod deadlines;
 mod index;
+mod recent;
 mod table;
 
 pub use admission::Admission;

@@ -1,10 +1,11 @@
-//! The table itself: a slab, an index by key and a queue of deadlines.
+//! The table itself: a slab, an index by key, a queue of deadlines and lists by use.
 //!
-//! All three are as large as the limit asks for from the beginning, in memory that the kernel gives when it is first
+//! All are as large as the limit asks for from the beginning, in memory that the kernel gives when it is first
 //! touched, so that a table with few flows is small and one with many never stops to move them.
 
 use super::deadlines::{Deadlines, NOWHERE};
 use super::index::Index;
+use super::recent::Recent;
 use super::{FlowId, GENERATION_BITS, Key};
 use crate::time::Time;
 
@@ -29,6 +30,7 @@ pub struct Table<F> {
     free: u32,
     index: Index,
     deadlines: Deadlines,
+    recent: Recent,
     limit: usize,
 }
 
@@ -41,6 +43,7 @@ impl<F> Table<F> {
             free: NONE,
             index: Index::new(limit),
             deadlines: Deadlines::with_capacity(limit.min(ROOM)),
+            recent: Recent::with_capacity(limit.min(ROOM)),
             limit,
         }
     }
@@ -100,6 +103,7 @@ impl<F> Table<F> {
         let place = self.slot(id)?.place;
         let slots = &mut self.slots;
         self.deadlines.remove(place, |slot, to| slots[slot as usize].place = to);
+        self.recent.remove(id.index);
         let slot = &mut self.slots[id.index as usize];
         let flow = slot.flow.take()?;
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
@@ -144,6 +148,20 @@ impl<F> Table<F> {
             let (key, flow) = s.flow.as_ref()?;
             Some((FlowId { index: i as u32, generation: s.generation }, key, flow))
         })
+    }
+
+    /// Makes a flow the one of a list that was used last. There are four lists, numbered from 0; a flow is in one at
+    /// most.
+    pub fn rank(&mut self, id: FlowId, list: usize) {
+        if self.slot(id).is_some() {
+            self.recent.put(id.index, list);
+        }
+    }
+
+    /// The flow of a list that was used least recently.
+    pub fn oldest(&self, list: usize) -> Option<FlowId> {
+        let index = self.recent.oldest(list)?;
+        Some(FlowId { index, generation: self.slots.get(index as usize)?.generation })
     }
 
     /// Asks for the flow to come up in [`Table::due`] at `at`, or earlier if it already does.

@@ -13,6 +13,9 @@ const MOST_KEPT: u32 = 256;
 /// Budgets below this are too small to be parted.
 const FEWEST: u32 = 64;
 
+/// The part of the places, one in so many, that flows of datagrams leave to connections.
+const CONNECTIONS: u32 = 4;
+
 /// Who opens a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -25,7 +28,9 @@ pub enum Side {
 /// The guest's budget of flows: how many at once, and how fast new ones may come.
 ///
 /// Either side has a rate of its own, and an eighth of the places (at most [`MOST_KEPT`]) that the other cannot take:
-/// peers that flood the guest do not keep it from speaking, and a guest that floods stays within reach.
+/// peers that flood the guest do not keep it from speaking, and a guest that floods stays within reach. Likewise flows
+/// of datagrams have rates of their own and leave a quarter of the places to connections: a guest that asks thousands
+/// of names can still connect.
 ///
 /// It is touched when a flow opens or ends, never for a packet of one.
 #[derive(Debug)]
@@ -35,7 +40,10 @@ pub struct Budget {
     flows: AtomicU32,
     /// Those of each side.
     sides: [AtomicU32; 2],
+    /// Those of datagrams, of both sides.
+    datagrams: AtomicU32,
     admission: [Mutex<Admission>; 2],
+    datagram_admission: [Mutex<Admission>; 2],
 }
 
 impl Budget {
@@ -48,13 +56,49 @@ impl Budget {
             kept: if limits.flows < FEWEST { 0 } else { (limits.flows / 8).min(MOST_KEPT) },
             flows: AtomicU32::new(0),
             sides: [AtomicU32::new(0), AtomicU32::new(0)],
+            datagrams: AtomicU32::new(0),
             admission: [admission(), admission()],
+            datagram_admission: [admission(), admission()],
         }
     }
 
-    /// Whether one more flow may be opened now by the rate of new flows.
+    /// Whether one more connection may be opened now by the rate of new flows.
     pub fn admit(&self, side: Side, now: Time) -> bool {
         self.admission[side as usize].lock().unwrap_or_else(PoisonError::into_inner).admit(now)
+    }
+
+    /// Whether one more flow of datagrams may be opened now by the rate of new flows.
+    pub fn admit_datagrams(&self, side: Side, now: Time) -> bool {
+        self.datagram_admission[side as usize].lock().unwrap_or_else(PoisonError::into_inner).admit(now)
+    }
+
+    /// Whether flows of datagrams have all the places that they may have.
+    pub fn has_all_datagrams(&self) -> bool {
+        self.datagrams.load(Relaxed) >= self.most_datagrams()
+    }
+
+    fn most_datagrams(&self) -> u32 {
+        if self.limit < FEWEST { self.limit } else { self.limit - self.limit / CONNECTIONS }
+    }
+
+    /// Takes the place of one flow of datagrams; false when there is none.
+    pub fn take_datagrams(&self, side: Side) -> bool {
+        let most = self.most_datagrams();
+        let up = |flows: u32| (flows < most).then_some(flows + 1);
+        if self.datagrams.fetch_update(Relaxed, Relaxed, up).is_err() {
+            return false;
+        }
+        let taken = self.take(side);
+        if !taken {
+            self.datagrams.fetch_sub(1, Relaxed);
+        }
+        taken
+    }
+
+    /// Gives the place of one flow of datagrams back.
+    pub fn give_back_datagrams(&self, side: Side) {
+        self.give_back(side);
+        self.datagrams.fetch_sub(1, Relaxed);
     }
 
     /// Whether no more flow of `side` fits. Another worker may take the last place before this one does.

@@ -40,6 +40,24 @@ fn places_are_taken_once_each_by_whichever_thread() {
 }
 
 #[test]
+fn datagrams_leave_a_part_of_the_places_to_connections() {
+    let limits = Limits { flows: 1000, new_flows_per_second: 1, new_flows_burst: 10, ..Limits::default() };
+    let budget = Budget::new(&limits, Time::ZERO);
+    let datagrams = |side| (0..1000).filter(|_| budget.take_datagrams(side)).count();
+    assert_eq!(datagrams(Side::Guest), 750);
+    assert!(budget.has_all_datagrams() && !budget.is_full(Side::Guest));
+    assert_eq!(datagrams(Side::Peer), 0);
+    // The places that are kept for the other side stay so.
+    assert_eq!((0..1000).filter(|_| budget.take(Side::Guest)).count(), 125);
+    assert_eq!((0..1000).filter(|_| budget.take(Side::Peer)).count(), 125);
+    budget.give_back_datagrams(Side::Guest);
+    assert!(!budget.has_all_datagrams() && budget.take_datagrams(Side::Peer));
+    // And either kind has a rate of its own.
+    assert_eq!((0..100).filter(|_| budget.admit_datagrams(Side::Guest, Time::ZERO)).count(), 10);
+    assert_eq!((0..100).filter(|_| budget.admit(Side::Guest, Time::ZERO)).count(), 10);
+}
+
+#[test]
 fn a_small_budget_keeps_nothing_back() {
     let limits = Limits { flows: 4, ..Limits::default() };
     let budget = Budget::new(&limits, Time::ZERO);

@@ -7,14 +7,16 @@
 //! port it came to: netd sorts by the sender's address, replies name the address that the request came to, and ICMP
 //! errors name the destination. So a server in the guest may have any number of peers without a descriptor for each,
 //! and its datagrams to and from all of them go in the same system calls (a socket for each would also have to be
-//! bound to the one port, and the kernel looks through all that have it for each further one). A flow that only one side has used ends after [`Timeouts::udp_unreplied`], one that both have used after
-//! [`Timeouts::udp_replied`] without traffic (the times of the kernel's own connection tracking).
+//! bound to the one port, and the kernel looks through all that have it for each further one). How long a flow without
+//! traffic lives, and which one makes room for others, is a matter of its [`Life`].
 //!
 //! The guest's TTL and its wish not to be fragmented become options of the socket, set when they change, so
 //! that traceroute and path MTU discovery inside the guest see the real path.
 
+mod life;
 mod segment;
 
+pub use life::{Life, Used};
 pub use segment::{Item, MAX_SEGMENTS, Run, first_run};
 
 use std::time::Duration;
@@ -31,7 +33,7 @@ pub struct SendOptions {
     pub dont_fragment: bool,
 }
 
-/// The life of a UDP or echo flow.
+/// What moves of the life of a UDP or echo flow.
 #[derive(Clone, Debug)]
 pub struct Session {
     from_guest: bool,

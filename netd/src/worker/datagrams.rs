@@ -11,6 +11,7 @@ use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
+use crate::config::Timeouts;
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
@@ -19,7 +20,7 @@ use crate::migrate::{self, Descriptors, Missing, Named};
 use crate::shared::Side;
 use crate::sys::{self, PmtuDiscovery, SocketError};
 use crate::time::Time;
-use crate::udp::{Item, MAX_SEGMENTS, SendOptions, Session};
+use crate::udp::{Item, Life, MAX_SEGMENTS, SendOptions};
 use crate::wire::{ETH_LEN, Ip, UdpHeader};
 
 /// Errors taken from one socket at once.
@@ -38,7 +39,7 @@ pub(super) enum Via {
 /// A UDP flow.
 pub(super) struct UdpFlow {
     pub(super) via: Via,
-    pub(super) session: Session,
+    pub(super) life: Life,
     /// The pod's address that the peer has spoken to; none: the kernel chooses.
     pub(super) local: Option<IpAddr>,
     pub(super) pod_peer: SocketAddr,
@@ -69,7 +70,7 @@ impl UdpFlow {
             options: self.options,
             bytes_to_pod: self.bytes_to_pod,
             bytes_to_guest: self.bytes_to_guest,
-            session: self.session.clone(),
+            session: self.life.saved(),
         }
     }
 
@@ -77,6 +78,7 @@ impl UdpFlow {
     pub(super) fn from_state(
         state: migrate::UdpFlow,
         mtu: u16,
+        timeouts: &Timeouts,
         fds: &mut Descriptors,
     ) -> Result<Self, Missing> {
         let via = match fds.take_if(state.socket)? {
@@ -86,7 +88,7 @@ impl UdpFlow {
         };
         Ok(UdpFlow {
             via,
-            session: state.session,
+            life: Life::resume_udp(state.session, timeouts),
             local: state.local,
             pod_peer: state.pod_peer,
             from_guest: state.from_guest,
@@ -101,7 +103,7 @@ impl UdpFlow {
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
         FlowInfo {
             kind: FlowKind::Udp,
-            state: if self.session.is_replied() { "REPLIED" } else { "UNREPLIED" },
+            state: if self.life.is_replied() { "REPLIED" } else { "UNREPLIED" },
             from_guest: self.from_guest,
             guest: key.guest,
             guest_peer: key.peer,
@@ -109,7 +111,7 @@ impl UdpFlow {
             bytes_to_pod: self.bytes_to_pod,
             bytes_to_guest: self.bytes_to_guest,
             retransmits: 0,
-            idle: self.session.idle(now),
+            idle: self.life.idle(now),
             tcp: None,
         }
     }
@@ -173,7 +175,7 @@ impl Worker {
         // RFC 1122 3.2.1.7: a TTL of zero is never sent; what arrives with one is the guest's mistake.
         let options = SendOptions { ttl: ip.ttl.max(1), dont_fragment: ip.dont_fragment };
         let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
-        f.session.on_guest(self.now);
+        let used = f.life.on_guest(self.now);
         if f.options != Some(options) {
             // What was gathered before goes out as it was meant.
             self.flush_gathers();
@@ -181,6 +183,7 @@ impl Worker {
                 f.set_options(options);
             }
         }
+        self.note_use(id, used);
         if self.gathers.slices_of(id).is_none() && self.gathers.is_full() {
             self.flush_gathers();
         }
@@ -322,11 +325,12 @@ impl Worker {
     }
 
     fn admit_udp(&mut self, side: Side) -> Result<(), OpenError> {
-        if !self.has_room_for_flow(side) {
-            return Err(OpenError::Refused(Reason::FlowLimit));
-        }
-        if !self.peers.shared.budget.admit(side, self.now) {
+        // The rate first: what it refuses must not cost another flow its place.
+        if !self.peers.shared.budget.admit_datagrams(side, self.now) {
             return Err(OpenError::Refused(Reason::FlowRate));
+        }
+        if !self.has_room_for_datagrams(side) {
+            return Err(OpenError::Refused(Reason::FlowLimit));
         }
         Ok(())
     }
@@ -339,9 +343,11 @@ impl Worker {
         pod_peer: SocketAddr,
         from_guest: bool,
     ) -> Result<FlowId, OpenError> {
+        // Who did not begin offers what was asked for.
+        let service = if from_guest { key.peer.port() } else { key.guest.port() };
         let flow = UdpFlow {
             via,
-            session: Session::udp(&self.timeouts, self.now),
+            life: Life::udp(&self.timeouts, service, self.now),
             local,
             pod_peer,
             from_guest,
@@ -351,7 +357,7 @@ impl Worker {
             bytes_to_pod: 0,
             bytes_to_guest: 0,
         };
-        let at = flow.session.expires();
+        let at = flow.life.expires();
         let id = self.flows.insert(key, Flow::Udp(Box::new(flow))).map_err(OpenError::Refused)?;
         self.flows.arm(id, at);
         self.counters.udp_flows.add(1);

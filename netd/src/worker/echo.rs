@@ -13,6 +13,7 @@ use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
+use crate::config::Timeouts;
 use crate::counters::Reason;
 use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
@@ -21,7 +22,7 @@ use crate::migrate::{self, Descriptors, Missing, Named};
 use crate::shared::Side;
 use crate::sys::{self, SocketError};
 use crate::time::Time;
-use crate::udp::Session;
+use crate::udp::Life;
 
 /// Answers taken from one socket in one turn.
 const READS_PER_TURN: usize = 4;
@@ -33,7 +34,7 @@ const ECHO_HEADER: usize = 8;
 /// An echo flow.
 pub(super) struct EchoFlow {
     socket: Socket,
-    pub(super) session: Session,
+    pub(super) life: Life,
     ttl: Option<u8>,
     pub(super) queued: bool,
     bytes_to_pod: u64,
@@ -53,15 +54,19 @@ impl EchoFlow {
             ttl: self.ttl,
             bytes_to_pod: self.bytes_to_pod,
             bytes_to_guest: self.bytes_to_guest,
-            session: self.session.clone(),
+            session: self.life.saved(),
         }
     }
 
     /// A flow of a predecessor.
-    pub(super) fn from_state(state: migrate::EchoFlow, fds: &mut Descriptors) -> Result<Self, Missing> {
+    pub(super) fn from_state(
+        state: migrate::EchoFlow,
+        timeouts: &Timeouts,
+        fds: &mut Descriptors,
+    ) -> Result<Self, Missing> {
         Ok(EchoFlow {
             socket: fds.take(state.socket)?.into(),
-            session: state.session,
+            life: Life::resume_echo(state.session, timeouts),
             ttl: state.ttl,
             queued: false,
             bytes_to_pod: state.bytes_to_pod,
@@ -72,7 +77,7 @@ impl EchoFlow {
     pub(super) fn info(&self, key: &Key, now: Time) -> FlowInfo {
         FlowInfo {
             kind: FlowKind::Echo,
-            state: if self.session.is_replied() { "REPLIED" } else { "UNREPLIED" },
+            state: if self.life.is_replied() { "REPLIED" } else { "UNREPLIED" },
             from_guest: true,
             guest: key.guest,
             guest_peer: key.peer,
@@ -80,7 +85,7 @@ impl EchoFlow {
             bytes_to_pod: self.bytes_to_pod,
             bytes_to_guest: self.bytes_to_guest,
             retransmits: 0,
-            idle: self.session.idle(now),
+            idle: self.life.idle(now),
             tcp: None,
         }
     }
@@ -132,7 +137,7 @@ impl Worker {
             None => self.open_echo(key)?,
         };
         let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return Err(Reason::NoConnection) };
-        f.session.on_guest(self.now);
+        let used = f.life.on_guest(self.now);
         if f.ttl != Some(echo.ttl) {
             // A TTL of zero is never sent (RFC 1122 3.2.1.7).
             if let Err(error) = sys::set_ttl(fd(&f.socket), to, echo.ttl.max(1)) {
@@ -152,8 +157,12 @@ impl Worker {
             // The first call after an ICMP error reports that error instead.
             sent = f.socket.send_to(&message, &to);
         }
+        if sent.is_ok() {
+            f.bytes_to_pod += data.len() as u64;
+        }
+        self.note_use(id, used);
         match sent {
-            Ok(_) => f.bytes_to_pod += data.len() as u64,
+            Ok(_) => {}
             Err(error) => {
                 tracing::trace!(%error, "echo");
                 self.on_datagram_errors(id);
@@ -170,11 +179,11 @@ impl Worker {
     }
 
     fn open_echo(&mut self, key: Key) -> Result<FlowId, Reason> {
-        if !self.has_room_for_flow(Side::Guest) {
-            return Err(Reason::FlowLimit);
-        }
-        if !self.peers.shared.budget.admit(Side::Guest, self.now) {
+        if !self.peers.shared.budget.admit_datagrams(Side::Guest, self.now) {
             return Err(Reason::FlowRate);
+        }
+        if !self.has_room_for_datagrams(Side::Guest) {
+            return Err(Reason::FlowLimit);
         }
         let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {
             // The guest can have one refused for each of its identifiers: said once, counted each time.
@@ -183,9 +192,9 @@ impl Worker {
             }
             Reason::SocketLimit
         })?;
-        let session = Session::echo(&self.timeouts, self.now);
-        let at = session.expires();
-        let flow = EchoFlow { socket, session, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
+        let life = Life::echo(&self.timeouts, self.now);
+        let at = life.expires();
+        let flow = EchoFlow { socket, life, ttl: None, queued: false, bytes_to_pod: 0, bytes_to_guest: 0 };
         let id = self.flows.insert(key, Flow::Echo(Box::new(flow)))?;
         if let Some(Flow::Echo(f)) = self.flows.get_mut(id)
             && watch_input(&self.epoll, fd(&f.socket), id).is_err()
@@ -215,9 +224,10 @@ impl Worker {
                     return true;
                 }
             };
-            f.session.on_pod(self.now);
-            let at = f.session.expires();
+            let used = f.life.on_pod(self.now);
+            let at = f.life.expires();
             self.flows.arm(id, at);
+            self.note_use(id, used);
             for i in 0..n {
                 let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
                 let Some(d) = self.echoes.get(i) else { continue };

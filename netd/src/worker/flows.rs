@@ -9,8 +9,9 @@ use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
 use super::stream::TcpFlow;
 use crate::counters::Reason;
-use crate::flow::{FlowId, Key, Table};
+use crate::flow::{FlowId, Key, Kind, Table};
 use crate::shared::{Shared, Side};
+use crate::udp::Life;
 
 /// A flow of any kind.
 pub(super) enum Flow {
@@ -42,6 +43,15 @@ impl Flow {
         }
     }
 
+    /// How long it lives without traffic, where it has no other end.
+    pub(super) fn life(&self) -> Option<&Life> {
+        match self {
+            Flow::Tcp(_) => None,
+            Flow::Udp(f) => Some(&f.life),
+            Flow::Echo(f) => Some(&f.life),
+        }
+    }
+
     /// Who opened it.
     pub(super) fn side(&self) -> Side {
         let from_guest = match self {
@@ -61,6 +71,11 @@ impl Flow {
         };
         std::mem::replace(note, queued)
     }
+}
+
+/// The list of such flows of datagrams.
+fn list(side: Side, sustained: bool) -> usize {
+    side as usize * 2 + usize::from(sustained)
 }
 
 /// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
@@ -100,15 +115,22 @@ impl Flows {
         self.shared.budget.has_all(side)
     }
 
+    /// Whether flows of datagrams have all the places that they may have.
+    pub(super) fn has_all_datagrams(&self) -> bool {
+        self.shared.budget.has_all_datagrams()
+    }
+
     /// Takes in a new flow. It is dropped when there are too many, the last place of which another worker may have
     /// taken a moment ago, or somebody has the key.
     pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Result<FlowId, Reason> {
         let side = flow.side();
-        if !self.shared.budget.take(side) {
+        let budget = &self.shared.budget;
+        let taken = if key.kind == Kind::Tcp { budget.take(side) } else { budget.take_datagrams(side) };
+        if !taken {
             return Err(Reason::FlowLimit);
         }
         if self.shared.directory.claim(&key, self.pair).is_err() {
-            self.shared.budget.give_back(side);
+            self.give_back(key.kind, side);
             return Err(Reason::TupleCollision);
         }
         self.adopt(key, flow).ok_or(Reason::FlowLimit)
@@ -118,8 +140,9 @@ impl Flows {
     pub(super) fn adopt(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
         let side = flow.side();
         let id = self.table.insert(key, flow);
-        if id.is_none() {
-            self.forget(&key, side);
+        match id {
+            Some(id) => self.rank_datagrams(id),
+            None => self.forget(&key, side),
         }
         id
     }
@@ -140,7 +163,28 @@ impl Flows {
 
     fn forget(&self, key: &Key, side: Side) {
         self.shared.directory.release(key);
-        self.shared.budget.give_back(side);
+        self.give_back(key.kind, side);
+    }
+
+    fn give_back(&self, kind: Kind, side: Side) {
+        match kind {
+            Kind::Tcp => self.shared.budget.give_back(side),
+            Kind::Udp | Kind::Echo => self.shared.budget.give_back_datagrams(side),
+        }
+    }
+
+    /// Settles the place of a flow of datagrams in the order of use.
+    pub(super) fn rank_datagrams(&mut self, id: FlowId) {
+        let Some(flow) = self.table.get(id) else { return };
+        if let Some(life) = flow.life() {
+            let list = list(flow.side(), life.is_sustained());
+            self.table.rank(id, list);
+        }
+    }
+
+    /// The flow of datagrams of `side` that was used least recently.
+    pub(super) fn oldest_datagrams(&self, side: Side, sustained: bool) -> Option<FlowId> {
+        self.table.oldest(list(side, sustained))
     }
 }
 
@@ -151,12 +195,12 @@ mod tests {
     /// What a flow takes of netd's memory, without the kernel's: at most 1 KiB with its part of the table.
     #[test]
     fn a_flow_is_small() {
-        // A bucket of the index (at least three quarters full) and a place among the deadlines.
-        let shared = 16 + 16;
+        // A bucket of the index (at least three quarters full), a place among the deadlines and one in a list by use.
+        let shared = 16 + 16 + 12;
         let slot = size_of::<(Key, Flow)>() + 16;
         let sizes = [size_of::<TcpFlow>(), size_of::<UdpFlow>(), size_of::<EchoFlow>()];
         eprintln!("TCP, UDP and echo flows: {sizes:?} bytes, {} in the table", slot + shared);
-        assert!(slot + shared <= 144);
+        assert!(slot + shared <= 156);
         assert!(sizes[0] <= 640 && sizes[1] <= 208 && sizes[2] <= 208, "{sizes:?}");
     }
 }

@@ -225,9 +225,9 @@ impl Worker {
             if moved && !self.may_go_on(&key, f.pod_peer, f.from_guest) {
                 continue;
             }
-            let flow = super::datagrams::UdpFlow::from_state(f, mtu, fds)?;
-            let at = flow.session.expires();
-            self.take_in(key, Flow::Udp(Box::new(flow)), Some(at))?;
+            let flow = super::datagrams::UdpFlow::from_state(f, mtu, &self.timeouts, fds)?;
+            let at = flow.life.expires();
+            self.take_in_datagrams(key, Flow::Udp(Box::new(flow)), at)?;
         }
         for f in echo {
             let any = match f.guest {
@@ -235,9 +235,9 @@ impl Worker {
                 std::net::SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
             };
             let key = key(Kind::Echo, (f.guest, std::net::SocketAddr::new(any, 0)));
-            let flow = super::echo::EchoFlow::from_state(f, fds)?;
-            let at = flow.session.expires();
-            self.take_in(key, Flow::Echo(Box::new(flow)), Some(at))?;
+            let flow = super::echo::EchoFlow::from_state(f, &self.timeouts, fds)?;
+            let at = flow.life.expires();
+            self.take_in_datagrams(key, Flow::Echo(Box::new(flow)), at)?;
         }
         Ok(refused)
     }
@@ -256,6 +256,16 @@ impl Worker {
             self.counters.count_drop(reason);
         }
         judged.is_ok()
+    }
+
+    /// As [`Worker::take_in`]. Flows beyond the part of the table that datagrams may have end: an older netd let them
+    /// have all of it.
+    fn take_in_datagrams(&mut self, key: Key, flow: Flow, at: Time) -> Result<(), InheritError> {
+        if self.flows.has_all_datagrams() {
+            self.counters.datagram_flows_evicted.add(1);
+            return Ok(());
+        }
+        self.take_in(key, flow, Some(at)).map(|_| ())
     }
 
     fn take_in(&mut self, key: Key, flow: Flow, at: Option<Time>) -> Result<FlowId, InheritError> {

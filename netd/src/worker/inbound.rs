@@ -239,8 +239,9 @@ impl Worker {
         }
         self.counters.udp_datagrams_to_guest.add(count);
         if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
-            f.session.on_pod(self.now);
             f.bytes_to_guest += bytes;
+            let used = f.life.on_pod(self.now);
+            self.note_use(id, used);
         }
         result
     }

@@ -31,6 +31,7 @@ mod connect;
 mod datagrams;
 mod deliver;
 mod echo;
+mod evict;
 mod flows;
 mod freeze;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -371,11 +371,11 @@ impl Worker {
             match self.flows.get_mut(id) {
                 Some(Flow::Tcp(_)) => self.on_stream_deadline(id),
                 Some(Flow::Udp(f)) => {
-                    let at = f.session.expires();
+                    let at = f.life.expires();
                     self.expire(id, at);
                 }
                 Some(Flow::Echo(f)) => {
-                    let at = f.session.expires();
+                    let at = f.life.expires();
                     self.expire(id, at);
                 }
                 None => {}

@@ -44,6 +44,67 @@ fn a_full_flow_table_refuses_by_reset() {
     });
 }
 
+/// More short flows of datagrams than the table has places.
+const MANY: u16 = 500;
+
+#[test]
+fn a_guest_that_asks_many_names_is_answered_and_can_still_connect() {
+    with_bed(limited(Limits { flows: 64, ..Limits::default() }), |bed| {
+        let [v4, _] = bed.families();
+        let server = bed.client.listen(v4.client(7000));
+        let resolver = bed.client.udp(v4.client(53));
+        let connect = || (bed.guest.connect(v4.client(7000)).unwrap(), server.accept().0);
+        let before: Vec<_> = (0..8).map(|_| connect()).collect();
+        let mut buffer = [0; 64];
+        let mut names = Vec::new();
+        for i in 0..MANY {
+            let guest = bed.guest.udp(v4.guest(10_000 + i));
+            guest.send_to(&i.to_be_bytes(), v4.client(53)).unwrap();
+            let (n, from) = resolver.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..n], i.to_be_bytes());
+            resolver.send_to(&buffer[..n], from).unwrap();
+            assert_eq!(guest.recv(&mut buffer).unwrap(), 2);
+            names.push(guest);
+        }
+        let after: Vec<_> = (0..8).map(|_| connect()).collect();
+        for (guest, client) in before.iter().chain(&after) {
+            exchange(guest, client, 10_000);
+        }
+        let counters = bed.netd.counters();
+        assert_eq!(counters.dropped(Reason::FlowLimit), 0);
+        // 48 places are for datagrams, and all who came were served.
+        assert_eq!(bed.netd.status().flows[1], 48);
+        assert_eq!(counters.datagram_flows_evicted.get(), u64::from(MANY) - 48);
+    });
+}
+
+#[test]
+fn a_server_in_the_guest_answers_more_peers_than_the_table_has_places() {
+    with_bed(limited(Limits { flows: 64, ..Limits::default() }), |bed| {
+        for family in bed.families() {
+            let server = bed.guest.udp(family.any(7000));
+            let mut buffer = [0; 64];
+            for i in 0..MANY {
+                let client = bed.client.udp(family.client(10_000 + i));
+                client.send_to(&i.to_be_bytes(), family.pod(7000)).unwrap();
+                let (n, from) = server.recv_from(&mut buffer).unwrap();
+                server.send_to(&buffer[..n], from).unwrap();
+                assert_eq!(client.recv(&mut buffer).unwrap(), 2);
+                assert_eq!(buffer[..2], i.to_be_bytes());
+            }
+            // Connections find their places.
+            let listener = bed.guest.listen(family.any(7000));
+            let open: Vec<_> = (0..8)
+                .map(|_| (bed.client.connect(family.pod(7000)).unwrap(), listener.accept().0))
+                .collect();
+            for (client, guest) in &open {
+                exchange(client, guest, 10_000);
+            }
+        }
+        assert_eq!(bed.netd.dropped(Reason::FlowLimit), 0);
+    });
+}
+
 #[test]
 fn a_flow_that_ends_makes_room() {
     let mut setup = limited(Limits { flows: 1, ..Limits::default() });

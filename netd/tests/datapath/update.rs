@@ -34,7 +34,7 @@ impl Process {
         let config = format!(
             "vhost_user: {{socket: {0}/vm.sock, queue_pairs: {PAIRS}}}\ncontrol: {{socket: {0}/control.sock}}\n\
              mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {ports}\n\
-             limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n\
+             limits: {{flows: 30000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n\
              timeouts: {{udp_unreplied: 600s, udp_replied: 600s}}\n",
             dir.path().display()
         );

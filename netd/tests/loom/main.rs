@@ -122,6 +122,21 @@ fn neither_side_takes_what_is_kept_for_the_other() {
 }
 
 #[test]
+fn datagrams_never_have_more_than_their_part_and_give_all_of_it_back() {
+    bounded(|| {
+        let limits = Limits { flows: 64, ..Limits::default() };
+        let budget = Arc::new(Budget::new(&limits, Time::ZERO));
+        // 48 of them for datagrams.
+        assert!((0..47).all(|_| budget.take_datagrams(Side::Peer)));
+        let got = twice(&budget, |b, _| b.take_datagrams(Side::Guest));
+        assert_eq!(got.iter().filter(|taken| **taken).count(), 1);
+        assert!(budget.has_all_datagrams() && !budget.is_full(Side::Guest));
+        budget.give_back_datagrams(Side::Guest);
+        assert!(!budget.has_all_datagrams() && budget.take_datagrams(Side::Guest));
+    });
+}
+
+#[test]
 fn a_rate_is_one_for_all_threads() {
     loom::model(|| {
         let limits = Limits { new_flows_per_second: 1, new_flows_burst: 1, ..Limits::default() };
@@ -129,6 +144,7 @@ fn a_rate_is_one_for_all_threads() {
         let got = twice(&budget, |b, _| b.admit(Side::Peer, Time::ZERO));
         assert_eq!(got.iter().filter(|admitted| **admitted).count(), 1);
         assert!(budget.admit(Side::Guest, Time::ZERO));
+        assert!(budget.admit_datagrams(Side::Peer, Time::ZERO));
     });
 }
 

@@ -80,8 +80,8 @@ impl Worker {
         }
         let expires = match self.flows.get_mut(id) {
             Some(Flow::Tcp(_)) => None,
-            Some(Flow::Udp(f)) => Some(f.session.expires()),
-            Some(Flow::Echo(f)) => Some(f.session.expires()),
+            Some(Flow::Udp(f)) => Some(f.life.expires()),
+            Some(Flow::Echo(f)) => Some(f.life.expires()),
             None => return,
         };
         match expires {

@@ -1,0 +1,135 @@
+//! Room for a new flow when there is none: which flow goes.
+//!
+//! # Theory of operation
+//!
+//! Connections in TIME-WAIT go first, the oldest of the side that opens the new flow before those of the other: the
+//! state is a courtesy to a guest whose last acknowledgement was lost. Then flows of datagrams, which have no end of
+//! their own, in the order in which they were used last:
+//!
+//! | the new flow | goes, the first that there is |
+//! |---|---|
+//! | a connection | not sustained, of its side; not sustained, of the other; sustained, of its side |
+//! | datagrams | the same, and then: sustained, of the other side |
+//!
+//! What the other side has is taken only where that makes room: either side has places that the other cannot take, and
+//! flows of datagrams leave a part of the places to connections ([`Budget`](crate::shared::Budget)). A connection
+//! that is open never goes.
+
+use super::flows::Flow;
+use super::turn::Worker;
+use crate::flow::FlowId;
+use crate::shared::Side;
+use crate::udp::{Life, Used};
+
+impl Worker {
+    /// Whether there is room for a connection that `side` opens, be it made for it.
+    pub(super) fn has_room_for_flow(&mut self, side: Side) -> bool {
+        while self.flows.is_full(side) {
+            let id = match self.pop_over_for(side) {
+                None => self.oldest_for(side, false),
+                over => over,
+            };
+            let Some(id) = id else { return false };
+            self.evict(id);
+        }
+        true
+    }
+
+    /// The same for a flow of datagrams.
+    pub(super) fn has_room_for_datagrams(&mut self, side: Side) -> bool {
+        loop {
+            let id = match (self.flows.is_full(side), self.flows.has_all_datagrams()) {
+                (false, false) => return true,
+                (true, false) => match self.pop_over_for(side) {
+                    None => self.oldest_for(side, true),
+                    over => over,
+                },
+                // A connection that goes makes no room for datagrams.
+                (_, true) => self.oldest_for(side, true),
+            };
+            let Some(id) = id else { return false };
+            self.evict(id);
+        }
+    }
+
+    /// Ends a flow for the sake of another.
+    fn evict(&mut self, id: FlowId) {
+        if self.gathers.slices_of(id).is_some() {
+            // What the guest has sent by it is on its way.
+            self.flush_gathers();
+        }
+        if let Some((_, Flow::Udp(_) | Flow::Echo(_))) = self.flows.remove(id) {
+            self.counters.datagram_flows_evicted.add(1);
+        }
+    }
+
+    /// The flow of datagrams that makes room for a flow of `side`.
+    fn oldest_for(&self, side: Side, datagrams: bool) -> Option<FlowId> {
+        let other = other(side);
+        let others = !self.flows.has_all(side);
+        let candidates = [
+            (side, false, true),
+            (other, false, others),
+            (side, true, true),
+            (other, true, others && datagrams),
+        ];
+        let allowed = candidates.into_iter().filter(|(_, _, allowed)| *allowed);
+        let mut oldest =
+            allowed.filter_map(|(side, sustained, _)| self.flows.oldest_datagrams(side, sustained));
+        oldest.next()
+    }
+
+    /// The connection in TIME-WAIT that makes room for a flow of `side`.
+    fn pop_over_for(&mut self, side: Side) -> Option<FlowId> {
+        match self.pop_over(side) {
+            None if !self.flows.has_all(side) => self.pop_over(other(side)),
+            own => own,
+        }
+    }
+
+    /// Takes the oldest of a side's connections in TIME-WAIT from the list.
+    fn pop_over(&mut self, side: Side) -> Option<FlowId> {
+        while let Some(id) = self.over[side as usize].pop_front() {
+            if self.is_over(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A connection has no more use for its socket, but is not forgotten yet.
+    pub(super) fn note_over(&mut self, id: FlowId) {
+        // They end in the order in which they came, so the list is as long as there are such connections.
+        let Some(side) = self.flows.get(id).map(Flow::side) else { return };
+        while let Some(first) = self.over[side as usize].front().copied()
+            && !self.is_over(first)
+        {
+            self.over[side as usize].pop_front();
+        }
+        self.over[side as usize].push_back(id);
+    }
+
+    /// A connection in TIME-WAIT makes room for a new one of the same tuple: the pod's kernel has accepted it.
+    pub(super) fn is_over(&self, id: FlowId) -> bool {
+        matches!(self.flows.get(id), Some(Flow::Tcp(f)) if f.conn.is_done_with_socket())
+    }
+
+    /// A flow of datagrams was used.
+    pub(super) fn note_use(&mut self, id: FlowId, used: Used) {
+        if used.ranks {
+            self.flows.rank_datagrams(id);
+        }
+        if used.sooner
+            && let Some(at) = self.flows.get(id).and_then(Flow::life).map(Life::expires)
+        {
+            self.flows.arm(id, at);
+        }
+    }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Guest => Side::Peer,
+        Side::Peer => Side::Guest,
+    }
+}
