@@ -34,6 +34,28 @@ pub(crate) const VOLUMES: &str = "pods/22222222-2222-4222-8222-222222222222/volu
 /// What is on the container disk.
 pub(crate) const MARK: &str = "container-disk-mark";
 
+/// Bytes that the guest sees of the volume `grown`, whose file is smaller.
+pub(crate) const GROWN: u64 = 48 << 20;
+
+/// An image in the format qcow2, version 2, of `size` bytes up to 512 MiB in which nothing was written. Its clusters: header,
+/// refcount table, refcounts, first-level table.
+fn qcow2(size: u64) -> Vec<u8> {
+    const CLUSTER: usize = 1 << 16;
+    let mut image = vec![0; 4 * CLUSTER];
+    let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"QFI\xfb");
+    put(4, &2_u32.to_be_bytes());
+    put(20, &16_u32.to_be_bytes());
+    put(24, &size.to_be_bytes());
+    put(36, &1_u32.to_be_bytes());
+    put(40, &(3 * CLUSTER as u64).to_be_bytes());
+    put(48, &(CLUSTER as u64).to_be_bytes());
+    put(56, &1_u32.to_be_bytes());
+    put(CLUSTER, &(2 * CLUSTER as u64).to_be_bytes());
+    put(2 * CLUSTER, &[0, 1, 0, 1, 0, 1, 0, 1]);
+    image
+}
+
 pub(crate) fn vmi() -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
@@ -124,6 +146,7 @@ pub(crate) struct Launched {
     pub(crate) runtime: Runtime,
     pub(crate) pod: Pod,
     pub(crate) image: Option<TempDir>,
+    _grown: Option<TempDir>,
 }
 
 /// The environment that virt-controller gives the netd of `vmi`; empty where it has none.
@@ -153,8 +176,11 @@ impl Launched {
         let mut disk = MARK.as_bytes().to_vec();
         disk.resize(1024 * 1024, 0);
         std::fs::write(image.path().join("disk.img"), &disk).unwrap();
+        let grown = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(grown.path(), Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(grown.path().join("disk.qcow2"), qcow2(GROWN)).unwrap();
         let tiny = artefact("tiny").unwrap();
-        let sidecars = [
+        let mut sidecars = vec![
             ("volumedata", image.path(), "disk_1.sock --path /mnt/image"),
             (
                 "kernel-boot-volume",
@@ -162,8 +188,13 @@ impl Launched {
                 "kernel-boot.sock --path /mnt/image/vmlinuz --path /mnt/image/initrd.img",
             ),
         ];
+        // Only machines that ask for it have it.
+        let volumes = vmi["spec"]["volumes"].as_array().unwrap();
+        let arguments = volumes.iter().position(|volume| volume["name"] == "grown");
+        let arguments = arguments.map(|index| format!("disk_{index}.sock --path /mnt/image"));
+        sidecars.extend(arguments.iter().map(|arguments| ("volumegrown", grown.path(), arguments.as_str())));
         let mut launched = Launched::with_at(net, options, vmi, &sidecars);
-        launched.image = Some(image);
+        (launched.image, launched._grown) = (Some(image), Some(grown));
         launched
     }
 
@@ -212,7 +243,14 @@ impl Launched {
             "virt-launcher pod --name tiny --namespace demo --uid {VMI_UID} --grace-period-seconds 60 {options}"
         );
         let compute = container("compute").rw(&libvirt, "/run/libvirt").spawn(&shell(&command)).unwrap();
-        Launched { compute, _sidecars: sidecars, runtime: Runtime::new().unwrap(), pod, image: None }
+        Launched {
+            compute,
+            _sidecars: sidecars,
+            runtime: Runtime::new().unwrap(),
+            pod,
+            image: None,
+            _grown: None,
+        }
     }
 
     /// A handler that listens on the pod's socket.

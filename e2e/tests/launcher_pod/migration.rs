@@ -29,7 +29,7 @@ use virt_handler::process::Process;
 use virt_handler::repair::Repairs;
 use virt_handler::sockets::PodVolumes;
 
-use crate::launched::{GREETER, LIMIT, Launched, MARK, POD_UID, request, vmi};
+use crate::launched::{GREETER, GROWN, LIMIT, Launched, MARK, POD_UID, request, vmi};
 use crate::mesh::sidecar;
 
 /// A migration of 256 MiB on two busy processors.
@@ -43,8 +43,10 @@ fn machine() -> Value {
     vmi["spec"]["domain"]["devices"]["interfaces"] = json!([]);
     vmi["spec"]["domain"]["devices"]["autoattachPodInterface"] = json!(false);
     vmi["spec"]["networks"] = json!([]);
-    vmi["spec"]["domain"]["devices"]["disks"] =
-        json!([{"name": "data", "disk": {"bus": "virtio"}}, {"name": "scratch", "disk": {"bus": "virtio"}}]);
+    let disks = ["data", "scratch", "grown"].map(|name| json!({"name": name, "disk": {"bus": "virtio"}}));
+    vmi["spec"]["domain"]["devices"]["disks"] = json!(disks);
+    let grown = json!({"name": "grown", "containerDisk": {"image": "registry.example/grown"}});
+    vmi["spec"]["volumes"].as_array_mut().unwrap().push(grown);
     vmi
 }
 
@@ -196,6 +198,10 @@ fn a_machine_moves_with_its_memory_and_its_disks() {
     console
         .sh("MARK=remembered; echo moved-with-it >/dev/vda; echo scratched >/dev/vdb; sync", LIMIT)
         .unwrap();
+    // An image's size is what its header says, whatever its file's is.
+    assert_eq!(console.sh("blockdev --getsize64 /dev/vdc", LIMIT).unwrap(), GROWN.to_string());
+    let last = format!("bs=4096 seek={} conv=notrunc,fsync", GROWN / 4096 - 1);
+    console.sh(&format!("echo at-its-end | dd of=/dev/vdc {last}"), LIMIT).unwrap();
     let options = Options { migration_uid: "m-1".into(), max_downtime_ms: 900, ..Options::default() };
     let (heard, _handler) = bed.source.handler();
     let (heard_there, _handler_there) = bed.target.handler();
@@ -230,6 +236,9 @@ fn a_machine_moves_with_its_memory_and_its_disks() {
     there.sh("echo 3 >/proc/sys/vm/drop_caches", LIMIT).unwrap();
     assert_eq!(there.sh("head -n 1 /dev/vda", LIMIT).unwrap(), "moved-with-it");
     assert_eq!(there.sh("head -n 1 /dev/vdb", LIMIT).unwrap(), "scratched");
+    assert_eq!(there.sh("blockdev --getsize64 /dev/vdc", LIMIT).unwrap(), GROWN.to_string());
+    let last = format!("dd if=/dev/vdc bs=4096 skip={} 2>/dev/null | head -n 1", GROWN / 4096 - 1);
+    assert_eq!(there.sh(&last, LIMIT).unwrap(), "at-its-end");
     let image = std::fs::read(target.image.as_ref().unwrap().path().join("disk.img")).unwrap();
     assert!(image.starts_with(MARK.as_bytes()), "the image is never written");
 
