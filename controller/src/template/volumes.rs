@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{path, pod::volume};
-use podvirt_api::storage::claim;
 use podvirt_api::resources::storage as size;
+use podvirt_api::storage::claim;
 use podvirt_api::v1::{self, VirtualMachineInstance};
 
 use super::TemplateError;

@@ -18,7 +18,7 @@ const BEGIN: &[u8] = b"podvirt-netd\0\x01\0\0\x01\0\x01\0\0\0\0\0";
 const END: &[u8] = b"\xff\x7f\x01\0\0\0\0\0";
 const MANDATORY: u16 = 1;
 /// Tags of records, and one that is not known.
-const TAGS: [u16; 12] = [0x01, 0x02, 0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x30, 0x40, 0x99];
+const TAGS: [u16; 13] = [0x01, 0x02, 0x10, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x30, 0x40, 0x99];
 const STEPS: usize = 100;
 /// Segments that one step may cause.
 const CONTROLS: usize = 8;

@@ -47,8 +47,8 @@ pub use offer::{Offer, Offers};
 pub use pack::{Descriptors, Missing, Pack};
 pub(crate) use pack::{Named, text};
 pub use snapshot::{
-    Addresses, EchoFlow, Fd, Frontend, Listeners, Log, Origin, Port, Region, Snapshot, Steering, TcpFlow,
-    UdpFlow, VhostRing, Worker, WorkerState,
+    Addresses, EchoFlow, Fd, Frontend, Listeners, Log, Origin, Outlet, Port, Region, Snapshot, Steering,
+    TcpFlow, UdpFlow, VhostRing, Worker, WorkerState,
 };
 pub use stream::decode;
 pub use take::{CollectError, Collected, Permission, Source};

@@ -195,6 +195,8 @@ pub struct Worker {
     pub echo: Vec<EchoFlow>,
     /// Ports.
     pub ports: Vec<Port>,
+    /// Sockets of ports that flows share and that are no listeners.
+    pub outlets: Vec<Outlet>,
     /// Frames that wait for a receive buffer.
     pub waiting: Vec<Vec<u8>>,
 }
@@ -347,3 +349,13 @@ pub struct Port {
     pub error: Option<String>,
 }
 fields!(Port { place, proto, pod, guest, socket, error });
+
+/// A socket of a port that flows share and that is no listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlet {
+    /// By which flows name it, behind the places of all ports.
+    pub place: u32,
+    /// The socket.
+    pub socket: Fd,
+}
+fields!(Outlet { place, socket });

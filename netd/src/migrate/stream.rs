@@ -23,6 +23,8 @@ pub(super) mod tag {
     pub(in crate::migrate) const PORT: u16 = 0x0024;
     /// A frame that waits.
     pub(in crate::migrate) const WAITING: u16 = 0x0025;
+    /// [`super::super::snapshot::Outlet`].
+    pub(in crate::migrate) const OUTLET: u16 = 0x0026;
     /// [`super::super::snapshot::Steering`].
     pub(in crate::migrate) const STEERING: u16 = 0x0030;
     /// A list of counters.
@@ -71,6 +73,8 @@ impl Snapshot {
             worker.udp.iter().for_each(|f| record(to, tag::UDP, true, f));
             worker.echo.iter().for_each(|f| record(to, tag::ECHO, true, f));
             worker.ports.iter().for_each(|p| record(to, tag::PORT, true, p));
+            // A successor that does not know them ends their flows with the guest's next datagrams.
+            worker.outlets.iter().for_each(|o| record(to, tag::OUTLET, false, o));
             // A successor that does not know it loses a frame, as a wire may.
             worker.waiting.iter().for_each(|f| record(to, tag::WAITING, false, &Frame(f.clone())));
         }
@@ -129,6 +133,7 @@ impl Assembly {
             tag::UDP => worker(snapshot, tag)?.udp.push(Field::take(body)?),
             tag::ECHO => worker(snapshot, tag)?.echo.push(Field::take(body)?),
             tag::PORT => worker(snapshot, tag)?.ports.push(Field::take(body)?),
+            tag::OUTLET => worker(snapshot, tag)?.outlets.push(Field::take(body)?),
             tag::WAITING => worker(snapshot, tag)?.waiting.push(Frame::take(body)?.0),
             tag::COUNTERS => snapshot.counters = Counters::take(body)?.list,
             tag::END if self.origin => return Ok(true),

@@ -93,6 +93,7 @@ fn sample() -> Snapshot {
             socket: None,
             error: Some("address already in use".into()),
         }],
+        outlets: vec![],
         waiting: vec![vec![1, 2, 3]],
     };
     Snapshot {
@@ -201,6 +202,18 @@ fn an_older_version_ignores_new_fields_and_a_newer_one_gives_missing_ones_their_
     assert_eq!(Old::take(&mut r).unwrap(), Old { a: 7 });
     let grown = New { a: 10, b: None, c: vec![], d: Duration::ZERO };
     assert_eq!(New::take(&mut r).unwrap(), grown, "what follows is not affected");
+}
+
+#[test]
+fn outlets_are_read_and_an_older_version_steps_over_them() {
+    let outlets = vec![Outlet { place: (1 << 18) + 53, socket: Fd(16) }];
+    let mut snapshot = sample();
+    snapshot.workers[0].outlets.clone_from(&outlets);
+    let stream = snapshot.encode();
+    assert_eq!(decode(&stream).unwrap().workers[0].outlets, outlets);
+    // Tag, and no flag that it must be understood.
+    let record = [0x26, 0, 0, 0];
+    assert_eq!(stream.windows(4).filter(|w| *w == record).count(), 1);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::time::Time;
 /// Traffic of both sides for longer than this after the first datagram is a conversation.
 const SUSTAINED: Duration = Duration::from_secs(2);
 /// How exact the order of use is.
-const RANKED: Duration = Duration::from_secs(1);
+const RANKED: Duration = Duration::from_millis(100);
 /// Services that answer each question by itself: DNS and NTP. RFC 4787, section 4.3, lets a mapping for a well-known
 /// port live as long as its protocol asks for.
 const EXCHANGES: [u16; 2] = [53, 123];
@@ -207,8 +207,8 @@ mod tests {
     fn a_flow_in_use_is_ranked_once_in_a_while_and_when_it_rises() {
         let t = Timeouts::default();
         let mut life = Life::udp(&t, ANY, Time::ZERO);
-        let ranked: Vec<u64> = (0..50).map(|i| i * 100).filter(|ms| life.on_guest(at(*ms)).ranks).collect();
-        assert_eq!(ranked, [1000, 2000, 3000, 4000]);
+        let ranked: Vec<u64> = (0..50).map(|i| i * 10).filter(|ms| life.on_guest(at(*ms)).ranks).collect();
+        assert_eq!(ranked, [100, 200, 300, 400]);
         assert!(life.on_pod(at(4950)).ranks, "it has become a conversation");
         assert!(!life.on_pod(at(4960)).ranks);
     }

@@ -48,6 +48,8 @@ pub(super) enum Command {
     Ports(SyncSender<Vec<PortInfo>>),
     AddPorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
     RemovePorts(Vec<PortRule>, SyncSender<Vec<PortInfo>>),
+    /// Worker 0 has closed the listeners of these UDP ports of the pod.
+    PartFromPorts(Arc<HashSet<u16>>, SyncSender<()>),
     Steer(SteeredSockets),
     Shutdown,
     /// A connection that worker 0 has accepted and this one is to have.

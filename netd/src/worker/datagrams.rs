@@ -1,11 +1,14 @@
 //! UDP flows: what they are, how they open, and the guest's datagrams on their way out.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use socket2::Socket;
 
+use super::carriers::{Carrier, Carriers, Lease};
 use super::flows::Flow;
 use super::sockets;
 use super::stream::is_exhausted;
@@ -13,7 +16,7 @@ use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
 use crate::config::Timeouts;
 use crate::counters::Reason;
-use crate::ctl::{FlowInfo, FlowKind};
+use crate::ctl::{FlowInfo, FlowKind, PortRule};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::migrate::{self, Descriptors, Missing, Named};
@@ -25,16 +28,24 @@ use crate::wire::{ETH_LEN, Ip, UdpHeader};
 
 /// Errors taken from one socket at once.
 const ERRORS_PER_TURN: usize = 16;
+/// UDP flows that get sockets of their own when their port is closed; binding each takes the longer the more there
+/// are. The others end, and begin anew when the guest speaks.
+const PARTING: usize = 1024;
 /// Datagrams of one flow that are gathered before they are sent.
 const MAX_GATHERED: usize = 2 * MAX_SEGMENTS;
 
 /// What carries a flow's datagrams in the pod.
 pub(super) enum Via {
-    /// A connected socket of its own.
-    Own(Socket),
-    /// The listener at this place, whose port the peer has spoken to.
-    Listener(u32),
+    /// A connected socket of its own; counted where the guest has begun.
+    Own(Socket, #[expect(dead_code, reason = "it counts as long as it is there")] Option<Lease>),
+    /// The socket of a port that other flows have as well.
+    Port(Carrier),
+    /// Nothing: a predecessor's flow whose port is no longer forwarded.
+    Gone,
 }
+
+/// The longest that a predecessor's flow goes on without anything that carries it is until the guest's next datagram.
+const NO_PLACE: u32 = u32::MAX;
 
 /// A UDP flow.
 pub(super) struct UdpFlow {
@@ -57,8 +68,9 @@ impl UdpFlow {
     /// The flow for a successor.
     pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::UdpFlow {
         let (socket, listener) = match &self.via {
-            Via::Own(socket) => (Some(named.name(fd(socket))), None),
-            Via::Listener(at) => (None, Some(*at)),
+            Via::Own(socket, _) => (Some(named.name(fd(socket))), None),
+            Via::Port(carrier) => (None, Some(carrier.socket.place)),
+            Via::Gone => (None, Some(NO_PLACE)),
         };
         migrate::UdpFlow {
             key: (key.guest, key.peer),
@@ -79,12 +91,21 @@ impl UdpFlow {
         state: migrate::UdpFlow,
         mtu: u16,
         timeouts: &Timeouts,
+        carriers: &Arc<Carriers>,
         fds: &mut Descriptors,
     ) -> Result<Self, Missing> {
         let via = match fds.take_if(state.socket)? {
-            Some(socket) => Via::Own(socket.into()),
-            // A place without a listener ends the flow with the guest's next datagram.
-            None => Via::Listener(state.listener.unwrap_or(u32::MAX)),
+            Some(socket) => {
+                let (guest, _) = state.key;
+                Via::Own(socket.into(), state.from_guest.then(|| carriers.count_own(guest.port())))
+            }
+            None => match carriers.by_place(state.listener.unwrap_or(NO_PLACE)) {
+                Ok(carrier) => Via::Port(carrier),
+                Err(error) => {
+                    tracing::debug!(peer = %state.pod_peer, %error, "nothing carries a UDP flow");
+                    Via::Gone
+                }
+            },
         };
         Ok(UdpFlow {
             via,
@@ -119,22 +140,22 @@ impl UdpFlow {
     /// The flow's own socket.
     pub(super) fn socket(&self) -> Option<&Socket> {
         match &self.via {
-            Via::Own(s) => Some(s),
-            Via::Listener(_) => None,
+            Via::Own(s, _) => Some(s),
+            Via::Port(_) | Via::Gone => None,
         }
     }
 
-    /// The place of the listener that carries it.
-    pub(super) fn listener(&self) -> Option<u32> {
-        match self.via {
-            Via::Own(_) => None,
-            Via::Listener(at) => Some(at),
+    /// The pod's port whose listener carries it.
+    pub(super) fn forwarded_port(&self) -> Option<u16> {
+        match &self.via {
+            Via::Port(c) if c.socket.listens() => Some(c.socket.pod),
+            _ => None,
         }
     }
 
     /// Takes note of how the guest wants its datagrams sent.
     fn set_options(&mut self, options: SendOptions) {
-        if let Via::Own(socket) = &self.via {
+        if let Via::Own(socket, _) = &self.via {
             apply(fd(socket), self.pod_peer.ip(), options);
         }
         self.options = Some(options);
@@ -167,7 +188,7 @@ impl Worker {
         len: usize,
     ) -> Result<(), Reason> {
         let found = self.flows.find(&key).or_else(|| self.find_by_link_local(&key));
-        let id = match found.filter(|id| self.has_outlet(*id, &key)) {
+        let id = match found.filter(|id| self.has_outlet(*id)) {
             Some(id) => id,
             None if self.pass_datagram_on(&key, frame) => return Ok(()),
             None => self.open_udp_by_guest(key, ip, frame)?,
@@ -198,17 +219,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether there still is what carries a flow; one whose port is no longer forwarded ends.
-    fn has_outlet(&mut self, id: FlowId, key: &Key) -> bool {
-        let gone = match self.flows.get(id) {
-            Some(Flow::Udp(f)) => match f.via {
-                Via::Listener(at) => {
-                    self.listeners.udp(at).is_none_or(|(rule, _)| rule.guest != key.guest.port())
-                }
-                Via::Own(_) => false,
-            },
-            _ => false,
-        };
+    /// Whether there is what carries a flow; one whose port is no longer forwarded ends.
+    fn has_outlet(&mut self, id: FlowId) -> bool {
+        let gone = matches!(self.flows.get(id), Some(Flow::Udp(f)) if matches!(f.via, Via::Gone));
         if gone {
             self.flush_gathers();
             self.flows.remove(id);
@@ -253,7 +266,11 @@ impl Worker {
                 return Err(reason);
             }
         };
-        match self.open_udp(key, None, key.guest.port(), pod_peer, true) {
+        let opened = match self.carriers.own(key.guest.port()) {
+            Some(lease) => self.open_udp(key, None, key.guest.port(), pod_peer, Some(lease)),
+            None => self.open_udp_to_many(key, pod_peer),
+        };
+        match opened {
             Err(OpenError::Refused(reason)) => Err(reason),
             Err(OpenError::Socket(error)) => {
                 let kind = match error.raw_os_error() {
@@ -268,22 +285,23 @@ impl Worker {
         }
     }
 
-    /// Opens a flow with a socket of its own that is bound to `local`, `port` where that can be had.
+    /// Opens a flow with a socket of its own that is bound to `local`, `port` where that can be had; with a lease if the
+    /// guest begins.
     pub(super) fn open_udp(
         &mut self,
         key: Key,
         local: Option<IpAddr>,
         port: u16,
         pod_peer: SocketAddr,
-        from_guest: bool,
+        lease: Option<Lease>,
     ) -> Result<FlowId, OpenError> {
+        let from_guest = lease.is_some();
         self.admit_udp(if from_guest { Side::Guest } else { Side::Peer })?;
         let socket = match sockets::udp_flow(local, port, pod_peer) {
             Ok(s) => s,
-            Err(e) if is_exhausted(&e) => return Err(OpenError::Refused(Reason::SocketLimit)),
-            Err(e) => return Err(OpenError::Socket(e)),
+            Err(error) => return Err(OpenError::of(error)),
         };
-        let id = self.insert_udp(key, Via::Own(socket), local, pod_peer, from_guest)?;
+        let id = self.insert_udp(key, Via::Own(socket, lease), local, pod_peer, from_guest)?;
         if let Some(s) = self.flows.get(id).and_then(|f| if let Flow::Udp(f) = f { f.socket() } else { None })
             && let Err(error) = watch_input(&self.epoll, fd(s), id)
         {
@@ -293,34 +311,63 @@ impl Worker {
         Ok(id)
     }
 
-    /// Opens the flow of a peer that has spoken to a listener, which carries it. There is nothing to ask of the
-    /// kernel.
+    /// Opens the flow of a peer that has spoken to a port whose socket carries it. Where the port has its socket there is
+    /// nothing to ask of the kernel.
     pub(super) fn open_udp_shared(
         &mut self,
         key: Key,
         local: Option<IpAddr>,
-        listener: u32,
+        rule: PortRule,
         pod_peer: SocketAddr,
     ) -> Result<FlowId, OpenError> {
         self.admit_udp(Side::Peer)?;
-        self.insert_udp(key, Via::Listener(listener), local, pod_peer, false)
+        let carrier = self.carriers.for_peer(rule, pod_peer.is_ipv4()).map_err(OpenError::of)?;
+        self.insert_udp(key, Via::Port(carrier), local, pod_peer, false)
+    }
+
+    /// Opens the flow of a guest that speaks to many peers from one port: they share a socket.
+    fn open_udp_to_many(&mut self, key: Key, pod_peer: SocketAddr) -> Result<FlowId, OpenError> {
+        self.admit_udp(Side::Guest)?;
+        let carrier = self.carriers.for_guest(key.guest.port(), pod_peer.is_ipv4()).map_err(OpenError::of)?;
+        self.insert_udp(key, Via::Port(carrier), None, pod_peer, true)
     }
 
     /// Gives a flow that a listener carries a socket of its own, where that can be had.
-    pub(super) fn part_from_listener(&mut self, id: FlowId) {
+    fn part_from_listener(&mut self, id: FlowId) {
         let Some(Flow::Udp(f)) = self.flows.get_mut(id) else { return };
-        let Some((rule, _)) = f.listener().and_then(|at| self.listeners.udp(at)) else { return };
-        let socket = sockets::udp_flow(f.local, rule.pod, f.pod_peer)
+        let Some(pod) = f.forwarded_port() else { return };
+        let socket = sockets::udp_flow(f.local, pod, f.pod_peer)
             .and_then(|s| watch_input(&self.epoll, fd(&s), id).map(|()| s));
         match socket {
             Ok(s) => {
                 if let Some(options) = f.options {
                     apply(fd(&s), f.pod_peer.ip(), options);
                 }
-                f.via = Via::Own(s);
+                f.via = Via::Own(s, None);
                 self.make_ready(id);
             }
             Err(error) => tracing::debug!(peer = %f.pod_peer, %error, "UDP flow"),
+        }
+    }
+
+    /// Takes flows from the listeners of these ports of the pod, which close.
+    pub(super) fn part_from_ports(&mut self, pods: &HashSet<u16>) {
+        // What was gathered goes by the socket that is there.
+        self.flush_gathers();
+        let is_of = |flow: &Flow| match flow {
+            Flow::Udp(f) => f.forwarded_port().is_some_and(|pod| pods.contains(&pod)),
+            _ => false,
+        };
+        let carried: Vec<FlowId> =
+            self.flows.iter().filter(|(_, _, flow)| is_of(flow)).map(|(id, _, _)| id).collect();
+        for id in carried.iter().take(PARTING) {
+            self.part_from_listener(*id);
+        }
+        // The port may be another's socket's next, so nothing may hold it.
+        for id in carried {
+            if self.flows.get(id).is_some_and(is_of) {
+                self.flows.remove(id);
+            }
         }
     }
 
@@ -383,8 +430,12 @@ impl Worker {
         for _ in 0..ERRORS_PER_TURN {
             let (error, echo) = match self.flows.get(id) {
                 Some(Flow::Udp(f)) => match &f.via {
-                    Via::Own(s) => (sys::recv_error(fd(s)), false),
-                    Via::Listener(at) => return self.on_listener_errors(*at),
+                    Via::Own(s, _) => (sys::recv_error(fd(s)), false),
+                    Via::Port(c) => {
+                        let (socket, port) = (c.socket.clone(), key.guest.port());
+                        return self.relay_errors(&socket, Some(port));
+                    }
+                    Via::Gone => return,
                 },
                 Some(Flow::Echo(f)) => (sys::recv_error(fd(f.socket())), true),
                 _ => return,
@@ -413,4 +464,11 @@ pub(super) enum OpenError {
     Refused(Reason),
     /// The pod's network.
     Socket(io::Error),
+}
+
+impl OpenError {
+    /// What it means that a socket cannot be made.
+    fn of(error: io::Error) -> OpenError {
+        if is_exhausted(&error) { OpenError::Refused(Reason::SocketLimit) } else { OpenError::Socket(error) }
+    }
 }

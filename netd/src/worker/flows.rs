@@ -35,14 +35,6 @@ impl Flow {
         matches!(self, Flow::Tcp(f) if f.parked)
     }
 
-    /// The place of the listener that carries it.
-    pub(super) fn listener(&self) -> Option<u32> {
-        match self {
-            Flow::Udp(f) => f.listener(),
-            _ => None,
-        }
-    }
-
     /// How long it lives without traffic, where it has no other end.
     pub(super) fn life(&self) -> Option<&Life> {
         match self {

@@ -16,11 +16,13 @@ use std::os::fd::AsFd;
 
 use podvirt_proto::hold;
 
+use super::carriers::OutletId;
 use super::command::Command;
 use super::flows::Flow;
 use super::stream::TcpFlow;
-use super::turn::{Worker, watch, watch_input};
+use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
+use crate::ctl::Proto;
 use crate::flow::{FlowId, Key, Kind};
 use crate::migrate::{self, Descriptors, Missing, Named, Pack};
 use crate::net::Home;
@@ -101,6 +103,7 @@ impl Worker {
     /// The state, its descriptors into the pack.
     pub(super) fn pack(&mut self, pack: &mut Pack) -> Result<migrate::Worker, hold::Error> {
         self.now = self.clock.now();
+        let outlets = if self.peers.index == 0 { self.carriers.outlets() } else { Vec::new() };
         let mut named = Named::after(pack);
         let mut out = migrate::Worker {
             state: migrate::WorkerState {
@@ -114,6 +117,10 @@ impl Worker {
                 homes: self.port.link.homes(),
             },
             ports: self.listeners.state(&mut named),
+            outlets: outlets
+                .iter()
+                .map(|s| migrate::Outlet { place: s.place, socket: named.name(fd(s)) })
+                .collect(),
             waiting: self.port.waiting(),
             ..Default::default()
         };
@@ -136,7 +143,17 @@ impl Worker {
     ) -> Result<(), InheritError> {
         self.frozen = true;
         let ports = std::mem::take(&mut state.ports);
-        self.listeners.restore(ports, fds)?;
+        if self.peers.index == 0 {
+            self.listeners.restore(ports, fds)?;
+            self.listeners.of_udp().for_each(|socket| self.carriers.add_listener(socket.clone()));
+            for outlet in std::mem::take(&mut state.outlets) {
+                let socket = fds.take(outlet.socket)?;
+                // Flows that it would have carried get another.
+                if let Err(error) = self.carriers.restore(outlet.place, socket) {
+                    tracing::warn!(place = outlet.place, %error, "a UDP socket of many flows is not gone on with");
+                }
+            }
+        }
         // Flows that exist go on, whatever has become of the policy.
         self.take_over(state, fds, false).map(drop)
     }
@@ -158,9 +175,10 @@ impl Worker {
         state.echo.iter_mut().for_each(|f| f.ttl = None);
         // Ports have other places here.
         for flow in &mut state.udp {
-            if let Some(place) = flow.listener {
-                let there = state.ports.iter().find(|p| p.place == place);
-                flow.listener = there.and_then(|p| self.listeners.place_of(p.proto, p.pod));
+            // An outlet's name tells its port.
+            if let Some(place) = flow.listener.filter(|place| OutletId::from_place(*place).is_none()) {
+                let there = state.ports.iter().find(|p| p.place == place && p.proto == Proto::Udp);
+                flow.listener = there.and_then(|p| self.carriers.place_of(p.pod));
             }
         }
         state.ports.clear();
@@ -184,7 +202,7 @@ impl Worker {
         fds: &mut Descriptors,
         moved: bool,
     ) -> Result<Vec<migrate::Ends>, InheritError> {
-        let migrate::Worker { state, tcp, udp, echo, waiting, ports: _ } = state;
+        let migrate::Worker { state, tcp, udp, echo, waiting, ports: _, outlets: _ } = state;
         self.started = state.started;
         self.fragment_ids.restore(state.fragment_id);
         // A guest that has the pod's addresses follows when they change.
@@ -225,7 +243,7 @@ impl Worker {
             if moved && !self.may_go_on(&key, f.pod_peer, f.from_guest) {
                 continue;
             }
-            let flow = super::datagrams::UdpFlow::from_state(f, mtu, &self.timeouts, fds)?;
+            let flow = super::datagrams::UdpFlow::from_state(f, mtu, &self.timeouts, &self.carriers, fds)?;
             let at = flow.life.expires();
             self.take_in_datagrams(key, Flow::Udp(Box::new(flow)), at)?;
         }

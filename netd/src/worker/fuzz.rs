@@ -69,6 +69,7 @@ impl Bench {
             link: Arc::new(link),
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
+            carriers: Arc::default(),
             peers: Peers::new(0, Arc::new(Shared::new(1, &limits, Clock::new())), mailboxes),
         };
         let worker = Worker::new(parts, inbox).unwrap();
@@ -277,11 +278,13 @@ mod tests {
         let mut bench = Bench::new(crate::net::test_link(), 0, 0);
         let worker = &mut bench.worker;
         worker.port.starved = true;
+        let free = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let rule = crate::ctl::PortRule { proto: crate::ctl::Proto::Udp, pod: free, guest: 53 };
         let open = |worker: &mut Worker, n: u16| {
             let at = |text: &str, port| std::net::SocketAddr::new(text.parse().unwrap(), port);
             let (guest, peer) = (at("10.9.0.2", 53), at("192.0.2.1", n));
             let key = crate::flow::Key { kind: crate::flow::Kind::Udp, guest, peer };
-            let id = worker.open_udp_shared(key, None, 0, peer).unwrap_or_else(|_| panic!("flow {n}"));
+            let id = worker.open_udp_shared(key, None, rule, peer).unwrap_or_else(|_| panic!("flow {n}"));
             worker.make_ready(id);
             id
         };
@@ -297,7 +300,7 @@ mod tests {
             .iter()
             .filter_map(|origin| match *origin {
                 Origin::Flow(id) => worker.flows.get(id).map(|_| id),
-                Origin::Listener(_) => None,
+                Origin::Listener(_) | Origin::Outlet(_) => None,
             })
             .collect();
         assert_eq!(left, [first, last], "those that wait do so in their order");

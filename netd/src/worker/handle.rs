@@ -13,7 +13,7 @@ use super::command::{Command, Mailbox};
 use super::freeze::InheritError;
 use super::sockets::SteeredSockets;
 use crate::counters::Counters;
-use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Status};
+use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Proto, Status};
 use crate::migrate::{self, Descriptors, Device, Pack, StateError};
 use crate::net::Link;
 use crate::repair::Helper;
@@ -94,9 +94,13 @@ impl Handle {
     /// There are too many, or one cannot go on with it.
     pub(crate) fn load_workers(
         &self,
-        workers: Vec<migrate::Worker>,
+        mut workers: Vec<migrate::Worker>,
         mut fds: Descriptors,
     ) -> Result<Vec<migrate::Ends>, StateError> {
+        // The listeners are worker 0's, and flows of all name them by their places there.
+        if let Some((first, others)) = workers.split_first_mut() {
+            others.iter_mut().for_each(|w| w.ports.clone_from(&first.ports));
+        }
         let pairs = self.mailboxes.len();
         if workers.len() > pairs {
             return Err(InheritError::Pairs { have: workers.len(), pairs }.into());
@@ -243,7 +247,16 @@ impl Control for Handle {
     }
 
     fn remove_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
-        self.mailboxes[0].call(|reply| Command::RemovePorts(rules, reply)).unwrap_or_default()
+        let removed = self.mailboxes[0].call(|reply| Command::RemovePorts(rules, reply)).unwrap_or_default();
+        let open = removed.iter().filter(|info| info.rule.proto == Proto::Udp && info.error.is_none());
+        let pods: Arc<HashSet<u16>> = Arc::new(open.map(|info| info.rule.pod).collect());
+        // Nothing is passed to the other workers by these listeners any more, but they still hold the sockets.
+        if !pods.is_empty() {
+            for mailbox in self.mailboxes.iter().skip(1) {
+                mailbox.call(|reply| Command::PartFromPorts(pods.clone(), reply));
+            }
+        }
+        removed
     }
 
     fn set_link(&self, link: Arc<Link>) {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use super::carriers::{OutletId, PortSocket};
 use super::command::PassedDatagram;
 use super::datagrams::{OpenError, Via, kind_of};
 use super::flows::Flow;
@@ -30,8 +31,10 @@ const DATAGRAMS_PER_TURN: u64 = 256;
 const RUNS: usize = 4;
 /// Turns in which a datagram finds buffers, but not enough, before it is given up.
 const TRIES: u8 = 64;
-/// Errors taken from a listener at once.
+/// Errors taken from a shared socket at once.
 const ERRORS_PER_TURN: usize = 256;
+/// Steered ports that an error may be about: it does not tell.
+const PORTS_TRIED: usize = 256;
 
 /// Whose datagrams are in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub(super) enum Origin {
     Flow(FlowId),
     /// The listener at this place.
     Listener(u32),
+    /// An outlet.
+    Outlet(OutletId),
 }
 
 /// The batch and how far it has been delivered.
@@ -88,6 +93,10 @@ impl Worker {
                     let Some((_, listener)) = self.listeners.udp(at) else { return false };
                     self.inbound.batch.receive(fd(&listener.socket), most)
                 }
+                Origin::Outlet(id) => {
+                    let Some(socket) = self.carriers.outlet(id) else { return false };
+                    self.inbound.batch.receive(fd(&socket), most)
+                }
             };
             let n = match received {
                 Ok(n) => n,
@@ -96,6 +105,11 @@ impl Worker {
                     match origin {
                         Origin::Flow(id) => self.on_datagram_errors(id),
                         Origin::Listener(at) => self.on_listener_errors(at),
+                        Origin::Outlet(id) => {
+                            if let Some(socket) = self.carriers.outlet(id) {
+                                self.relay_errors(&socket, Some(id.port()));
+                            }
+                        }
                     }
                     return true;
                 }
@@ -115,12 +129,12 @@ impl Worker {
         true
     }
 
-    /// Moves datagrams of a UDP listener to the guest and to the other workers; true when there may be more. A flow's
+    /// Moves datagrams of a UDP listener or an outlet to the guest and to the other workers; true when there may be more. A flow's
     /// datagrams that wait for this worker's buffers stay where they are.
-    pub(super) fn deliver_arrivals(&mut self, at: u32) -> bool {
+    pub(super) fn deliver_arrivals(&mut self, origin: Origin) -> bool {
         std::mem::swap(&mut self.inbound, &mut self.arrivals);
         self.inbound.hurries = self.others_receive();
-        let more = self.deliver_datagrams(Origin::Listener(at));
+        let more = self.deliver_datagrams(origin);
         std::mem::swap(&mut self.inbound, &mut self.arrivals);
         more
     }
@@ -183,6 +197,7 @@ impl Worker {
         let placed = match origin {
             Origin::Flow(id) => self.flow_of_own(id, &rest),
             Origin::Listener(at) => self.flow_of_arrival(at, &rest, d.to),
+            Origin::Outlet(id) => self.flow_of_early(id.port(), &rest, d.to),
         };
         self.deliver_placed(placed, d, offset)
     }
@@ -262,13 +277,30 @@ impl Worker {
         self.flow_of_early(port, d, address)
     }
 
-    /// The flow of a datagram that came to the pod's port `port` by a socket that is not its listener's.
+    /// The flow of a datagram that came to the pod's port `port` by a socket that is not its listener's: one that there
+    /// is, or a new one of the listener if there is one.
     fn flow_of_early(
         &mut self,
         port: u16,
         d: &Datagram<'_>,
         to: Option<IpAddr>,
     ) -> Result<Option<FlowId>, Reason> {
+        if let Some(key) = self.key_of_peer(port, d.from) {
+            if let Some(id) = self.flows.find(&key)
+                && matches!(self.flows.get(id), Some(Flow::Udp(f)) if f.pod_peer == d.from)
+            {
+                return Ok(Some(id));
+            }
+            if self.peers.index == 0
+                && let Some(owner) = self.peers.shared.directory.owner(&key).filter(|owner| *owner != 0)
+            {
+                return self.pass_datagram(owner, Err(port), d, to).map(|()| None);
+            }
+        }
+        // Worker 0 has the listeners, and has looked.
+        if self.peers.index != 0 {
+            return Err(Reason::Denied);
+        }
         let listener = self.listeners.udp_at(port).ok_or(Reason::Denied)?;
         self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to)
     }
@@ -281,12 +313,10 @@ impl Worker {
         to: Option<IpAddr>,
     ) -> Result<Option<FlowId>, Reason> {
         let (rule, _) = self.listeners.udp(at).ok_or(Reason::Denied)?;
-        // A steered listener's own port is another one, so it cannot answer; and other workers have no listeners.
-        let shared = (rule.pod != STEERED && self.peers.alone()).then_some(at);
         let rule = rule.for_port(d.to_port.unwrap_or(STEERED));
         match self.assign(Kind::Udp, rule, d.from) {
             Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
-            None => self.flow_of_assigned(rule, shared, d, to).map(Some),
+            None => self.flow_of_assigned(rule, d, to).map(Some),
         }
     }
 
@@ -302,30 +332,21 @@ impl Worker {
             segment: None,
         };
         let placed = match passed.rule {
-            Ok(rule) => self.flow_of_assigned(rule, None, &d, passed.local).map(Some),
+            Ok(rule) => self.flow_of_assigned(rule, &d, passed.local).map(Some),
             Err(port) => self.flow_of_early(port, &d, passed.local),
         };
         self.deliver_placed(placed, &d, &mut 0).map_err(|Full| Reason::NoRxBuffer)
     }
 
-    /// The flow of a datagram that is for this worker: its peer's, or a new one, which the listener at `shared`
-    /// carries if there is one.
+    /// The flow of a datagram that is for this worker: its peer's, or a new one, which the socket of the port carries.
     fn flow_of_assigned(
         &mut self,
         rule: PortRule,
-        shared: Option<u32>,
         d: &Datagram<'_>,
         to: Option<IpAddr>,
     ) -> Result<FlowId, Reason> {
         let from = d.from;
-        let link = &self.port.link;
-        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
-        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
-        let key = Key {
-            kind: Kind::Udp,
-            guest: SocketAddr::new(guest, rule.guest),
-            peer: SocketAddr::new(seen, from.port()),
-        };
+        let key = self.key_of_peer(rule.guest, from).ok_or(Reason::NoGuest)?;
         // Multicast and broadcast destinations cannot be a source address.
         let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
         let known = self.flows.find(&key);
@@ -333,20 +354,27 @@ impl Worker {
             && let Some(Flow::Udp(f)) = self.flows.get_mut(id)
             && f.pod_peer == from
         {
-            if let (Via::Listener(via), Some(at)) = (&mut f.via, shared) {
-                // Replies leave from the address that the peer has spoken to last, by the port's present listener.
-                (*via, f.local) = (at, local);
+            if let Via::Port(via) = &mut f.via {
+                // Replies leave from the address and the port that the peer has spoken to last.
+                if via.socket.pod != rule.pod
+                    && let Ok(carrier) = self.carriers.for_peer(rule, from.is_ipv4())
+                {
+                    *via = carrier;
+                }
+                f.local = local.or(f.local);
             }
             return Ok(id);
         }
         let key = self.guest_key(Kind::Udp, rule, from)?;
-        // A peer that overlaps with another cannot be found by its address, so the kernel has to sort.
-        let opened = match shared.filter(|_| known.is_none()) {
-            Some(at) => self.open_udp_shared(key, local, at, from),
-            None => self.open_udp(key, local, rule.pod, from, false).inspect(|id| {
+        // A peer that overlaps with another cannot be found by its address, so the kernel has to sort. Multicast that
+        // was steered is answered from an address that only the kernel knows.
+        let opened = if known.is_none() && (local.is_some() || self.carriers.place_of(rule.pod).is_some()) {
+            self.open_udp_shared(key, local, rule, from)
+        } else {
+            self.open_udp(key, local, rule.pod, from, None).inspect(|id| {
                 // What arrived between bind() and connect() of the flow's socket may already wait there.
                 self.make_ready(*id);
-            }),
+            })
         };
         match opened {
             Ok(id) => Ok(id),
@@ -358,25 +386,52 @@ impl Worker {
         }
     }
 
+    /// The tuple of a flow between the guest's port and a peer, unless the peer overlaps with another.
+    fn key_of_peer(&self, port: u16, from: SocketAddr) -> Option<Key> {
+        let link = &self.port.link;
+        let guest = SocketAddr::new(link.guest_address(from.ip())?, port);
+        Some(Key {
+            kind: Kind::Udp,
+            guest,
+            peer: SocketAddr::new(link.source_for_guest(from.ip())?, from.port()),
+        })
+    }
+
     /// Relays the errors in a listener's error queue to the guest.
     pub(super) fn on_listener_errors(&mut self, at: u32) {
+        let Some((rule, listener)) = self.listeners.udp(at) else { return };
+        let socket = listener.socket.clone();
+        self.relay_errors(&socket, (rule.pod != STEERED).then_some(rule.guest));
+    }
+
+    /// Relays the errors in the queue of a socket that many flows share to the guest. They are about `port` of the guest;
+    /// none: about any of those that are steered.
+    pub(super) fn relay_errors(&mut self, socket: &PortSocket, port: Option<u16>) {
         for _ in 0..ERRORS_PER_TURN {
-            let Some((rule, listener)) = self.listeners.udp(at) else { return };
-            let Ok(Some(e)) = sys::recv_error(fd(&listener.socket)) else { return };
+            let Ok(Some(e)) = sys::recv_error(fd(socket)) else { return };
             let (Some(kind), Some(to)) = (kind_of(&e), e.destination) else { continue };
-            let link = &self.port.link;
-            let (Some(guest), Some(seen)) = (link.guest_address(to.ip()), link.source_for_guest(to.ip()))
-            else {
+            // A guest that is told no more of them is not looked for.
+            if !self.errors.would_allow(self.now) {
                 continue;
-            };
-            let (guest, peer) = (SocketAddr::new(guest, rule.guest), SocketAddr::new(seen, to.port()));
-            // A peer that overlaps with another has a port of its own for the guest, which the error does not tell.
-            let id = self.flows.find(&Key { kind: Kind::Udp, guest, peer });
-            let known =
-                id.is_some_and(|id| matches!(self.flows.get(id), Some(Flow::Udp(f)) if f.pod_peer == to));
-            if known && let Some(quote) = crate::icmp::quote_udp(guest, peer, &e.payload) {
-                self.tell(kind, e.offender, guest.ip(), &quote);
             }
+            let ports = match port {
+                Some(port) => vec![port],
+                None => self.carriers.steered_ports(to.is_ipv4(), PORTS_TRIED),
+            };
+            let key_of = |port| self.key_of_peer(port, to).filter(|key| self.speaks(key, to));
+            let Some(key) = ports.into_iter().find_map(key_of) else { continue };
+            if let Some(quote) = crate::icmp::quote_udp(key.guest, key.peer, &e.payload) {
+                self.tell(kind, e.offender, key.guest.ip(), &quote);
+            }
+        }
+    }
+
+    /// Whether there is a flow of this tuple, here or with another worker, and its peer is `to`. A peer that overlaps with
+    /// another has a port of its own for the guest, which an error does not tell.
+    fn speaks(&self, key: &Key, to: SocketAddr) -> bool {
+        match self.flows.find(key).and_then(|id| self.flows.get(id)) {
+            Some(Flow::Udp(f)) => f.pod_peer == to,
+            _ => key.peer.ip() == to.ip() && self.peers.has_elsewhere(key),
         }
     }
 

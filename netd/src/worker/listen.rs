@@ -1,30 +1,26 @@
 //! Listeners: the pod's ports that lead to the guest.
 
-use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use socket2::{Domain, Socket};
+use socket2::Socket;
 
-use super::datagrams::apply;
-use super::flows::Flow;
+use super::carriers::PortSocket;
 use super::freeze::InheritError;
+use super::inbound::Origin;
 use super::sockets::{self, PeekOffset, SteeredSockets};
 use super::stream::is_exhausted;
 use super::turn::{Worker, fd};
 use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
-use crate::flow::{FlowId, Key, Kind};
+use crate::flow::{Key, Kind};
 use crate::migrate::{self, Descriptors, Named};
 use crate::shared::Side;
-use crate::udp::SendOptions;
 
-/// UDP flows that get sockets of their own when their port is closed; binding each takes the longer the more there
-/// are. The others end, and begin anew when the guest speaks.
-const PARTING: usize = 1024;
 /// Connections accepted from one listener before the next has its turn.
 const TAKES_PER_TURN: usize = 16;
 /// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
@@ -46,7 +42,7 @@ const FIRST_DYNAMIC: u16 = 49_152;
 pub(super) const STEERED: u16 = 0;
 
 /// Places there can be: every port of both protocols, as often again for those that came and went.
-const MAX_ENTRIES: usize = 1 << 18;
+pub(super) const MAX_ENTRIES: usize = 1 << 18;
 
 struct Entry {
     rule: PortRule,
@@ -58,11 +54,7 @@ struct Entry {
 
 /// An open port's socket.
 pub(super) struct Listener {
-    pub(super) socket: Socket,
-    /// See [`Listener::dual`].
-    dual: OnceCell<bool>,
-    /// What it is set to send, for IPv6 and IPv4 (UDP).
-    options: [Option<SendOptions>; 2],
+    pub(super) socket: Arc<PortSocket>,
     /// What it accepts has its options from it (TCP).
     bequeaths: bool,
     /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
@@ -71,25 +63,22 @@ pub(super) struct Listener {
 
 impl Listener {
     /// One that epoll does not know yet. No system call is made.
-    fn inherited(socket: Socket) -> Listener {
-        Listener { socket, dual: OnceCell::new(), options: [None; 2], bequeaths: false, watched: false }
+    fn inherited(socket: Socket, rule: PortRule, place: u32) -> Listener {
+        let socket = Arc::new(PortSocket::new(socket, rule, place));
+        Listener { socket, bequeaths: false, watched: false }
     }
 
     /// One that epoll knows.
-    fn watched(socket: Socket, proto: Proto, peek: PeekOffset) -> Listener {
-        let mut listener = Listener::inherited(socket);
-        listener.note_watched(proto, peek);
+    fn watched(socket: Socket, rule: PortRule, place: u32, peek: PeekOffset) -> Listener {
+        let mut listener = Listener::inherited(socket, rule, place);
+        listener.note_watched(rule.proto, peek);
         listener
     }
 
     fn note_watched(&mut self, proto: Proto, peek: PeekOffset) {
         self.watched = true;
-        self.bequeaths = proto == Proto::Tcp && sockets::bequeath_options(&self.socket, self.dual(), peek);
-    }
-
-    /// Whether it is IPv6 that carries IPv4 as well.
-    pub(super) fn dual(&self) -> bool {
-        *self.dual.get_or_init(|| self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6))
+        self.bequeaths =
+            proto == Proto::Tcp && sockets::bequeath_options(&self.socket, self.socket.dual(), peek);
     }
 }
 
@@ -153,15 +142,10 @@ impl Listeners {
         Some((e.rule, e.socket.as_ref()?))
     }
 
-    /// Sets a UDP listener to what the next datagrams of a family need.
-    pub(super) fn prepare(&mut self, at: u32, v4: bool, options: SendOptions) {
-        let entry = self.entries.get_mut(at as usize).and_then(Option::as_mut);
-        let Some(listener) = entry.and_then(|e| e.socket.as_mut()) else { return };
-        let set = &mut listener.options[usize::from(v4)];
-        if set.replace(options) != Some(options) {
-            let family = if v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            apply(fd(&listener.socket), family, options);
-        }
+    /// The sockets of the UDP ports.
+    pub(super) fn of_udp(&self) -> impl Iterator<Item = &Arc<PortSocket>> {
+        let udp = self.entries.iter().flatten().filter(|e| e.rule.proto == Proto::Udp);
+        udp.filter(|e| e.rule.pod != STEERED).filter_map(|e| Some(&e.socket.as_ref()?.socket))
     }
 
     /// Whether a listener waits in the queue of what has something for the guest.
@@ -197,11 +181,12 @@ impl Listeners {
             if self.entries.len() <= place {
                 self.entries.resize_with(place + 1, || None);
             }
-            let socket = fds.take_if(port.socket)?.map(|fd| Listener::inherited(fd.into()));
+            let rule = PortRule { proto: port.proto, pod: port.pod, guest: port.guest };
+            let socket = fds.take_if(port.socket)?;
+            let socket = socket.map(|fd| Listener::inherited(fd.into(), rule, port.place));
             if socket.is_some() {
                 self.unwatched.push_back(port.place);
             }
-            let rule = PortRule { proto: port.proto, pod: port.pod, guest: port.guest };
             let entry = Entry { rule, socket, error: port.error, queued: false };
             self.put(place, entry);
         }
@@ -212,12 +197,6 @@ impl Listeners {
     pub(super) fn of_tcp(&self) -> Vec<OwnedFd> {
         let tcp = self.entries.iter().flatten().filter(|e| e.rule.proto == Proto::Tcp);
         tcp.filter_map(|e| fd(&e.socket.as_ref()?.socket).try_clone_to_owned().ok()).collect()
-    }
-
-    /// The place of a port of the pod.
-    pub(super) fn place_of(&self, proto: Proto, pod: u16) -> Option<u32> {
-        let is = |e: &Option<Entry>| e.as_ref().is_some_and(|e| (e.rule.proto, e.rule.pod) == (proto, pod));
-        self.entries.iter().position(is).and_then(|at| u32::try_from(at).ok())
     }
 
     /// The first free place from `from` on.
@@ -283,18 +262,10 @@ impl Worker {
     pub(super) fn remove_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
         let closing = self.listeners.udp_places(rules);
         if !closing.is_empty() {
-            let is_of = |flow: &Flow| flow.listener().is_some_and(|at| closing.contains(&at));
-            let carried: Vec<FlowId> =
-                self.flows.iter().filter(|(_, _, flow)| is_of(flow)).map(|(id, _, _)| id).collect();
-            for id in carried.iter().take(PARTING) {
-                self.part_from_listener(*id);
-            }
-            // The place will be another listener's, which must not carry what is left.
-            for id in carried {
-                if self.flows.get(id).is_some_and(is_of) {
-                    self.flows.remove(id);
-                }
-            }
+            let pods: HashSet<u16> =
+                closing.iter().filter_map(|at| self.listeners.udp(*at)).map(|(rule, _)| rule.pod).collect();
+            pods.iter().for_each(|pod| self.carriers.remove_listener(*pod));
+            self.part_from_ports(&pods);
             self.forget_arrivals(&closing);
         }
         self.listeners.remove(rules)
@@ -308,7 +279,7 @@ impl Worker {
             let rule = PortRule { proto, pod: STEERED, guest: STEERED };
             let opened = self
                 .watch_listener(fd(&socket), free as u32)
-                .map(|()| Listener::watched(socket, proto, self.peek));
+                .map(|()| Listener::watched(socket, rule, free as u32, self.peek));
             match opened {
                 Ok(socket) => {
                     let socket = Some(socket);
@@ -325,9 +296,14 @@ impl Worker {
             Proto::Udp => sockets::listen_udp(rule.pod),
         }
         .and_then(|s| self.watch_listener(fd(&s), index as u32).map(|()| s))
-        .map(|s| Listener::watched(s, rule.proto, self.peek));
+        .map(|s| Listener::watched(s, rule, index as u32, self.peek));
         match opened {
-            Ok(s) => Entry { rule, socket: Some(s), error: None, queued: false },
+            Ok(s) => {
+                if rule.proto == Proto::Udp {
+                    self.carriers.add_listener(s.socket.clone());
+                }
+                Entry { rule, socket: Some(s), error: None, queued: false }
+            }
             Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false },
         }
     }
@@ -367,7 +343,7 @@ impl Worker {
         let Some(Some(entry)) = self.listeners.entries.get(index as usize) else { return };
         let rule = entry.rule;
         if rule.proto == Proto::Udp {
-            return self.make_listener_ready(index);
+            return self.make_heard_ready(Origin::Listener(index));
         }
         if let Some(queued) = self.listeners.queued(index)
             && !std::mem::replace(queued, true)

@@ -26,6 +26,7 @@
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
 //! and the other rings stay.
 
+mod carriers;
 mod command;
 mod connect;
 mod datagrams;
@@ -140,13 +141,15 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
+    let carriers: Arc<carriers::Carriers> = Arc::default();
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
     let mut workers = Vec::with_capacity(pairs);
     for (index, inbox) in inboxes.into_iter().enumerate() {
         let peers = peers::Peers::new(index, shared.clone(), mailboxes.clone());
         let counters = all[index].clone();
-        let parts = turn::Parts { limits, timeouts, link: link.clone(), counters, peek, peers };
+        let (link, carriers) = (link.clone(), carriers.clone());
+        let parts = turn::Parts { limits, timeouts, link, counters, peek, peers, carriers };
         workers.push(turn::Worker::new(parts, inbox)?);
     }
     if let Some(Inherited { workers: states, mut fds, .. }) = inherited {
@@ -157,6 +160,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         for (worker, state) in workers.iter_mut().zip(migrate::Worker::for_each_pair(states)) {
             worker.inherit(state, &mut fds)?;
         }
+        carriers.close_unused();
     }
     if let Some(first) = workers.first_mut() {
         first.add_ports(&ports);

@@ -2,10 +2,12 @@
 //! system calls as can be.
 //!
 //! Each flow's datagrams are cut into runs ([`first_run`]), each a message. Flows with a socket of their own have a
-//! call each; those of one listener share their calls, as messages to many peers.
+//! call each; those of one port share their calls, as messages to many peers.
 
 use std::io;
+use std::sync::Arc;
 
+use super::carriers::PortSocket;
 use super::datagrams::{UdpFlow, Via};
 use super::flows::Flow;
 use super::gather::Gather;
@@ -13,8 +15,12 @@ use super::stream::is_exhausted;
 use super::turn::{Worker, fd};
 use crate::counters::Reason;
 use crate::flow::FlowId;
+use crate::icmp::IcmpError;
 use crate::sys::{self, Message};
 use crate::udp::{Run, SendOptions, first_run};
+
+/// Bytes of a datagram that an error about it quotes.
+const QUOTE_BYTES: usize = 576;
 
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -30,30 +36,35 @@ struct Planned {
 #[derive(Default)]
 pub(super) struct Outbound {
     plan: Vec<Planned>,
-    /// Gathers of flows that listeners carry, until they are sent together.
+    /// Gathers of flows that share sockets, until they are sent together.
     shared: Vec<Gather>,
 }
 
 /// What one call for several flows takes them to have in common.
-#[derive(Clone, Copy, PartialEq, Eq)]
 struct Outlet {
-    listener: u32,
+    socket: Arc<PortSocket>,
     v4: bool,
-    options: Option<SendOptions>,
+    options: SendOptions,
+}
+
+impl Outlet {
+    fn is_same(&self, other: &Outlet) -> bool {
+        Arc::ptr_eq(&self.socket, &other.socket) && self.v4 == other.v4 && self.options == other.options
+    }
 }
 
 impl Worker {
     /// Sends a flow's gathered datagrams, or puts them off until [`Worker::flush_shared`].
     pub(super) fn flush_datagrams(&mut self, g: Gather) {
         match self.udp(g.flow).map(|f| &f.via) {
-            Some(Via::Own(_)) => self.send_gathers(std::slice::from_ref(&g)),
-            Some(Via::Listener(_)) => return self.outbound.shared.push(g),
-            None => {}
+            Some(Via::Own(..)) => self.send_gathers(std::slice::from_ref(&g)),
+            Some(Via::Port(_)) => return self.outbound.shared.push(g),
+            Some(Via::Gone) | None => {}
         }
         self.gathers.recycle(g);
     }
 
-    /// Sends what listeners carry.
+    /// Sends what shared sockets carry.
     pub(super) fn flush_shared(&mut self) {
         if self.outbound.shared.is_empty() {
             return;
@@ -61,13 +72,14 @@ impl Worker {
         let mut shared = std::mem::take(&mut self.outbound.shared);
         let mut rest = shared.as_slice();
         while let Some(first) = rest.first() {
-            let outlet = self.outlet(first.flow);
-            let n = rest.iter().take_while(|g| self.outlet(g.flow) == outlet).count().max(1);
-            let (now, later) = rest.split_at(n);
-            if let Some(Outlet { listener, v4, options: Some(options) }) = outlet {
-                self.listeners.prepare(listener, v4, options);
-                self.send_gathers(now);
-            }
+            let Some(outlet) = self.outlet(first.flow) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let same = |g: &&Gather| self.outlet(g.flow).is_some_and(|o| o.is_same(&outlet));
+            let (now, later) = rest.split_at(rest.iter().take_while(same).count().max(1));
+            let Outlet { socket, v4, options } = outlet;
+            socket.prepared(v4, options, || self.send_gathers(now));
             rest = later;
         }
         for g in shared.drain(..) {
@@ -92,11 +104,11 @@ impl Worker {
 
     fn outlet(&self, id: FlowId) -> Option<Outlet> {
         let f = self.udp(id)?;
-        match f.via {
-            Via::Listener(listener) => {
-                Some(Outlet { listener, v4: f.pod_peer.is_ipv4(), options: f.options })
+        match &f.via {
+            Via::Port(c) => {
+                Some(Outlet { socket: c.socket.clone(), v4: f.pod_peer.is_ipv4(), options: f.options? })
             }
-            Via::Own(_) => None,
+            Via::Own(..) | Via::Gone => None,
         }
     }
 
@@ -123,8 +135,8 @@ impl Worker {
                 Err(error) => {
                     let failed = plan[at];
                     let flow = gathers[failed.gather].flow;
-                    // A listener's socket reports the ICMP errors of all its peers, so the first may be of another flow.
-                    let meant = again || matches!(self.udp(flow).map(|f| &f.via), Some(Via::Own(_)));
+                    // A shared socket reports the ICMP errors of all its peers, so the first may be of another flow.
+                    let meant = again || matches!(self.udp(flow).map(|f| &f.via), Some(Via::Own(..)));
                     let refused = failed.run.segment.filter(|_| meant);
                     if let Some(largest) = refused.and_then(|size| refused_run(&error, size)) {
                         // These go one by one from now on, this flow's others of this batch as well.
@@ -135,6 +147,7 @@ impl Worker {
                         for _ in 0..failed.run.items {
                             self.counters.count_drop(Reason::UdpSend);
                         }
+                        self.tell_unsent(&gathers[failed.gather], failed.item, &error);
                         at += 1;
                         again = false;
                     } else {
@@ -153,6 +166,26 @@ impl Worker {
         }
         plan.clear();
         self.outbound.plan = plan;
+    }
+
+    /// Tells the guest that the pod has no way to a peer of a shared socket. A flow's own socket is told so when it is
+    /// connected.
+    fn tell_unsent(&mut self, g: &Gather, item: usize, error: &io::Error) {
+        let kind = match error.raw_os_error() {
+            Some(libc::ENETUNREACH) => IcmpError::NetUnreachable,
+            Some(libc::EHOSTUNREACH) => IcmpError::HostUnreachable,
+            Some(libc::EACCES | libc::EPERM) => IcmpError::AdminProhibited,
+            _ => return,
+        };
+        if !matches!(self.udp(g.flow).map(|f| &f.via), Some(Via::Port(_))) {
+            return;
+        }
+        let (Some(key), Some(item)) = (self.flows.key(g.flow).copied(), g.items.get(item)) else { return };
+        let mut payload = vec![0; (item.bytes as usize).min(QUOTE_BYTES)];
+        g.iovs.read(item.first as usize, 0, &mut payload);
+        if let Some(quote) = crate::icmp::quote_udp(key.guest, key.peer, &payload) {
+            self.tell(kind, None, key.guest.ip(), &quote);
+        }
     }
 
     /// Plans the rest of a flow's datagrams anew, from the message `at` on, with runs up to `largest` only.
@@ -180,15 +213,14 @@ impl Worker {
             from: None,
         };
         match plan.first().and_then(flow).map(|f| &f.via) {
-            Some(Via::Own(s)) => sys::send_messages(fd(s), false, plan.iter().map(message)),
-            Some(Via::Listener(at)) => {
-                let (_, listener) = self.listeners.udp(*at).ok_or_else(gone)?;
+            Some(Via::Own(s, _)) => sys::send_messages(fd(s), false, plan.iter().map(message)),
+            Some(Via::Port(c)) => {
                 let message = |p: &Planned| {
                     flow(p).map(|f| Message { to: Some(f.pod_peer), from: f.local, ..message(p) })
                 };
-                sys::send_messages(fd(&listener.socket), listener.dual(), plan.iter().map_while(message))
+                sys::send_messages(fd(&c.socket), c.socket.dual(), plan.iter().map_while(message))
             }
-            None => Err(gone()),
+            Some(Via::Gone) | None => Err(gone()),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 
+use super::carriers::OutletId;
 use super::flows::Flow;
 use super::inbound::Origin;
 use super::turn::Worker;
@@ -30,45 +31,56 @@ impl Worker {
 
     /// Throws out entries of what has ended, if there are many.
     fn tidy_ready(&mut self) {
-        if self.ready.len() <= 2 * (self.flows.len() + self.listeners.len()) + STALE {
+        let alive = self.flows.len() + self.listeners.len() + self.outlets_queued.len();
+        if self.ready.len() <= 2 * alive + STALE {
             return;
         }
-        // A listener's place may have another one by now, which is in the queue by itself.
-        let mut seen = HashSet::new();
-        let (flows, listeners) = (&self.flows, &mut self.listeners);
+        // A listener's place may have another one by now, which is in the queue by itself; so may an outlet's.
+        let (mut seen, mut outlets_seen) = (HashSet::new(), HashSet::new());
+        let (flows, listeners, outlets) = (&self.flows, &mut self.listeners, &self.outlets_queued);
         self.ready.retain(|origin| match *origin {
             Origin::Flow(id) => flows.get(id).is_some(),
             Origin::Listener(at) => listeners.queued(at).is_some_and(|queued| *queued) && seen.insert(at),
+            Origin::Outlet(id) => outlets.contains(&id) && outlets_seen.insert(id),
         });
     }
 
-    /// The same for a UDP listener.
-    pub(super) fn make_listener_ready(&mut self, at: u32) {
-        if let Some(queued) = self.listeners.queued(at)
-            && !std::mem::replace(queued, true)
-        {
+    /// The same for a UDP listener or an outlet.
+    pub(super) fn make_heard_ready(&mut self, origin: Origin) {
+        if !self.set_heard_queued(origin, true) {
             if self.peers.alone() {
-                self.ready.push_back(Origin::Listener(at));
+                self.ready.push_back(origin);
                 self.tidy_ready();
             } else {
-                self.heard.push_back(at);
+                self.heard.push_back(origin);
             }
         }
     }
 
-    /// Reads UDP listeners, where there are other pairs: what came is theirs as well, so it is passed on whether or not
+    /// Notes whether a listener or an outlet is in a queue; answers what was noted before, and that one that is not
+    /// there is in it.
+    fn set_heard_queued(&mut self, origin: Origin, to: bool) -> bool {
+        match origin {
+            Origin::Flow(_) => true,
+            Origin::Listener(at) => {
+                self.listeners.queued(at).is_none_or(|queued| std::mem::replace(queued, to))
+            }
+            Origin::Outlet(id) if to => !self.outlets_queued.insert(id),
+            Origin::Outlet(id) => self.outlets_queued.remove(&id),
+        }
+    }
+
+    /// Reads UDP listeners and outlets, where there are other pairs: what came is theirs as well, so it is passed on whether or not
     /// this pair's ring has buffers. True when some listeners are left that could go on.
     pub(super) fn serve_heard(&mut self) -> bool {
         for _ in 0..FLOWS_PER_TURN.min(self.heard.len()) {
             if !self.can_hear() {
                 return false;
             }
-            let Some(at) = self.heard.pop_front() else { break };
-            if let Some(queued) = self.listeners.queued(at) {
-                *queued = false;
-            }
-            if self.deliver_arrivals(at) {
-                self.make_listener_ready(at);
+            let Some(origin) = self.heard.pop_front() else { break };
+            self.set_heard_queued(origin, false);
+            if self.deliver_arrivals(origin) {
+                self.make_heard_ready(origin);
             }
         }
         !self.heard.is_empty() && self.can_hear()
@@ -78,7 +90,7 @@ impl Worker {
         self.others_receive() || (!self.port.starved && self.port.rx.is_some())
     }
 
-    /// Makes every flow and UDP listener ready: what each has waited for is there.
+    /// Makes every flow, UDP listener and outlet ready: what each has waited for is there.
     pub(super) fn wake_all(&mut self) {
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
         for id in all {
@@ -86,7 +98,12 @@ impl Worker {
         }
         for at in 0..self.listeners.len() as u32 {
             if self.listeners.udp(at).is_some() {
-                self.make_listener_ready(at);
+                self.make_heard_ready(Origin::Listener(at));
+            }
+        }
+        if self.peers.index == 0 {
+            for id in self.carriers.outlets().iter().filter_map(|s| OutletId::from_place(s.place)) {
+                self.make_heard_ready(Origin::Outlet(id));
             }
         }
     }
@@ -100,12 +117,10 @@ impl Worker {
             let id = match self.ready.pop_front() {
                 None => break,
                 Some(Origin::Flow(id)) => id,
-                Some(origin @ Origin::Listener(at)) => {
-                    if let Some(queued) = self.listeners.queued(at) {
-                        *queued = false;
-                    }
+                Some(origin @ (Origin::Listener(_) | Origin::Outlet(_))) => {
+                    self.set_heard_queued(origin, false);
                     if self.deliver_datagrams(origin) {
-                        self.make_listener_ready(at);
+                        self.make_heard_ready(origin);
                     }
                     continue;
                 }

@@ -66,6 +66,10 @@ impl Worker {
             Command::RemovePorts(rules, reply) => {
                 let _ = reply.send(self.remove_ports(&rules));
             }
+            Command::PartFromPorts(pods, reply) => {
+                self.part_from_ports(&pods);
+                let _ = reply.send(());
+            }
             Command::Shutdown => self.running = false,
             Command::Accepted { rule, socket, from } => self.on_assigned_connection(rule, socket, from),
             Command::Datagram(datagram) => {

@@ -227,6 +227,33 @@ pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
     Ok(s)
 }
 
+/// A UDP socket of a port for datagrams to many peers, of the family of `any`. One that does not `hear` is
+/// connected: what others send to the port is not for it.
+pub(super) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Socket> {
+    if !hears {
+        let loopback: IpAddr =
+            if any.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+        return udp_flow(None, port, SocketAddr::new(loopback, port));
+    }
+    let to = SocketAddr::new(any, port);
+    let s = socket(Domain::for_address(to), Type::DGRAM, Protocol::UDP)?;
+    if any.is_ipv6() {
+        s.set_only_v6(true)?;
+    }
+    s.set_reuse_address(true)?;
+    if let Err(error) = s.bind(&to.into()) {
+        tracing::debug!(port, %error, "source port not preserved");
+        s.bind(&SocketAddr::new(any, 0).into())?;
+    }
+    sys::set_recv_original(s.as_fd(), any.is_ipv6())?;
+    sys::set_recv_errors(s.as_fd(), any.is_ipv6())?;
+    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
+        tracing::debug!(port, %error, "SO_RCVBUF");
+    }
+    coalesce(&s);
+    Ok(s)
+}
+
 /// A ping socket with the identifier `id` if it can be had.
 pub(crate) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
     let (domain, protocol, any) = match family {

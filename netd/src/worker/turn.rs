@@ -1,6 +1,6 @@
 //! The worker's variables and the turn of its loop.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use super::carriers::{Carriers, OutletId};
 use super::command::{Command, Inbox};
 use super::flows::{Flow, Flows};
 use super::gather::Gathers;
@@ -42,6 +43,7 @@ pub(super) mod tag {
     pub(in crate::worker) const TX_KICK: u64 = 3;
     pub(in crate::worker) const LISTENER: u64 = 4;
     pub(in crate::worker) const FLOW: u64 = 5;
+    pub(in crate::worker) const OUTLET: u64 = 6;
 }
 /// Where the tag stands in a token.
 pub(super) const TAG_SHIFT: u32 = 56;
@@ -88,13 +90,14 @@ pub(super) struct Parts {
     pub(super) counters: Arc<Counters>,
     pub(super) peek: PeekOffset,
     pub(super) peers: Peers,
+    pub(super) carriers: Arc<Carriers>,
 }
 
 /// The worker. See the [module](super) for its theory.
 pub(super) struct Worker {
     pub(super) clock: Clock,
     pub(super) now: Time,
-    pub(super) epoll: Epoll,
+    pub(super) epoll: Arc<Epoll>,
     inbox: Inbox,
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
@@ -114,16 +117,19 @@ pub(super) struct Worker {
     pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
     pub(super) listeners: Listeners,
+    pub(super) carriers: Arc<Carriers>,
+    /// Outlets that wait in a queue of what has something for the guest.
+    pub(super) outlets_queued: HashSet<OutletId>,
     /// Until when nobody is accepted.
     pub(super) listeners_retry: Option<Time>,
     pub(super) services: Services,
     pub(super) fragments: Reassembler,
     pub(super) fragment_ids: FragmentIds,
     pub(super) errors: ErrorLimiter,
-    /// Flows and UDP listeners that have, or may have, something for the guest.
+    /// Flows, UDP listeners and outlets that have, or may have, something for the guest.
     pub(super) ready: VecDeque<Origin>,
-    /// With several pairs the UDP listeners, which wait for nobody's buffers; see [`Worker::serve_heard`].
-    pub(super) heard: VecDeque<u32>,
+    /// With several pairs the UDP listeners and outlets, which wait for nobody's buffers; see [`Worker::serve_heard`].
+    pub(super) heard: VecDeque<Origin>,
     /// Connections in TIME-WAIT by who opened them, the oldest first.
     pub(super) over: [VecDeque<FlowId>; 2],
     /// Flows that this batch of the transmit ring has touched.
@@ -161,12 +167,15 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
-        let Parts { limits, timeouts, link, counters, peek, peers } = parts;
+        let Parts { limits, timeouts, link, counters, peek, peers, carriers } = parts;
         let clock = peers.shared.clock;
         let now = clock.now();
         // A datagram's fragments come by one ring: each worker has its part of the bounds.
         let workers = peers.count();
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
+        if peers.index == 0 {
+            carriers.heard_by(epoll.clone());
+        }
         epoll.add(
             inbox.bell(),
             EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, tag::BELL << TAG_SHIFT),
@@ -187,6 +196,8 @@ impl Worker {
             flows: Flows::new(limits.flows, peers.shared.clone(), peers.index),
             peek,
             listeners: Listeners::default(),
+            carriers,
+            outlets_queued: HashSet::new(),
             listeners_retry: None,
             services: Services::new(),
             fragments: Reassembler::new(frag::Limits {
@@ -335,6 +346,7 @@ impl Worker {
             }
             tag::TX_KICK => self.counters.guest_kicks.add(1),
             tag::LISTENER => self.on_listener(token as u32),
+            tag::OUTLET => self.make_heard_ready(Origin::Outlet(OutletId::from_bits(token as u32))),
             tag::FLOW => self.on_flow_event(FlowId::from_token(token), event.events()),
             _ => {}
         }

@@ -34,7 +34,7 @@ fn take(raw: &mut Raw, came: &mut Came, patience: Duration, most: usize) -> usiz
         && let Some(frame) = raw.double.recv(patience).unwrap()
     {
         let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
-        let Some(NetHeaders::Ipv4(ip, _)) = packet.net.filter(|net| net.is_ipv4()) else { continue };
+        let Some(NetHeaders::Ipv4(ip, _)) = packet.net.filter(NetHeaders::is_ipv4) else { continue };
         if !ip.is_fragmenting_payload() {
             continue;
         }

@@ -19,6 +19,7 @@ mod limits;
 mod memory;
 mod migration;
 mod pairs;
+mod peers;
 mod ports;
 mod spoofing;
 mod starved;

@@ -25,10 +25,15 @@ fn plug(pod: &Pod) -> Double {
 
 /// A frame in which the guest sends a datagram to port 5000 of the client.
 pub(crate) fn datagram(from: u16, payload: &[u8]) -> Vec<u8> {
+    datagram_to(from, 5000, payload)
+}
+
+/// The same to another port.
+pub(crate) fn datagram_to(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER];
     PacketBuilder::ethernet2(GUEST_MAC.0, MAC.0)
         .ipv4(GUEST_V4.octets(), CLIENT_V4.octets(), 64)
-        .udp(from, 5000)
+        .udp(from, to)
         .write(&mut frame, payload)
         .unwrap();
     frame

@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 
 use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Setup, eventually, with_pod};
 use crate::daemon::Daemon;
-use crate::pairs::{datagram, received};
+use crate::pairs::{datagram, datagram_to, received};
 
 /// Queue pairs of the guest.
 const PAIRS: usize = 2;
@@ -163,6 +163,38 @@ fn thousands_of_flows_go_on_over_an_update() {
 #[ignore = "a measurement: cargo test -p netd --release --test datapath -- --ignored --nocapture eighteen_thousand"]
 fn eighteen_thousand_flows_go_on_over_an_update() {
     updates(18_000);
+}
+
+#[test]
+fn flows_that_share_a_socket_go_on_over_an_update() {
+    // More than have sockets of their own.
+    const PEERS: u16 = 40;
+    with_pod(without_ports(), |pod| {
+        let mut process = Process::start(pod, "{tcp: none, udp: none}");
+        let mut double = process.plug();
+        let v4 = pod.families()[0];
+        let peers: Vec<UdpSocket> = (0..PEERS).map(|i| pod.client.udp(v4.client(20_000 + i))).collect();
+        let mut seen = None;
+        for generation in 0..=2 {
+            let what = format!("in generation {generation}");
+            for (i, peer) in (0..PEERS).zip(&peers) {
+                let frame = datagram_to(6000, 20_000 + i, what.as_bytes());
+                let pair = &mut double.pairs()[0];
+                eventually("room in the ring", || pair.send(&frame).unwrap().then_some(()));
+                let mut buffer = [0; 64];
+                let (n, from) = peer.recv_from(&mut buffer).unwrap();
+                assert_eq!(&buffer[..n], what.as_bytes());
+                assert_eq!(*seen.get_or_insert(from), from, "another port");
+                peer.send_to(&i.to_be_bytes(), from).unwrap();
+                let got = received(&mut double, 0, PATIENCE).expect("no answer came");
+                assert_eq!(got, i.to_be_bytes());
+            }
+            assert_eq!(process.counter("udp_flows"), u64::from(PEERS), "opened once");
+            if generation < 2 {
+                process.update(pod);
+            }
+        }
+    });
 }
 
 #[test]

@@ -30,13 +30,6 @@ impl Worker {
         if self.flows.get(id)?.is_parked() {
             return None;
         }
-        // The listeners are here: elsewhere nobody would carry it. An update from one pair to several leaves such flows.
-        if self.flows.get(id)?.listener().is_some() {
-            self.part_from_listener(id);
-            if self.flows.get(id)?.listener().is_some() {
-                return None;
-            }
-        }
         let (key, flow) = self.flows.part(id, to)?;
         if let Some(s) = flow.socket()
             && let Err(error) = self.epoll.delete(fd(s))
