@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use podvirt_e2e::{
     Backend, BackendOptions, Family, Guest, Net, NetOptions, Pod, Process, RunningBackend, peer, until,
 };
 use serde_json::Value;
+use virt_handler::ports::{Namespace, Steering};
 
 use crate::excerpt::excerpt;
 use crate::frontends::{BACKEND_MAC, Machine, double, linux, testpmd};
@@ -28,10 +30,14 @@ use crate::usage::{self, Cpu};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The port of the echo in the guest, by TCP and UDP.
 pub(crate) const GUEST_PORT: u16 = 8001;
+/// A port that leads to the guest and that nobody serves there.
+pub(crate) const CROWD_PORT: u16 = 8002;
 /// The port of the echo of the client.
 pub(crate) const CLIENT_PORT: u16 = 7001;
 /// Where the guest fetches the agent from.
 const AGENT_PORT: u16 = 7000;
+/// Every port leads to the guest.
+const STEERED: &str = "-t all -u all --steering /w/ports.sock";
 /// More than any case needs: what is measured are not the limits. The rate is that of new flows a second.
 const LIMITS: &str = "limits: {flows: 19000, new_flows_per_second: 1000000, new_flows_burst: 1000000}\n";
 /// Ports of connections that are opened one after another; the kernel's default is half of it.
@@ -84,6 +90,8 @@ pub(crate) struct Bed {
     servers: Vec<Process>,
     /// The frontend.
     pub(crate) machine: Machine,
+    /// The node agent's part, where every port is steered.
+    _steering: Option<Steering>,
     /// The backend, if it is a program of its own.
     pub(crate) backend: Option<RunningBackend>,
     /// The pod.
@@ -114,11 +122,15 @@ impl Bed {
         };
         let mut options = BackendOptions {
             tcp: vec![GUEST_PORT],
-            udp: vec![GUEST_PORT],
+            udp: vec![GUEST_PORT, CROWD_PORT],
             mtu: Some(setup.mtu),
             config: LIMITS.into(),
             ..Default::default()
         };
+        if setup.steered {
+            (options.tcp, options.udp) = (Vec::new(), Vec::new());
+            options.arguments.extend(STEERED.split_whitespace().map(str::to_owned));
+        }
         if setup.pairs > 1 {
             options.arguments.extend(["--queue-pairs".into(), setup.pairs.to_string()]);
         }
@@ -126,6 +138,7 @@ impl Bed {
             options.config += &format!("mac: \"{BACKEND_MAC}\"\nguest: {{mac: \"{}\"}}\n", Guest::MAC);
         }
         let backend = backend.map(|b| b.start(&pod, &options)).transpose()?;
+        let steering = setup.steered.then(|| steer(&pod)).transpose()?;
         let begin = Instant::now();
         let log = |e: anyhow::Error| match &backend {
             Some(backend) => anyhow!("{e:#}\nthe backend says:\n{}", excerpt(&backend.process.log())),
@@ -144,6 +157,7 @@ impl Bed {
         Ok(Bed {
             servers: Vec::new(),
             machine,
+            _steering: steering,
             backend,
             pod,
             setup: setup.clone(),
@@ -292,12 +306,21 @@ impl Bed {
         let fits = match case {
             Case::Echo | Case::Txonly => matches!(self.machine, Machine::Testpmd(_)),
             Case::Ceiling | Case::Pairs => matches!(self.machine, Machine::Double(_)),
+            Case::Peers => guest || matches!(self.machine, Machine::Double(_)),
             Case::Micro | Case::Ports | Case::Migration => false,
             _ => guest,
         };
         ensure!(fits, "{case} cannot be measured with {}", self.setup.frontend);
         Ok(())
     }
+}
+
+/// Has the node agent's library steer every port to netd.
+fn steer(pod: &Pod) -> Result<Steering> {
+    let namespace = Namespace::open(&Path::new("/run/netns").join(pod.net.pod.name()))?;
+    let steering = Steering::start(namespace, pod.path("ports.sock"))?;
+    until("steering", PATIENCE, || Ok(steering.report().attached.then_some(())))?;
+    Ok(steering)
 }
 
 /// The agent's answer: the last line.

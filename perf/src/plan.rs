@@ -12,6 +12,9 @@
 //! | `udp_echo_*`, `udp_tx_*` | testpmd is the frontend |
 //! | `ring_*` | the double in a loop is the frontend |
 //! | `pairs_2_*` | the same with two queue pairs |
+//! | `peers_new_*`, `peers_one_*` | beside 100,000 datagrams a second, each from a new peer, or all from one |
+//! | `peers_steered_*`, `peers_2_*` | the same to a steered port, and with two queue pairs |
+//! | `names_*` | beside 5,000 questions a second of the guest, each from a fresh port |
 
 use std::fmt;
 
@@ -90,6 +93,10 @@ pub(crate) enum Case {
     Udp,
     /// From 1 to 18,000 connections at once: set-up, memory, throughput beside them
     Flows,
+    /// What others have beside datagrams of ever new peers
+    Peers,
+    /// What others have beside questions from ever new ports
+    Names,
     /// Datagrams that testpmd returns
     Echo,
     /// Datagrams that testpmd makes
@@ -136,6 +143,8 @@ pub(crate) struct Setup {
     pub(crate) peers: Vec<Peer>,
     /// Sizes of datagrams in bytes.
     pub(crate) sizes: Vec<u16>,
+    /// Every port is steered to netd by the node agent, which no other peer has.
+    pub(crate) steered: bool,
     /// Queue pairs, which only netd has several of, and only the double drives here.
     pub(crate) pairs: usize,
     /// The most rounds.
@@ -146,7 +155,15 @@ impl Setup {
     /// As in results.
     pub(crate) fn name(&self) -> String {
         let pairs = if self.pairs > 1 { format!("-{}pairs", self.pairs) } else { String::new() };
-        format!("{}-{}-v{}{pairs}", self.frontend, self.mtu, self.family.digit())
+        let steered = if self.steered { "-steered" } else { "" };
+        format!("{}-{}-v{}{pairs}{steered}", self.frontend, self.mtu, self.family.digit())
+    }
+
+    /// What figures of peers have in their names.
+    pub(crate) fn kind(&self) -> String {
+        let pairs = if self.pairs > 1 { format!("_{}", self.pairs) } else { String::new() };
+        let steered = if self.steered { "_steered" } else { "" };
+        format!("{pairs}{steered}")
     }
 
     /// What the names of its figures begin with.
@@ -168,6 +185,7 @@ impl Setup {
             cases: cases.to_vec(),
             peers: peers.to_vec(),
             sizes: vec![64, 1400],
+            steered: false,
             pairs: 1,
             rounds: u32::MAX,
         }
@@ -176,7 +194,7 @@ impl Setup {
 
 /// Everything that is measured with a frontend.
 pub(crate) fn whole() -> Vec<Setup> {
-    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Case::{Ceiling, Crr, Echo, Flows, Idle, Names, Pairs, Peers, Rr, Tcp, Tcp4, Txonly, Udp};
     use Frontend::{Double, Tcg, Testpmd, Uml};
     use Peer::{Netd, Passt, Slirp, Tap};
     let user = [Netd, Passt];
@@ -192,7 +210,11 @@ pub(crate) fn whole() -> Vec<Setup> {
         Setup { rounds: 2, ..Setup::new(Uml, 1280, &[Tcp], &all) },
         Setup { rounds: 2, ..jumbo(Setup::new(Testpmd, 9000, &[Echo, Txonly], &user)) },
         Setup::new(Double, 1500, &[Ceiling, Pairs], &user),
-        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs], &[Netd]) },
+        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs, Peers], &[Netd]) },
+        // Of another MTU than the others, whose guests they must not slow.
+        Setup { rounds: 1, ..Setup::new(Uml, 1450, &[Peers, Names], &user) },
+        Setup { steered: true, rounds: 1, ..Setup::new(Uml, 1450, &[Peers], &[Netd]) },
+        Setup { steered: true, pairs: 2, rounds: 1, ..Setup::new(Double, 1450, &[Peers], &[Netd]) },
         // Each takes half a minute for each peer; what they are compared with is far away.
         Setup { rounds: 2, ..Setup::new(Uml, 1400, &[Flows], &user) },
         Setup { rounds: 1, ..Setup::new(Tcg, 1500, &[Rr, Tcp], &[Netd, Passt, Tap, Slirp]) },
@@ -205,7 +227,7 @@ pub(crate) fn quick() -> Vec<Setup> {
     let mut setups = whole();
     setups.retain(|s| {
         let required = matches!(s.frontend, Frontend::Uml | Frontend::Testpmd);
-        required && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280
+        required && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280 && s.mtu != 1450
     });
     for setup in &mut setups {
         setup.cases.retain(keep);
@@ -262,7 +284,7 @@ mod tests {
         let all = whole();
         assert_eq!(all.iter().map(Setup::name).collect::<BTreeSet<_>>().len(), all.len());
         for setup in all.iter().chain(&quick()) {
-            let comparable = setup.pairs == 1;
+            let comparable = setup.pairs == 1 && !setup.steered;
             assert!(setup.peers.contains(&Peer::Netd), "{setup:?}");
             assert_eq!(setup.peers.contains(&Peer::Passt), comparable, "{setup:?}");
             assert!(!setup.cases.is_empty() && !setup.sizes.is_empty(), "{setup:?}");

@@ -11,9 +11,11 @@
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
 //! perf-agent udp-sink PORT SECONDS            counts datagrams, from the first one on
+//! perf-agent names ADDR SECONDS RATE          asks so many questions a second, each from a fresh port
 //! perf-agent ramps PORT [ADDR=COUNT]...       compares streams until it is asked for a report, a line each
 //! ```
 
+mod names;
 mod ramps;
 mod serve;
 mod tcp;
@@ -51,6 +53,7 @@ fn main() -> Result<()> {
             let segments = rest == ["gso"];
             tell(&udp::echo(at(address)?, seconds(time)?, size.parse()?, window.parse()?, segments)?)
         }
+        ["names", address, time, rate] => tell(&names::names(at(address)?, seconds(time)?, rate.parse()?)?),
         ["ramps", port, others @ ..] => {
             let others = others.iter().map(|o| {
                 let (address, count) = o.split_once('=').with_context(|| format!("ADDR=COUNT: {o}"))?;
@@ -167,6 +170,8 @@ mod tests {
         allow_descriptors(512).unwrap();
         let (held, found) = tcp::flows(address, 100).unwrap();
         assert_eq!((held.len(), found["held"].as_u64(), found["failed"].as_u64()), (100, Some(100), Some(0)));
+        let found = names::names(address, Duration::from_millis(100), 1000).unwrap();
+        assert!(found["answered_share"].as_f64().unwrap() > 0.0, "{found}");
         for segments in [false, true] {
             let found = udp::echo(address, Duration::from_millis(100), 64, 32, segments).unwrap();
             assert!(found["per_second"].as_f64().unwrap() > 0.0, "{found}");

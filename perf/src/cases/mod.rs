@@ -1,5 +1,6 @@
 //! What is measured, one module for each kind; each gives figures by their full names.
 
+mod crowds;
 mod flows;
 mod idle;
 mod packets;
@@ -48,6 +49,8 @@ pub(crate) fn run(bed: &mut Bed, case: Case, pace: &Pace, found: &mut Found) -> 
         Case::Tcp4 => transfer::tcp(bed, pace, 4, found),
         Case::Udp => transfer::udp(bed, pace, found),
         Case::Flows => flows::run(bed, pace, found),
+        Case::Peers => crowds::peers(bed, pace, found),
+        Case::Names => crowds::names(bed, pace, found),
         Case::Echo => packets::echo(bed, pace, found),
         Case::Txonly => packets::send_only(bed, pace, found),
         Case::Ceiling => packets::ceiling(bed, pace, found),

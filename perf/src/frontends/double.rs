@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -19,6 +20,9 @@ const NOBODY: [u8; 2] = [0x88, 0xb5];
 
 /// How long a guest's end sleeps that has found its ring full, where it must leave processors to others.
 const FULL: Duration = Duration::from_micros(100);
+
+/// How long an echo waits before it looks whether it is to go on.
+const IDLE: Duration = Duration::from_millis(10);
 
 /// What to do when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +108,36 @@ pub(crate) fn pump(pair: &mut Pair, frames: &[Vec<u8>], time: Duration, full: Fu
     #[allow(clippy::cast_precision_loss, reason = "a count of frames")]
     let per_second = count as f64 / begin.elapsed().as_secs_f64();
     Ok(per_second)
+}
+
+/// Returns datagrams that come to a port by one pair, for as long as it `goes`.
+///
+/// # Errors
+/// The backend is gone.
+pub(crate) fn echo(pair: &mut Pair, port: u16, goes: &AtomicBool) -> Result<()> {
+    while goes.load(Ordering::Relaxed) {
+        let Some(mut frame) = pair.recv(IDLE)? else { continue };
+        let udp = HEADER + 14 + 20;
+        // IPv4 without options, UDP, and that port.
+        let is = |at: usize, bytes: &[u8]| frame.get(at..at + bytes.len()) == Some(bytes);
+        let ours = is(HEADER + 12, &[8, 0, 0x45]) && is(HEADER + 14 + 9, &[17]);
+        if !ours || !is(udp + 2, &port.to_be_bytes()) {
+            continue;
+        }
+        frame.get_mut(..HEADER).unwrap_or_default().fill(0);
+        for (at, len) in [(HEADER, 6), (HEADER + 14 + 12, 4), (udp, 2)] {
+            let Some((a, b)) =
+                frame.get_mut(at..at + 2 * len).and_then(|both| both.split_at_mut_checked(len))
+            else {
+                continue;
+            };
+            a.swap_with_slice(b);
+        }
+        // No checksum, as IPv4 allows (RFC 768).
+        frame.get_mut(udp + 6..udp + 8).unwrap_or_default().fill(0);
+        pair.send(&frame)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

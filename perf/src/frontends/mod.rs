@@ -23,6 +23,8 @@ pub(crate) enum Machine {
     Testpmd(testpmd::Testpmd),
     /// The double, in this very process.
     Double(Box<Double>),
+    /// The double, while a case has it.
+    Lent,
 }
 
 impl Machine {
@@ -60,7 +62,7 @@ impl Machine {
         match self {
             Machine::Linux(linux) => usage::cpu(linux.process().init_pid()?),
             Machine::Testpmd(testpmd) => usage::cpu(testpmd.process.init_pid()?),
-            Machine::Double(_) => usage::cpu(Pid::this()),
+            Machine::Double(_) | Machine::Lent => usage::cpu(Pid::this()),
         }
     }
 }

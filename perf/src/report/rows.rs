@@ -107,6 +107,14 @@ pub(crate) fn sections() -> Vec<Section> {
             rows: pairs(),
         },
         Section {
+            title: "Crowds",
+            intro: "What others reach beside a flood of short UDP flows, as shares of what they reach without: 100,000 datagrams \
+                    a second to a port of the pod, each from a new peer or all from one (which costs the guest's processor \
+                    as much), and 5,000 questions a second of the guest, each from a fresh port. A share near 1 is good.",
+            plots: &[],
+            rows: crowds(),
+        },
+        Section {
             title: "Under QEMU's TCG",
             intro: "The translated guest is the bottleneck: this shows that everything works, and ranks nothing but the cost \
                     of the backend.",
@@ -221,6 +229,37 @@ fn pairs() -> Vec<Row> {
         rows.push(row(format!("pairs_{what}_scale"), format!("{label}, two pairs ÷ one"), 2));
     }
     rows
+}
+
+fn crowds() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let kinds = [
+        ("peers", "a forwarded port"),
+        ("peers_steered", "a steered port"),
+        ("peers_2", "a forwarded port, two pairs"),
+        ("peers_2_steered", "a steered port, two pairs"),
+    ];
+    for (kind, port) in kinds {
+        for (who, of) in [("new", "new peers"), ("one", "one peer")] {
+            let kind = format!("{kind}_{who}");
+            rows.push(row(format!("{kind}_pps"), format!("{of} of {port}, datagrams a second"), 0));
+            rows.push(row(format!("{kind}_cpus"), "… processors that the backend kept busy", 2));
+            rows.extend(beside(&kind));
+        }
+    }
+    rows.push(row("names_per_second", "names answered a second", 0));
+    rows.push(row("names_answered", "… share of those asked", 3));
+    rows.extend(beside("names"));
+    rows
+}
+
+fn beside(kind: &str) -> [Row; 4] {
+    [
+        row(format!("{kind}_tcp"), "… share of the TCP stream beside them", 2),
+        row(format!("{kind}_echo"), "… share of the datagrams' echo", 2),
+        row(format!("{kind}_connections"), "… share of the connections a second", 2),
+        row(format!("{kind}_connections_failed"), "… connections that failed", 0),
+    ]
 }
 
 fn tcg() -> Vec<Row> {
