@@ -115,6 +115,8 @@ impl Asks {
                     match answer.and_then(|pair| Ok((first(&pair)?, pair))) {
                         Ok((leaf, pair)) => {
                             self.leaf = Some(leaf);
+                            // The watch of the CAs may be behind the one that has signed.
+                            self.not_before = Timestamp::now() + RETRY;
                             return Some(Update::Pair(Some(pair)));
                         }
                         Err(error) => {
@@ -133,7 +135,7 @@ impl Asks {
 
     /// When the next request is to be made.
     fn due(&self) -> Timestamp {
-        renewal(self.leaf.as_ref(), self.cas.first(), &Policy::default()).max(self.not_before)
+        renewal(self.leaf.as_ref(), &self.cas, &Policy::default()).max(self.not_before)
     }
 }
 
@@ -142,11 +144,17 @@ fn first(pair: &KeyPairPem) -> Result<Certificate, CertificateError> {
     all.into_iter().next().ok_or(CertificateError::NoCertificate)
 }
 
-/// When a certificate is to be asked for by one who has `leaf` and whose CA is `ca`.
-fn renewal(leaf: Option<&Certificate>, ca: Option<&Certificate>, policy: &Policy) -> Timestamp {
+/// When the next certificate is to be asked for, with `leaf` in hand and `cas` trusted, of which the first signs.
+fn renewal(leaf: Option<&Certificate>, cas: &[Certificate], policy: &Policy) -> Timestamp {
     let Some(leaf) = leaf else { return Timestamp::MIN };
-    let other = ca.filter(|ca| ca.subject_key != leaf.authority_key);
-    other.map_or_else(|| due(leaf), |ca| distributed(ca, policy).min(due(leaf)))
+    let is_of = |ca: &Certificate| ca.subject_key == leaf.authority_key;
+    match cas.first() {
+        Some(ca) if is_of(ca) => due(leaf),
+        Some(ca) if cas.iter().any(is_of) => distributed(ca, policy).min(due(leaf)),
+        // Others trust it no more.
+        Some(_) => Timestamp::MIN,
+        None => due(leaf),
+    }
 }
 
 /// Asks for a certificate of a new key and waits for the answer.
@@ -212,14 +220,16 @@ mod tests {
         let names = [node_name("node1")];
         let leaf = make_leaf(&old, NODE_COMMON_NAME, &names, Purpose::Node, at(0), policy.leaf_life).unwrap();
         let leaf = read(&leaf);
-        assert_eq!(renewal(None, None, &policy), Timestamp::MIN, "at once");
+        assert_eq!(renewal(None, &[], &policy), Timestamp::MIN, "at once");
         // 300 s before the moment it was made it begins to be valid.
         let four_fifths = at((86_400 + 300) * 4 / 5 - 300);
-        assert_eq!(renewal(Some(&leaf), Some(&read(&old)), &policy), four_fifths);
-        assert_eq!(renewal(Some(&leaf), None, &policy), four_fifths);
-        let new = ca(at(1000));
-        assert_eq!(renewal(Some(&leaf), Some(&read(&new)), &policy), at(1120), "once everybody trusts it");
-        let late = ca(at(86_000));
-        assert_eq!(renewal(Some(&leaf), Some(&read(&late)), &policy), four_fifths);
+        assert_eq!(renewal(Some(&leaf), &[read(&old)], &policy), four_fifths);
+        assert_eq!(renewal(Some(&leaf), &[], &policy), four_fifths);
+        let new = read(&ca(at(1000)));
+        let both = [new.clone(), read(&old)];
+        assert_eq!(renewal(Some(&leaf), &both, &policy), at(1120), "once everybody trusts it");
+        let late = [read(&ca(at(86_000))), read(&old)];
+        assert_eq!(renewal(Some(&leaf), &late, &policy), four_fifths);
+        assert_eq!(renewal(Some(&leaf), &[new], &policy), Timestamp::MIN, "the old one was lost");
     }
 }
