@@ -51,13 +51,14 @@ demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 minutes the first t
 	@e2e/setup demo $(BUILD) -p netd -p virt-launcher -p podvirt-bed-tools
 	@e2e/demo $(if $(CONSOLE),--console)
 
-# Unoptimised, so that nothing is compiled twice, and with the checks that release builds leave out.
+# Unoptimised and always of the whole workspace, so that nothing is compiled twice, and with the checks that release builds
+# leave out.
 test: PROFILE := dev
 test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
-	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E '$(CLUSTER) and not test(/(^|::)long_/)'
+	e2e/cluster/cluster with $(NEXTEST) --workspace -E '$(CLUSTER) and not test(/(^|::)long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }
