@@ -14,7 +14,7 @@
 //! secret: a pod's environment is readable to everybody who may read the pod.
 //!
 //! **Versions.** The environment of a pod never changes, but the image of a running sidecar may be exchanged. A later
-//! release therefore reads what this one wrote: fields are only added, and an absent one has a default that means what
+//! release therefore reads what this release wrote: fields are only added, and an absent one has a default that means what
 //! netd did before the field existed. An earlier release that meets a field which it does not know refuses the whole
 //! and names the field: netd would otherwise serve something else than what the machine asks for.
 

@@ -1,4 +1,4 @@
-//! Watches that one unreadable object does not end, and that tell what went while they were broken.
+//! Watches: an unreadable object does not end them, and after a break they tell which objects were deleted meanwhile.
 //!
 //! A typed list fails as a whole when one of its objects is not of the type, and with it the watch: nothing in the
 //! cluster would be kept any more. Admission refuses such objects; one that came past it (it was stored before, or

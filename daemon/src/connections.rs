@@ -9,7 +9,7 @@
 //!        ├── a place is free ─────────────────────────────────────────> admitted
 //!        │
 //!        └── all places are taken ── one source has at least two more ─> admitted; that source's oldest
-//!                      │             connections than this one                connection is displaced
+//!                      │             connections than the new one's source    connection is displaced
 //!                      └── else ──────────────────────────────────────> refused
 //! ```
 //!
@@ -113,7 +113,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Waits until the place is given to another connection: this one has to end then. For one task at a time.
+    /// Waits until the place is given to another connection; the connection that had it must end then. For one task at a time.
     pub async fn displaced(&self) {
         self.displaced.notified().await;
     }

@@ -217,7 +217,7 @@ impl Place {
     }
 
     /// The connection has shown the front proxy's certificate: it is the API server's, and so is its address.
-    /// Nothing when there are too many such connections: this one is to be closed then.
+    /// Nothing when there are too many such connections: the connection is to be closed then.
     pub fn vouch(mut self) -> Option<Self> {
         let limits = Arc::clone(&self.limits);
         let Some(slot) = limits.vouched.admit(self.source) else {

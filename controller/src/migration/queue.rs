@@ -17,8 +17,8 @@
 //! room for, and no more in all than the cluster has room for.
 //!
 //! **Urgency.** What empties a node goes before what users ask for: an evacuation by its own word, and a user's
-//! migration of a machine that an eviction has told to leave. Otherwise that one would hold the drain up from the
-//! user's place in the queue.
+//! migration of a machine that an eviction has told to leave. Otherwise the user's migration would hold the
+//! drain up from its place in the queue.
 //!
 //! What was let start counts from that moment on, also while the cache does not show it. After the watch broke, what the
 //! new list lacks is gone.
@@ -340,7 +340,7 @@ impl State {
             Stage::Waiting(place) => place,
             Stage::Over | Stage::Resting(_) => return false,
         };
-        // How many of a node's first may start, and are before this one.
+        // How many migrations of a node may start and stand before `place`.
         let before = |node: &OfNode, most: usize| {
             let room = limits.node.saturating_sub(node.running).min(most);
             let count = node.waiting.range(..place).take(room).count();

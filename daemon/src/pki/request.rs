@@ -5,8 +5,8 @@
 //! The key is made here and never leaves this process; it is gone with it, and the next one makes another. A request is a
 //! `CertificateSigningRequest` object, which virt-api answers ([`super::Signer`]): it has a certificate then, or the
 //! condition `Denied`. One request is open at a time; it is asked for by `get`, since a watch would need the right to
-//! list the requests of all nodes. What fails is said in the log and tried again after [`RETRY`]; a request that nobody
-//! answers stays open, and is asked for as long as it is there.
+//! list the requests of all nodes. What fails is said in the log and tried again after [`RETRY`]; a request that no
+//! virt-api answers stays open, and is asked for as long as it is there.
 //!
 //! ```text
 //!   no certificate ──> request open ──> certificate ──(4/5 of its life, or a new CA is distributed)──┐
