@@ -85,7 +85,7 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --workspace --no-deps
 	@command -v cargo-deny >/dev/null || { echo "no cargo-deny: run make tools" >&2; exit 1; }
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
-	for f in $$(grep -rlE '^#!/bin/(ba)?sh' .ci e2e --include='*' --exclude-dir=target); do bash -n "$$f"; done
+	for f in $$(grep -rlE '^#!/bin/(ba)?sh' .ci .cargo e2e --exclude='*.rs' --exclude-dir=target); do bash -n "$$f"; done
 
 cluster-up: ## a Kubernetes of two nodes on this machine; the first time builds its parts
 	@e2e/cluster/cluster up
