@@ -33,7 +33,7 @@ setup: ## install what building and testing need (root, Debian 12; Debian packag
 tools: # cargo tools of lint and test
 	@e2e/setup tools
 
-BUILD := cargo build --profile $(PROFILE) --locked --bins
+BUILD = cargo build --profile $(PROFILE) --locked --bins
 
 build: ## the binaries, in target/release; PROFILE=dev: in target/debug
 	$(BUILD) --workspace
