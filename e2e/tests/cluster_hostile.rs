@@ -29,7 +29,7 @@ struct Taken<'c> {
 }
 
 impl<'c> Taken<'c> {
-    /// What whoever has the node reads from its disk.
+    /// What an attacker who has taken the node over reads from its disk.
     fn over(cluster: &'c Cluster, node: Node<'c>) -> Taken<'c> {
         let pods: Api<Pod> = Api::namespaced(cluster.client(), "kubevirt");
         let of = ListParams::default()

@@ -199,7 +199,7 @@ impl Counters {
         all.filter(|(_, value)| *value > 0).collect()
     }
 
-    /// Goes on counting where another netd stopped; names that this one does not know are left out.
+    /// Goes on counting where another netd stopped; names that this netd does not know are left out.
     pub fn restore(&self, counted: &[(String, u64)]) {
         let named: HashMap<String, &Counter> = self.named().into_iter().collect();
         for (name, value) in counted {
@@ -274,7 +274,7 @@ impl Histogram {
         self.sum_micros.add(other.sum_micros.get());
     }
 
-    /// Its numbers by the name that they move under; a bucket's is its bound, so that one that has changed counts anew.
+    /// Its numbers by the name that they move under; a bucket's is its bound, so that a bucket whose bound has changed counts anew.
     fn named(&self) -> Vec<(String, &Counter)> {
         let bounds = BOUNDS_MS.iter().map(|ms| format!("{ms}ms")).chain(["longer".to_owned()]);
         bounds.zip(&self.buckets).chain([("sum".to_owned(), &self.sum_micros)]).collect()

@@ -9,7 +9,7 @@
 //! All of it is one migration's and ends with it: dropping an end closes its listeners and cuts its connections. Each
 //! listener carries at most [`CONNECTIONS`] at a time; libvirt and launcher have one each, QEMU one for memory and one for
 //! each disk. What has not finished its handshake takes no such place: [`HANDSHAKES`] may be under way, each for
-//! [`GREETING`], and one more cuts the oldest off, so that clients without a certificate keep nobody out.
+//! [`GREETING`], and one more cuts the oldest off, so that clients without a certificate keep no node out.
 //!
 //! The bytes go through a thread of their own. The handler's one thread has other machines to look after.
 

@@ -97,7 +97,7 @@ impl Machine {
     }
 
     /// Finds the launcher's pod of `vmi` on this node. One that is not known yet must be the machine's by its pod's own
-    /// object: the VMI names pods by UIDs, and whoever can write the VMI could name another machine's.
+    /// object: the VMI names pods by UIDs, and a client that can write the VMI could name another machine's.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::*;
 
-/// A privilege is missing. Where root runs the tests somebody relies on them, and a test that looks at nothing would pass
+/// A privilege is missing. Where root runs the tests their result is relied on, and a test that looks at nothing would pass
 /// whatever the code does: that is a failure.
 fn pass_over(what: &str, error: impl std::fmt::Display) {
     assert!(

@@ -197,7 +197,7 @@ mod tests {
             assert_eq!(lives(&life, at(0)), t.udp_unreplied, "the answer may take its time");
             assert_eq!(life.on_pod(at(5)).sooner, early);
             assert_eq!(lives(&life, at(5)), if early { t.udp_exchange } else { t.udp_unreplied });
-            // Somebody who goes on to ask from the same port keeps the flow.
+            // A client that goes on asking from the same port keeps the flow.
             life.on_guest(at(4000));
             assert_eq!(lives(&life, at(4000)), t.udp_replied);
         }

@@ -12,7 +12,7 @@ use super::*;
 use crate::testing::{self, failure};
 
 struct Server {
-    /// Node of the token of whoever makes a request.
+    /// Node in the token of the client that makes a request.
     node: &'static str,
     request: Option<Value>,
     version: u64,
