@@ -95,8 +95,7 @@ async fn a_flood_keeps_no_review_waiting_and_takes_no_more_than_its_budget() {
     for n in 0..25 {
         floods.push(endless(&world, Ipv4Addr::new(127, 0, 2, n), 8).await);
     }
-    // The budget has room for six such bodies, yet three whole ones are never in memory at a time; why is not known.
-    until(|| buffered(&world, Side::Anyone) >= DECLARED_BYTES / 4).await;
+    until(|| buffered(&world, Side::Anyone) >= 3 * SENT_BYTES).await;
     for _ in 0..20 {
         assert_eq!(review(&world).await, json!(true));
         assert!(buffered(&world, Side::Anyone) <= OTHERS_BODY_BYTES);

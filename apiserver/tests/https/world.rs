@@ -221,6 +221,8 @@ impl World {
     pub(crate) async fn tcp(&self, source: Ipv4Addr) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((source, 0).into())?;
+        // As Go's clients do: a window's last piece waits for a delayed acknowledgement otherwise, 40 ms.
+        socket.set_nodelay(true)?;
         socket.connect(self.address).await
     }
 
