@@ -223,7 +223,8 @@ fn long_a_guest_that_writes_more_than_its_limit_is_evicted_and_its_instance_says
     namespace.apply(&manifest.instance()).unwrap();
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
-    console.sh("head -c 24M /dev/urandom >/dev/vda; sync", COMMAND).unwrap();
+    // The guest may be told to power off before its shell has answered.
+    console.type_line("head -c 24m /dev/urandom >/dev/vda && sync").unwrap();
     // The kubelet measures volumes once a minute.
     let instance = namespace.wait_phase("vm", "Failed", EVICTION).unwrap();
     assert_eq!(instance.status.reason.as_deref(), Some("Evicted"));

@@ -191,6 +191,9 @@ async fn decide(
     launcher: Launcher,
     domain: Option<&Domain>,
 ) -> anyhow::Result<Decided> {
+    if machine.exit == Exit::Unknown && domain.is_some_and(|domain| vm::may_be_evicted(vmi, domain)) {
+        machine.exit = look_up_exit(node, vmi, machine).await?;
+    }
     let now = Timestamp::now();
     let (exit, memory, missing_since) = (&machine.exit, &machine.memory, machine.missing_since);
     let Decision { action, status, mut events, mut again } =
@@ -337,9 +340,8 @@ pub(super) fn exit_of(launcher: &Pod) -> Exit {
     let terminated = containers
         .filter(|container| container.name == pod::COMPUTE)
         .find_map(|container| container.state.as_ref()?.terminated.as_ref());
-    // A guest that went down in time ended well, whatever its pod was ended for.
-    let ended_well = terminated.is_some_and(|end| end.exit_code == 0);
-    if let Some(why) = pod::eviction(launcher).filter(|_| !ended_well) {
+    // Also of a guest that went down in time: neither it nor its user wanted that.
+    if let Some(why) = pod::eviction(launcher) {
         return Exit::Evicted(why.to_owned());
     }
     terminated.map_or(Exit::Unknown, |end| {
@@ -380,7 +382,7 @@ mod tests {
         let over = serde_json::json!({"phase": "Failed", "reason": "Evicted", "message": why});
         assert_eq!(status(over), evicted);
         let in_time = serde_json::json!({"conditions": condition, "containerStatuses": ended(0)});
-        assert_eq!(status(in_time), Exit::Code(0, "Error".into()));
+        assert_eq!(status(in_time), evicted);
         let crashed = serde_json::json!({"containerStatuses": ended(137)});
         assert_eq!(status(crashed), Exit::Code(137, "Error".into()));
     }

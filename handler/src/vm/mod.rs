@@ -42,7 +42,7 @@ use podvirt_api::names::event;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::Domain;
 
-pub use phase::Ending;
+pub use phase::{Ending, may_be_evicted};
 
 /// How long a launcher may take from `Scheduled` to its socket: its container runs by then, so that this is the
 /// time libvirtd takes on a node that is out of breath.

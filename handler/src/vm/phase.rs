@@ -4,7 +4,7 @@
 //! stories: with a grace period and a guest that can be asked (ACPI), the guest did not obey in time, which is a
 //! failure; without, nobody asked the guest, and the end was as wanted.
 
-use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
+use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::{Domain, Status, reason};
 
 use crate::migration::{LEFT, is_under_way};
@@ -47,7 +47,23 @@ pub(super) fn next(view: &View<'_>) -> Result<Phase, Ending> {
     }
 }
 
+/// Whether the machine's end is one that the kubelet's eviction of its pod leads to: the launcher asks the guest to power
+/// off then, and ends the machine when it does not in time. Its pod tells, see [`View::exit`].
+pub fn may_be_evicted(vmi: &v1::VirtualMachineInstance, domain: &Domain) -> bool {
+    let by_itself = [reason::PANICKED, reason::CRASHED, reason::FAILED, reason::MIGRATED];
+    let running = matches!(vmi.status.phase, Some(Phase::Scheduled | Phase::Running));
+    running
+        && vmi.metadata.deletion_timestamp.is_none()
+        && domain.status == Status::Shutoff
+        && !by_itself.contains(&domain.reason.as_str())
+}
+
 fn ended(view: &View<'_>, domain: &Domain) -> Ending {
+    if let Exit::Evicted(why) = view.exit
+        && may_be_evicted(view.vmi, domain)
+    {
+        return evicted(why);
+    }
     let told = |sentence: &str| {
         if domain.message.is_empty() {
             sentence.to_owned()
@@ -72,7 +88,12 @@ fn ended(view: &View<'_>, domain: &Domain) -> Ending {
     }
 }
 
-/// There is no machine, or nobody tells of one.
+fn evicted(why: &str) -> Ending {
+    let message = format!("the kubelet ended the launcher's pod: {why}");
+    Ending { phase: Phase::Failed, reason: "Evicted", message }
+}
+
+/// There is no machine, or the launcher does not tell of one.
 fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
     let failed = |reason, message: String| Err(Ending { phase: Phase::Failed, reason, message });
     match view.launcher {
@@ -87,7 +108,7 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
             Exit::Code(code, word) => {
                 failed("LauncherFailed", format!("the launcher ended with exit code {code} ({word})"))
             }
-            Exit::Evicted(why) => failed("Evicted", format!("the kubelet ended the launcher's pod: {why}")),
+            Exit::Evicted(why) => Err(evicted(why)),
             Exit::NoPod => failed("LauncherGone", "the launcher's pod is gone".into()),
             Exit::Unknown if elapsed(since, view.now) >= EXIT_WAIT => {
                 failed("LauncherGone", "the launcher died without a word".into())

@@ -485,6 +485,25 @@ fn a_machine_that_failed_says_why_for_as_long_as_it_is_there() {
 }
 
 #[test]
+fn a_guest_that_goes_down_because_its_pod_is_evicted_has_failed() {
+    for (ended, reason) in
+        [(reason::SHUTDOWN, "Evicted"), (reason::DESTROYED, "Evicted"), (reason::PANICKED, "GuestPanicked")]
+    {
+        let mut pass = Pass::with(Phase::Running, Status::Shutoff, ended);
+        pass.exit = Exit::Evicted("Usage of EmptyDir volume exceeds the limit".into());
+        let status = pass.decide().status;
+        assert_eq!((status.phase, status.reason.as_deref()), (Some(Phase::Failed), Some(reason)), "{ended}");
+    }
+    // Its pod is not asked for where a user ends it, and not while it runs.
+    let mut pass = Pass::with(Phase::Running, Status::Shutoff, reason::SHUTDOWN);
+    let may_be = |pass: &Pass| may_be_evicted(&pass.vmi, pass.domain.as_ref().expect("a report"));
+    assert!(may_be(&pass));
+    pass.vmi.metadata.deletion_timestamp = Some(Time(at(1)));
+    assert!(!may_be(&pass));
+    assert!(!may_be(&Pass::with(Phase::Running, Status::Running, reason::BOOTED)));
+}
+
+#[test]
 fn the_guests_facts_are_copied() {
     let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
     let report = pass.domain.as_mut().expect("a report");
