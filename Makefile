@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -58,7 +58,7 @@ test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
-	e2e/cluster/cluster with $(NEXTEST) --workspace -E '$(CLUSTER) and not test(/(^|::)long_/)'
+	RIGHTS=1 e2e/cluster/cluster with $(NEXTEST) --workspace -E '$(CLUSTER) and not test(/(^|::)long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root
 	@command -v cargo-nextest >/dev/null || { echo "no cargo-nextest: run make tools" >&2; exit 1; }
@@ -103,6 +103,9 @@ perf: setup build ## netd beside its peers: half an hour, writes docs/performanc
 	@# Compiled before the machine is expected to be quiet.
 	cargo bench --quiet --locked -p netd --bench micro --no-run
 	e2e/jail $(BUILT)/release/perf run $(if $(QUICK),--quick) $(ARGS)
+
+perf-crowds: setup build ## what others have beside floods of short UDP flows, with netd and with passt: 20 minutes, writes perf/results/crowds.json and docs/performance.md; ARGS=--help
+	e2e/jail $(BUILT)/release/perf crowds $(ARGS)
 
 perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 with a tap: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)

@@ -12,6 +12,7 @@ mod excerpt;
 mod frontends;
 mod instructions;
 mod iperf;
+mod load;
 mod machine;
 mod migration;
 mod plan;
@@ -31,6 +32,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::results::Results;
+use crate::suite::Kind;
 
 /// Measures netd beside its peers.
 #[derive(Debug, Parser)]
@@ -44,12 +46,20 @@ struct Args {
 enum Command {
     /// Measure; needs root
     Run(suite::Options),
+    /// Measure what others have beside floods of short UDP flows; needs root
+    Crowds(suite::Options),
     /// Measure what all ports cost, with listeners and steered; needs root
     Ports,
     /// Measure how long machines on the cluster take to start; needs root and podvirt in the cluster
     Start {
         /// How many
         #[arg(long, default_value_t = 20)]
+        count: usize,
+    },
+    /// Measure how long a machine takes to start while much else waits and hangs; needs root and podvirt in the cluster
+    Load {
+        /// How many machines, before the load and beside it
+        #[arg(long, default_value_t = 5)]
         count: usize,
     },
     /// Measure what live migration does to a guest's connections, with netd and with passt; needs root
@@ -76,17 +86,18 @@ fn results_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
 }
 
-/// Writes docs/performance.md and its plots; plots that the result has no figures for are removed.
+/// Writes docs/performance.md and its plots from the results that stand; plots that they have no figures for are removed.
 ///
 /// # Errors
-/// A file cannot be written.
-fn write_page(results: &Results) -> Result<()> {
+/// A file cannot be read or written.
+fn write_page() -> Result<()> {
+    let results = Results::read(&results_dir().join(Kind::Usual.file()))?;
     let plots = docs().join("performance");
     if plots.exists() {
         fs::remove_dir_all(&plots)?;
     }
     fs::create_dir_all(&plots)?;
-    for (path, text) in files(results, &results_dir())? {
+    for (path, text) in files(&results, &results_dir())? {
         fs::write(path, text)?;
     }
     Ok(())
@@ -99,11 +110,17 @@ fn docs() -> PathBuf {
 /// The page and its plots, with what else was measured.
 fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     let mut text = report::page(results);
+    if let Some(crowds) = read::<Results>(&dir.join(Kind::Crowds.file()))? {
+        text += &report::crowds(&crowds);
+    }
     if let Some(ports) = ports::Ports::read(dir)? {
         text += &ports.section();
     }
     if let Some(start) = start::Start::read(dir)? {
         text += &start.section();
+    }
+    if let Some(busy) = load::Busy::read(dir)? {
+        text += &busy.section();
     }
     if let Some(migration) = migration::Record::read(dir)? {
         text += &migration.section();
@@ -125,12 +142,14 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 fn main() -> Result<()> {
     let mut out = io::stdout();
     match Args::parse().command {
-        Command::Run(options) => suite::run(&options, &mut out)?,
+        Command::Run(options) => suite::run(&options, Kind::Usual, &mut out)?,
+        Command::Crowds(options) => suite::run(&options, Kind::Crowds, &mut out)?,
         Command::Ports => ports::run(&results_dir(), &mut out)?,
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
+        Command::Load { count } => load::run(count, &results_dir(), &mut out)?,
         Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,
         Command::Instructions { update } => instructions::run(update, &mut out)?,
-        Command::Report => write_page(&Results::read(&results_dir().join("latest.json"))?)?,
+        Command::Report => write_page()?,
         Command::Compare { a, b } => {
             out.write_all(compare::compare(&Results::read(&a)?, &Results::read(&b)?).as_bytes())?;
         }

@@ -194,7 +194,7 @@ impl Setup {
 
 /// Everything that is measured with a frontend.
 pub(crate) fn whole() -> Vec<Setup> {
-    use Case::{Ceiling, Crr, Echo, Flows, Idle, Names, Pairs, Peers, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Rr, Tcp, Tcp4, Txonly, Udp};
     use Frontend::{Double, Tcg, Testpmd, Uml};
     use Peer::{Netd, Passt, Slirp, Tap};
     let user = [Netd, Passt];
@@ -210,24 +210,33 @@ pub(crate) fn whole() -> Vec<Setup> {
         Setup { rounds: 2, ..Setup::new(Uml, 1280, &[Tcp], &all) },
         Setup { rounds: 2, ..jumbo(Setup::new(Testpmd, 9000, &[Echo, Txonly], &user)) },
         Setup::new(Double, 1500, &[Ceiling, Pairs], &user),
-        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs, Peers], &[Netd]) },
-        // Of another MTU than the others, whose guests they must not slow.
-        Setup { rounds: 1, ..Setup::new(Uml, 1450, &[Peers, Names], &user) },
-        Setup { steered: true, rounds: 1, ..Setup::new(Uml, 1450, &[Peers], &[Netd]) },
-        Setup { steered: true, pairs: 2, rounds: 1, ..Setup::new(Double, 1450, &[Peers], &[Netd]) },
+        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs], &[Netd]) },
         // Each takes half a minute for each peer; what they are compared with is far away.
         Setup { rounds: 2, ..Setup::new(Uml, 1400, &[Flows], &user) },
         Setup { rounds: 1, ..Setup::new(Tcg, 1500, &[Rr, Tcp], &[Netd, Passt, Tap, Slirp]) },
     ]
 }
 
-/// The same in five minutes: what the required figures need.
+/// What others have beside floods of short UDP flows.
+pub(crate) fn crowds() -> Vec<Setup> {
+    use Case::{Names, Peers};
+    use Frontend::{Double, Uml};
+    use Peer::{Netd, Passt};
+    vec![
+        Setup::new(Uml, 1500, &[Peers, Names], &[Netd, Passt]),
+        Setup { steered: true, ..Setup::new(Uml, 1500, &[Peers], &[Netd]) },
+        Setup { pairs: 2, ..Setup::new(Double, 1500, &[Peers], &[Netd]) },
+        Setup { steered: true, pairs: 2, ..Setup::new(Double, 1500, &[Peers], &[Netd]) },
+    ]
+}
+
+/// As [`whole`] in five minutes: what the required figures need.
 pub(crate) fn quick() -> Vec<Setup> {
     let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Txonly);
     let mut setups = whole();
     setups.retain(|s| {
         let required = matches!(s.frontend, Frontend::Uml | Frontend::Testpmd);
-        required && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280 && s.mtu != 1450
+        required && s.family == Family::V4 && s.mtu != 9000 && s.mtu != 1280
     });
     for setup in &mut setups {
         setup.cases.retain(keep);
@@ -281,9 +290,11 @@ mod tests {
 
     #[test]
     fn no_two_setups_share_a_name_and_each_has_both_that_are_compared() {
-        let all = whole();
-        assert_eq!(all.iter().map(Setup::name).collect::<BTreeSet<_>>().len(), all.len());
-        for setup in all.iter().chain(&quick()) {
+        let (all, crowds) = (whole(), crowds());
+        for setups in [&all, &crowds] {
+            assert_eq!(setups.iter().map(Setup::name).collect::<BTreeSet<_>>().len(), setups.len());
+        }
+        for setup in all.iter().chain(&quick()).chain(&crowds) {
             let comparable = setup.pairs == 1 && !setup.steered;
             assert!(setup.peers.contains(&Peer::Netd), "{setup:?}");
             assert_eq!(setup.peers.contains(&Peer::Passt), comparable, "{setup:?}");

@@ -28,6 +28,25 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A setup on which so many cases failed is given up.
 const ENOUGH: usize = 2;
 
+/// The measurements that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Everything that a peer has as well.
+    Usual,
+    /// What others have beside floods.
+    Crowds,
+}
+
+impl Kind {
+    /// The committed result of it.
+    pub(crate) fn file(self) -> &'static str {
+        match self {
+            Kind::Usual => "latest.json",
+            Kind::Crowds => "crowds.json",
+        }
+    }
+}
+
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
@@ -43,13 +62,13 @@ pub(crate) struct Options {
     /// Only these MTUs in bytes, with commas
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     mtu: Vec<u16>,
-    /// Length of each bulk measurement after its warm-up
+    /// Length of each bulk measurement after its warm-up, or of each flood [default: 4 or 60, quick: 2]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
-    /// Rounds
+    /// Rounds [default: 3, of floods and quick: 1]
     #[arg(short = 'n', value_name = "ROUNDS", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// One short round of what the required figures need; no latest.json and no page are written
+    /// One short round of what the required figures need; no result that stands and no page are written
     #[arg(long)]
     quick: bool,
     /// The most that all of it may take; rounds that would not end in time are left out [default: 40, quick: 4.5]
@@ -64,8 +83,9 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn pace(&self) -> Pace {
-        let seconds = self.seconds.unwrap_or(if self.quick { 2 } else { 4 });
+    fn pace(&self, kind: Kind) -> Pace {
+        let usual = if kind == Kind::Crowds { 60 } else { 4 };
+        let seconds = self.seconds.unwrap_or(if self.quick { 2 } else { usual });
         Pace {
             seconds,
             warm_up_seconds: 1,
@@ -75,8 +95,8 @@ impl Options {
         }
     }
 
-    fn rounds(&self) -> u32 {
-        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    fn rounds(&self, kind: Kind) -> u32 {
+        self.rounds.unwrap_or(if self.quick || kind == Kind::Crowds { 1 } else { 3 })
     }
 
     fn limit(&self) -> Duration {
@@ -84,13 +104,20 @@ impl Options {
         self.limit.map_or(usual, |minutes| Duration::from_secs(60 * u64::from(minutes)))
     }
 
-    fn setups(&self) -> Vec<Setup> {
-        let all = if self.quick && self.is_whole() { plan::quick() } else { plan::whole() };
+    fn setups(&self, kind: Kind) -> Vec<Setup> {
+        let all = match kind {
+            Kind::Crowds => plan::crowds(),
+            Kind::Usual if self.quick && self.is_whole() => plan::quick(),
+            Kind::Usual => plan::whole(),
+        };
         plan::only(all, &self.cases, &self.peers, &self.frontends, &self.mtu)
     }
 
     /// The parts of netd that are wanted.
-    fn parts(&self) -> Vec<Case> {
+    fn parts(&self, kind: Kind) -> Vec<Case> {
+        if kind == Kind::Crowds {
+            return Vec::new();
+        }
         let unrestricted = self.peers.is_empty() && self.frontends.is_empty() && self.mtu.is_empty();
         let wanted = |case: &Case| match self.cases.as_slice() {
             // Two minutes are too long for a look.
@@ -134,9 +161,10 @@ struct Suite<'a, W> {
 ///
 /// # Errors
 /// A run of netd failed (the others are written nevertheless), or the result cannot be written.
-pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(options: &Options, kind: Kind, out: &mut impl Write) -> Result<()> {
     ensure!(nix::unistd::geteuid().is_root(), "this needs root: it makes network namespaces");
-    let (setups, parts, rounds, pace) = (options.setups(), options.parts(), options.rounds(), options.pace());
+    let (setups, parts) = (options.setups(kind), options.parts(kind));
+    let (rounds, pace) = (options.rounds(kind), options.pace(kind));
     let commit = machine::commit();
     let computer = Computer::this()?;
     writeln!(out, "{} × {}, Linux {}, commit {commit}", computer.cores, computer.cpu_model, computer.kernel)?;
@@ -180,12 +208,13 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<()> {
     let settings = Settings { seconds, warm_up_seconds, rounds, quick: options.quick };
     let mut results = Results::new((machine::now()?, commit), settings, computer, versions, runs);
     results.warnings.extend(left_out.into_iter().chain(options.note.iter().cloned()));
-    let missing = if options.is_whole() { results.missing() } else { Vec::new() };
+    let missing = if options.is_whole() && kind == Kind::Usual { results.missing() } else { Vec::new() };
     write!(out, "\n{}\n", figures(&results))?;
     for warning in &results.warnings {
         writeln!(out, "note: {warning}")?;
     }
-    write_results(&results, options.is_complete() && ours == 0 && missing.is_empty(), out)?;
+    let stands = options.is_complete() && ours == 0 && missing.is_empty();
+    write_results(&results, stands.then_some(kind), out)?;
     if ours > 0 {
         bail!("{ours} runs of netd failed");
     }
@@ -350,15 +379,15 @@ fn brief(value: f64) -> String {
     }
 }
 
-fn write_results(results: &Results, complete: bool, out: &mut impl Write) -> Result<()> {
+fn write_results(results: &Results, stands_for: Option<Kind>, out: &mut impl Write) -> Result<()> {
     fs::create_dir_all(results_dir())?;
-    let kind = if complete { "" } else { "-partial" };
-    let path = results_dir().join(format!("{}-{}{kind}.json", results.date.replace(':', ""), results.commit));
+    let part = if stands_for.is_some() { "" } else { "-partial" };
+    let path = results_dir().join(format!("{}-{}{part}.json", results.date.replace(':', ""), results.commit));
     results.write(&path)?;
     writeln!(out, "{}", path.display())?;
-    if complete {
-        results.write(&results_dir().join("latest.json"))?;
-        write_page(results)?;
+    if let Some(kind) = stands_for {
+        results.write(&results_dir().join(kind.file()))?;
+        write_page()?;
     }
     Ok(())
 }
@@ -411,12 +440,16 @@ mod tests {
     fn every_case_can_be_asked_for_alone() {
         for name in Case::value_variants().iter().map(Case::to_string) {
             let options = options(&["--case", &name]).unwrap();
-            assert!(!options.setups().is_empty() || !options.parts().is_empty(), "{name}");
-            assert!(options.setups().iter().all(|s| s.cases.len() == 1), "{name}");
+            let kinds = [Kind::Usual, Kind::Crowds];
+            let has = |kind| !options.setups(kind).is_empty() || !options.parts(kind).is_empty();
+            assert_eq!(kinds.into_iter().filter(|kind| has(*kind)).count(), 1, "{name}");
+            let setups = kinds.into_iter().flat_map(|kind| options.setups(kind)).collect::<Vec<_>>();
+            assert!(setups.iter().all(|s| s.cases.len() == 1), "{name}");
         }
-        assert_eq!(options(&[]).unwrap().parts(), [Case::Micro, Case::Ports, Case::Migration]);
-        assert_eq!(options(&["--quick"]).unwrap().parts(), [Case::Micro, Case::Ports]);
-        assert!(options(&["--frontend", "uml"]).unwrap().parts().is_empty());
+        let parts = |words| options(words).unwrap().parts(Kind::Usual);
+        assert_eq!(parts(&[]), [Case::Micro, Case::Ports, Case::Migration]);
+        assert_eq!(parts(&["--quick"]), [Case::Micro, Case::Ports]);
+        assert!(parts(&["--frontend", "uml"]).is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! the namespace looked like. Manifests are applied by kubectl, as users do.
 
 mod flat;
+pub mod load;
 mod machine;
 mod namespace;
 mod node;

@@ -86,7 +86,7 @@ impl Drop for EndOnDrop<'_> {
 /// Nothing, one peer, and new ones.
 fn compare(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     let kind = format!("peers{}", bed.setup.kind());
-    let quiet = others(bed, pace)?;
+    let quiet = others(bed, &without(pace))?;
     for (what, addresses) in [("one", 1), ("new", u64::MAX)] {
         let IpAddr::V4(to) = bed.guest_address(CROWD_PORT).ip() else { return None.context("not IPv4") };
         let (goes, sent) = (AtomicBool::new(true), AtomicU64::new(0));
@@ -115,10 +115,10 @@ fn compare(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
 pub(super) fn names(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     bed.serve_in_guest()?;
     bed.serve_at_client()?;
-    let quiet = others(bed, pace)?;
+    let quiet = others(bed, &without(pace))?;
     let address = SocketAddr::from((bed.client(), CLIENT_PORT));
     // It ends by itself when all others are measured, or soon after.
-    let limit = Duration::from_secs(u64::from(pace.seconds + pace.warm_up_seconds)) + pace.short * 2;
+    let limit = Duration::from_secs(u64::from(pace.seconds + pace.warm_up_seconds));
     let asking = (limit + Duration::from_secs(3)).as_secs();
     let answer = "/tmp/names.json";
     // The agent is there: something was asked of it before.
@@ -154,18 +154,27 @@ fn put(bed: &Bed, found: &mut Found, kind: &str, quiet: &Others, beside: &Others
     }
 }
 
-/// What others reach now.
+/// The time for what there is without the flood: a third, as little of it changes then.
+fn without(pace: &Pace) -> Pace {
+    Pace { seconds: pace.seconds.div_ceil(3), ..pace.clone() }
+}
+
+/// What others reach now: all of the time the echo, without a guest; otherwise half of it the stream, and a quarter each
+/// of the others.
 fn others(bed: &mut Bed, pace: &Pace) -> Result<Others> {
-    let (seconds, address) = (pace.short.as_secs_f64(), bed.guest_address(GUEST_PORT));
+    let guest = matches!(bed.machine, Machine::Linux(_));
+    let part = Duration::from_secs(pace.seconds.into()) / if guest { 4 } else { 1 };
+    let (seconds, address) = (part.as_secs_f64(), bed.guest_address(GUEST_PORT));
     until("an echo", PATIENCE, || Ok(bed.ask_client(&format!("udp-rr {address} 0.05 64")).ok()))?;
     let echo = bed.ask_client(&format!("udp-echo {address} {seconds} 64 {WINDOW}"))?;
     let echo = number(&echo, "per_second")?;
-    if !matches!(bed.machine, Machine::Linux(_)) {
+    if !guest {
         return Ok(Others { tcp: None, echo, connections: None });
     }
-    let tcp = transfer::iperf(bed, pace, Direction::G2h, "")?.receiver.gbits()?;
+    let half = Pace { seconds: pace.seconds.div_ceil(2), ..pace.clone() };
+    let tcp = transfer::iperf(bed, &half, Direction::G2h, "")?.receiver.gbits()?;
     let client = SocketAddr::from((bed.client(), CLIENT_PORT));
-    let opened = bed.ask_guest(&format!("crr {client} {seconds}"), pace.short)?;
+    let opened = bed.ask_guest(&format!("crr {client} {seconds}"), part)?;
     let connections = (number(&opened, "per_second")?, number(&opened, "failed")?);
     Ok(Others { tcp: Some(tcp), echo, connections: Some(connections) })
 }

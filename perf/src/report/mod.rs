@@ -91,12 +91,37 @@ pub(crate) fn figures(results: &Results) -> String {
             _ = writeln!(text, "{}\n{table}", section.title);
         }
     }
+    let crowds = figures_of(results, &rows::crowds());
+    if !crowds.is_empty() {
+        _ = writeln!(text, "Beside floods\n{crowds}");
+    }
     let parts = parts(results);
     if !parts.is_empty() {
         _ = writeln!(text, "Parts of netd\n{parts}");
     }
-    _ = writeln!(text, "Required\n{}", required::required(results));
+    if crowds.is_empty() {
+        _ = writeln!(text, "Required\n{}", required::required(results));
+    }
     text
+}
+
+/// The page's section of what others have beside floods.
+pub(crate) fn crowds(results: &Results) -> String {
+    let mut warnings = String::new();
+    for warning in &results.warnings {
+        _ = write!(warnings, "\n- {warning}");
+    }
+    format!(
+        "\n## Beside floods of short UDP flows\n\nWhat others reach beside a flood, as shares of what they reach without: \
+         100,000 datagrams a second to a port of the pod, each from a new peer or all from one (which costs the guest's one \
+         processor as much: what lies between the two is the price of a new flow), and 5,000 questions a second of the guest, \
+         each from a fresh port. A share near 1 is good. A flood lasts {} s; {} rounds ({}, commit {}; `perf crowds`).{warnings}\n\n{}",
+        results.settings.seconds,
+        results.settings.rounds,
+        results.date,
+        results.commit,
+        figures_of(results, &rows::crowds())
+    )
 }
 
 /// The middle of the page: a section for each table.
