@@ -33,7 +33,7 @@ fn steer(bed: &Bed) -> u16 {
 }
 
 /// A peer asks the guest and is answered from where it has asked.
-fn ask(server: &UdpSocket, peer: &UdpSocket, to: SocketAddr, what: &[u8]) {
+pub(crate) fn ask(server: &UdpSocket, peer: &UdpSocket, to: SocketAddr, what: &[u8]) {
     let mut buffer = [0; 64];
     // A connected socket takes the answer from there alone.
     peer.connect(to).unwrap();

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use ::netd::net::Mode;
 use frontend_double::{Double, Options, TapOptions, TapPump};
 
-use crate::migration::Place;
+use crate::migration::{Place, Ports};
 pub(crate) use namespace::Namespace;
 pub(crate) use netd::{GUEST_MAC, MAC, Netd, Setup, link, tcp, udp};
 pub(crate) use raw::Raw;
@@ -248,8 +248,13 @@ pub(crate) fn with_pod(setup: Setup, test: impl FnOnce(&mut Pod) + Send + 'stati
 
 /// Runs `test` with two pods between which the guest can move.
 pub(crate) fn with_place(test: impl FnOnce(&mut Place) + Send + 'static) {
+    with_place_of(Ports::Forwarded, test);
+}
+
+/// The same with the choice of which ports lead to the guest.
+pub(crate) fn with_place_of(ports: Ports, test: impl FnOnce(&mut Place) + Send + 'static) {
     if privileged() {
-        bounded(move || test(&mut Place::new()));
+        bounded(move || test(&mut Place::new(ports)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The guest moves to a netd in another pod with the same addresses, and its connections with it.
 
 mod addresses;
+mod datagrams;
 mod helper;
 mod link;
 mod place;
@@ -15,8 +16,8 @@ use podvirt_proto::repair::Command;
 
 use crate::bed::{Family, assert_reset, eventually, exchange, with_place};
 use helper::{Fault, Helper};
-pub(crate) use place::Place;
 use place::families;
+pub(crate) use place::{Place, Ports};
 use streams::{Stream, drain, fill, fill_on};
 
 /// Who opens a connection.

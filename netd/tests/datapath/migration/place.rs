@@ -9,7 +9,9 @@
 //! A pod that is silent is at another bridge, where nobody is. The guest moves as with QEMU: memory is copied by the dirty
 //! log while it runs, and the state goes through the frontend's pipes.
 
+use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use frontend_double::{Double, Options, Position, Source, TapOptions, TapPump};
 use podvirt_proto::netd::v1::StatusResponse;
+use podvirt_proto::steering::{self, Answer, Offer};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
 use super::helper::{Fault, Helper};
@@ -27,20 +31,40 @@ use crate::update::{counter, on_runtime};
 use netd::ctl::client::Client;
 use netd::net::Mode;
 
+/// The port of the socket to which netd lets UDP ports be steered, in both pods.
+pub(crate) const STEERED: u16 = 7100;
+
+/// Which of the pods' ports lead to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ports {
+    /// 7000 to 7009, each by a listener.
+    Forwarded,
+    /// Every UDP port. No program steers them here: what comes is what is sent to [`STEERED`].
+    Steered,
+}
+
 /// A netd process in a pod.
 pub(crate) struct Process {
     daemon: Daemon,
+    /// The end of who steers its ports.
+    steering: Option<Socket>,
     dir: TempDir,
 }
 
 impl Process {
     /// By this build's program or the one that PODVIRT_NETD names; `other`: by that of PODVIRT_OTHER_NETD, for migrations
     /// between versions. `more` is added to its configuration.
-    fn start(pod: &Namespace, other: bool, more: &str) -> Process {
+    fn start(pod: &Namespace, other: bool, ports: Ports, more: &str) -> Process {
         let dir = tempfile::tempdir().unwrap();
+        let (section, listeners) = match ports {
+            Ports::Forwarded => ("{tcp: '7000-7009', udp: '7000-7009'}".to_owned(), 20),
+            Ports::Steered => {
+                (format!("{{tcp: none, udp: all, steering: {}/ports.sock}}", dir.path().display()), 1)
+            }
+        };
         let config = format!(
             "vhost_user: {{socket: {0}/vm.sock}}\ncontrol: {{socket: {0}/control.sock}}\n\
-             mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {{tcp: '7000-7009', udp: '7000-7009'}}\n\
+             mac: '{MAC}'\nguest: {{mac: '{GUEST_MAC}'}}\nports: {section}\n\
              limits: {{flows: 20000, new_flows_per_second: 1000000, new_flows_burst: 1000000}}\n{more}\n",
             dir.path().display()
         );
@@ -51,9 +75,23 @@ impl Process {
         let program = program.unwrap_or_else(|| env!("CARGO_BIN_EXE_netd").into());
         let launch = || Daemon::launch(Command::new(program), |command| command.arg("--config").arg(&file));
         let daemon = pod.run(launch);
-        let process = Process { daemon, dir };
-        eventually("the ports", || (process.status().listeners == 20).then_some(()));
+        let mut process = Process { daemon, steering: None, dir };
+        eventually("the ports", || (process.status().listeners == listeners).then_some(()));
+        process.steering = (ports == Ports::Steered).then(|| process.hold_ports());
         process
+    }
+
+    /// Says that its ports are steered, so that it opens no listeners of its own.
+    fn hold_ports(&self) -> Socket {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        socket.connect(&SockAddr::unix(self.dir.path().join("ports.sock")).unwrap()).unwrap();
+        let (offer, _sockets) = steering::recv::<Offer>(socket.as_fd()).unwrap().unwrap();
+        assert!(offer.udp && !offer.held);
+        // In place of the program and its maps.
+        let nothing = File::open("/dev/null").unwrap();
+        steering::send(socket.as_fd(), &Answer { attached: true, error: None }, &[nothing.as_fd(); 3])
+            .unwrap();
+        socket
     }
 
     pub(crate) fn vhost_user(&self) -> PathBuf {
@@ -88,6 +126,11 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// How many descriptors it has.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.daemon.0.id())).unwrap().count()
+    }
+
     pub(crate) fn status(&self) -> StatusResponse {
         on_runtime(async { Client::connect(&self.control()).await.unwrap().status().await.unwrap() })
     }
@@ -108,6 +151,7 @@ pub(crate) struct Place {
     pub(crate) guest: Namespace,
     pub(crate) world: Arc<Namespace>,
     pub(crate) pods: [Arc<Namespace>; 2],
+    ports: Ports,
     /// The pod in which the guest is.
     pub(crate) at: usize,
     pub(crate) process: Process,
@@ -116,7 +160,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new() -> Place {
+    pub(crate) fn new(ports: Ports) -> Place {
         let world = Namespace::new().unwrap();
         // Bridges have the address of a port otherwise, which comes and goes.
         for (name, address) in [("br0", "02:00:00:00:09:01"), ("br1", "02:00:00:00:09:ff")] {
@@ -138,6 +182,10 @@ impl Place {
             ));
             pod.ip("addr add 10.9.0.2/24 dev eth0\naddr add fd00:9::2/64 dev eth0 nodad\nlink set eth0 up\n\
                  route add default via 10.9.0.1\nroute add default via fd00:9::1\n");
+            if ports == Ports::Steered {
+                // The kernel chooses the steered socket's port.
+                pod.sysctl("ipv4/ip_local_port_range", &format!("{STEERED} {STEERED}"));
+            }
             Arc::new(pod)
         });
         let world = Arc::new(world);
@@ -150,13 +198,13 @@ impl Place {
             v4.guest, v6.guest, v4.gateway, v6.gateway
         ));
         announce(&pods[0]);
-        let process = Process::start(&pods[0], false, "");
+        let process = Process::start(&pods[0], false, ports, "");
         let options = Options { queue_size: 128, mem_mib: 1, ..Options::default() };
         let double = Double::from_stream(process.dial(), &options).unwrap();
         let tap = TapOptions { name: "tap0".into(), netns: Some(guest.path()) };
         let pump = TapPump::start(double, &tap).unwrap();
         let helper = Some(Helper::serve(&process.vhost_user(), Fault::None, || {}));
-        Place { guest, world, pods, at: 0, process, pump, helper }
+        Place { guest, world, pods, ports, at: 0, process, pump, helper }
     }
 
     /// Makes this pod heard, once.
@@ -199,7 +247,7 @@ impl Place {
 
     /// The same with more configuration.
     fn target_with(&self, more: &str) -> Process {
-        Process::start(&self.pods[1 - self.at], self.at == 0, more)
+        Process::start(&self.pods[1 - self.at], self.at == 0, self.ports, more)
     }
 
     /// Moves the guest to the other pod.
