@@ -80,6 +80,11 @@ fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
 
 /// The same, while something happens that nobody hears.
 fn move_while(helper: &Helper, old: OwnedFd, unheard: impl FnOnce()) -> TcpStream {
+    move_and(helper, old, unheard, || {})
+}
+
+/// The same, and something else happens once the new socket hears, before it has all of its options.
+fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl FnOnce()) -> TcpStream {
     let ends = {
         let s = SockRef::from(&old);
         (s.local_addr().unwrap().as_socket().unwrap(), s.peer_addr().unwrap().as_socket().unwrap())
@@ -95,6 +100,7 @@ fn move_while(helper: &Helper, old: OwnedFd, unheard: impl FnOnce()) -> TcpStrea
     let (mut restored, _) = connection.restore(new, ends, PeekOffset::probe()).unwrap();
     let stream = TcpStream::from(restored.for_flow().unwrap());
     helper.call(Command::Release, &[&restored.socket]).pop().unwrap().done();
+    heard();
     assert_eq!(restored.finish().unwrap(), Finished::Done);
     stream.set_nonblocking(false).unwrap();
     stream
@@ -134,6 +140,26 @@ fn a_queue_with_an_urgent_mark_in_it_goes_along_whole() {
             (&moved).read_exact(&mut got).unwrap();
             assert_eq!(&got, b"!");
         }
+    }
+}
+
+#[test]
+fn what_is_urgent_as_soon_as_the_socket_hears_stays_in_line() {
+    let Some((helper, _thread)) = helper() else { return };
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (near, peer) = pair(address);
+        in_line(&SockRef::from(&near)).unwrap();
+        // A second mark takes the byte of the first one out of the queue, unless that is left in line.
+        let urgent = || {
+            for byte in [b"a", b"b"] {
+                SockRef::from(&peer).send_out_of_band(byte).unwrap();
+            }
+        };
+        let mut moved = move_and(&helper, near.into(), || {}, urgent);
+        moved.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+        let mut got = [0; 2];
+        moved.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"ab", "{address}");
     }
 }
 

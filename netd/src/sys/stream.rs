@@ -116,3 +116,41 @@ pub fn discard(socket: BorrowedFd<'_>, n: u32) -> io::Result<usize> {
     // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and writes nothing to the buffer (tcp(7)).
     cvt(unsafe { libc::recv(socket.as_raw_fd(), std::ptr::null_mut(), n as usize, flags) })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn what_is_skipped_beyond_the_urgent_mark_is_not_the_end_of_the_stream() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (near, _) = listener.accept().unwrap();
+        SockRef::from(&near).set_out_of_band_inline(true).unwrap();
+        peer.write_all(b"0123456789").unwrap();
+        SockRef::from(&peer).send_out_of_band(b"U").unwrap();
+        peer.write_all(b"bcdef").unwrap();
+        while received_bytes(near.as_fd()).unwrap() < 16 {
+            std::thread::yield_now();
+        }
+        let room = Iovs::from_owned(vec![0; 100]);
+        let after = |skip| peek(near.as_fd(), &room, Peek::Skip(skip)).map_err(|e| e.kind());
+        assert_eq!(after(4), Ok(6), "up to the mark");
+        for skip in [10, 11, 13, 16] {
+            assert_eq!(after(skip), Err(io::ErrorKind::WouldBlock), "{skip} bytes");
+        }
+        // Once the mark is the queue's first byte a read goes on.
+        assert_eq!(discard(near.as_fd(), 10).unwrap(), 10);
+        assert_eq!((after(0), after(2)), (Ok(6), Ok(4)));
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        while after(6) != Ok(0) {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -64,7 +64,7 @@ impl Worker {
     }
 
     /// The flow of datagrams that makes room for a flow of `side`.
-    fn oldest_for(&self, side: Side, datagrams: bool) -> Option<FlowId> {
+    pub(super) fn oldest_for(&self, side: Side, datagrams: bool) -> Option<FlowId> {
         let other = other(side);
         let others = !self.flows.has_all(side);
         let candidates = [

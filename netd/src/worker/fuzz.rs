@@ -257,9 +257,13 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use super::super::flows::Flow;
     use super::super::inbound::Origin;
     use super::*;
     use crate::counters::Reason;
+    use crate::ctl::{PortRule, Proto};
+    use crate::flow::{FlowId, Key, Kind};
+    use crate::shared::Side;
 
     #[test]
     fn a_frame_longer_than_any_packet_is_refused_before_it_is_copied() {
@@ -273,18 +277,74 @@ mod tests {
         bench.end();
     }
 
+    /// A rule that leads a port of the pod to the guest's DNS server.
+    fn to_dns() -> PortRule {
+        let free = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        PortRule { proto: Proto::Udp, pod: free, guest: 53 }
+    }
+
+    /// Opens the flow of the peer that has the port `n`.
+    fn open(worker: &mut Worker, rule: PortRule, n: u16) -> FlowId {
+        let at = |text: &str, port| std::net::SocketAddr::new(text.parse().unwrap(), port);
+        let (guest, peer) = (at("10.9.0.2", rule.guest), at("192.0.2.1", n));
+        let key = Key { kind: Kind::Udp, guest, peer };
+        worker.open_udp_shared(key, None, rule, peer).unwrap_or_else(|_| panic!("flow {n}"))
+    }
+
+    #[test]
+    fn a_flow_that_is_used_becomes_the_newest_and_leaves_early_once_it_is_answered() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let worker = &mut bench.worker;
+        let rule = to_dns();
+        let (first, second) = (open(worker, rule, 1), open(worker, rule, 2));
+        let oldest = |worker: &Worker| worker.flows.oldest_datagrams(Side::Peer, false);
+        assert_eq!(oldest(worker), Some(first));
+        let uses = |worker: &mut Worker, by_guest: bool| {
+            let Some(Flow::Udp(f)) = worker.flows.get_mut(first) else { panic!("no flow") };
+            let used = if by_guest { f.life.on_guest(worker.now) } else { f.life.on_pod(worker.now) };
+            worker.note_use(first, used);
+        };
+        worker.now = worker.now + std::time::Duration::from_secs(1);
+        uses(worker, false);
+        assert_eq!(oldest(worker), Some(second));
+        uses(worker, true);
+        let early = worker.now + Timeouts::default().udp_exchange;
+        assert_eq!(worker.flows.next_deadline(), Some(early), "the question is answered");
+        worker.now = worker.now + std::time::Duration::from_secs(2);
+        uses(worker, false);
+        assert_eq!(worker.flows.oldest_datagrams(Side::Peer, true), Some(first), "a conversation");
+        assert_eq!(oldest(worker), Some(second));
+    }
+
+    #[test]
+    fn what_makes_room_is_the_oldest_flow_of_the_first_sort_that_there_is() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let worker = &mut bench.worker;
+        let rule = to_dns();
+        let (short, sustained) = (open(worker, rule, 1), open(worker, rule, 2));
+        worker.now = worker.now + std::time::Duration::from_secs(3);
+        let Some(Flow::Udp(f)) = worker.flows.get_mut(sustained) else { panic!("no flow") };
+        f.life.on_pod(worker.now);
+        let used = f.life.on_guest(worker.now);
+        worker.note_use(sustained, used);
+        // For datagrams or a connection, of a peer or of the guest.
+        let goes = |worker: &Worker| {
+            [(Side::Peer, true), (Side::Peer, false), (Side::Guest, true), (Side::Guest, false)]
+                .map(|(side, datagrams)| worker.oldest_for(side, datagrams))
+        };
+        assert_eq!(goes(worker), [Some(short); 4]);
+        worker.flows.remove(short);
+        assert_eq!(goes(worker), [Some(sustained), Some(sustained), Some(sustained), None]);
+    }
+
     #[test]
     fn what_ends_while_the_guest_takes_nothing_does_not_stay_in_the_queue() {
         let mut bench = Bench::new(crate::net::test_link(), 0, 0);
         let worker = &mut bench.worker;
         worker.port.starved = true;
-        let free = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
-        let rule = crate::ctl::PortRule { proto: crate::ctl::Proto::Udp, pod: free, guest: 53 };
+        let rule = to_dns();
         let open = |worker: &mut Worker, n: u16| {
-            let at = |text: &str, port| std::net::SocketAddr::new(text.parse().unwrap(), port);
-            let (guest, peer) = (at("10.9.0.2", 53), at("192.0.2.1", n));
-            let key = crate::flow::Key { kind: crate::flow::Kind::Udp, guest, peer };
-            let id = worker.open_udp_shared(key, None, rule, peer).unwrap_or_else(|_| panic!("flow {n}"));
+            let id = open(worker, rule, n);
             worker.make_ready(id);
             id
         };

@@ -280,3 +280,31 @@ pub(super) fn accept(listener: &Socket) -> io::Result<(Socket, SocketAddr)> {
 pub(super) fn take_error(s: &Socket) -> Option<io::Error> {
     SockRef::from(s).take_error().ok().flatten()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn what_is_urgent_before_a_listener_is_served_stays_in_line() {
+        let steered = SteeredSockets::open(true, false).unwrap().tcp.unwrap();
+        for listener in [listen_tcp(0, PeekOffset::NONE).unwrap(), steered] {
+            let at = listener.local_addr().unwrap().as_socket().unwrap();
+            let peer = TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
+            // A second mark takes the byte of the first one out of the queue, unless that is left in line.
+            for byte in [b"a", b"b"] {
+                SockRef::from(&peer).send_out_of_band(byte).unwrap();
+            }
+            let (mut s, _) = accept(&listener).unwrap();
+            plain_stream_options(&s).unwrap();
+            s.set_nonblocking(false).unwrap();
+            s.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let mut got = [0; 2];
+            s.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"ab");
+        }
+    }
+}

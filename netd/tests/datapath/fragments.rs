@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use etherparse::{NetHeaders, PacketHeaders};
+use etherparse::{IpFragOffset, IpNumber, Ipv4Header, NetHeaders, PacketHeaders};
 use frontend_double::{HEADER, Options};
 use netd::counters::Reason;
 
-use crate::bed::{PATIENCE, Raw, Setup, content, eventually, with_pod};
+use crate::bed::raw::{CLIENT_V4, GUEST_V4};
+use crate::bed::{GUEST_MAC, MAC, PATIENCE, Raw, Setup, content, eventually, with_pod};
 
 /// An MTU that makes a ring full of the fragments of one datagram.
 const MTU: u16 = 300;
@@ -108,5 +109,45 @@ fn of_a_datagram_that_is_dropped_no_fragment_comes_and_it_counts_once() {
         assert_eq!(pod.netd.dropped(Reason::NoRxBuffer), 1);
         // Other frames have their places.
         raw.ping();
+    });
+}
+
+/// Pings the client by a message of so many bytes, which the guest cuts into fewer pieces than its MTU asks for: netd takes
+/// only so many of one packet.
+fn ping(raw: &mut Raw, sequence: u8, len: usize) {
+    const SENT: usize = 1400;
+    let mut message = [&[8, 0, 0, 0, 0, 9, 0, sequence][..], &content(3, len - 8)].concat();
+    let words = message.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], *w.get(1).unwrap_or(&0)])));
+    let sum = words.fold(0, |sum, word| (sum + word) % 0xffff);
+    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let last = (len - 1) / SENT;
+    for (at, piece) in message.chunks(SENT).enumerate() {
+        let (from, to) = (GUEST_V4.octets(), CLIENT_V4.octets());
+        let mut header = Ipv4Header::new(piece.len() as u16, 64, IpNumber::ICMP, from, to).unwrap();
+        header.identification = sequence.into();
+        header.more_fragments = at < last;
+        header.fragment_offset = IpFragOffset::try_new((at * SENT / 8) as u16).unwrap();
+        header.header_checksum = header.calc_header_checksum();
+        raw.send(&[&MAC.0[..], &GUEST_MAC.0, &[8, 0], &header.to_bytes(), piece].concat());
+    }
+}
+
+#[test]
+fn of_an_echo_reply_that_is_dropped_no_fragment_comes_and_it_counts_once() {
+    // More fragments than may wait for the ring, and fewer.
+    const LARGE: usize = 50_000;
+    const SMALLER: usize = 20_000;
+    with_pod(small(), |pod| {
+        let mut raw = Raw::plug(&pod.netd);
+        raw.ping();
+        ping(&mut raw, 1, LARGE);
+        eventually("the drop", || (pod.netd.dropped(Reason::NoRxBuffer) > 0).then_some(()));
+        ping(&mut raw, 2, SMALLER);
+        let mut came = Came::new();
+        let all = SMALLER.div_ceil(PIECE);
+        assert_eq!(take(&mut raw, &mut came, PATIENCE, all), all, "fragments were lost");
+        assert_eq!(came.len(), 1, "fragments of the other reply came");
+        assert_eq!(came.values().flat_map(|pieces| pieces.values()).map(Vec::len).sum::<usize>(), SMALLER);
+        assert_eq!(pod.netd.dropped(Reason::NoRxBuffer), 1);
     });
 }

@@ -13,6 +13,7 @@ mod device;
 mod echo;
 mod egress;
 mod fairness;
+mod flight;
 mod fragments;
 mod hostile;
 mod limits;

@@ -7,8 +7,10 @@ use netd::counters::Reason;
 use netd::ctl::Control;
 use netd::sys;
 use netd::worker::SteeredSockets;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::bed::{Bed, Family, Setup, eventually, udp, with_bed};
+use crate::bed::{Bed, Family, PATIENCE, Setup, eventually, udp, with_bed};
+use crate::migration::ttl;
 
 /// Peers of a port that has one socket for all of them.
 const PEERS: u16 = 5000;
@@ -140,6 +142,34 @@ fn a_guest_that_speaks_to_many_from_one_port_has_few_sockets_and_all_answers() {
                 let error = eventually("an error", || sys::recv_error(guest.as_fd()).unwrap());
                 assert_eq!(error.errno.cast_signed(), libc::ECONNREFUSED, "{error:?}");
                 assert_eq!(error.destination, Some(gone), "{error:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn each_peer_of_a_shared_socket_gets_the_time_to_live_that_the_guest_chose() {
+    for count in [1, 2] {
+        with_bed(pairs(count), |bed| {
+            let port = steer(bed);
+            let [v4, _] = bed.families();
+            let raw = bed.client.run(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap());
+            raw.set_read_timeout(Some(PATIENCE)).unwrap();
+            // The second one: more peers than have sockets of their own.
+            for (from, peers_begin) in [(port, true), (6000, false)] {
+                let guest = bed.guest.udp(v4.guest(from));
+                let peers: Vec<_> = (0..40).map(|i| bed.client.udp(v4.client(20_000 + i))).collect();
+                if peers_begin {
+                    peers.iter().for_each(|peer| ask(&guest, peer, v4.pod(port), b"hello"));
+                }
+                for (wanted, peer) in (7..).zip(&peers) {
+                    guest.set_ttl(wanted).unwrap();
+                    let to = peer.local_addr().unwrap();
+                    guest.send_to(b"how far", to).unwrap();
+                    let sent =
+                        |packet: &[u8]| packet[2..4] == to.port().to_be_bytes() && packet[8..] == *b"how far";
+                    assert_eq!(u32::from(ttl(&raw, sent)), wanted, "{to}");
+                }
             }
         });
     }

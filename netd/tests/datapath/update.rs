@@ -165,6 +165,16 @@ fn eighteen_thousand_flows_go_on_over_an_update() {
     updates(18_000);
 }
 
+/// The pod's UDP sockets of IPv4 that have `port` and no peer, by their inodes.
+fn unconnected(pod: &Pod, port: u16) -> Vec<u64> {
+    let table = pod.pod.run(|| std::fs::read_to_string("/proc/thread-self/net/udp")).unwrap();
+    let of_port = |fields: &Vec<&str>| {
+        fields[1].ends_with(&format!(":{port:04X}")) && fields[2].trim_matches(['0', ':']).is_empty()
+    };
+    let lines = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(of_port).map(|fields| fields[9].parse().unwrap()).collect()
+}
+
 #[test]
 fn flows_that_share_a_socket_go_on_over_an_update() {
     // More than have sockets of their own.
@@ -174,7 +184,7 @@ fn flows_that_share_a_socket_go_on_over_an_update() {
         let mut double = process.plug();
         let v4 = pod.families()[0];
         let peers: Vec<UdpSocket> = (0..PEERS).map(|i| pod.client.udp(v4.client(20_000 + i))).collect();
-        let mut seen = None;
+        let (mut seen, mut shared) = (None, None);
         for generation in 0..=2 {
             let what = format!("in generation {generation}");
             for (i, peer) in (0..PEERS).zip(&peers) {
@@ -190,6 +200,10 @@ fn flows_that_share_a_socket_go_on_over_an_update() {
                 assert_eq!(got, i.to_be_bytes());
             }
             assert_eq!(process.counter("udp_flows"), u64::from(PEERS), "opened once");
+            // What waits in the socket is not lost only if it is the same one.
+            let sockets = unconnected(pod, 6000);
+            assert_eq!(sockets.len(), 1);
+            assert_eq!(*shared.get_or_insert(sockets[0]), sockets[0], "another socket");
             if generation < 2 {
                 process.update(pod);
             }

@@ -211,6 +211,42 @@ fn what_the_link_at_the_target_closes_does_not_go_on() {
 }
 
 #[test]
+fn a_flow_to_the_pods_loopback_does_not_go_on_where_its_address_leads_elsewhere() {
+    use crate::ctl::Control;
+    let open = || {
+        let mut link = test_link();
+        link.v4.as_mut().unwrap().loopback = Some([192, 0, 2, 1].into());
+        link
+    };
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_nonblocking(true).unwrap();
+    let mut old = inherited(udp.local_addr().unwrap(), near);
+    old.workers[0].udp[0].key.1.set_ip([192, 0, 2, 1].into());
+    let source = workers_at(open(), 1, Some(old));
+    source.0.thaw();
+    let bytes = source.save().unwrap();
+    // There the address is that of a host of the world.
+    for (link, goes_on) in [(open(), true), (test_link(), false)] {
+        let new = workers_at(link, 1, None);
+        new.load(&bytes).unwrap();
+        assert_eq!(new.flows().iter().any(|f| f.0 == FlowKind::Udp), goes_on);
+        assert_eq!(new.0.counters().dropped(Reason::Denied), u64::from(!goes_on));
+    }
+}
+
+#[test]
+fn a_connection_of_a_predecessor_has_urgent_data_in_line_from_then_on() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let again = near.try_clone().unwrap();
+    assert!(!SockRef::from(&again).out_of_band_inline().unwrap());
+    let _running = workers(1, Some(inherited("127.0.0.1:9".parse().unwrap(), near)));
+    assert!(SockRef::from(&again).out_of_band_inline().unwrap());
+}
+
+#[test]
 fn a_pair_that_the_source_did_not_have_knows_the_guest_and_the_time() {
     let home = Home { guest: [10, 8, 0, 7].into(), prefix_len: 24, gateway: [10, 8, 0, 1].into() };
     let known = WorkerState {

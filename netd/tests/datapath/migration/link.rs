@@ -141,7 +141,7 @@ fn what_the_targets_policy_denies_ends_there_at_both_ends_and_the_rest_goes_on()
 }
 
 /// The time to live of the next IPv4 packet of a protocol that the world gets and `wanted` holds of.
-fn ttl(raw: &Socket, wanted: impl Fn(&[u8]) -> bool) -> u8 {
+pub(crate) fn ttl(raw: &Socket, wanted: impl Fn(&[u8]) -> bool) -> u8 {
     let mut packet = [0; 256];
     loop {
         let n = (&*raw).read(&mut packet).unwrap();

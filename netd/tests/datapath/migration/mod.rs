@@ -16,6 +16,7 @@ use podvirt_proto::repair::Command;
 
 use crate::bed::{Family, assert_reset, eventually, exchange, with_place};
 use helper::{Fault, Helper};
+pub(crate) use link::ttl;
 use place::families;
 pub(crate) use place::{Place, Ports};
 use streams::{Stream, drain, fill, fill_on};

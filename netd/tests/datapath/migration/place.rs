@@ -37,7 +37,7 @@ pub(crate) const STEERED: u16 = 7100;
 /// Which of the pods' ports lead to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// 7000 to 7009, each by a listener.
+    /// 7000 to 7008, each by a listener. Those of UDP have other places among the listeners of the second pod.
     Forwarded,
     /// Every UDP port. No program steers them here: what comes is what is sent to [`STEERED`].
     Steered,
@@ -57,7 +57,10 @@ impl Process {
     fn start(pod: &Namespace, other: bool, ports: Ports, more: &str) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let (section, listeners) = match ports {
-            Ports::Forwarded => ("{tcp: '7000-7009', udp: '7000-7009'}".to_owned(), 20),
+            Ports::Forwarded => {
+                let udp = if other { "6999-7008" } else { "7000-7009" };
+                (format!("{{tcp: '7000-7009', udp: '{udp}'}}"), 20)
+            }
             Ports::Steered => {
                 (format!("{{tcp: none, udp: all, steering: {}/ports.sock}}", dir.path().display()), 1)
             }
