@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use frontend_double::{Double, Options, TapOptions, TapPump};
 use netd::ctl::client::Client;
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::geteuid;
 use tempfile::TempDir;
 
 use super::Sample;
@@ -69,12 +70,13 @@ impl Namespace {
     }
 }
 
-/// Whether namespaces and taps can be made; otherwise the test is passed over, loudly.
+/// Whether namespaces and taps can be made; otherwise the test fails for root and is passed over, loudly, for others.
 pub(crate) fn privileged() -> bool {
     let can = Namespace::new()
         .map(drop)
         .and_then(|()| File::options().read(true).write(true).open("/dev/net/tun").map(drop));
     if let Err(error) = &can {
+        assert!(!geteuid().is_root(), "no namespaces or taps: {error}; root needs them for this test");
         eprintln!("SKIPPED: no namespaces or taps: {error}");
     }
     can.is_ok()
