@@ -150,7 +150,7 @@ impl<F> Table<F> {
         })
     }
 
-    /// Makes a flow the one of a list that was used last. There are four lists, numbered from 0; a flow is in one at
+    /// Makes a flow the one of a list that was used last. There are eight lists, numbered from 0; a flow is in one at
     /// most.
     pub fn rank(&mut self, id: FlowId, list: usize) {
         if self.slot(id).is_some() {

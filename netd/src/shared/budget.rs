@@ -16,6 +16,9 @@ const FEWEST: u32 = 64;
 /// The part of the places, one in so many, that flows of datagrams leave to connections.
 const CONNECTIONS: u32 = 4;
 
+/// The part of what is left, one in so many, that the flows of one port have without giving way to those of others.
+const PORT: u32 = 4;
+
 /// Who opens a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -75,6 +78,12 @@ impl Budget {
     /// Whether flows of datagrams have all the places that they may have.
     pub fn has_all_datagrams(&self) -> bool {
         self.datagrams.load(Relaxed) >= self.most_datagrams()
+    }
+
+    /// Flows of datagrams of one port, beyond which they are the first to go; a table that is too small to be parted
+    /// knows no such bound.
+    pub fn share_of_port(&self) -> u32 {
+        if self.limit < FEWEST { self.limit } else { self.most_datagrams() / PORT }
     }
 
     fn most_datagrams(&self) -> u32 {

@@ -44,6 +44,7 @@ fn datagrams_leave_a_part_of_the_places_to_connections() {
     let limits = Limits { flows: 1000, new_flows_per_second: 1, new_flows_burst: 10, ..Limits::default() };
     let budget = Budget::new(&limits, Time::ZERO);
     let datagrams = |side| (0..1000).filter(|_| budget.take_datagrams(side)).count();
+    assert_eq!(budget.share_of_port(), 187);
     assert_eq!(datagrams(Side::Guest), 750);
     assert!(budget.has_all_datagrams() && !budget.is_full(Side::Guest));
     assert_eq!(datagrams(Side::Peer), 0);

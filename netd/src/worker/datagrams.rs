@@ -55,6 +55,8 @@ pub(super) struct UdpFlow {
     pub(super) local: Option<IpAddr>,
     pub(super) pod_peer: SocketAddr,
     pub(super) from_guest: bool,
+    /// Its port has more flows than its share: see [`super::evict`].
+    pub(super) crowding: bool,
     /// How the guest wants its datagrams sent; an own socket is set so.
     pub(super) options: Option<SendOptions>,
     /// The largest datagrams that may go in runs; less than a link's once a path has refused them.
@@ -113,6 +115,7 @@ impl UdpFlow {
             local: state.local,
             pod_peer: state.pod_peer,
             from_guest: state.from_guest,
+            crowding: false,
             options: state.options,
             largest_run: mtu.saturating_sub(headers(state.pod_peer)),
             queued: false,
@@ -398,6 +401,7 @@ impl Worker {
             local,
             pod_peer,
             from_guest,
+            crowding: false,
             options: None,
             largest_run: self.port.link.mtu.saturating_sub(headers(pod_peer)),
             queued: false,

@@ -8,8 +8,12 @@
 //!
 //! | the new flow | goes, the first that there is |
 //! |---|---|
-//! | a connection | not sustained, of its side; not sustained, of the other; sustained, of its side |
+//! | a connection | crowding, of its side; not sustained, of its side; not sustained, of the other; sustained, of its side |
 //! | datagrams | the same, and then: sustained, of the other side |
+//!
+//! A flow is crowding if its port of the guest had more flows than its share
+//! ([`share_of_port`](crate::shared::Budget::share_of_port)) when it opened, and still has: so the peers of one port take
+//! no places from those of the others. Where a sort has crowding flows those go first.
 //!
 //! What the other side has is taken only where that makes room: either side has places that the other cannot take, and
 //! flows of datagrams leave a part of the places to connections ([`Budget`](crate::shared::Budget)). A connection
@@ -67,15 +71,21 @@ impl Worker {
     pub(super) fn oldest_for(&self, side: Side, datagrams: bool) -> Option<FlowId> {
         let other = other(side);
         let others = !self.flows.has_all(side);
+        // Whether they may go, whose they are, sustained, crowding.
         let candidates = [
-            (side, false, true),
-            (other, false, others),
-            (side, true, true),
-            (other, true, others && datagrams),
+            (true, side, false, true),
+            (true, side, true, true),
+            (true, side, false, false),
+            (others, other, false, true),
+            (others, other, false, false),
+            (true, side, true, false),
+            (others && datagrams, other, true, true),
+            (others && datagrams, other, true, false),
         ];
-        let allowed = candidates.into_iter().filter(|(_, _, allowed)| *allowed);
-        let mut oldest =
-            allowed.filter_map(|(side, sustained, _)| self.flows.oldest_datagrams(side, sustained));
+        let allowed = candidates.into_iter().filter(|(allowed, ..)| *allowed);
+        let mut oldest = allowed.filter_map(|(_, side, sustained, crowding)| {
+            self.flows.oldest_datagrams(side, sustained, crowding)
+        });
         oldest.next()
     }
 

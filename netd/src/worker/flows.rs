@@ -1,5 +1,7 @@
 //! The flow table of one worker, with its entries in what all workers share.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -65,9 +67,9 @@ impl Flow {
     }
 }
 
-/// The list of such flows of datagrams.
-fn list(side: Side, sustained: bool) -> usize {
-    side as usize * 2 + usize::from(sustained)
+/// The list of such flows of datagrams; `crowding`: their port has more than its share.
+fn list(side: Side, sustained: bool, crowding: bool) -> usize {
+    side as usize * 4 + usize::from(sustained) * 2 + usize::from(crowding)
 }
 
 /// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
@@ -76,6 +78,9 @@ pub(super) struct Flows {
     table: Table<Flow>,
     shared: Arc<Shared>,
     pair: usize,
+    /// UDP flows of each port of the guest, and how many of one port give way to no other's.
+    ports: HashMap<u16, u32>,
+    share: u32,
 }
 
 impl Deref for Flows {
@@ -94,7 +99,9 @@ impl DerefMut for Flows {
 
 impl Flows {
     pub(super) fn new(limit: u32, shared: Arc<Shared>, pair: usize) -> Self {
-        Flows { table: Table::new(limit), shared, pair }
+        // The flows of a port are spread over the workers.
+        let share = (shared.budget.share_of_port() / shared.backlogs.len().max(1) as u32).max(1);
+        Flows { table: Table::new(limit), shared, pair, ports: HashMap::new(), share }
     }
 
     /// Whether there may be no more flow that `side` opens, here or elsewhere.
@@ -129,19 +136,45 @@ impl Flows {
     }
 
     /// Takes in a flow that comes from another worker; None, and the flow dropped, when there is no room for it.
-    pub(super) fn adopt(&mut self, key: Key, flow: Flow) -> Option<FlowId> {
+    pub(super) fn adopt(&mut self, key: Key, mut flow: Flow) -> Option<FlowId> {
         let side = flow.side();
+        if let Flow::Udp(f) = &mut flow {
+            f.crowding = self.of_port(&key) >= self.share;
+        }
         let id = self.table.insert(key, flow);
         match id {
-            Some(id) => self.rank_datagrams(id),
+            Some(id) => {
+                if key.kind == Kind::Udp {
+                    *self.ports.entry(key.guest.port()).or_insert(0) += 1;
+                }
+                self.rank_datagrams(id);
+            }
             None => self.forget(&key, side),
         }
         id
     }
 
+    /// UDP flows of the guest's port of `key`.
+    fn of_port(&self, key: &Key) -> u32 {
+        self.ports.get(&key.guest.port()).copied().unwrap_or(0)
+    }
+
+    /// A flow has left the table.
+    fn note_gone(&mut self, key: &Key) {
+        if key.kind == Kind::Udp
+            && let Entry::Occupied(mut flows) = self.ports.entry(key.guest.port())
+        {
+            *flows.get_mut() -= 1;
+            if *flows.get() == 0 {
+                flows.remove();
+            }
+        }
+    }
+
     /// Ends a flow.
     pub(super) fn remove(&mut self, id: FlowId) -> Option<(Key, Flow)> {
         let removed = self.table.remove(id)?;
+        self.note_gone(&removed.0);
         self.forget(&removed.0, removed.1.side());
         Some(removed)
     }
@@ -149,6 +182,7 @@ impl Flows {
     /// Takes out a flow for another worker.
     pub(super) fn part(&mut self, id: FlowId, to: usize) -> Option<(Key, Flow)> {
         let parted = self.table.remove(id)?;
+        self.note_gone(&parted.0);
         self.shared.directory.hand_over(&parted.0, to);
         Some(parted)
     }
@@ -167,16 +201,25 @@ impl Flows {
 
     /// Settles the place of a flow of datagrams in the order of use.
     pub(super) fn rank_datagrams(&mut self, id: FlowId) {
-        let Some(flow) = self.table.get(id) else { return };
+        // There may be fewer flows of its port by now.
+        let has_share = self.table.key(id).is_some_and(|key| self.of_port(key) <= self.share);
+        let Some(flow) = self.table.get_mut(id) else { return };
+        let crowding = match flow {
+            Flow::Udp(f) => {
+                f.crowding &= !has_share;
+                f.crowding
+            }
+            Flow::Tcp(_) | Flow::Echo(_) => false,
+        };
         if let Some(life) = flow.life() {
-            let list = list(flow.side(), life.is_sustained());
+            let list = list(flow.side(), life.is_sustained(), crowding);
             self.table.rank(id, list);
         }
     }
 
     /// The flow of datagrams of `side` that was used least recently.
-    pub(super) fn oldest_datagrams(&self, side: Side, sustained: bool) -> Option<FlowId> {
-        self.table.oldest(list(side, sustained))
+    pub(super) fn oldest_datagrams(&self, side: Side, sustained: bool, crowding: bool) -> Option<FlowId> {
+        self.table.oldest(list(side, sustained, crowding))
     }
 }
 

@@ -297,7 +297,7 @@ mod tests {
         let worker = &mut bench.worker;
         let rule = to_dns();
         let (first, second) = (open(worker, rule, 1), open(worker, rule, 2));
-        let oldest = |worker: &Worker| worker.flows.oldest_datagrams(Side::Peer, false);
+        let oldest = |worker: &Worker| worker.flows.oldest_datagrams(Side::Peer, false, false);
         assert_eq!(oldest(worker), Some(first));
         let uses = |worker: &mut Worker, by_guest: bool| {
             let Some(Flow::Udp(f)) = worker.flows.get_mut(first) else { panic!("no flow") };
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(worker.flows.next_deadline(), Some(early), "the question is answered");
         worker.now = worker.now + std::time::Duration::from_secs(2);
         uses(worker, false);
-        assert_eq!(worker.flows.oldest_datagrams(Side::Peer, true), Some(first), "a conversation");
+        assert_eq!(worker.flows.oldest_datagrams(Side::Peer, true, false), Some(first), "a conversation");
         assert_eq!(oldest(worker), Some(second));
     }
 

@@ -124,6 +124,38 @@ fn peers_that_flood_a_port_do_not_keep_the_guest_from_speaking() {
 }
 
 #[test]
+fn peers_that_flood_a_port_take_no_places_from_those_of_another() {
+    with_pod(limited(128), |pod| {
+        let [v4, _] = pod.families();
+        let mut raw = Raw::plug(&pod.netd);
+        let ask = |port: u16, clients: &[UdpSocket], raw: &mut Raw| {
+            for client in clients {
+                client.send_to(b"hello", v4.pod(port)).unwrap();
+                assert_eq!(next_port(raw), if port == 8080 { 80 } else { port });
+            }
+        };
+        let clients = |n: u16| (0..n).map(|_| pod.client.udp(v4.client(0))).collect::<Vec<_>>();
+        let flows = || pod.netd.counters().udp_flows.get();
+        let few = clients(20);
+        ask(8080, &few, &mut raw);
+        for _ in 0..3 {
+            ask(7000, &clients(150), &mut raw);
+            let before = flows();
+            ask(8080, &few, &mut raw);
+            assert_eq!(flows(), before, "flows of the other port went");
+        }
+        // Peers of other ports find places while there are too many of the one.
+        let more = clients(40);
+        ask(8080, &more, &mut raw);
+        ask(7000, &clients(150), &mut raw);
+        let before = flows();
+        ask(8080, &more[..1], &mut raw);
+        ask(8080, &few, &mut raw);
+        assert_eq!(flows() - before, 0);
+    });
+}
+
+#[test]
 fn a_port_is_served_while_another_is_flooded() {
     with_pod(limited(2000), |pod| {
         let [v4, _] = pod.families();

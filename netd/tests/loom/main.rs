@@ -126,7 +126,8 @@ fn datagrams_never_have_more_than_their_part_and_give_all_of_it_back() {
     bounded(|| {
         let limits = Limits { flows: 64, ..Limits::default() };
         let budget = Arc::new(Budget::new(&limits, Time::ZERO));
-        // 48 of them for datagrams.
+        // 48 of them for datagrams, a quarter of those for one port.
+        assert_eq!(budget.share_of_port(), 12);
         assert!((0..47).all(|_| budget.take_datagrams(Side::Peer)));
         let got = twice(&budget, |b, _| b.take_datagrams(Side::Guest));
         assert_eq!(got.iter().filter(|taken| **taken).count(), 1);

@@ -27,7 +27,7 @@ struct Conversations {
 impl Conversations {
     /// The guest says something to each peer, whichever began, and the peer sees it come from the same port of the pod
     /// and answers.
-    fn from_guest(&self, port: u16, what: &[u8]) {
+    fn guest_speaks(&self, port: u16, what: &[u8]) {
         let mut buffer = [0; 64];
         for peer in &self.peers {
             let at = peer.local_addr().unwrap();
@@ -42,7 +42,7 @@ impl Conversations {
     }
 
     /// Each peer asks a port of the pod and is answered from there.
-    fn from_peers(&self, port: u16, what: &[u8]) {
+    fn peers_ask(&self, port: u16, what: &[u8]) {
         for peer in &self.peers {
             ask(&self.guest, peer, self.family.pod(port), what);
         }
@@ -61,8 +61,8 @@ fn flows_that_share_a_socket_go_along(ports: Ports, port: u16) {
         };
         let begun_here = conversations(place, FROM, 20_000);
         let begun_there = conversations(place, port, 30_000);
-        begun_here.iter().for_each(|c| c.from_guest(FROM, b"first"));
-        begun_there.iter().for_each(|c| c.from_peers(port, b"first"));
+        begun_here.iter().for_each(|c| c.guest_speaks(FROM, b"first"));
+        begun_there.iter().for_each(|c| c.peers_ask(port, b"first"));
         let all = u64::from(PEERS) * 4;
         assert_eq!(place.process.counter("udp_flows"), all);
         let sockets = place.process.descriptors();
@@ -72,12 +72,12 @@ fn flows_that_share_a_socket_go_along(ports: Ports, port: u16) {
             place.end(moved);
             // Either side may be the first to speak after the move.
             for c in &begun_here {
-                c.from_guest(FROM, b"again");
-                c.from_peers(FROM, b"and again");
+                c.guest_speaks(FROM, b"again");
+                c.peers_ask(FROM, b"and again");
             }
             for c in &begun_there {
-                c.from_guest(port, b"again");
-                c.from_peers(port, b"and again");
+                c.guest_speaks(port, b"again");
+                c.peers_ask(port, b"and again");
             }
             assert_eq!(place.process.counter("udp_flows"), 0, "flows were opened anew in round {round}");
             for reason in ["denied", "no_connection", "socket_limit"] {
