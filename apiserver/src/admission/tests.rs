@@ -200,3 +200,20 @@ fn names_and_paths_of_webhooks_are_unique() {
         }
     }
 }
+
+#[test]
+fn a_kubevirt_object_that_later_rules_would_refuse_can_still_be_changed() {
+    let old = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        "spec": {"configuration": {"machineType": "virt"}},
+    });
+    let path =
+        HOOKS.iter().find(|hook| matches!(hook.task, Task::Alone(Alone::ValidateKubeVirt))).unwrap().path;
+    assert_eq!(create(path, old.clone())["response"]["allowed"], false);
+    let mut new = old.clone();
+    new["spec"]["configuration"]["developerConfiguration"] = json!({"useEmulation": true});
+    let answer = ask(path, "UPDATE", old.clone(), new.clone(), "jane");
+    assert_eq!(answer["response"]["allowed"], true, "{answer}");
+    new["spec"]["configuration"]["cpuRequest"] = json!("0");
+    assert_eq!(ask(path, "UPDATE", old, new, "jane")["response"]["allowed"], false);
+}

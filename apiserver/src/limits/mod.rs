@@ -238,3 +238,44 @@ impl Drop for Place {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn turns_are_bounded_and_some_are_kept_for_the_api_server() {
+        let turns = Turns::new(2, 1);
+        let of_others = turns.wait(Side::Anyone).now_or_never().unwrap();
+        assert!(turns.wait(Side::Anyone).now_or_never().is_none(), "one of two is not for others");
+        let own = turns.wait(Side::ApiServer).now_or_never().unwrap();
+        assert!(turns.wait(Side::ApiServer).now_or_never().is_none(), "there are two");
+        drop(of_others);
+        let again = turns.wait(Side::ApiServer).now_or_never().unwrap();
+        assert!(turns.wait(Side::Anyone).now_or_never().is_none(), "both are taken");
+        drop((own, again));
+        assert!(turns.wait(Side::Anyone).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn places_of_each_kind_are_bounded() {
+        let limits = Limits::new(Metrics::default());
+        let source = |n: usize| IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n as u32));
+        let of_one: Vec<_> = (0..100).filter_map(|_| limits.admit(source(0))).collect();
+        assert_eq!(of_one.len(), OF_OTHERS.per_source);
+        drop(of_one);
+        let of_many: Vec<_> = (0..1000).filter_map(|n| limits.admit(source(n))).collect();
+        assert_eq!(of_many.len(), OF_OTHERS.total, "each has one: no place is taken from another");
+        drop(of_many);
+        let vouched: Vec<_> = (0..2 * VOUCHED).filter_map(|_| limits.admit(source(1))?.vouch()).collect();
+        assert_eq!(vouched.len(), VOUCHED);
+        assert_eq!((limits.side(source(1)), limits.side(source(2))), (Side::ApiServer, Side::Anyone));
+        let webhooks: Vec<_> = (0..1000).filter_map(|_| limits.admit(source(1))).collect();
+        assert_eq!(webhooks.len(), OF_API_SERVER.total);
+        drop((vouched, webhooks));
+        let later = Instant::now() + std::time::Duration::from_secs(2 * 3600);
+        assert!(!limits.callers().is_api_server(source(1), later), "its connections have ended");
+    }
+}

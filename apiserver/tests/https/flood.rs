@@ -1,5 +1,6 @@
 //! A pod that wants to keep the API server out: silent connections and bodies without an end.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use virt_api::limits::{API_SERVER_BODY_BYTES, OTHERS_BODY_BYTES, Side};
 
 use super::NO_HANDLER;
@@ -133,4 +136,97 @@ async fn a_body_that_is_too_long_is_refused_by_its_declared_length() {
         .unwrap();
     let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("no answer");
     assert_eq!(response.unwrap().status().as_u16(), 413);
+}
+
+/// What the server still says, and for how much of the test's own time it keeps the connection.
+async fn until_closed(stream: &mut (impl AsyncRead + Unpin)) -> (String, u64) {
+    let (begin, mut said) = (Instant::now(), Vec::new());
+    let _reset = stream.read_to_end(&mut said).await;
+    (String::from_utf8_lossy(&said).into_owned(), begin.elapsed().as_secs_f64().round() as u64)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_halfway_is_closed_in_time() {
+    let world = World::new(NO_HANDLER).await;
+    let source = Ipv4Addr::new(127, 0, 3, 1);
+    let mut silent = world.tcp(source).await.unwrap();
+    assert_eq!(until_closed(&mut silent).await.1, 5, "no handshake");
+    let mut half = world.connect_from(Caller::Nobody, source, &["http/1.1"]).await.unwrap();
+    half.write_all(b"GET /healthz HTTP/1.1\r\nhost: virt-api\r\nx: ").await.unwrap();
+    assert_eq!(until_closed(&mut half).await.1, 5, "half a head");
+    for (caller, seconds) in [(Caller::Nobody, 3), (Caller::FrontProxy, 8)] {
+        let mut half = world.connect_from(caller, source, &["http/1.1"]).await.unwrap();
+        let head = format!("POST {REVIEWS} HTTP/1.1\r\nhost: virt-api\r\ncontent-length: 9\r\n\r\n{{");
+        half.write_all(head.as_bytes()).await.unwrap();
+        let (begin, mut answer) = (Instant::now(), vec![0; 1024]);
+        let bytes = half.read(&mut answer).await.unwrap();
+        assert!(answer[..bytes].starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(begin.elapsed().as_secs_f64().round() as u64, seconds, "half a body of {caller:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_connection_of_others_lives_for_ever() {
+    let world = World::new(NO_HANDLER).await;
+    let source = Ipv4Addr::new(127, 0, 3, 2);
+    let begin = Instant::now();
+    let mut busy = world.connect_from(Caller::Nobody, source, &["http/1.1"]).await.unwrap();
+    let mut answer = [0; 4096];
+    while busy.write_all(b"GET /healthz HTTP/1.1\r\nhost: virt-api\r\n\r\n").await.is_ok()
+        && busy.read(&mut answer).await.is_ok_and(|bytes| bytes > 0)
+    {
+        assert!(begin.elapsed() < Duration::from_secs(120), "it goes on for ever");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(begin.elapsed() >= Duration::from_secs(59), "{:?}", begin.elapsed());
+    // The API server keeps its connections.
+    let mut idle = world.connect_from(Caller::FrontProxy, source, &["http/1.1"]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: virt-api\r\n\r\n").await.unwrap();
+    let bytes = idle.read(&mut answer).await.unwrap();
+    assert!(answer[..bytes].starts_with(b"HTTP/1.1 200"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_say_nothing_have_no_more_places_than_there_are() {
+    let world = World::new(NO_HANDLER).await;
+    let mut silent = Vec::new();
+    for n in 0..384_u16 {
+        silent.push(world.tcp(Ipv4Addr::new(127, 0, 4, (n / 32) as u8)).await.unwrap());
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let is_open = |stream: &tokio::net::TcpStream| {
+        stream.try_read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    assert_eq!(silent.iter().filter(|stream| is_open(stream)).count(), 256);
+}
+
+#[tokio::test]
+async fn a_head_and_a_review_have_a_size() {
+    let world = World::new(NO_HANDLER).await;
+    let long = "x".repeat(20 << 10);
+    let head = format!("GET /healthz HTTP/1.1\r\nhost: virt-api\r\nx: {long}\r\n\r\n");
+    for (caller, code) in [(Caller::Nobody, "HTTP/1.1 431"), (Caller::FrontProxy, "HTTP/1.1 200")] {
+        let source = Ipv4Addr::new(127, 0, 3, 3);
+        let mut stream = world.connect_from(caller, source, &["http/1.1"]).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 64];
+        let bytes = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..bytes].starts_with(code.as_bytes()), "{}", String::from_utf8_lossy(&answer));
+    }
+    let many = format!("{{\"items\": [{}0]}}", "0,".repeat(300_000));
+    let (code, answer) = world.call(Caller::Nobody, "", Method::POST, REVIEWS, &many).await.unwrap();
+    assert_eq!(code.as_u16(), 400);
+    assert!(answer["message"].as_str().unwrap().contains("lists, objects and members"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_review_waits_for_its_turn() {
+    let world = World::new(NO_HANDLER).await;
+    let source = Ipv4Addr::LOCALHOST.into();
+    let turns = (world.limits.review(source).await, world.limits.review(source).await);
+    let early = tokio::time::timeout(Duration::from_millis(300), review(&world)).await;
+    assert!(early.is_err(), "two at a time are not the API server's");
+    drop(turns);
+    assert_eq!(review(&world).await, json!(true));
 }

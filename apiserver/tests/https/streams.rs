@@ -261,3 +261,22 @@ async fn a_udp_port_keeps_datagrams_apart() {
     let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else { panic!() };
     assert_eq!(frame.code, CloseCode::Size);
 }
+
+#[tokio::test]
+async fn the_handler_of_another_node_is_not_spoken_to() {
+    // It shows the certificate of node1.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = World::new(listener.local_addr().unwrap().port()).await;
+    let mut elsewhere = vmi();
+    elsewhere["status"]["nodeName"] = "node2".into();
+    world.put(VMI, elsewhere);
+    let acceptor = TlsAcceptor::from(world.handler.server_config(true).unwrap());
+    let shaken = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        acceptor.accept(stream).await.map(drop)
+    });
+    let (code, message) = open(&world, "console?a=b").await.map(drop).unwrap_err();
+    assert_eq!(code, 503, "{message}");
+    assert!(message.contains("virt-handler on node node2 cannot be reached"), "{message}");
+    shaken.await.unwrap().unwrap_err();
+}

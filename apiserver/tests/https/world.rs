@@ -68,6 +68,8 @@ pub(crate) struct World {
     pub(crate) handler: Identity,
     /// virt-api's metrics.
     pub(crate) metrics: Metrics,
+    /// What callers of virt-api may hold.
+    pub(crate) limits: Arc<Limits>,
     api_ca: KeyPairPem,
     proxy_ca: KeyPairPem,
 }
@@ -202,9 +204,9 @@ impl World {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let tls = server_config(&identity, &proxy).unwrap();
-        let server = Server { listener, tls, proxy, limits, router: router(app) };
+        let server = Server { listener, tls, proxy, limits: Arc::clone(&limits), router: router(app) };
         tokio::spawn(server.run(std::future::pending()));
-        World { address, cluster, handler, metrics, api_ca, proxy_ca }
+        World { address, cluster, handler, metrics, limits, api_ca, proxy_ca }
     }
 
     /// Puts an object into the API server.
