@@ -268,4 +268,67 @@ mod tests {
         let closed = ends.collect::<FuturesUnordered<_>>().take(400 - PLACES.total).collect::<Vec<_>>();
         assert!(closed.await.iter().all(|bytes| *bytes == 0));
     }
+
+    /// Serves for as long as the trigger lives.
+    async fn served() -> (SocketAddr, crate::shutdown::Trigger) {
+        let (trigger, shutdown) = Shutdown::manual();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve_on(listener, Arc::new(Registry::default()), Readiness::new(), shutdown));
+        (address, trigger)
+    }
+
+    /// After how much of the test's own time the server closes a connection.
+    async fn closed_after(stream: &mut TcpStream) -> Duration {
+        let begin = tokio::time::Instant::now();
+        let _reset = stream.read_to_end(&mut Vec::new()).await;
+        begin.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_without_a_place_are_closed_at_once_and_silent_ones_in_time() {
+        let (address, _trigger) = served().await;
+        let mut silent = Vec::new();
+        for n in 0..2 * PLACES.total {
+            let n = u8::try_from(n / PLACES.per_source).unwrap();
+            silent.push(connect_from([127, 0, 1, n], address).await);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let open = |stream: &TcpStream| {
+            let error = stream.try_read(&mut [0; 1]).err();
+            error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        assert_eq!(silent.iter().filter(|stream| open(stream)).count(), PLACES.total);
+        drop(silent);
+        let mut silent = connect_from([127, 0, 1, 1], address).await;
+        let after = closed_after(&mut silent).await;
+        assert!(after.abs_diff(HEAD_TIMEOUT) < Duration::from_secs(1), "{after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_goes_on_asking_is_closed_after_its_lifetime() {
+        let (address, _trigger) = served().await;
+        let mut stream = connect_from([127, 0, 1, 1], address).await;
+        let begin = tokio::time::Instant::now();
+        let mut answer = [0; 4096];
+        while stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok()
+            && stream.read(&mut answer).await.is_ok_and(|bytes| bytes > 0)
+        {
+            assert!(begin.elapsed() < 2 * LIFETIME, "it goes on for ever");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(begin.elapsed() >= LIFETIME - Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let (address, _trigger) = served().await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let long = "x".repeat(MAX_HEAD_BYTES);
+        let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nLong: {long}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = vec![0; 64];
+        let bytes = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..bytes].starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&answer));
+    }
 }

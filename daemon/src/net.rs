@@ -58,6 +58,12 @@ mod tests {
         assert_eq!(first(at("0.0.0.0:8080"), without_ipv6).await.unwrap(), at("0.0.0.0:8080"));
         // An address that was asked for by itself is not another one.
         first(at("[::1]:8080"), without_ipv6).await.unwrap_err();
+        // So does a kernel that has the family and no address of it.
+        let without_address = async |address: SocketAddr| match address {
+            SocketAddr::V4(_) => Ok(address),
+            SocketAddr::V6(_) => Err(io::Error::from(io::ErrorKind::AddrNotAvailable)),
+        };
+        assert_eq!(first(at("[::]:8080"), without_address).await.unwrap(), at("0.0.0.0:8080"));
         let taken = async |_| Err::<(), _>(io::Error::from(io::ErrorKind::AddrInUse));
         first(at("[::]:8080"), taken).await.unwrap_err();
     }

@@ -194,4 +194,35 @@ mod tests {
         let long = "n".repeat(63) + "." + &"n".repeat(63) + "." + &"n".repeat(63) + "." + &"n".repeat(50);
         assert!(matches!(judge(&spec(&long, "n"), USER), Err(Refused::TooLong { .. })));
     }
+
+    #[test]
+    fn a_request_for_another_kind_of_name_or_key_is_refused() {
+        let params = || {
+            let mut params = rcgen::CertificateParams::new([node_name("node1")]).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            params.distinguished_name.push(rcgen::DnType::CommonName, NODE_COMMON_NAME);
+            params
+        };
+        let judged = |params: &rcgen::CertificateParams, key: &rcgen::KeyPair| {
+            let pem = params.serialize_request(key).unwrap().pem().unwrap();
+            judge(
+                &CertificateSigningRequestSpec {
+                    request: ByteString(pem.into_bytes()),
+                    ..spec("node1", "node1")
+                },
+                USER,
+            )
+        };
+        let key = rcgen::KeyPair::generate().unwrap();
+        judged(&params(), &key).unwrap();
+        let mut address = params();
+        address.subject_alt_names.push(rcgen::SanType::IpAddress([10, 0, 0, 1].into()));
+        let refused = judged(&address, &key).unwrap_err();
+        assert!(matches!(refused, Refused::Request(CertificateError::Names(_))), "{refused}");
+        for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
+            let other = rcgen::KeyPair::generate_for(algorithm).unwrap();
+            let refused = judged(&params(), &other).unwrap_err();
+            assert!(matches!(refused, Refused::Request(CertificateError::Names(_))), "{refused}");
+        }
+    }
 }
