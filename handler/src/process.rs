@@ -62,6 +62,14 @@ impl Process {
 }
 
 #[cfg(test)]
+impl Process {
+    /// The same process as if its number were that of another one by now.
+    pub(crate) fn renumbered(&self, pid: u32) -> Self {
+        Self { pid: i32::try_from(pid).unwrap_or_default(), ..self.clone() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
@@ -79,5 +87,12 @@ mod tests {
         assert!(matches!(gone.raw_os_error(), Some(2 | 3)), "{gone}");
         held.groups().unwrap_err();
         Process::of(held.pid()).unwrap_err();
+        // Its number may be that of a process that lives by now: the hold does not lead there.
+        let reused = held.renumbered(std::process::id());
+        Process::of(reused.pid()).unwrap();
+        reused.open("ns/net").unwrap_err();
+        reused.groups().unwrap_err();
+        let namespace = crate::ports::Namespace::of(&reused).unwrap_err();
+        assert!(matches!(namespace, crate::ports::Error::Kernel { .. }), "{namespace}");
     }
 }

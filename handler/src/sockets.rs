@@ -240,4 +240,22 @@ mod tests {
             assert!(!of_pod(groups, ""), "{groups}");
         }
     }
+
+    #[tokio::test]
+    async fn a_process_of_another_pod_is_not_taken_for_the_launcher() {
+        let (root, volumes, _) = pod();
+        let dir = volumes.dir(POD, "sockets", "").unwrap();
+        let _listener = dir.listen("launcher-sock", Uid::current().as_raw()).unwrap();
+        let stream = dir.connect("launcher-sock").await.unwrap();
+        let process = root.path().join("processes").join(std::process::id().to_string());
+        std::fs::create_dir_all(&process).unwrap();
+        let volumes = volumes.with_processes(root.path().join("processes"));
+        let of = |pod: &str| {
+            std::fs::write(process.join("cgroup"), format!("0::/kubepods/pod{pod}/c\n")).unwrap();
+            volumes.peer(&stream, POD)
+        };
+        assert_eq!(of(POD).unwrap().pid().unsigned_abs(), std::process::id());
+        let refused = of("0f5f5b5f-1c7e-4a53-8a5b-6d2c2c5e5b5f").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
 }

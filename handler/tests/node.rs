@@ -152,24 +152,69 @@ async fn a_pod_that_the_vmi_names_and_that_is_another_machines_is_not_touched() 
     // The VMI says of another machine's pod that it is its own: nothing of it may be listened to, or replaced.
     let notify = ground.listen("public", "", podvirt_api::names::path::NOTIFY_SOCKET);
     let launcher = Launcher::start(&ground);
+    launcher.set(Status::Running, reason::BOOTED);
     for stranger in ["ownerReferences", "nodeName"] {
         let mut pod = pod();
         match stranger {
             "nodeName" => pod["spec"]["nodeName"] = "node0".into(),
             _ => pod["metadata"]["ownerReferences"][0]["uid"] = "another".into(),
         }
-        api.put_pod(pod);
-        api.put(vmi("Scheduled"));
-        let handler = ground.handler(&api);
-        api.looked_for_a_pod(2).await;
-        assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
-        let address = rest(handler.rest.clone()).await;
-        let answer = put(address, "pause").await;
-        assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
-        handler.stop().await;
+        for phase in ["Scheduled", "Running"] {
+            api.put_pod(pod.clone());
+            api.put(vmi(phase));
+            let handler = ground.handler(&api);
+            api.looked_for_a_pod(2).await;
+            assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
+            let address = rest(handler.rest.clone()).await;
+            let answer = put(address, "pause").await;
+            assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+            handler.stop().await;
+        }
+        assert_eq!(launcher.calls("PauseVirtualMachine"), 0);
     }
     ground.dir(POD, "public", "").connect(podvirt_api::names::path::NOTIFY_SOCKET).await.unwrap();
     notify.accept().await.expect("it is the victim's socket still");
+}
+
+#[tokio::test]
+async fn a_target_pod_that_the_vmi_names_and_that_is_another_machines_is_not_touched() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let launcher = Launcher::start(&ground);
+    for stranger in ["ownerReferences", "migrationJobUID", "nodeName"] {
+        let mut pod = target_pod();
+        match stranger {
+            "nodeName" => pod["spec"]["nodeName"] = "node0".into(),
+            "migrationJobUID" => pod["metadata"]["labels"]["kubevirt.io/migrationJobUID"] = "other".into(),
+            _ => pod["metadata"]["ownerReferences"][0]["uid"] = "another".into(),
+        }
+        api.put_pod(pod);
+        api.put(coming());
+        let handler = ground.handler(&api);
+        api.looked_for_a_pod(2).await;
+        assert_eq!(launcher.calls("SyncMigrationTarget"), 0, "{stranger}");
+        handler.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_came_is_found_in_its_pod_by_the_next_process() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let mut came = vmi("Running");
+    came["status"]["migrationState"] = coming()["status"]["migrationState"].clone();
+    came["status"]["migrationState"]["completed"] = true.into();
+    came["status"]["migrationState"]["endTimestamp"] = jiff::Timestamp::now().to_string().into();
+    let mut first = pod();
+    first["spec"]["nodeName"] = "node0".into();
+    first["metadata"]["uid"] = "33333333-3333-4333-8333-333333333333".into();
+    api.put_pod(first);
+    api.put_pod(target_pod());
+    api.put(came);
+    let launcher = Launcher::start(&ground);
+    launcher.set(Status::Paused, reason::IO_ERROR);
+    let handler = ground.handler(&api);
+    let paused = |vmi: &serde_json::Value| vmi["status"]["conditions"][0]["reason"] == "PausedIOError";
+    api.wait("a pause", paused).await;
+    handler.stop().await;
 }
 
 #[tokio::test]
@@ -302,6 +347,19 @@ async fn a_machine_that_comes_is_made_room_for_announced_and_taken_over() {
     assert_eq!(logical, [0, 49152, 49153, 49154]);
     assert_eq!(launcher.calls("SyncMigrationTarget"), 1);
     assert_eq!(launcher.calls("SyncVirtualMachine"), 0);
+    // The node that the controller has named as the source gets through, and this node itself does not.
+    let (tcp, _) = ports.iter().find(|(_, logical)| **logical == 49152).unwrap();
+    let inside = ground.listen("public", "", &podvirt_proto::migration::socket_name("m", 49152).unwrap());
+    for (node, passes) in [("node1", false), ("node0", true)] {
+        let mut stream = support::dial("127.0.0.1".parse().unwrap(), tcp.parse().unwrap(), node).await;
+        let mut byte = [0; 1];
+        let ends = stream.read(&mut byte);
+        let through = tokio::select! {
+            accepted = inside.accept() => accepted.is_ok(),
+            _ = ends => false,
+        };
+        assert_eq!(through, passes, "{node}");
+    }
     // Somebody without a certificate gets nothing out of a port.
     let port = ports.keys().next().unwrap().parse::<u16>().unwrap();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();

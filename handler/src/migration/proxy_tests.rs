@@ -205,8 +205,9 @@ async fn clients_that_say_nothing_keep_nobody_out() {
     let _outbound = Outbound::open(&source.pod, MIGRATION, &identity, "n2", &to).unwrap();
     let inside = target.listen(port::DIRECT);
     round_trip(&source, &inside, port::DIRECT, b"through all of them").await;
-    // The oldest is cut off, the newest is waited for.
-    assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+    // The oldest is cut off, the newest is waited for; and not because its time is over.
+    let cut = tokio::time::timeout(GREETING / 2, silent[0].read(&mut [0])).await.expect("it is not cut off");
+    assert_eq!(cut.unwrap_or(0), 0);
 }
 
 #[tokio::test]
@@ -221,4 +222,37 @@ async fn a_process_of_another_pod_gets_nowhere() {
     let _outbound = Outbound::open(&pod, MIGRATION, &identity, "n2", &local(&inbound)).unwrap();
     assert!(cut_off(&source, port::DIRECT).await);
     Outbound::open(&source.pod, "../x", &identity, "n2", &local(&inbound)).unwrap_err();
+}
+
+#[tokio::test]
+async fn one_connection_more_than_a_port_carries_is_cut() {
+    let target = Bed::new("pod-b");
+    let ca = make_ca(Timestamp::now(), HOUR).unwrap();
+    let inbound = Inbound::open(target.pod.clone(), MIGRATION, &node(&ca, "n2"), "n1").await.unwrap();
+    let address = local(&inbound)[&port::DIRECT];
+    let inside = target.listen(port::DIRECT);
+    let connector = TlsConnector::from(node(&ca, "n1").client_config(&node_name("n2")).unwrap());
+    let connect = async || {
+        let stream = TcpStream::connect(address).await.unwrap();
+        connector.connect(ServerName::from(address.ip()), stream).await.unwrap()
+    };
+    let mut carried = Vec::new();
+    for _ in 0..CONNECTIONS {
+        carried.push((connect().await, inside.accept().await.unwrap()));
+    }
+    let mut more = connect().await;
+    let cut = async { matches!(more.read(&mut [0]).await, Ok(0) | Err(_)) };
+    assert!(tokio::time::timeout(GREETING / 2, cut).await.expect("it is carried"));
+    drop(carried.pop());
+    let again = async {
+        // The place of the one that ended is free in a moment.
+        loop {
+            let _stream = connect().await;
+            let accepted = tokio::time::timeout(Duration::from_millis(200), inside.accept()).await;
+            if accepted.is_ok() {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.expect("its place is not free");
 }

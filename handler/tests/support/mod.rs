@@ -5,17 +5,22 @@ pub(crate) mod launcher;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{Identity, NODE_COMMON_NAME, Purpose, make_ca, make_leaf, node_name};
+use podvirt_daemon::pki::{Identity, KeyPairPem, NODE_COMMON_NAME, Purpose, make_ca, make_leaf, node_name};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::UnixListener;
+use tokio::net::{TcpStream, UnixListener};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::ServerName;
 use virt_handler::metrics::Metrics;
 use virt_handler::migration::Means;
 use virt_handler::node::{self, Node, Store};
@@ -130,14 +135,28 @@ impl Handler {
     }
 }
 
-/// Means of migrations, with a certificate of a CA of its own.
+/// Means of migrations, with this node's certificate.
 fn means() -> Means {
-    let (now, life) = (jiff::Timestamp::now(), Duration::from_secs(3600));
-    let ca = make_ca(now, life).unwrap();
-    let leaf = make_leaf(&ca, NODE_COMMON_NAME, &[node_name("node1")], Purpose::Node, now, life).unwrap();
     let means = Means::new("127.0.0.1".into());
-    means.identity.set(Identity::fixed(&leaf, &ca.certificate).unwrap()).unwrap();
+    means.identity.set(identity("node1")).unwrap();
     means
+}
+
+/// What a node shows. All nodes have certificates of one CA.
+fn identity(node: &str) -> Identity {
+    static CA: OnceLock<KeyPairPem> = OnceLock::new();
+    let (now, life) = (jiff::Timestamp::now(), Duration::from_secs(3600));
+    let ca = CA.get_or_init(|| make_ca(now, life).unwrap());
+    let leaf = make_leaf(ca, NODE_COMMON_NAME, &[node_name(node)], Purpose::Node, now, life).unwrap();
+    Identity::fixed(&leaf, &ca.certificate).unwrap()
+}
+
+/// A connection to this node's port for a migration, as the handler of `node` makes it.
+pub(crate) async fn dial(address: IpAddr, port: u16, node: &str) -> TlsStream<TcpStream> {
+    let config = identity(node).client_config(&node_name("node1")).unwrap();
+    let stream = TcpStream::connect((address, port)).await.unwrap();
+    let name = ServerName::from(address);
+    within("the handshake", TlsConnector::from(config).connect(name, stream)).await.unwrap()
 }
 
 /// The VMI while it moves from another node to this one.
