@@ -15,6 +15,8 @@ struct World {
     connected: Option<mpsc::UnboundedSender<()>>,
     active: bool,
     start_fails: bool,
+    /// A start lasts until this is not so any more.
+    start_hangs: bool,
     deaf: bool,
     unreachable: u32,
 }
@@ -69,6 +71,9 @@ impl Hypervisor for Fake {
 
     fn start(&self, xml: &str, paused: bool) -> Result<(), HypervisorError> {
         assert_eq!((xml, paused), ("<domain/>", false));
+        while self.world(|w| w.start_hangs) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.world(|w| {
             w.calls.push("start");
             w.active = !w.start_fails;
@@ -181,6 +186,20 @@ async fn a_stop_shuts_the_guest_down() {
     life.wish.send_replace(Wish::ShutDown);
     assert_eq!(life.task.await.unwrap(), Ending::ShutDown);
     assert_eq!(life.fake.world(|w| w.calls.clone()), ["connect", "start", "shutdown", "undefine"]);
+}
+
+#[tokio::test]
+async fn a_start_that_lasts_is_seen() {
+    let fake = Fake::default();
+    fake.world(|w| w.start_hangs = true);
+    let mut life = live(&fake, 30);
+    let seen = tokio::time::timeout(Duration::from_secs(20), life.view.wait_for(|view| view.starting));
+    let seen = seen.await.map(|seen| seen.is_ok_and(|view| !view.running));
+    fake.world(|w| w.start_hangs = false);
+    assert!(seen.expect("it is not seen"));
+    assert!(!life.view.wait_for(|view| view.running).await.unwrap().starting);
+    life.wish.send_replace(Wish::Kill);
+    life.task.await.unwrap();
 }
 
 #[tokio::test]

@@ -218,4 +218,23 @@ mod tests {
         let report = next(&Domain::default(), &facts, &Seen::default(), NOW).unwrap();
         assert_eq!(report.message, "crashed");
     }
+
+    #[test]
+    fn what_is_waited_for_is_told_with_the_time_since_when() {
+        let mut waits = facts(false);
+        let told = |facts: &Facts| {
+            let report = next(&Domain::default(), facts, &Seen::default(), NOW).unwrap_or_default();
+            (report.waiting_for, report.waiting_since_ms)
+        };
+        waits.wait_for("the image", Duration::from_secs(5));
+        assert_eq!(told(&waits), ("the image".into(), Some(5_000)));
+        // Neither a second look nor what is found out about the wait begins it anew.
+        waits.wait_for("the image", Duration::from_secs(7));
+        waits.explain("the image; its registry is silent".into());
+        assert_eq!(told(&waits), ("the image; its registry is silent".into(), Some(5_000)));
+        waits.wait_for("QEMU", Duration::from_secs(9));
+        assert_eq!(told(&waits), ("QEMU".into(), Some(9_000)));
+        waits.wait_is_over();
+        assert_eq!(told(&waits), (String::new(), None));
+    }
 }

@@ -234,6 +234,7 @@ fn last_words(log: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hypervisor::{EventSink, Hypervisor, HypervisorError};
 
     /// As libvirt 11 and QEMU 10 write it.
     const LOG: &str = "2026-11-23 01:02:03.004+0000: starting up libvirt version: 11.3.0\n\
@@ -255,5 +256,46 @@ mod tests {
         std::fs::write(&file, "x".repeat(10_000) + LOG).unwrap();
         assert_eq!(last_words(&tail(&file)).unwrap(), words);
         assert!(slow(Some(&words)).ends_with(&words) && slow(None).contains("says nothing"));
+    }
+
+    struct NoHypervisor;
+
+    impl Connector for NoHypervisor {
+        fn connect(&self, _: &str, _: EventSink) -> Result<Box<dyn Hypervisor>, HypervisorError> {
+            Err(HypervisorError::Refused { action: "connect", message: "there is none".into() })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_lasts_is_told_with_qemus_last_words() {
+        let logs = tempfile::tempdir().unwrap();
+        let log = logs.path().join("n.log");
+        let starter = Starter {
+            shared: Arc::new(Shared::new(Default::default(), mpsc::channel(1).0)),
+            connector: Arc::new(NoHypervisor),
+            allow_emulation: true,
+            grace: Duration::ZERO,
+            limit: Duration::ZERO,
+            logs: logs.path().to_owned(),
+        };
+        let mut explains = std::pin::pin!(starter.explains(&log));
+        let mut after = async |seconds| {
+            let time = Duration::from_secs(seconds);
+            tokio::time::timeout(time, explains.as_mut()).await.unwrap_err();
+            let facts = starter.shared.facts.borrow();
+            (facts.waiting_for.clone(), facts.waiting_since)
+        };
+        assert_eq!(after(60).await, (String::new(), None), "nothing starts");
+        starter.shared.view.send_modify(|view| view.starting = true);
+        let (what, since) = after(9).await;
+        assert_eq!(what, QEMU);
+        assert_eq!(after(2).await, (slow(None), since));
+        std::fs::write(&log, LOG).unwrap();
+        let words = last_words(LOG).unwrap();
+        assert_eq!(after(5).await, (slow(Some(&words)), since), "what is found out begins no wait");
+        starter.shared.view.send_modify(|view| view.starting = false);
+        after(1).await;
+        starter.shared.facts.send_modify(Facts::wait_is_over);
+        assert_eq!(after(60).await, (String::new(), None), "it has an end");
     }
 }
