@@ -85,3 +85,39 @@ fn every_daemon_in_the_pods_network_is_closed_but_for_named_ports() {
         }
     }
 }
+
+#[test]
+fn every_manifest_of_a_directory_is_applied_with_it() {
+    for directory in ["base", "cni"] {
+        let path = format!("{}/../deploy/{directory}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(format!("{path}/kustomization.yaml")).unwrap();
+        let list: Value = serde_saphyr::from_str(&text).unwrap();
+        let listed: Vec<&str> =
+            list["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        for entry in std::fs::read_dir(path).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let is_manifest = name.ends_with(".yaml") && name != "kustomization.yaml";
+            assert!(!is_manifest || listed.contains(&name.as_str()), "{directory}/{name} is in no list");
+        }
+    }
+}
+
+#[test]
+fn only_the_port_of_webhooks_is_open_to_every_pod() {
+    let objects = all();
+    for policy in of_kind(&objects, &["NetworkPolicy"]) {
+        for rule in policy["spec"]["ingress"].as_array().into_iter().flatten() {
+            let from = rule["from"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let ports: Vec<&Value> =
+                rule["ports"].as_array().unwrap().iter().map(|port| &port["port"]).collect();
+            let (name, anyone) = (&policy["metadata"]["name"], from.is_empty());
+            assert!(!anyone || ports == ["https"], "{name}: every pod reaches {ports:?}");
+            // An empty selector selects every pod as well.
+            let selectors =
+                from.iter().flat_map(|peer| ["podSelector", "namespaceSelector"].map(|kind| &peer[kind]));
+            for selector in selectors.filter(|selector| !selector.is_null()) {
+                assert!(selector["matchLabels"].is_object(), "{name}: {selector} selects everything");
+            }
+        }
+    }
+}

@@ -381,6 +381,13 @@ mod virtual_machine {
         let mut object = machine(json!({"instancetype": {}}));
         object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(validate(&object, &config(), By::User), Problems::default());
+        // Also one that the controllers cannot read; it must not become such a one now.
+        let mut unreadable = object.clone();
+        unreadable["spec"]["template"] = json!({"spec": {"domain": 7}});
+        let mut let_go = unreadable.clone();
+        let_go["metadata"]["finalizers"] = json!([]);
+        assert_eq!(validate_update(&unreadable, &let_go, &config(), By::User), Problems::default());
+        assert!(!validate_update(&object, &unreadable, &config(), By::User).is_empty());
     }
 }
 
@@ -427,6 +434,12 @@ mod annotations {
         let old = migration.clone();
         migration["metadata"]["finalizers"] = json!([]);
         assert_eq!(migration::validate_update(&old, &migration, By::User), Problems::default());
+        let mut without = old.clone();
+        without["metadata"]["annotations"] = json!({});
+        assert_eq!(
+            paths(&migration::validate_update(&without, &migration, By::User)),
+            ["metadata.annotations[kubevirt.io/migrationPendingPodTimeoutSeconds]"]
+        );
     }
 
     #[test]

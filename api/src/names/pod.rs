@@ -103,4 +103,23 @@ mod tests {
         }
         assert_eq!((netd(0), netd(2)), ("netd".to_owned(), "netd-2".to_owned()));
     }
+
+    #[test]
+    fn an_eviction_is_the_kubelets_own_word() {
+        let pod = |status: serde_json::Value| -> k8s_openapi::api::core::v1::Pod {
+            serde_json::from_value(serde_json::json!({"status": status})).unwrap()
+        };
+        let condition = |status: &str, reason: &str| {
+            pod(serde_json::json!({"conditions": [
+                {"type": "DisruptionTarget", "status": status, "reason": reason, "message": " too much "},
+            ]}))
+        };
+        assert_eq!(eviction(&condition("True", "TerminationByKubelet")), Some("too much"));
+        assert_eq!(eviction(&condition("False", "TerminationByKubelet")), None);
+        // A node that is emptied, and a pod of more weight.
+        assert_eq!(eviction(&condition("True", "EvictionByEvictionAPI")), None);
+        assert_eq!(eviction(&condition("True", "PreemptionByScheduler")), None);
+        assert!(eviction(&pod(serde_json::json!({"reason": "Evicted"}))).is_some());
+        assert_eq!(eviction(&pod(serde_json::json!({"reason": "NodeLost"}))), None);
+    }
 }

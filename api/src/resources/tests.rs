@@ -90,6 +90,16 @@ fn storage_on_the_node_is_the_machines_and_the_pods_own() {
     }
 }
 
+#[test]
+fn a_manifest_may_say_how_much_storage_of_the_node_it_takes() {
+    let manifest = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: vm}\nspec:\n  domain:\n    \
+                    memory: {guest: 64Mi}\n    devices: {}\n    resources:\n      requests: {ephemeral-storage: 1Gi}\n      \
+                    limits: {ephemeral-storage: 2Gi}\n";
+    crate::VirtualMachineInstance::load(manifest).unwrap();
+    let other = manifest.replace("limits: {ephemeral-storage", "limits: {storage");
+    crate::VirtualMachineInstance::load(&other).unwrap_err();
+}
+
 fn resources_of(spec: Value) -> PodResources {
     resources(spec, json!({}))
 }

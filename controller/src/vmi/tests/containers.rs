@@ -100,6 +100,13 @@ fn an_evicted_pod_is_told_in_the_kubelets_words() {
     let decision = look(&machine("Scheduling", json!({})), &[evicted]);
     assert_eq!(decision.vmi.status.reason.as_deref(), Some("Evicted"));
     assert!(decision.notes[0].message.contains("Usage of EmptyDir volume"), "{:?}", decision.notes);
+    // The pod's own reason comes later than the condition.
+    let evicted = running(json!({"status": {"phase": "Failed", "conditions": [{
+        "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": "low on memory",
+    }]}}));
+    let decision = look(&machine("Scheduling", json!({})), &[evicted]);
+    assert_eq!(decision.vmi.status.reason.as_deref(), Some("Evicted"));
+    assert!(decision.notes[0].message.ends_with("low on memory"), "{:?}", decision.notes);
 }
 
 #[test]
