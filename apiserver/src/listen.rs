@@ -13,7 +13,7 @@ use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -27,6 +27,7 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::Service;
@@ -38,8 +39,8 @@ use crate::tls::Peer;
 
 /// Longest time a client may take for the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time until a request's head is there, and between two requests of an HTTP/1.1 connection; not for the API
-/// server, which keeps connections.
+/// Longest time until a request's head is there, and between two requests of an HTTP/1.1 connection, and until the first
+/// byte by either version; not for the API server, which keeps connections.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time until a connection takes no further request; not the API server's.
 const LIFETIME: Duration = Duration::from_secs(60);
@@ -161,7 +162,12 @@ async fn serve(shared: &Shared, stream: TlsStream<TcpStream>, peer: Peer, place:
         router.clone().call(request.map(Body::new))
     });
     let builder = builder(side);
-    let io = TokioIo::new(Placed { stream, _place: Arc::clone(&place) });
+    let silence = match side {
+        Side::ApiServer => None,
+        // The server looks at the first bytes for the version before any other deadline begins.
+        Side::Anyone => Some(Box::pin(tokio::time::sleep(HEAD_TIMEOUT))),
+    };
+    let io = TokioIo::new(Placed { stream, silence, _place: Arc::clone(&place) });
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
     let mut ending = shared.ending.clone();
     let lifetime = async {
@@ -231,6 +237,8 @@ fn builder(side: Side) -> Builder<TokioExecutor> {
 /// A connection that keeps its place as long as it lives, also where a user's stream has taken it over.
 struct Placed {
     stream: TlsStream<TcpStream>,
+    /// Until when the first byte has to be there; none once it was.
+    silence: Option<Pin<Box<Sleep>>>,
     _place: Arc<Place>,
 }
 
@@ -240,7 +248,17 @@ impl AsyncRead for Placed {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        match &mut self.silence {
+            Some(silence) if read.is_pending() => {
+                ready!(silence.as_mut().poll(cx));
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client says nothing")))
+            }
+            _ => {
+                self.silence = None;
+                read
+            }
+        }
     }
 }
 

@@ -151,6 +151,10 @@ async fn a_client_that_stops_halfway_is_closed_in_time() {
     let source = Ipv4Addr::new(127, 0, 3, 1);
     let mut silent = world.tcp(source).await.unwrap();
     assert_eq!(until_closed(&mut silent).await.1, 5, "no handshake");
+    for protocols in [&["http/1.1"] as &[_], &["h2"], &[]] {
+        let mut silent = world.connect_from(Caller::Nobody, source, protocols).await.unwrap();
+        assert_eq!(until_closed(&mut silent).await.1, 5, "nothing behind the handshake, {protocols:?}");
+    }
     let mut half = world.connect_from(Caller::Nobody, source, &["http/1.1"]).await.unwrap();
     half.write_all(b"GET /healthz HTTP/1.1\r\nhost: virt-api\r\nx: ").await.unwrap();
     assert_eq!(until_closed(&mut half).await.1, 5, "half a head");
