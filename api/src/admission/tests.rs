@@ -1,3 +1,6 @@
+mod annotations;
+mod readable;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -391,84 +394,6 @@ mod virtual_machine {
     }
 }
 
-mod annotations {
-    use super::*;
-
-    const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
-
-    fn hooked(mut object: Value, at: &str) -> Value {
-        // As upstream's example examples/vmi-with-sidecar-hook.yaml has it.
-        let list = json!([{"args": ["--version", "v1alpha2"], "image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]);
-        let metadata = object.pointer_mut(at).unwrap();
-        metadata["annotations"] =
-            json!({HOOKS: list.to_string(), "smbios.vm.kubevirt.io/baseBoardManufacturer": "Radical Edward"});
-        object
-    }
-
-    fn paths(problems: &Problems) -> Vec<String> {
-        problems.0.iter().map(|p| p.field.clone()).collect()
-    }
-
-    #[test]
-    fn a_wish_in_an_annotation_is_refused_where_it_counts() {
-        let own = [format!("metadata.annotations[{HOOKS}]")];
-        let vmi = hooked(instance(small()), "/metadata");
-        for by in [By::User, By::Daemon] {
-            assert_eq!(paths(&vmi::validate_create(&vmi, &config(), by)), own);
-        }
-        assert_eq!(paths(&vmi::validate_update(&instance(small()), &vmi, By::User)), own);
-        let vm = machine(json!({"runStrategy": "Halted", "template": {"metadata": {}, "spec": small()}}));
-        let asking = hooked(vm.clone(), "/spec/template/metadata");
-        let of_template = [format!("spec.template.metadata.annotations[{HOOKS}]")];
-        assert_eq!(paths(&vm::validate(&asking, &config(), By::User)), of_template);
-        assert_eq!(paths(&vm::validate_update(&vm, &asking, &config(), By::User)), of_template);
-        let on_the_vm = hooked(vm, "/metadata");
-        assert_eq!(vm::validate(&on_the_vm, &config(), By::User), Problems::default(), "of the VM alone");
-        let mut migration = json!({"metadata": {"annotations": {"kubevirt.io/migrationPendingPodTimeoutSeconds": "9"}},
-            "spec": {"vmiName": "web"}});
-        let asked = migration::validate_create(&migration, None, &[]);
-        assert!(
-            paths(&asked)
-                .contains(&"metadata.annotations[kubevirt.io/migrationPendingPodTimeoutSeconds]".into())
-        );
-        let old = migration.clone();
-        migration["metadata"]["finalizers"] = json!([]);
-        assert_eq!(migration::validate_update(&old, &migration, By::User), Problems::default());
-        let mut without = old.clone();
-        without["metadata"]["annotations"] = json!({});
-        assert_eq!(
-            paths(&migration::validate_update(&without, &migration, By::User)),
-            ["metadata.annotations[kubevirt.io/migrationPendingPodTimeoutSeconds]"]
-        );
-    }
-
-    #[test]
-    fn what_was_taken_with_a_wish_can_still_be_changed_and_read() {
-        let old = hooked(instance(small()), "/metadata");
-        let mut new = old.clone();
-        new["metadata"]["labels"]["app"] = json!("b");
-        new["metadata"]["annotations"]["team"] = json!("a");
-        assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default());
-        assert!(crate::VirtualMachineInstance::from_value(new).is_ok(), "the launcher reads it");
-        let vm = machine(json!({"runStrategy": "Always", "template": {"metadata": {}, "spec": small()}}));
-        let old = hooked(vm, "/spec/template/metadata");
-        let mut new = old.clone();
-        new["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
-        vm::mutate(&mut new, &config());
-        assert_eq!(vm::validate_update(&old, &new, &config(), By::User), Problems::default());
-    }
-
-    #[test]
-    fn without_a_cluster_the_manifest_is_refused_when_it_is_read() {
-        let error = crate::VirtualMachineInstance::load(&hooked(instance(small()), "/metadata").to_string());
-        let told = error.unwrap_err().to_string();
-        assert!(
-            told.contains("metadata.annotations[hooks.kubevirt.io/hookSidecars]: not supported"),
-            "{told}"
-        );
-    }
-}
-
 mod the_kubevirt_object {
     use super::super::kubevirt::{validate, validate_update};
     use super::*;
@@ -550,60 +475,4 @@ fn nothing_set_in_two_ways_is_the_same() {
     assert!(same(&json!({"a": null, "b": []}), &json!({})));
     assert!(!same(&json!({"a": {}}), &json!({})), "an empty object asks for something");
     assert!(!same(&json!([1]), &json!([1, 2])));
-}
-
-mod readable {
-    use super::*;
-    use crate::fields::{Place, Resource, check};
-
-    #[test]
-    fn a_machine_that_the_controllers_could_not_read_is_refused_also_while_it_is_deleted() {
-        for (metadata, word) in [
-            (json!({"name": 123}), "123"),
-            (json!({"creationTimestamp": ""}), ""),
-            (json!({"ownerReferences": "x"}), "x"),
-            (json!({"deletionGracePeriodSeconds": 1.5}), "1.5"),
-        ] {
-            for deleted in [Value::Null, json!("2026-01-01T00:00:00Z")] {
-                let mut vm = machine(json!({
-                    "runStrategy": "Halted", "template": {"metadata": metadata, "spec": small()},
-                }));
-                let mut found = Problems::default();
-                check(Resource::Vm, Place::Cluster, &vm, &mut found);
-                assert_eq!(found, Problems::default(), "the fields' table lets it pass");
-                vm["metadata"]["deletionTimestamp"] = deleted;
-                let problems = vm::validate(&vm, &config(), By::User);
-                assert_eq!(
-                    fields(&problems),
-                    [("spec.template.metadata", Reason::FieldValueTypeInvalid)],
-                    "{metadata}"
-                );
-                assert!(problems.0[0].to_string().contains(word), "{problems:?}");
-            }
-        }
-        let mut vm = machine(json!({"runStrategy": "Halted", "template": {
-            "metadata": {"name": "x", "creationTimestamp": null}, "spec": small(),
-        }}));
-        assert_eq!(vm::validate(&vm, &config(), By::User), Problems::default());
-        vm["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        vm["spec"]["running"] = json!("maybe");
-        assert_eq!(
-            fields(&vm::validate(&vm, &config(), By::User)),
-            [("spec", Reason::FieldValueTypeInvalid)]
-        );
-    }
-
-    #[test]
-    fn an_instance_does_not_become_unreadable_by_a_change() {
-        let old = instance(small());
-        let mut new = old.clone();
-        new["spec"]["nodeSelector"] = json!([]);
-        for by in [By::User, By::Daemon] {
-            assert_eq!(
-                fields(&vmi::validate_update(&old, &new, by)),
-                [("spec", Reason::FieldValueTypeInvalid)]
-            );
-            assert_eq!(vmi::validate_update(&new, &new, by), Problems::default(), "its finalizers may go");
-        }
-    }
 }
