@@ -223,8 +223,8 @@ fn long_a_guest_that_writes_more_than_its_limit_is_evicted_and_its_instance_says
     namespace.apply(&manifest.instance()).unwrap();
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
-    // The kubelet gives a second, in which no common guest powers off. Of one that does, nothing in its pod's status says
-    // why: its containers have succeeded.
+    // The kubelet gives a second. This test covers a guest that does not power off in it; a guest that does is Succeeded, as
+    // nothing in its pod's status names the eviction (docs/resources.md).
     console.sh("killall acpid", COMMAND).unwrap();
     console.sh("head -c 24m /dev/urandom >/dev/vda && sync", COMMAND).unwrap();
     // The kubelet measures volumes once a minute.

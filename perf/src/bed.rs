@@ -30,7 +30,7 @@ use crate::usage::{self, Cpu};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The port of the echo in the guest, by TCP and UDP.
 pub(crate) const GUEST_PORT: u16 = 8001;
-/// A port that leads to the guest and that nobody serves there.
+/// A port that leads to the guest, where no program serves it.
 pub(crate) const CROWD_PORT: u16 = 8002;
 /// The port of the echo of the client.
 pub(crate) const CLIENT_PORT: u16 = 7001;

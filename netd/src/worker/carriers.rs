@@ -204,7 +204,7 @@ impl Carriers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Outlets are heard by this one.
+    /// The worker with this epoll hears the outlets.
     pub(super) fn heard_by(&self, epoll: Arc<Epoll>) {
         // There is one worker 0.
         let _ = self.epoll.set(epoll);

@@ -85,8 +85,8 @@ pub(super) enum Command {
     /// Give the state and lend the sockets; only while it stands still.
     Pack(Pack, SyncSender<(Pack, Result<migrate::Worker, hold::Error>)>),
     Thaw,
-    /// Take over what a worker of another machine had, whose clock this is; only while this one stands still. Answered by
-    /// the connections that end here.
+    /// Take over what a worker of another machine had, whose clock this is; only while this
+    /// worker stands still. Answered by the connections that end here.
     Load(
         Box<migrate::Worker>,
         Clock,

@@ -366,7 +366,7 @@ impl Worker {
         for id in carried.iter().take(PARTING) {
             self.part_from_listener(*id);
         }
-        // The port may be another's socket's next, so nothing may hold it.
+        // Another program's socket may take the port next, so no flow may hold it.
         for id in carried {
             if self.flows.get(id).is_some_and(is_of) {
                 self.flows.remove(id);

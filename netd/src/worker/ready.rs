@@ -57,8 +57,8 @@ impl Worker {
         }
     }
 
-    /// Notes whether a listener or an outlet is in a queue; answers what was noted before, and that one that is not
-    /// there is in it.
+    /// Notes whether a listener or an outlet is in a queue, and answers what was noted before. A listener that does
+    /// not exist counts as queued.
     fn set_heard_queued(&mut self, origin: Origin, to: bool) -> bool {
         match origin {
             Origin::Flow(_) => true,

@@ -128,7 +128,7 @@ pub(super) struct Worker {
     pub(super) errors: ErrorLimiter,
     /// Flows, UDP listeners and outlets that have, or may have, something for the guest.
     pub(super) ready: VecDeque<Origin>,
-    /// With several pairs the UDP listeners and outlets, which wait for nobody's buffers; see [`Worker::serve_heard`].
+    /// With several pairs the UDP listeners and outlets, which do not wait for the guest's buffers; see [`Worker::serve_heard`].
     pub(super) heard: VecDeque<Origin>,
     /// Connections in TIME-WAIT by who opened them, the oldest first.
     pub(super) over: [VecDeque<FlowId>; 2],

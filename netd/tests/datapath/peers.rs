@@ -1,4 +1,4 @@
-//! Ports with many peers: they share a socket, whoever begins.
+//! Ports with many peers: they share a socket, whether the guest or a peer begins.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -95,7 +95,7 @@ fn the_peers_of_a_forwarded_port_share_a_socket_on_several_pairs() {
             assert_eq!(&buffer[..n], b"after");
             ask(&server, peer, v4.pod(7000), b"again");
         }
-        // Nobody else reaches the guest.
+        // No other peer reaches the guest.
         let other = bed.client.udp(v4.client(30_000));
         other.connect(v4.pod(7000)).unwrap();
         let refused = eventually("a refusal", || match other.send(b"hello") {
