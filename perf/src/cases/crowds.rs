@@ -6,9 +6,12 @@
 //!
 //! *Names* has the guest ask the client's echo at a steady rate, each time from a fresh port, as a resolver does.
 //!
-//! Beside either there are a TCP stream, an echo of datagrams by another flow, and connections one after the other. The
-//! figures are shares of what there was without the flood, and of the flood what came of it. Without a guest, where
-//! there are several queue pairs, only the echo is beside it, returned by a thread for each pair.
+//! Beside either there are a TCP stream as fast as it goes, one of a steady rate, an echo of datagrams by another flow,
+//! and connections one after the other. The figures are shares of what there was without the flood, and of the flood
+//! what came of it. All but the steady stream take every processor that they can get: what a flood takes of their
+//! processors is missing in their shares, also where nothing is unfair. The steady stream shows whether what asks for
+//! less than its part gets it. Without a guest, where there are several queue pairs, only the echo is beside it,
+//! returned by a thread for each pair.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,13 +40,15 @@ const TICK: Duration = Duration::from_millis(1);
 const FIRST_PEER: u32 = 0xc612_0000;
 /// Source ports of one address.
 const PORTS: u64 = 60_000;
+/// What the steady stream asks for: a tenth of what a stream as fast as it goes has on a small machine.
+const STEADY: &str = "--bitrate 2G";
 /// Datagrams of the echo that are under way.
 const WINDOW: u32 = 32;
 
 /// What others reach beside a flood.
 struct Others {
-    /// Gbit/s of the guest's stream; none without a guest.
-    tcp: Option<f64>,
+    /// Gbit/s of the guest's stream as fast as it goes, and of the steady one; none without a guest.
+    tcp: Option<(f64, f64)>,
     /// Echoed datagrams a second.
     echo: f64,
     /// Connections a second, and how many failed.
@@ -117,6 +122,9 @@ pub(super) fn names(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()>
     bed.serve_at_client()?;
     let quiet = others(bed, &without(pace))?;
     let address = SocketAddr::from((bed.client(), CLIENT_PORT));
+    let alone = Duration::from_secs(u64::from(pace.seconds.div_ceil(4)));
+    let answers = bed.ask_guest(&format!("names {address} {} {NAMES}", alone.as_secs()), alone + PATIENCE)?;
+    found.put(bed.name("names_alone_per_second"), number(&answers, "per_second")?);
     // It ends by itself when all others are measured, or soon after.
     let limit = Duration::from_secs(u64::from(pace.seconds + pace.warm_up_seconds));
     let asking = (limit + Duration::from_secs(3)).as_secs();
@@ -146,7 +154,8 @@ fn put(bed: &Bed, found: &mut Found, kind: &str, quiet: &Others, beside: &Others
     };
     share("echo", beside.echo, quiet.echo);
     if let Some((now, before)) = beside.tcp.zip(quiet.tcp) {
-        share("tcp", now, before);
+        share("tcp", now.0, before.0);
+        share("steady", now.1, before.1);
     }
     if let Some(((now, failed), (before, _))) = beside.connections.zip(quiet.connections) {
         share("connections", now, before);
@@ -159,8 +168,7 @@ fn without(pace: &Pace) -> Pace {
     Pace { seconds: pace.seconds.div_ceil(3), ..pace.clone() }
 }
 
-/// What others reach now: all of the time the echo, without a guest; otherwise half of it the stream, and a quarter each
-/// of the others.
+/// What others reach now: all of the time the echo, without a guest; otherwise each a quarter of it.
 fn others(bed: &mut Bed, pace: &Pace) -> Result<Others> {
     let guest = matches!(bed.machine, Machine::Linux(_));
     let part = Duration::from_secs(pace.seconds.into()) / if guest { 4 } else { 1 };
@@ -171,8 +179,9 @@ fn others(bed: &mut Bed, pace: &Pace) -> Result<Others> {
     if !guest {
         return Ok(Others { tcp: None, echo, connections: None });
     }
-    let half = Pace { seconds: pace.seconds.div_ceil(2), ..pace.clone() };
-    let tcp = transfer::iperf(bed, &half, Direction::G2h, "")?.receiver.gbits()?;
+    let quarter = Pace { seconds: pace.seconds.div_ceil(4), ..pace.clone() };
+    let mut stream = |options| transfer::iperf(bed, &quarter, Direction::G2h, options)?.receiver.gbits();
+    let tcp = (stream("")?, stream(STEADY)?);
     let client = SocketAddr::from((bed.client(), CLIENT_PORT));
     let opened = bed.ask_guest(&format!("crr {client} {seconds}"), part)?;
     let connections = (number(&opened, "per_second")?, number(&opened, "failed")?);

@@ -115,7 +115,9 @@ pub(crate) fn crowds(results: &Results) -> String {
         "\n## Beside floods of short UDP flows\n\nWhat others reach beside a flood, as shares of what they reach without: \
          100,000 datagrams a second to a port of the pod, each from a new peer or all from one (which costs the guest's one \
          processor as much: what lies between the two is the price of a new flow), and 5,000 questions a second of the guest, \
-         each from a fresh port. A share near 1 is good. A flood lasts {} s; {} rounds ({}, commit {}; `perf crowds`).{warnings}\n\n{}",
+         each from a fresh port. A share near 1 is good. The stream of 2 Gbit/s asks for less than its part of the processors, \
+         and has to get it. The other three take what they can get: sender, guest and backend share the machine's processors \
+         with them, so their shares fall by what the flood takes of those. A flood lasts {} s; {} rounds ({}, commit {}; `perf crowds`).{warnings}\n\n{}",
         results.settings.seconds,
         results.settings.rounds,
         results.date,

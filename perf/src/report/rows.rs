@@ -240,15 +240,17 @@ pub(crate) fn crowds() -> Vec<Row> {
             rows.extend(beside(&kind));
         }
     }
-    rows.push(row("names_per_second", "names answered a second", 0));
+    rows.push(row("names_alone_per_second", "names answered a second, nothing beside them", 0));
+    rows.push(row("names_per_second", "names answered a second beside the others", 0));
     rows.push(row("names_answered", "… share of those asked", 3));
     rows.extend(beside("names"));
     rows
 }
 
-fn beside(kind: &str) -> [Row; 4] {
+fn beside(kind: &str) -> [Row; 5] {
     [
-        row(format!("{kind}_tcp"), "… share of the TCP stream beside them", 2),
+        row(format!("{kind}_steady"), "… share of a TCP stream of 2 Gbit/s beside them", 2),
+        row(format!("{kind}_tcp"), "… share of a TCP stream as fast as it goes", 2),
         row(format!("{kind}_echo"), "… share of the datagrams' echo", 2),
         row(format!("{kind}_connections"), "… share of the connections a second", 2),
         row(format!("{kind}_connections_failed"), "… connections that failed", 0),
