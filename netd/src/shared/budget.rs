@@ -43,8 +43,9 @@ pub struct Budget {
     flows: AtomicU32,
     /// Those of each side.
     sides: [AtomicU32; 2],
-    /// Those of datagrams, of both sides.
+    /// Those of datagrams, of both sides and of each.
     datagrams: AtomicU32,
+    datagrams_of: [AtomicU32; 2],
     admission: [Mutex<Admission>; 2],
     datagram_admission: [Mutex<Admission>; 2],
 }
@@ -60,6 +61,7 @@ impl Budget {
             flows: AtomicU32::new(0),
             sides: [AtomicU32::new(0), AtomicU32::new(0)],
             datagrams: AtomicU32::new(0),
+            datagrams_of: [AtomicU32::new(0), AtomicU32::new(0)],
             admission: [admission(), admission()],
             datagram_admission: [admission(), admission()],
         }
@@ -80,6 +82,11 @@ impl Budget {
         self.datagrams.load(Relaxed) >= self.most_datagrams()
     }
 
+    /// Whether `side` has half of the places for flows of datagrams, or more: it makes room for its next one itself then.
+    pub fn has_half_of_datagrams(&self, side: Side) -> bool {
+        self.datagrams_of[side as usize].load(Relaxed) >= self.most_datagrams() / 2
+    }
+
     /// Flows of datagrams of one port, beyond which they are the first to go; a table that is too small to be parted
     /// knows no such bound.
     pub fn share_of_port(&self) -> u32 {
@@ -98,7 +105,9 @@ impl Budget {
             return false;
         }
         let taken = self.take(side);
-        if !taken {
+        if taken {
+            self.datagrams_of[side as usize].fetch_add(1, Relaxed);
+        } else {
             self.datagrams.fetch_sub(1, Relaxed);
         }
         taken
@@ -107,6 +116,7 @@ impl Budget {
     /// Gives the place of one flow of datagrams back.
     pub fn give_back_datagrams(&self, side: Side) {
         self.give_back(side);
+        self.datagrams_of[side as usize].fetch_sub(1, Relaxed);
         self.datagrams.fetch_sub(1, Relaxed);
     }
 

@@ -45,7 +45,10 @@ fn datagrams_leave_a_part_of_the_places_to_connections() {
     let budget = Budget::new(&limits, Time::ZERO);
     let datagrams = |side| (0..1000).filter(|_| budget.take_datagrams(side)).count();
     assert_eq!(budget.share_of_port(), 187);
-    assert_eq!(datagrams(Side::Guest), 750);
+    assert_eq!((0..374).filter(|_| budget.take_datagrams(Side::Guest)).count(), 374);
+    assert!(!budget.has_half_of_datagrams(Side::Guest));
+    assert_eq!(datagrams(Side::Guest), 376);
+    assert!(budget.has_half_of_datagrams(Side::Guest) && !budget.has_half_of_datagrams(Side::Peer));
     assert!(budget.has_all_datagrams() && !budget.is_full(Side::Guest));
     assert_eq!(datagrams(Side::Peer), 0);
     // The places that are kept for the other side stay so.

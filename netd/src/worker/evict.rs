@@ -8,8 +8,12 @@
 //!
 //! | the new flow | goes, the first that there is |
 //! |---|---|
-//! | a connection | crowding, of its side; not sustained, of its side; not sustained, of the other; sustained, of its side |
-//! | datagrams | the same, and then: sustained, of the other side |
+//! | of a side with half of the places for datagrams, or more | crowding, of its side; not sustained, of its side; not sustained, of the other; sustained, of its side |
+//! | of a side with less | crowding, of its side; not sustained, of the other; not sustained, of its side; sustained, of its side |
+//! | either, if it is one of datagrams | and then: sustained, of the other side |
+//!
+//! So a side that floods pays for its flows itself, and the other one gets up to half of the places from it: were its own
+//! flows the first to go, a guest that has few would lose each question to the next one, before the answer comes.
 //!
 //! A flow is crowding if its port of the guest had more flows than its share
 //! ([`share_of_port`](crate::shared::Budget::share_of_port)) when it opened, and still has: so the peers of one port take
@@ -71,10 +75,13 @@ impl Worker {
     pub(super) fn oldest_for(&self, side: Side, datagrams: bool) -> Option<FlowId> {
         let other = other(side);
         let others = !self.flows.has_all(side);
+        let few = !self.flows.has_half_of_datagrams(side);
         // Whether they may go, whose they are, sustained, crowding.
         let candidates = [
             (true, side, false, true),
             (true, side, true, true),
+            (others && few, other, false, true),
+            (others && few, other, false, false),
             (true, side, false, false),
             (others, other, false, true),
             (others, other, false, false),

@@ -119,6 +119,11 @@ impl Flows {
         self.shared.budget.has_all_datagrams()
     }
 
+    /// Whether `side` has half of the places for flows of datagrams, or more.
+    pub(super) fn has_half_of_datagrams(&self, side: Side) -> bool {
+        self.shared.budget.has_half_of_datagrams(side)
+    }
+
     /// Takes in a new flow. It is dropped when there are too many, the last place of which another worker may have
     /// taken a moment ago, or somebody has the key.
     pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Result<FlowId, Reason> {

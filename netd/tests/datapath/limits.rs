@@ -9,7 +9,8 @@ use netd::counters::Reason;
 
 use crate::bed::raw::{GUEST_V4, GUEST_V6};
 use crate::bed::{
-    GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, expect_end, with_bed, with_pod,
+    GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, expect_end, udp, with_bed,
+    with_pod,
 };
 
 fn limited(limits: Limits) -> Setup {
@@ -44,6 +45,8 @@ fn a_full_flow_table_refuses_by_reset() {
     });
 }
 
+/// The first of the ports that peers flood.
+const FIRST_UDP: u16 = 7100;
 /// More short flows of datagrams than the table has places.
 const MANY: u16 = 500;
 
@@ -102,6 +105,49 @@ fn a_server_in_the_guest_answers_more_peers_than_the_table_has_places() {
         }
         assert_eq!(bed.netd.dropped(Reason::FlowLimit), 0);
     });
+}
+
+#[test]
+fn a_guest_asks_as_many_names_at_once_while_peers_fill_the_table() {
+    // One port has more flows than its share, or each of several has less.
+    for ports in [1, 8] {
+        let rules = (FIRST_UDP..FIRST_UDP + ports).map(|port| udp(port, port)).collect();
+        let setup = Setup { ports: rules, ..limited(Limits { flows: 64, ..Limits::default() }) };
+        with_bed(setup, move |bed| {
+            let [v4, _] = bed.families();
+            let resolver = bed.client.udp(v4.client(53));
+            // What the guest has before the flood is all that it would keep.
+            let own = bed.guest.udp(v4.guest(9000));
+            own.send_to(b"before", v4.client(53)).unwrap();
+            let mut buffer = [0; 64];
+            resolver.recv_from(&mut buffer).unwrap();
+            let servers: Vec<_> = (0..ports).map(|n| bed.guest.udp(v4.any(FIRST_UDP + n))).collect();
+            let flood = |from: u16| {
+                for i in from..from + 100 {
+                    let to = i % ports;
+                    let peer = bed.client.udp(v4.client(10_000 + i));
+                    peer.send_to(&i.to_be_bytes(), v4.pod(FIRST_UDP + to)).unwrap();
+                    servers[usize::from(to)].recv_from(&mut [0; 64]).unwrap();
+                }
+            };
+            flood(0);
+            assert_eq!(bed.netd.status().flows[1], 48);
+            // As many at once as half of the places, and the flood goes on between question and answer.
+            let guests: Vec<_> = (0..23).map(|i| bed.guest.udp(v4.guest(20_000 + i))).collect();
+            for guest in &guests {
+                guest.send_to(b"name?", v4.client(53)).unwrap();
+            }
+            let asked: Vec<_> = guests.iter().map(|_| resolver.recv_from(&mut buffer).unwrap().1).collect();
+            flood(1000);
+            for from in asked {
+                resolver.send_to(b"address", from).unwrap();
+            }
+            for guest in &guests {
+                assert_eq!(guest.recv(&mut buffer).expect("no answer"), 7);
+            }
+            assert_eq!(bed.netd.dropped(Reason::FlowLimit), 0);
+        });
+    }
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn datagrams_never_have_more_than_their_part_and_give_all_of_it_back() {
         let got = twice(&budget, |b, _| b.take_datagrams(Side::Guest));
         assert_eq!(got.iter().filter(|taken| **taken).count(), 1);
         assert!(budget.has_all_datagrams() && !budget.is_full(Side::Guest));
+        assert!(budget.has_half_of_datagrams(Side::Peer) && !budget.has_half_of_datagrams(Side::Guest));
         budget.give_back_datagrams(Side::Guest);
         assert!(!budget.has_all_datagrams() && budget.take_datagrams(Side::Guest));
     });
