@@ -183,7 +183,7 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
     if attach && devices.interfaces.is_empty() && spec.networks.is_empty() {
         let name = DEFAULT_NETWORK_NAME.to_owned();
         devices.interfaces.push(Interface { name: name.clone(), ..Interface::default() });
-        spec.networks.push(Network { name, pod: Some(PodNetwork {}), multus: None });
+        spec.networks.push(Network { name, pod: Some(PodNetwork::default()), multus: None });
     }
     for interface in &mut devices.interfaces {
         if interface.passt_binding.is_none() && interface.masquerade.is_none() {

@@ -24,6 +24,7 @@ mod object;
 pub mod admission;
 pub mod defaults;
 pub mod fields;
+pub mod guest_network;
 pub mod kvm;
 pub mod mac;
 pub mod meta;

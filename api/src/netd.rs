@@ -18,8 +18,10 @@
 //! netd did before the field existed. An earlier release that meets a field which it does not know refuses the whole
 //! and names the field: netd would otherwise serve something else than what the machine asks for.
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+use crate::guest_network;
 use crate::names::{annotation, pod};
 use crate::problem::Problems;
 use crate::vmi::{self, DnsPolicy, Interface, VirtualMachineInstance};
@@ -54,6 +56,12 @@ pub struct NetdSpec {
     /// Whose addresses the guest has.
     #[serde(default, skip_serializing_if = "crate::object::unset")]
     pub addresses: Addresses,
+    /// The guest's own IPv4 address in its network; none where netd chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_ipv4: Option<Ipv4Net>,
+    /// The guest's own IPv6 address in its network; none where netd chooses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_ipv6: Option<Ipv6Net>,
     /// The guest's Ethernet address, six pairs of hexadecimal digits separated by `:`.
     pub mac_address: String,
     /// Queue pairs that netd offers; none where the manifest asks for no more than one.
@@ -162,6 +170,7 @@ impl NetdSpec {
             mac_address,
             dhcp_options,
         } = interface;
+        let network = masquerade.as_ref().and_then(|_| vmi.network_of(interface)?.pod.as_ref());
         Ok(NetdSpec {
             namespace: vmi.namespace().to_owned(),
             machine: vmi.metadata.name.clone(),
@@ -172,6 +181,8 @@ impl NetdSpec {
                 Some(_) => Addresses::Masquerade,
                 None => Addresses::Passthrough,
             },
+            guest_ipv4: network.and_then(|network| guest_network::v4(&network.vm_network_cidr)),
+            guest_ipv6: network.and_then(|network| guest_network::v6(&network.vm_ipv6_network_cidr)),
             mac_address: mac_address.replace('-', ":"),
             queue_pairs: queue_pairs(vmi),
             // There is one netd for each interface and one port: the first interface's netd has it.

@@ -76,7 +76,8 @@ fn echo(address: IpAddr) -> Result<()> {
 fn probes_and_a_service_see_the_guest_behind_masquerade() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let spec = "readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1, failureThreshold: 2}, \
+    let spec = "networks: [{name: default, pod: {vmNetworkCIDR: 10.10.010.0/24, vmIPv6NetworkCIDR: 'fd10:10::/64'}}], \
+                readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1, failureThreshold: 2}, \
                 livenessProbe: {httpGet: {port: 8080, path: /live}, periodSeconds: 1, failureThreshold: 180}";
     let devices = "interfaces: [{name: default, masquerade: {}}]";
     let manifest = Manifest { name: "vm", user_data: SERVE, spec, devices, ..Default::default() };
@@ -91,7 +92,9 @@ fn probes_and_a_service_see_the_guest_behind_masquerade() {
 
     // Addresses of the guest's own, and the pod's for everybody else; with no list of ports all of them are open.
     let own = console.sh("ip -o addr show scope global", COMMAND).unwrap();
-    assert!(own.contains(" 10.0.2.2/") && own.contains(" fd10:0:2::2/"), "{own}");
+    assert!(own.contains(" 10.10.10.2/24 ") && own.contains(" fd10:10::2/"), "{own}");
+    let router = console.sh("ip -4 route show default", COMMAND).unwrap();
+    assert!(router.contains(" via 10.10.10.1 "), "{router}");
     console.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10", COMMAND).unwrap();
     let addresses = addresses(&namespace);
     for &address in &addresses {

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use podvirt_api::netd::{Addresses, DhcpOption, Dns, NetdSpec, Port};
 use podvirt_api::vmi::PortProtocol;
 use serde::Serialize;
@@ -20,6 +21,8 @@ pub struct NetdConfig {
     bind_interface: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    masquerade: Option<Masquerade>,
     vhost_user: VhostUser,
     control: Control,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,6 +31,14 @@ pub struct NetdConfig {
     ports: Ports,
     #[serde(skip_serializing_if = "Option::is_none")]
     hold: Option<Hold>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Masquerade {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipv4: Option<Ipv4Net>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipv6: Option<Ipv6Net>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -104,6 +115,8 @@ impl NetdConfig {
             index: _,
             pod_interface,
             addresses,
+            guest_ipv4,
+            guest_ipv6,
             mac_address,
             queue_pairs,
             metrics_port,
@@ -124,6 +137,8 @@ impl NetdConfig {
                 Addresses::Passthrough => None,
                 Addresses::Masquerade => Some("masquerade"),
             },
+            masquerade: (guest_ipv4.is_some() || guest_ipv6.is_some())
+                .then_some(Masquerade { ipv4: guest_ipv4, ipv6: guest_ipv6 }),
             vhost_user: VhostUser {
                 socket: sockets.vhost_user.display().to_string(),
                 mode: "server",

@@ -101,7 +101,7 @@ fn everything() -> Value {
                 },
             },
             "networks": [
-                {"name": "default", "pod": {}},
+                {"name": "default", "pod": {"vmNetworkCIDR": "10.10.010.0/24", "vmIPv6NetworkCIDR": "fd10:10::2/64"}},
                 {"name": "flat", "multus": {"networkName": "flat"}},
             ],
             "volumes": [
@@ -121,6 +121,10 @@ fn all_that_a_machine_says_of_its_network_is_netds_configuration() {
     let metrics = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 9100));
     assert_eq!((first.metrics_listen, second.metrics_listen), (Some(metrics), None));
     assert_eq!((first.mode, second.mode), (Mode::Masquerade, Mode::Passthrough));
+    let guest = (first.masquerade.guest_v4, first.masquerade.gateway_v4, first.masquerade.prefix_v4);
+    assert_eq!(guest, (Ipv4Addr::new(10, 10, 10, 2), Ipv4Addr::new(10, 10, 10, 1), 24));
+    let guest = (first.masquerade.guest_v6, first.masquerade.prefix_v6);
+    assert_eq!(guest, ("fd10:10::2".parse().unwrap(), 64));
     assert_eq!((first.interface.as_deref(), first.bind_interface), (Some("eth0"), true));
     let flat = podvirt_api::names::pod::interface("flat");
     assert_eq!((second.interface, second.bind_interface), (Some(flat), true));

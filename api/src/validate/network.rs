@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use crate::guest_network;
 use crate::mac::MacAddr;
 use crate::problem::{Problems, Reason};
-use crate::vmi::{DhcpOptions, Interface, PortProtocol, VirtualMachineInstance};
+use crate::vmi::{DhcpOptions, Interface, PodNetwork, PortProtocol, VirtualMachineInstance};
 
 use super::{is_dns_label, is_pci_address};
 
@@ -87,6 +88,7 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
 fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let mut names = BTreeMap::new();
     let mut primary = None;
+    let interfaces = &vmi.spec.domain.devices.interfaces;
     for (n, network) in vmi.spec.networks.iter().enumerate() {
         let path = format!("spec.networks[{n}]");
         if network.name.is_empty() {
@@ -112,7 +114,10 @@ fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 );
             }
             (None, Some(multus)) => attachment(&multus.network_name, &format!("{path}.multus"), problems),
-            (Some(_), None) => {}
+            (Some(pod), None) => {
+                let masquerade = interfaces.iter().any(|i| i.name == network.name && i.masquerade.is_some());
+                guest_networks(pod, masquerade, &format!("{path}.pod"), problems);
+            }
         }
         if network.is_primary()
             && let Some(other) = primary.replace(n)
@@ -124,11 +129,33 @@ fn networks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("spec.networks[{other}] is the pod's first network already; one is allowed"),
             );
         }
-        if !vmi.spec.domain.devices.interfaces.iter().any(|i| i.name == network.name) {
+        if !interfaces.iter().any(|i| i.name == network.name) {
             problems.add(
                 Reason::FieldValueNotFound,
                 format!("{path}.name"),
                 format!("'{}' is not the name of an interface in {INTERFACES}", network.name),
+            );
+        }
+    }
+}
+
+/// Judges the networks that a guest is to have behind masquerade.
+fn guest_networks(pod: &PodNetwork, masquerade: bool, path: &str, problems: &mut Problems) {
+    let PodNetwork { vm_network_cidr: v4, vm_ipv6_network_cidr: v6 } = pod;
+    let right_v4 = v4.is_empty() || guest_network::v4(v4).is_some();
+    let right_v6 = v6.is_empty() || guest_network::v6(v6).is_some();
+    for (field, text, right, allowed) in [
+        ("vmNetworkCIDR", v4, right_v4, guest_network::ALLOWED_V4),
+        ("vmIPv6NetworkCIDR", v6, right_v6, guest_network::ALLOWED_V6),
+    ] {
+        let field = format!("{path}.{field}");
+        if !right {
+            problems.invalid(field, text, allowed);
+        } else if !text.is_empty() && !masquerade {
+            problems.invalid(
+                field,
+                text,
+                "it is for an interface with masquerade; another one has the pod's addresses",
             );
         }
     }

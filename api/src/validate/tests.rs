@@ -292,9 +292,36 @@ fn networks_of_multus() {
     }
     let both = json!([{"name": "a", "pod": {}, "multus": {"networkName": "b"}}]);
     assert_eq!(wrong(json!([{"name": "a"}]), both), ["spec.networks[0] FieldValueInvalid"]);
-    let masquerade = json!([{"name": "a", "masquerade": {}}]);
+    let masquerade = || json!([{"name": "a", "masquerade": {}}]);
+    for (interfaces, pod, expected) in [
+        (
+            masquerade(),
+            json!({"vmNetworkCIDR": "10.10.010.0/24", "vmIPv6NetworkCIDR": "fd10::2/120"}),
+            &[][..],
+        ),
+        (
+            masquerade(),
+            json!({"vmNetworkCIDR": "10.0.2.0/31"}),
+            &["spec.networks[0].pod.vmNetworkCIDR FieldValueInvalid"],
+        ),
+        (
+            masquerade(),
+            json!({"vmNetworkCIDR": "fd10::/64", "vmIPv6NetworkCIDR": "10.0.2.0/24"}),
+            &[
+                "spec.networks[0].pod.vmNetworkCIDR FieldValueInvalid",
+                "spec.networks[0].pod.vmIPv6NetworkCIDR FieldValueInvalid",
+            ],
+        ),
+        (
+            json!([{"name": "a", "passtBinding": {}}]),
+            json!({"vmNetworkCIDR": "10.0.2.0/24"}),
+            &["spec.networks[0].pod.vmNetworkCIDR FieldValueInvalid"],
+        ),
+    ] {
+        assert_eq!(wrong(interfaces, json!([{"name": "a", "pod": pod}])), expected);
+    }
     assert_eq!(
-        wrong(masquerade, json!([{"name": "a", "multus": {"networkName": "b"}}])),
+        wrong(masquerade(), json!([{"name": "a", "multus": {"networkName": "b"}}])),
         ["spec.domain.devices.interfaces[0].masquerade FieldValueInvalid"]
     );
 }

@@ -101,7 +101,7 @@ objects! {
         model: String,
         /// Served by netd. The name is upstream's.
         passt_binding: Option<InterfacePasstBinding>,
-        /// Served by netd behind an address of the guest's own, 10.0.2.2 and fd10:0:2::2.
+        /// Served by netd behind addresses of the guest's own: 10.0.2.2 and fd10:0:2::2, or what the network says.
         masquerade: Option<InterfaceMasquerade>,
         /// Ports that are forwarded to the guest; none means all.
         ports: Vec<Port>,

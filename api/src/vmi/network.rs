@@ -12,7 +12,14 @@ objects! {
     }
 
     /// The pod's own network.
-    PodNetwork {}
+    PodNetwork {
+        /// The IPv4 network of a guest behind masquerade, with its prefix length; see [`crate::guest_network`].
+        #[serde(rename = "vmNetworkCIDR")]
+        vm_network_cidr: String,
+        /// The same of IPv6.
+        #[serde(rename = "vmIPv6NetworkCIDR")]
+        vm_ipv6_network_cidr: String,
+    }
 
     /// A network that Multus attaches the pod to.
     MultusNetwork {
