@@ -162,6 +162,37 @@ impl Handlers {
         }
     }
 
+    /// Whether the guest accepts the connection that has come to its pod from `peer`; the answer comes when the guest has
+    /// accepted, or has not answered in virt-handler's time.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`: the guest does not answer.
+    pub async fn accepted(&self, vmi: &VirtualMachineInstance, peer: SocketAddr) -> std::io::Result<()> {
+        let query = format!("peer={peer}");
+        let answer = async {
+            let mut sender = self.connect(vmi).await?;
+            let request =
+                self.request(vmi, Method::GET, "accepted", Some(&query), Full::<Bytes>::default())?;
+            let response = sender.send_request(request).await;
+            let response = response.map_err(|e| Status::unavailable(format!("virt-handler failed: {e}")))?;
+            Ok::<_, Status>(response.status())
+        };
+        match answer.await {
+            Ok(StatusCode::NO_CONTENT) => Ok(()),
+            Ok(StatusCode::GATEWAY_TIMEOUT) => Err(std::io::ErrorKind::TimedOut.into()),
+            // A mesh's proxy has taken the connection, or virt-handler is an older one.
+            Ok(status) => {
+                debug!(%peer, %status, "whether the guest accepts is not known");
+                Ok(())
+            }
+            Err(status) => {
+                warn!(%peer, ?status, "whether the guest accepts cannot be asked");
+                Ok(())
+            }
+        }
+    }
+
     /// Asks virt-handler for a stream with the client's own upgrade request.
     ///
     /// # Errors

@@ -306,7 +306,8 @@ impl Subresources {
         let response = upgrade::agree(request.headers())?;
         let vmi = self.instance(target, row.name).await?;
         let addresses = addresses(&vmi, &self.launchers(&vmi).await?);
-        let guest = tunnel::dial(&addresses, port).await.map_err(|error| {
+        let accepted = |peer| self.handlers.accepted(&vmi, peer);
+        let guest = tunnel::dial(&addresses, port, accepted).await.map_err(|error| {
             warn!(?addresses, port = port.number, %error, "the guest's port cannot be reached");
             Status::internal(format!("dialing VM: port {}: {error}", port.number))
         })?;

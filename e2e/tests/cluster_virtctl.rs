@@ -69,6 +69,9 @@ fn upstreams_virtctl_starts_pauses_restarts_and_stops() {
     wait_status(&namespace, "vm", "Stopped", SOON);
 }
 
+/// A port at which nothing in the guest listens.
+const CLOSED: &str = "9";
+
 /// A local port that was free a moment ago.
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
@@ -164,6 +167,10 @@ fn console_display_ports_and_ssh_lead_into_the_guest() {
     for (whose, tool) in TOOLS {
         eprintln!("{whose} virtctl");
         forwards(&namespace, tool, "vmi/vm");
+        // Nothing listens there: the tunnel does not open.
+        let args = ["port-forward", "--stdio=true", "vmi/vm", CLOSED];
+        let error = namespace.run(tool(&cluster).unwrap(), &args).unwrap_err().to_string();
+        assert!(error.contains("connection refused"), "{error}");
         let options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes"]
             .map(|option| format!("--local-ssh-opts=-o {option}"));
         let [check, known, batch] = &options;

@@ -9,6 +9,7 @@ use podvirt_proto::domain::{Status, reason};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
+use support::netd::FlowTable;
 use support::{Ground, POD, VMI, coming, pod, pod_of, target_pod, vmi, vmi_of, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -249,9 +250,14 @@ async fn rest(server: virt_handler::rest::Server) -> std::net::SocketAddr {
 const PATH: &str = "/v1/namespaces/n/virtualmachineinstances/a";
 
 async fn put(address: std::net::SocketAddr, what: &str) -> String {
+    call(address, "PUT", what).await
+}
+
+async fn call(address: std::net::SocketAddr, method: &str, what: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request =
-        format!("PUT {PATH}/{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+    let request = format!(
+        "{method} {PATH}/{what} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -275,6 +281,47 @@ async fn buttons_work_once() {
     assert!(put(address, "unpause").await.starts_with("HTTP/1.1 202"));
     assert!(put(address, "freeze").await.contains("guest agent"), "there is no agent");
     assert!(put(address, "dance").await.starts_with("HTTP/1.1 404"));
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_accepted_when_the_guest_says_so() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    let mut machine = vmi("Scheduled");
+    machine["spec"]["networks"] = json!([{"name": "default", "pod": {}}]);
+    machine["spec"]["domain"]["devices"]["interfaces"] = json!([{"name": "default", "masquerade": {}}]);
+    api.put(machine);
+    let handler = ground.handler(&api);
+    let address = rest(handler.rest.clone()).await;
+    let _launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    let ask = async |peer: &str| call(address, "GET", &format!("accepted?peer={peer}")).await;
+
+    let answer = ask("10.1.0.2:4000").await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("netd cannot be reached"), "{answer}");
+    let netd = FlowTable::start(&ground);
+    netd.set("[::ffff:10.1.0.2]:4000", "ESTABLISHED");
+    assert!(ask("10.1.0.2:4000").await.starts_with("HTTP/1.1 204"));
+    // One that is over, or that a mesh's proxy has taken.
+    let answer = ask("[fd00::2]:4000").await;
+    assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("from [fd00::2]:4000"), "{answer}");
+    // A guest that takes its time.
+    netd.set("10.1.0.2:4000", "SYN-SENT");
+    let before = netd.asked();
+    let (answer, ()) = tokio::join!(ask("10.1.0.2:4000"), async {
+        within("netd is asked again", async {
+            while netd.asked() < before + 3 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        netd.set("10.1.0.2:4000", "ESTABLISHED");
+    });
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    for wrong in ["", "?peer=", "?peer=10.1.0.2", "?peer=x:1"] {
+        let answer = call(address, "GET", &format!("accepted{wrong}")).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{wrong}: {answer}");
+    }
     handler.stop().await;
 }
 

@@ -4,6 +4,8 @@
 //! version (`v1`) fields are only ever added: both ends of a call may be of different releases. What those
 //! interfaces carry as JSON is typed in [`domain`].
 
+pub mod acceptance;
+
 pub mod descriptors;
 
 pub mod domain;

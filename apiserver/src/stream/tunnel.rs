@@ -43,29 +43,43 @@ pub enum Guest {
     Udp(UdpSocket),
 }
 
-/// Connects to a port at the first of `addresses` that takes the connection.
+/// Connects to a port at the first of `addresses` at which the guest takes the connection. The pod takes it before;
+/// `accepted` is asked for the guest, with the connection's own end.
 ///
 /// # Errors
 ///
 /// None did; the last one's error.
-pub async fn dial(addresses: &[IpAddr], port: Port) -> io::Result<Guest> {
+pub async fn dial<A, F>(addresses: &[IpAddr], port: Port, accepted: A) -> io::Result<Guest>
+where
+    A: Fn(SocketAddr) -> F,
+    F: Future<Output = io::Result<()>>,
+{
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the pod has no address");
     for address in addresses {
         let address = SocketAddr::new(*address, port.number);
-        match dial_one(address, port.protocol).await {
+        match dial_one(address, port.protocol, &accepted).await {
             Ok(guest) => return Ok(guest),
+            // A guest that refuses has the connection reset, since the pod has taken it already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                last = io::ErrorKind::ConnectionRefused.into();
+            }
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-async fn dial_one(address: SocketAddr, protocol: Protocol) -> io::Result<Guest> {
+async fn dial_one<A, F>(address: SocketAddr, protocol: Protocol, accepted: &A) -> io::Result<Guest>
+where
+    A: Fn(SocketAddr) -> F,
+    F: Future<Output = io::Result<()>>,
+{
     match protocol {
         Protocol::Tcp => {
             let connect = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
             let stream = connect.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
             stream.set_nodelay(true)?;
+            settle(&stream, accepted(stream.local_addr()?)).await?;
             Ok(Guest::Tcp(stream))
         }
         Protocol::Udp => {
@@ -74,6 +88,16 @@ async fn dial_one(address: SocketAddr, protocol: Protocol) -> io::Result<Guest> 
             socket.connect(address).await?;
             Ok(Guest::Udp(socket))
         }
+    }
+}
+
+/// Waits until the guest has accepted, or has said or ended something, which it does not before.
+async fn settle(stream: &TcpStream, accepted: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    let mut byte = [0];
+    tokio::select! {
+        biased;
+        said = stream.peek(&mut byte) => said.map(drop),
+        accepted = accepted => accepted,
     }
 }
 

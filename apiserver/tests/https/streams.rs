@@ -177,6 +177,71 @@ async fn a_forwarded_port_carries_bytes_and_ends_with_the_guest() {
     assert!(socket.next().await.is_none(), "the connection ends behind the close frame");
 }
 
+/// A virt-handler that answers `line` to whether the guest has accepted, and what it was asked; empty: it never answers.
+async fn judged(
+    line: &'static str,
+) -> (World, TcpListener, u16, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    let world = handler(async move |mut stream: tokio_rustls::server::TlsStream<TcpStream>| {
+        let mut request = vec![0; 4096];
+        let length = stream.read(&mut request).await.unwrap();
+        tell.send(String::from_utf8_lossy(&request[..length]).into_owned()).unwrap();
+        if line.is_empty() {
+            std::future::pending::<()>().await;
+        }
+        stream.write_all(format!("HTTP/1.1 {line}\r\ncontent-length: 0\r\n\r\n").as_bytes()).await.unwrap();
+        // Until virt-api goes.
+        while stream.read(&mut request).await.is_ok_and(|length| length > 0) {}
+    })
+    .await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (world, listener, port, told)
+}
+
+#[tokio::test]
+async fn a_port_is_forwarded_when_the_guest_has_accepted() {
+    for line in ["204 No Content", "404 Not Found", "500 Internal Server Error"] {
+        let (world, listener, port, mut told) = judged(line).await;
+        let mut socket = open(&world, &format!("portforward/{port}/tcp")).await.unwrap();
+        let (mut stream, peer) = listener.accept().await.unwrap();
+        let asked = told.recv().await.unwrap();
+        let expected =
+            format!("GET /v1/namespaces/ns/virtualmachineinstances/vm1/accepted?peer={peer} HTTP/1.1\r\n");
+        assert!(asked.starts_with(&expected), "{asked}");
+        stream.write_all(b"hello").await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("hello"));
+    }
+    // What the guest says is word enough.
+    let (world, listener, port, _told) = judged("").await;
+    let path = format!("portforward/{port}/tcp");
+    let (socket, mut stream) = tokio::join!(open(&world, &path), async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"SSH-2.0-x").await.unwrap();
+        stream
+    });
+    let mut socket = socket.unwrap();
+    assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("SSH-2.0-x"));
+    stream.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guest_that_refuses_or_is_silent_is_told_before_the_tunnel_opens() {
+    let (world, _listener, port, _told) = judged("504 Gateway Timeout").await;
+    let (code, body) = open(&world, &format!("portforward/{port}/tcp")).await.unwrap_err();
+    assert!(code == 500 && body.contains("timed out"), "{code} {body}");
+
+    let (world, listener, port, _told) = judged("").await;
+    let path = format!("portforward/{port}/tcp");
+    let (refused, ()) = tokio::join!(open(&world, &path), async {
+        // As netd does it: the connection stands, and is reset when the guest has refused.
+        let (stream, _) = listener.accept().await.unwrap();
+        stream.set_zero_linger().unwrap();
+    });
+    let (code, body) = refused.unwrap_err();
+    assert!(code == 500 && body.contains("connection refused"), "{code} {body}");
+}
+
 #[tokio::test]
 async fn a_client_that_closes_ends_the_guests_connection_behind_the_last_byte() {
     let (world, listener, port) = guest().await;

@@ -6,6 +6,7 @@
 //!
 //! Errors are Kubernetes' `Status` objects; virt-api hands them on as they are.
 
+mod accepted;
 mod lifecycle;
 mod status;
 mod stream;
@@ -60,6 +61,7 @@ impl Server {
             .route("/softreboot", put(lifecycle::soft_reboot))
             .route("/freeze", put(lifecycle::freeze))
             .route("/unfreeze", put(lifecycle::unfreeze))
+            .route("/accepted", get(accepted::accepted))
             .route("/guestosinfo", get(lifecycle::guest_os_info))
             .route("/userlist", get(lifecycle::user_list))
             .route("/filesystemlist", get(lifecycle::filesystem_list));

@@ -38,6 +38,11 @@ impl Failure {
         Self { code: StatusCode::INTERNAL_SERVER_ERROR, reason: "InternalError", message: message.into() }
     }
 
+    /// What was asked did not answer in time.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::GATEWAY_TIMEOUT, reason: "Timeout", message: message.into() }
+    }
+
     /// It may work later.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self { code: StatusCode::SERVICE_UNAVAILABLE, reason: "ServiceUnavailable", message: message.into() }
@@ -56,9 +61,7 @@ impl From<Error> for Failure {
             {
                 super::not_running()
             }
-            Error::Silent(_) => {
-                Self { code: StatusCode::GATEWAY_TIMEOUT, reason: "Timeout", message: error.to_string() }
-            }
+            Error::Silent(_) => Self::timeout(error.to_string()),
             Error::Broken(_) => Self::unavailable(error.to_string()),
             Error::Socket(_) | Error::Answer(_) | Error::Stranger(_) => Self::internal(error.to_string()),
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod launcher;
+pub(crate) mod netd;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
