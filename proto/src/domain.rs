@@ -38,6 +38,10 @@ pub struct Domain {
     /// When the launcher kills the machine if it still runs then, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_at_ms: Option<u64>,
+    /// Whether the machine ended with its pod: the launcher was told to end before the machine did, and was not told that
+    /// the VMI is deleted. Why the pod ends, its status says once it has ended.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ended_with_pod: bool,
     /// Machine type as the hypervisor resolved it, such as `pc-q35-10.1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
@@ -289,6 +293,18 @@ mod tests {
         let text = r#"{"name":"a","status":"Dreaming","added":{"later":1}}"#;
         let domain: Domain = serde_json::from_str(text).expect("parses");
         assert_eq!((domain.name.as_str(), domain.status), ("a", Status::NoState));
+    }
+
+    #[test]
+    fn an_end_with_the_pod_is_on_the_wire_only_where_there_is_one() {
+        let mut domain = Domain { status: Status::Shutoff, ..Domain::default() };
+        let text = serde_json::to_string(&domain).expect("serialises");
+        assert!(!text.contains("endedWithPod"), "{text}");
+        assert_eq!(serde_json::from_str::<Domain>(&text).expect("parses"), domain, "an older launcher's");
+        domain.ended_with_pod = true;
+        let text = serde_json::to_string(&domain).expect("serialises");
+        assert!(text.contains(r#""endedWithPod":true"#), "{text}");
+        assert_eq!(serde_json::from_str::<Domain>(&text).expect("parses"), domain);
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub fn termination_grace_period_seconds(guest: i64) -> i64 {
     guest.max(0).saturating_add(EXTRA_GRACE_SECONDS)
 }
 
+/// Exit code of a launcher whose guest powered off because its pod was told to end, while its VMI was not being deleted.
+/// With zero the pod would have succeeded, and a pod that has succeeded loses the kubelet's word on why it was ended.
+pub const ENDED_WITH_POD: u8 = 7;
+
 /// Why the kubelet has evicted a pod; none where it has not.
 ///
 /// The pod's own reason is `Evicted` only once all of its containers have ended; a condition says it from the beginning.

@@ -43,6 +43,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         started_at_ms: facts.started_at.map(millis),
         graceful_shutdown_requested: facts.stop_requested,
         kill_at_ms: facts.kill_at.map(millis),
+        ended_with_pod: false,
         machine: seen.machine.clone(),
         interfaces: if alive { interfaces(&facts.interfaces, seen) } else { previous.interfaces.clone() },
         agent_connected: alive && seen.agent_connected,
