@@ -82,6 +82,8 @@ pub struct Machine {
     silent_since: Option<Timestamp>,
     /// See [`View::missing_since`](crate::vm::View::missing_since).
     pub(super) missing_since: Option<Timestamp>,
+    /// See [`View::ended_since`](crate::vm::View::ended_since).
+    pub(super) ended_since: Option<Timestamp>,
     /// When the status was last written.
     pub(super) written: Option<Timestamp>,
 }

@@ -191,13 +191,17 @@ async fn decide(
     launcher: Launcher,
     domain: Option<&Domain>,
 ) -> anyhow::Result<Decided> {
-    if machine.exit == Exit::Unknown && domain.is_some_and(|domain| vm::may_be_evicted(vmi, domain)) {
+    if !machine.exit.is_told() && domain.is_some_and(|domain| vm::may_be_evicted(vmi, domain)) {
         machine.exit = look_up_exit(node, vmi, machine).await?;
     }
     let now = Timestamp::now();
-    let (exit, memory, missing_since) = (&machine.exit, &machine.memory, machine.missing_since);
+    if domain.is_some_and(|domain| domain.status.is_final()) {
+        machine.ended_since.get_or_insert(now);
+    }
+    let (exit, memory) = (&machine.exit, &machine.memory);
+    let (missing_since, ended_since) = (machine.missing_since, machine.ended_since);
     let Decision { action, status, mut events, mut again } =
-        vm::decide(&View { vmi, launcher, domain, missing_since, exit, memory, now });
+        vm::decide(&View { vmi, launcher, domain, missing_since, ended_since, exit, memory, now });
     let mut new = VirtualMachineInstance::clone(vmi);
     new.status = status;
     let moves = migrate::decide(node, machine, vmi, &mut new, launcher, domain, now);
@@ -221,6 +225,11 @@ async fn decide(
     if write(node, vmi, &new).await? {
         if new.status.phase != vmi.status.phase {
             tracing::info!(from = ?vmi.status.phase, to = ?new.status.phase, "phase");
+            let late = ended_since.is_some_and(|since| vm::elapsed(since, now) >= vm::POD_END_WAIT);
+            if late && !machine.exit.is_told() && domain.is_some_and(|domain| domain.ended_with_pod) {
+                let seconds = vm::POD_END_WAIT.as_secs();
+                tracing::warn!(seconds, "the pod's end is not told; the machine's own word counts");
+            }
         }
         machine.written = Some(now);
     }
@@ -248,7 +257,7 @@ async fn act(
     let again = again.map_or(Outcome::Settled, Outcome::Again);
     if action == Action::LookUpExit {
         machine.exit = look_up_exit(node, vmi, machine).await?;
-        return Ok(if machine.exit == Exit::Unknown { again } else { Outcome::Again(Duration::ZERO) });
+        return Ok(if machine.exit.is_told() { Outcome::Again(Duration::ZERO) } else { again });
     }
     let Some(client) = machine.client().cloned() else { return Ok(again) };
     match action {
@@ -344,9 +353,11 @@ pub(super) fn exit_of(launcher: &Pod) -> Exit {
     if let Some(why) = pod::eviction(launcher) {
         return Exit::Evicted(why.to_owned());
     }
-    terminated.map_or(Exit::Unknown, |end| {
-        Exit::Code(end.exit_code, end.reason.clone().unwrap_or_else(|| "no reason given".into()))
-    })
+    let over = matches!(status.and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
+        || launcher.metadata.deletion_timestamp.is_some();
+    let Some(end) = terminated else { return if over { Exit::Untold } else { Exit::Unknown } };
+    let word = end.reason.clone().unwrap_or_else(|| "no reason given".into());
+    if over { Exit::Code(end.exit_code, word) } else { Exit::Ending(end.exit_code, word) }
 }
 
 fn tell(node: &Node, vmi: &Arc<VirtualMachineInstance>, event: Event) {
@@ -383,8 +394,33 @@ mod tests {
         assert_eq!(status(over), evicted);
         let in_time = serde_json::json!({"conditions": condition, "containerStatuses": ended(0)});
         assert_eq!(status(in_time), evicted);
-        let crashed = serde_json::json!({"containerStatuses": ended(137)});
+        let crashed = serde_json::json!({"phase": "Failed", "containerStatuses": ended(137)});
         assert_eq!(status(crashed), Exit::Code(137, "Error".into()));
+    }
+
+    #[test]
+    fn an_exit_code_is_the_last_word_only_of_a_pod_that_ended_or_is_deleted() {
+        let ended = serde_json::json!([{
+            "name": "compute", "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 7, "reason": "Error"}},
+        }]);
+        let code = || (7, "Error".to_owned());
+        for (phase, deleted, running, terminated) in [
+            ("Running", false, Exit::Unknown, Exit::Ending(code().0, code().1)),
+            ("Running", true, Exit::Untold, Exit::Code(code().0, code().1)),
+            ("Failed", false, Exit::Untold, Exit::Code(code().0, code().1)),
+            ("Succeeded", false, Exit::Untold, Exit::Code(code().0, code().1)),
+        ] {
+            for (containers, expected) in [(serde_json::Value::Null, running), (ended.clone(), terminated)] {
+                let mut pod = serde_json::json!({
+                    "metadata": {}, "status": {"phase": phase, "containerStatuses": containers},
+                });
+                if deleted {
+                    pod["metadata"]["deletionTimestamp"] = "2026-11-23T00:00:00Z".into();
+                }
+                assert_eq!(exit_of(&serde_json::from_value(pod).unwrap()), expected, "{phase} {deleted}");
+            }
+        }
     }
 
     #[test]

@@ -26,6 +26,12 @@
 //! [`ASK_AGAIN`] (a guest that has not booted yet misses the first request). When the grace period has passed,
 //! the machine is killed; a handler that comes too late still asks first and leaves [`LATE_GRACE`].
 //!
+//! *An end with the pod.* A launcher that was told to end says so in its last report. The pod's status tells why, but not
+//! before all of its containers have ended: the kubelet writes its reason (an eviction) with the final phase. So the VMI
+//! stays in its phase until the pod is final, deleted or gone, for at most [`POD_END_WAIT`]. It is not waited for a pod
+//! that is being deleted: a client wanted that, and virt-controller takes a VMI whose pod is gone for failed. A VMI that is
+//! being deleted needs no reason either.
+//!
 //! *A machine without its owner.* A final phase with a live machine (the controller gave the VMI up while this
 //! node was away): the machine is killed. A VMI that is gone: see [`crate::record`].
 
@@ -62,6 +68,12 @@ pub const WAIT_TOLD: Duration = Duration::from_secs(15);
 pub const MISSING: Duration = Duration::from_secs(15);
 /// Time for the kubelet to tell how a launcher ended that did not tell itself.
 pub const EXIT_WAIT: Duration = Duration::from_secs(20);
+/// How long the end of a pod is waited for, after that of its machine. The launcher ends once its last report is taken, and
+/// the kubelet ends what does not. Only a kubelet that does not run tells nothing of it, and the machine's own word counts
+/// then. It is less than what virt-controller leaves to this process before it judges by the pod alone (60 s).
+pub const POD_END_WAIT: Duration = Duration::from_secs(30);
+/// Time between two looks at that pod.
+const POD_END_LOOK: Duration = Duration::from_secs(1);
 /// Times after which a launcher that refused its VMI gets it again: what it lacked may have come.
 pub const SYNC_RETRIES: [Duration; 6] = [
     Duration::from_secs(1),
@@ -99,6 +111,17 @@ pub enum Exit {
     Evicted(String),
     /// Exit code and the kubelet's word for it, such as `OOMKilled`.
     Code(i32, String),
+    /// The same in a pod that has not ended as a whole: an eviction is told with the pod's end.
+    Ending(i32, String),
+    /// The pod is being deleted, or has ended, and nothing is told of the container.
+    Untold,
+}
+
+impl Exit {
+    /// Whether there is no more to be told.
+    pub const fn is_told(&self) -> bool {
+        matches!(self, Self::NoPod | Self::Evicted(_) | Self::Code(..))
+    }
 }
 
 /// What earlier passes did.
@@ -131,6 +154,8 @@ pub struct View<'a> {
     pub domain: Option<&'a Domain>,
     /// Since when a launcher that answers has told of no machine, neither a live one nor one that ended.
     pub missing_since: Option<Timestamp>,
+    /// Since when the machine is known to have ended.
+    pub ended_since: Option<Timestamp>,
     /// How the launcher ended.
     pub exit: &'a Exit,
     /// What earlier passes did.
@@ -209,6 +234,8 @@ fn act(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
     let active = view.domain.is_some_and(|domain| domain.status.is_active());
     match phase {
         Phase::Succeeded | Phase::Failed if active => kill(view),
+        // Each pass looks at the pod first.
+        Phase::Scheduled | Phase::Running if phase::awaits_pod(view) => (None, Some(POD_END_LOOK)),
         Phase::Scheduled | Phase::Running => match view.launcher {
             Launcher::Ready if active && ending(view) => shut_down(view),
             Launcher::Ready if *phase == Phase::Running && !active => (None, Some(Duration::from_secs(1))),
@@ -216,7 +243,7 @@ fn act(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
             Launcher::Absent(_) => (None, Some(Duration::from_secs(5))),
             // The guest may still be asked: silence can be a matter of one call.
             Launcher::Silent(since) => (None, Some(patience(since, view.now))),
-            Launcher::Gone(_) if *view.exit == Exit::Unknown => {
+            Launcher::Gone(_) if !view.exit.is_told() => {
                 (Some(Action::LookUpExit), Some(Duration::from_secs(1)))
             }
             Launcher::Gone(_) => (None, Some(Duration::from_secs(1))),

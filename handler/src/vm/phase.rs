@@ -4,12 +4,13 @@
 //! stories: with a grace period and a guest that can be asked (ACPI), the guest did not obey in time, which is a
 //! failure; without, nobody asked the guest, and the end was as wanted.
 
+use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::{Domain, Status, reason};
 
 use crate::migration::{LEFT, is_under_way};
 
-use super::{EXIT_WAIT, Exit, Launcher, MISSING, SOCKET_WAIT, View, elapsed, grace_period};
+use super::{EXIT_WAIT, Exit, Launcher, MISSING, POD_END_WAIT, SOCKET_WAIT, View, elapsed, grace_period};
 
 /// Why a machine is paused when a migration broke after the guest had moved.
 const POSTCOPY_FAILED: &str = "PostcopyFailed";
@@ -42,6 +43,7 @@ pub(super) fn next(view: &View<'_>) -> Result<Phase, Ending> {
         Some(domain) if domain.status.is_active() => Ok(Phase::Running),
         // It runs elsewhere: its phase is written there.
         Some(domain) if domain.status.is_final() && domain.reason == reason::MIGRATED => Ok(current),
+        Some(domain) if domain.status.is_final() && awaits_pod(view) => Ok(current),
         Some(domain) if domain.status.is_final() => Err(ended(view, domain)),
         _ => without_machine(view, current),
     }
@@ -56,6 +58,13 @@ pub fn may_be_evicted(vmi: &v1::VirtualMachineInstance, domain: &Domain) -> bool
         && vmi.metadata.deletion_timestamp.is_none()
         && domain.status == Status::Shutoff
         && !by_itself.contains(&domain.reason.as_str())
+}
+
+/// Whether the machine ended with its pod, which has not told yet why it ends.
+pub(super) fn awaits_pod(view: &View<'_>) -> bool {
+    let with_pod = view.domain.is_some_and(|d| d.ended_with_pod && may_be_evicted(view.vmi, d));
+    let untold = matches!(view.exit, Exit::Unknown | Exit::Ending(..));
+    with_pod && untold && view.ended_since.is_some_and(|since| elapsed(since, view.now) < POD_END_WAIT)
 }
 
 fn ended(view: &View<'_>, domain: &Domain) -> Ending {
@@ -100,20 +109,22 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
         Launcher::Gone(since) => match view.exit {
             // Its machine may have moved, and its word of that be lost: where it is now tells.
             Exit::Code(0, _) if is_under_way(view.vmi) && elapsed(since, view.now) < LEFT => Ok(current),
-            Exit::Code(0, _) => Err(Ending {
+            // The kubelet may have evicted the pod.
+            Exit::Ending(..) if elapsed(since, view.now) < EXIT_WAIT => Ok(current),
+            Exit::Code(code, _) | Exit::Ending(code, _) if is_well(*code) => Err(Ending {
                 phase: Phase::Succeeded,
                 reason: "",
                 message: "the launcher ended as it should".into(),
             }),
-            Exit::Code(code, word) => {
+            Exit::Code(code, word) | Exit::Ending(code, word) => {
                 failed("LauncherFailed", format!("the launcher ended with exit code {code} ({word})"))
             }
             Exit::Evicted(why) => Err(evicted(why)),
             Exit::NoPod => failed("LauncherGone", "the launcher's pod is gone".into()),
-            Exit::Unknown if elapsed(since, view.now) >= EXIT_WAIT => {
+            Exit::Unknown | Exit::Untold if elapsed(since, view.now) >= EXIT_WAIT => {
                 failed("LauncherGone", "the launcher died without a word".into())
             }
-            Exit::Unknown => Ok(current),
+            Exit::Unknown | Exit::Untold => Ok(current),
         },
         Launcher::Absent(since) if elapsed(since, view.now) >= SOCKET_WAIT => {
             let message = format!("the launcher's socket did not appear within {} s", SOCKET_WAIT.as_secs());
@@ -128,6 +139,11 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
         }
         Launcher::Ready | Launcher::Absent(_) | Launcher::Silent(_) => Ok(current),
     }
+}
+
+/// Whether a launcher ends with this code when its guest has shut down.
+fn is_well(code: i32) -> bool {
+    code == 0 || code == i32::from(ENDED_WITH_POD)
 }
 
 /// Whether the guest can be asked to power off; the API's default is yes.

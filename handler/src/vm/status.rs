@@ -190,8 +190,12 @@ fn trouble<'a>(view: &View<'a>, phase: &Phase) -> Option<Trouble<'a>> {
     Some(Trouble { says: ("False", condition::reason::WAITING, message), event: lasts })
 }
 
-/// What is waited for before the machine runs, and since when; an older launcher does not tell the time.
+/// What is waited for before the machine runs, or after it has ended, and since when; an older launcher does not tell the
+/// time.
 fn waits<'a>(view: &View<'a>, phase: &Phase) -> Option<(&'a str, Option<Timestamp>)> {
+    if phase::awaits_pod(view) {
+        return Some(("the end of the launcher's pod, which tells why the machine ended", view.ended_since));
+    }
     if *phase != Phase::Scheduled {
         return None;
     }

@@ -26,6 +26,7 @@ struct Pass {
     launcher: Launcher,
     domain: Option<Domain>,
     missing_since: Option<Timestamp>,
+    ended_since: Option<Timestamp>,
     exit: Exit,
     memory: Memory,
     now: Timestamp,
@@ -38,6 +39,7 @@ impl Pass {
             launcher: Launcher::Ready,
             domain: None,
             missing_since: None,
+            ended_since: None,
             exit: Exit::Unknown,
             memory: Memory::default(),
             now: at(100),
@@ -54,6 +56,7 @@ impl Pass {
             launcher: self.launcher,
             domain: self.domain.as_ref(),
             missing_since: self.missing_since,
+            ended_since: self.ended_since,
             exit: &self.exit,
             memory: &self.memory,
             now: self.now,
@@ -127,6 +130,15 @@ fn without_a_machine_the_launcher_decides() {
         (Phase::Running, gone, code(0), Phase::Succeeded),
         (Phase::Running, gone, code(137), Phase::Failed),
         (Phase::Running, gone, Exit::NoPod, Phase::Failed),
+        // The guest powered off because its pod was told to end, and no reason for that is told.
+        (Phase::Running, gone, code(7), Phase::Succeeded),
+        // The pod's other containers have not ended, and its reason is told with the last one's end.
+        (Phase::Running, gone, Exit::Ending(137, "Error".into()), Phase::Running),
+        (Phase::Running, gone, Exit::Ending(0, "Completed".into()), Phase::Running),
+        (Phase::Running, long_gone, Exit::Ending(137, "Error".into()), Phase::Failed),
+        (Phase::Running, long_gone, Exit::Ending(0, "Completed".into()), Phase::Succeeded),
+        (Phase::Running, gone, Exit::Untold, Phase::Running),
+        (Phase::Running, long_gone, Exit::Untold, Phase::Failed),
         // Not ours yet, or over.
         (Phase::Scheduling, Launcher::Ready, Exit::Unknown, Phase::Scheduling),
         (Phase::Pending, gone, Exit::NoPod, Phase::Pending),
@@ -501,6 +513,83 @@ fn a_guest_that_goes_down_because_its_pod_is_evicted_has_failed() {
     pass.vmi.metadata.deletion_timestamp = Some(Time(at(1)));
     assert!(!may_be(&pass));
     assert!(!may_be(&Pass::with(Phase::Running, Status::Running, reason::BOOTED)));
+}
+
+/// A pass over a machine that ended with its pod 10 s ago, in a grace period that the guest kept or did not keep.
+fn with_pod(ended: &str) -> Pass {
+    let mut pass = Pass::with(Phase::Running, Status::Shutoff, ended);
+    pass.domain.as_mut().expect("a report").ended_with_pod = true;
+    pass.ended_since = Some(at(90));
+    pass
+}
+
+#[test]
+fn a_machine_that_ended_with_its_pod_waits_for_why_the_pod_ends() {
+    let code = || Exit::Code(7, "Error".into());
+    let ending = || Exit::Ending(7, "Error".into());
+    for (ended, as_told) in [(reason::SHUTDOWN, Phase::Succeeded), (reason::DESTROYED, Phase::Failed)] {
+        for launcher in [Launcher::Ready, Launcher::Silent(at(99)), Launcher::Gone(at(95))] {
+            let mut pass = Pass { launcher, ..with_pod(ended) };
+            for exit in [Exit::Unknown, ending()] {
+                pass.exit = exit;
+                let decision = pass.decide();
+                let next = (decision.status.phase.clone(), decision.action, decision.again);
+                assert_eq!(next, (Some(Phase::Running), None, Some(Duration::from_secs(1))), "{launcher:?}");
+                let told = decision.status.conditions[0].clone();
+                assert_eq!(told.reason.as_deref(), Some("Waiting"));
+                assert!(told.message.is_some_and(|m| m.contains("end of the launcher's pod")));
+                assert!(decision.events.is_empty(), "it is a matter of seconds: {:?}", decision.events);
+            }
+            // What the kubelet tells then, or that it tells nothing.
+            for (exit, phase, word) in [
+                (Exit::Evicted("the limit".into()), Phase::Failed, "Evicted"),
+                (code(), as_told.clone(), ""),
+                (Exit::Untold, as_told.clone(), ""),
+                (Exit::NoPod, as_told.clone(), ""),
+            ] {
+                pass.exit = exit;
+                let status = pass.decide().status;
+                let reason = status.reason.unwrap_or_default();
+                assert_eq!(status.phase, Some(phase), "{ended} {launcher:?} {:?}", pass.exit);
+                assert_eq!(reason == "Evicted", word == "Evicted", "{reason}");
+                assert!(status.conditions.iter().all(|c| c.reason.as_deref() != Some("Waiting")));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_wait_for_the_pods_end_is_told_and_has_an_end() {
+    let mut pass = with_pod(reason::SHUTDOWN);
+    pass.vmi.status = pass.decide().status;
+    pass.now = at(105);
+    let decision = pass.decide();
+    assert_eq!(decision.status.phase, Some(Phase::Running));
+    let [event] = decision.events.as_slice() else { panic!("{:?}", decision.events) };
+    assert!(event.message.contains("not there after 15 s: the end of the launcher's pod"), "{event:?}");
+    pass.vmi.status = decision.status;
+    pass.now = at(119);
+    assert_eq!(pass.phase(), Phase::Running);
+    // A kubelet that does not run tells nothing.
+    pass.now = at(120);
+    let decision = pass.decide();
+    assert_eq!((decision.status.phase, decision.status.reason), (Some(Phase::Succeeded), None));
+    assert!(decision.status.conditions.is_empty(), "{:?}", decision.status.conditions);
+}
+
+#[test]
+fn only_an_end_with_the_pod_waits() {
+    let mut pass = with_pod(reason::SHUTDOWN);
+    pass.vmi.metadata.deletion_timestamp = Some(Time(at(1)));
+    assert_eq!(pass.phase(), Phase::Succeeded, "a VMI that is being deleted");
+    let mut pass = with_pod(reason::SHUTDOWN);
+    pass.domain.as_mut().expect("a report").ended_with_pod = false;
+    assert_eq!(pass.phase(), Phase::Succeeded, "a machine that ended by itself, or whose launcher is older");
+    assert_eq!(with_pod(reason::PANICKED).phase(), Phase::Failed);
+    assert_eq!(with_pod(reason::MIGRATED).decide().status.conditions.len(), 0, "it runs elsewhere");
+    let mut pass = with_pod(reason::SHUTDOWN);
+    pass.vmi.status.phase = Some(Phase::Scheduled);
+    assert_eq!((pass.phase(), pass.decide().action), (Phase::Scheduled, None), "nor is it started again");
 }
 
 #[test]

@@ -84,6 +84,12 @@ impl Launcher {
         self.shared.set(status, reason);
     }
 
+    /// Its machine has ended for this reason with its pod; the handler is not told.
+    pub(crate) fn end_with_pod(&self, reason: &str) {
+        self.shared.set(Status::Shutoff, reason);
+        self.shared.domain.lock().unwrap().ended_with_pod = true;
+    }
+
     /// Tells the handler of its machine.
     pub(crate) async fn tell(&self) {
         let domain = self.shared.domain.lock().unwrap().clone();
