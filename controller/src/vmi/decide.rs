@@ -385,7 +385,7 @@ fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Tim
     let left = HANDOVER_GRACE.saturating_sub(since);
     if !left.is_zero() {
         decision.look_again = Some(left);
-    } else if observe::succeeded(pod) {
+    } else if observe::guest_shut_down(pod) {
         set_phase(&mut decision.vmi.status, Phase::Succeeded, now);
     } else {
         decision.fail(&observe::end(pod), now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, Volume};
 use podvirt_api::names::condition::reason::{CONTAINER_CREATING, CRASH_LOOP_BACK_OFF, OF_CONTAINERS};
-use podvirt_api::names::pod::{COMPUTE, eviction};
+use podvirt_api::names::pod::{COMPUTE, ENDED_WITH_POD, eviction};
 use podvirt_api::names::{condition as conditions, label};
 
 /// How long a pod may be on its node before its containers are begun, until that is told: an image is pulled meanwhile,
@@ -59,6 +59,13 @@ pub(crate) fn is_done(pod: &Pod) -> bool {
 /// Whether virt-launcher, or the pod where that is not known, ended well.
 pub(crate) fn succeeded(pod: &Pod) -> bool {
     compute_end(pod).map_or(phase(pod) == Some("Succeeded"), |end| end.exit_code == 0)
+}
+
+/// Whether the guest shut down, as far as the pod tells: also where it did because its pod was told to end, but not for an
+/// eviction.
+pub(crate) fn guest_shut_down(pod: &Pod) -> bool {
+    let with_pod = compute_end(pod).is_some_and(|end| end.exit_code == i32::from(ENDED_WITH_POD));
+    succeeded(pod) || (with_pod && eviction(pod).is_none())
 }
 
 fn phase(pod: &Pod) -> Option<&str> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use podvirt_api::names::VMI_FINALIZER;
+use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use serde_json::{Value, json};
 
@@ -359,6 +360,17 @@ fn the_handler_has_time_to_say_how_the_guest_ended() {
         let decision = look(&handed_over(before, json!({})), &[ended(3, grace + 1)]);
         assert_eq!(phase(&decision), Phase::Failed);
         assert!(decision.notes[0].message.contains("ended with code 3"));
+        // The guest obeyed when its pod was told to end.
+        let with_pod = || ended(ENDED_WITH_POD.into(), grace);
+        let decision = look(&handed_over(before, json!({})), &[with_pod()]);
+        assert_eq!(phase(&decision), Phase::Succeeded);
+        let mut evicted = Pod::clone(&with_pod());
+        let status = evicted.status.get_or_insert_default();
+        (status.reason, status.message) = (Some("Evicted".into()), Some("over the limit".into()));
+        let decision = look(&handed_over(before, json!({})), &[Arc::new(evicted)]);
+        assert_eq!(phase(&decision), Phase::Failed);
+        assert_eq!(decision.vmi.status.reason.as_deref(), Some("Evicted"));
+        assert!(decision.notes[0].message.ends_with("over the limit"), "{:?}", decision.notes);
         let sidecars_linger = Arc::new(Pod {
             status: ended(0, grace).status.clone().map(|s| PodStatus { phase: Some("Running".into()), ..s }),
             ..Pod::clone(&ended(0, grace))

@@ -101,6 +101,8 @@ fn a_guest_that_was_seen_at_the_target_does_not_end_with_its_source() {
         (vec![target(json!({}))], Phase::Running),
         (vec![ended(0, 600), dead], Phase::Succeeded),
         (vec![ended(1, 600), target(json!({}))], Phase::Failed),
+        // It shut down here, when its pod was told to end.
+        (vec![ended(ENDED_WITH_POD.into(), 600), target(json!({}))], Phase::Succeeded),
     ] {
         assert_eq!(phase(&look(&gone, &pods)), reached);
     }
