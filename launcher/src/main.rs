@@ -64,8 +64,8 @@ fn start(cli: &Cli) -> Result<u8> {
         }
         Command::Pod(args) => {
             let span = info_span!("vmi", name = %format!("{}/{}", args.namespace, args.name), uid = args.uid);
-            let ending = block_on(pod::run(args).instrument(span))?;
-            Ok(told(&ending, pod::exit_code(&ending)))
+            let end = block_on(pod::run(args).instrument(span))?;
+            Ok(told(&end.ending, end.exit_code()))
         }
         Command::Probe(args) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -76,7 +76,7 @@ fn start(cli: &Cli) -> Result<u8> {
     }
 }
 
-fn block_on(work: impl Future<Output = Result<Ending>>) -> Result<Ending> {
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let ending = runtime.block_on(work);
     // Threads that wait for a hypervisor or for the terminal shall not keep the process.

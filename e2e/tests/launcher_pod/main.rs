@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_e2e::artefacts::artefact;
 use podvirt_e2e::{Family, until};
 use podvirt_proto::cmd::info::CmdInfoRequest;
@@ -117,12 +118,37 @@ fn a_handler_starts_pauses_and_ends_a_machine() {
 
     launched.compute.signal(Signal::SIGTERM).unwrap();
     heard.wait("the wish to end", |d| d.graceful_shutdown_requested && d.kill_at_ms.is_some());
-    let order = client.shutdown_virtual_machine(request(&vmi()));
+    // The pod ends because its VMI is deleted: it has done what it was for.
+    let mut deleted = vmi();
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let order = client.shutdown_virtual_machine(request(&deleted));
     assert!(runtime.block_on(order).unwrap().into_inner().success);
     console.wait_for_nth("GUEST-POWER-BUTTON", 2, LIMIT).unwrap();
     let last = heard.wait("the end", |d| d.status.is_final());
     assert_eq!((last.status, last.reason.as_str()), (Status::Shutoff, reason::SHUTDOWN));
+    assert!(!last.ended_with_pod);
     assert_eq!(launched.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", launched.compute.log());
+}
+
+#[test]
+fn a_guest_that_ends_with_its_pod_lets_the_pod_fail() {
+    let mut launched = Launched::new("--allow-emulation");
+    let (heard, _handler) = launched.handler();
+    let mut client = launched.client();
+    let answer = launched.sync(&mut client, &vmi());
+    assert!(answer.success, "{answer:?}\n{}", launched.compute.log());
+    let console = launched.console();
+    launched.compute.signal(Signal::SIGTERM).unwrap();
+    let told = heard.wait("the wish to end", |d| d.graceful_shutdown_requested);
+    assert!(!told.ended_with_pod, "it has not ended");
+    let order = client.shutdown_virtual_machine(request(&vmi()));
+    assert!(launched.runtime.block_on(order).unwrap().into_inner().success);
+    console.wait_for("GUEST-POWER-BUTTON", LIMIT).unwrap();
+    let last = heard.wait("the end", |d| d.status.is_final());
+    assert_eq!((last.status, last.reason.as_str()), (Status::Shutoff, reason::SHUTDOWN));
+    assert!(last.ended_with_pod);
+    let code = launched.compute.wait(LIMIT).unwrap().code();
+    assert_eq!(code, Some(ENDED_WITH_POD.into()), "{}", launched.compute.log());
 }
 
 #[test]
@@ -134,7 +160,8 @@ fn without_a_handler_the_guest_still_ends_cleanly() {
     let console = launched.console();
     launched.compute.signal(Signal::SIGTERM).unwrap();
     console.wait_for("GUEST-POWER-BUTTON", LIMIT).unwrap();
-    assert_eq!(launched.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", launched.compute.log());
+    let code = launched.compute.wait(LIMIT).unwrap().code();
+    assert_eq!(code, Some(ENDED_WITH_POD.into()), "{}", launched.compute.log());
 }
 
 #[test]

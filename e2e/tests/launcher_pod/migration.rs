@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
+use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::storage;
 use podvirt_cni::net::silence;
 use podvirt_daemon::pki::{Identity, KeyPairPem, NODE_COMMON_NAME, Purpose, make_ca, make_leaf, node_name};
@@ -245,7 +246,8 @@ fn a_machine_moves_with_its_memory_and_its_disks() {
     // It is the target's in every respect.
     target.compute.signal(Signal::SIGTERM).unwrap();
     there.wait_for("GUEST-POWER-BUTTON", LIMIT).unwrap();
-    assert_eq!(target.compute.wait(LIMIT).unwrap().code(), Some(0), "{}", target.compute.log());
+    let code = target.compute.wait(LIMIT).unwrap().code();
+    assert_eq!(code, Some(ENDED_WITH_POD.into()), "{}", target.compute.log());
 }
 
 #[test]

@@ -29,7 +29,8 @@
 //! Who decides: the handler asks for shutdown and kill. SIGTERM sets `gracefulShutdownRequested` and leaves the rest
 //! to it; if no shutdown comes within [`HANDLER_REACTS`], the launcher does it itself, so that a node whose handler
 //! is gone still ends its guests cleanly. From the first of the two the grace period runs, and at its end the machine
-//! is killed.
+//! is killed. A machine that ends so has ended with its pod ([`End::with_pod`]), unless the handler has told that the VMI
+//! is being deleted: the kubelet may end a pod for reasons of its own.
 //!
 //! All state is in [`shared::Shared`], in watch channels: whoever looks sees the last state, and nothing queues up
 //! for a reader that is away. A handler that was restarted asks GetDomain, or gets the report again.
@@ -37,6 +38,7 @@
 mod agent;
 mod answers;
 mod descriptor;
+mod end;
 mod freeze;
 mod hold;
 pub(crate) mod link;
@@ -55,7 +57,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use podvirt_api::names::path;
-use podvirt_proto::domain::{Status, reason};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -68,7 +69,9 @@ use crate::life::runner::Wish;
 use crate::process::daemon::Daemons;
 use crate::process::signals::StopSignals;
 use crate::rundir::RunDir;
-use shared::{Final, Identity, Shared, Wanted};
+use shared::{Identity, Shared, Wanted};
+
+pub use end::End;
 
 /// How long the handler has, after SIGTERM, to ask for the guest's shutdown before the launcher does.
 const HANDLER_REACTS: Duration = Duration::from_secs(3);
@@ -85,7 +88,7 @@ const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);
 /// # Errors
 ///
 /// The pod's directories or sockets cannot be used, or libvirt cannot be started.
-pub async fn run(args: &Pod) -> Result<Ending> {
+pub async fn run(args: &Pod) -> Result<End> {
     let signals = StopSignals::new()?;
     let identity =
         Identity { name: args.name.clone(), namespace: args.namespace.clone(), uid: args.uid.clone() };
@@ -105,7 +108,7 @@ async fn with_daemons(
     syncs: mpsc::Receiver<Wanted>,
     signals: StopSignals,
     daemons: &mut Daemons,
-) -> Result<Ending> {
+) -> Result<End> {
     daemons.libvirt(rundir)?;
     // A machine without it lives as well, and only netd's next restart would be noticed.
     let _hold = hold::Hold::start(0).inspect_err(|error| warn!("{error:#}")).ok();
@@ -143,18 +146,19 @@ async fn with_daemons(
     };
 
     let panicked = shared.view.borrow().panicked;
+    let end = End::new(ending, &shared.facts.borrow());
     shared.facts.send_modify(|facts| {
-        facts.ended = Some(last_state(&ending, panicked));
-        migration::ended(facts, &ending);
+        facts.ended = Some(end.last_state(panicked));
+        migration::ended(facts, &end.ending);
     });
-    let last_words = if ending == Ending::Migrated { LAST_WORDS_MIGRATED } else { LAST_WORDS };
+    let last_words = if end.ending == Ending::Migrated { LAST_WORDS_MIGRATED } else { LAST_WORDS };
     if timeout(last_words, shared.told()).await.is_err() {
         warn!("the handler did not take the last report");
     }
     for task in [stopper, notifier, reporter, server] {
         task.abort();
     }
-    Ok(ending)
+    Ok(end)
 }
 
 /// The command socket while the launcher starts, and afterwards.
@@ -215,53 +219,5 @@ async fn on_stop(mut signals: StopSignals, shared: Arc<Shared>, grace: Duration)
     loop {
         let signal = signals.next().await;
         info!(signal, "asked to end again");
-    }
-}
-
-/// The machine's last state in the words of the report.
-fn last_state(ending: &Ending, panicked: bool) -> Final {
-    let (status, reason) = match ending {
-        Ending::ShutDown => (Status::Shutoff, reason::SHUTDOWN),
-        Ending::Migrated => (Status::Shutoff, reason::MIGRATED),
-        Ending::Crashed if panicked => (Status::Crashed, reason::PANICKED),
-        Ending::Crashed => (Status::Crashed, reason::CRASHED),
-        Ending::Killed | Ending::Destroyed => (Status::Shutoff, reason::DESTROYED),
-        Ending::NeverStarted | Ending::NeverCame | Ending::FailedToStart(_) | Ending::Lost => {
-            (Status::Shutoff, reason::FAILED)
-        }
-    };
-    Final { status, reason, message: ending.to_string() }
-}
-
-/// The exit code of a pod's launcher. A machine that never ran has not succeeded: its pod was taken away under it.
-#[must_use]
-pub fn exit_code(ending: &Ending) -> u8 {
-    match ending {
-        Ending::NeverStarted => 1,
-        other => other.exit_code(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endings_decide_between_success_and_failure() {
-        let cases = [
-            (Ending::ShutDown, false, Status::Shutoff, reason::SHUTDOWN, 0),
-            (Ending::Crashed, false, Status::Crashed, reason::CRASHED, 3),
-            (Ending::Crashed, true, Status::Crashed, reason::PANICKED, 3),
-            (Ending::Killed, false, Status::Shutoff, reason::DESTROYED, 4),
-            (Ending::Lost, false, Status::Shutoff, reason::FAILED, 6),
-            (Ending::Migrated, false, Status::Shutoff, reason::MIGRATED, 0),
-            (Ending::NeverCame, false, Status::Shutoff, reason::FAILED, 0),
-            (Ending::NeverStarted, false, Status::Shutoff, reason::FAILED, 1),
-            (Ending::FailedToStart("no".into()), false, Status::Shutoff, reason::FAILED, 1),
-        ];
-        for (ending, panicked, status, reason, code) in cases {
-            let last = last_state(&ending, panicked);
-            assert_eq!((last.status, last.reason, exit_code(&ending)), (status, reason, code), "{ending}");
-        }
     }
 }

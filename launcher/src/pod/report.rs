@@ -43,7 +43,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         started_at_ms: facts.started_at.map(millis),
         graceful_shutdown_requested: facts.stop_requested,
         kill_at_ms: facts.kill_at.map(millis),
-        ended_with_pod: false,
+        ended_with_pod: facts.ended.as_ref().is_some_and(|ended| ended.with_pod),
         machine: seen.machine.clone(),
         interfaces: if alive { interfaces(&facts.interfaces, seen) } else { previous.interfaces.clone() },
         agent_connected: alive && seen.agent_connected,
@@ -213,11 +213,29 @@ mod tests {
         assert_eq!(status(moving, &awaited), (Status::NoState, ""), "it comes");
         let off = DomainStatus { status: Status::Shutoff, reason: reason::CRASHED };
         assert_eq!(status(off, &Facts::default()), (Status::NoState, ""));
-        let ended = Final { status: Status::Crashed, reason: reason::PANICKED, message: "crashed".into() };
+        let ended = Final {
+            status: Status::Crashed,
+            reason: reason::PANICKED,
+            message: "crashed".into(),
+            with_pod: false,
+        };
         let facts = Facts { ended: Some(ended), ..Facts::default() };
         assert_eq!(status(off, &facts), (Status::Crashed, reason::PANICKED));
         let report = next(&Domain::default(), &facts, &Seen::default(), NOW).unwrap();
         assert_eq!(report.message, "crashed");
+    }
+
+    #[test]
+    fn an_end_with_the_pod_is_told() {
+        for with_pod in [false, true] {
+            let ended =
+                Final { status: Status::Shutoff, reason: reason::SHUTDOWN, message: String::new(), with_pod };
+            let facts = Facts { ended: Some(ended), stop_requested: true, ..Facts::default() };
+            let report = next(&Domain::default(), &facts, &Seen::default(), NOW).unwrap();
+            assert_eq!((report.ended_with_pod, report.graceful_shutdown_requested), (with_pod, true));
+        }
+        let running = next(&Domain::default(), &facts(false), &running(), NOW).unwrap();
+        assert!(!running.ended_with_pod);
     }
 
     #[test]

@@ -69,15 +69,21 @@ struct Named {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Metadata {
     uid: String,
+    deletion_timestamp: Option<String>,
 }
 
 impl Server {
     /// Refuses a request about another VMI.
     fn mine(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
-        let Some(vmi) = vmi.filter(|vmi| !vmi.vmi_json.is_empty()) else { return Ok(()) };
+        self.named(vmi).map(drop)
+    }
+
+    /// What a request says of its VMI, which is this launcher's.
+    fn named(&self, vmi: Option<&cmd::Vmi>) -> Result<Metadata, String> {
+        let Some(vmi) = vmi.filter(|vmi| !vmi.vmi_json.is_empty()) else { return Ok(Metadata::default()) };
         let named: Named = serde_json::from_slice(&vmi.vmi_json).map_err(|e| format!("vmi: {e}"))?;
         let (theirs, ours) = (&named.metadata.uid, &self.0.identity.uid);
         if theirs != ours {
@@ -85,7 +91,7 @@ impl Server {
                 "metadata.uid: '{theirs}' is another machine; this launcher is for '{ours}'"
             ));
         }
-        Ok(())
+        Ok(named.metadata)
     }
 
     /// Carries out an order at the hypervisor.
@@ -103,8 +109,11 @@ impl Server {
 
     /// Wishes something of the machine's life.
     fn wish(&self, vmi: Option<&cmd::Vmi>, wish: Wish) -> Answer<cmd::Response> {
-        let result = self.mine(vmi).map(|()| {
+        let result = self.named(vmi).map(|named| {
             info!(?wish, "the handler wishes");
+            let deleted = named.deletion_timestamp.is_some();
+            // Before the wish: the machine may be gone in a moment, and its end is told by this.
+            self.0.facts.send_if_modified(|facts| deleted && !std::mem::replace(&mut facts.deleted, true));
             self.0.wish_for(wish);
         });
         Ok(Response::new(outcome(result)))
@@ -404,4 +413,40 @@ impl Cmd for Server {
 /// A limit from a request: at least a second.
 fn seconds(given: i32) -> Duration {
     Duration::from_secs(u64::try_from(given).unwrap_or(0).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::super::shared::Identity;
+    use super::*;
+
+    fn request(metadata: &Value) -> Request<cmd::VmiRequest> {
+        let vmi_json = json!({"metadata": metadata}).to_string().into_bytes();
+        Request::new(cmd::VmiRequest { vmi: Some(cmd::Vmi { vmi_json }), options: None })
+    }
+
+    #[tokio::test]
+    async fn an_order_for_a_deleted_vmi_is_known_as_one() {
+        let identity = Identity { uid: "u".into(), ..Identity::default() };
+        let shared = Arc::new(Shared::new(identity, mpsc::channel(1).0));
+        let server = Server(shared.clone());
+        let known = || (*shared.wish.borrow(), shared.facts.borrow().deleted);
+
+        let stranger = request(&json!({"uid": "v", "deletionTimestamp": "2026-11-23T00:00:00Z"}));
+        let answer = server.shutdown_virtual_machine(stranger).await.unwrap().into_inner();
+        assert!(!answer.success && answer.message.contains("'v' is another machine"), "{answer:?}");
+        assert_eq!(known(), (Wish::Run, false));
+
+        for (metadata, deleted) in [
+            (json!({"uid": "u"}), false),
+            (json!({"uid": "u", "deletionTimestamp": "2026-11-23T00:00:00Z"}), true),
+            (json!({"uid": "u"}), true),
+        ] {
+            assert!(server.shutdown_virtual_machine(request(&metadata)).await.unwrap().into_inner().success);
+            assert_eq!(known(), (Wish::ShutDown, deleted), "{metadata}");
+        }
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct Final {
     pub(super) status: Status,
     pub(super) reason: &'static str,
     pub(super) message: String,
+    /// Whether it ended with its pod.
+    pub(super) with_pod: bool,
 }
 
 /// What the launcher itself knows, beside what the hypervisor tells. Times are since 1970.
@@ -38,6 +40,8 @@ pub(super) struct Final {
 pub(super) struct Facts {
     /// Whether the launcher was told to end.
     pub(super) stop_requested: bool,
+    /// Whether the handler has told that the VMI is being deleted.
+    pub(super) deleted: bool,
     /// When it kills the machine.
     pub(super) kill_at: Option<Duration>,
     /// When the machine was started.

@@ -89,7 +89,8 @@ async fn a_broken_call_is_no_failure_when_the_machine_has_left() {
     *fake.status.lock().unwrap() = DomainStatus { status: Status::Paused, reason: reason::MIGRATION };
     begin(&shared, request("a")).await.unwrap();
     tell.send(Err(no())).unwrap();
-    let last = Final { status: Status::Shutoff, reason: reason::MIGRATED, message: String::new() };
+    let last =
+        Final { status: Status::Shutoff, reason: reason::MIGRATED, message: String::new(), with_pod: false };
     shared.facts.send_modify(|facts| facts.ended = Some(last));
     assert!(!over(&shared).await.failed);
 }
