@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::names::launcher_name;
+use podvirt_api::names::pod::{COMPUTE, ENDED_WITH_POD};
 use podvirt_api::v1;
 use podvirt_e2e::Console;
 use podvirt_e2e::cluster::{BOOT, Cluster, Namespace, SOON, Security};
@@ -219,22 +222,45 @@ fn long_a_guest_that_writes_more_than_its_limit_is_evicted_and_its_instance_says
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let domain = "resources: {limits: {ephemeral-storage: 8Mi}}";
-    let manifest = podvirt_e2e::cluster::Manifest { name: "vm", domain, ..Default::default() };
-    namespace.apply(&manifest.instance()).unwrap();
-    namespace.wait_phase("vm", "Running", BOOT).unwrap();
-    let (mut console, _running) = namespace.shell("vm").unwrap();
-    // The kubelet gives a second. This test covers a guest that does not power off in it; a guest that does is Succeeded, as
-    // nothing in its pod's status names the eviction (docs/resources.md).
-    console.sh("killall acpid", COMMAND).unwrap();
-    console.sh("head -c 24m /dev/urandom >/dev/vda && sync", COMMAND).unwrap();
-    // The kubelet measures volumes once a minute.
-    let instance = namespace.wait_phase("vm", "Failed", EVICTION).unwrap();
-    assert_eq!(instance.status.reason.as_deref(), Some("Evicted"));
-    let says = |c: &v1::VirtualMachineInstanceCondition| {
-        let message = c.message.as_deref().unwrap_or_default();
-        c.r#type.as_str() == "Synchronized" && message.contains("ephemeral-disks")
-    };
-    assert!(instance.status.conditions.iter().any(says), "{:?}", instance.status.conditions);
-    let events = namespace.kubectl(&["get", "events", "--field-selector", "reason=Stopped"]).unwrap();
-    assert!(events.contains("ephemeral-disks"), "{events}");
+    // The kubelet gives a second. One guest powers off in it, the other one does not.
+    let guests = ["obeys", "defies"];
+    for name in guests {
+        let manifest = podvirt_e2e::cluster::Manifest { name, domain, ..Default::default() };
+        namespace.apply(&manifest.instance()).unwrap();
+    }
+    let consoles = guests.map(|name| {
+        namespace.wait_phase(name, "Running", BOOT).unwrap();
+        let (mut console, running) = namespace.shell(name).unwrap();
+        if name == "defies" {
+            console.sh("killall acpid", COMMAND).unwrap();
+        }
+        // The guest may be told to power off before its shell has answered.
+        console.type_line("head -c 24m /dev/urandom >/dev/vda && sync").unwrap();
+        (console, running)
+    });
+    for name in guests {
+        // The kubelet measures volumes once a minute.
+        let instance = namespace.wait_phase(name, "Failed", EVICTION).unwrap();
+        assert_eq!(instance.status.reason.as_deref(), Some("Evicted"), "{name}");
+        let says = |c: &v1::VirtualMachineInstanceCondition| {
+            let message = c.message.as_deref().unwrap_or_default();
+            c.r#type.as_str() == "Synchronized" && message.contains("ephemeral-disks")
+        };
+        assert!(instance.status.conditions.iter().any(says), "{name}: {:?}", instance.status.conditions);
+        let of = format!("reason=Stopped,involvedObject.name={name}");
+        let events = namespace.kubectl(&["get", "events", "--field-selector", &of]).unwrap();
+        assert!(events.contains("ephemeral-disks"), "{name}: {events}");
+        let pod = launcher_name(name, instance.metadata.uid.as_deref().unwrap());
+        let pod = namespace.wait(&pod, "its end", SOON, |pod: &Pod| exit_code(pod).is_some()).unwrap();
+        let in_time = exit_code(&pod) == Some(ENDED_WITH_POD.into());
+        assert_eq!(in_time, name == "obeys", "{name}: {:?}", pod.status);
+    }
+    drop(consoles);
+}
+
+/// The exit code of a launcher that has ended.
+fn exit_code(pod: &Pod) -> Option<i32> {
+    let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
+    let compute = containers.iter().find(|container| container.name == COMPUTE)?;
+    Some(compute.state.as_ref()?.terminated.as_ref()?.exit_code)
 }
