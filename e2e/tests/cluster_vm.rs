@@ -256,6 +256,9 @@ fn the_guests_end_decides_what_comes_next() {
     namespace
         .apply(&Manifest { name: "off", run: "RerunOnFailure", ..Default::default() }.machine())
         .unwrap();
+    namespace
+        .apply(&Manifest { name: "taken", run: "RerunOnFailure", ..Default::default() }.machine())
+        .unwrap();
     // Its QEMU is killed: it has failed, and runs again.
     namespace
         .apply(&Manifest { name: "crash", run: "RerunOnFailure", ..Default::default() }.machine())
@@ -265,6 +268,14 @@ fn the_guests_end_decides_what_comes_next() {
     console.type_line("poweroff -f").unwrap();
     namespace.wait_phase("off", "Succeeded", SOON).unwrap();
     wait_status(&namespace, "off", "Stopped", SOON);
+
+    // A client deletes its pod, and it powers off in time: it has succeeded.
+    let (_console, _shown) = namespace.shell("taken").unwrap();
+    let pod = namespace.launcher("taken").unwrap().name_any();
+    namespace.kubectl(&["delete", "pod", &pod, "--wait=false"]).unwrap();
+    let taken = namespace.wait_phase("taken", "Succeeded", SOON).unwrap();
+    assert_eq!(taken.status.reason, None);
+    wait_status(&namespace, "taken", "Stopped", SOON);
 
     let pod = namespace.launcher("crash").unwrap().name_any();
     namespace.exec(&pod, &["sh", "-c", "kill -9 $(pidof qemu-system-x86_64)"]).unwrap();
