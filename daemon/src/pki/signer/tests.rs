@@ -69,6 +69,9 @@ fn signer(server: &Arc<Mutex<Server>>) -> Signer {
     Signer::new(Server::client(server), "kubevirt", "kubevirt-handler", &Policy::default())
 }
 
+/// Longer than an answer takes, in virtual time: a request without one is asked for without end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Asks for the certificate of `node` while `replicas` look at what was asked, until there is an answer.
 async fn answered(server: &Arc<Mutex<Server>>, node: &str, replicas: usize) -> Result<KeyPairPem, AskError> {
     let requests: Api<CertificateSigningRequest> = Api::all(Server::client(server));
@@ -90,12 +93,12 @@ async fn answered(server: &Arc<Mutex<Server>>, node: &str, replicas: usize) -> R
         }
     };
     tokio::select! {
-        answer = ask(requests, node.to_owned()) => answer,
+        answer = tokio::time::timeout(PATIENCE, ask(requests, node.to_owned())) => answer.expect("no answer"),
         () = look => unreachable!(),
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_node_gets_a_certificate_of_its_own_name_from_one_of_two_replicas() {
     let server = Server::new("node1");
     let pair = answered(&server, "node1", 2).await.unwrap();
@@ -112,7 +115,7 @@ async fn a_node_gets_a_certificate_of_its_own_name_from_one_of_two_replicas() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_nodes_name_is_denied_and_the_asker_hears_why() {
     let server = Server::new("node2");
     let denied = answered(&server, "node1", 1).await.unwrap_err().to_string();
@@ -125,7 +128,7 @@ async fn another_nodes_name_is_denied_and_the_asker_hears_why() {
     assert_eq!(server.lock().unwrap().writes.len(), writes);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_another_replica_left_half_done_is_finished_and_judged_again() {
     for (node, signed) in [("node1", true), ("node2", false)] {
         let server = Server::new(node);
@@ -140,7 +143,7 @@ async fn what_another_replica_left_half_done_is_finished_and_judged_again() {
         };
         request["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
         signer(&server).answer(&serde_json::from_value(request).unwrap()).await.unwrap();
-        let answer = asks.await.unwrap();
+        let answer = tokio::time::timeout(PATIENCE, asks).await.expect("no answer").unwrap();
         assert_eq!(answer.is_ok(), signed, "{answer:?}");
     }
 }
