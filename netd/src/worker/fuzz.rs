@@ -257,13 +257,19 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use etherparse::PacketBuilder;
+
     use super::super::flows::Flow;
     use super::super::inbound::Origin;
     use super::*;
     use crate::counters::Reason;
     use crate::ctl::{PortRule, Proto};
     use crate::flow::{FlowId, Key, Kind};
+    use crate::ring::Iovs;
     use crate::shared::Side;
+    use crate::wire::VNET_LEN;
 
     #[test]
     fn a_frame_longer_than_any_packet_is_refused_before_it_is_copied() {
@@ -279,16 +285,24 @@ mod tests {
 
     /// A rule that leads a port of the pod to the guest's DNS server.
     fn to_dns() -> PortRule {
-        let free = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+        let free = UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
         PortRule { proto: Proto::Udp, pod: free, guest: 53 }
+    }
+
+    fn at(address: &str, port: u16) -> SocketAddr {
+        SocketAddr::new(address.parse().unwrap(), port)
     }
 
     /// Opens the flow of the peer that has the port `n`.
     fn open(worker: &mut Worker, rule: PortRule, n: u16) -> FlowId {
-        let at = |text: &str, port| std::net::SocketAddr::new(text.parse().unwrap(), port);
+        open_to(worker, rule, n, at("192.0.2.1", n))
+    }
+
+    /// The same, where the peer is another one for the pod than for the guest.
+    fn open_to(worker: &mut Worker, rule: PortRule, n: u16, pod_peer: SocketAddr) -> FlowId {
         let (guest, peer) = (at("10.9.0.2", rule.guest), at("192.0.2.1", n));
         let key = Key { kind: Kind::Udp, guest, peer };
-        worker.open_udp_shared(key, None, rule, peer).unwrap_or_else(|_| panic!("flow {n}"))
+        worker.open_udp_shared(key, None, rule, pod_peer).unwrap_or_else(|_| panic!("flow {n}"))
     }
 
     #[test]
@@ -335,6 +349,53 @@ mod tests {
         assert_eq!(goes(worker), [Some(short); 4]);
         worker.flows.remove(short);
         assert_eq!(goes(worker), [Some(sustained), Some(sustained), Some(sustained), None]);
+    }
+
+    #[test]
+    fn what_the_guest_has_sent_by_a_flow_goes_out_before_the_flow_makes_room() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let worker = &mut bench.worker;
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let rule = to_dns();
+        let first = open_to(worker, rule, 1, socket.local_addr().unwrap());
+        let mut frame = vec![0; VNET_LEN];
+        PacketBuilder::ethernet2([0x52, 0x54, 0, 0x11, 0x22, 0x33], [2, 0, 0x5e, 0x10, 0, 1])
+            .ipv4([10, 9, 0, 2], [192, 0, 2, 1], 64)
+            .udp(53, 1)
+            .write(&mut frame, b"answer")
+            .unwrap();
+        let bytes = frame.len();
+        worker.on_frame(&Iovs::from_owned(frame), 0, bytes).unwrap();
+        assert_eq!(worker.gathers.slices_of(first), Some(1), "it waits for the rest of its batch");
+        for n in 2..100 {
+            open(worker, rule, n);
+        }
+        assert!(worker.flows.get(first).is_none(), "the table has 32 places");
+        let mut buffer = [0; 16];
+        let received = socket.recv(&mut buffer).expect("the datagram was sent");
+        assert_eq!(&buffer[..received], b"answer");
+        assert_eq!(worker.gathers.slices_of(first), None);
+    }
+
+    #[test]
+    fn ports_that_come_and_go_while_the_guest_takes_nothing_do_not_stay_in_the_queue() {
+        let mut bench = Bench::new(crate::net::test_link(), 0, 0);
+        let worker = &mut bench.worker;
+        worker.port.starved = true;
+        let rule = to_dns();
+        let flow = open(worker, rule, 1);
+        worker.make_ready(flow);
+        for _ in 0..2000 {
+            worker.add_ports(&[rule]);
+            // Something has come for it.
+            worker.on_listener(0);
+            worker.remove_ports(&[rule]);
+        }
+        worker.add_ports(&[rule]);
+        worker.on_listener(0);
+        let listeners = worker.ready.iter().filter(|origin| matches!(origin, Origin::Listener(0))).count();
+        assert!((1..1100).contains(&listeners), "{listeners} entries for one port");
     }
 
     #[test]
