@@ -320,6 +320,33 @@ async fn a_machine_whose_vmi_was_removed_while_nobody_watched_is_ended() {
     handler.stop().await;
 }
 
+#[tokio::test]
+async fn a_machine_whose_vmi_a_new_list_lacks_is_ended() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    // The watches break off, and the VMI is gone when they begin anew.
+    api.remove_and_forget();
+    launcher.called("KillVirtualMachine").await;
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_whose_pod_is_gone_has_failed() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.remove_pod();
+    // Its launcher's socket would be there: a pod that does not exist has none.
+    let launcher = Launcher::start(&ground);
+    api.put(vmi("Running"));
+    let handler = ground.handler(&api);
+    let failed = api.wait_phase("Failed").await;
+    assert_eq!(failed["status"]["reason"], "LauncherGone", "{failed}");
+    assert_eq!(launcher.calls("GetDomain"), 0);
+    handler.stop().await;
+}
+
 /// Serves the REST interface without TLS and returns its address.
 async fn rest(server: virt_handler::rest::Server) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

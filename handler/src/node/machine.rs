@@ -391,3 +391,7 @@ pub(super) fn husk(record: &Record) -> Arc<VirtualMachineInstance> {
     vmi.metadata.uid = Some(record.uid());
     Arc::new(vmi)
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -42,7 +42,7 @@ impl Store {
     }
 
     /// Notes the UID of the pod in which the launcher of a VMI was found.
-    pub(super) fn put_pod(&self, vmi: &VirtualMachineInstance, pod_uid: &str) {
+    pub(crate) fn put_pod(&self, vmi: &VirtualMachineInstance, pod_uid: &str) {
         let uid = vmi.metadata.uid.clone().unwrap_or_default();
         if self.lock().contains_key(&uid) {
             self.pods().insert(uid, pod_uid.to_owned());
@@ -142,5 +142,31 @@ mod tests {
         assert!(store.get("b").is_none());
         assert!(store.find("n", "name-a").is_some() && store.find("m", "name-a").is_none());
         assert_eq!(store.put(VirtualMachineInstance::default()), None);
+    }
+
+    #[test]
+    fn a_vmi_that_is_forgotten_has_no_pod_any_more() {
+        let store = Store::default();
+        let put = |uid: &str| {
+            store.put(vmi(uid, "1"));
+            store.put_pod(&vmi(uid, "1"), &format!("pod-{uid}"));
+        };
+        for uid in ["a", "b", "c"] {
+            put(uid);
+            assert_eq!(store.pod(uid), Some(format!("pod-{uid}")));
+        }
+        store.remove("a");
+        assert_eq!(store.pod("a"), None);
+        assert_eq!(store.retain(|uid| uid == "c"), ["b"]);
+        assert!(store.get("a").is_none() && store.get("b").is_none());
+        // Also where it comes back: its launcher may be in another pod then.
+        for uid in ["a", "b"] {
+            assert_eq!(store.pod(uid), None);
+            store.put_pod(&vmi(uid, "1"), "late");
+            assert_eq!(store.pod(uid), None, "a pass that ends late brings it back");
+            store.put(vmi(uid, "1"));
+            assert_eq!(store.pod(uid), None);
+        }
+        assert_eq!(store.pod("c"), Some("pod-c".into()), "the others keep theirs");
     }
 }

@@ -103,3 +103,6 @@ impl Server {
 fn not_running() -> Failure {
     Failure::conflict("VMI is not running")
 }
+
+#[cfg(test)]
+mod tests;

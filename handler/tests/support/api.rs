@@ -25,6 +25,8 @@ const NAME: &str = "a";
 #[derive(Default)]
 struct Content {
     version: u64,
+    /// A watch cannot begin before this version, or go on from before it.
+    oldest: u64,
     /// By their names.
     vmis: BTreeMap<String, Value>,
     pods: Vec<Value>,
@@ -90,6 +92,20 @@ impl Api {
             content.tell(NAME, "DELETED", version);
             content.vmis.remove(NAME);
         });
+    }
+
+    /// Removes the VMI and forgets all changes, this one too: who watches has to list again.
+    pub(crate) fn remove_and_forget(&self) {
+        self.change(|content, version| {
+            content.vmis.remove(NAME);
+            content.oldest = version;
+        });
+    }
+
+    /// Removes the machine's pod.
+    pub(crate) fn remove_pod(&self) {
+        let name = super::pod()["metadata"]["name"].clone();
+        self.content.lock().unwrap().pods.retain(|known| known["metadata"]["name"] != name);
     }
 
     /// Creates or replaces a pod; the machine's is there from the beginning.
@@ -187,6 +203,10 @@ async fn list(State(api): State<Api>, Query(wish): Query<Wish>) -> Response {
     let mut seen: u64 = wish.resource_version.parse().unwrap();
     let lines = WatchStream::new(api.changed.subscribe()).map(move |_| {
         let content = api.content.lock().unwrap();
+        if seen < content.oldest {
+            let expired = status(StatusCode::GONE, "Expired");
+            return Ok(Bytes::from(format!("{}\n", json!({ "type": "ERROR", "object": expired }))));
+        }
         let new = content.log.iter().filter(|(version, _)| *version > seen);
         let lines: String = new.map(|(_, line)| line.as_str()).collect();
         seen = content.version;
@@ -196,12 +216,15 @@ async fn list(State(api): State<Api>, Query(wish): Query<Wish>) -> Response {
         .into_response()
 }
 
+fn status(code: StatusCode, reason: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason,
+        "message": reason, "code": code.as_u16(),
+    })
+}
+
 fn failure(code: StatusCode, reason: &str) -> Response {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason,
-        "code": code.as_u16(),
-    });
-    (code, Json(status)).into_response()
+    (code, Json(status(code, reason))).into_response()
 }
 
 async fn one(State(api): State<Api>, Path(name): Path<String>) -> Response {
