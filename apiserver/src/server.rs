@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::v1::KubeVirtConfiguration;
 use serde_json::{Value, json};
@@ -235,14 +235,14 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
     authorize(&app.client, &user, request.method(), target).await?;
     let row = target.find(request.method())?;
     // What upgrades has no body but the stream itself.
-    let request = if row.method == Method::GET {
-        request
+    let (request, options) = if row.action.is_stream() {
+        (request, Bytes::new())
     } else {
         let (parts, body) = request.into_parts();
         let body = app.limits.read(peer.address.ip(), body, MAX_OPTIONS_BYTES).await?;
-        Request::from_parts(parts, Body::from(body.into_bytes()))
+        (Request::from_parts(parts, Body::empty()), body.into_bytes())
     };
-    let outcome = app.subresources.serve(row, target, &user, request).await;
+    let outcome = app.subresources.serve(row, target, &user, request, options).await;
     let code = match &outcome {
         Ok(response) => response.status(),
         Err(status) => StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),

@@ -61,7 +61,7 @@ impl Subresources {
         Subresources { client, handlers, metrics }
     }
 
-    /// Answers an authorised request.
+    /// Answers an authorised request. `options` is its body, but for a stream's.
     ///
     /// # Errors
     ///
@@ -72,17 +72,18 @@ impl Subresources {
         target: &Target,
         user: &User,
         request: Request<Body>,
+        options: Bytes,
     ) -> Result<Response, Status> {
         match row.action {
             Action::Refused => {
                 Err(Status::not_supported(&format!("subresource {} of {}", row.name, row.kind.plural())))
             }
-            Action::Start => self.start(target, &body(request).await?).await,
-            Action::Stop => self.stop(target, &body(request).await?).await,
-            Action::Restart => self.restart(target, &body(request).await?).await,
-            Action::Migrate => self.migrate(target, &body(request).await?).await,
-            Action::EvacuateCancel => self.evacuate_cancel(target, &body(request).await?).await,
-            Action::Handler => self.handler(row, target, request).await,
+            Action::Start => self.start(target, &options).await,
+            Action::Stop => self.stop(target, &options).await,
+            Action::Restart => self.restart(target, &options).await,
+            Action::Migrate => self.migrate(target, &options).await,
+            Action::EvacuateCancel => self.evacuate_cancel(target, &options).await,
+            Action::Handler => self.handler(row, target, options).await,
             Action::Stream => self.stream(row, target, user, request).await,
             Action::PortForward => self.port_forward(row, target, user, request).await,
         }
@@ -248,13 +249,7 @@ impl Subresources {
         Ok(vmi)
     }
 
-    async fn handler(
-        &self,
-        row: &Subresource,
-        target: &Target,
-        request: Request<Body>,
-    ) -> Result<Response, Status> {
-        let body = body(request).await?;
+    async fn handler(&self, row: &Subresource, target: &Target, body: Bytes) -> Result<Response, Status> {
         // Pausing and unpausing alone have options; both kinds read the same.
         let dry_run = match row.name {
             "pause" | "unpause" => options::is_dry_run(&options::read::<PauseOptions>(&body)?.dry_run)?,
@@ -346,12 +341,6 @@ fn addresses(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Vec<IpAddr> {
         (status.phase.as_deref() == Some("Running")).then_some(status)
     });
     running.flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse().ok()).collect()
-}
-
-async fn body(request: Request<Body>) -> Result<Bytes, Status> {
-    axum::body::to_bytes(request.into_body(), MAX_OPTIONS_BYTES)
-        .await
-        .map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
 }
 
 /// Names of a row for metrics.

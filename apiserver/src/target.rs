@@ -66,6 +66,13 @@ pub enum Action {
     Refused,
 }
 
+impl Action {
+    /// Whether the client's connection becomes a stream: the request has no body then.
+    pub fn is_stream(self) -> bool {
+        matches!(self, Action::Stream | Action::PortForward)
+    }
+}
+
 /// A row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subresource {

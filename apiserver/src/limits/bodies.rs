@@ -159,11 +159,9 @@ impl Held {
         self.text = Vec::new();
     }
 
-    /// The body's text on its own, for what is short.
-    pub fn into_bytes(mut self) -> Bytes {
-        let text = Bytes::copy_from_slice(&self.text);
-        self.clear();
-        text
+    /// The body's text on its own, for what is short; its place is free again.
+    pub fn into_bytes(self) -> Bytes {
+        Bytes::copy_from_slice(&self.text)
     }
 
     /// An answer that takes the body's place until it has been handed to the client.
@@ -225,7 +223,7 @@ impl HttpBody for Answer {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
+    use futures::{FutureExt, StreamExt, stream};
 
     use super::*;
 
@@ -248,8 +246,10 @@ mod tests {
         let budget = budget();
         let held = budget.read(source(1), body(2), KIB).await.unwrap();
         assert_eq!(budget.all.available_permits(), 192 * KIB, "the least place");
+        assert_eq!(budget.buffered.get(), 2);
         let answer = held.answer(Response::new(()), vec![b'x'; 100 * KIB]).unwrap();
         assert_eq!(budget.all.available_permits(), 156 * KIB, "a longer answer takes more");
+        assert_eq!(budget.buffered.get(), 0, "the body's text is gone before");
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), 100 * KIB);
         assert_eq!(budget.all.available_permits(), 256 * KIB);
         let held = budget.read(source(1), body(2), KIB).await.unwrap();
@@ -276,18 +276,37 @@ mod tests {
         drop(last);
     }
 
-    #[tokio::test]
+    /// A body in pieces, whose length is not known before.
+    fn pieces(pieces: impl futures::Stream<Item = std::io::Result<&'static [u8]>> + Send + 'static) -> Body {
+        Body::from_stream(pieces)
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_come_is_given_up() {
-        let budget = Budget { timeout: Duration::from_millis(1), ..budget() };
-        let endless = Body::from_stream(futures::stream::pending::<std::io::Result<Bytes>>());
-        assert_eq!(budget.read(source(1), endless, KIB).await.unwrap_err().code, 408);
-        assert_eq!(budget.all.available_permits(), 256 * KIB);
-        // Declared or not, it is no longer than it may be.
-        let budget = super::tests::budget();
-        assert_eq!(budget.read(source(1), body(KIB + 1), KIB).await.unwrap_err().code, 413);
-        let pieces = [(); 2].map(|()| std::io::Result::Ok(Bytes::from_static(&[b' '; KIB])));
-        let pieces = futures::stream::iter(pieces);
-        let code = budget.read(source(1), Body::from_stream(pieces), KIB).await.unwrap_err().code;
-        assert_eq!(code, 413);
+        let budget = budget();
+        let never = || pieces(stream::iter([Ok(&b"{"[..])]).chain(stream::pending()));
+        for _ in 0..2 {
+            let read = budget.read(source(1), never(), 128 * KIB);
+            let refused =
+                tokio::time::timeout(Duration::from_secs(60), read).await.expect("it is waited for");
+            assert_eq!(refused.unwrap_err().code, 408);
+            assert_eq!((budget.all.available_permits(), budget.buffered.get()), (256 * KIB, 0));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_long_or_breaks_off_is_refused_and_takes_nothing() {
+        const PIECE: &[u8] = &[b' '; KIB];
+        let budget = budget();
+        let broken = || Err(std::io::Error::other("the client is gone"));
+        for (body, code) in [
+            (body(KIB + 1), 413),
+            // Not declared, it is no longer than it may be either.
+            (pieces(stream::iter([Ok(PIECE), Ok(PIECE)])), 413),
+            (pieces(stream::iter([Ok(PIECE), broken()])), 400),
+        ] {
+            assert_eq!(budget.read(source(1), body, KIB).await.unwrap_err().code, code);
+            assert_eq!((budget.all.available_permits(), budget.buffered.get()), (256 * KIB, 0));
+        }
     }
 }

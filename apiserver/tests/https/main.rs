@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "what a test needs is there or the test fails")]
 
+mod bounds;
 mod flood;
 mod streams;
 mod world;

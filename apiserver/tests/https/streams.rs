@@ -18,6 +18,8 @@ use super::world::{Caller, VMI, World, vmi};
 use super::{API, NO_HANDLER};
 
 const SUBPROTOCOL: &str = "plain.kubevirt.io";
+/// Largest answer of a virt-handler to a short request, in bytes.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
@@ -130,6 +132,31 @@ async fn virt_handlers_refusal_is_handed_on() {
     let path = format!("{API}/virtualmachineinstances/vm1/pause");
     let (code, body) = world.call(Caller::FrontProxy, "jane", Method::PUT, &path, "").await.unwrap();
     assert_eq!((code.as_u16(), &body["message"]), (409, &json!("the console is in use")));
+}
+
+#[tokio::test]
+async fn an_answer_of_virt_handler_has_a_size() {
+    for (bytes, expected) in [(MAX_ANSWER_BYTES, 409), (MAX_ANSWER_BYTES + 1, 503)] {
+        for path in ["pause", "console"] {
+            let world = handler(async move |mut stream| {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await.unwrap();
+                let head = format!("HTTP/1.1 409 Conflict\r\ncontent-length: {bytes}\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.unwrap();
+                // virt-api closes the connection when it has seen enough.
+                let _refused = stream.write_all(&vec![b' '; bytes]).await;
+                let _ended = stream.read(&mut request).await;
+            })
+            .await;
+            let code = if path == "console" {
+                open(&world, path).await.unwrap_err().0
+            } else {
+                let path = format!("{API}/virtualmachineinstances/vm1/{path}");
+                world.call(Caller::FrontProxy, "jane", Method::PUT, &path, "").await.unwrap().0.as_u16()
+            };
+            assert_eq!(code, expected, "{path}: {bytes}");
+        }
+    }
 }
 
 #[tokio::test]

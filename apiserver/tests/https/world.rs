@@ -13,10 +13,12 @@ use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
 use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
+use podvirt_daemon::shutdown::{Shutdown, Trigger};
 use podvirt_daemon::testing::{self, failure};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use virt_api::front_proxy::{FrontProxy, RequestHeaders};
@@ -56,6 +58,8 @@ pub(crate) struct Cluster {
     pub(crate) refusal: Option<String>,
     /// SubjectAccessReviews.
     pub(crate) reviews: Vec<Value>,
+    /// Called at each request.
+    pub(crate) on_request: Option<Box<dyn Fn() + Send>>,
 }
 
 /// virt-api and its surroundings.
@@ -72,6 +76,8 @@ pub(crate) struct World {
     pub(crate) limits: Arc<Limits>,
     api_ca: KeyPairPem,
     proxy_ca: KeyPairPem,
+    end: Trigger,
+    server: JoinHandle<()>,
 }
 
 fn leaf(ca: &KeyPairPem, name: &str, purpose: Purpose) -> KeyPairPem {
@@ -112,6 +118,7 @@ fn pods(name: &str) -> Value {
 
 impl Cluster {
     fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (u16, Value) {
+        self.on_request.iter().for_each(|called| called());
         if path.ends_with("/subjectaccessreviews") {
             let allowed = body["spec"]["user"] == "jane";
             self.reviews.push(body.clone());
@@ -205,8 +212,19 @@ impl World {
         let address = listener.local_addr().unwrap();
         let tls = server_config(&identity, &proxy).unwrap();
         let server = Server { listener, tls, proxy, limits: Arc::clone(&limits), router: router(app) };
-        tokio::spawn(server.run(std::future::pending()));
-        World { address, cluster, handler, metrics, limits, api_ca, proxy_ca }
+        let (end, ended) = Shutdown::manual();
+        let server = tokio::spawn(async move { server.run(ended.requested()).await });
+        World { address, cluster, handler, metrics, limits, api_ca, proxy_ca, end, server }
+    }
+
+    /// Asks virt-api to end.
+    pub(crate) fn end(&self) {
+        self.end.request();
+    }
+
+    /// Waits until virt-api has ended.
+    pub(crate) async fn ended(self) {
+        self.server.await.unwrap();
     }
 
     /// Puts an object into the API server.
