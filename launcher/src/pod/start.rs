@@ -51,7 +51,16 @@ enum Attempt {
 }
 
 /// Waits for a VMI, makes its machine and lives with it until it ends.
-pub(super) async fn run(starter: Starter, mut syncs: mpsc::Receiver<Wanted>) -> Ending {
+pub(super) async fn run(starter: Starter, syncs: mpsc::Receiver<Wanted>) -> Ending {
+    attempts(&starter, syncs, async |wanted, deadline| starter.attempt(wanted, deadline).await).await
+}
+
+/// Waits for VMIs until an attempt to make one's machine has led to one, or the time for that is over.
+async fn attempts(
+    starter: &Starter,
+    mut syncs: mpsc::Receiver<Wanted>,
+    attempt: impl AsyncFn(&Wanted, Instant) -> Attempt,
+) -> Ending {
     let deadline = Instant::now() + starter.limit;
     let mut last = "virt-handler did not call SyncVirtualMachine".to_owned();
     loop {
@@ -66,7 +75,7 @@ pub(super) async fn run(starter: Starter, mut syncs: mpsc::Receiver<Wanted>) -> 
                 return Ending::FailedToStart(format!("no machine after {seconds} s: {last}"));
             }
         };
-        match starter.attempt(&wanted, deadline).await {
+        match attempt(&wanted, deadline).await {
             Attempt::Ended(ending) => return ending,
             Attempt::Failed(reason) => {
                 warn!(reason, "the machine is not started");
@@ -95,22 +104,33 @@ impl Starter {
     async fn attempt(&self, wanted: &Wanted, deadline: Instant) -> Attempt {
         let Wanted { vmi, incoming } = wanted;
         info!(incoming, "the machine is prepared");
+        let preparing = prepare(&self.shared, vmi, self.allow_emulation);
+        match self.prepared(preparing, *incoming, deadline).await {
+            Ok(prepared) => self.live(prepared, *incoming).await,
+            Err(attempt) => attempt,
+        }
+    }
+
+    /// What comes of `preparing`, unless the end is asked for or the time is over before.
+    async fn prepared(
+        &self,
+        preparing: impl Future<Output = anyhow::Result<Prepared>>,
+        incoming: bool,
+        deadline: Instant,
+    ) -> Result<Prepared, Attempt> {
         let prepared = tokio::select! {
-            prepared = prepare(&self.shared, vmi, self.allow_emulation) => prepared,
-            () = self.asked_to_end() => return Attempt::Ended(self.unmade(*incoming)),
+            prepared = preparing => prepared,
+            () = self.asked_to_end() => return Err(Attempt::Ended(self.unmade(incoming))),
             () = sleep_until(deadline) => {
                 let facts = self.shared.facts.borrow();
                 let waiting = if facts.waiting_for.is_empty() { "its disks" } else { &facts.waiting_for };
                 let seconds = self.limit.as_secs();
                 let reason = format!("no machine after {seconds} s: still waiting for {waiting}");
-                return Attempt::Ended(Ending::FailedToStart(reason));
+                return Err(Attempt::Ended(Ending::FailedToStart(reason)));
             }
         };
         self.shared.facts.send_modify(Facts::wait_is_over);
-        match prepared {
-            Ok(prepared) => self.live(prepared, *incoming).await,
-            Err(error) => Attempt::Failed(format!("{error:#}")),
-        }
+        prepared.map_err(|error| Attempt::Failed(format!("{error:#}")))
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
@@ -232,70 +252,5 @@ fn last_words(log: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hypervisor::{EventSink, Hypervisor, HypervisorError};
-
-    /// As libvirt 11 and QEMU 10 write it.
-    const LOG: &str = "2026-11-23 01:02:03.004+0000: starting up libvirt version: 11.3.0\n\
-        LC_ALL=C \\\n/usr/bin/qemu-system-x86_64 \\\n-name guest=demo_tiny,debug-threads=on \\\n-msg timestamp=on\n\
-        char device redirected to /dev/pts/0 (label charserial0)\n\
-        2026-11-23T01:02:05.678901Z qemu-system-x86_64: -netdev {\"type\":\"vhost-user\"}: info: one\n\
-        2026-11-23T01:02:06.678901Z qemu-system-x86_64: -netdev {\"type\":\"vhost-user\"}: \
-        you are asking more queues than supported: 1\n";
-
-    #[test]
-    fn the_last_words_are_qemus_own_and_the_same_each_time() {
-        let words = last_words(LOG).unwrap();
-        assert!(words.ends_with("you are asking more queues than supported: 1"), "{words}");
-        assert!(!words.contains("2026"), "a repeated line changes nothing that is told");
-        assert_eq!(last_words(&LOG[..150]), None);
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("log");
-        assert_eq!(tail(&file), "");
-        std::fs::write(&file, "x".repeat(10_000) + LOG).unwrap();
-        assert_eq!(last_words(&tail(&file)).unwrap(), words);
-        assert!(slow(Some(&words)).ends_with(&words) && slow(None).contains("says nothing"));
-    }
-
-    struct NoHypervisor;
-
-    impl Connector for NoHypervisor {
-        fn connect(&self, _: &str, _: EventSink) -> Result<Box<dyn Hypervisor>, HypervisorError> {
-            Err(HypervisorError::Refused { action: "connect", message: "there is none".into() })
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_start_that_lasts_is_told_with_qemus_last_words() {
-        let logs = tempfile::tempdir().unwrap();
-        let log = logs.path().join("n.log");
-        let starter = Starter {
-            shared: Arc::new(Shared::new(Default::default(), mpsc::channel(1).0)),
-            connector: Arc::new(NoHypervisor),
-            allow_emulation: true,
-            grace: Duration::ZERO,
-            limit: Duration::ZERO,
-            logs: logs.path().to_owned(),
-        };
-        let mut explains = std::pin::pin!(starter.explains(&log));
-        let mut after = async |seconds| {
-            let time = Duration::from_secs(seconds);
-            tokio::time::timeout(time, explains.as_mut()).await.unwrap_err();
-            let facts = starter.shared.facts.borrow();
-            (facts.waiting_for.clone(), facts.waiting_since)
-        };
-        assert_eq!(after(60).await, (String::new(), None), "nothing starts");
-        starter.shared.view.send_modify(|view| view.starting = true);
-        let (what, since) = after(9).await;
-        assert_eq!(what, QEMU);
-        assert_eq!(after(2).await, (slow(None), since));
-        std::fs::write(&log, LOG).unwrap();
-        let words = last_words(LOG).unwrap();
-        assert_eq!(after(5).await, (slow(Some(&words)), since), "what is found out begins no wait");
-        starter.shared.view.send_modify(|view| view.starting = false);
-        after(1).await;
-        starter.shared.facts.send_modify(Facts::wait_is_over);
-        assert_eq!(after(60).await, (String::new(), None), "it has an end");
-    }
-}
+#[path = "start_tests.rs"]
+mod tests;
