@@ -184,6 +184,10 @@ fn what_cannot_be_is_refused_or_says_why() {
     let migration = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceMigration, metadata: {name: m}, spec: {vmiName: refused}}";
     let error = namespace.apply(migration).unwrap_err().to_string();
     assert!(error.contains("'refused' does not exist"), "{error}");
+    let spec = "dnsPolicy: None, dnsConfig: {nameservers: ['127.0.0.1']}";
+    let resolver = Manifest { name: "refused", spec, ..Default::default() };
+    let error = namespace.apply(&resolver.instance()).unwrap_err().to_string();
+    assert!(error.contains("spec.dnsConfig.nameservers[0]: '127.0.0.1' is not allowed"), "{error}");
     let pool = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceReplicaSet, metadata: {name: r}, \
                 spec: {selector: {matchLabels: {r: r}}, template: {metadata: {labels: {r: r}}, spec: {domain: {devices: {}}}}}}";
     let error = namespace.apply(pool).unwrap_err().to_string();
@@ -219,17 +223,27 @@ fn a_machine_that_does_not_come_up_says_why() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let manifest = |name| Manifest { name, ..Default::default() };
-    // An image without a disk; a resolver that netd refuses; a processor that libvirt does not know.
+    // An image without a disk; a network without addresses, which netd refuses; a processor that libvirt does not know.
     let empty = manifest("empty").instance().replace("disk-tiny:dev", "tools:dev");
-    let refused =
-        Manifest { spec: "dnsPolicy: None, dnsConfig: {nameservers: ['127.0.0.1']}", ..manifest("refused") };
+    let bare = r#"{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: bare}, spec: {config: '{"cniVersion":"1.0.0","name":"bare","type":"bridge","bridge":"br1"}'}}"#;
+    namespace.apply(bare).unwrap();
+    let refused = Manifest {
+        spec: "networks: [{name: bare, multus: {networkName: bare}}]",
+        devices: "interfaces: [{name: bare, passtBinding: {}}]",
+        ..manifest("refused")
+    };
     let unknown = Manifest { domain: "cpu: {model: no-such-model}", ..manifest("unknown") };
     for instance in [empty, refused.instance(), unknown.instance()] {
         namespace.apply(&instance).unwrap();
     }
     for (name, reasons, event, part) in [
         ("empty", "Synchronizing with the Domain failed.", "SyncFailed", "/disk"),
-        ("refused", "CrashLoopBackOff", "CrashLoopBackOff", "guest.dns"),
+        (
+            "refused",
+            "CrashLoopBackOff",
+            "CrashLoopBackOff",
+            "has neither a global IPv4 nor a global IPv6 address",
+        ),
         ("unknown", "Synchronizing with the Domain failed.", "SyncFailed", "no-such-model"),
     ] {
         let says = |i: &v1::VirtualMachineInstance| {

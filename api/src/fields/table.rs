@@ -55,7 +55,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.subdomain", Text, "with the namespace it makes the guest's domain"),
     row(Carried, "spec.dnsPolicy", OneOf(DnsPolicy::NAMES), ""),
     row(Carried, "spec.dnsConfig", Object, ""),
-    row(Carried, "spec.dnsConfig.nameservers", Texts, "in place of the pod's when `dnsPolicy` is `None`, else after them"),
+    row(Carried, "spec.dnsConfig.nameservers", Texts, "in place of the pod's when `dnsPolicy` is `None`, else after them; not loopback, multicast or unspecified"),
     row(Carried, "spec.dnsConfig.searches", Texts, ""),
     row(Refused, "spec.dnsConfig.options", Any, "DHCP has no way to tell them"),
     row(Carried, "spec.architecture", OneOf(&["amd64"]), ""),

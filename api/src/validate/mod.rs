@@ -9,6 +9,8 @@ mod network;
 mod text;
 mod volumes;
 
+use std::net::IpAddr;
+
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DnsPolicy, VirtualMachineInstance};
 
@@ -78,14 +80,17 @@ fn names(vmi: &VirtualMachineInstance, problems: &mut Problems) {
             format!("{count} resolvers; at most {MAX_NAMESERVERS} are allowed"),
         );
     }
+    // netd tells them to the guest, and starts with none that the guest could not ask.
+    let is_told = !spec.domain.devices.interfaces.is_empty();
     for (n, server) in nameservers.iter().enumerate() {
-        if server.parse::<std::net::IpAddr>().is_err() {
-            problems.invalid(
-                format!("spec.dnsConfig.nameservers[{n}]"),
-                server,
-                "an IPv4 or IPv6 address is allowed",
-            );
-        }
+        let allowed = match server.parse::<IpAddr>() {
+            Err(_) => "an IPv4 or IPv6 address is allowed",
+            Ok(a) if is_told && (a.is_loopback() || a.is_multicast() || a.is_unspecified()) => {
+                "the address of a resolver is allowed; not a loopback, multicast or unspecified one"
+            }
+            Ok(_) => continue,
+        };
+        problems.invalid(format!("spec.dnsConfig.nameservers[{n}]"), server, allowed);
     }
     if searches.len() > MAX_SEARCHES {
         let count = searches.len();

@@ -346,3 +346,38 @@ fn names_and_resolvers() {
         Vec::<String>::new()
     );
 }
+
+#[test]
+fn a_guest_is_told_of_no_resolver_that_it_could_not_ask() {
+    let told = |devices: &str, server: &str| {
+        let spec = format!(
+            "{{domain: {{memory: {{guest: 64Mi}}, devices: {{{devices}}}}}, networks: [{{name: default, pod: {{}}}}], \
+             dnsPolicy: None, dnsConfig: {{nameservers: [192.0.2.53, '{server}']}}}}"
+        );
+        let text = format!(
+            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {{name: vm}}, spec: {spec}}}"
+        );
+        let mut vmi = VirtualMachineInstance::from_yaml(&text).unwrap();
+        defaults::set_defaults(&mut vmi);
+        let problems = validate(&vmi).0.into_iter().filter(|p| p.field.starts_with("spec.dnsConfig"));
+        problems.map(|p| p.to_string()).collect::<Vec<_>>()
+    };
+    let none = "autoattachPodInterface: false";
+    let interfaces =
+        ["passtBinding", "masquerade"].map(|b| format!("interfaces: [{{name: default, {b}: {{}}}}]"));
+    for server in ["127.0.0.1", "127.1.2.3", "::1", "224.0.0.251", "ff02::fb", "0.0.0.0", "::"] {
+        // A machine without an interface has no netd: they are its pod's alone.
+        assert_eq!(told(none, server), Vec::<String>::new());
+        let why = "the address of a resolver is allowed; not a loopback, multicast or unspecified one";
+        for devices in &interfaces {
+            let refused = format!("spec.dnsConfig.nameservers[1]: '{server}' is not allowed; {why}");
+            assert_eq!(told(devices, server), [refused]);
+        }
+    }
+    for server in ["10.96.0.10", "169.254.20.10", "fe80::1", "fd00::a"] {
+        assert_eq!(told(&interfaces[0], server), Vec::<String>::new(), "{server}");
+    }
+    let form =
+        "spec.dnsConfig.nameservers[1]: 'localhost' is not allowed; an IPv4 or IPv6 address is allowed";
+    assert_eq!(told(none, "localhost"), [form]);
+}
