@@ -61,6 +61,16 @@ impl<'c> Taken<'c> {
         assert!(!allowed && said.contains(why), "on {}: {args:?}: {said}", self.node.name());
     }
 
+    /// Applies an object, as virt-handler applies its node; what would be allowed is not done. None: it is allowed.
+    fn applies(&self, directory: &std::path::Path, object: &Value) -> Option<String> {
+        let file = directory.join("object.json");
+        std::fs::write(&file, object.to_string()).unwrap();
+        let apply =
+            ["apply", "--server-side", "--force-conflicts", "--validate=false", "--dry-run=server", "-f"];
+        let (allowed, said) = self.kubectl(&[&apply[..], &[file.to_str().unwrap()]].concat());
+        (!allowed).then_some(said)
+    }
+
     fn patch(&self, namespace: &Namespace<'_>, patch: &Value) -> (bool, String) {
         let (space, patch) = (namespace.name(), patch.to_string());
         // What would be allowed is not done: the machine's own handler is at work.
@@ -136,6 +146,44 @@ fn is_cut_off(cluster: &Cluster, request: &Request, directory: &std::path::Path,
     ended && said.is_empty()
 }
 
+/// A node writes labels of podvirt's to its own object, and events of machines in virt-handler's name; `other` is another
+/// node. The first of each shows that the rest fails for its reason.
+fn writes_what_is_its_own(taken: &Taken<'_>, directory: &std::path::Path, other: &str, namespace: &str) {
+    let own = taken.node.name();
+    let node = |name: &str, field: &str, value: Value| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, field: value}});
+    let label = json!({"kubevirt.io/schedulable": "false"});
+    let mut drained = node(&own, "labels", json!({}));
+    drained["spec"] = json!({"unschedulable": true});
+    let podvirts = "labels and annotations below kubevirt.io/ only";
+    let event = |controller: &str, kind: &str| {
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": namespace},
+            "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Warning", "reason": "Lie", "action": "Lie",
+            "reportingController": controller, "reportingInstance": own,
+            "regarding": {"apiVersion": "kubevirt.io/v1", "kind": kind, "namespace": namespace, "name": "vm"},
+        })
+    };
+    let machines = "events of virtual machine instances, in its own name, only";
+    for (object, refusal) in [
+        (node(&own, "labels", label.clone()), None),
+        (node(other, "labels", label), Some("its own node only")),
+        (node(&own, "labels", json!({"node-role.kubernetes.io/a": ""})), Some(podvirts)),
+        (node(&own, "annotations", json!({"a": "b"})), Some(podvirts)),
+        (drained, Some("labels and annotations of a node only")),
+        (event("virt-handler", "VirtualMachineInstance"), None),
+        (event("kubelet", "VirtualMachineInstance"), Some(machines)),
+        (event("virt-handler", "Pod"), Some(machines)),
+    ] {
+        let said = taken.applies(directory, &object);
+        let as_expected = match (&said, refusal) {
+            (None, None) => true,
+            (Some(said), Some(why)) => said.contains(why),
+            _ => false,
+        };
+        assert!(as_expected, "on {own}: {object}: {said:?}, not {refusal:?}");
+    }
+}
+
 #[test]
 fn a_node_that_was_taken_over_stays_on_its_node() {
     let cluster = Cluster::get().unwrap();
@@ -167,15 +215,8 @@ fn a_node_that_was_taken_over_stays_on_its_node() {
     source.cannot_patch(&namespace, label, "labels of a virtual machine instance");
     let annotation = json!({"metadata": {"annotations": {"a": "b"}}});
     source.cannot_patch(&namespace, annotation, "the status of a virtual machine instance only");
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": there, "labels": {"kubevirt.io/schedulable": "false"}},
-    });
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("node.json");
-    std::fs::write(&file, node.to_string()).unwrap();
-    let apply = ["apply", "--server-side", "--force-conflicts", "--validate=false", "--dry-run=server", "-f"];
-    source.is_refused(&[&apply[..], &[file.to_str().unwrap()]].concat(), "its own node only");
+    writes_what_is_its_own(&source, directory.path(), &there, namespace.name());
 
     // Keys, and what else is not a node's to read.
     for secret in ["kubevirt-ca", "kubevirt-virt-handler-certs", "kubevirt-virt-api-certs"] {
@@ -192,6 +233,7 @@ fn a_node_that_was_taken_over_stays_on_its_node() {
     assert!(status.certificate.is_none() && why.contains(&format!("on node {there}")), "{why}");
     let path =
         format!("/apis/certificates.k8s.io/v1/certificatesigningrequests/{}/approval", denied.name_any());
+    let file = directory.path().join("denied.json");
     std::fs::write(&file, serde_json::to_string(&denied).unwrap()).unwrap();
     target.is_refused(&["replace", "--raw", &path, "-f", file.to_str().unwrap()], "forbidden");
     let own = target.asks_for(&there, directory.path());
