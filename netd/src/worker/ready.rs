@@ -6,7 +6,7 @@
 //! once such entries outnumber the others they are thrown out, so that peers that come and go while the guest takes nothing
 //! cost no memory.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use super::carriers::OutletId;
 use super::flows::Flow;
@@ -25,24 +25,26 @@ impl Worker {
         let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_parked()) else { return };
         if !flow.set_queued(true) {
             self.ready.push_back(Origin::Flow(id));
-            self.tidy_ready();
+            self.tidy(|worker| &mut worker.ready);
         }
     }
 
-    /// Throws out entries of what has ended, if there are many.
-    fn tidy_ready(&mut self) {
+    /// Throws entries of what has ended out of a queue, if there are many.
+    fn tidy(&mut self, queue: impl Fn(&mut Worker) -> &mut VecDeque<Origin>) {
         let alive = self.flows.len() + self.listeners.len() + self.outlets_queued.len();
-        if self.ready.len() <= 2 * alive + STALE {
+        if queue(self).len() <= 2 * alive + STALE {
             return;
         }
+        let mut tidied = std::mem::take(queue(self));
         // A listener's place may have another one by now, which is in the queue by itself; so may an outlet's.
         let (mut seen, mut outlets_seen) = (HashSet::new(), HashSet::new());
         let (flows, listeners, outlets) = (&self.flows, &mut self.listeners, &self.outlets_queued);
-        self.ready.retain(|origin| match *origin {
+        tidied.retain(|origin| match *origin {
             Origin::Flow(id) => flows.get(id).is_some(),
             Origin::Listener(at) => listeners.queued(at).is_some_and(|queued| *queued) && seen.insert(at),
             Origin::Outlet(id) => outlets.contains(&id) && outlets_seen.insert(id),
         });
+        *queue(self) = tidied;
     }
 
     /// The same for a UDP listener or an outlet.
@@ -50,9 +52,10 @@ impl Worker {
         if !self.set_heard_queued(origin, true) {
             if self.peers.alone() {
                 self.ready.push_back(origin);
-                self.tidy_ready();
+                self.tidy(|worker| &mut worker.ready);
             } else {
                 self.heard.push_back(origin);
+                self.tidy(|worker| &mut worker.heard);
             }
         }
     }
