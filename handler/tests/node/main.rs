@@ -6,17 +6,14 @@ mod pod_end;
 mod rest;
 mod support;
 
-use futures::{SinkExt, StreamExt};
 use podvirt_proto::domain::{Status, reason};
+use rest::{put, rest};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
-use support::netd::FlowTable;
 use support::{Ground, POD, VMI, coming, pod, pod_of, target_pod, vmi, vmi_of, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn a_machine_lives_from_scheduled_to_succeeded() {

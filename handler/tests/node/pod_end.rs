@@ -1,11 +1,11 @@
 //! Machines that end with their pods.
 
-use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::domain::reason;
 use serde_json::json;
 
 use crate::support::api::Api;
 use crate::support::launcher::Launcher;
-use crate::support::{self, Ground, within};
+use crate::support::{self, Ground, pod, vmi};
 
 /// The machine's pod whose container `compute` has ended with this code.
 fn ended(phase: &str, code: i32) -> serde_json::Value {

@@ -15,7 +15,7 @@ use crate::support::netd::FlowTable;
 use crate::support::{Ground, VMI, vmi, within};
 
 /// Serves the REST interface without TLS and returns its address.
-async fn rest(server: virt_handler::rest::Server) -> SocketAddr {
+pub(crate) async fn rest(server: virt_handler::rest::Server) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(axum::serve(listener, server.router()).into_future());
@@ -24,7 +24,7 @@ async fn rest(server: virt_handler::rest::Server) -> SocketAddr {
 
 const PATH: &str = "/v1/namespaces/n/virtualmachineinstances/a";
 
-async fn put(address: SocketAddr, what: &str) -> String {
+pub(crate) async fn put(address: SocketAddr, what: &str) -> String {
     call(address, "PUT", what).await
 }
 

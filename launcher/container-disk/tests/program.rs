@@ -27,7 +27,7 @@ fn told(socket: &Path) -> String {
     let mut stream = loop {
         match UnixStream::connect(socket) {
             Ok(stream) => break stream,
-            Err(error) => assert!(begin.elapsed() < PATIENCE, "nobody listens: {error}"),
+            Err(error) => assert!(begin.elapsed() < PATIENCE, "nothing listens: {error}"),
         }
         std::thread::yield_now();
     };
