@@ -76,7 +76,8 @@ pub const ENDED_WITH_POD: u8 = 7;
 
 /// Why the kubelet has evicted a pod; none where it has not.
 ///
-/// The pod's own reason is `Evicted` only once all of its containers have ended; a condition says it from the beginning.
+/// The pod's own reason is `Evicted` only once all of its containers have ended, and only where the pod has failed; where a
+/// condition says it, that counts as well.
 pub fn eviction(pod: &k8s_openapi::api::core::v1::Pod) -> Option<&str> {
     const UNKNOWN: &str = "the kubelet does not say why";
     let status = pod.status.as_ref()?;
