@@ -13,10 +13,11 @@ objects! {
 
     /// The pod's own network.
     PodNetwork {
-        /// The IPv4 network of a guest behind masquerade, with its prefix length; see [`crate::guest_network`].
+        /// The IPv4 network of a guest behind masquerade, with its prefix length: its first address is the gateway's, its
+        /// second the guest's. 10.0.2.0/24 if not set.
         #[serde(rename = "vmNetworkCIDR")]
         vm_network_cidr: String,
-        /// The same of IPv6.
+        /// The same of IPv6; fd10:0:2::/120 if not set.
         #[serde(rename = "vmIPv6NetworkCIDR")]
         vm_ipv6_network_cidr: String,
     }
