@@ -29,6 +29,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time a short request may take; a guest agent that hangs is given up by virt-handler before, which waits
 /// for a freeze the longest.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
+/// Longest time for the word on a guest's acceptance. virt-handler waits for the guest and answers before that: beyond it
+/// virt-handler hangs, which is no word about the guest.
+const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer to a short request.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 
@@ -178,7 +181,8 @@ impl Handlers {
             let response = response.map_err(|e| Status::unavailable(format!("virt-handler failed: {e}")))?;
             Ok::<_, Status>(response.status())
         };
-        match answer.await {
+        let silent = |_| Err(Status::unavailable("virt-handler does not answer"));
+        match tokio::time::timeout(ACCEPTANCE_TIMEOUT, answer).await.unwrap_or_else(silent) {
             Ok(StatusCode::NO_CONTENT) => Ok(()),
             Ok(StatusCode::GATEWAY_TIMEOUT) => Err(std::io::ErrorKind::TimedOut.into()),
             // A mesh's proxy has taken the connection, or virt-handler is an older one.

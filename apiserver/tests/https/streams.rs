@@ -1,5 +1,7 @@
 //! Streams: consoles by way of virt-handler, ports straight to the guest.
 
+use std::time::Duration;
+
 use futures::{SinkExt, StreamExt};
 use http::{HeaderValue, Method, Request};
 use serde_json::json;
@@ -250,6 +252,29 @@ async fn a_port_is_forwarded_when_the_guest_has_accepted() {
     let mut socket = socket.unwrap();
     assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("SSH-2.0-x"));
     stream.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_virt_handler_that_hangs_keeps_no_port_closed() {
+    let (world, listener, port, mut told) = judged("").await;
+    let path = format!("portforward/{port}/tcp");
+    let mut opening = std::pin::pin!(open(&world, &path));
+    let asked = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        told.recv().await.unwrap();
+        stream
+    };
+    let mut stream = tokio::select! {
+        opened = &mut opening => panic!("the guest has not accepted: {}", opened.is_ok()),
+        stream = asked => stream,
+    };
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(21)).await;
+    tokio::time::resume();
+    let opened = tokio::time::timeout(Duration::from_secs(20), opening).await;
+    let mut socket = opened.expect("the tunnel stays closed").unwrap();
+    stream.write_all(b"late").await.unwrap();
+    assert_eq!(socket.next().await.unwrap().unwrap(), Message::binary("late"));
 }
 
 #[tokio::test]
