@@ -211,10 +211,12 @@ impl Starter {
                 sleep(LOOK).await;
             }
         };
+        // Not the view itself: whoever holds it keeps the life from showing the next one.
+        let started = async { views.wait_for(|view| !view.starting).await.is_ok() };
         tokio::select! {
             () = starts => {}
             // The end of this wait is told with what has come of it.
-            _ = views.wait_for(|view| !view.starting) => std::future::pending().await,
+            _ = started => std::future::pending().await,
         }
     }
 }

@@ -146,6 +146,12 @@ async fn a_start_that_lasts_is_told_with_qemus_last_words() {
     assert_eq!(after(5).await, (slow(Some(&words)), since), "what is found out begins no wait");
     starter.shared.view.send_modify(|view| view.starting = false);
     after(1).await;
+    let (shared, (shows, shown)) = (Arc::clone(&starter.shared), std::sync::mpsc::channel());
+    std::thread::spawn(move || {
+        shared.view.send_modify(|view| view.events += 1);
+        shows.send(()).unwrap();
+    });
+    shown.recv_timeout(Duration::from_secs(60)).expect("the life cannot show the next view");
     starter.shared.facts.send_modify(Facts::wait_is_over);
     assert_eq!(after(60).await, (String::new(), None), "it has an end");
 }
