@@ -105,7 +105,9 @@ pub struct Session {
     pub open: Option<Open>,
     /// Why opening them failed the last time.
     pub trouble: String,
-    /// Source: the launcher was asked to begin and refused.
+    /// Source: the launcher was asked to begin, and has not said since that it moves nothing. Its report may be older.
+    pub asked: bool,
+    /// Source: why the launcher refused to begin.
     pub refused: String,
     /// Source: when the launcher was asked to abort the last time.
     pub cancelled: Option<Timestamp>,

@@ -87,7 +87,7 @@ fn running(
     written_state.mode = Some(mode(report.mode));
     if state.abort_requested == Some(true) {
         written_state.abort_status = Some(MigrationAbortStatus::Aborting);
-        if view.session.cancelled.is_none_or(|last| passed(view, last) >= LATER) {
+        if may_cancel(view) {
             return Decision::step(Step::Cancel);
         }
     }
@@ -95,8 +95,18 @@ fn running(
     if view.session.armed { Decision::again(LATER) } else { Decision::step(Step::Arm) }
 }
 
-/// Nothing is copied yet.
+/// Whether the launcher is to be asked to abort, for the first time or again.
+fn may_cancel(view: &View<'_>) -> bool {
+    view.session.cancelled.is_none_or(|last| passed(view, last) >= LATER)
+}
+
+/// Nothing is copied yet, as far as the launcher's report tells.
 fn before(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
+    if state.abort_requested == Some(true) && view.session.asked && view.launcher == Launcher::Ready {
+        // It moves already and its report is older, or it never heard of the migration: its answer tells which.
+        state_of(new).abort_status = Some(MigrationAbortStatus::Aborting);
+        return if may_cancel(view) { Decision::step(Step::Cancel) } else { Decision::again(SOON) };
+    }
     if state.abort_requested == Some(true) {
         state_of(new).abort_status = Some(MigrationAbortStatus::Succeeded);
         return fail(view, new, "it was aborted before it began");

@@ -37,6 +37,10 @@ struct World {
     refuses: bool,
     /// SyncMigrationTarget fails.
     unready: bool,
+    /// How many reports of the source's launcher are older than MigrateVirtualMachine.
+    late: usize,
+    /// The source's launcher does not hear MigrateVirtualMachine.
+    deaf: bool,
 }
 
 fn running() -> Option<Domain> {
@@ -62,7 +66,8 @@ impl World {
         let source = Side { domain: running(), ..Side::default() };
         let target = Side { domain: Some(Domain::default()), ..Side::default() };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        Self { vmi, source, target, now, copies: false, steps: Vec::new(), refuses: false, unready: false }
+        let (copies, refuses, unready, deaf) = (false, false, false, false);
+        Self { vmi, source, target, now, copies, steps: Vec::new(), refuses, unready, late: 0, deaf }
     }
 
     fn state(&self) -> &State {
@@ -95,7 +100,11 @@ impl World {
         let launcher = if side.gone { Launcher::Gone(self.now) } else { Launcher::Ready };
         let (vmi, now) = (self.vmi.clone(), self.now);
         self.side(node).session.note(&vmi, &name, side.domain.as_ref(), now);
-        let side = self.side(node).clone();
+        let mut side = self.side(node).clone();
+        if node == 'a' && self.late > 0 && self.copies {
+            self.late -= 1;
+            side.domain = running();
+        }
         let domain = side.domain.as_ref().filter(|d| !side.gone || d.status.is_final());
         let mut new = self.vmi.clone();
         let view =
@@ -111,7 +120,8 @@ impl World {
     }
 
     fn carry_out(&mut self, node: char, step: Step) {
-        let (now, refuses, unready) = (self.now, self.refuses, self.unready);
+        let (now, refuses, unready, deaf) = (self.now, self.refuses, self.unready, self.deaf);
+        let copies = self.copies;
         let side = self.side(node);
         match step {
             Step::Arm => side.session.armed = true,
@@ -129,8 +139,10 @@ impl World {
                 side.session.open = Some(Open { address: "10.0.0.2".into(), ports });
             }
             Step::Begin(_) if refuses => side.session.refused = "no".into(),
+            Step::Begin(_) if deaf => side.session.asked = true,
             Step::Begin(options) => {
                 assert_eq!(options.migration_uid, UID);
+                side.session.asked = true;
                 assert!(begun(self.vmi.status.migration_state.as_ref().unwrap()).is_some(), "written first");
                 let side = self.side(node);
                 let domain = side.domain.as_mut().unwrap();
@@ -143,6 +155,9 @@ impl World {
             }
             Step::Cancel => {
                 side.session.cancelled = Some(now);
+                side.session.asked = copies;
+                // It answers when its report tells the same.
+                self.late = 0;
                 self.fail("aborted", Some(AbortStatus::Succeeded));
             }
             Step::Activate => side.session.activated = true,
@@ -392,6 +407,24 @@ fn an_abort_comes_at_any_time() {
             _ => world.state().abort_status.clone().map(|_| MigrationAbortStatus::Failed),
         };
         assert_eq!(world.state().abort_status, expected, "{moment}");
+    }
+}
+
+#[test]
+fn an_abort_finds_a_migration_that_the_launcher_has_begun_and_not_reported() {
+    for deaf in [false, true] {
+        let mut world = World { late: 3, deaf, ..World::new() };
+        world.settle(|world, _| {
+            if world.source.session.asked {
+                world.vmi.status.migration_state.as_mut().unwrap().abort_requested = Some(true);
+            }
+        });
+        world.check("the abort overtakes the report");
+        assert!(world.steps.contains(&('a', Step::Cancel)), "{:?}", world.steps);
+        let state = world.state();
+        assert_eq!(state.abort_status, Some(MigrationAbortStatus::Succeeded));
+        let why = if deaf { "it was aborted before it began" } else { "aborted" };
+        assert_eq!(state.failure_reason.as_deref(), Some(why));
     }
 }
 

@@ -158,16 +158,26 @@ pub(super) async fn carry_out(
             }
         }
         Step::Prepare => prepare(node, vmi, moving, client),
-        Step::Begin(options) => match client.migrate(vmi, &options).await {
-            Ok(()) => tracing::info!(migration = options.migration_uid, "the machine moves"),
-            Err(error @ (Error::Refused(_) | Error::Unsupported(_))) => {
-                moving.session.refused = format!("the source's launcher refuses: {error}");
+        Step::Begin(options) => {
+            moving.session.asked = true;
+            match client.migrate(vmi, &options).await {
+                Ok(()) => tracing::info!(migration = options.migration_uid, "the machine moves"),
+                Err(error @ (Error::Refused(_) | Error::Unsupported(_))) => {
+                    moving.session.asked = false;
+                    moving.session.refused = format!("the source's launcher refuses: {error}");
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
-        },
+        }
         Step::Cancel => {
             moving.session.cancelled = Some(now);
-            client.order(Order::CancelMigration, vmi).await.context("the migration cannot be aborted")?;
+            match client.order(Order::CancelMigration, vmi).await {
+                Err(Error::Refused(reason)) => {
+                    tracing::info!(reason, "nothing is left to abort");
+                    moving.session.asked = false;
+                }
+                result => result.context("the migration cannot be aborted")?,
+            }
         }
         Step::Activate => {
             let activated = node.means.network.activate(&network).await;

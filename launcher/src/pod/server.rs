@@ -293,6 +293,7 @@ impl Cmd for Server {
             Ok(()) => migration::begin(&self.0, request).await,
             Err(error) => Err(error),
         };
+        migration::reported(&self.0).await;
         if let Err(message) = &result {
             error!(message, "MigrateVirtualMachine fails");
         }
@@ -312,6 +313,7 @@ impl Cmd for Server {
         request: Request<cmd::VmiRequest>,
     ) -> Answer<cmd::Response> {
         let result = self.mine(request.into_inner().vmi.as_ref()).and_then(|()| migration::cancel(&self.0));
+        migration::reported(&self.0).await;
         Ok(Response::new(outcome(result)))
     }
 

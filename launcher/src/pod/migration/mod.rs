@@ -35,7 +35,7 @@ use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::{Instrument, debug, info, warn};
 
 use self::downtime::Downtime;
@@ -55,6 +55,8 @@ const INTERVAL: Duration = Duration::from_millis(400);
 const TELL: Duration = Duration::from_secs(2);
 /// How long the hypervisor may take to make up its mind about a move whose call failed.
 const SETTLE: Duration = Duration::from_secs(60);
+/// How long an answer waits for a report that tells the same.
+const REPORTED: Duration = Duration::from_secs(5);
 const MIB: u64 = 1 << 20;
 
 /// Begins a migration. The same one again changes nothing.
@@ -147,6 +149,20 @@ fn known(shared: &Shared, uid: &str) -> Result<bool, String> {
         return Err("the machine is being ended".into());
     }
     Ok(false)
+}
+
+/// Until the report tells which migration runs, or has ended, as it is known now: virt-handler, which reads the report after
+/// an answer, must not find less in it.
+pub(super) async fn reported(shared: &Shared) {
+    let Some(known) = shared.facts.borrow().migration.clone() else { return };
+    let mut reports = shared.report.subscribe();
+    let told = reports.wait_for(|report| {
+        let told = report.migration.as_ref().filter(|told| told.uid == known.uid);
+        told.is_some_and(|told| told.completed || !known.completed)
+    });
+    if timeout(REPORTED, told).await.is_err() {
+        warn!("the report is late: the hypervisor does not answer");
+    }
 }
 
 /// Has the present migration aborted.

@@ -151,3 +151,24 @@ async fn a_frozen_guest_stays_until_it_is_thawed_and_one_that_moves_is_not_froze
     // It has stayed.
     shared.freezes.freeze(Arc::clone(&shared), None).await.unwrap();
 }
+
+#[tokio::test]
+async fn an_answer_waits_for_the_report_that_tells_the_same() {
+    let (shared, ..) = machine();
+    timeout(Duration::from_millis(1), reported(&shared)).await.expect("there is nothing to report");
+    let report = |uid: &str, completed| {
+        let migration = Migration { uid: uid.into(), completed, ..Migration::default() };
+        shared.report.send_modify(|report| report.migration = Some(migration));
+    };
+    let waits = async || timeout(Duration::from_millis(50), reported(&shared)).await.is_err();
+    report("older", true);
+    begin(&shared, request("a")).await.unwrap();
+    assert!(waits().await, "of another one");
+    report("a", false);
+    assert!(!waits().await);
+    cancel(&shared).unwrap();
+    over(&shared).await;
+    assert!(waits().await, "it has ended since");
+    report("a", true);
+    assert!(!waits().await);
+}
