@@ -174,6 +174,10 @@ impl Machine {
             });
         }
         self.listen(node, vmi, &uid);
+        if self.silent_since.is_some() {
+            // What does not answer may be the connection alone.
+            self.link = None;
+        }
         // A connection that broke is made anew once: whether anybody listens tells who broke it.
         for _ in 0..2 {
             let client = match self.reach(node, vmi, &uid).await {

@@ -82,6 +82,22 @@ async fn launchers_that_hang_hold_up_no_other_machine() {
 }
 
 #[tokio::test]
+async fn a_launcher_is_reached_again_when_a_connection_to_it_says_no_more() {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    launcher.stall();
+    launcher.set(Status::Paused, reason::IO_ERROR);
+    // A change makes the handler look.
+    api.edit(|vmi| vmi["metadata"]["annotations"] = json!({"a": "b"}));
+    let paused = |vmi: &serde_json::Value| vmi["status"]["conditions"][0]["reason"] == "PausedIOError";
+    api.wait("the launcher is asked by another connection", paused).await;
+    handler.stop().await;
+}
+
+#[tokio::test]
 async fn a_refused_vmi_says_why_and_is_offered_again() {
     let (ground, api) = (Ground::new(), Api::start().await);
     let launcher = Launcher::start(&ground);

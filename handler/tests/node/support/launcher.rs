@@ -14,6 +14,7 @@ use podvirt_proto::notify::v1::DomainEventRequest;
 use podvirt_proto::notify::v1::notify_client::NotifyClient;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::body::Body;
 use tonic::server::{Grpc, NamedService};
@@ -21,12 +22,14 @@ use tonic::transport::{Endpoint, Server};
 use tonic_prost::ProstCodec;
 use virt_handler::sockets::Dir;
 
+use super::stall::Stall;
 use super::{Ground, POD, VMI, within};
 
 /// The launcher.
 pub(crate) struct Launcher {
     shared: Arc<Shared>,
     public: Arc<Dir>,
+    stall: Stall,
     // A runtime of its own: what dies with it dies at once, connections among it.
     process: Option<Runtime>,
 }
@@ -65,13 +68,21 @@ impl Launcher {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let entered = process.enter();
         let incoming = UnixListenerStream::new(ground.listen_of(pod, "sockets", "", "launcher-init-sock"));
+        let stall = Stall::default();
+        let taken = stall.clone();
+        let incoming = incoming.map(move |stream| stream.map(|stream| taken.take(stream)));
         process
             .spawn(Server::builder().add_service(Service(Arc::clone(&shared))).serve_with_incoming(incoming));
         drop(entered);
         let sockets = ground.volume_of(pod, "sockets");
         std::fs::rename(sockets.join("launcher-init-sock"), sockets.join("launcher-sock")).unwrap();
         let public = Arc::new(ground.dir(pod, "public", ""));
-        Self { shared, public, process: Some(process) }
+        Self { shared, public, stall, process: Some(process) }
+    }
+
+    /// Nobody is answered any more by way of the connections that it has.
+    pub(crate) fn stall(&self) {
+        self.stall.now();
     }
 
     /// What it answers to the next VMIs; empty: it takes them.

@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod launcher;
 pub(crate) mod netd;
+mod stall;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
