@@ -9,6 +9,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Resource};
+use podvirt_api::names::event;
 use podvirt_bed_tools::wait;
 use serde::de::DeserializeOwned;
 
@@ -176,11 +177,31 @@ impl<'c> Namespace<'c> {
         let show = |args: &[&str]| self.kubectl(args).unwrap_or_else(|error| format!("{error:#}\n"));
         let mut report = format!("---- namespace {} ----\n", self.name);
         report += &show(&["get", "pods", "-o", "wide"]);
-        report += &show(&["get", "events", "--sort-by=.lastTimestamp"]);
+        let events = show(&["get", "events", "--sort-by=.lastTimestamp"]);
+        report += &events;
         for pod in show(&["get", "pods", "-o", "name"]).lines() {
             report += &show(&["logs", pod, "--all-containers", "--prefix", "--tail=30"]);
         }
+        if events.contains(event::LAUNCHER_SILENT) {
+            report += &self.threads("virt-launcher");
+        }
         report
+    }
+
+    /// Where in the kernel each thread of a program is, on both nodes.
+    fn threads(&self, program: &str) -> String {
+        let show = format!(
+            "for task in $(pgrep -x {program} | sed 's|.*|/proc/&/task/*|'); do \
+             echo \"$task $(cat $task/comm) $(sed -n 's/State://p' $task/status) $(cat $task/syscall)\"; cat $task/stack; done"
+        );
+        let of = |number| {
+            let told = self.cluster.node(number).run(&["sh", "-c", &show]);
+            format!(
+                "---- {program} on node{number} ----\n{}\n",
+                told.unwrap_or_else(|error| format!("{error:#}"))
+            )
+        };
+        [of(1), of(2)].concat()
     }
 }
 
