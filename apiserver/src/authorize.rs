@@ -21,44 +21,59 @@ fn verb(method: &Method) -> Option<&'static str> {
     }
 }
 
-/// The question whether `user` may do `method` to `target`; `None` for methods that nothing has.
+/// What `method` on `target` is to the API server; `None` for methods that nothing has.
 ///
 /// Ports and protocols are no part of it: who may forward may forward to any port.
-pub fn question(user: &User, method: &Method, target: &Target) -> Option<SubjectAccessReview> {
+pub fn attributes(method: &Method, target: &Target) -> Option<ResourceAttributes> {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    Some(SubjectAccessReview {
+    Some(ResourceAttributes {
+        group: Some(GROUP.to_owned()),
+        version: Some(target.version.to_owned()),
+        namespace: Some(target.namespace.clone()),
+        resource: Some(target.resource.clone()),
+        name: some(&target.name),
+        subresource: some(&target.subresource),
+        verb: Some(verb(method)?.to_owned()),
+        ..ResourceAttributes::default()
+    })
+}
+
+/// The question whether `user` may.
+fn question(user: &User, attributes: ResourceAttributes) -> SubjectAccessReview {
+    SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(user.name.clone()),
             uid: user.uid.clone(),
             groups: Some(user.groups.clone()),
             extra: (!user.extra.is_empty()).then(|| user.extra.clone()),
-            resource_attributes: Some(ResourceAttributes {
-                group: Some(GROUP.to_owned()),
-                version: Some(target.version.to_owned()),
-                namespace: Some(target.namespace.clone()),
-                resource: Some(target.resource.clone()),
-                name: some(&target.name),
-                subresource: some(&target.subresource),
-                verb: Some(verb(method)?.to_owned()),
-                ..ResourceAttributes::default()
-            }),
+            resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         },
         ..SubjectAccessReview::default()
-    })
+    }
 }
 
-/// Asks the API server.
+/// Asks the API server whether `user` may do `method` to `target`.
 ///
 /// # Errors
 ///
 /// The user may not, or the API server cannot be asked.
 pub async fn authorize(client: &Client, user: &User, method: &Method, target: &Target) -> Result<(), Status> {
-    let Some(question) = question(user, method, target) else {
+    let Some(attributes) = attributes(method, target) else {
         let message = format!("{method} is not allowed; GET and PUT are");
         return Err(Status::new(http::StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message));
     };
+    allowed(client, user, attributes).await
+}
+
+/// Asks the API server whether `user` may.
+///
+/// # Errors
+///
+/// The user may not, or the API server cannot be asked.
+pub async fn allowed(client: &Client, user: &User, attributes: ResourceAttributes) -> Result<(), Status> {
     let api: Api<SubjectAccessReview> = Api::all(client.clone());
+    let question = question(user, attributes.clone());
     let answer = api.create(&PostParams::default(), &question).await.map_err(|error| {
         // What the API server thinks of *our* question is not the user's business.
         tracing::error!(error = &error as &dyn std::error::Error, "SubjectAccessReview failed");
@@ -70,15 +85,17 @@ pub async fn authorize(client: &Client, user: &User, method: &Method, target: &T
     }
     let reason =
         status.reason.filter(|reason| !reason.is_empty()).map(|r| format!(": {r}")).unwrap_or_default();
+    let [resource, name, verb] =
+        [attributes.resource, attributes.name, attributes.verb].map(Option::unwrap_or_default);
+    let subresource = attributes.subresource.map(|name| format!("/{name}")).unwrap_or_default();
+    let place = match attributes.namespace {
+        Some(namespace) => format!("in the namespace \"{namespace}\""),
+        None => "at the cluster scope".to_owned(),
+    };
     Err(Status::forbidden(format!(
-        "{}.{GROUP} \"{}\" is forbidden: User \"{}\" cannot {} resource \"{}/{}\" in API group \"{GROUP}\" in the namespace \"{}\"{reason}",
-        target.resource,
-        target.name,
+        "{resource}.{GROUP} \"{name}\" is forbidden: User \"{}\" cannot {verb} resource \"{resource}{subresource}\" in \
+         API group \"{GROUP}\" {place}{reason}",
         user.name,
-        verb(method).unwrap_or_default(),
-        target.resource,
-        target.subresource,
-        target.namespace,
     )))
 }
 
@@ -107,7 +124,7 @@ mod tests {
             ),
         ] {
             let target = Target::parse(&format!("/apis/{GROUP}/v1/namespaces/ns/{path}")).unwrap();
-            let spec = question(&user, &method, &target).unwrap().spec;
+            let spec = question(&user, attributes(&method, &target).unwrap()).spec;
             assert_eq!((spec.user.as_deref(), spec.groups), (Some("jane"), Some(user.groups.clone())));
             assert_eq!(spec.extra.as_ref(), Some(&user.extra));
             let asked = spec.resource_attributes.unwrap();
@@ -120,6 +137,6 @@ mod tests {
         }
         let target =
             Target::parse(&format!("/apis/{GROUP}/v1/namespaces/ns/virtualmachines/x/start")).unwrap();
-        assert_eq!(question(&user, &Method::OPTIONS, &target), None);
+        assert_eq!(attributes(&Method::OPTIONS, &target), None);
     }
 }

@@ -1,5 +1,6 @@
 //! What clients may learn without asking for an object: groups, resources, OpenAPI, version.
 
+use podvirt_api::names::NODE_MACHINES;
 use serde_json::{Value, json};
 
 use crate::target::{Action, GROUP, SUBRESOURCES, VERSIONS};
@@ -35,6 +36,10 @@ pub fn resources(version: &str) -> Value {
             "singularName": "", "namespaced": true, "kind": "", "verbs": [verb(&row.method)],
         }));
     }
+    resources.push(json!({
+        "name": NODE_MACHINES, "singularName": "", "namespaced": true, "group": "kubevirt.io", "version": "v1",
+        "kind": "VirtualMachineInstance", "verbs": ["get", "list", "watch"],
+    }));
     resources.push(json!({
         "name": "version", "singularName": "", "namespaced": false, "kind": "", "verbs": ["get"],
     }));

@@ -9,6 +9,7 @@
 //!                    │    pause, guestosinfo ... ──────────────────────mTLS──> virt-handler  │
 //!                    │    console, vnc ─────── bytes both ways ────────mTLS──> virt-handler  │
 //!                    │    portforward ───────────────────────────────TCP/UDP─> launcher pod  │
+//!                    │ a node's machines, for its virt-handler ──────────────> API server    │
 //!                    └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod lifecycle;
 pub mod limits;
 pub mod listen;
 pub mod metrics;
+pub mod node;
 pub mod options;
 pub mod register;
 pub mod server;

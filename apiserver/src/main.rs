@@ -10,6 +10,7 @@ use clap::Parser;
 use kube::Client;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
+use podvirt_daemon::shutdown::Shutdown;
 use podvirt_daemon::{crypto, http, net, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
@@ -82,6 +83,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
     let configuration = Arc::new(ArcSwap::default());
     let limits = Limits::new(metrics.clone());
+    let (close, closing) = Shutdown::manual();
     let app = App {
         client: client.clone(),
         proxy: Arc::clone(&proxy),
@@ -90,6 +92,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
         metrics,
+        closing,
     };
     let listener = net::listen(args.listen_tls)
         .await
@@ -104,6 +107,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
             shutdown.requested().await;
             serving.set(false);
             tokio::time::sleep(DRAIN).await;
+            // Those whose watches end here find another replica now.
+            close.request();
         }
     };
     let server = Server { listener, tls, proxy, limits, router: router(app) }.run(drained);

@@ -1,7 +1,7 @@
 //! The HTTPS server's routes.
 //!
 //! Webhooks, discovery, OpenAPI, version and health are open to everybody who reaches the server: they tell and change
-//! nothing that is not public. Every other path is a subresource: the front proxy has to vouch for the user, and
+//! nothing that is not public. The machines of a node are [`node`]'s. Every other path is a subresource: the front proxy has to vouch for the user, and
 //! the API server has to allow the request, before its body is read. What bodies and reviews may take of memory stands
 //! in [`limits`](crate::limits).
 
@@ -16,6 +16,7 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::v1::KubeVirtConfiguration;
+use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
@@ -26,6 +27,7 @@ use crate::discovery;
 use crate::front_proxy::FrontProxy;
 use crate::limits::{Limits, Turn};
 use crate::metrics::{AdmissionLabels, Metrics};
+use crate::node;
 use crate::status::Status;
 use crate::subresource::{MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{GROUP, Target, VERSIONS};
@@ -58,6 +60,8 @@ pub struct App {
     pub limits: Arc<Limits>,
     /// Metrics.
     pub metrics: Metrics,
+    /// When answers without an end of their own are ended.
+    pub closing: Shutdown,
 }
 
 /// All routes.
@@ -90,7 +94,7 @@ pub fn router(app: App) -> Router {
         };
         router = router.route(hook.path, post(route));
     }
-    router.fallback(subresource).with_state(app)
+    router.merge(node::routes()).fallback(subresource).with_state(app)
 }
 
 /// Upstream's form of health: what is connected to what.

@@ -8,7 +8,7 @@ use http::Method;
 use crate::status::Status;
 
 /// Group of the aggregated API.
-pub const GROUP: &str = "subresources.kubevirt.io";
+pub const GROUP: &str = podvirt_api::names::SUBRESOURCES_GROUP;
 /// Its versions, the preferred one first. They are the same API.
 pub const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 

@@ -63,6 +63,11 @@ pub fn label_value(name: &str) -> String {
     cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
+/// Group of the API that virt-api serves itself.
+pub const SUBRESOURCES_GROUP: &str = "subresources.kubevirt.io";
+/// Its resource by which a node's virt-handler reads the VirtualMachineInstances of its node, and no others.
+pub const NODE_MACHINES: &str = "nodevirtualmachineinstances";
+
 /// Service account of virt-api.
 pub const API_ACCOUNT: &str = "kubevirt-apiserver";
 /// Service account of virt-controller.

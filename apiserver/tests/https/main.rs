@@ -4,6 +4,7 @@
 
 mod bounds;
 mod flood;
+mod node;
 mod streams;
 mod world;
 

@@ -6,15 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::{Method, Request, StatusCode};
+use axum::Router;
+use axum::body::Body;
+use futures::StreamExt as _;
+use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
 use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
-use podvirt_daemon::testing::{self, failure};
+use podvirt_daemon::testing::failure;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -58,6 +61,8 @@ pub(crate) struct Cluster {
     pub(crate) refusal: Option<String>,
     /// SubjectAccessReviews.
     pub(crate) reviews: Vec<Value>,
+    /// What else was read: path and query.
+    pub(crate) reads: Vec<String>,
     /// Called at each request.
     pub(crate) on_request: Option<Box<dyn Fn() + Send>>,
 }
@@ -126,6 +131,9 @@ impl Cluster {
             answer["status"] = json!({"allowed": allowed});
             return (201, answer);
         }
+        if *method == Method::GET {
+            self.reads.push(format!("{path}?{query}"));
+        }
         match *method {
             Method::PATCH => {
                 self.writes.push((method.clone(), format!("{path}?{query}"), body));
@@ -166,10 +174,22 @@ impl Cluster {
     }
 }
 
+/// A client of `cluster`, whose watches tell one line and stay open.
 fn client(cluster: Arc<Mutex<Cluster>>) -> Client {
-    testing::client("default", move |method, uri, body| {
-        cluster.lock().unwrap().answer(method, uri.path(), uri.query().unwrap_or_default(), body)
-    })
+    let served = move |method: Method, uri: Uri, body: Bytes| {
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let (code, body) = cluster.lock().unwrap().answer(&method, path, query, body);
+        let body = if query.contains("watch=true") {
+            let line = futures::stream::iter([Ok::<_, std::convert::Infallible>(format!("{body}\n"))]);
+            Body::from_stream(line.chain(futures::stream::pending()))
+        } else {
+            Body::from(body.to_string())
+        };
+        let json = [("content-type", "application/json")];
+        std::future::ready((StatusCode::from_u16(code).unwrap(), json, body))
+    };
+    Client::new(Router::new().fallback(served), "default")
 }
 
 impl World {
@@ -199,6 +219,7 @@ impl World {
         let handlers = Handlers::new(client.clone(), "kubevirt", towards, handler_port);
         let metrics = Metrics::default();
         let limits = Limits::new(metrics.clone());
+        let (end, ended) = Shutdown::manual();
         let app = App {
             client: client.clone(),
             proxy: Arc::clone(&proxy),
@@ -207,12 +228,12 @@ impl World {
             namespace: Arc::from("kubevirt"),
             limits: Arc::clone(&limits),
             metrics: metrics.clone(),
+            closing: ended.clone(),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let tls = server_config(&identity, &proxy).unwrap();
         let server = Server { listener, tls, proxy, limits: Arc::clone(&limits), router: router(app) };
-        let (end, ended) = Shutdown::manual();
         let server = tokio::spawn(async move { server.run(ended.requested()).await });
         World { address, cluster, handler, metrics, limits, api_ca, proxy_ca, end, server }
     }
@@ -284,21 +305,37 @@ impl World {
         path: &str,
         body: &str,
     ) -> Result<(StatusCode, Value), Box<dyn std::error::Error>> {
+        let response = self.send(caller, user, None, method, path, body).await?;
+        let code = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    }
+
+    /// One request as `user`, whose token is bound to a pod on `node`; returns the answer's head.
+    pub(crate) async fn send(
+        &self,
+        caller: Caller,
+        user: &str,
+        node: Option<&str>,
+        method: Method,
+        path: &str,
+        body: &str,
+    ) -> Result<http::Response<Incoming>, Box<dyn std::error::Error>> {
         let stream = self.connect(caller).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "virt-api")
             .header("content-type", "application/json")
             .header("x-remote-user", user)
-            .header("x-remote-group", "devs")
-            .body(Full::new(Bytes::from(body.to_owned())))?;
-        let response = sender.send_request(request).await?;
-        let code = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+            .header("x-remote-group", "devs");
+        if let Some(node) = node {
+            // As the API server writes it.
+            request = request.header("x-remote-extra-authentication.kubernetes.io%2fnode-name", node);
+        }
+        Ok(sender.send_request(request.body(Full::new(Bytes::from(body.to_owned())))?).await?)
     }
 }
 

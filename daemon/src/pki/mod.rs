@@ -58,7 +58,7 @@ mod tests;
 pub use certificate::{Certificate, CertificateError, KeyPairPem, Purpose, common_name, make_ca, make_leaf};
 pub use identity::{Identity, WatchError, watch};
 pub use issuer::{IssueError, Issuer};
-pub use node::{Refused, is_node, node_name};
+pub use node::{Refused, is_node, node_name, node_of_token};
 pub use plan::{LeafRequest, Observed, Policy, Step, next_step};
 pub use request::watch_node;
 pub use signer::{SignError, Signer};

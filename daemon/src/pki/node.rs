@@ -1,5 +1,7 @@
 //! The name of a node in its certificate, and which requests for one are granted.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use rcgen::PublicKey;
 use rustls::pki_types::CertificateDer;
@@ -25,6 +27,15 @@ pub fn node_name(node: &str) -> String {
 pub fn is_node(certificate: &CertificateDer<'_>, node: &str) -> bool {
     let read = Certificate::from_der(certificate.clone().into_owned());
     !node.is_empty() && read.is_ok_and(|certificate| certificate.dns_names == [node_name(node)])
+}
+
+/// The node of the pod that a user's token is bound to, by the extra fields that the API server tells of the user; none
+/// where the token is bound to no pod.
+pub fn node_of_token(extra: &BTreeMap<String, Vec<String>>) -> Option<&str> {
+    match extra.get(NODE_OF_TOKEN)?.as_slice() {
+        [node] if !node.is_empty() => Some(node),
+        _ => None,
+    }
 }
 
 /// Why a request for a node's certificate is denied.
@@ -96,30 +107,24 @@ pub(super) fn judge(spec: &CertificateSigningRequestSpec, user: &str) -> Result<
     if asked != user {
         return Err(Refused::User { asked, allowed: user.to_owned() });
     }
-    let nodes = spec.extra.as_ref().and_then(|extra| extra.get(NODE_OF_TOKEN)).map(Vec::as_slice);
-    let Some([node]) = nodes else { return Err(Refused::NoNode) };
-    if node.is_empty() {
-        return Err(Refused::NoNode);
-    }
+    let node = spec.extra.as_ref().and_then(node_of_token).ok_or(Refused::NoNode)?;
     let usages = spec.usages.clone().unwrap_or_default();
     if usages != USAGES {
         return Err(Refused::Usages(usages));
     }
     let allowed = node_name(node);
     if allowed.len() > NAME_MAX {
-        return Err(Refused::TooLong { node: node.clone() });
+        return Err(Refused::TooLong { node: node.to_owned() });
     }
     let Request { key, common_name, dns_names } = Request::from_pem(&spec.request.0)?;
     if common_name != NODE_COMMON_NAME || dns_names != [allowed.clone()] {
-        return Err(Refused::Names { node: node.clone(), common_name, dns_names, allowed });
+        return Err(Refused::Names { node: node.to_owned(), common_name, dns_names, allowed });
     }
-    Ok(Granted { node: node.clone(), key })
+    Ok(Granted { node: node.to_owned(), key })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use k8s_openapi::ByteString;
 
     use super::super::certificate::make_request;
