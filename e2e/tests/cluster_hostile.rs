@@ -1,6 +1,6 @@
 //! A node that was taken over: what its virt-handler's own credentials do not open.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test fails it")]
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest as Request;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use podvirt_api::v1;
 use podvirt_api::v1::{
@@ -71,11 +71,25 @@ impl<'c> Taken<'c> {
         (!allowed).then_some(said)
     }
 
+    /// Changes the machine; what would be allowed is not done, since the machine's own handler is at work. What was said, and
+    /// whether it was allowed. Not by kubectl, which reads an object before it changes it.
     fn patch(&self, namespace: &Namespace<'_>, patch: &Value) -> (bool, String) {
-        let (space, patch) = (namespace.name(), patch.to_string());
-        // What would be allowed is not done: the machine's own handler is at work.
-        let args = ["-n", space, "patch", "vmi", "vm", "--type=merge", "--dry-run=server", "-p", &patch];
-        self.kubectl(&args)
+        let patched = self.cluster.block_on(async {
+            let mut config = kube::Config::new("https://192.168.77.100:6443".parse().unwrap());
+            config.accept_invalid_certs = true;
+            config.auth_info.token = Some(self.token.clone().into());
+            // What is denied to it is not denied to virt-handler.
+            config.headers.push((http::header::USER_AGENT, "kubectl".parse().unwrap()));
+            let client = kube::Client::try_from(config).unwrap();
+            let machines: Api<v1::VirtualMachineInstance> = Api::namespaced(client, namespace.name());
+            let params = PatchParams { dry_run: true, ..PatchParams::default() };
+            machines.patch("vm", &params, &Patch::Merge(patch)).await
+        });
+        match patched {
+            Ok(machine) => (true, serde_json::to_string(&machine).unwrap()),
+            Err(kube::Error::Api(status)) => (false, status.message),
+            Err(error) => panic!("on {}: {patch}: {error}", self.node.name()),
+        }
     }
 
     fn cannot_patch(&self, namespace: &Namespace<'_>, patch: Value, why: &str) {
@@ -184,11 +198,56 @@ fn writes_what_is_its_own(taken: &Taken<'_>, directory: &std::path::Path, other:
     }
 }
 
+/// What stands in the machine, for the node that it is on.
+const USER_DATA: &str = "#cloud-config\npassword: of-one-machine\n";
+
+/// The node `here` reads the machine, and the node `there` where it is, and nothing else of it; whatever each tries.
+fn reads_its_own_machines(here: &Taken<'_>, there: &Taken<'_>, namespace: &Namespace<'_>) {
+    let own = "/apis/subresources.kubevirt.io/v1/nodevirtualmachineinstances";
+    let on = |label: &str, node: &str| format!("{own}?labelSelector=kubevirt.io%2F{label}%3D{node}");
+    let (name, other) = (here.node.name(), there.node.name());
+    // The first shows that the rest fails for its reason.
+    let (allowed, said) = here.kubectl(&["get", "--raw", &on("nodeName", &name)]);
+    assert!(allowed && said.contains("of-one-machine"), "on {name}: {said}");
+    let place = format!(
+        "/apis/subresources.kubevirt.io/v1/namespaces/{}/nodevirtualmachineinstances/vm",
+        namespace.name()
+    );
+    let mut heard = Vec::new();
+    for (path, why) in [
+        (on("nodeName", &other), None),
+        (on("migrationTargetNodeName", &other), None),
+        (place, None),
+        (on("nodeName", &name), Some("is not allowed to node")),
+        (on("migrationTargetNodeName", &name), Some("is not allowed to node")),
+        (format!("{}&watch=true", on("nodeName", &name)), Some("is not allowed to node")),
+        (format!("{}&labelSelector=a", on("nodeName", &other)), Some("given twice")),
+        (own.to_owned(), Some("is not allowed to node")),
+        ("/apis/kubevirt.io/v1/virtualmachineinstances".to_owned(), Some("forbidden")),
+        (
+            format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances/vm", namespace.name()),
+            Some("forbidden"),
+        ),
+        (format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines", namespace.name()), Some("forbidden")),
+    ] {
+        let (allowed, said) = there.kubectl(&["get", "--raw", &path]);
+        assert!(
+            allowed == why.is_none() && why.is_none_or(|why| said.contains(why)),
+            "on {other}: {path}: {said}"
+        );
+        heard.push(said);
+    }
+    // A change of nothing would show what it is of.
+    heard.push(there.patch(namespace, &json!({})).1);
+    let heard = heard.concat();
+    assert!(heard.contains(&name) && !heard.contains("of-one-machine"), "on {other}: {heard}");
+}
+
 #[test]
 fn a_node_that_was_taken_over_stays_on_its_node() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    namespace.apply(&Manifest { name: "vm", ..Default::default() }.instance()).unwrap();
+    namespace.apply(&Manifest { name: "vm", user_data: USER_DATA, ..Default::default() }.instance()).unwrap();
     let machine = namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let nodes = [cluster.node(1), cluster.node(2)];
     let here = machine.status.node_name.clone().unwrap();
@@ -225,6 +284,7 @@ fn a_node_that_was_taken_over_stays_on_its_node() {
     source.is_refused(&["-n", "kubevirt", "get", "secrets"], "forbidden");
     source.is_refused(&["-n", namespace.name(), "get", "secrets"], "forbidden");
     source.is_refused(&["get", "pods", "-A"], "forbidden");
+    reads_its_own_machines(&source, &target, &namespace);
 
     // A certificate of another node's name, whatever is tried; and of the own, which is of no use in a migration of others.
     let denied = target.asks_for(&here, directory.path());

@@ -1,7 +1,7 @@
 //! The loop that keeps this node's VMIs and their launchers together.
 //!
 //! ```text
-//!  API server ──watch──> Store ─┐                      ┌─ look: socket, GetDomain
+//!  virt-api ────watch──> Store ─┐                      ┌─ look: socket, GetDomain
 //!  launcher ──notify──> Newest ─┼─> Queue ──> a pass ──┼─ decide (crate::vm)
 //!  socket appears / breaks ─────┘                      ├─ write the status
 //!                                                      └─ act: one call to the launcher
@@ -17,12 +17,14 @@
 //! ([`pass::within`]).
 //!
 //! There are two watches: of the VMIs on this node and of those that come to it by a migration ([`migrate`]); a VMI
-//! is known while either shows it, and has one [`Machine`] all the time.
+//! is known while either shows it, and has one [`Machine`] all the time. They go by way of virt-api ([`own`]). While none
+//! answers, what is known stands: machines are looked after, their status is written, and what is new is not seen.
 //!
 //! Nothing is concluded from a VMI that is missing before the first lists are complete.
 
 mod machine;
 mod migrate;
+mod own;
 mod pass;
 mod pods;
 mod post;
@@ -35,7 +37,6 @@ use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use podvirt_api::names::label;
-use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_daemon::http::Gate;
 use podvirt_daemon::shutdown::Shutdown;
 use tokio::sync::mpsc;
@@ -52,6 +53,7 @@ use crate::migration::Means;
 use crate::queue::{Outcome, Queue};
 use crate::record::Records;
 use crate::sockets::PodVolumes;
+use own::Own;
 
 /// Triggers that wait at most; launchers wait beyond.
 const TRIGGERS: usize = 256;
@@ -137,7 +139,7 @@ pub async fn run(
     synced: &Gate,
     shutdown: &Shutdown,
 ) -> std::io::Result<()> {
-    let api: Api<VirtualMachineInstance> = Api::all(node.client.clone());
+    let api: Api<Own> = Api::all(node.client.clone());
     let watch = |label: &str| {
         let config = watcher::Config::default().labels(&format!("{label}={}", node.name));
         Box::pin(watcher(api.clone(), config).default_backoff())
@@ -167,20 +169,20 @@ pub async fn run(
             () = shutdown.requested() => break,
             event = watch.next() => match event {
                 Some((which, Ok(watcher::Event::Init))) => seen.listed[which].clear(),
-                Some((which, Ok(watcher::Event::InitApply(vmi)))) => {
+                Some((which, Ok(watcher::Event::InitApply(Own(vmi))))) => {
                     if let Some(uid) = node.store.put(vmi) {
                         seen.listed[which].insert(uid.clone());
                         queue.add(uid, Instant::now());
                     }
                 }
-                Some((which, Ok(watcher::Event::Apply(vmi)))) => {
+                Some((which, Ok(watcher::Event::Apply(Own(vmi))))) => {
                     if let Some(uid) = node.store.put(vmi) {
                         seen.known[which].insert(uid.clone());
                         queue.add(uid, Instant::now());
                     }
                 }
                 // What it has is the VMI before it lost the label: the other watch, if it shows it, knows better.
-                Some((which, Ok(watcher::Event::Delete(vmi)))) => {
+                Some((which, Ok(watcher::Event::Delete(Own(vmi))))) => {
                     if let Some(uid) = vmi.metadata.uid {
                         seen.known[which].remove(&uid);
                         if !seen.knows(&uid) {
@@ -203,7 +205,7 @@ pub async fn run(
                     synced.open();
                 }
                 Some((_, Err(error))) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "VMIs cannot be watched; trying again");
+                    tracing::warn!(error = &error as &dyn std::error::Error, "virt-api does not show this node's VMIs; trying again");
                 }
                 None => break,
             },

@@ -13,6 +13,7 @@ use podvirt_proto::domain::Domain;
 use tokio::sync::Semaphore;
 
 use super::machine::{Machine, Place, husk};
+use super::own::Own;
 use super::{Letter, Node, migrate, pods};
 use crate::launcher::client::{Error, Order};
 use crate::migration::{self, Step};
@@ -292,8 +293,8 @@ fn order(result: Result<(), Error>, what: &'static str) {
 async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome> {
     let Some(record) = machine.record.clone() else { return Ok(Outcome::Forget) };
     let (namespace, name) = record.name();
-    let api: Api<VirtualMachineInstance> = Api::namespaced(node.client.clone(), &namespace);
-    let known = within(api.get_opt(&name)).await?;
+    let api: Api<Own> = Api::namespaced(node.client.clone(), &namespace);
+    let known = within(api.get_opt(&name)).await?.map(|Own(vmi)| vmi);
     let known = known.filter(|vmi| vmi.metadata.uid.as_deref() == Some(record.uid().as_str()));
     let left = known.as_ref().is_some_and(|vmi| migration::is_elsewhere(vmi, &node.name));
     if known.is_some() && !left {

@@ -1,4 +1,5 @@
-//! As much of an API server as virt-handler sees: VMIs with versions, watches and merge patches; pods; events.
+//! As much of an API server, with virt-api behind it, as virt-handler sees: VMIs with versions, watches and merge patches;
+//! pods; events.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -51,8 +52,15 @@ impl Api {
         let api = Self { content: Arc::default(), changed: Arc::new(watch::channel(0).0), address };
         api.put_pod(super::pod());
         let router = Router::new()
-            .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list))
-            .route("/apis/kubevirt.io/v1/namespaces/n/virtualmachineinstances/{name}", get(one).patch(patch))
+            .route("/apis/subresources.kubevirt.io/v1/nodevirtualmachineinstances", get(list))
+            .route(
+                "/apis/subresources.kubevirt.io/v1/namespaces/n/nodevirtualmachineinstances/{name}",
+                get(one),
+            )
+            .route(
+                "/apis/kubevirt.io/v1/namespaces/n/virtualmachineinstances/{name}",
+                axum::routing::patch(patch),
+            )
             .route("/api/v1/namespaces/n/pods/{name}", get(pod_named))
             .route("/apis/events.k8s.io/v1/namespaces/n/events", axum::routing::post(event))
             .with_state(api.clone());
