@@ -18,7 +18,9 @@ pub const ALLOWED_V6: &str =
 pub fn v4(cidr: &str) -> Option<Ipv4Net> {
     let (network, length) = cidr.split_once('/')?;
     let octets: Vec<&str> = network.split('.').map(plain).collect();
-    let network = Ipv4Net::new(octets.join(".").parse().ok()?, plain(length).parse().ok()?).ok()?;
+    // A number's own parser takes a sign.
+    let length = Some(plain(length)).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let network = Ipv4Net::new(octets.join(".").parse().ok()?, length.parse().ok()?).ok()?;
     let guest = Ipv4Addr::from(u32::from(network.network()).checked_add(2)?);
     let unicast =
         |a: Ipv4Addr| a.octets()[0] != 0 && a.octets()[0] < 224 && !a.is_loopback() && !a.is_link_local();
@@ -75,6 +77,7 @@ mod tests {
             "10.0.2.0/31",
             "10.0.0.0/7",
             "10.0.2.0/240",
+            "10.0.2.0/+24",
             "10.0.2.-1/24",
             "10..2.0/24",
             "127.0.0.0/8",
