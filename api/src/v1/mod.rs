@@ -18,3 +18,10 @@ pub const GROUP: &str = "kubevirt.io";
 pub const VERSION: &str = "v1";
 /// Group and version as `apiVersion` has them.
 pub const API_VERSION: &str = "kubevirt.io/v1";
+
+impl Network {
+    /// Whether it is the pod's first network, its own or one in its place.
+    pub fn is_primary(&self) -> bool {
+        self.multus.as_ref().map_or(self.pod.is_some(), |multus| multus.default == Some(true))
+    }
+}

@@ -12,7 +12,7 @@ use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
-    Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
+    Interface, KubeVirtConfiguration, MultusNetwork, VirtualMachineInstance,
     VirtualMachineInstanceNetworkInterface,
 };
 use podvirt_api::{ParseError, defaults};
@@ -47,11 +47,6 @@ struct Attached {
     mac: String,
 }
 
-/// Whether `network` is the pod's first one, its own or one in its place.
-pub(super) fn is_primary(network: &Network) -> bool {
-    network.multus.as_ref().map_or(network.pod.is_some(), |multus| multus.default == Some(true))
-}
-
 /// Namespace and name of the NetworkAttachmentDefinition that `multus` names in a machine of `namespace`.
 fn attachment<'a>(multus: &'a MultusNetwork, namespace: &'a str) -> (&'a str, &'a str) {
     multus.network_name.split_once('/').unwrap_or((namespace, &multus.network_name))
@@ -71,7 +66,7 @@ pub(super) fn annotations(
     for network in &vmi.spec.networks {
         let Some(multus) = &network.multus else { continue };
         let (namespace, name) = attachment(multus, identity.namespace);
-        if is_primary(network) {
+        if network.is_primary() {
             made.insert(annotation::DEFAULT_NETWORK.to_owned(), format!("{namespace}/{name}"));
             continue;
         }
@@ -112,7 +107,7 @@ pub(crate) fn attached(
     let networks = vmi.spec.networks.iter().filter(|network| network.multus.is_some());
     let told = networks.filter_map(|network| {
         let name =
-            if is_primary(network) { pod::PRIMARY_INTERFACE.into() } else { pod::interface(&network.name) };
+            if network.is_primary() { pod::PRIMARY_INTERFACE.into() } else { pod::interface(&network.name) };
         let found = known.iter().find(|k| k.interface == name)?;
         Some(VirtualMachineInstanceNetworkInterface {
             name: Some(network.name.clone()),
@@ -149,7 +144,7 @@ pub(super) fn netds(
             let field = format!("{INTERFACES}[{n}].masquerade on a network of Multus");
             return Err(TemplateError::unsupported(field, "passtBinding"));
         }
-        if is_primary(network) && primary.replace(n).is_some() {
+        if network.is_primary() && primary.replace(n).is_some() {
             let field = format!("{INTERFACES}[{n}]");
             return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));
         }

@@ -12,7 +12,6 @@ use podvirt_api::v1::{Port, Probe, VirtualMachineInstanceSpec};
 
 use super::TemplateError;
 use super::containers::LAUNCHER;
-use super::networks::is_primary;
 
 /// Seconds that a probe starts later than the manifest says: what libvirt and QEMU take before the guest's
 /// own time begins (upstream's figure).
@@ -116,7 +115,7 @@ fn tcp(
         }
     };
     let number = u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(wrong)?;
-    let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && is_primary(n));
+    let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && n.is_primary());
     let index = interfaces.iter().position(|i| is_first(&i.name)).unwrap_or(0);
     Ok(vec![
         LAUNCHER.to_owned(),

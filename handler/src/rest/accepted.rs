@@ -79,11 +79,8 @@ pub(super) async fn accepted(
 /// Place of the interface that has the pod's first network.
 fn primary(vmi: &VirtualMachineInstance) -> Option<usize> {
     let spec = &vmi.spec;
-    let is_primary = |name: &str| {
-        let network = spec.networks.iter().find(|network| network.name == name);
-        network.is_some_and(|n| n.multus.as_ref().map_or(n.pod.is_some(), |m| m.default == Some(true)))
-    };
-    spec.domain.devices.interfaces.iter().position(|interface| is_primary(&interface.name))
+    let first = spec.networks.iter().find(|network| network.is_primary())?;
+    spec.domain.devices.interfaces.iter().position(|interface| interface.name == first.name)
 }
 
 async fn netd(server: &Server, pod_uid: &str, index: usize) -> Result<NetdClient<Channel>, Failure> {
