@@ -11,7 +11,7 @@ use rest::{put, rest};
 use serde_json::json;
 use support::api::Api;
 use support::launcher::Launcher;
-use support::{Ground, POD, VMI, coming, pod, pod_of, target_pod, vmi, vmi_of, within};
+use support::{Ground, POD, VMI, coming, pod, pod_of, running, target_pod, vmi, vmi_of, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -83,11 +83,7 @@ async fn launchers_that_hang_hold_up_no_other_machine() {
 
 #[tokio::test]
 async fn a_launcher_is_reached_again_when_a_connection_to_it_says_no_more() {
-    let (ground, api) = (Ground::new(), Api::start().await);
-    api.put(vmi("Scheduled"));
-    let handler = ground.handler(&api);
-    let launcher = Launcher::start(&ground);
-    api.wait_phase("Running").await;
+    let (_ground, api, handler, launcher) = running().await;
     launcher.stall();
     launcher.set(Status::Paused, reason::IO_ERROR);
     // A change makes the handler look.
@@ -118,11 +114,7 @@ async fn a_refused_vmi_says_why_and_is_offered_again() {
 
 #[tokio::test]
 async fn an_end_that_was_told_to_an_earlier_process_is_not_lost() {
-    let (ground, api) = (Ground::new(), Api::start().await);
-    api.put(vmi("Scheduled"));
-    let handler = ground.handler(&api);
-    let launcher = Launcher::start(&ground);
-    api.wait_phase("Running").await;
+    let (ground, api, handler, launcher) = running().await;
     handler.stop().await;
     // What the stopped process heard in its last moment.
     let record = ground.records().all().unwrap().remove(0);
@@ -235,11 +227,7 @@ async fn a_machine_that_came_is_found_in_its_pod_by_the_next_process() {
 
 #[tokio::test]
 async fn a_machine_whose_vmi_was_removed_while_nobody_watched_is_ended() {
-    let (ground, api) = (Ground::new(), Api::start().await);
-    api.put(vmi("Scheduled"));
-    let handler = ground.handler(&api);
-    let launcher = Launcher::start(&ground);
-    api.wait_phase("Running").await;
+    let (ground, api, handler, launcher) = running().await;
     handler.stop().await;
     api.remove();
     let handler = ground.handler(&api);
@@ -256,11 +244,7 @@ async fn a_machine_whose_vmi_was_removed_while_nobody_watched_is_ended() {
 
 #[tokio::test]
 async fn a_machine_whose_vmi_a_new_list_lacks_is_ended() {
-    let (ground, api) = (Ground::new(), Api::start().await);
-    api.put(vmi("Scheduled"));
-    let handler = ground.handler(&api);
-    let launcher = Launcher::start(&ground);
-    api.wait_phase("Running").await;
+    let (_ground, api, handler, launcher) = running().await;
     // The watches break off, and the VMI is gone when they begin anew.
     api.remove_and_forget();
     launcher.called("KillVirtualMachine").await;

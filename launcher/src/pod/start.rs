@@ -211,7 +211,7 @@ impl Starter {
                 sleep(LOOK).await;
             }
         };
-        // Not the view itself: whoever holds it keeps the life from showing the next one.
+        // Not the view itself: a future that holds it keeps the life from showing the next one.
         let started = async { views.wait_for(|view| !view.starting).await.is_ok() };
         tokio::select! {
             () = starts => {}

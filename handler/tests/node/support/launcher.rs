@@ -80,7 +80,7 @@ impl Launcher {
         Self { shared, public, stall, process: Some(process) }
     }
 
-    /// Nobody is answered any more by way of the connections that it has.
+    /// Calls by the connections that it has are not answered any more.
     pub(crate) fn stall(&self) {
         self.stall.now();
     }

@@ -31,6 +31,7 @@ use virt_handler::rest::Server;
 use virt_handler::sockets::{Dir, PodVolumes};
 
 use api::Api;
+use launcher::Launcher;
 
 /// UID of the VMI.
 pub(crate) const VMI: &str = "11111111-1111-4111-8111-111111111111";
@@ -127,6 +128,16 @@ impl Ground {
         let node = tokio::spawn(async move { node::run(&node, triggers, &gate, &shutdown).await.unwrap() });
         Handler { trigger, node, rest }
     }
+}
+
+/// A handler whose machine runs.
+pub(crate) async fn running() -> (Ground, Api, Handler, Launcher) {
+    let (ground, api) = (Ground::new(), Api::start().await);
+    api.put(vmi("Scheduled"));
+    let handler = ground.handler(&api);
+    let launcher = Launcher::start(&ground);
+    api.wait_phase("Running").await;
+    (ground, api, handler, launcher)
 }
 
 impl Handler {
