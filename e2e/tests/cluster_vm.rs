@@ -350,6 +350,58 @@ fn daemons_may_die_while_a_machine_runs() {
     namespace.wait("vm", "another instance", BOOT, again).unwrap();
 }
 
+/// Replicas of virt-api: none, until this is dropped.
+struct NoApi<'c>(&'c Cluster);
+
+impl<'c> NoApi<'c> {
+    fn new(cluster: &'c Cluster) -> NoApi<'c> {
+        let none = NoApi(cluster);
+        none.scale("0");
+        let wait = ["wait", "pod", "-l", "kubevirt.io=virt-api", "--for=delete", "--timeout=60s"];
+        cluster.kubectl(&[&["-n", "kubevirt"], &wait[..]].concat()).unwrap();
+        none
+    }
+
+    fn scale(&self, replicas: &str) {
+        let scale = ["-n", "kubevirt", "scale", "deployment/virt-api", "--replicas", replicas];
+        self.0.kubectl(&scale).unwrap();
+    }
+}
+
+impl Drop for NoApi<'_> {
+    fn drop(&mut self) {
+        self.scale("2");
+    }
+}
+
+#[test]
+fn long_a_node_makes_up_for_what_it_missed_while_no_virt_api_answered() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let instance = |name: &str| Manifest { name, ..Default::default() }.instance();
+    for name in ["stays", "goes"] {
+        namespace.apply(&instance(name)).unwrap();
+    }
+    let [stays, _] = ["stays", "goes"].map(|name| namespace.wait_phase(name, "Running", BOOT).unwrap());
+    let address = namespace.launcher("stays").unwrap().status.unwrap().pod_ip.unwrap();
+    peer(&namespace, stays.status.node_name.as_deref().unwrap());
+    namespace.until("the guest", BOOT, || Ok(greeting(&namespace, &address))).unwrap();
+
+    let none = NoApi::new(&cluster);
+    namespace.kubectl(&["delete", "vmi", "goes", "--wait=false"]).unwrap();
+    // Longer than a watch that breaks off is tried again at once.
+    std::thread::sleep(Duration::from_secs(20));
+    assert!(greeting(&namespace, &address).is_some(), "a machine depends on virt-api");
+    drop(none);
+    cluster.wait_admission(BOOT).unwrap();
+    namespace.apply(&instance("comes")).unwrap();
+    namespace.wait_phase("comes", "Running", BOOT).unwrap();
+    namespace.wait_gone::<v1::VirtualMachineInstance>("goes", BOOT).unwrap();
+    let still = namespace.wait_phase("stays", "Running", SOON).unwrap();
+    assert_eq!(still.metadata.uid, stays.metadata.uid);
+    assert!(greeting(&namespace, &address).is_some());
+}
+
 #[test]
 fn long_a_machine_of_a_dead_node_runs_again_on_another() {
     let cluster = Cluster::get().unwrap();
