@@ -128,6 +128,9 @@ pub(crate) struct Restored {
     unsent: Vec<u8>,
     /// How many of them were sent since.
     sent: usize,
+    /// The first of them goes alone: with more behind it, it would not fit into a window that is closed but for it; see
+    /// [`Connection::repeat_byte`].
+    alone: bool,
     /// The pod has closed, and the peer has not acknowledged that.
     close: bool,
     /// It was made anew.
@@ -246,6 +249,25 @@ impl Connection {
         Ok(())
     }
 
+    /// Has the connection begin with a byte that its peer has acknowledged, where it has more to send and nothing of it is on
+    /// its way: the peer's window is full, and may be opened while nobody hears it. The peer does not say so again, and need
+    /// not answer the probe by which repair ends: Linux answers one without data in half a second, and the source may have had
+    /// that. A byte that it has is answered at once, with the window as it is (RFC 9293 3.10.7.4), and nothing of it stays on
+    /// its way: a byte beyond a window that stays closed would be sent again after 3 s, 6 s, 12 s ..., also when the
+    /// window has long been opened. Whether it does so; one byte less is acknowledged then.
+    pub(crate) fn repeat_byte(&mut self) -> bool {
+        let [_, send, largest, ..] = self.window.as_mut_slice() else { return false };
+        if self.unsent == 0 || self.unsent as usize != self.send.0.len() {
+            return false;
+        }
+        *send = send.saturating_add(1);
+        *largest = (*largest).max(*send);
+        // Which byte it is the peer does not look at.
+        self.send.0.insert(0, 0);
+        self.unsent += 1;
+        true
+    }
+
     /// What the helper is told of the room it needs.
     pub(crate) fn room(&self) -> u8 {
         self.made().flags()
@@ -288,12 +310,9 @@ impl Connection {
         peek: PeekOffset,
     ) -> io::Result<(Restored, bool)> {
         let made = Some(self.made());
-        let mut window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
+        let window = Window::try_from(self.window).map_err(|_| refused("five numbers make a window"))?;
         let unsent = self.unsent as usize;
         let sent = self.send.0.len().checked_sub(unsent).ok_or_else(|| refused("more unsent than queued"))?;
-        if unsent > 0 {
-            probe_window(&mut window, (sent as u32).saturating_add(self.mss));
-        }
         let fd = socket.as_fd();
         sys::choose_queue(fd, Queue::Send)?;
         sys::set_queue_start(fd, self.send_end.wrapping_sub(self.send.0.len() as u32))?;
@@ -329,21 +348,9 @@ impl Connection {
             s.shutdown(std::net::Shutdown::Read)?;
         }
         let close = matches!(self.state, state::FIN_WAIT1 | state::LAST_ACK | state::CLOSING);
-        let unsent = rest.to_vec();
-        Ok((Restored { socket, unsent, sent: 0, close, made }, peek_offset.is_some()))
+        let (unsent, alone) = (rest.to_vec(), sent.is_empty());
+        Ok((Restored { socket, unsent, sent: 0, alone, close, made }, peek_offset.is_some()))
     }
-}
-
-/// Has so many bytes fit into the peer's window.
-///
-/// A peer whose window was full may have opened it while nobody heard it. It does not say so again, and need not answer
-/// the probe by which repair ends: Linux answers one without data in half a second, and the source may have had that. The
-/// next one is the kernel's, after 3 s, the retransmission timeout of a connection that has no round trip behind it. One
-/// segment behind the window is a probe as well (RFC 9293 3.8.6.1), and is always answered.
-fn probe_window(window: &mut Window, bytes: u32) {
-    let [_, send, largest, ..] = window;
-    *send = (*send).max(bytes);
-    *largest = (*largest).max(*send);
 }
 
 /// Fills the chosen queue: the kernel takes it in parts.
@@ -382,7 +389,7 @@ impl Restored {
 
     /// The same for a connection that was frozen and has stayed: nothing is left of it.
     pub(crate) fn stayed(socket: OwnedFd) -> Restored {
-        Restored { socket, unsent: Vec::new(), sent: 0, close: false, made: None }
+        Restored { socket, unsent: Vec::new(), sent: 0, alone: false, close: false, made: None }
     }
 
     /// The mode has ended: sends what was never sent, as far as there is room, and the FIN if there is to be one.
@@ -395,7 +402,8 @@ impl Restored {
             plain_stream_options(&s)?;
         }
         while let Some(left) = self.unsent.get(self.sent..).filter(|left| !left.is_empty()) {
-            match sys::append(self.socket.as_fd(), left) {
+            let now = if self.alone && self.sent == 0 { &left[..1] } else { left };
+            match sys::append(self.socket.as_fd(), now) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Finished::Later),
                 Err(e) => return Err(e),

@@ -93,6 +93,7 @@ fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl F
     std::thread::sleep(PAUSE);
     let (mut connection, _) = Connection::dump(old.as_fd()).unwrap();
     connection.look_again(old.as_fd()).unwrap();
+    connection.repeat_byte();
     unheard();
     drop(old);
     let new = Connection::socket(ends.1).unwrap();
@@ -219,6 +220,29 @@ fn a_window_that_opens_while_nobody_hears_it_is_found_at_once() {
     let moved = move_while(&helper, near.into(), || peer.read_exact(&mut got[..sent]).unwrap());
     assert!(crate::sys::repair::unsent(moved.as_fd()).unwrap() < unsent, "the peer is asked");
     peer.read_exact(&mut got[sent..]).unwrap();
+    assert!(got == up[..queued], "the peer's bytes differ");
+}
+
+#[test]
+fn nothing_is_on_its_way_to_a_window_that_stays_closed() {
+    let Some((helper, _thread)) = helper() else { return };
+    let (near, mut peer) = pair("127.0.0.1:0");
+    near.set_nonblocking(true).unwrap();
+    let up = ramp(16 << 20);
+    let mut queued = 0;
+    while let Ok(n) = (&near).write(&up[queued..]) {
+        queued += n;
+    }
+    let mut moved = OwnedFd::from(near);
+    // What the first move leaves in the queue goes along with the second one.
+    for _ in 0..2 {
+        moved = move_it(&helper, moved).into();
+        std::thread::sleep(PAUSE);
+        let info = crate::sys::tcp_info(moved.as_fd()).unwrap();
+        assert_eq!((info.unacked, info.lost), (0, 0), "it would be sent again later and later");
+    }
+    let mut got = vec![0; queued];
+    peer.read_exact(&mut got).unwrap();
     assert!(got == up[..queued], "the peer's bytes differ");
 }
 

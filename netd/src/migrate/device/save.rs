@@ -328,7 +328,7 @@ impl Described<'_> {
             connection.look_again(fd.as_fd())?;
             Ok((connection, acked))
         });
-        let (connection, acked) = match taken {
+        let (mut connection, acked) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 debug!(peer = %ends.1, %error, "connection cannot be taken apart");
@@ -336,8 +336,10 @@ impl Described<'_> {
                 return Ok(None);
             }
         };
+        let acked = acked.wrapping_sub(flow.acked_base);
+        let repeated = acked > 0 && connection.repeat_byte();
         // The new socket counts from zero.
-        flow.acked_base = 0u64.wrapping_sub(acked.wrapping_sub(flow.acked_base));
+        flow.acked_base = 0u64.wrapping_sub(acked - u64::from(repeated));
         put(to, tag::SOCKET, &Socket::of_connection(ends, !flow.from_guest, connection))?;
         self.standing.remove(&at.0);
         self.moved.push((at.0, flow.key));
