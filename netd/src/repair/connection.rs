@@ -250,7 +250,7 @@ impl Connection {
     }
 
     /// Has the connection begin with a byte that its peer has acknowledged, where it has more to send and nothing of it is on
-    /// its way: the peer's window is full, and may be opened while nobody hears it. The peer does not say so again, and need
+    /// its way: the peer's window is full, and may be opened while no socket hears it. The peer does not say so again, and need
     /// not answer the probe by which repair ends: Linux answers one without data in half a second, and the source may have had
     /// that. A byte that it has is answered at once, with the window as it is (RFC 9293 3.10.7.4), and nothing of it stays on
     /// its way: a byte beyond a window that stays closed would be sent again after 3 s, 6 s, 12 s ..., also when the
