@@ -18,7 +18,8 @@
 //!
 //! There are two watches: of the VMIs on this node and of those that come to it by a migration ([`migrate`]); a VMI
 //! is known while either shows it, and has one [`Machine`] all the time. They go by way of virt-api ([`own`]). While none
-//! answers, what is known stands: machines are looked after, their status is written, and what is new is not seen.
+//! answers, what is known stands: machines are looked after; what is new is seen, and their status is written, when one
+//! answers again.
 //!
 //! Nothing is concluded from a VMI that is missing before the first lists are complete.
 
