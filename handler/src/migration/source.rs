@@ -102,10 +102,12 @@ fn may_cancel(view: &View<'_>) -> bool {
 
 /// Nothing is copied yet, as far as the launcher's report tells.
 fn before(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
-    if state.abort_requested == Some(true) && view.session.asked && view.launcher == Launcher::Ready {
+    let lives = matches!(view.launcher, Launcher::Ready | Launcher::Silent(_));
+    if state.abort_requested == Some(true) && view.session.asked && lives {
         // It moves already and its report is older, or it never heard of the migration: its answer tells which.
         state_of(new).abort_status = Some(MigrationAbortStatus::Aborting);
-        return if may_cancel(view) { Decision::step(Step::Cancel) } else { Decision::again(SOON) };
+        let asks = view.launcher == Launcher::Ready && may_cancel(view);
+        return if asks { Decision::step(Step::Cancel) } else { Decision::again(SOON) };
     }
     if state.abort_requested == Some(true) {
         state_of(new).abort_status = Some(MigrationAbortStatus::Succeeded);

@@ -41,6 +41,8 @@ struct World {
     late: usize,
     /// The source's launcher does not hear MigrateVirtualMachine.
     deaf: bool,
+    /// The source's launcher answers nothing.
+    silent: bool,
 }
 
 fn running() -> Option<Domain> {
@@ -67,7 +69,19 @@ impl World {
         let target = Side { domain: Some(Domain::default()), ..Side::default() };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let (copies, refuses, unready, deaf) = (false, false, false, false);
-        Self { vmi, source, target, now, copies, steps: Vec::new(), refuses, unready, late: 0, deaf }
+        Self {
+            vmi,
+            source,
+            target,
+            now,
+            copies,
+            steps: Vec::new(),
+            refuses,
+            unready,
+            late: 0,
+            deaf,
+            silent: false,
+        }
     }
 
     fn state(&self) -> &State {
@@ -97,7 +111,11 @@ impl World {
             *self.side(node) = closed;
             return left && alive;
         }
-        let launcher = if side.gone { Launcher::Gone(self.now) } else { Launcher::Ready };
+        let launcher = match side.gone {
+            true => Launcher::Gone(self.now),
+            false if node == 'a' && self.silent => Launcher::Silent(self.now),
+            false => Launcher::Ready,
+        };
         let (vmi, now) = (self.vmi.clone(), self.now);
         self.side(node).session.note(&vmi, &name, side.domain.as_ref(), now);
         let mut side = self.side(node).clone();
@@ -426,6 +444,26 @@ fn an_abort_finds_a_migration_that_the_launcher_has_begun_and_not_reported() {
         let why = if deaf { "it was aborted before it began" } else { "aborted" };
         assert_eq!(state.failure_reason.as_deref(), Some(why));
     }
+}
+
+#[test]
+fn an_abort_waits_for_a_launcher_that_is_silent_and_may_have_begun() {
+    let mut world = World { late: usize::MAX, ..World::new() };
+    while !world.source.session.asked {
+        world.pass('a');
+        world.pass('b');
+    }
+    world.silent = true;
+    world.vmi.status.migration_state.as_mut().unwrap().abort_requested = Some(true);
+    for _ in 0..20 {
+        world.pass('a');
+        world.pass('b');
+    }
+    assert!(!is_over(world.state()) && world.copies, "{:?}", world.state());
+    world.silent = false;
+    world.settle(|_, _| {});
+    world.check("the launcher answers again");
+    assert_eq!(world.state().failure_reason.as_deref(), Some("aborted"));
 }
 
 #[test]
