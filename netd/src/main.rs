@@ -139,6 +139,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
         counters: counters.clone(),
         pairs: config.vhost_user.queue_pairs,
         peek_offset: true,
+        ask_guest: config.ports.ask_guest,
         inherited: None,
     };
     // From here on the guest of a netd that is to be followed waits: nothing slow may be done before it goes on.

@@ -7,7 +7,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::egress::egress;
 use super::file::{self, File, Words};
-use super::ports::{PortSpec, Ports, Reserved};
+use super::ports::{MAX_ASKED, PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
 use crate::net::{DhcpOption, MacAddr, Mode};
@@ -319,7 +319,17 @@ fn ports(p: &mut Problems, file: &file::Ports) -> Ports {
     let budget = p.integer("ports.all_ports_budget", file.all_ports_budget.as_deref(), 0, 131_070);
     let all_ports_budget = budget.and_then(|n| u32::try_from(n).ok()).unwrap_or(default.all_ports_budget);
     let steering = socket_path(p, "ports.steering", file.steering.as_deref());
-    Ports { tcp, udp, reserved, all_ports_budget, steering }
+    let ask_guest =
+        p.from_str("ports.ask_guest", file.ask_guest.as_deref(), "'true' or 'false' is").unwrap_or(false);
+    if ask_guest && tcp.all {
+        p.wrong("ports.ask_guest", "true", "it is where 'ports.tcp' is a list of ports without 'all'");
+    }
+    let listed: usize = tcp.maps.iter().map(|m| m.guest.ports().len()).sum();
+    if ask_guest && listed > MAX_ASKED {
+        let allowed = format!("it is for at most {MAX_ASKED} TCP ports; {listed} are listed");
+        p.wrong("ports.ask_guest", "true", allowed);
+    }
+    Ports { tcp, udp, reserved, all_ports_budget, steering, ask_guest }
 }
 
 fn limits(p: &mut Problems, file: &file::Limits) -> Limits {

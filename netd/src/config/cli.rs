@@ -71,6 +71,9 @@ pub struct Args {
     /// Where the sockets of 'all' ports are lent to who can steer every port to them (ports.steering)
     #[arg(long, value_name = "PATH")]
     pub steering: Option<String>,
+    /// Refuse connections to listed TCP ports on which the guest does not listen: true or false (ports.ask_guest)
+    #[arg(long, value_name = "BOOL")]
+    pub ask_guest: Option<String>,
     /// Where everything is left for the next netd at SIGTERM, and collected at the start (hold.socket)
     #[arg(long, value_name = "PATH")]
     pub hold: Option<String>,
@@ -117,6 +120,7 @@ impl Args {
         words(&mut file.ports.udp, &self.udp_ports);
         words(&mut file.ports.reserved, &self.reserved);
         text(&mut file.ports.steering, &self.steering);
+        text(&mut file.ports.ask_guest, &self.ask_guest);
         text(&mut file.hold.socket, &self.hold);
         text(&mut file.log, &self.log);
     }

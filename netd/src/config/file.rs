@@ -158,6 +158,8 @@ pub struct Ports {
     pub all_ports_budget: Option<String>,
     /// Path.
     pub steering: Option<String>,
+    /// true or false.
+    pub ask_guest: Option<String>,
 }
 
 /// Section `egress`.

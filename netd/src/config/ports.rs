@@ -34,6 +34,10 @@ const LINKERD_TCP: &[u16] = &[4140, 4143, 4190, 4191];
 /// The default of [`Ports::all_ports_budget`]: about 100 MiB of kernel memory when it is used up.
 pub const DEFAULT_BUDGET: u32 = 24_576;
 
+/// How many TCP ports [`Ports::ask_guest`] is for: each on which the guest does not listen is a frame to the guest and one
+/// back, each second and in each family.
+pub const MAX_ASKED: usize = 256;
+
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
@@ -58,7 +62,7 @@ impl PortRange {
     }
 
     /// Its ports.
-    pub fn ports(self) -> impl Iterator<Item = u16> {
+    pub fn ports(self) -> impl ExactSizeIterator<Item = u16> {
         self.first..=self.last
     }
 
@@ -281,6 +285,8 @@ pub struct Ports {
     pub all_ports_budget: u32,
     /// Where netd lends the sockets to which every port can be steered; default none: `all` opens listeners.
     pub steering: Option<PathBuf>,
+    /// Whether the guest is asked on which of the TCP ports it listens; connections to the others are refused. Default no.
+    pub ask_guest: bool,
 }
 
 impl Default for Ports {
@@ -291,6 +297,7 @@ impl Default for Ports {
             reserved: Reserved::presets(),
             all_ports_budget: DEFAULT_BUDGET,
             steering: None,
+            ask_guest: false,
         }
     }
 }

@@ -193,6 +193,22 @@ name: "two words"
 }
 
 #[test]
+fn the_guest_is_asked_about_a_short_list_of_ports_alone() {
+    let ports =
+        |ports: &str| check(&format!("vhost_user: {{ socket: /a }}\nports: {{ {ports}, ask_guest: true }}"));
+    assert!(ports("tcp: [80, 8000-8254]").unwrap().ports.ask_guest);
+    assert!(ports("tcp: none").unwrap().ports.ask_guest);
+    for (given, allowed) in [
+        ("tcp: [80, 8000-8255]", "it is for at most 256 TCP ports; 257 are listed"),
+        ("tcp: [80, ~22, all]", "it is where 'ports.tcp' is a list of ports without 'all'"),
+        ("udp: none", "it is where 'ports.tcp' is a list of ports without 'all'"),
+    ] {
+        let wrong = ports(given).unwrap_err().to_string();
+        assert!(wrong.contains(&format!("ports.ask_guest: 'true' is not allowed; {allowed}")), "{wrong}");
+    }
+}
+
+#[test]
 fn a_rule_that_cannot_be_meant_is_refused() {
     let wrong = check(
         r#"

@@ -127,7 +127,7 @@ pub(super) fn flow(f: &FlowInfo) -> proto::Flow {
 }
 
 pub(super) fn port(p: &PortInfo) -> proto::Port {
-    proto::Port { rule: Some(rule_to_proto(p.rule)), error: text(p.error.as_ref()) }
+    proto::Port { rule: Some(rule_to_proto(p.rule)), error: text(p.error.as_ref()), shut: p.shut }
 }
 
 /// The rule as the contract has it.

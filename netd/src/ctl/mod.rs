@@ -56,13 +56,15 @@ pub struct PortRule {
     pub guest: u16,
 }
 
-/// A forwarded port and whether its listener could be opened.
+/// A forwarded port and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
     /// The rule.
     pub rule: PortRule,
-    /// None: it listens. Otherwise why it does not, e.g. `address already in use`.
+    /// None: the pod has the port. Otherwise why it has not, e.g. `address already in use`.
     pub error: Option<String>,
+    /// Connections to it are refused, as the guest does not listen.
+    pub shut: bool,
 }
 
 /// What carries a flow.

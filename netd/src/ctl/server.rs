@@ -170,6 +170,7 @@ impl Netd for ControlServer {
         list.extend(reserved.into_iter().map(|rule| PortInfo {
             rule,
             error: Some("the port is reserved by the configuration (ports.reserved)".into()),
+            shut: false,
         }));
         Ok(Response::new(proto::AddPortsResponse { ports: ports(&list) }))
     }

@@ -80,7 +80,12 @@ impl Control for Fake {
     }
 
     fn ports(&self) -> Vec<PortInfo> {
-        self.ports.lock().unwrap().iter().map(|rule| PortInfo { rule: *rule, error: None }).collect()
+        self.ports
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|rule| PortInfo { rule: *rule, error: None, shut: false })
+            .collect()
     }
 
     fn add_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo> {
@@ -90,7 +95,7 @@ impl Control for Fake {
             if error.is_none() {
                 ports.push(rule);
             }
-            PortInfo { rule, error }
+            PortInfo { rule, error, shut: false }
         };
         rules.into_iter().map(&mut add).collect()
     }
@@ -99,7 +104,7 @@ impl Control for Fake {
         let mut ports = self.ports.lock().unwrap();
         let removed = rules.into_iter().filter(|r| ports.contains(r)).collect::<Vec<_>>();
         ports.retain(|p| !removed.contains(p));
-        removed.into_iter().map(|rule| PortInfo { rule, error: None }).collect()
+        removed.into_iter().map(|rule| PortInfo { rule, error: None, shut: false }).collect()
     }
 
     fn set_link(&self, link: Arc<Link>) {

@@ -36,7 +36,7 @@ impl Control for Worker {
         let mut left = self.1.lock().unwrap();
         *left = left.saturating_sub(1);
         let error = (*left > 0).then(|| TAKEN.to_owned());
-        rules.into_iter().map(|rule| PortInfo { rule, error: error.clone() }).collect()
+        rules.into_iter().map(|rule| PortInfo { rule, error: error.clone(), shut: false }).collect()
     }
     fn remove_ports(&self, _: Vec<PortRule>) -> Vec<PortInfo> {
         Vec::new()
@@ -62,6 +62,7 @@ fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker>, Ends) {
     let open = [80, 443, 8080].map(|port| PortInfo {
         rule: PortRule { proto: Proto::Tcp, pod: port, guest: port },
         error: (port == taken).then(|| TAKEN.to_owned()),
+        shut: false,
     });
     Launch::passt(&options).unwrap().unwrap().watch(Arc::new(Worker(open.into(), Mutex::new(tries))), &ports)
 }

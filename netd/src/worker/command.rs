@@ -52,6 +52,14 @@ pub(super) enum Command {
     PartFromPorts(Arc<HashSet<u16>>, SyncSender<()>),
     Steer(SteeredSockets),
     Shutdown,
+    /// Another worker's ring has carried an answer to a question of worker 0's.
+    Answer {
+        port: u16,
+        ack: u32,
+        listens: bool,
+    },
+    /// The guest has refused a connection to this port of its.
+    ClientRefused(u16),
     /// A connection that worker 0 has accepted and this one is to have.
     Accepted {
         rule: PortRule,

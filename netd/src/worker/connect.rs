@@ -32,12 +32,13 @@ impl Worker {
 
     /// A segment that belongs to no connection (RFC 9293 3.10.7.1 and 3.10.7.2).
     pub(super) fn on_stray_segment(&mut self, key: Key, segment: &Segment) -> Result<(), Reason> {
+        let answers = self.is_answer(&key, segment);
         if segment.flags.has(TcpFlags::RST) {
-            return Err(Reason::NoConnection);
+            return if answers { Ok(()) } else { Err(Reason::NoConnection) };
         }
         if !segment.flags.has(TcpFlags::SYN) || segment.flags.has(TcpFlags::ACK) {
             self.reset_guest(&key, segment);
-            return Err(Reason::NoConnection);
+            return if answers { Ok(()) } else { Err(Reason::NoConnection) };
         }
         let refused = self.open_by_guest(key, segment);
         if refused.is_err() {

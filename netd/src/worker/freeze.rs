@@ -145,6 +145,7 @@ impl Worker {
         let ports = std::mem::take(&mut state.ports);
         if self.peers.index == 0 {
             self.listeners.restore(ports, fds)?;
+            self.list_inherited();
             self.listeners.of_udp().for_each(|socket| self.carriers.add_listener(socket.clone()));
             for outlet in std::mem::take(&mut state.outlets) {
                 let socket = fds.take(outlet.socket)?;

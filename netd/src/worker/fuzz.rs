@@ -67,6 +67,7 @@ impl Bench {
             limits,
             timeouts: Timeouts::default(),
             link: Arc::new(link),
+            asks: false,
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
             carriers: Arc::default(),

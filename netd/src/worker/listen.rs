@@ -1,42 +1,21 @@
 //! Listeners: the pod's ports that lead to the guest.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
 use super::carriers::PortSocket;
 use super::freeze::InheritError;
-use super::inbound::Origin;
 use super::sockets::{self, PeekOffset, SteeredSockets};
-use super::stream::is_exhausted;
 use super::turn::{Worker, fd};
-use crate::counters::Reason;
 use crate::ctl::{PortInfo, PortRule, Proto};
-use crate::flow::{Key, Kind};
 use crate::migrate::{self, Descriptors, Named};
-use crate::shared::Side;
 
-/// Connections accepted from one listener before the next has its turn.
-const TAKES_PER_TURN: usize = 16;
-/// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
-/// before frames are carried again.
-const LISTENERS_PER_TURN: usize = 8;
 /// Listeners of a predecessor that are looked after in one turn: each costs some system calls, and there may be ten
 /// thousand of them.
 const WATCHED_PER_TURN: usize = 64;
-/// Listeners that one poll(2) asks: below the limit of descriptors of most processes.
-const POLLED: usize = 512;
-/// Turns of [`TAKES_PER_TURN`] that a listener has before a migration: more than can wait there.
-const WAITING_TURNS: usize = 64;
-/// Other source ports tried when the guest already has a connection from the rewritten address and port.
-const PORT_TRIES: u16 = 256;
-/// Where those start: the dynamic ports of RFC 6335.
-const FIRST_DYNAMIC: u16 = 49_152;
 
 /// The pod's port in the rule of a socket to which every port is steered.
 pub(super) const STEERED: u16 = 0;
@@ -44,19 +23,21 @@ pub(super) const STEERED: u16 = 0;
 /// Places there can be: every port of both protocols, as often again for those that came and went.
 pub(super) const MAX_ENTRIES: usize = 1 << 18;
 
-struct Entry {
-    rule: PortRule,
-    socket: Option<Listener>,
+pub(super) struct Entry {
+    pub(super) rule: PortRule,
+    pub(super) socket: Option<Listener>,
     error: Option<String>,
     /// In [`Worker::ready`] (UDP), or among those where somebody knocks (TCP).
     queued: bool,
+    /// The socket does not listen, as the guest does not.
+    pub(super) shut: bool,
 }
 
 /// An open port's socket.
 pub(super) struct Listener {
     pub(super) socket: Arc<PortSocket>,
     /// What it accepts has its options from it (TCP).
-    bequeaths: bool,
+    pub(super) bequeaths: bool,
     /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
     watched: bool,
 }
@@ -85,9 +66,9 @@ impl Listener {
 /// Every forwarded port. An entry's place is its epoll token, so entries are reused, not removed.
 #[derive(Default)]
 pub(super) struct Listeners {
-    entries: Vec<Option<Entry>>,
+    pub(super) entries: Vec<Option<Entry>>,
     /// TCP listeners at which somebody may wait, in the order in which they have their turn.
-    knocking: VecDeque<u32>,
+    pub(super) knocking: VecDeque<u32>,
     /// Those of a predecessor that epoll does not know yet.
     unwatched: VecDeque<u32>,
 }
@@ -99,7 +80,7 @@ impl Listeners {
 
     /// Number of open listeners.
     pub(super) fn open(&self) -> u32 {
-        self.entries.iter().flatten().filter(|e| e.socket.is_some()).count() as u32
+        self.entries.iter().flatten().filter(|e| e.socket.is_some() && !e.shut).count() as u32
     }
 
     /// Every port.
@@ -182,12 +163,14 @@ impl Listeners {
                 self.entries.resize_with(place + 1, || None);
             }
             let rule = PortRule { proto: port.proto, pod: port.pod, guest: port.guest };
-            let socket = fds.take_if(port.socket)?;
-            let socket = socket.map(|fd| Listener::inherited(fd.into(), rule, port.place));
+            let socket: Option<Socket> = fds.take_if(port.socket)?.map(Into::into);
+            let listens = |s: &Socket| rule.proto == Proto::Udp || s.is_listener().unwrap_or(true);
+            let shut = socket.as_ref().is_some_and(|s| !listens(s));
+            let socket = socket.map(|s| Listener::inherited(s, rule, port.place));
             if socket.is_some() {
                 self.unwatched.push_back(port.place);
             }
-            let entry = Entry { rule, socket, error: port.error, queued: false };
+            let entry = Entry { rule, socket, error: port.error, queued: false, shut };
             self.put(place, entry);
         }
         Ok(())
@@ -197,6 +180,49 @@ impl Listeners {
     pub(super) fn of_tcp(&self) -> Vec<OwnedFd> {
         let tcp = self.entries.iter().flatten().filter(|e| e.rule.proto == Proto::Tcp);
         tcp.filter_map(|e| fd(&e.socket.as_ref()?.socket).try_clone_to_owned().ok()).collect()
+    }
+
+    /// The entry at a place.
+    pub(super) fn at(&self, at: u32) -> Option<&Entry> {
+        self.entries.get(at as usize)?.as_ref()
+    }
+
+    /// The listed TCP ports.
+    pub(super) fn listed_tcp(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten().filter(|e| e.rule.proto == Proto::Tcp && e.rule.pod != STEERED)
+    }
+
+    /// The places of the TCP listeners that lead to this port of the guest.
+    pub(super) fn leading_to(&self, guest: u16) -> Vec<u32> {
+        let leads = |e: &Entry| {
+            e.rule.proto == Proto::Tcp && e.rule.pod != STEERED && e.rule.guest == guest && e.socket.is_some()
+        };
+        let all = 0..self.entries.len() as u32;
+        all.filter(|at| self.at(*at).is_some_and(leads)).collect()
+    }
+
+    /// Has a listener refuse connections. It keeps its port.
+    pub(super) fn shut(&mut self, at: u32) {
+        let Some(e) = self.entries.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        let Some(listener) = e.socket.as_ref().filter(|_| !e.shut) else { return };
+        // For a listening socket this is the end of listening; it stays bound.
+        match listener.socket.shutdown(std::net::Shutdown::Read) {
+            Ok(()) => e.shut = true,
+            Err(error) => tracing::warn!(port = e.rule.pod, %error, "the port's listener cannot be shut"),
+        }
+    }
+
+    /// Has a listener that was shut listen again; false when the kernel does not let it.
+    pub(super) fn listen_again(&mut self, at: u32, peek: PeekOffset) -> bool {
+        let Some(e) = self.entries.get_mut(at as usize).and_then(Option::as_mut) else { return true };
+        let Some(listener) = e.socket.as_mut().filter(|_| e.shut) else { return true };
+        listener.bequeaths = sockets::bequeath_options(&listener.socket, listener.socket.dual(), peek);
+        let listens = sockets::listen(&listener.socket);
+        e.shut = listens.is_err();
+        if let Err(error) = listens {
+            tracing::warn!(port = e.rule.pod, %error, "the port's listener cannot listen again");
+        }
+        !e.shut
     }
 
     /// The first free place from `from` on.
@@ -228,7 +254,7 @@ impl PortRule {
 
 impl Entry {
     fn info(&self) -> PortInfo {
-        PortInfo { rule: self.rule, error: self.error.clone() }
+        PortInfo { rule: self.rule, error: self.error.clone(), shut: self.shut }
     }
 }
 
@@ -244,7 +270,7 @@ impl Worker {
                 let open = self.listeners.entries[i].as_ref().is_some_and(|e| e.socket.is_some());
                 if open {
                     let error = Some("forwarded already".to_owned());
-                    infos.push(PortInfo { rule: *rule, error });
+                    infos.push(PortInfo { rule: *rule, error, shut: false });
                     continue;
                 }
                 self.listeners.entries[i] = None;
@@ -255,6 +281,7 @@ impl Worker {
             places.insert((rule.proto, rule.pod), free);
             self.listeners.put(free, entry);
         }
+        self.list_asked();
         infos
     }
 
@@ -268,7 +295,9 @@ impl Worker {
             self.part_from_ports(&pods);
             self.forget_arrivals(&closing);
         }
-        self.listeners.remove(rules)
+        let removed = self.listeners.remove(rules);
+        self.list_asked();
+        removed
     }
 
     /// Serves sockets to which every port may be steered.
@@ -283,7 +312,7 @@ impl Worker {
             match opened {
                 Ok(socket) => {
                     let socket = Some(socket);
-                    self.listeners.put(free, Entry { rule, socket, error: None, queued: false });
+                    self.listeners.put(free, Entry { rule, socket, error: None, queued: false, shut: false });
                 }
                 Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),
             }
@@ -302,9 +331,9 @@ impl Worker {
                 if rule.proto == Proto::Udp {
                     self.carriers.add_listener(s.socket.clone());
                 }
-                Entry { rule, socket: Some(s), error: None, queued: false }
+                Entry { rule, socket: Some(s), error: None, queued: false, shut: false }
             }
-            Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false },
+            Err(e) => Entry { rule, socket: None, error: Some(e.to_string()), queued: false, shut: false },
         }
     }
 
@@ -336,167 +365,5 @@ impl Worker {
             }
         }
         !self.listeners.unwatched.is_empty()
-    }
-
-    /// A listener has something.
-    pub(super) fn on_listener(&mut self, index: u32) {
-        let Some(Some(entry)) = self.listeners.entries.get(index as usize) else { return };
-        let rule = entry.rule;
-        if rule.proto == Proto::Udp {
-            return self.make_heard_ready(Origin::Listener(index));
-        }
-        if let Some(queued) = self.listeners.queued(index)
-            && !std::mem::replace(queued, true)
-        {
-            self.listeners.knocking.push_back(index);
-        }
-    }
-
-    /// Accepts connections, a bounded number in all and of each listener in turn: a port that is flooded delays the
-    /// others by no more than that. True when more could be accepted at once.
-    pub(super) fn accept_some(&mut self) -> bool {
-        for _ in 0..LISTENERS_PER_TURN.min(self.listeners.knocking.len()) {
-            if self.listeners_retry.is_some() {
-                return false;
-            }
-            let Some(index) = self.listeners.knocking.pop_front() else { break };
-            if let Some(queued) = self.listeners.queued(index) {
-                *queued = false;
-            }
-            // More may be there, and makes no new edge.
-            if self.accept_from(index) {
-                self.on_listener(index);
-            }
-        }
-        self.listeners_retry.is_none() && !self.listeners.knocking.is_empty()
-    }
-
-    /// Accepts everybody who waits at a TCP listener. Whoever is accepted by the kernel alone would be lost with it.
-    pub(super) fn accept_waiting(&mut self) {
-        let is_tcp = |e: &Entry| e.rule.proto == Proto::Tcp && e.socket.is_some();
-        let all = 0..self.listeners.entries.len() as u32;
-        let tcp = |at: &u32| {
-            self.listeners.entries.get(*at as usize).is_some_and(|e| e.as_ref().is_some_and(is_tcp))
-        };
-        let listeners: Vec<u32> = all.filter(tcp).collect();
-        for places in listeners.chunks(POLLED) {
-            for at in self.knocked(places) {
-                for _ in 0..WAITING_TURNS {
-                    if self.listeners_retry.is_some() || !self.accept_from(at) {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Those of the listeners at these places at which somebody waits.
-    fn knocked(&self, places: &[u32]) -> Vec<u32> {
-        let socket = |at: &u32| {
-            let entry = self.listeners.entries.get(*at as usize)?.as_ref()?;
-            Some((*at, PollFd::new(fd(&entry.socket.as_ref()?.socket), PollFlags::POLLIN)))
-        };
-        let (places, mut fds): (Vec<u32>, Vec<PollFd<'_>>) = places.iter().filter_map(socket).unzip();
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(0) => Vec::new(),
-            Ok(_) => {
-                let ready = |f: &PollFd<'_>| f.any().unwrap_or(true);
-                places.into_iter().zip(&fds).filter(|(_, f)| ready(f)).map(|(at, _)| at).collect()
-            }
-            // Then each is asked.
-            Err(_) => places,
-        }
-    }
-
-    /// Accepts connections of one listener; true when there may be more.
-    fn accept_from(&mut self, index: u32) -> bool {
-        for _ in 0..TAKES_PER_TURN {
-            let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
-            let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
-                return false;
-            };
-            match sockets::accept(&listener.socket) {
-                Ok((s, from)) => {
-                    if !listener.bequeaths
-                        && let Err(error) = sockets::stream_options(&s, from.ip(), self.peek)
-                    {
-                        tracing::debug!(%from, %error, "socket options");
-                        self.counters.count_drop(Reason::SocketLimit);
-                        sockets::abort_on_close(&s);
-                        continue;
-                    }
-                    let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
-                    let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
-                    self.on_accepted(rule, s, from);
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(e) if is_exhausted(&e) => {
-                    self.retry_listeners();
-                    return true;
-                }
-                // An error of one connection that is gone already (accept(2)).
-                Err(error) => tracing::debug!(port = rule.pod, %error, "listener"),
-            }
-        }
-        true
-    }
-
-    fn on_accepted(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
-        match self.assign(Kind::Tcp, rule, from) {
-            Some(to) => self.pass_connection(to, rule, socket, from),
-            None => self.on_assigned_connection(rule, socket, from),
-        }
-    }
-
-    /// A connection that the pod has accepted, and that this worker is to have.
-    pub(super) fn on_assigned_connection(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
-        let opened = self.try_accepted(rule, from);
-        match opened {
-            Ok(key) => {
-                if let Err(reason) = self.open_by_pod(key, socket, from) {
-                    self.counters.count_drop(reason);
-                }
-            }
-            Err(reason) => {
-                tracing::debug!(port = rule.pod, %from, ?reason, "connection refused");
-                self.counters.count_drop(reason);
-                sockets::abort_on_close(&socket);
-            }
-        }
-    }
-
-    fn try_accepted(&mut self, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
-        let key = self.guest_key(Kind::Tcp, rule, from)?;
-        if !self.has_room_for_flow(Side::Peer) {
-            return Err(Reason::FlowLimit);
-        }
-        if !self.peers.shared.budget.admit(Side::Peer, self.now) {
-            return Err(Reason::FlowRate);
-        }
-        Ok(key)
-    }
-
-    /// The guest-visible tuple for a peer: its own address unless that overlaps, and then a port that no other
-    /// overlapping peer has.
-    pub(super) fn guest_key(&mut self, kind: Kind, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
-        let link = &self.port.link;
-        let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
-        let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
-        let guest = SocketAddr::new(guest, rule.guest);
-        let mut key = Key { kind, guest, peer: SocketAddr::new(seen, from.port()) };
-        let mut port = FIRST_DYNAMIC.wrapping_add(self.now.as_micros() as u16 % (u16::MAX - FIRST_DYNAMIC));
-        for _ in 0..PORT_TRIES {
-            match self.flows.find(&key) {
-                Some(id) if self.is_over(id) => {
-                    self.flows.remove(id);
-                    return Ok(key);
-                }
-                None if !self.peers.has_elsewhere(&key) => return Ok(key),
-                _ => {}
-            }
-            key.peer.set_port(port);
-            port = port.checked_add(1).unwrap_or(FIRST_DYNAMIC);
-        }
-        Err(Reason::TupleCollision)
     }
 }

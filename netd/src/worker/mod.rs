@@ -26,6 +26,8 @@
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
 //! and the other rings stay.
 
+mod accept;
+mod ask;
 mod carriers;
 mod command;
 mod connect;
@@ -41,6 +43,7 @@ mod gather;
 mod handle;
 mod held;
 mod inbound;
+mod inquiry;
 mod listen;
 mod outbound;
 mod pace;
@@ -86,6 +89,8 @@ pub struct Settings {
     pub link: Arc<Link>,
     /// Ports to open.
     pub ports: Vec<PortRule>,
+    /// Whether the guest is asked on which of them it listens, as far as they are TCP; the others are refused.
+    pub ask_guest: bool,
     /// Counters of worker 0, which others may write to as well; the other workers have their own.
     pub counters: Arc<Counters>,
     /// Queue pairs, and so workers: at least 1, at most [`MAX_QUEUE_PAIRS`].
@@ -132,7 +137,8 @@ pub enum SpawnError {
 /// [`SpawnError`]. A port that cannot be opened is no error: see
 /// [`crate::ctl::Control::ports`].
 pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
-    let Settings { limits, timeouts, link, ports, counters, pairs, peek_offset, inherited } = settings;
+    let Settings { limits, timeouts, link, ports, ask_guest, counters, pairs, peek_offset, inherited } =
+        settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
         (0..pairs).map(|_| command::mailbox()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
@@ -149,7 +155,8 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let peers = peers::Peers::new(index, shared.clone(), mailboxes.clone());
         let counters = all[index].clone();
         let (link, carriers) = (link.clone(), carriers.clone());
-        let parts = turn::Parts { limits, timeouts, link, counters, peek, peers, carriers };
+        let asks = ask_guest;
+        let parts = turn::Parts { limits, timeouts, link, asks, counters, peek, peers, carriers };
         workers.push(turn::Worker::new(parts, inbox)?);
     }
     if let Some(Inherited { workers: states, mut fds, .. }) = inherited {

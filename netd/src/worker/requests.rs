@@ -47,6 +47,10 @@ impl Worker {
                     // The next guest asks for its addresses.
                     self.homes.clear();
                     self.settle();
+                    // The sockets of one that stands still are another's.
+                    if !self.frozen {
+                        self.forget_answers();
+                    }
                 }
             }
             Command::Link(link) => self.set_link(link),
@@ -78,6 +82,8 @@ impl Worker {
                 }
             }
             Command::Frames { frames, bytes } => self.on_passed_frames(frames, bytes),
+            Command::Answer { port, ack, listens } => self.on_answer(port, ack, listens),
+            Command::ClientRefused(port) => self.on_client_refused(port),
             Command::Request { key, pair, passed } => self.on_request(key, pair, passed),
             Command::Refused(key) => self.on_refused(&key),
             Command::Adopt(flows) => self.adopt(flows),
@@ -147,6 +153,7 @@ impl Worker {
             self.port.rx = Some(ring);
             self.port.starved = false;
             self.services_up();
+            self.inquiry.start(self.now);
             self.set_pair_running(true);
             // What happened while there was no ring waits for one.
             self.wake_all();
@@ -162,6 +169,7 @@ impl Worker {
                 self.deliver_all_in_hand();
                 self.port.publish();
                 self.set_pair_running(false);
+                self.inquiry.stop();
                 self.port.take_ring()
             }
             TX => {

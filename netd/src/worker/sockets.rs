@@ -132,8 +132,13 @@ pub(super) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
     let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
     // Before anybody can connect. Where it fails each accepted socket gets its options by itself.
     bequeath_options(&s, s.domain()? == Domain::IPV6, peek);
-    s.listen(BACKLOG)?;
+    listen(&s)?;
     Ok(s)
+}
+
+/// Lets peers connect.
+pub(super) fn listen(s: &Socket) -> io::Result<()> {
+    s.listen(BACKLOG)
 }
 
 /// A datagram socket on every address of the pod that tells where each datagram was sent.

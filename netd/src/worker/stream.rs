@@ -325,6 +325,7 @@ impl Worker {
         if f.parked {
             return Err(Reason::TcpNoRoom);
         }
+        let refused = segment.flags.has(TcpFlags::RST) && f.conn.state() == State::SynSent;
         let input = f.conn.on_segment(segment, self.now);
         f.used = self.now;
         f.own_segments = f.own_segments.saturating_add(u32::from(self.peers.hops == 0));
@@ -352,6 +353,9 @@ impl Worker {
             }
         }
         self.touch(id);
+        if refused {
+            self.on_client_refused(key.guest.port());
+        }
         input.dropped.filter(|_| !kept).map_or(Ok(()), Err)
     }
 

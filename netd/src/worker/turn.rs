@@ -14,6 +14,7 @@ use super::flows::{Flow, Flows};
 use super::gather::Gathers;
 use super::held::HoldBudget;
 use super::inbound::{Inbound, Origin};
+use super::inquiry::Inquiry;
 use super::listen::Listeners;
 use super::outbound::Outbound;
 use super::pace::{NAP, Owed, Pace, Pause};
@@ -87,6 +88,7 @@ pub(super) struct Parts {
     pub(super) limits: Limits,
     pub(super) timeouts: Timeouts,
     pub(super) link: Arc<Link>,
+    pub(super) asks: bool,
     pub(super) counters: Arc<Counters>,
     pub(super) peek: PeekOffset,
     pub(super) peers: Peers,
@@ -117,6 +119,9 @@ pub(super) struct Worker {
     pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
     pub(super) listeners: Listeners,
+    /// The guest is asked on which ports it listens.
+    pub(super) asks: bool,
+    pub(super) inquiry: Inquiry,
     pub(super) carriers: Arc<Carriers>,
     /// Outlets that wait in a queue of what has something for the guest.
     pub(super) outlets_queued: HashSet<OutletId>,
@@ -167,7 +172,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
-        let Parts { limits, timeouts, link, counters, peek, peers, carriers } = parts;
+        let Parts { limits, timeouts, link, asks, counters, peek, peers, carriers } = parts;
         let clock = peers.shared.clock;
         let now = clock.now();
         // A datagram's fragments come by one ring: each worker has its part of the bounds.
@@ -196,6 +201,8 @@ impl Worker {
             flows: Flows::new(limits.flows, peers.shared.clone(), peers.index),
             peek,
             listeners: Listeners::default(),
+            asks,
+            inquiry: Inquiry::default(),
             carriers,
             outlets_queued: HashSet::new(),
             listeners_retry: None,
@@ -244,6 +251,7 @@ impl Worker {
         self.peers.move_at = None;
         self.services = Services::new();
         self.errors = ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST);
+        self.forget_answers();
         self.owed = Owed::default();
     }
 
@@ -326,6 +334,7 @@ impl Worker {
             self.services.poll_at(),
             self.fragments.poll_at(),
             self.listeners_retry,
+            self.inquiry.poll_at(),
             self.peers.move_at,
             self.owed.due_at(),
         ];
@@ -409,6 +418,9 @@ impl Worker {
         }
         if self.listeners_retry.is_some_and(|at| at <= self.now) {
             self.listeners_retry = None;
+        }
+        if self.inquiry.poll_at().is_some_and(|at| at <= self.now) {
+            self.ask_guest();
         }
     }
 

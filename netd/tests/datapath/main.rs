@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod addresses;
+mod asking;
 mod bed;
 #[path = "../shared/daemon.rs"]
 mod daemon;

@@ -22,14 +22,14 @@ const PAIRS: usize = 2;
 const FIRST: u16 = 1024;
 
 /// A netd process beside the bed's own, which has no frontend and no ports.
-struct Process {
+pub(crate) struct Process {
     daemon: Daemon,
     dir: TempDir,
 }
 
 impl Process {
     /// `ports` is the configuration's section.
-    fn start(pod: &Pod, ports: &str) -> Process {
+    pub(crate) fn start(pod: &Pod, ports: &str) -> Process {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
             "vhost_user: {{socket: {0}/vm.sock, queue_pairs: {PAIRS}}}\ncontrol: {{socket: {0}/control.sock}}\n\
@@ -44,13 +44,13 @@ impl Process {
         Process { daemon, dir }
     }
 
-    fn plug(&self) -> Double {
+    pub(crate) fn plug(&self) -> Double {
         let stream = UnixStream::connect(self.dir.path().join("vm.sock")).unwrap();
         Double::from_stream(stream, &Options { pairs: PAIRS, ..Options::default() }).unwrap()
     }
 
     /// Puts another process in the place of this one, which ends.
-    fn update(&mut self, pod: &Pod) {
+    pub(crate) fn update(&mut self, pod: &Pod) {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_netd"));
         let upgrade = Upgrade { binary, arguments: None, patience: PATIENCE };
         let upgraded = pod.pod.run(|| on_runtime(upgrade.run(&self.control()))).unwrap();

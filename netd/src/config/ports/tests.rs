@@ -146,7 +146,7 @@ proptest! {
     fn an_expansion_obeys_its_configuration(
         tcp in spec(), udp in spec(), ephemeral in range(), all_ports_budget in 0..70_000u32,
     ) {
-        let ports = Ports { tcp, udp, reserved: Reserved::presets(), all_ports_budget, steering: None };
+        let ports = Ports { tcp, udp, all_ports_budget, ..Ports::default() };
         let out = expand(&ports, Some(ephemeral));
         let mut seen = std::collections::HashSet::new();
         let mut by_all = 0u32;

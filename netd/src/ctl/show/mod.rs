@@ -53,6 +53,8 @@ pub struct PortRow {
     guest: u32,
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    shut: bool,
 }
 
 impl PortRow {
@@ -70,7 +72,7 @@ impl From<proto::Port> for PortRow {
             proto::Transport::Udp => "udp",
             proto::Transport::Unspecified => "?",
         };
-        PortRow { transport, pod: rule.pod, guest: rule.guest, error: p.error }
+        PortRow { transport, pod: rule.pod, guest: rule.guest, error: p.error, shut: p.shut }
     }
 }
 
@@ -80,7 +82,7 @@ pub fn ports(rows: &[PortRow]) -> String {
     rows.sort_by_key(|p| (p.transport, p.pod));
     let joins = |a: &PortRow, b: &PortRow| {
         a.transport == b.transport
-            && a.error == b.error
+            && (&a.error, a.shut) == (&b.error, b.shut)
             && a.pod.checked_add(1) == Some(b.pod)
             && a.guest.checked_add(1) == Some(b.guest)
     };
@@ -88,7 +90,11 @@ pub fn ports(rows: &[PortRow]) -> String {
     for run in rows.chunk_by(|a, b| joins(a, b)) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
         let range = |a: u32, b: u32| if a == b { a.to_string() } else { format!("{a}-{b}") };
-        let state = if first.failed() { &first.error } else { "listening" };
+        let state = match first {
+            p if p.failed() => &p.error,
+            p if p.shut => "refused: the guest does not listen",
+            _ => "listening",
+        };
         let (pod, guest) = (range(first.pod, last.pod), range(first.guest, last.guest));
         table.row([first.transport, &pod, &guest, state]);
     }
@@ -257,19 +263,27 @@ pub fn status(s: &StatusView) -> String {
 mod tests {
     use super::*;
 
-    fn port(pod: u32, guest: u32, error: &str) -> PortRow {
+    fn port(pod: u32, guest: u32, error: &str, shut: bool) -> PortRow {
         let rule = proto::PortRule { transport: proto::Transport::Tcp.into(), pod, guest };
-        PortRow::from(proto::Port { rule: Some(rule), error: error.into() })
+        PortRow::from(proto::Port { rule: Some(rule), error: error.into(), shut })
     }
 
     #[test]
     fn neighbouring_ports_share_a_line() {
-        let rows = [port(82, 82, "taken"), port(80, 80, ""), port(81, 81, ""), port(2222, 22, "")];
+        let listens = |pod, guest| port(pod, guest, "", false);
+        let rows = [
+            port(82, 82, "taken", false),
+            listens(80, 80),
+            listens(81, 81),
+            port(83, 83, "", true),
+            listens(2222, 22),
+        ];
         assert_eq!(
             ports(&rows),
             "Proto  Pod    Guest  State\n\
              tcp    80-81  80-81  listening\n\
              tcp    82     82     taken\n\
+             tcp    83     83     refused: the guest does not listen\n\
              tcp    2222   22     listening\n"
         );
     }

@@ -27,7 +27,7 @@ use ::netd::net::Mode;
 use frontend_double::{Double, Options, TapOptions, TapPump};
 
 use crate::migration::{Place, Ports};
-pub(crate) use namespace::Namespace;
+pub(crate) use namespace::{Listener, Namespace};
 pub(crate) use netd::{GUEST_MAC, MAC, Netd, Setup, link, tcp, udp};
 pub(crate) use raw::Raw;
 pub(crate) use traffic::{

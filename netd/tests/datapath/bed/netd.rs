@@ -87,6 +87,8 @@ pub(crate) struct Setup {
     pub(crate) pairs: usize,
     /// Whether netd uses the kernel's peek offsets, which older kernels do not have.
     pub(crate) peek_offset: bool,
+    /// Whether netd asks the guest on which ports it listens.
+    pub(crate) ask_guest: bool,
 }
 
 impl Default for Setup {
@@ -100,6 +102,7 @@ impl Default for Setup {
             features: frontend_double::feature::ALL,
             pairs: 1,
             peek_offset: true,
+            ask_guest: false,
         }
     }
 }
@@ -126,6 +129,7 @@ impl Netd {
             counters: Arc::clone(&counters),
             pairs: setup.pairs,
             peek_offset: setup.peek_offset,
+            ask_guest: setup.ask_guest,
         };
         let config = ServerConfig {
             socket: directory.path().join("net.sock"),
