@@ -32,6 +32,9 @@ pub const ENVIRONMENT: &str = "NETD_SPEC";
 /// The most queue pairs that netd offers (netd's `vhost_user.queue_pairs`).
 pub const MAX_QUEUE_PAIRS: u64 = 8;
 
+/// The most TCP ports about which netd asks the guest (netd's `ports.ask_guest`).
+const MAX_ASKED_PORTS: usize = 256;
+
 /// DHCPv4 options by number (RFC 2132).
 const OPTION_NTP_SERVERS: u8 = 42;
 const OPTION_TFTP_SERVER_NAME: u8 = 66;
@@ -81,6 +84,9 @@ pub struct NetdSpec {
     /// Ports that are forwarded to the guest; none listed means all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
+    /// Whether the guest is asked on which of the TCP ports it listens, so that connections to the others are refused.
+    #[serde(default, skip_serializing_if = "crate::object::unset")]
+    pub ask_guest: bool,
     /// DHCPv4 options beside those that netd fills itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dhcp_options: Vec<DhcpOption>,
@@ -198,6 +204,7 @@ impl NetdSpec {
                 .iter()
                 .map(|p| Port { protocol: p.protocol.unwrap_or(vmi::PortProtocol::Tcp), port: p.port })
                 .collect(),
+            ask_guest: refuses_closed(vmi) && is_asked(ports),
             dhcp_options: dhcp_options.as_ref().map(options).unwrap_or_default(),
         })
     }
@@ -224,6 +231,18 @@ fn own_interface(vmi: &VirtualMachineInstance, interface: &Interface) -> Option<
     let is_primary = vmi.network_of(interface).is_none_or(vmi::Network::is_primary);
     let alone = is_primary && vmi.spec.domain.devices.interfaces.len() == 1;
     (!alone).then(|| pod_interface(vmi, interface))
+}
+
+/// Whether the machine's annotation lets connections to ports on which the guest does not listen be refused, as is so
+/// where there is none.
+fn refuses_closed(vmi: &VirtualMachineInstance) -> bool {
+    vmi.metadata.annotations.get(annotation::CLOSED_PORTS).is_none_or(|value| value != "accept")
+}
+
+/// Whether the guest can be asked about each of its listed ports.
+fn is_asked(ports: &[vmi::Port]) -> bool {
+    let tcp = ports.iter().filter(|p| p.protocol.unwrap_or(vmi::PortProtocol::Tcp) == vmi::PortProtocol::Tcp);
+    (1..=MAX_ASKED_PORTS).contains(&tcp.count())
 }
 
 /// The port at which the machine's annotation asks for netd's metrics; what is no port is noted.
@@ -308,6 +327,23 @@ mod tests {
             assert_eq!(error, expected);
         }
         assert!(NetdSpec::of(&annotated("9100"), 2).is_err());
+    }
+
+    #[test]
+    fn the_guest_is_asked_about_listed_tcp_ports_unless_the_machine_says_no() {
+        let asked = |ports: Value, annotations: Value| {
+            let devices = json!({"interfaces": [{"name": "a", "ports": ports}]});
+            let machine =
+                machine(&json!({"annotations": annotations}), json!({"domain": {"devices": devices}}));
+            NetdSpec::of(&machine, 0).unwrap().ask_guest
+        };
+        let many = |n: usize| (1..=n).map(|port| json!({"port": port})).collect::<Vec<_>>();
+        assert!(asked(json!([{"port": 80}, {"port": 53, "protocol": "UDP"}]), json!({})));
+        assert!(asked(json!(many(256)), json!({"podvirt.io/closed-ports": "refuse"})));
+        assert!(!asked(json!(many(257)), json!({})));
+        assert!(!asked(json!([]), json!({})), "all ports");
+        assert!(!asked(json!([{"port": 53, "protocol": "UDP"}]), json!({})), "no TCP port");
+        assert!(!asked(json!([{"port": 80}]), json!({"podvirt.io/closed-ports": "accept"})));
     }
 
     #[test]

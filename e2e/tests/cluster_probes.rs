@@ -154,7 +154,12 @@ fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}: {error}");
     }
 
-    // The pod listens for the guest, and would accept. The probe tells what the guest does.
+    // The pod has the port for the guest, and refuses as long as the guest does; the probe tells that it is the guest.
+    let late = |address| TcpStream::connect_timeout(&SocketAddr::new(address, LATE), ANSWER);
+    for address in addresses(&namespace) {
+        let refuses = || Ok(late(address).err().filter(|e| e.kind() == ErrorKind::ConnectionRefused));
+        namespace.until("a refusal", SOON, refuses).unwrap();
+    }
     let refused = format!("the guest refuses connections at port {LATE}");
     let told = || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(&refused)));
     namespace.until("a probe that the guest refuses", SOON, told).unwrap();
@@ -162,6 +167,9 @@ fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
     let listen = format!("socat TCP6-LISTEN:{LATE},fork,reuseaddr PIPE & echo $! >/tmp/late");
     console.sh(&listen, COMMAND).unwrap();
     wait_ready(&namespace, true);
+    for address in addresses(&namespace) {
+        late(address).unwrap();
+    }
     console.sh("kill $(cat /tmp/late)", COMMAND).unwrap();
     wait_ready(&namespace, false);
 }

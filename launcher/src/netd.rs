@@ -85,6 +85,8 @@ struct Ports {
     udp: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     steering: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ask_guest: bool,
 }
 
 /// Where netd's sockets are to be.
@@ -124,6 +126,7 @@ impl NetdConfig {
             subdomain: _,
             dns,
             ports,
+            ask_guest,
             dhcp_options,
         } = spec;
         let resolvers = resolvers(dns, pod);
@@ -159,6 +162,7 @@ impl NetdConfig {
                 udp: words(&ports, PortProtocol::Udp),
                 // A list of ports is served by listeners: there is nothing to steer.
                 steering: sockets.steering.filter(|_| all).map(|s| s.display().to_string()),
+                ask_guest,
             },
             hold: sockets.hold.map(|s| Hold { socket: s.display().to_string() }),
         }
@@ -356,7 +360,10 @@ mod tests {
     #[test]
     fn listed_ports_go_by_protocol_and_a_protocol_without_any_is_closed() {
         let tcp = yaml("", ", ports: [{port: 80}, {port: 443, protocol: TCP}]");
-        assert!(tcp.ends_with("ports:\n  tcp:\n  - \"80\"\n  - \"443\"\n  udp:\n  - none\n"), "{tcp}");
+        assert!(
+            tcp.ends_with("ports:\n  tcp:\n  - \"80\"\n  - \"443\"\n  udp:\n  - none\n  ask_guest: true\n"),
+            "{tcp}"
+        );
         let udp = yaml("", ", ports: [{port: 53, protocol: UDP}]");
         assert!(udp.ends_with("ports:\n  tcp:\n  - none\n  udp:\n  - \"53\"\n"), "{udp}");
     }

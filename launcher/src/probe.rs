@@ -3,7 +3,7 @@
 //! netd's listeners accept before the guest is asked, so the kubelet's own TCP probe finds every port open that is
 //! forwarded, whatever the guest does. This one is run in the pod for it: it connects as any client does, and asks netd
 //! for the connection's state on the guest's side. The guest has accepted when that state is past the handshake, or
-//! when it said or ended something; a reset means that it refused. Anything else is waited for until the time is up.
+//! when it said or ended something; a reset means that it refused, and so does a refusal by netd in its place. Anything else is waited for until the time is up.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use podvirt_proto::acceptance::{self, Acceptance};
+use podvirt_proto::netd::v1::{ListPortsRequest, Port, PortRule, Transport};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -36,8 +37,17 @@ pub async fn run(args: &Probe) -> Result<()> {
         let address = addresses.first().context("the pod has no address")?;
         let address: IpAddr = address.parse().with_context(|| format!("the pod's address {address}"))?;
         let target = SocketAddr::new(address, args.port);
-        let mut stream =
-            TcpStream::connect(target).await.with_context(|| format!("connecting to {target}"))?;
+        let mut stream = match TcpStream::connect(target).await {
+            // netd refuses for the guest, where it has asked it.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                let ports = netd.list_ports(ListPortsRequest {}).await.context("asking netd")?;
+                if is_shut(&ports.into_inner().ports, args.port) {
+                    bail!("the guest refuses connections at port {}", args.port)
+                }
+                return Err(error).with_context(|| format!("connecting to {target}"));
+            }
+            connected => connected.with_context(|| format!("connecting to {target}"))?,
+        };
         let local = stream.local_addr().context("the connection's own address")?;
         let mut pause = FIRST_PAUSE;
         let mut byte = [0];
@@ -65,6 +75,12 @@ pub async fn run(args: &Probe) -> Result<()> {
         Ok(result) => result,
         Err(_) => bail!("the guest does not answer at port {} within {:?}", args.port, args.timeout),
     }
+}
+
+/// Whether netd refuses connections to the pod's TCP port because the guest does.
+fn is_shut(ports: &[Port], pod: u16) -> bool {
+    let is = |rule: &PortRule| rule.transport() == Transport::Tcp && rule.pod == u32::from(pod);
+    ports.iter().any(|p| p.shut && p.rule.as_ref().is_some_and(is))
 }
 
 fn unreachable(netd: &Path) -> String {

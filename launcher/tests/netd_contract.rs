@@ -121,6 +121,7 @@ fn all_that_a_machine_says_of_its_network_is_netds_configuration() {
     let metrics = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 9100));
     assert_eq!((first.metrics_listen, second.metrics_listen), (Some(metrics), None));
     assert_eq!((first.mode, second.mode), (Mode::Masquerade, Mode::Passthrough));
+    assert_eq!((first.ports.ask_guest, second.ports.ask_guest), (true, false));
     let guest = (first.masquerade.guest_v4, first.masquerade.gateway_v4, first.masquerade.prefix_v4);
     assert_eq!(guest, (Ipv4Addr::new(10, 10, 10, 2), Ipv4Addr::new(10, 10, 10, 1), 24));
     let guest = (first.masquerade.guest_v6, first.masquerade.prefix_v6);

@@ -13,7 +13,7 @@ use crate::problem::{Problems, Reason};
 
 use Effect::{Carried, Refused, Unneeded, Written};
 use On::{KubeVirt, Migration, Vm, Vmi};
-use Wish::{Any, But, Is, Port};
+use Wish::{Any, But, Is, OneOf, Port};
 
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub enum Wish {
     But(&'static [&'static str]),
     /// A TCP port; nothing else is allowed.
     Port,
+    /// One of these; nothing else is allowed.
+    OneOf(&'static [&'static str]),
 }
 
 /// What podvirt does with an annotation.
@@ -87,6 +89,7 @@ const fn row(on: On, key: &'static str, effect: Effect, note: &'static str) -> A
 #[rustfmt::skip] // One row a line.
 pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::NETD_METRICS_PORT, Carried(Port), "port of the machine's first netd for metrics"),
+    row(Vmi, name::CLOSED_PORTS, Carried(OneOf(&["refuse", "accept"])), "connections to a listed TCP port on which the guest does not listen are refused (`refuse`, the default, for up to 256 ports), or accepted and reset"),
     row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
     row(Vmi, name::DEFAULT_NETWORK, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no default network of Multus, which writes it"),
     row(Vmi, "sidecar.istio.io/inject", Carried(Any), "handed on to the pod, for Istio; netd leaves the proxy's ports alone"),
@@ -163,6 +166,10 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
             Carried(Port) if !value.parse::<u16>().is_ok_and(|port| port != 0) => {
                 problems.invalid(here, value.escape_debug(), "a port from 1 to 65535 is allowed");
             }
+            Carried(OneOf(values)) if !values.contains(&value) => {
+                let allowed = format!("one of {} is allowed", quoted(values));
+                problems.invalid(here, value.escape_debug(), &allowed);
+            }
             Refused(wish) if is_wish(wish, value) => {
                 problems.add(Reason::FieldValueNotSupported, here, refusal(wish, row.note));
             }
@@ -173,7 +180,7 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
 
 fn is_wish(wish: Wish, value: &str) -> bool {
     match wish {
-        Any | Port => true,
+        Any | Port | OneOf(_) => true,
         Is(asked) => value == asked,
         But(idle) => !idle.contains(&value.trim()),
     }
@@ -182,7 +189,7 @@ fn is_wish(wish: Wish, value: &str) -> bool {
 /// What a wish that is not carried out is answered with: what is allowed, and the row's remark.
 fn refusal(wish: Wish, note: &str) -> String {
     let what = match wish {
-        Any | Port => "not supported by podvirt; the annotation is not allowed".to_owned(),
+        Any | Port | OneOf(_) => "not supported by podvirt; the annotation is not allowed".to_owned(),
         Is(asked) => format!("'{asked}' is not supported by podvirt; any other value is allowed"),
         But(idle) => format!("not supported by podvirt; allowed: {}", quoted(idle)),
     };
@@ -196,7 +203,7 @@ fn quoted(values: &[&str]) -> String {
 /// Which values are refused, for people.
 pub(super) fn refused_values(wish: Wish) -> String {
     match wish {
-        Any | Port => "all".to_owned(),
+        Any | Port | OneOf(_) => "all".to_owned(),
         Is(asked) => format!("`{asked}`"),
         But(idle) => {
             let idle = idle
@@ -274,9 +281,12 @@ mod tests {
             assert!(seen.insert((row.on.kind(), row.key)), "{} stands twice on {:?}", row.key, row.on);
             let asked = |value: &str| !lines(row.on, json!({ row.key: value })).is_empty();
             match row.effect {
-                Refused(Any | Port) => assert!(asked("") && asked("x"), "{}", row.key),
+                Refused(Any | Port | OneOf(_)) => assert!(asked("") && asked("x"), "{}", row.key),
                 Refused(Is(value)) => assert!(asked(value) && !asked(""), "{}", row.key),
                 Refused(But(idle)) => assert!(asked("x") && !idle.iter().any(|v| asked(v)), "{}", row.key),
+                Carried(OneOf(values)) => {
+                    assert!(asked("") && asked("x") && !values.iter().any(|v| asked(v)), "{}", row.key);
+                }
                 Carried(Port) => assert!(asked("0") && asked("65536") && !asked("1"), "{}", row.key),
                 Carried(_) | Unneeded | Written => assert!(!asked("x") && !asked("true"), "{}", row.key),
             }

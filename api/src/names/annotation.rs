@@ -16,6 +16,8 @@ pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
 /// Port of the pod at which the netd of a machine's first interface serves metrics: on the machine, podvirt's own.
 pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
+/// What becomes of connections to listed ports on which the guest does not listen: on the machine, podvirt's own.
+pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 /// Interfaces whose traffic Istio takes for a virtual machine's.
 pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 /// A pod's secondary networks (Kubernetes Network Custom Resource Definition De-facto Standard, section 4.1.1).

@@ -356,8 +356,10 @@ fn connections_go_along_with_the_machine_and_those_through_a_meshs_proxy_are_res
     };
     serve(&mut console, 8001, "socat -u TCP4-LISTEN:8001,reuseaddr - | sha256sum");
     serve(&mut console, 8002, "socat TCP4-LISTEN:8002,reuseaddr,fork PIPE");
-    let mut into = net.connect(pod(8001)).unwrap();
-    let mut idle: Vec<_> = (0..20).map(|_| net.connect(pod(8002)).unwrap()).collect();
+    // A listed port is refused until netd has asked the guest again.
+    let reach = |port| until("a connection to the guest", LIMIT, || Ok(net.connect(pod(port)).ok())).unwrap();
+    let mut into = reach(8001);
+    let mut idle: Vec<_> = (0..20).map(|_| reach(8002)).collect();
     let echo = |idle: &mut Vec<std::net::TcpStream>| {
         for (i, stream) in idle.iter_mut().enumerate() {
             stream.write_all(&[i as u8]).unwrap();
@@ -372,7 +374,14 @@ fn connections_go_along_with_the_machine_and_those_through_a_meshs_proxy_are_res
     console
         .sh("(socat TCP4:10.9.0.1:7002 EXEC:cat >/tmp/7002.log 2>&1) & echo $! >/tmp/7002.pid", LIMIT)
         .unwrap();
-    let mut meshed = vec![net.connect(pod(8003)).unwrap(), peer::accept(&proxied).unwrap()];
+    // The proxy accepts at once, and ends what it finds refused.
+    let through = || {
+        let mut stream = net.connect(pod(8003))?;
+        let echoes = stream.write_all(&[0]).and_then(|()| stream.read_exact(&mut [0]));
+        Ok(echoes.ok().map(|()| stream))
+    };
+    let through = until("an echo through the proxy", LIMIT, through).unwrap();
+    let mut meshed = vec![through, peer::accept(&proxied).unwrap()];
     echo(&mut meshed);
 
     let (stop, came, went) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
