@@ -11,6 +11,7 @@ pub mod load;
 mod machine;
 mod namespace;
 mod node;
+mod policies;
 
 use std::fs::File;
 use std::future::Future;
@@ -31,6 +32,7 @@ pub use flat::Flat;
 pub use machine::{BOOT, Manifest, Running, SOON};
 pub use namespace::{Namespace, Security};
 pub use node::{Down, Node};
+pub use policies::{ClientPod, Enforced};
 
 use crate::artefacts::script;
 

@@ -1,0 +1,371 @@
+//! NetworkPolicies about machines, as an agent carries them out that knows nothing of machines: what holds for a pod holds
+//! for the guest in it. Every refusal has its counterpart: the same client got through before, or gets through after.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use podvirt_api::v1;
+use podvirt_bed_tools::Console;
+use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, Running, SOON, Security};
+
+/// A command in the guest.
+const COMMAND: Duration = Duration::from_secs(30);
+/// What is longer than any answer.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The port of the tiny guest's greeter.
+const GREETER: u16 = 7777;
+/// The port of another one, which `SERVE` starts.
+const SECOND: u16 = 7778;
+/// The port of a pod's.
+const THERE: u16 = 9000;
+
+const SERVE: &str =
+    "#cloud-config\nruncmd:\n- socat TCP6-LISTEN:7778,fork,reuseaddr SYSTEM:'echo GUEST-SECOND; cat' &\n";
+const PASST: &str = "interfaces: [{name: default, passtBinding: {}}]";
+const MASQUERADE: &str = "interfaces: [{name: default, masquerade: {}}]";
+
+/// A machine whose guest greets at two ports.
+struct Guest<'n> {
+    namespace: &'n Namespace<'n>,
+    node: String,
+    addresses: Vec<IpAddr>,
+    console: Console,
+    _running: Running,
+}
+
+impl<'n> Guest<'n> {
+    fn start(namespace: &'n Namespace<'n>, devices: &str, spec: &str) -> Guest<'n> {
+        let manifest = Manifest { name: "vm", user_data: SERVE, devices, spec, ..Default::default() };
+        namespace.apply(&manifest.machine()).unwrap();
+        let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+        let (console, running) = namespace.shell("vm").unwrap();
+        let status = namespace.launcher("vm").unwrap().status.unwrap();
+        let addresses: Vec<IpAddr> =
+            status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
+        assert_eq!(addresses.len(), 2, "{addresses:?}");
+        Guest { namespace, node: instance.status.node_name.unwrap(), addresses, console, _running: running }
+    }
+
+    fn other_node(&self) -> &'static str {
+        if self.node == "node1" { "node2" } else { "node1" }
+    }
+
+    fn sh(&mut self, command: &str) -> String {
+        self.console.sh(command, COMMAND).unwrap()
+    }
+
+    /// Whether the guest gets to a port of TCP.
+    fn reaches(&mut self, host: IpAddr, port: u16) -> bool {
+        let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+        let command = format!("socat -T 3 - TCP:{host}:{port},connect-timeout=3 </dev/null | grep -q THERE");
+        self.console.run(&command, COMMAND).unwrap().status == 0
+    }
+
+    /// The client gets to the guest at this port, by each of its addresses.
+    fn admits(&self, client: &ClientPod<'_>, port: u16) {
+        let all = || Ok((client.hears(&self.addresses, port, ANSWER)?.len() == 2).then_some(()));
+        self.namespace.until(&format!("{} at port {port}", client.name()), SOON, all).unwrap();
+    }
+
+    /// The client gets to it at none of its addresses.
+    fn refuses(&self, client: &ClientPod<'_>, port: u16) {
+        let none = || Ok(client.hears(&self.addresses, port, ANSWER)?.is_empty().then_some(()));
+        self.namespace.until(&format!("{} no longer at port {port}", client.name()), SOON, none).unwrap();
+        // By now the agent knows: it holds from here on.
+        let at = client.hears(&self.addresses, port, ANSWER).unwrap();
+        assert!(at.is_empty(), "{} at port {port} of {at:?}", client.name());
+    }
+}
+
+/// A policy about the machine's pod. `spec` is what it has beside its selector.
+fn policy(namespace: &Namespace<'_>, name: &str, spec: &str) {
+    let manifest = format!(
+        "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}}}, \
+         spec: {{podSelector: {{matchLabels: {{vm: vm}}}}, {spec}}}}}"
+    );
+    // What an earlier one of this name had and this one has not is to go.
+    drop(namespace.kubectl(&["delete", "networkpolicy", name, "--ignore-not-found"]));
+    namespace.apply(&manifest).unwrap();
+}
+
+fn forget(namespace: &Namespace<'_>, name: &str) {
+    namespace.kubectl(&["delete", "networkpolicy", name]).unwrap();
+}
+
+const DENY: &str = "policyTypes: [Ingress]";
+
+#[test]
+fn a_network_policy_lets_the_pods_it_names_to_the_guest_and_no_others() {
+    let cluster = Cluster::get().unwrap();
+    let _enforced = cluster.enforce_policies().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let guest = Guest::start(&namespace, PASST, "");
+    let friend = ClientPod::start(&namespace, "friend", guest.other_node(), "role: friend").unwrap();
+    let stranger = ClientPod::start(&namespace, "stranger", &guest.node, "role: stranger").unwrap();
+    for client in [&friend, &stranger] {
+        guest.admits(client, GREETER);
+    }
+    let rule = format!(
+        "{DENY}, ingress: [{{from: [{{podSelector: {{matchLabels: {{role: friend}}}}}}], ports: [{{port: {GREETER}}}]}}]"
+    );
+    policy(&namespace, "friends", &rule);
+    guest.refuses(&stranger, GREETER);
+    guest.admits(&friend, GREETER);
+    guest.refuses(&friend, SECOND);
+    forget(&namespace, "friends");
+    guest.admits(&stranger, GREETER);
+    guest.admits(&friend, SECOND);
+}
+
+/// Ingress by all that a rule can name.
+fn ingress(devices: &str) {
+    let cluster = Cluster::get().unwrap();
+    let _enforced = cluster.enforce_policies().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let abroad = cluster.namespace(Security::Restricted).unwrap();
+    let spec =
+        format!("readinessProbe: {{tcpSocket: {{port: {GREETER}}}, periodSeconds: 1, failureThreshold: 1}}");
+    let guest = Guest::start(&namespace, devices, &spec);
+    let here = ClientPod::start(&namespace, "here", &guest.node, "role: here").unwrap();
+    let there = ClientPod::start(&namespace, "there", guest.other_node(), "role: there").unwrap();
+    let foreign = ClientPod::start(&abroad, "foreign", guest.other_node(), "role: here").unwrap();
+    let all = [&here, &there, &foreign];
+    for client in all {
+        guest.admits(client, GREETER);
+        guest.admits(client, SECOND);
+    }
+    let service = format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: greeter}}, spec: {{selector: {{vm: vm}}, ports: [{{port: {GREETER}}}]}}}}"
+    );
+    namespace.apply(&service).unwrap();
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    let greets = |client: &ClientPod<'_>| client.hears(&[service], GREETER, ANSWER).map(|at| at.len() == 1);
+    namespace.until("a greeting by the service", SOON, || Ok(greets(&there)?.then_some(()))).unwrap();
+
+    // Nothing comes in, by the Service neither; but the node's own probe does, and the guest's own way out is open.
+    policy(&namespace, "deny", DENY);
+    for client in all {
+        guest.refuses(client, GREETER);
+    }
+    assert!(!greets(&there).unwrap());
+    let mut guest = guest;
+    guest.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+    let ready = |i: &v1::VirtualMachineInstance| {
+        i.status.conditions.iter().any(|c| c.r#type.as_str() == "Ready" && c.status == "True")
+    };
+    namespace.wait("vm", "a ready machine", SOON, ready).unwrap();
+
+    // A port for all, and a range of ports.
+    policy(&namespace, "some", &format!("{DENY}, ingress: [{{ports: [{{port: {GREETER}}}]}}]"));
+    for client in all {
+        guest.admits(client, GREETER);
+        guest.refuses(client, SECOND);
+    }
+    policy(&namespace, "some", &format!("{DENY}, ingress: [{{ports: [{{port: {SECOND}, endPort: 7800}}]}}]"));
+    for client in all {
+        guest.admits(client, SECOND);
+        guest.refuses(client, GREETER);
+    }
+
+    // A namespace; pods of the policy's own; pods of another namespace.
+    let of =
+        |name: &str| format!("namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}");
+    policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{{{}}}]}}]", of(abroad.name())));
+    guest.admits(&foreign, GREETER);
+    guest.refuses(&here, GREETER);
+    guest.refuses(&there, GREETER);
+    policy(
+        &namespace,
+        "some",
+        &format!("{DENY}, ingress: [{{from: [{{podSelector: {{matchLabels: {{role: here}}}}}}]}}]"),
+    );
+    guest.admits(&here, GREETER);
+    guest.refuses(&foreign, GREETER);
+    guest.refuses(&there, GREETER);
+    let both = format!("{}, podSelector: {{matchLabels: {{role: there}}}}", of(abroad.name()));
+    policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{{{both}}}]}}]"));
+    for client in all {
+        guest.refuses(client, GREETER);
+    }
+    abroad.kubectl(&["label", "pod", "foreign", "role=there", "--overwrite"]).unwrap();
+    guest.admits(&foreign, GREETER);
+
+    // Blocks of addresses, of both families: a node's pods but for one, and this process, which is outside of the cluster.
+    let other = there.addresses().unwrap();
+    let blocks = other.iter().map(|address| match address {
+        IpAddr::V4(a) => format!("{{ipBlock: {{cidr: {a}/24, except: [{a}/32]}}}}"),
+        IpAddr::V6(a) => format!("{{ipBlock: {{cidr: '{a}/64', except: ['{a}/128']}}}}"),
+    });
+    let blocks: Vec<String> = blocks.collect();
+    policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{}]}}]", blocks.join(", ")));
+    guest.admits(&foreign, GREETER);
+    guest.refuses(&there, GREETER);
+    guest.refuses(&here, GREETER);
+    let from_here = |address: IpAddr| {
+        let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER).ok()?;
+        stream.set_read_timeout(Some(ANSWER)).ok()?;
+        let mut text = [0; 11];
+        stream.read_exact(&mut text).ok().filter(|()| &text == b"GUEST-HELLO")
+    };
+    assert_eq!(from_here(guest.addresses[0]), None);
+    policy(
+        &namespace,
+        "some",
+        &format!("{DENY}, ingress: [{{from: [{{ipBlock: {{cidr: {}/32}}}}]}}]", cluster.address()),
+    );
+    namespace.until("a greeting from outside", SOON, || Ok(from_here(guest.addresses[0]))).unwrap();
+    guest.refuses(&foreign, GREETER);
+
+    // Without policies all is as it was.
+    forget(&namespace, "some");
+    forget(&namespace, "deny");
+    for client in all {
+        guest.admits(client, GREETER);
+    }
+}
+
+#[test]
+fn long_every_kind_of_rule_about_ingress_holds_for_a_guest() {
+    ingress(PASST);
+}
+
+#[test]
+fn long_every_kind_of_rule_about_ingress_holds_behind_masquerade() {
+    ingress(MASQUERADE);
+}
+
+/// Egress: the guest's way out is the pod's, names included.
+fn egress(devices: &str) {
+    let cluster = Cluster::get().unwrap();
+    let _enforced = cluster.enforce_policies().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let mut guest = Guest::start(&namespace, devices, "");
+    let one = ClientPod::start(&namespace, "one", &guest.node, "role: one").unwrap();
+    let two = ClientPod::start(&namespace, "two", guest.other_node(), "role: two").unwrap();
+    for server in [&one, &two] {
+        server
+            .sh(&format!("socat TCP6-LISTEN:{THERE},fork,reuseaddr SYSTEM:'echo THERE' >/dev/null 2>&1 &"))
+            .unwrap();
+    }
+    let (first, second) = (one.addresses().unwrap(), two.addresses().unwrap());
+    let name = "nslookup kubernetes.default.svc.cluster.local >/dev/null";
+    let within = namespace.name().to_owned();
+    let admits = |guest: &mut Guest<'_>, to: &[IpAddr]| {
+        for &address in to {
+            let what = format!("the guest at {address} in {within}");
+            guest.namespace.until(&what, SOON, || Ok(guest.reaches(address, THERE).then_some(()))).unwrap();
+        }
+    };
+    let refuses = |guest: &mut Guest<'_>, to: &[IpAddr]| {
+        for &address in to {
+            let what = format!("the guest no longer at {address}");
+            guest
+                .namespace
+                .until(&what, SOON, || Ok((!guest.reaches(address, THERE)).then_some(())))
+                .unwrap();
+        }
+        assert!(!to.iter().any(|address| guest.reaches(*address, THERE)));
+    };
+    let deny = "policyTypes: [Egress]";
+    admits(&mut guest, &first);
+    admits(&mut guest, &second);
+    guest.sh(name);
+
+    policy(&namespace, "out", deny);
+    refuses(&mut guest, &first);
+    refuses(&mut guest, &second);
+    assert_ne!(guest.console.run(name, COMMAND).unwrap().status, 0);
+    guest.admits(&one, GREETER);
+
+    let dns = "{to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: kube-dns}}}], ports: [{port: 53, protocol: UDP}]}";
+    policy(
+        &namespace,
+        "out",
+        &format!(
+            "{deny}, egress: [{dns}, {{to: [{{podSelector: {{matchLabels: {{role: two}}}}}}], ports: [{{port: {THERE}}}]}}]"
+        ),
+    );
+    admits(&mut guest, &second);
+    refuses(&mut guest, &first);
+    namespace
+        .until("a name", SOON, || Ok((guest.console.run(name, COMMAND)?.status == 0).then_some(())))
+        .unwrap();
+
+    let four: Vec<IpAddr> = first.iter().copied().filter(IpAddr::is_ipv4).collect();
+    policy(&namespace, "out", &format!("{deny}, egress: [{{to: [{{ipBlock: {{cidr: {}/32}}}}]}}]", four[0]));
+    admits(&mut guest, &four);
+    refuses(&mut guest, &second);
+    let six: Vec<IpAddr> = first.iter().copied().filter(IpAddr::is_ipv6).collect();
+    refuses(&mut guest, &six);
+
+    forget(&namespace, "out");
+    admits(&mut guest, &first);
+    admits(&mut guest, &second);
+    guest.sh(name);
+}
+
+#[test]
+fn long_every_kind_of_rule_about_egress_holds_for_a_guest() {
+    egress(PASST);
+}
+
+#[test]
+fn long_every_kind_of_rule_about_egress_holds_behind_masquerade() {
+    egress(MASQUERADE);
+}
+
+/// What stands when a policy comes goes on, as it does for any pod by this agent; what is new is refused.
+fn established(devices: &str) {
+    let cluster = Cluster::get().unwrap();
+    let _enforced = cluster.enforce_policies().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let guest = Guest::start(&namespace, devices, "");
+    let client = ClientPod::start(&namespace, "client", guest.other_node(), "role: client").unwrap();
+    guest.admits(&client, GREETER);
+    let mut standing: Vec<TcpStream> = guest
+        .addresses
+        .iter()
+        .map(|address| {
+            let stream = TcpStream::connect_timeout(&SocketAddr::new(*address, GREETER), ANSWER).unwrap();
+            stream.set_read_timeout(Some(COMMAND)).unwrap();
+            stream
+        })
+        .collect();
+    let mut echoes = |word: &str| {
+        for stream in &mut standing {
+            stream.write_all(word.as_bytes()).unwrap();
+            let mut heard = Vec::new();
+            while !heard.ends_with(word.as_bytes()) {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                heard.extend(byte);
+            }
+        }
+    };
+    echoes("before");
+    policy(&namespace, "deny", DENY);
+    guest.refuses(&client, GREETER);
+    for address in &guest.addresses {
+        TcpStream::connect_timeout(&SocketAddr::new(*address, GREETER), ANSWER).unwrap_err();
+    }
+    echoes("under the policy");
+    forget(&namespace, "deny");
+    guest.admits(&client, GREETER);
+    echoes("after it");
+}
+
+#[test]
+fn long_connections_that_stand_go_on_under_a_new_policy() {
+    established(PASST);
+}
+
+#[test]
+fn long_connections_that_stand_behind_masquerade_go_on_under_a_new_policy() {
+    established(MASQUERADE);
+}
