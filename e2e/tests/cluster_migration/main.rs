@@ -7,6 +7,7 @@ mod drain;
 mod failures;
 mod leftovers;
 mod moving;
+mod policy;
 mod queues;
 mod stream;
 mod streams;
