@@ -7,7 +7,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::Api;
+use kube::api::ListParams;
 use podvirt_api::v1;
 use podvirt_bed_tools::Console;
 use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, Running, SOON, Security};
@@ -368,4 +370,58 @@ fn long_connections_that_stand_go_on_under_a_new_policy() {
 #[test]
 fn long_connections_that_stand_behind_masquerade_go_on_under_a_new_policy() {
     established(MASQUERADE);
+}
+
+/// Whether a connection to a port of a pod of podvirt's is taken.
+fn connects(client: &ClientPod<'_>, (address, port): (IpAddr, u16)) -> bool {
+    let at = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
+    client.sh(&format!("socat -u /dev/null TCP:{at}:{port},connect-timeout=2 2>/dev/null")).is_ok()
+}
+
+/// The address of one of podvirt's daemons, with its port of this name.
+fn daemon(cluster: &Cluster, label: &str, port: &str) -> (IpAddr, u16) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), "kubevirt");
+    let list = ListParams::default().labels(&format!("kubevirt.io={label}"));
+    let pods = cluster.block_on(pods.list(&list)).unwrap().items;
+    let running = |pod: &Pod| pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"));
+    let pod = pods.into_iter().find(running).unwrap();
+    let containers = pod.spec.unwrap().containers;
+    let mut ports = containers.into_iter().flat_map(|c| c.ports.unwrap_or_default());
+    let number = ports.find(|p| p.name.as_deref() == Some(port)).unwrap().container_port;
+    (pod.status.unwrap().pod_ip.unwrap().parse().unwrap(), number.try_into().unwrap())
+}
+
+/// podvirt's own policies, carried out: the daemons are closed to all but what they are for, and podvirt goes on by what is open.
+#[test]
+fn long_the_daemons_are_closed_to_pods_that_have_no_business_there() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let watching = cluster.namespace(Security::Restricted).unwrap();
+    cluster.kubectl(&["label", "namespace", watching.name(), "podvirt.io/metrics=allowed"]).unwrap();
+    let stranger = ClientPod::start(&namespace, "stranger", "node1", "role: stranger").unwrap();
+    let monitor = ClientPod::start(&watching, "monitor", "node2", "role: monitor").unwrap();
+    let port = |label: &str, name: &str| daemon(&cluster, label, name);
+    let webhooks = port("virt-api", "https");
+    let console = port("virt-handler", "console");
+    let metrics = ["virt-api", "virt-controller", "virt-handler"].map(|label| port(label, "metrics"));
+    for at in metrics.into_iter().chain([webhooks, console]) {
+        assert!(connects(&stranger, at) && connects(&monitor, at), "{at:?}: not open before");
+    }
+
+    let _enforced = cluster.enforce_policies().unwrap();
+    let closed = |client: &ClientPod<'_>, at: (IpAddr, u16)| {
+        let silent = || Ok((!connects(client, at)).then_some(()));
+        namespace.until(&format!("{} no longer at {at:?}", client.name()), SOON, silent).unwrap();
+        assert!(!connects(client, at), "{} at {at:?}", client.name());
+    };
+    closed(&stranger, console);
+    closed(&monitor, console);
+    for at in metrics {
+        closed(&stranger, at);
+        assert!(connects(&monitor, at), "{at:?}");
+    }
+    assert!(connects(&stranger, webhooks) && connects(&monitor, webhooks));
+    // A machine starts, and its console leads from virt-api to virt-handler.
+    let mut guest = Guest::start(&namespace, PASST, "");
+    assert_eq!(guest.sh("echo back"), "back");
 }
