@@ -16,6 +16,8 @@ mod backend;
 mod bed;
 pub mod cluster;
 mod guest;
+#[cfg(test)]
+mod matrix;
 mod net;
 mod netctl;
 pub mod peer;

@@ -210,7 +210,7 @@ fn dhcp(interface: &str) {
     let mut guest = Guest::start(&namespace, &format!("{interface}, {options}"), "");
     guest.is_told();
     let ask = "printf '#!/bin/sh\\nenv >/tmp/offer\\n' >/tmp/show; chmod 755 /tmp/show; \
-               udhcpc -i $(ls /sys/class/net | grep ^e) -n -q -f -t 8 -T 1 -O bootfile -O tftp -O ntpsrv -O 240 -s /tmp/show >/dev/null 2>&1; \
+               udhcpc -i $(ls /sys/class/net | grep ^e) -n -q -f -t 8 -T 1 -O bootfile -O tftp -O ntpsrv -O mtu -O 240 -s /tmp/show >/dev/null 2>&1; \
                cat /tmp/offer";
     let offer = guest.sh(ask);
     let said = |name: &str| {
@@ -220,6 +220,7 @@ fn dhcp(interface: &str) {
     assert_eq!(said("tftp").as_deref(), Some("tftp.example"), "{offer}");
     assert_eq!(said("ntpsrv").as_deref(), Some("192.0.2.1 192.0.2.2"), "{offer}");
     assert_eq!(said("opt240").as_deref(), Some("6f757273"), "{offer}");
+    assert_eq!(said("mtu").as_deref(), Some("1500"), "{offer}");
 }
 
 #[test]
