@@ -10,7 +10,7 @@ use podvirt_api::v1::{
     VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy, VirtualMachineStatus,
 };
 
-use super::instance::{TEMPLATE_DIGEST, generation_of, render, template_digest};
+use super::instance::{Link, generation_of, is_outdated, links, render};
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
 
@@ -62,6 +62,13 @@ pub enum Action {
     },
     /// Write `runStrategy: Always`: a halted machine is asked to start.
     BecomeAlways,
+    /// Write the states of links into the instance, which takes them over while it runs.
+    SetLinks {
+        /// The instance's UID.
+        uid: String,
+        /// The links.
+        links: Vec<Link>,
+    },
     /// Write the machine's generation on its instance: nothing that the instance was made from has changed.
     NoteGeneration {
         /// The instance's UID.
@@ -136,7 +143,7 @@ pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Pl
         ));
     }
     if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
-        action = vmi.and_then(|vmi| unchanged_generation(vm, vmi));
+        action = vmi.and_then(|vmi| changed_links(vm, vmi).or_else(|| unchanged_generation(vm, vmi)));
     }
 
     let warnings = tell(vm, &mut status, strategy.ok(), vmi, &action, problem, now);
@@ -239,9 +246,12 @@ fn unchanged_generation(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Op
     Some(Action::NoteGeneration { uid: vmi.uid()?, generation })
 }
 
-/// Whether the template changed since the instance was made. One made by hand never counts as outdated.
-fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
-    vmi.annotations().get(TEMPLATE_DIGEST).is_some_and(|digest| *digest != template_digest(vm))
+/// Links that the template has otherwise than the instance, which is running on.
+fn changed_links(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let ends = is_final(vmi) || vmi.metadata.deletion_timestamp.is_some();
+    let links = links(vm, vmi);
+    (!ends && !links.is_empty()).then_some(())?;
+    Some(Action::SetLinks { uid: vmi.uid()?, links })
 }
 
 /// Writes into `status` how the machine is. Returns what people should be told of.

@@ -10,16 +10,65 @@ use kube::{Resource, ResourceExt};
 use podvirt_api::defaults::uuid;
 use podvirt_api::names::annotation;
 use podvirt_api::v1::{
-    Firmware, StartStrategy, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec,
+    Firmware, Interface, InterfaceState, StartStrategy, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceSpec,
 };
 use podvirt_api::{MacAddr, names};
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 
-/// What [`TEMPLATE_DIGEST`] holds for the template as it is now.
+/// What [`TEMPLATE_DIGEST`] holds for the template as it is now. The state of links is no part of it: that takes effect
+/// while the machine runs.
 pub fn template_digest(vm: &VirtualMachine) -> String {
+    let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
+    for interface in spec.iter_mut().flat_map(|spec| &mut spec.domain.devices.interfaces) {
+        interface.state = None;
+    }
+    digest(spec.as_ref())
+}
+
+/// Whether `vmi` was made from another template than `vm` has. One made by hand never was.
+pub fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
+    let Some(made_from) = vmi.annotations().get(TEMPLATE_DIGEST) else { return false };
+    // An earlier release's had the state of links in it.
+    let whole = || digest(vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()));
+    *made_from != template_digest(vm) && *made_from != whole()
+}
+
+/// Links that are to be others than they are: place of the interface in the instance, its name, and the state that the
+/// template has for it.
+pub fn links(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Vec<Link> {
     let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    let wanted: &[Interface] = spec.map_or(&[], |spec| &spec.domain.devices.interfaces);
+    let up = InterfaceState::from(UP);
+    let state = |interface: &Interface| {
+        interface.state.clone().filter(|state| !state.as_str().is_empty()).unwrap_or(up.clone())
+    };
+    let present = vmi.spec.domain.devices.interfaces.iter().enumerate();
+    let changed = present.filter_map(|(index, interface)| {
+        let wanted = wanted.iter().find(|wanted| wanted.name == interface.name).map(state)?;
+        let name = interface.name.clone();
+        (wanted != state(interface)).then_some(Link { index, name, state: wanted })
+    });
+    changed.collect()
+}
+
+/// A link that is to be another one than it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Place of the interface.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// `up` or `down`.
+    pub state: InterfaceState,
+}
+
+/// The state of a link that the manifest does not name.
+const UP: &str = "up";
+
+fn digest(spec: Option<&VirtualMachineInstanceSpec>) -> String {
     // Values that were read from JSON can be written again. Were it not so, all templates would be equal: a
     // machine would run on, and miss a hint.
     let text = serde_json::to_vec(&spec).unwrap_or_default();

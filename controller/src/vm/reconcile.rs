@@ -257,6 +257,31 @@ impl Shell {
                     }
                 }
             }
+            Action::SetLinks { uid, links } => {
+                let mut change = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
+                for link in links {
+                    // By its name: the place alone would be another interface's where somebody has changed the list.
+                    let path = format!("/spec/domain/devices/interfaces/{}", link.index);
+                    change.extend([
+                        json!({"op": "test", "path": format!("{path}/name"), "value": link.name}),
+                        json!({"op": "add", "path": format!("{path}/state"), "value": link.state}),
+                    ]);
+                }
+                let change: json_patch::Patch = serde_json::from_value(change.into())
+                    .map_err(kube::Error::SerdeError)
+                    .map_err(Error::Ask)?;
+                match instances.patch(&name, &PatchParams::default(), &Patch::Json::<()>(change)).await {
+                    Ok(_) => {}
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                        return Ok(false);
+                    }
+                    Err(error) => {
+                        return self
+                            .refused(machines, vm, event::FAILED_CREATE, "links not changed", error)
+                            .await;
+                    }
+                }
+            }
             Action::NoteGeneration { uid, generation } => {
                 let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
                 let change = json!({"metadata": {"uid": uid, "annotations": annotations}});

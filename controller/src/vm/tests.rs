@@ -79,6 +79,7 @@ fn word(action: Option<&Action>) -> &'static str {
         Some(Action::Stop { .. }) => "stop",
         Some(Action::BecomeAlways) => "become always",
         Some(Action::NoteGeneration { .. }) => "note generation",
+        Some(Action::SetLinks { .. }) => "set links",
     }
 }
 

@@ -83,6 +83,8 @@ pub const SYNC_RETRIES: [Duration; 6] = [
     Duration::from_secs(15),
     Duration::from_secs(30),
 ];
+/// The state of a link, where a manifest does not name one.
+const UP: &str = "up";
 /// A pass without a trigger: what a lost event costs at most.
 pub const RESYNC: Duration = Duration::from_secs(300);
 
@@ -267,9 +269,9 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         Phase::Scheduled => {
             memory.synced != Some(hash) && !view.domain.is_some_and(|domain| domain.status.is_final())
         }
-        // Only a change that was seen to happen: what a running machine was started with is not known after a
-        // restart of ours, and it has all of it.
-        Phase::Running => memory.synced.is_some_and(|given| given != hash),
+        // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
+        // migration. It has all of it but for links, which may have changed meanwhile.
+        Phase::Running => memory.synced.map_or_else(|| links_differ(view), |given| given != hash),
         _ => false,
     };
     let Some((failures, last)) = memory.sync_failures.filter(|_| wanted) else {
@@ -280,6 +282,19 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         Some(left) if !left.is_zero() => (None, Some(left)),
         _ => (Some(Action::Sync(hash)), Some(RESYNC)),
     }
+}
+
+/// Whether a link of the machine is another one than its VMI says.
+fn links_differ(view: &View<'_>) -> bool {
+    let wanted = |name: &str| {
+        let mut interfaces = view.vmi.spec.domain.devices.interfaces.iter();
+        let interface = interfaces.find(|interface| interface.name == name)?;
+        Some(interface.state.as_ref().map_or(UP, |state| state.as_str()) == UP)
+    };
+    let told = view.domain.iter().flat_map(|domain| &domain.interfaces);
+    // One that the guest alone knows of has no name, and an older launcher tells of no link.
+    told.filter(|told| !told.link_state.is_empty())
+        .any(|told| wanted(&told.name).is_some_and(|wanted| wanted != (told.link_state == UP)))
 }
 
 fn shut_down(view: &View<'_>) -> (Option<Action>, Option<Duration>) {

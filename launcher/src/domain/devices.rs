@@ -161,9 +161,13 @@ pub(super) fn overrides(devices: &xml::Devices) -> Option<xml::QemuOverride> {
     (!devices.is_empty()).then_some(xml::QemuOverride { devices })
 }
 
-/// libvirt leaves aliases that begin with `ua-` alone.
+/// The device of this name in libvirt's words, which leaves aliases that begin with `ua-` alone.
+pub fn alias_of(name: &str) -> String {
+    format!("ua-{name}")
+}
+
 fn alias(name: &str) -> xml::NameOnly {
-    xml::NameOnly { name: format!("ua-{name}") }
+    xml::NameOnly { name: alias_of(name) }
 }
 
 pub(super) fn path_text(path: &Path) -> Result<String, ConvertError> {

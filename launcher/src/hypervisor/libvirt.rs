@@ -229,6 +229,20 @@ impl Hypervisor for Libvirt {
         job::abort(&domain).map_err(|e| self.failed(&domain, "abort the move", &e))
     }
 
+    fn set_link(&self, alias: &str, up: bool) -> Result<(), HypervisorError> {
+        const ACTION: &str = "change the link";
+        let domain = self.domain()?;
+        let wrong = |message: String| HypervisorError::Refused { action: ACTION, message };
+        let described =
+            crate::domain::schema::Domain::from_xml(&self.xml()?).map_err(|e| wrong(e.to_string()))?;
+        let found = described.devices.interfaces.into_iter().find(|i| i.alias.name == alias);
+        let mut interface = found.ok_or_else(|| wrong(format!("the domain has no interface {alias}")))?;
+        interface.set_link(up);
+        let xml = interface.to_xml().map_err(|e| wrong(e.to_string()))?;
+        let changed = domain.update_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
+        changed.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
     fn keep(&self) -> Result<(), HypervisorError> {
         let domain = self.domain()?;
         if domain.is_persistent().unwrap_or(false) {

@@ -257,6 +257,13 @@ pub trait Hypervisor: Send + Sync {
     /// There is no move, or it cannot be given up any more.
     fn abort_move(&self) -> Result<(), HypervisorError>;
 
+    /// Plugs the cable of the running domain's interface with this alias, or pulls it.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or has no such interface.
+    fn set_link(&self, alias: &str, up: bool) -> Result<(), HypervisorError>;
+
     /// Keeps the running domain's definition, if it is not kept yet.
     ///
     /// # Errors

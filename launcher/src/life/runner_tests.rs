@@ -146,6 +146,9 @@ impl Hypervisor for Fake {
         Ok(())
     }
 
+    fn set_link(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
+        Ok(())
+    }
     fn keep(&self) -> Result<(), HypervisorError> {
         Ok(())
     }

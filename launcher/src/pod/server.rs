@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::vmi::InterfaceState;
 use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
 use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
@@ -24,7 +25,8 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::migration;
-use super::shared::{Shared, Wanted};
+use super::shared::{ManifestInterface, Shared, Wanted};
+use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
 
@@ -141,17 +143,32 @@ impl Server {
 
     async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
         let wanted = self.wanted(vmi, false)?;
-        {
+        let (runs, awaited) = {
             let facts = self.0.facts.borrow();
-            if facts.started_at.is_some() {
-                // There is nothing yet that a running machine is changed by.
-                return Ok(());
-            }
-            if facts.awaited {
-                return Err("the machine is to come from another node; it is not started here".into());
-            }
+            (facts.started_at.is_some(), facts.awaited)
+        };
+        if runs {
+            return self.change(&wanted.vmi).await;
+        }
+        if awaited {
+            return Err("the machine is to come from another node; it is not started here".into());
         }
         self.attempt(wanted).await
+    }
+
+    /// Changes the running machine into that of `vmi`, as far as that goes: its cables are plugged and pulled.
+    async fn change(&self, vmi: &VirtualMachineInstance) -> Result<(), String> {
+        let changes = links(&self.0.facts.borrow().interfaces, vmi);
+        for (name, up) in changes {
+            info!(interface = name, up, "the link changes");
+            let alias = alias_of(&name);
+            let changed = self.0.call(move |hypervisor| hypervisor.set_link(&alias, up)).await;
+            changed.map_err(|error| format!("interface {name}: {error}"))?;
+            self.0.facts.send_modify(|facts| {
+                facts.interfaces.iter_mut().filter(|i| i.name == name).for_each(|i| i.up = up);
+            });
+        }
+        Ok(())
     }
 
     async fn receive(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
@@ -203,6 +220,21 @@ impl Server {
             Err(error) => (outcome(Err(error)), String::new()),
         }
     }
+}
+
+/// Interfaces whose link is to be another one than it is: name, and whether it is to be up.
+fn links(present: &[ManifestInterface], vmi: &VirtualMachineInstance) -> Vec<(String, bool)> {
+    let wanted = |name: &str| {
+        let found = vmi.spec.domain.devices.interfaces.iter().find(|interface| interface.name == name)?;
+        Some(found.state != Some(InterfaceState::Down))
+    };
+    present
+        .iter()
+        .filter_map(|interface| {
+            let up = wanted(&interface.name).filter(|up| *up != interface.up)?;
+            Some((interface.name.clone(), up))
+        })
+        .collect()
 }
 
 #[tonic::async_trait]

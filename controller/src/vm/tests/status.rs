@@ -1,6 +1,7 @@
 //! What the status says.
 
 use super::*;
+use crate::vm::instance::Link;
 
 #[test]
 fn each_state_has_its_printable_word() {
@@ -92,6 +93,44 @@ fn a_template_that_changes_under_a_running_machine_is_told_until_the_next_start(
     let mut by_hand = instance(&vm, "Running", json!({}));
     by_hand.annotations_mut().remove(TEMPLATE_DIGEST);
     assert_eq!(of(&judged(&changed, Some(&by_hand)), &VirtualMachineConditionType::RestartRequired), None);
+}
+
+#[test]
+fn the_state_of_a_link_is_the_running_instances_without_a_restart() {
+    let template = |state: serde_json::Value, cores: u32, generation: i64| {
+        let interfaces = json!([{"name": "a", "bridge": {}}, {"name": "b", "bridge": {}, "state": state}]);
+        let domain = json!({"cpu": {"cores": cores}, "devices": {"interfaces": interfaces}});
+        machine(
+            "Always",
+            json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": {"domain": domain}}}}),
+        )
+    };
+    let vm = template(json!("up"), 1, 3);
+    let vmi = instance(&vm, "Running", json!({}));
+    let down = template(json!("down"), 1, 4);
+    let plan = judged(&down, Some(&vmi));
+    let link = |state: &str| Link { index: 1, name: "b".into(), state: state.into() };
+    assert_eq!(plan.action, Some(Action::SetLinks { uid: "u1".into(), links: vec![link("down")] }));
+    assert_eq!(of(&plan, &VirtualMachineConditionType::RestartRequired), None);
+    // With another change beside it: the link at once, the rest at the next start.
+    let plan = judged(&template(json!("down"), 2, 4), Some(&vmi));
+    assert!(matches!(plan.action, Some(Action::SetLinks { .. })), "{:?}", plan.action);
+    assert!(of(&plan, &VirtualMachineConditionType::RestartRequired).is_some());
+
+    let mut changed = vmi.clone();
+    changed.spec.domain.devices.interfaces[1].state = Some("down".into());
+    assert_eq!(
+        judged(&down, Some(&changed)).action,
+        Some(Action::NoteGeneration { uid: "u1".into(), generation: 4 })
+    );
+    let unset = judged(&template(json!(null), 1, 5), Some(&changed));
+    assert_eq!(unset.action, Some(Action::SetLinks { uid: "u1".into(), links: vec![link("up")] }));
+    assert_eq!(
+        judged(&down, Some(&instance(&vm, "Succeeded", json!({}))))
+            .action
+            .map(|a| matches!(a, Action::SetLinks { .. })),
+        Some(false)
+    );
 }
 
 #[test]

@@ -227,6 +227,29 @@ fn a_running_machine_is_synced_only_when_its_vmi_was_seen_to_change() {
 }
 
 #[test]
+fn a_link_that_changed_while_no_handler_looked_is_seen() {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    let interface =
+        v1::Interface { name: "a".into(), state: Some("down".into()), ..v1::Interface::default() };
+    pass.vmi.spec.domain.devices.interfaces = vec![interface];
+    let tell = |pass: &mut Pass, name: &str, link_state: &str| {
+        let (name, link_state) = (name.to_owned(), link_state.to_owned());
+        let told = podvirt_proto::domain::Interface { name, link_state, ..Default::default() };
+        pass.domain.as_mut().unwrap().interfaces = vec![told];
+        pass.decide().action
+    };
+    let sync = Some(Action::Sync(spec_hash(&pass.vmi)));
+    assert_eq!(tell(&mut pass, "a", "up"), sync);
+    for (name, link) in [("a", "down"), ("a", ""), ("", "up"), ("b", "up")] {
+        assert_eq!(tell(&mut pass, name, link), None, "{name} {link}");
+    }
+    pass.vmi.spec.domain.devices.interfaces[0].state = None;
+    assert_eq!(tell(&mut pass, "a", "up"), None);
+    let sync = Some(Action::Sync(spec_hash(&pass.vmi)));
+    assert_eq!(tell(&mut pass, "a", "down"), sync);
+}
+
+#[test]
 fn a_machine_is_born_once() {
     let pass = Pass::with(Phase::Scheduled, Status::Running, reason::BOOTED);
     let decision = pass.decide();

@@ -321,3 +321,19 @@ impl Domain {
         quick_xml::de::from_str(xml)
     }
 }
+
+impl Interface {
+    /// Plugs its cable or pulls it.
+    pub fn set_link(&mut self, up: bool) {
+        self.link = Some(StateOnly { state: if up { "up" } else { "down" }.into() });
+    }
+
+    /// The element, as libvirt reads it.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written as XML.
+    pub fn to_xml(&self) -> Result<String, quick_xml::SeError> {
+        quick_xml::se::to_string_with_root("interface", self)
+    }
+}

@@ -97,6 +97,9 @@ impl Hypervisor for Fake {
         self.aborted.send(Err(no())).unwrap();
         Ok(())
     }
+    fn set_link(&self, _: &str, _: bool) -> Outcome {
+        Err(no())
+    }
     fn keep(&self) -> Outcome {
         *self.kept.lock().unwrap() += 1;
         Ok(())
