@@ -22,6 +22,7 @@
 mod object;
 
 pub mod admission;
+pub mod bridge;
 pub mod defaults;
 pub mod fields;
 pub mod guest_network;

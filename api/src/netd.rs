@@ -172,6 +172,8 @@ impl NetdSpec {
             // What is not masquerade is served by the pod's own addresses.
             passt_binding: _,
             masquerade,
+            // Not netd's.
+            bridge: _,
             ports,
             mac_address,
             dhcp_options,
@@ -191,8 +193,8 @@ impl NetdSpec {
             guest_ipv6: network.and_then(|network| guest_network::v6(&network.vm_ipv6_network_cidr)),
             mac_address: mac_address.replace('-', ":"),
             queue_pairs: queue_pairs(vmi),
-            // There is one netd for each interface and one port: the first interface's netd has it.
-            metrics_port: metrics.filter(|_| index == 0),
+            // There is one netd for each interface that it serves and one port: the first one's netd has it.
+            metrics_port: metrics.filter(|_| first_by_netd(vmi) == Some(index)),
             hostname: spec.hostname.clone(),
             subdomain: spec.subdomain.clone(),
             dns: spec.dns_config.as_ref().map(|config| Dns {
@@ -208,6 +210,10 @@ impl NetdSpec {
             dhcp_options: dhcp_options.as_ref().map(options).unwrap_or_default(),
         })
     }
+}
+
+fn first_by_netd(vmi: &VirtualMachineInstance) -> Option<usize> {
+    vmi.spec.domain.devices.interfaces.iter().position(Interface::by_netd)
 }
 
 /// Queue pairs of each interface: as many as the machine has processors, as far as netd goes. None where the

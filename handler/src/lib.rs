@@ -12,10 +12,11 @@
 //! | [`migration`] | moves machines from and to other nodes |
 //! | [`record`] | keeps what a restart would lose |
 //! | [`metrics`] | counts |
-//! | [`device`] | offers `/dev/kvm` to pods |
+//! | [`device`] | offers `/dev/kvm` and `/dev/net/tun` to pods |
 //! | [`heartbeat`] | says that this node takes machines |
 //! | [`rest`] | serves consoles, screens and buttons to virt-api |
 //! | [`repair`] | repairs the TCP connections of pods whose machines move |
+//! | [`podnet`] | makes what a pod's network namespace has to have: bridges and taps |
 //! | [`ports`] | steers every port of a pod to netd |
 //! | [`activate`] | makes the target of a migration heard |
 
@@ -27,6 +28,7 @@ pub mod launcher;
 pub mod metrics;
 pub mod migration;
 pub mod node;
+pub mod podnet;
 pub mod ports;
 pub mod process;
 pub mod queue;

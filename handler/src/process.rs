@@ -49,6 +49,16 @@ impl Process {
         Ok(File::from(openat(&*self.directory, name, flags, Mode::empty())?))
     }
 
+    /// The root of its file system, to look for files beneath.
+    ///
+    /// # Errors
+    ///
+    /// As [`Process::open`].
+    pub fn root(&self) -> io::Result<File> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(File::from(openat(&*self.directory, "root", flags, Mode::empty())?))
+    }
+
     /// Its control groups, in the form of `/proc/<pid>/cgroup`.
     ///
     /// # Errors

@@ -79,7 +79,15 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
                 .context("the server for virt-api")
         },
         async {
-            device::offer(plugins, device::probe, &metrics, &settled, &shutdown).await;
+            let tell = |usable| metrics.kvm(usable);
+            device::offer(&device::KVM, plugins.clone(), device::probe, tell, &settled, &shutdown).await;
+            Ok(())
+        },
+        async {
+            // Machines without it need not wait for it: a pod that asks for it comes where it is offered.
+            let (settled, _) = tokio::sync::watch::channel(false);
+            device::offer(&device::TUN, plugins.clone(), device::probe_tun, |_| {}, &settled, &shutdown)
+                .await;
             Ok(())
         },
         async {

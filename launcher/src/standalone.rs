@@ -186,6 +186,8 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         kernel,
         images,
         sockets,
+        // The binding is for pods.
+        taps: std::collections::BTreeMap::new(),
         serial_socket: rundir.join("serial.sock"),
         serial_log: rundir.join("serial.log"),
         vnc_socket: rundir.join("vnc.sock"),

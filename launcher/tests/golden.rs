@@ -6,8 +6,9 @@ mod golden {
     use std::path::{Path, PathBuf};
 
     use podvirt_api::VirtualMachineInstance;
+    use podvirt_api::bridge::bridged;
     use virt_launcher::domain::schema::Domain;
-    use virt_launcher::domain::{Accelerator, Base, Environment, Image, ImageFormat, Kernel, convert};
+    use virt_launcher::domain::{Accelerator, Base, Environment, Image, ImageFormat, Kernel, Tap, convert};
 
     fn environment(vmi: &VirtualMachineInstance, accelerator: Accelerator) -> Environment {
         let image = |name: &str| {
@@ -30,7 +31,12 @@ mod golden {
                 .devices
                 .interfaces
                 .iter()
+                .filter(|i| i.by_netd())
                 .map(|i| (i.name.clone(), socket(&i.name)))
+                .collect(),
+            taps: bridged(vmi)
+                .into_iter()
+                .map(|b| (b.name, Tap { name: b.tap, mtu: 1450, queues: b.queues }))
                 .collect(),
             serial_socket: "/run/vm/serial.sock".into(),
             serial_log: "/run/vm/serial.log".into(),
@@ -44,7 +50,15 @@ mod golden {
 
     fn load(name: &str) -> VirtualMachineInstance {
         let text = std::fs::read_to_string(directory().join(name)).unwrap();
-        VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+        if name != "bridge.yaml" {
+            return VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        // As in a cluster, where alone there are networks of Multus.
+        let value = serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut vmi = VirtualMachineInstance::from_value(value).unwrap_or_else(|e| panic!("{name}: {e}"));
+        podvirt_api::defaults::set_defaults(&mut vmi);
+        podvirt_api::validate::validate(&vmi).into_result().unwrap_or_else(|e| panic!("{name}: {e}"));
+        vmi
     }
 
     #[test]
@@ -84,6 +98,11 @@ mod golden {
         };
         assert!(message(|e| e.images = BTreeMap::new()).starts_with("there is no disk image for the volume"));
         assert!(message(|e| e.sockets = BTreeMap::new()).contains("socket for the interface default"));
+        let bridge = load("bridge.yaml");
+        let mut no_tap = environment(&bridge, Accelerator::Tcg);
+        no_tap.taps.clear();
+        let told = convert(&bridge, &no_tap).unwrap_err().to_string();
+        assert_eq!(told, "there is no tap device for the interface blue");
         let vmi = load("netd.yaml");
         let mut environment = environment(&vmi, Accelerator::Tcg);
         environment.kernel = None;

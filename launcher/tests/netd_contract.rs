@@ -60,6 +60,7 @@ fn domain(machine: &Value) -> String {
             .iter()
             .map(|i| (i.name.clone(), PathBuf::from("/s")))
             .collect::<BTreeMap<_, _>>(),
+        taps: [].into(),
         serial_socket: "/serial".into(),
         serial_log: "/log".into(),
         vnc_socket: "/vnc".into(),

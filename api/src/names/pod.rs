@@ -46,12 +46,26 @@ pub const PRIMARY_INTERFACE: &str = "eth0";
 
 /// The pod's interface on the secondary network of this name: `pod` and the first 11 digits of its SHA-256.
 pub fn interface(network: &str) -> String {
+    format!("pod{}", digits(network))
+}
+
+/// The bridge in the pod that joins a guest with the secondary network of this name.
+pub fn bridge(network: &str) -> String {
+    format!("k6t-{}", digits(network))
+}
+
+/// The tap device in the pod by which a guest is joined with the secondary network of this name.
+pub fn tap(network: &str) -> String {
+    format!("tap{}", digits(network))
+}
+
+fn digits(network: &str) -> String {
     const BYTES: usize = 6;
     const DIGITS: usize = 11;
     let digest = Sha256::digest(network);
     let mut digits: String = digest.iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect();
     digits.truncate(DIGITS);
-    format!("pod{digits}")
+    digits
 }
 
 /// Native sidecar that serves `spec.domain.devices.interfaces[index]`: [`NETD`], numbered from the second on.
@@ -61,6 +75,8 @@ pub fn netd(index: usize) -> String {
 
 /// Device plugin resource of `/dev/kvm`.
 pub const KVM_DEVICE: &str = "devices.kubevirt.io/kvm";
+/// Device plugin resource of `/dev/net/tun`.
+pub const TUN_DEVICE: &str = "devices.kubevirt.io/tun";
 
 /// Seconds that a launcher pod has beside the guest's own grace period: to report, and to end by force.
 pub const EXTRA_GRACE_SECONDS: i64 = 30;

@@ -12,6 +12,7 @@
 //!                   cluster's cpuRequest, else processors / cpuAllocationRatio
 //!           limits  resources.limits; memory and the overhead
 //!           kvm     1 unless developerConfiguration.useEmulation
+//!           tun     1 where an interface is bound by a bridge
 //!           storage resources.requests.ephemeral-storage and the scratch space;
 //!                   a limit likewise (upstream's sums)
 //! netd      one sidecar for each interface
@@ -114,6 +115,12 @@ impl PodResources {
         if !emulated {
             compute.request(pod::KVM_DEVICE, "1".into());
             compute.limit(pod::KVM_DEVICE, "1".into());
+        }
+
+        if spec.domain.devices.interfaces.iter().any(|interface| interface.bridge.is_some()) {
+            // The tap is virt-handler's to make; QEMU needs the node to open it.
+            compute.request(pod::TUN_DEVICE, "1".into());
+            compute.limit(pod::TUN_DEVICE, "1".into());
         }
 
         let limited = Limited {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use crate::guest_network;
 use crate::mac::MacAddr;
 use crate::problem::{Problems, Reason};
-use crate::vmi::{DhcpOptions, Interface, PodNetwork, PortProtocol, VirtualMachineInstance};
+use crate::vmi::{DhcpOptions, Interface, Network, PodNetwork, PortProtocol, VirtualMachineInstance};
 
 use super::{is_dns_label, is_pci_address};
 
@@ -45,18 +45,23 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("'{}' is not the name of a network in spec.networks", interface.name),
             );
         }
-        if interface.passt_binding.is_some() && interface.masquerade.is_some() {
+        let bindings =
+            [interface.passt_binding.is_some(), interface.masquerade.is_some(), interface.bridge.is_some()];
+        if bindings.into_iter().filter(|given| *given).count() > 1 {
             problems.add(
                 Reason::FieldValueInvalid,
                 path.clone(),
-                "only one of passtBinding and masquerade is allowed",
+                "only one of passtBinding, masquerade and bridge is allowed",
             );
+        }
+        if interface.bridge.is_some() {
+            bridge(vmi, interface, &path, problems);
         }
         if interface.masquerade.is_some() && vmi.network_of(interface).is_some_and(|n| n.multus.is_some()) {
             problems.add(
                 Reason::FieldValueInvalid,
                 format!("{path}.masquerade"),
-                "masquerade is for the pod's own network; on one of Multus passtBinding is allowed",
+                "masquerade is for the pod's own network; on one of Multus passtBinding and bridge are allowed",
             );
         }
         address(interface, &path, problems);
@@ -190,6 +195,25 @@ fn address(interface: &Interface, path: &str, problems: &mut Problems) {
             format!("{path}.pciAddress"),
             &interface.pci_address,
             "an address as in '0000:02:00.0' is allowed",
+        );
+    }
+}
+
+/// Judges what goes with the binding `bridge`.
+fn bridge(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
+    if vmi.network_of(interface).is_some_and(Network::is_primary) {
+        problems.add(
+            Reason::FieldValueInvalid,
+            format!("{path}.bridge"),
+            "bridge is for networks of Multus beside the pod's own; on the pod's first network passtBinding and \
+             masquerade are allowed",
+        );
+    }
+    if interface.dhcp_options.is_some() {
+        problems.add(
+            Reason::FieldValueInvalid,
+            format!("{path}.dhcpOptions"),
+            "DHCP is the network's own affair with bridge; dhcpOptions are for passtBinding and masquerade",
         );
     }
 }

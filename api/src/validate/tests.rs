@@ -327,6 +327,41 @@ fn networks_of_multus() {
 }
 
 #[test]
+fn the_binding_bridge_is_for_networks_beside_the_pods_own() {
+    use serde_json::json;
+    let told = |interface: serde_json::Value, network: serde_json::Value| {
+        let (mut interface, mut network) = (interface, network);
+        (interface["name"], network["name"]) = ("b".into(), "b".into());
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "a"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [interface]}},
+                "networks": [network],
+            },
+        }))
+        .unwrap();
+        defaults::set_defaults(&mut vmi);
+        let bound = &vmi.spec.domain.devices.interfaces[0];
+        assert!(bound.passt_binding.is_none(), "no second binding by default");
+        validate(&vmi).0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let multus = || json!({"multus": {"networkName": "flat"}});
+    let ports = json!([{"name": "http", "port": 80}]);
+    assert_eq!(told(json!({"bridge": {}, "ports": ports}), multus()), [""; 0]);
+    for first in [json!({"pod": {}}), json!({"multus": {"networkName": "flat", "default": true}})] {
+        let refused = "spec.domain.devices.interfaces[0].bridge: bridge is for networks of Multus beside the pod's own; on \
+                       the pod's first network passtBinding and masquerade are allowed";
+        assert_eq!(told(json!({"bridge": {}}), first), [refused]);
+    }
+    let options = json!({"bridge": {}, "dhcpOptions": {"bootFileName": "x"}});
+    let refused = "spec.domain.devices.interfaces[0].dhcpOptions: DHCP is the network's own affair with bridge; \
+                   dhcpOptions are for passtBinding and masquerade";
+    assert_eq!(told(options, multus()), [refused]);
+    let two = "spec.domain.devices.interfaces[0]: only one of passtBinding, masquerade and bridge is allowed";
+    assert_eq!(told(json!({"bridge": {}, "masquerade": {}}), json!({"pod": {}}))[0], two);
+}
+
+#[test]
 fn names_and_resolvers() {
     let cases = [
         ("  subdomain: A\n", "spec.subdomain FieldValueInvalid"),

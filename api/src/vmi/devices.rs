@@ -103,6 +103,8 @@ objects! {
         passt_binding: Option<InterfacePasstBinding>,
         /// Served by netd behind addresses of the guest's own: 10.0.2.2 and fd10:0:2::2, or what the network says.
         masquerade: Option<InterfaceMasquerade>,
+        /// The guest is a host of its own on a network of Multus.
+        bridge: Option<InterfaceBridge>,
         /// Ports that are forwarded to the guest; none means all.
         ports: Vec<Port>,
         /// Ethernet address.
@@ -124,6 +126,9 @@ objects! {
 
     /// Served by netd behind an address of the guest's own.
     InterfaceMasquerade {}
+
+    /// The guest is a host of its own on a network of Multus.
+    InterfaceBridge {}
 
     /// A port that is forwarded to the guest.
     Port {

@@ -1,13 +1,15 @@
 //! The machine's networks in the pod: what Multus attaches it to, and a netd for each interface.
 //!
 //! A network of Multus is an interface of the pod whose name follows from the network's (`pod` and a part of its
-//! SHA-256), unless it takes the place of the pod's first network. netd serves either as it serves the pod's own.
+//! SHA-256), unless it takes the place of the pod's first network. netd serves either as it serves the pod's own; of an
+//! interface that is bound by a bridge no program of the pod but QEMU has a part.
 //! Where a machine has one interface on the pod's first network, its netd has the whole pod; otherwise each netd has
 //! the interface that it is for, and no other.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use podvirt_api::bridge::bridged;
 use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
@@ -71,7 +73,16 @@ pub(super) fn annotations(
             continue;
         }
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
-        let mac = interface.and_then(|i| i.mac_address.as_ref()).filter(|mac| !mac.is_empty());
+        let given = interface.and_then(|i| i.mac_address.clone()).filter(|mac| !mac.is_empty());
+        let mac = match given {
+            Some(mac) => Some(mac),
+            // The guest's own frames come by the interface, and the network may look at whose they are.
+            None if interface.is_some_and(|i| i.bridge.is_some()) => {
+                let machine = read(vmi)?;
+                bridged(&machine).into_iter().find(|b| b.name == network.name).map(|b| b.mac.to_string())
+            }
+            None => None,
+        };
         selections.push(Selection {
             name,
             namespace,
@@ -122,7 +133,7 @@ pub(crate) fn attached(
     told.collect()
 }
 
-/// A netd for each interface.
+/// A netd for each interface that is not bound by a bridge.
 pub(super) fn netds(
     vmi: &VirtualMachineInstance,
     config: &KubeVirtConfiguration,
@@ -134,7 +145,7 @@ pub(super) fn netds(
     for (n, interface) in interfaces.iter().enumerate() {
         if let Some(binding) = other_binding(interface) {
             let field = format!("{INTERFACES}[{n}].{binding}");
-            return Err(TemplateError::unsupported(field, "passtBinding and masquerade, which netd serves"));
+            return Err(TemplateError::unsupported(field, "passtBinding, masquerade and bridge"));
         }
         let Some(network) = vmi.spec.networks.iter().find(|network| network.name == interface.name) else {
             let field = format!("{INTERFACES}[{n}] without a network of its name");
@@ -144,12 +155,17 @@ pub(super) fn netds(
             let field = format!("{INTERFACES}[{n}].masquerade on a network of Multus");
             return Err(TemplateError::unsupported(field, "passtBinding"));
         }
+        if network.is_primary() && interface.bridge.is_some() {
+            let field = format!("{INTERFACES}[{n}].bridge on the pod's first network");
+            return Err(TemplateError::unsupported(field, "passtBinding and masquerade"));
+        }
         if network.is_primary() && primary.replace(n).is_some() {
             let field = format!("{INTERFACES}[{n}]");
             return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));
         }
     }
-    if interfaces.is_empty() {
+    let by_netd = |index: &usize| interfaces[*index].bridge.is_none();
+    if !(0..interfaces.len()).any(|index| by_netd(&index)) {
         return Ok(Vec::new());
     }
     let machine = read(vmi)?;
@@ -165,7 +181,7 @@ pub(super) fn netds(
             ..own(&pod::netd(index), config, images, &resources.netd)
         })
     };
-    (0..interfaces.len()).map(container).collect()
+    (0..interfaces.len()).filter(by_netd).map(container).collect()
 }
 
 /// The machine as the launcher will read it, with its defaults: netd and the domain must come to the same addresses.
@@ -180,10 +196,9 @@ fn read(vmi: &VirtualMachineInstance) -> Result<podvirt_api::VirtualMachineInsta
     Ok(machine)
 }
 
-/// A binding of the interface that netd does not serve.
+/// A binding of the interface that is not carried out.
 fn other_binding(interface: &Interface) -> Option<&'static str> {
     [
-        ("bridge", interface.bridge.is_some()),
         ("sriov", interface.sriov.is_some()),
         ("macvtap", interface.macvtap.is_some()),
         ("passt", interface.passt.is_some()),

@@ -117,6 +117,10 @@ fn tcp(
     let number = u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(wrong)?;
     let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && n.is_primary());
     let index = interfaces.iter().position(|i| is_first(&i.name)).unwrap_or(0);
+    if interfaces.get(index).is_some_and(|i| i.bridge.is_some()) {
+        let field = format!("{field}.tcpSocket with no interface on the pod's first network");
+        return Err(TemplateError::unsupported(field, "tcpSocket with passtBinding or masquerade"));
+    }
     Ok(vec![
         LAUNCHER.to_owned(),
         "probe".into(),

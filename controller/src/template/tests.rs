@@ -412,7 +412,7 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
         ),
         (
             json!({"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}}}),
-            "spec.domain.devices.interfaces[0].bridge",
+            "spec.domain.devices.interfaces[0].bridge on the pod's first network",
         ),
         (
             json!({
@@ -427,6 +427,14 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
                 "networks": [{"name": "a", "multus": {"networkName": "n"}}],
             }),
             "spec.domain.devices.interfaces[0].masquerade on a network of Multus",
+        ),
+        (
+            json!({
+                "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
+                "networks": [{"name": "a", "multus": {"networkName": "n"}}],
+                "readinessProbe": {"tcpSocket": {"port": 80}},
+            }),
+            "spec.readinessProbe.tcpSocket with no interface on the pod's first network",
         ),
         (json!({"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.livenessProbe.exec"),
         (json!({"readinessProbe": {"guestAgentPing": {}}}), "spec.readinessProbe.guestAgentPing"),
@@ -473,6 +481,42 @@ fn networks_of_multus_are_asked_for_and_each_has_its_netd() {
         |name: &str| (told(&pod, name).interface, told(&pod, name).index, told(&pod, name).pod_interface);
     assert_eq!(of("netd"), ("default".into(), 0, Some("eth0".into())));
     assert_eq!(of("netd-2"), ("flat".into(), 2, Some(names::pod::interface("flat"))));
+}
+
+#[test]
+fn an_interface_bound_by_a_bridge_has_no_netd_but_the_node_of_its_tap() {
+    let spec = json!({
+        "domain": {"memory": {"guest": "256Mi"}, "devices": {"interfaces": [
+            {"name": "default", "passtBinding": {}},
+            {"name": "blue", "bridge": {}},
+            {"name": "flat", "bridge": {}, "macAddress": "52-54-00-00-00-02"},
+        ]}},
+        "networks": [
+            {"name": "default", "pod": {}},
+            {"name": "blue", "multus": {"networkName": "storage"}},
+            {"name": "flat", "multus": {"networkName": "other/flat"}},
+        ],
+    });
+    let asked = |pod: &Pod| -> Value {
+        let annotations = pod.metadata.annotations.as_ref().unwrap();
+        serde_json::from_str(&annotations["k8s.v1.cni.cncf.io/networks"]).unwrap()
+    };
+    let pod = render(spec.clone());
+    assert_eq!(init_names(&pod), ["netd"]);
+    // The network is told whose frames will come: the guest's, as the launcher comes to it.
+    let mut guest =
+        podvirt_api::VirtualMachineInstance::from_value(serde_json::to_value(machine(spec.clone())).unwrap())
+            .unwrap();
+    podvirt_api::defaults::set_defaults(&mut guest);
+    let blue = &guest.spec.domain.devices.interfaces[1].mac_address;
+    assert_eq!(asked(&pod)[0]["mac"], *blue);
+    assert_eq!(asked(&pod)[1]["mac"], "52:54:00:00:00:02");
+    let tun = |pod: &Pod| {
+        let limits = container(pod, "compute").resources.as_ref().unwrap().limits.clone();
+        limits.unwrap_or_default().get("devices.kubevirt.io/tun").map(|amount| amount.0.clone())
+    };
+    assert_eq!(tun(&pod).as_deref(), Some("1"));
+    assert_eq!(tun(&render(json!({}))), None, "a machine without a bridge asks for none");
 }
 
 #[test]

@@ -120,6 +120,7 @@ impl Bed {
             let _inside = launched.runtime.enter();
             let volumes = PodVolumes::new(launched.pod.path("pods")).with_processes(self.processes.path());
             let network = PodNetwork {
+                bridged: Vec::new(),
                 pod_uid: POD_UID.into(),
                 launcher: Process::of(launched.only("netd").as_raw()).unwrap(),
                 sockets: launched.pod.path("public/netd"),

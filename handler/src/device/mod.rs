@@ -1,10 +1,11 @@
-//! `/dev/kvm` for pods that may not open anything of the node: a device plugin of the kubelet.
+//! `/dev/kvm` and `/dev/net/tun` for pods that may not open anything of the node: device plugins of the kubelet.
 //!
 //! A pod that asks for `devices.kubevirt.io/kvm` is scheduled only where this process offers it, and gets the
 //! device's node and the control group's permission for it. The device can be shared at will; the number of
-//! copies ([`COPIES`]) is there because the kubelet counts.
+//! copies ([`COPIES`]) is there because the kubelet counts. `devices.kubevirt.io/tun` likewise: by it QEMU opens the tap
+//! devices that are its user's ([`crate::podnet`]), and can do no more with it without a capability.
 //!
-//! It is offered only where it is of use: `/dev/kvm` exists on machines whose processor cannot run guests, and a
+//! A device is offered only where it is of use: `/dev/kvm` exists on machines whose processor cannot run guests, and a
 //! QEMU that trusts it fails late. Without it nothing is registered, and pods that need it do not come here.
 //!
 //! The kubelet forgets all plugins when it restarts and says so by making a new `kubelet.sock`; so its directory is
@@ -13,6 +14,7 @@
 
 mod kvm;
 mod plugin;
+mod tun;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,11 +23,26 @@ use std::time::Duration;
 use podvirt_daemon::shutdown::Shutdown;
 use tokio::sync::watch;
 
-pub use kvm::{Verdict, probe};
+pub use kvm::{KVM, Verdict, probe};
 use plugin::Plugin;
+pub use tun::{TUN, probe as probe_tun};
 
 use crate::launcher::watch::Watch;
-use crate::metrics::Metrics;
+
+/// A device of the node that pods can ask for.
+#[derive(Debug)]
+pub struct Device {
+    /// Its name for people.
+    pub name: &'static str,
+    /// The resource that pods ask for.
+    pub resource: &'static str,
+    /// Its file, on the node and in pods.
+    pub path: &'static str,
+    /// Name of the plugin's socket.
+    pub socket: &'static str,
+    /// What the names of its copies begin with.
+    pub copy: &'static str,
+}
 
 /// Copies of the device that are offered, as many as upstream offers.
 pub const COPIES: usize = 1000;
@@ -44,12 +61,14 @@ pub(crate) mod proto {
     tonic::include_proto!("v1beta1");
 }
 
-/// Offers KVM to the kubelet, as long as it is of use, until `shutdown`. `settled` becomes true once the node's
-/// pods can be told what this node has: the kubelet knows, or there is nothing to know.
+/// Offers `device` to the kubelet, as long as it is of use, until `shutdown`. `settled` becomes true once the node's
+/// pods can be told what this node has: the kubelet knows, or there is nothing to know. `tell` hears each time whether it
+/// is of use.
 pub async fn offer(
+    device: &'static Device,
     directory: PathBuf,
     probe: impl Fn() -> Verdict,
-    metrics: &Metrics,
+    tell: impl Fn(bool),
     settled: &watch::Sender<bool>,
     shutdown: &Shutdown,
 ) {
@@ -57,13 +76,13 @@ pub async fn offer(
     let mut told = None;
     loop {
         let verdict = probe();
-        metrics.kvm(verdict.usable);
+        tell(verdict.usable);
         if told.as_ref() != Some(&verdict) {
-            tracing::info!(usable = verdict.usable, why = verdict.why, "KVM");
+            tracing::info!(usable = verdict.usable, why = verdict.why, "{}", device.name);
             told = Some(verdict.clone());
         }
         let pause = if verdict.usable {
-            match shutdown.or(serve(&directory, &probe, settled)).await {
+            match shutdown.or(serve(device, &directory, &probe, settled)).await {
                 None => return,
                 // The kubelet has restarted, or the device is of no use any more.
                 Some(Ok(())) => {
@@ -71,7 +90,8 @@ pub async fn offer(
                     Duration::ZERO
                 }
                 Some(Err(error)) => {
-                    tracing::warn!(error = format!("{error:#}"), "KVM cannot be offered to the kubelet yet");
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "{} cannot be offered to the kubelet yet", device.name);
                     failures += 1;
                     RETRIES[RETRIES.len().min(failures) - 1]
                 }
@@ -88,6 +108,7 @@ pub async fn offer(
 
 /// Serves and registers once; returns when that is to be done again.
 async fn serve(
+    device: &'static Device,
     directory: &Path,
     probe: &impl Fn() -> Verdict,
     settled: &watch::Sender<bool>,
@@ -95,9 +116,9 @@ async fn serve(
     // First of all: a kubelet that starts from here on is noticed.
     let changes = Watch::on(directory)?;
     let identity = identity_of_kubelet(directory)?;
-    let plugin = Plugin::serve(directory)?;
+    let plugin = Plugin::serve(device, directory)?;
     plugin.register(directory).await?;
-    tracing::info!(copies = COPIES, "KVM is offered to the kubelet");
+    tracing::info!(copies = COPIES, "{} is offered to the kubelet", device.name);
     settled.send_replace(true);
     loop {
         tokio::select! {

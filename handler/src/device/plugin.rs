@@ -8,7 +8,6 @@ use std::pin::Pin;
 use anyhow::Context as _;
 use futures::{Stream, StreamExt};
 use hyper_util::rt::TokioIo;
-use podvirt_api::names::pod::KVM_DEVICE;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -16,7 +15,6 @@ use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
 use tonic::transport::{Endpoint, Server, Uri};
 use tonic::{Request, Response, Status};
 
-use super::COPIES;
 use super::proto::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use super::proto::registration_client::RegistrationClient;
 use super::proto::{
@@ -24,16 +22,16 @@ use super::proto::{
     Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
     PreferredAllocationRequest, PreferredAllocationResponse, RegisterRequest,
 };
+use super::{COPIES, Device as Offered};
 
 /// The kubelet's socket in its directory of device plugins.
 pub(super) const KUBELET_SOCKET: &str = "kubelet.sock";
-/// Our socket there.
-const OUR_SOCKET: &str = "kubevirt-kvm.sock";
 /// Version of the interface.
 const VERSION: &str = "v1beta1";
 
 /// A server that runs. Dropping it ends it.
 pub(super) struct Plugin {
+    device: &'static Offered,
     healthy: watch::Sender<bool>,
     server: AbortHandle,
     socket: u64,
@@ -47,8 +45,8 @@ impl Drop for Plugin {
 
 impl Plugin {
     /// Starts to serve on a new socket in `directory`.
-    pub(super) fn serve(directory: &Path) -> io::Result<Self> {
-        let path = directory.join(OUR_SOCKET);
+    pub(super) fn serve(device: &'static Offered, directory: &Path) -> io::Result<Self> {
+        let path = directory.join(device.socket);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -56,7 +54,7 @@ impl Plugin {
         let listener = UnixListener::bind(&path)?;
         let socket = std::fs::symlink_metadata(&path)?.ino();
         let (healthy, health) = watch::channel(true);
-        let service = DevicePluginServer::new(Kvm { health });
+        let service = DevicePluginServer::new(Copies { device, health });
         let serve = async move {
             let ended =
                 Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
@@ -64,7 +62,7 @@ impl Plugin {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the device plugin's server ended");
             }
         };
-        Ok(Self { healthy, server: tokio::spawn(serve).abort_handle(), socket })
+        Ok(Self { device, healthy, server: tokio::spawn(serve).abort_handle(), socket })
     }
 
     /// Tells the kubelet of the server.
@@ -77,8 +75,8 @@ impl Plugin {
         let channel = Endpoint::from_static("http://kubelet").connect_with_connector(connector).await;
         let request = RegisterRequest {
             version: VERSION.into(),
-            endpoint: OUR_SOCKET.into(),
-            resource_name: KVM_DEVICE.into(),
+            endpoint: self.device.socket.into(),
+            resource_name: self.device.resource.into(),
             options: Some(DevicePluginOptions::default()),
         };
         let mut client = RegistrationClient::new(channel.context("the kubelet's socket")?);
@@ -93,24 +91,26 @@ impl Plugin {
 
     /// Whether the kubelet can reach the server: its socket is where it was told.
     pub(super) fn is_reachable(&self, directory: &Path) -> bool {
-        std::fs::symlink_metadata(directory.join(OUR_SOCKET))
+        std::fs::symlink_metadata(directory.join(self.device.socket))
             .is_ok_and(|metadata| metadata.file_type().is_socket() && metadata.ino() == self.socket)
             && !self.server.is_finished()
     }
 }
 
-struct Kvm {
+/// The copies of one device.
+struct Copies {
+    device: &'static Offered,
     health: watch::Receiver<bool>,
 }
 
-fn devices(healthy: bool) -> ListAndWatchResponse {
+fn devices(of: &Offered, healthy: bool) -> ListAndWatchResponse {
     let health = if healthy { "Healthy" } else { "Unhealthy" };
-    let device = |number| Device { id: format!("kvm{number}"), health: health.into() };
+    let device = |number| Device { id: format!("{}{number}", of.copy), health: health.into() };
     ListAndWatchResponse { devices: (0..COPIES).map(device).collect() }
 }
 
 #[tonic::async_trait]
-impl DevicePlugin for Kvm {
+impl DevicePlugin for Copies {
     async fn get_device_plugin_options(
         &self,
         _: Request<Empty>,
@@ -121,7 +121,8 @@ impl DevicePlugin for Kvm {
     type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let lists = WatchStream::new(self.health.clone()).map(|healthy| Ok(devices(healthy)));
+        let device = self.device;
+        let lists = WatchStream::new(self.health.clone()).map(|healthy| Ok(devices(device, healthy)));
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -129,19 +130,19 @@ impl DevicePlugin for Kvm {
         &self,
         _: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("one copy of /dev/kvm is as good as another"))
+        Err(Status::unimplemented("one copy of the device is as good as another"))
     }
 
     async fn allocate(
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        let kvm = DeviceSpec {
-            container_path: "/dev/kvm".into(),
-            host_path: "/dev/kvm".into(),
+        let node = DeviceSpec {
+            container_path: self.device.path.into(),
+            host_path: self.device.path.into(),
             permissions: "rw".into(),
         };
-        let one = ContainerAllocateResponse { devices: vec![kvm] };
+        let one = ContainerAllocateResponse { devices: vec![node] };
         let containers = request.into_inner().container_requests.len();
         Ok(Response::new(AllocateResponse { container_responses: vec![one; containers] }))
     }

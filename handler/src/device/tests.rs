@@ -59,7 +59,7 @@ async fn a_kubelet_gets_the_device_and_gets_it_again_after_its_restart() {
         let (path, usable) = (path.to_owned(), usable.clone());
         tokio::spawn(async move {
             let probe = || Verdict { usable: usable.load(Ordering::Relaxed), why: "test".into() };
-            offer(path, probe, &Metrics::default(), &settled, &shutdown).await;
+            offer(&KVM, path, probe, |_| {}, &settled, &shutdown).await;
         })
     };
 
@@ -106,7 +106,7 @@ async fn nothing_is_registered_where_kvm_is_of_no_use() {
     let path = directory.path().to_owned();
     let offering = tokio::spawn(async move {
         let probe = || Verdict { usable: false, why: "test".into() };
-        offer(path, probe, &Metrics::default(), &settled, &shutdown).await;
+        offer(&KVM, path, probe, |_| {}, &settled, &shutdown).await;
     });
     is_settled.wait_for(|settled| *settled).await.unwrap();
     trigger.request();

@@ -55,6 +55,9 @@ pub enum Error {
     /// The answer cannot be read.
     #[error("the launcher's answer cannot be read: {0}")]
     Answer(String),
+    /// What the machine needs in its pod's network namespace cannot be made there.
+    #[error("the pod's network: {0}")]
+    Network(#[from] crate::podnet::Error),
     /// The launcher's machine is another one's.
     #[error("the launcher runs the machine of VMI {0}")]
     Stranger(String),

@@ -1,4 +1,4 @@
-//! What a migration asks of the network of a pod: that connections can be repaired, that addresses speak.
+//! What machines ask of the network of a pod: that it is there, that connections can be repaired, that addresses speak.
 
 use std::fmt::Debug;
 use std::io;
@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use futures::future::BoxFuture;
+use podvirt_api::bridge::Bridged;
+use podvirt_api::v1::VirtualMachineInstance;
 
+use crate::podnet;
 use crate::process::Process;
 
 /// A pod whose machine moves.
@@ -18,8 +21,10 @@ pub struct PodNetwork {
     pub launcher: Process,
     /// Directory of the sockets of the pod's backends, on the node.
     pub sockets: PathBuf,
-    /// The machine's interfaces: place in `spec.domain.devices.interfaces` and name.
+    /// The machine's interfaces that a netd serves: place in `spec.domain.devices.interfaces` and name.
     pub interfaces: Vec<(usize, String)>,
+    /// Those that are bound by a bridge.
+    pub bridged: Vec<Bridged>,
     /// Whether the machine comes to this pod.
     pub incoming: bool,
     /// Addresses of the pod that the machine goes to; at the source alone. A connection whose address is none of them ends.
@@ -29,14 +34,32 @@ pub struct PodNetwork {
 /// Repair that is armed; it ends when this is dropped.
 pub trait Armed: Debug + Send + Sync {}
 
-/// The network's part of a migration.
+/// The network's part of a machine's start and of its migration.
 pub trait Network: Debug + Send + Sync {
+    /// Makes what the machine needs in the network namespace of its launcher; doing it again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The machine cannot start; it is tried again.
+    fn make<'a>(
+        &'a self,
+        launcher: &'a Process,
+        vmi: &'a VirtualMachineInstance,
+    ) -> BoxFuture<'a, Result<(), podnet::Error>>;
+
     /// Serves whoever wants the pod's connections repaired, until the result is dropped.
     ///
     /// # Errors
     ///
     /// It cannot be served; the migration goes on, and its connections end.
     fn arm(&self, pod: &PodNetwork) -> io::Result<Box<dyn Armed>>;
+
+    /// Tells the networks, where the guest is a host of its own, that the machine is in this pod still.
+    ///
+    /// # Errors
+    ///
+    /// They are not told.
+    fn announce<'a>(&'a self, pod: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>>;
 
     /// Makes the pod's addresses speak: the machine is here.
     ///
@@ -56,8 +79,20 @@ struct Nothing;
 impl Armed for Nothing {}
 
 impl Network for Silent {
+    fn make<'a>(
+        &'a self,
+        _: &'a Process,
+        _: &'a VirtualMachineInstance,
+    ) -> BoxFuture<'a, Result<(), podnet::Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn arm(&self, _: &PodNetwork) -> io::Result<Box<dyn Armed>> {
         Ok(Box::new(Nothing))
+    }
+
+    fn announce<'a>(&'a self, _: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn activate<'a>(&'a self, _: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {

@@ -233,9 +233,14 @@ impl Machine {
     pub(super) fn sync(&mut self, node: &Node, vmi: &Arc<VirtualMachineInstance>, client: Client, hash: u64) {
         let (tell, answer) = oneshot::channel();
         let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
+        let network = Arc::clone(&node.means.network);
         let task = Task::spawn(async move {
+            let given = async {
+                network.make(&client.process, &vmi).await?;
+                client.sync(&vmi).await
+            };
             // Nobody waits for it, or this process is ending.
-            let _unheard = tell.send(client.sync(&vmi).await);
+            let _unheard = tell.send(given.await);
             let _ending = triggers.send(vmi.metadata.uid.clone().unwrap_or_default()).await;
         });
         self.memory.syncing = true;
@@ -383,7 +388,7 @@ impl Machine {
 /// Indices of the interfaces whose every port is the guest's.
 fn all_ports(vmi: &VirtualMachineInstance) -> Vec<usize> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
-    interfaces.filter(|(_, i)| i.ports.is_empty()).map(|(index, _)| index).collect()
+    interfaces.filter(|(_, i)| i.bridge.is_none() && i.ports.is_empty()).map(|(index, _)| index).collect()
 }
 
 /// A VMI that says no more than which one it is, for a launcher whose VMI is gone.

@@ -19,6 +19,7 @@ use crate::launcher::client::{Client, Error, Order};
 use crate::migration::network::{Armed, PodNetwork};
 use crate::migration::proxy::{self, Inbound, Outbound, Pod};
 use crate::migration::{self, ACTIVATIONS, Decision, Open, Session, Step, View};
+use crate::podnet;
 use crate::vm::Launcher;
 
 /// What is open for a migration, and what was done.
@@ -159,6 +160,10 @@ pub(super) async fn carry_out(
         }
         Step::Prepare => prepare(node, vmi, moving, client),
         Step::Begin(options) => {
+            // The target's interface may have had the guest's address for a moment.
+            if let Err(error) = node.means.network.announce(&network).await {
+                tracing::warn!(%error, "the networks are not told that the machine is here still");
+            }
             moving.session.asked = true;
             match client.migrate(vmi, &options).await {
                 Ok(()) => tracing::info!(migration = options.migration_uid, "the machine moves"),
@@ -222,7 +227,12 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
         pod_uid: machine.pod_uid().to_owned(),
         launcher: client.process.clone(),
         sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
-        interfaces: interfaces.enumerate().map(|(index, i)| (index, i.name.clone())).collect(),
+        interfaces: interfaces
+            .enumerate()
+            .filter(|(_, i)| i.bridge.is_none())
+            .map(|(index, i)| (index, i.name.clone()))
+            .collect(),
+        bridged: podnet::bridged(vmi),
         incoming: migration::is_target(vmi, &node.name),
         to: None,
     }
@@ -256,9 +266,14 @@ fn addresses(pod: &KubePod) -> Vec<IpAddr> {
 fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, client: Client) {
     let (tell, answer) = oneshot::channel();
     let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
+    let network = Arc::clone(&node.means.network);
     let task = Task::spawn(async move {
+        let given = async {
+            network.make(&client.process, &vmi).await?;
+            client.receive(&vmi).await
+        };
         // Nobody waits for it, or this process is ending.
-        let _unheard = tell.send(client.receive(&vmi).await);
+        let _unheard = tell.send(given.await);
         let _ending = triggers.send(vmi.metadata.uid.clone().unwrap_or_default()).await;
     });
     moving.session.preparing = true;

@@ -44,12 +44,16 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use podvirt_api::mac::MacAddr;
 use podvirt_api::names::pod;
+use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX};
 
 use crate::activate::activate;
 use crate::migration::network::{Armed, Network, PodNetwork};
+use crate::podnet;
 use crate::ports::Namespace;
+use crate::process::Process;
 use crate::sockets::PodVolumes;
 use arrive::{Arrival, Make};
 use depart::{Departure, Stay};
@@ -70,6 +74,19 @@ impl Repairs {
 }
 
 impl Network for Repairs {
+    fn make<'a>(
+        &'a self,
+        launcher: &'a Process,
+        vmi: &'a VirtualMachineInstance,
+    ) -> BoxFuture<'a, Result<(), podnet::Error>> {
+        Box::pin(async move {
+            let (launcher, bridged) = (launcher.clone(), podnet::bridged(vmi));
+            // It waits for threads that enter the namespace.
+            let made = tokio::task::spawn_blocking(move || podnet::make(&launcher, &bridged));
+            made.await.map_err(io::Error::other)?
+        })
+    }
+
     fn arm(&self, network: &PodNetwork) -> io::Result<Box<dyn Armed>> {
         let inside = Arc::new(Inside::of(&*namespace(network)?)?.going_to(network.to.clone()));
         let arming = Arming { stop: stop()? };
@@ -94,14 +111,28 @@ impl Network for Repairs {
         Ok(Box::new(arming))
     }
 
+    fn announce<'a>(&'a self, network: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {
+        Box::pin(async move {
+            let (namespace, bridged) = (namespace(network)?, network.bridged.clone());
+            let sent = tokio::task::spawn_blocking(move || podnet::announce(&namespace, &bridged));
+            sent.await.map_err(io::Error::other)?.map_err(io::Error::other)
+        })
+    }
+
     fn activate<'a>(&'a self, network: &'a PodNetwork) -> BoxFuture<'a, io::Result<()>> {
-        Box::pin(async { speak(namespace(network)?).await })
+        Box::pin(async { speak(namespace(network)?, guests(network)).await })
     }
 }
 
-/// Makes the addresses of a pod speak. On the wire every guest has the MAC address of its pod's interface.
-async fn speak(namespace: Arc<Namespace>) -> io::Result<()> {
-    activate(&namespace, &BTreeMap::new()).await.map(drop).map_err(io::Error::other)
+/// Makes the addresses of a pod speak. On the wire a guest has the MAC address of its pod's interface, but for those that
+/// are bound by a bridge.
+async fn speak(namespace: Arc<Namespace>, guests: BTreeMap<String, MacAddr>) -> io::Result<()> {
+    activate(&namespace, &guests).await.map(drop).map_err(io::Error::other)
+}
+
+/// MAC addresses of guests that are not those of the pod's interfaces, by interface.
+fn guests(network: &PodNetwork) -> BTreeMap<String, MacAddr> {
+    network.bridged.iter().map(|one| (one.pod_interface.clone(), one.mac)).collect()
 }
 
 fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
@@ -110,18 +141,20 @@ fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {
 
 /// The arrival of a machine in a pod, which is that of now: later its process may be another's.
 fn arrival(network: &PodNetwork) -> io::Result<Arrival> {
-    Ok(Arrival::new(runtime()?, speaking(namespace(network)?)))
+    Ok(Arrival::new(runtime()?, speaking(namespace(network)?, guests(network))))
 }
 
 /// The departure of a machine from a pod, likewise.
 fn departure(network: &PodNetwork, to: &[IpAddr]) -> io::Result<Departure> {
     let namespace = namespace(network)?;
     let pod = namespace.file()?;
-    Ok(Departure::new(pod, to, Stay { make: speaking(namespace), runtime: runtime()? }))
+    Ok(Departure::new(pod, to, Stay { make: speaking(namespace, guests(network)), runtime: runtime()? }))
 }
 
-fn speaking(namespace: Arc<Namespace>) -> Make {
-    Box::new(move || -> BoxFuture<'static, io::Result<()>> { Box::pin(speak(namespace.clone())) })
+fn speaking(namespace: Arc<Namespace>, guests: BTreeMap<String, MacAddr>) -> Make {
+    Box::new(move || -> BoxFuture<'static, io::Result<()>> {
+        Box::pin(speak(namespace.clone(), guests.clone()))
+    })
 }
 
 fn runtime() -> io::Result<tokio::runtime::Handle> {

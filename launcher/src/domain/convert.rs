@@ -21,6 +21,9 @@ pub enum ConvertError {
     /// The environment lacks the socket of an interface.
     #[error("there is no vhost-user socket for the interface {0}")]
     NoSocket(String),
+    /// The environment lacks the tap device of an interface.
+    #[error("there is no tap device for the interface {0}")]
+    NoTap(String),
     /// The environment lacks the kernel.
     #[error("there is no kernel for direct boot")]
     NoKernel,
@@ -51,7 +54,7 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
     let devices = devices::convert(vmi, cpu, environment)?;
     let qemu_override = devices::overrides(&devices);
     // vhost-user backends map the guest's memory; anonymous memory could not be handed over.
-    let shared = !devices.interfaces.is_empty();
+    let shared = devices.interfaces.iter().any(|interface| interface.kind == devices::VHOST_USER);
     Ok(xml::Domain {
         kind: match environment.accelerator {
             Accelerator::Kvm => "kvm",

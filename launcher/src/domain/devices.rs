@@ -14,6 +14,10 @@ use super::{Environment, Image};
 
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
+/// libvirt's word for an interface that a netd serves.
+pub(super) const VHOST_USER: &str = "vhostuser";
+/// libvirt's word for an interface that is a tap device.
+const ETHERNET: &str = "ethernet";
 /// Seconds between QEMU's attempts to reach a netd that went away.
 const RECONNECT_SECONDS: u32 = 1;
 /// The channel by which the guest's agent is reached; the agent looks for this name.
@@ -47,11 +51,7 @@ pub(super) fn convert(
     let interfaces = devices
         .interfaces
         .iter()
-        .map(|i| {
-            let socket =
-                environment.sockets.get(&i.name).ok_or_else(|| ConvertError::NoSocket(i.name.clone()))?;
-            interface(i, socket, virtio, pairs)
-        })
+        .map(|i| interface(i, backend(i, environment, pairs)?, virtio))
         .collect::<Result<Vec<_>, _>>()?;
 
     let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
@@ -147,6 +147,7 @@ pub(super) fn overrides(devices: &xml::Devices) -> Option<xml::QemuOverride> {
     let devices: Vec<xml::QemuDevice> = devices
         .interfaces
         .iter()
+        .filter(|i| i.kind == VHOST_USER)
         .map(|i| xml::QemuDevice {
             alias: i.alias.name.clone(),
             frontend: xml::QemuFrontend {
@@ -264,24 +265,63 @@ fn disk(
     })
 }
 
-fn interface(
+/// What an interface's frames go to: a netd or a tap device.
+struct Backend {
+    kind: &'static str,
+    mtu: Option<xml::Mtu>,
+    source: Option<xml::SocketSource>,
+    target: Option<xml::TapTarget>,
+    driver: Option<xml::InterfaceDriver>,
+}
+
+fn backend(
     interface: &Interface,
-    socket: &Path,
-    virtio: &str,
+    environment: &Environment,
     queues: Option<u64>,
-) -> Result<xml::Interface, ConvertError> {
-    Ok(xml::Interface {
-        kind: "vhostuser".into(),
-        mac: xml::Mac { address: interface.mac_address.replace('-', ":") },
-        source: xml::SocketSource {
+) -> Result<Backend, ConvertError> {
+    let name = &interface.name;
+    if !interface.by_netd() {
+        let tap = environment.taps.get(name).ok_or_else(|| ConvertError::NoTap(name.clone()))?;
+        let several = Some(tap.queues).filter(|queues| *queues > 1);
+        return Ok(Backend {
+            kind: ETHERNET,
+            mtu: Some(xml::Mtu { size: tap.mtu }),
+            source: None,
+            // virt-handler has made it, and it is this process's user's.
+            target: Some(xml::TapTarget { dev: tap.name.clone(), managed: "no".into() }),
+            driver: several.map(|queues| xml::InterfaceDriver { queues: Some(queues), ..Default::default() }),
+        });
+    }
+    let socket = environment.sockets.get(name).ok_or_else(|| ConvertError::NoSocket(name.clone()))?;
+    Ok(Backend {
+        kind: VHOST_USER,
+        mtu: None,
+        source: Some(xml::SocketSource {
             kind: Some("unix".into()),
             path: path_text(socket)?,
             mode: "client".into(),
             // A netd that crashed or was updated is back soon; QEMU then hands it the rings again.
             reconnect: Some(xml::Reconnect { enabled: "yes".into(), timeout: RECONNECT_SECONDS }),
-        },
+        }),
+        target: None,
+        driver: Some(xml::InterfaceDriver {
+            queues,
+            rx_queue_size: Some(QUEUE_SIZE),
+            tx_queue_size: Some(QUEUE_SIZE),
+        }),
+    })
+}
+
+fn interface(interface: &Interface, backend: Backend, virtio: &str) -> Result<xml::Interface, ConvertError> {
+    let Backend { kind, mtu, source, target, driver } = backend;
+    Ok(xml::Interface {
+        kind: kind.into(),
+        mac: xml::Mac { address: interface.mac_address.replace('-', ":") },
+        mtu,
+        source,
+        target,
         model: xml::TypeOnly { kind: virtio.into() },
-        driver: xml::InterfaceDriver { queues, rx_queue_size: QUEUE_SIZE, tx_queue_size: QUEUE_SIZE },
+        driver,
         link: (interface.state == Some(InterfaceState::Down))
             .then(|| xml::StateOnly { state: "down".into() }),
         boot: interface.boot_order.map(|order| xml::Boot { order }),

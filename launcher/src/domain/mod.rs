@@ -71,6 +71,17 @@ pub struct Kernel {
     pub initrd: Option<PathBuf>,
 }
 
+/// A tap device that is ready for QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tap {
+    /// Its name in the pod.
+    pub name: String,
+    /// Its MTU, which becomes the guest's.
+    pub mtu: u32,
+    /// Its queue pairs.
+    pub queues: u64,
+}
+
 /// Where the things are that the machine needs from outside.
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -80,8 +91,10 @@ pub struct Environment {
     pub kernel: Option<Kernel>,
     /// Disk image by volume.
     pub images: BTreeMap<String, Image>,
-    /// vhost-user socket by interface.
+    /// vhost-user socket by interface, of those that a netd serves.
     pub sockets: BTreeMap<String, PathBuf>,
+    /// Tap device by interface, of those that are bound by a bridge.
+    pub taps: BTreeMap<String, Tap>,
     /// Socket of the serial console.
     pub serial_socket: PathBuf,
     /// File that gets what the guest sends to the serial console.

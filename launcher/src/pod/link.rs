@@ -31,7 +31,7 @@ pub(super) async fn poll(shared: &Shared) {
         let started = facts.wait_for(|facts| facts.started_at.is_some()).await.map(|f| f.interfaces.clone());
         let Ok(interfaces) = started else { return std::future::pending().await };
         let mut links = shared.links.borrow().clone();
-        for interface in interfaces {
+        for interface in interfaces.into_iter().filter(|interface| interface.by_netd) {
             let control = path::netd_control(interface.index);
             let asked = async { addresses(&mut client(&control).await?).await };
             match timeout(ANSWER, asked).await {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::names::path;
 use podvirt_api::vmi::StartStrategy;
 use tracing::{info, warn};
@@ -20,7 +21,7 @@ use super::hold::Hold;
 use super::report;
 use super::shared::{ManifestInterface, Shared};
 use crate::accelerator;
-use crate::domain::{Accelerator, Base, Environment, Kernel, convert, domain_name};
+use crate::domain::{Accelerator, Base, Environment, Kernel, Tap, convert, domain_name};
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
 use crate::process::daemon::wait_for_socket;
 
@@ -86,9 +87,13 @@ pub(super) async fn prepare(
     });
     let images = images.await.context("disks were not prepared")??;
 
+    let taps = taps(vmi)?;
     let mut sockets = BTreeMap::new();
     let mut holds = Vec::new();
     for (index, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
+        if !interface.by_netd() {
+            continue;
+        }
         let socket = path::netd_socket(index);
         waits_for(shared, format!("netd's socket {}", socket.display()));
         wait_for_socket(&socket).await;
@@ -102,6 +107,7 @@ pub(super) async fn prepare(
         kernel,
         images,
         sockets,
+        taps,
         serial_socket: directory.join(path::SERIAL_SOCKET),
         serial_log: directory.join(SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
@@ -115,6 +121,20 @@ pub(super) async fn prepare(
         files,
         holds,
     })
+}
+
+/// The tap devices of interfaces that are bound by a bridge, by interface. virt-handler has made them before it hands the
+/// VMI over.
+fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
+    let one = |bridged: Bridged| {
+        let Bridged { name, tap, queues, .. } = bridged;
+        let file = format!("/sys/class/net/{tap}/mtu");
+        let text = std::fs::read_to_string(&file);
+        let text = text.with_context(|| format!("the tap device {tap} of the interface {name}: {file}"))?;
+        let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
+        Ok((name, Tap { name: tap, mtu, queues }))
+    };
+    bridged(vmi).into_iter().map(one).collect()
 }
 
 fn waits_for(shared: &Shared, what: String) {
@@ -197,7 +217,12 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
 /// The machine's interfaces as its report names them.
 fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
-    let queues = podvirt_api::netd::queue_pairs(vmi).and_then(|pairs| i32::try_from(pairs).ok()).unwrap_or(1);
+    let by_netd = podvirt_api::netd::queue_pairs(vmi).unwrap_or(1);
+    let bridged = bridged(vmi);
+    let queues = |index| {
+        let by_bridge = bridged.iter().find(|b| b.index == index).map(|b| b.queues);
+        i32::try_from(by_bridge.unwrap_or(by_netd)).unwrap_or(1)
+    };
     devices
         .interfaces
         .iter()
@@ -206,7 +231,8 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
             index,
             name: interface.name.clone(),
             mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
-            queues,
+            queues: queues(index),
+            by_netd: interface.by_netd(),
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
             pod_interface: podvirt_api::netd::pod_interface(vmi, interface),

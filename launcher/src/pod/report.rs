@@ -144,6 +144,7 @@ mod tests {
             queues: 2,
             up: true,
             masquerade,
+            by_netd: true,
             ..ManifestInterface::default()
         };
         Facts { interfaces: vec![interface], ..Facts::default() }

@@ -103,6 +103,8 @@ pub(super) struct ManifestInterface {
     pub(super) queues: i32,
     pub(super) up: bool,
     pub(super) masquerade: bool,
+    /// Whether a netd serves it.
+    pub(super) by_netd: bool,
     /// The pod's interface that it stands for.
     pub(super) pod_interface: String,
 }

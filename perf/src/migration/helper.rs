@@ -69,6 +69,7 @@ fn handler(runtime: &Runtime, pod: &Pod, backend: &RunningBackend, incoming: boo
         (pod.path(&format!("{}{SUFFIX}", Backend::SOCKET)), sockets.join(format!("n0.sock{SUFFIX}")));
     link(&from, &to)?;
     let network = PodNetwork {
+        bridged: Vec::new(),
         pod_uid: UID.into(),
         launcher: virt_handler::process::Process::of(backend.process.init_pid()?.as_raw())?,
         sockets,

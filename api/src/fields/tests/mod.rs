@@ -166,14 +166,14 @@ fn an_unknown_field_is_told_with_its_full_path() {
 #[test]
 fn a_refused_field_says_that_podvirt_does_not_support_it() {
     let given =
-        json!({"spec": {"resourceClaims": [{}], "domain": {"devices": {"interfaces": [{"bridge": {}}]}}}});
+        json!({"spec": {"resourceClaims": [{}], "domain": {"devices": {"interfaces": [{"sriov": {}}]}}}});
     let mut found = Problems::default();
     check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
-            "spec.domain.devices.interfaces[0].bridge: not supported by podvirt; use passtBinding or masquerade",
+            "spec.domain.devices.interfaces[0].sriov: not supported by podvirt; use passtBinding, masquerade or bridge",
             "spec.resourceClaims: not supported by podvirt",
         ]
     );

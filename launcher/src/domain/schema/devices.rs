@@ -139,16 +139,20 @@ elements! {
 
     /// `<interface>`.
     Interface {
-        /// `vhostuser`.
+        /// `vhostuser` or `ethernet`.
         "@type" kind: String,
         /// Ethernet address.
         "mac" mac: Mac,
-        /// Socket.
-        "source" source: SocketSource,
+        /// Largest packet.
+        "mtu" mtu: Option<Mtu>,
+        /// Socket of `vhostuser`.
+        "source" source: Option<SocketSource>,
+        /// Tap device of `ethernet`.
+        "target" target: Option<TapTarget>,
         /// Model.
         "model" model: TypeOnly,
         /// Queues.
-        "driver" driver: InterfaceDriver,
+        "driver" driver: Option<InterfaceDriver>,
         /// Link.
         "link" link: Option<StateOnly>,
         /// Boot order.
@@ -161,6 +165,20 @@ elements! {
         "alias" alias: NameOnly,
         /// PCI address.
         "address" address: Option<PciAddress>,
+    }
+
+    /// `<mtu>`.
+    Mtu {
+        /// Bytes.
+        "@size" size: u32,
+    }
+
+    /// `<target>` of an interface.
+    TapTarget {
+        /// Name of the tap device.
+        "@dev" dev: String,
+        /// `no`: it is there already.
+        "@managed" managed: String,
     }
 
     /// `<mac>`.
@@ -194,9 +212,9 @@ elements! {
         /// Queue pairs.
         "@queues" queues: Option<u64>,
         /// Descriptors of a receive ring.
-        "@rx_queue_size" rx_queue_size: u32,
+        "@rx_queue_size" rx_queue_size: Option<u32>,
         /// Descriptors of a transmit ring.
-        "@tx_queue_size" tx_queue_size: u32,
+        "@tx_queue_size" tx_queue_size: Option<u32>,
     }
 
     /// `<rom>`.

@@ -78,6 +78,7 @@ fn domain(vmi: &Value) -> Domain {
         kernel: None,
         images: vmi.spec.volumes.iter().map(image).collect(),
         sockets: [("default".to_owned(), "/run/n0".into())].into(),
+        taps: [].into(),
         serial_socket: "/run/serial".into(),
         serial_log: "/run/serial-log".into(),
         vnc_socket: "/run/vnc".into(),

@@ -1,0 +1,111 @@
+//! Interfaces of the binding `bridge`: the guest is a host of its own on a network of Multus.
+//!
+//! ```text
+//!        the launcher pod's network namespace                     the network
+//!   guest ── tap<hash> ── k6t-<hash> ── pod<hash> ────────────────  switch
+//!            of user 107   bridge       what Multus has made
+//! ```
+//!
+//! virt-handler makes bridge and tap, which takes privilege; virt-launcher names the tap to libvirt. Both take the names
+//! from here, which are upstream's.
+
+use crate::mac::MacAddr;
+use crate::names::pod;
+use crate::vmi::{Cpu, Interface, Network, VirtualMachineInstance};
+
+/// The most queue pairs that a tap device has (the kernel's `MAX_TAP_QUEUES`).
+const MAX_QUEUE_PAIRS: u64 = 256;
+
+/// One interface that is bound by a bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bridged {
+    /// Place among the machine's interfaces, from 0.
+    pub index: usize,
+    /// Name of the interface and of its network.
+    pub name: String,
+    /// The pod's interface on the network.
+    pub pod_interface: String,
+    /// The bridge in the pod.
+    pub bridge: String,
+    /// The tap device in the pod.
+    pub tap: String,
+    /// The guest's Ethernet address.
+    pub mac: MacAddr,
+    /// Queue pairs.
+    pub queues: u64,
+}
+
+impl Interface {
+    /// Whether a netd serves it.
+    pub fn by_netd(&self) -> bool {
+        self.bridge.is_none()
+    }
+}
+
+/// The interfaces of `vmi` that are bound by a bridge; `vmi` has its defaults and is valid. One on the pod's first network
+/// is none of them, as it is not valid.
+pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
+    let one = |(index, interface): (usize, &Interface)| {
+        interface.bridge.as_ref()?;
+        let network = vmi.network_of(interface).filter(|network| !Network::is_primary(network))?;
+        Some(Bridged {
+            index,
+            name: interface.name.clone(),
+            pod_interface: pod::interface(&network.name),
+            bridge: pod::bridge(&network.name),
+            tap: pod::tap(&network.name),
+            mac: interface.mac_address.parse().ok()?,
+            queues: queue_pairs(vmi),
+        })
+    };
+    interfaces.filter_map(one).collect()
+}
+
+/// Queue pairs of each such interface: as many as the machine has processors where it asks for several.
+fn queue_pairs(vmi: &VirtualMachineInstance) -> u64 {
+    let domain = &vmi.spec.domain;
+    let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false);
+    if wanted { domain.cpu.as_ref().map_or(1, Cpu::count).min(MAX_QUEUE_PAIRS) } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_are_upstreams_and_queues_are_processors() {
+        let machine = |multiqueue: bool| {
+            let mut vmi = VirtualMachineInstance::from_value(json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": "vm", "namespace": "shop"},
+                "spec": {
+                    "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}],
+                    "domain": {"cpu": {"cores": 4}, "devices": {
+                        "networkInterfaceMultiqueue": multiqueue,
+                        "interfaces": [{"name": "default", "passtBinding": {}},
+                            {"name": "blue", "bridge": {}, "macAddress": "52-54-00-00-00-02"}],
+                    }},
+                },
+            }))
+            .unwrap();
+            crate::defaults::set_defaults(&mut vmi);
+            bridged(&vmi)
+        };
+        let found = machine(true);
+        let expected = Bridged {
+            index: 1,
+            name: "blue".into(),
+            pod_interface: "pod16477688c0e".into(),
+            bridge: "k6t-16477688c0e".into(),
+            tap: "tap16477688c0e".into(),
+            mac: MacAddr([0x52, 0x54, 0, 0, 0, 2]),
+            queues: 4,
+        };
+        assert_eq!(found, [expected]);
+        assert!(found[0].bridge.len() <= 15, "the kernel's limit of a name");
+        assert_eq!(machine(false)[0].queues, 1);
+    }
+}

@@ -1,0 +1,216 @@
+//! What a namespace has, and the steps of a plan carried out in it: rtnetlink, `/proc/sys/net` and the tap's ioctls, by a
+//! thread that is in the namespace.
+
+use std::io;
+
+use futures::TryStreamExt;
+use netlink_packet_route::address::AddressMessage;
+use netlink_packet_route::link::{
+    BridgeStpState, InfoBridgePort, InfoData, InfoKind, InfoMacVlan, InfoPortData, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage, MacVlanMode,
+};
+use podvirt_api::bridge::Bridged;
+use podvirt_api::mac::MacAddr;
+use podvirt_cni::net::NetError;
+use rtnetlink::packet_core::Nla as _;
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
+
+use super::plan::{Kind, Link, State, Step, settings};
+use super::tap;
+
+/// Attribute of a tap device: whether it has several queues (`IFLA_TUN_MULTI_QUEUE`).
+const TUN_MULTI_QUEUE: u16 = 7;
+
+fn io_error(what: String) -> impl FnOnce(io::Error) -> NetError {
+    move |source| NetError::Io { what, source }
+}
+
+fn netlink(what: String) -> impl FnOnce(rtnetlink::Error) -> NetError {
+    move |source| NetError::Netlink { what, source }
+}
+
+/// What the calling thread's namespace has of `one`; `handle` speaks of the same.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) async fn read(handle: &Handle, one: &Bridged) -> Result<State, NetError> {
+    let all: Vec<LinkMessage> =
+        handle.link().get().execute().try_collect().await.map_err(netlink("list interfaces".into()))?;
+    let addressed: Vec<AddressMessage> =
+        handle.address().get().execute().try_collect().await.map_err(netlink("list addresses".into()))?;
+    let mut state = State::default();
+    for message in all {
+        let Some(name) = name_of(&message) else { continue };
+        if [&one.pod_interface, &one.bridge, &one.tap].contains(&name) {
+            let addresses = addressed.iter().any(|a| a.header.index == message.header.index);
+            state.links.insert(name.clone(), link(&message, addresses));
+        }
+    }
+    for (key, _) in settings(one) {
+        match std::fs::read_to_string(path_of(&key)) {
+            Ok(value) => drop(state.settings.insert(key, value.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(format!("cannot read net/{key}"))(error)),
+        }
+    }
+    Ok(state)
+}
+
+fn path_of(setting: &str) -> String {
+    format!("/proc/sys/net/{setting}")
+}
+
+fn name_of(message: &LinkMessage) -> Option<&String> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
+    })
+}
+
+fn link(message: &LinkMessage, addresses: bool) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        kind: Kind::Other,
+        mac: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        controller: None,
+        learns: None,
+        addresses,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => link.mac = bytes.first_chunk::<6>().map(|bytes| MacAddr(*bytes)),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Controller(index) => link.controller = Some(*index).filter(|index| *index != 0),
+            LinkAttribute::LinkInfo(infos) => {
+                link.kind = kind(infos);
+                link.learns = infos.iter().find_map(learns);
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn kind(infos: &[LinkInfo]) -> Kind {
+    let Some(kind) = infos.iter().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind),
+        _ => None,
+    }) else {
+        return Kind::Other;
+    };
+    let has = |matches: fn(&InfoData) -> bool| {
+        infos.iter().any(|info| matches!(info, LinkInfo::Data(data) if matches(data)))
+    };
+    match kind {
+        InfoKind::Bridge => Kind::Bridge,
+        InfoKind::Tun => Kind::Tap {
+            several: has(|data| match data {
+                // The crate knows no attribute of it by name.
+                InfoData::Tun(attributes) => attributes.iter().any(|attribute| {
+                    let mut value = vec![0; attribute.value_len()];
+                    attribute.emit_value(&mut value);
+                    attribute.kind() == TUN_MULTI_QUEUE && value.iter().any(|byte| *byte != 0)
+                }),
+                _ => false,
+            }),
+        },
+        InfoKind::MacVlan => {
+            let alone = has(|data| match data {
+                InfoData::MacVlan(infos) => infos.contains(&InfoMacVlan::Mode(MacVlanMode::Passthrough)),
+                _ => false,
+            });
+            if alone { Kind::Passthru } else { Kind::Filtered }
+        }
+        InfoKind::IpVlan => Kind::Filtered,
+        _ => Kind::Other,
+    }
+}
+
+fn learns(info: &LinkInfo) -> Option<bool> {
+    let LinkInfo::PortData(InfoPortData::BridgePort(port)) = info else { return None };
+    port.iter().find_map(|info| match info {
+        InfoBridgePort::Learning(learns) => Some(*learns),
+        _ => None,
+    })
+}
+
+/// Carries a step out.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) async fn apply(handle: &Handle, step: &Step) -> Result<(), NetError> {
+    let change = LinkUnspec::new_with_name;
+    let links = handle.link();
+    let (what, message) = match step {
+        Step::Bridge(name, mac) => {
+            let made = LinkBridge::new(name)
+                .down()
+                .address(mac.0.to_vec())
+                .stp_state(BridgeStpState::Disabled)
+                .mcast_snooping(false);
+            let what = format!("cannot make the bridge {name}");
+            return links.add(made.build()).execute().await.map_err(netlink(what));
+        }
+        Step::Tap(name, several) => {
+            let what = format!("cannot make the tap device {name} by /dev/net/tun");
+            return tap::make(name, *several, super::OWNER).map_err(io_error(what));
+        }
+        Step::Set(key, value) => {
+            let what = format!("cannot set net/{key} to {value}");
+            return std::fs::write(path_of(key), value).map_err(io_error(what));
+        }
+        Step::Bare(name) => return bare(handle, name).await,
+        Step::Unlearn(name) => {
+            let index = index_of(handle, name).await?;
+            let what = format!("cannot keep the bridge from learning of {name}");
+            let port = LinkBridgePort::new(index).learning(false).build();
+            return links.set_port(port).execute().await.map_err(netlink(what));
+        }
+        Step::Join(name, bridge) => {
+            let index = index_of(handle, bridge).await?;
+            (format!("cannot make {name} a port of {bridge}"), change(name).controller(index))
+        }
+        Step::Down(name) => (format!("cannot take {name} down"), change(name).down()),
+        Step::Up(name) => (format!("cannot take {name} up"), change(name).up()),
+        Step::Address(name, mac) => {
+            (format!("cannot give {name} the MAC address {mac}"), change(name).address(mac.0.to_vec()))
+        }
+        Step::Mtu(name, mtu) => (format!("cannot set the MTU of {name} to {mtu}"), change(name).mtu(*mtu)),
+    };
+    links.set(message.build()).execute().await.map_err(netlink(what))
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Result<u32, NetError> {
+    let found = handle.link().get().match_name(name.to_owned()).execute().try_next().await;
+    let found = found.map_err(netlink(format!("look for the interface {name}")))?;
+    let missing = || NetError::Missing { name: name.to_owned(), place: "in the pod" };
+    Ok(found.ok_or_else(missing)?.header.index)
+}
+
+/// Removes the addresses of an interface. Its routes go with them.
+async fn bare(handle: &Handle, name: &str) -> Result<(), NetError> {
+    let index = index_of(handle, name).await?;
+    let there: Vec<AddressMessage> = handle
+        .address()
+        .get()
+        .set_link_index_filter(index)
+        .execute()
+        .try_collect()
+        .await
+        .map_err(netlink(format!("list the addresses of {name}")))?;
+    // Those of IPv6 may have gone with the setting before.
+    for address in there.into_iter().filter(|address| address.header.index == index) {
+        let removed = handle.address().del(address).execute().await;
+        removed.map_err(netlink(format!("cannot remove an address of {name}")))?;
+    }
+    Ok(())
+}
+
+/// Names of the interfaces of the calling thread's namespace with what they are, for tests.
+#[cfg(test)]
+pub(super) async fn all(handle: &Handle) -> std::collections::BTreeMap<String, Link> {
+    let all: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.unwrap();
+    all.iter().filter_map(|message| Some((name_of(message)?.clone(), link(message, false)))).collect()
+}

@@ -1,0 +1,144 @@
+//! What the network namespace of a launcher pod has to have before its machine starts.
+//!
+//! # Theory of operation
+//!
+//! An interface that is bound by a bridge makes the guest a host of its own on a network of Multus. Multus has given the
+//! pod an interface there; the guest takes its place:
+//!
+//! ```text
+//!   guest ── tap<hash> ── k6t-<hash> ── pod<hash> ── the network
+//!   MAC: the guest's      no address    no address, and another MAC
+//! ```
+//!
+//! Making these takes CAP_NET_ADMIN over the namespace, which nothing in the pod has; so this process does it, in the
+//! namespace of the launcher's process, and QEMU opens the tap, which belongs to its user, without any privilege.
+//!
+//! A [`plan`] is a pure function: from what the namespace has ([`plan::State`]) to the list of steps that are missing
+//! ([`plan::Step`]). [`apply`] reads the one and carries out the other. Nothing is remembered, so it can be done again at
+//! any time: a process that died half way is followed by one that finds what is there and does the rest, and with
+//! everything there nothing is done at all. It is done before each time that a launcher is given its VMI, and before a
+//! launcher is made ready for a machine from another node.
+//!
+//! *The bridge* has two ports, and what comes in by one goes out by the other. It learns nothing: a frame of another
+//! host with the guest's address, which a network that loops back may send, would teach it wrong. It neither runs the
+//! spanning tree protocol nor looks into multicast. Frames to 01-80-C2-00-00-00 to -0F end at it, as at any bridge.
+//!
+//! *The pod* is no host of the network any more. The addresses that the pod's interface had are the guest's to have;
+//! kept here they would answer for it. Neither the bridge nor its ports take IPv6 addresses, the bridge answers ARP for
+//! no address of the pod's other interfaces, and what comes in by it is not for the pod ([`plan::BRIDGE_SETTINGS`]).
+//!
+//! *The guest's MAC address* is the guest's alone: where the pod's interface has it, that gets another one. The kernel
+//! takes a frame to the address of a port for one to itself.
+//!
+//! *A migration.* The network may be asked to give the target's pod the guest's MAC address, since it may let pass no
+//! other. From the moment in which that interface is up until it gets another address here, the kernel's own frames on it
+//! draw the guest's frames to the target. So the source's handler tells the network where the guest is ([`announce()`]) when
+//! the target is ready. At the switch-over QEMU tells it, from the target.
+//!
+//! *Order.* The tap is made in one moment: it goes away with the descriptor that made it until it is persistent, which is
+//! the last thing that is done to it. Interfaces come up last.
+
+mod apply;
+mod node;
+pub mod plan;
+mod tap;
+#[cfg(test)]
+mod tests;
+
+use podvirt_api::bridge::{self, Bridged};
+use podvirt_api::names::pod;
+use podvirt_api::{VirtualMachineInstance, defaults, v1};
+use podvirt_cni::net::{NetError, announce, netns};
+
+use crate::ports::Namespace;
+use crate::process::Process;
+
+/// User and group that launchers run as.
+#[allow(clippy::cast_possible_truncation, reason = "a constant that fits")]
+const OWNER: u32 = pod::UID as u32;
+
+/// The namespace does not get what it has to have.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be entered, or is the node's own.
+    #[error(transparent)]
+    Namespace(#[from] crate::ports::Error),
+    /// What is there cannot be used.
+    #[error(transparent)]
+    Unusable(#[from] plan::Unusable),
+    /// The kernel.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The launcher's `/dev/net/tun`.
+    #[error(transparent)]
+    Device(std::io::Error),
+    /// Files or threads.
+    #[error("the pod's network namespace: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
+pub fn bridged(vmi: &v1::VirtualMachineInstance) -> Vec<Bridged> {
+    if vmi.spec.domain.devices.interfaces.iter().all(|interface| interface.bridge.is_none()) {
+        return Vec::new();
+    }
+    // What cannot be read the launcher refuses with its reason.
+    let read =
+        serde_json::to_value(vmi).ok().and_then(|value| VirtualMachineInstance::from_value(value).ok());
+    read.map_or_else(Vec::new, |mut machine| {
+        defaults::set_defaults(&mut machine);
+        bridge::bridged(&machine)
+    })
+}
+
+/// Makes what a machine with these interfaces needs in the network namespace of `launcher`. Blocks.
+///
+/// # Errors
+/// What was made stays; calling again does the rest.
+pub fn make(launcher: &Process, bridged: &[Bridged]) -> Result<(), Error> {
+    if bridged.is_empty() {
+        return Ok(());
+    }
+    node::hand_over(launcher, OWNER).map_err(Error::Device)?;
+    let namespace = Namespace::of(launcher)?.file()?;
+    make_in(&namespace, bridged)
+}
+
+/// Tells the networks that the guests are here: switches learn it from a frame of each. Blocks.
+///
+/// # Errors
+/// An interface does not send.
+pub fn announce(namespace: &Namespace, bridged: &[Bridged]) -> Result<(), Error> {
+    if bridged.is_empty() {
+        return Ok(());
+    }
+    let pod = namespace.file()?;
+    netns::inside(Some(&pod), |_| async move {
+        for one in bridged {
+            // Of its addresses only the guest knows; where it is answers them all.
+            announce::send(&one.pod_interface, &announce::frames(one.mac, &[]))?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn make_in(namespace: &std::fs::File, bridged: &[Bridged]) -> Result<(), Error> {
+    netns::inside(Some(namespace), |handle| async move {
+        for one in bridged {
+            let state = apply::read(&handle, one).await?;
+            let steps = match plan::plan(&state, one) {
+                Ok(steps) => steps,
+                Err(unusable) => return Ok(Err(unusable)),
+            };
+            if !steps.is_empty() {
+                tracing::info!(interface = one.name, bridge = one.bridge, tap = one.tap, ?steps, "joined");
+            }
+            for step in &steps {
+                apply::apply(&handle, step).await?;
+            }
+        }
+        Ok(Ok(()))
+    })??;
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! The real thing: a pod's namespace, a network behind it, and frames through the tap as a guest sends them. Without the
+//! privilege to make namespaces and taps the tests are passed over, loudly.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, recv, sendto, socket};
+use podvirt_api::bridge::Bridged;
+use podvirt_api::mac::MacAddr;
+use podvirt_cni::net::netns;
+use rtnetlink::{LinkMacVlan, LinkUnspec, LinkVeth};
+
+use super::plan::Kind;
+use super::{Error, apply, make_in};
+
+const GUEST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 9]);
+/// How long what has to happen is waited for.
+const LIMIT: Duration = Duration::from_secs(20);
+const MTU: u32 = 1400;
+/// Largest frame, with room for two tags.
+const FRAME: usize = 2048;
+
+fn one(queues: u64) -> Bridged {
+    Bridged {
+        index: 1,
+        name: "blue".into(),
+        pod_interface: "pod1".into(),
+        bridge: "k6t-1".into(),
+        tap: "tap1".into(),
+        mac: GUEST,
+        queues,
+    }
+}
+
+/// A pod with `pod1`, whose other end is `outside`, in the same namespace for want of a second one: what enters one end
+/// leaves the other.
+struct Pod(File);
+
+impl Pod {
+    fn new() -> Option<Pod> {
+        let made = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::options().read(true).write(true).open("/dev/net/tun")?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let pod = match made.join().unwrap() {
+            Ok(namespace) => Pod(namespace),
+            Err(error) => {
+                eprintln!("SKIPPED: cannot make a network namespace with a tap device: {error}");
+                return None;
+            }
+        };
+        netns::inside(Some(&pod.0), |handle| async move {
+            let pair = LinkVeth::new("pod1", "outside").mtu(MTU).address(GUEST.0.to_vec());
+            handle.link().add(pair.build()).execute().await.unwrap();
+            for name in ["outside", "pod1"] {
+                std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/accept_dad"), "0").unwrap();
+                handle
+                    .link()
+                    .set(LinkUnspec::new_with_name(name).mtu(MTU).up().build())
+                    .execute()
+                    .await
+                    .unwrap();
+            }
+            let index = apply::all(&handle).await["pod1"].index;
+            for (address, bits) in [("172.30.0.9", 24), ("fd00:30::9", 64)] {
+                let address = address.parse().unwrap();
+                handle.address().add(index, address, bits).execute().await.unwrap();
+            }
+            Ok(())
+        })
+        .unwrap();
+        Some(pod)
+    }
+
+    fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        netns::inside(Some(&self.0), |_| async move { Ok(work()) }).unwrap()
+    }
+
+    fn links(&self) -> std::collections::BTreeMap<String, super::plan::Link> {
+        netns::inside(Some(&self.0), |handle| async move { Ok(apply::all(&handle).await) }).unwrap()
+    }
+
+    /// Text of `ip ARGS` would need a program: addresses of the interface, counted.
+    fn addresses(&self, name: &str) -> usize {
+        let name = name.to_owned();
+        self.enter(move || {
+            nix::ifaddrs::getifaddrs()
+                .unwrap()
+                .filter(|i| i.interface_name == name)
+                .filter(|i| {
+                    i.address.is_some_and(|a| a.as_sockaddr_in().is_some() || a.as_sockaddr_in6().is_some())
+                })
+                .count()
+        })
+    }
+}
+
+fn frame(destination: [u8; 6], source: [u8; 6], text: &[u8]) -> Vec<u8> {
+    // An ethertype for experiments (IEEE 802).
+    let mut frame = [&destination[..], &source[..], &[0x88, 0xb5], text].concat();
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+/// Waits until `read` gives a frame that holds `text`.
+fn wait_for(text: &[u8], mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Vec<u8> {
+    let limit = Instant::now() + LIMIT;
+    let mut buffer = [0; FRAME];
+    while Instant::now() < limit {
+        match read(&mut buffer) {
+            Ok(length) => {
+                let frame = &buffer[..length];
+                if frame.windows(text.len()).any(|window| window == text) {
+                    return frame.to_vec();
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no frame with {:?}", String::from_utf8_lossy(text));
+}
+
+#[test]
+fn frames_of_the_guest_and_for_it_pass_unchanged_and_the_pod_keeps_nothing() {
+    let Some(pod) = Pod::new() else { return };
+    assert_eq!(pod.addresses("pod1"), 3, "two of the network's, one of the link");
+    make_in(&pod.0, &[one(1)]).unwrap();
+
+    let links = pod.links();
+    let (port, bridge, tap_link) = (&links["pod1"], &links["k6t-1"], &links["tap1"]);
+    assert_eq!(tap_link.kind, Kind::Tap { several: false });
+    for link in [port, bridge, tap_link] {
+        assert!(link.up && link.mtu == MTU && link.mac != Some(GUEST), "{link:?}");
+    }
+    for link in [port, tap_link] {
+        assert_eq!((link.controller, link.learns), (Some(bridge.index), Some(false)));
+    }
+    for name in ["pod1", "k6t-1", "tap1"] {
+        assert_eq!(pod.addresses(name), 0, "{name}");
+    }
+    make_in(&pod.0, &[one(1)]).unwrap();
+    assert_eq!(pod.links(), links, "a second time changes nothing");
+
+    // As QEMU does it; the header in front of each frame is virtio's.
+    let mut guest = pod.enter(|| tap("tap1", false).unwrap());
+    let outside = pod.enter(|| Raw::new("outside"));
+    const HEADER: usize = 10;
+    let other = [0x02, 0, 0, 0, 0, 0x77];
+    let tagged = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0, 42], &frame[12..]].concat();
+    let sent = tagged(frame(other, GUEST.0, b"from the guest"));
+    guest.write_all(&[&[0; HEADER], &sent[..]].concat()).unwrap();
+    let heard = wait_for(b"from the guest", |buffer| outside.read(buffer));
+    assert_eq!(heard[..12], sent[..12], "the guest's address stays");
+    // A frame for an address that nothing in the pod has reaches the guest: it may listen to any.
+    for destination in [GUEST.0, [0x02, 0, 0, 0, 0, 0x55], [0xff; 6], [0x01, 0, 0x5e, 0, 0, 0xfb]] {
+        let text = format!("to {destination:02x?}");
+        let sent = tagged(frame(destination, other, text.as_bytes()));
+        outside.send(&sent);
+        let heard = wait_for(text.as_bytes(), |buffer| guest.read(buffer));
+        assert_eq!(heard[HEADER..], sent, "with its tag");
+    }
+    // The guest's address comes in from outside, as on a network that loops back; it still gets its frames.
+    outside.send(&frame([0xff; 6], GUEST.0, b"an echo"));
+    wait_for(b"an echo", |buffer| guest.read(buffer));
+    outside.send(&frame(GUEST.0, other, b"after the echo"));
+    wait_for(b"after the echo", |buffer| guest.read(buffer));
+}
+
+#[test]
+fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
+    let Some(pod) = Pod::new() else { return };
+    // The pod's own network.
+    netns::inside(Some(&pod.0), |handle| async move {
+        handle.link().add(LinkVeth::new("eth0", "node").build()).execute().await.unwrap();
+        let index = apply::all(&handle).await["eth0"].index;
+        handle.address().add(index, "10.1.0.7".parse().unwrap(), 24).execute().await.unwrap();
+        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
+        Ok(())
+    })
+    .unwrap();
+    make_in(&pod.0, &[one(1)]).unwrap();
+    let outside = pod.enter(|| Raw::new("outside"));
+    let mut guest = pod.enter(|| tap("tap1", false).unwrap());
+    let asks = |target: [u8; 4]| {
+        let sender = [0x02, 0, 0, 0, 0, 0x77];
+        let mut arp =
+            [&[0xff; 6][..], &sender, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &sender, &[172, 30, 0, 1]].concat();
+        arp.extend([&[0; 6][..], &target].concat());
+        arp.resize(60, 0);
+        arp
+    };
+    for target in [[10, 1, 0, 7], [172, 30, 0, 9]] {
+        outside.send(&asks(target));
+        // The guest has heard it, so the pod has as well.
+        wait_for(&target, |buffer| guest.read(buffer));
+    }
+    // What the guest sends comes after any answer of the pod's.
+    guest.write_all(&[&[0; 10], &frame([0xff; 6], GUEST.0, b"the last word")[..]].concat()).unwrap();
+    let mut answers = 0;
+    wait_for(b"the last word", |buffer| {
+        let length = outside.read(buffer)?;
+        answers += usize::from(buffer[12..14] == [8, 6] && buffer[21] == 2);
+        Ok(length)
+    });
+    assert_eq!(answers, 0);
+}
+
+#[test]
+fn several_queues_are_a_tap_of_several_and_every_interface_has_its_own() {
+    let Some(pod) = Pod::new() else { return };
+    netns::inside(Some(&pod.0), |handle| async move {
+        handle.link().add(LinkVeth::new("pod2", "outside2").build()).execute().await.unwrap();
+        Ok(())
+    })
+    .unwrap();
+    let two = Bridged {
+        name: "red".into(),
+        pod_interface: "pod2".into(),
+        bridge: "k6t-2".into(),
+        tap: "tap2".into(),
+        ..one(1)
+    };
+    make_in(&pod.0, &[one(2), two]).unwrap();
+    let links = pod.links();
+    assert_eq!(links["tap1"].kind, Kind::Tap { several: true });
+    assert_eq!(links["tap2"].kind, Kind::Tap { several: false });
+    assert_eq!(links["tap2"].controller, Some(links["k6t-2"].index));
+    pod.enter(|| {
+        let _both = [tap("tap1", true).unwrap(), tap("tap1", true).unwrap()];
+        tap("tap1", false).unwrap_err();
+    });
+}
+
+#[test]
+fn a_network_that_filters_by_address_is_refused_and_nothing_is_made() {
+    let Some(pod) = Pod::new() else { return };
+    netns::inside(Some(&pod.0), |handle| async move {
+        let index = apply::all(&handle).await["outside"].index;
+        let mode = netlink_packet_route::link::MacVlanMode::Bridge;
+        handle.link().add(LinkMacVlan::new("pod3", index, mode).build()).execute().await.unwrap();
+        Ok(())
+    })
+    .unwrap();
+    let filtered = Bridged { pod_interface: "pod3".into(), ..one(1) };
+    let error = make_in(&pod.0, &[filtered]).unwrap_err();
+    assert!(matches!(error, Error::Unusable(super::plan::Unusable::Filtered { .. })), "{error}");
+    let missing = Bridged { pod_interface: "pod4".into(), ..one(1) };
+    let error = make_in(&pod.0, &[missing]).unwrap_err().to_string();
+    assert_eq!(error, "interface blue: the pod has no interface pod4; Multus makes it");
+    assert!(!pod.links().contains_key("k6t-1"));
+}
+
+/// A queue of the tap, opened as the launcher's user opens it; without waiting.
+fn tap(name: &str, several: bool) -> std::io::Result<File> {
+    super::tap::open(name, several)
+}
+
+/// A packet socket on an interface.
+struct Raw(std::os::fd::OwnedFd, LinkAddr);
+
+impl Raw {
+    fn new(name: &str) -> Raw {
+        let link = nix::ifaddrs::getifaddrs()
+            .unwrap()
+            .filter(|i| i.interface_name == name)
+            .find_map(|i| i.address?.as_link_addr().copied());
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        // Every protocol.
+        let all = Some(nix::sys::socket::SockProtocol::EthAll);
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, all).unwrap();
+        Raw(socket, link.unwrap())
+    }
+
+    fn send(&self, frame: &[u8]) {
+        sendto(self.0.as_raw_fd(), frame, &self.1, MsgFlags::empty()).unwrap();
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(recv(self.0.as_raw_fd(), buffer, MsgFlags::empty())?)
+    }
+}
