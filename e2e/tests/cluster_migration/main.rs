@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+mod bridge;
 mod claims;
 mod drain;
 mod failures;
