@@ -12,7 +12,7 @@
 //! ```
 //!
 //! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
-//! [`probe`] is run there by the kubelet, to ask the guest.
+//! [`probe`] is run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
 
 pub mod accelerator;
 pub mod cli;
@@ -21,6 +21,7 @@ pub mod domain;
 pub mod hypervisor;
 pub mod life;
 pub mod media;
+pub mod mesh;
 pub mod netd;
 pub mod pod;
 pub mod probe;

@@ -11,13 +11,13 @@ use tracing_subscriber::EnvFilter;
 use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
 use virt_launcher::process::init;
-use virt_launcher::{pod, probe, run_netd, standalone};
+use virt_launcher::{mesh, pod, probe, run_netd, standalone};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // netd itself is process 1 of its container: it has no orphans.
     let splits = cli.init || (std::process::id() == 1 && !matches!(cli.command, Command::RunNetd(_)));
-    let result = if splits { split(cli.init) } else { start(&cli) };
+    let result = if splits { split(&cli) } else { start(&cli) };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -28,8 +28,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Stays behind as init and runs the same command line in a child.
-fn split(subreaper: bool) -> Result<u8> {
+/// Stays behind as init and runs the same command line in a child. Behind a pod's machine it asks a mesh's proxy to quit.
+fn split(cli: &Cli) -> Result<u8> {
     let program = std::env::current_exe().context("cannot find the launcher's own file")?;
     let mut command = std::process::Command::new(program);
     let mut args = std::env::args_os();
@@ -37,11 +37,15 @@ fn split(subreaper: bool) -> Result<u8> {
         command.arg0(name);
     }
     command.args(args.filter(|a| a != "--init"));
-    init::run(&mut command, subreaper).context("cannot run as init")
+    let code = init::run(&mut command, cli.init).context("cannot run as init")?;
+    if matches!(cli.command, Command::Pod(_)) {
+        log(cli)?;
+        mesh::release();
+    }
+    Ok(code)
 }
 
-fn start(cli: &Cli) -> Result<u8> {
-    init::unblock_signals().context("cannot unblock signals")?;
+fn log(cli: &Cli) -> Result<()> {
     let filter = match (&cli.log, std::env::var("RUST_LOG")) {
         (Some(filter), _) => filter.clone(),
         (None, Ok(filter)) => filter,
@@ -52,6 +56,12 @@ fn start(cli: &Cli) -> Result<u8> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
+    Ok(())
+}
+
+fn start(cli: &Cli) -> Result<u8> {
+    init::unblock_signals().context("cannot unblock signals")?;
+    log(cli)?;
     match &cli.command {
         Command::Standalone(args) => {
             let vmi = standalone::load(&args.vmi)?;
