@@ -20,6 +20,17 @@ pub fn artefact(name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8(out.stdout)?.trim_end()))
 }
 
+/// The directory of an image of the cluster's that the bed does not put into it by itself (`mesh`), made if it has changed.
+/// What it is made of may have to be fetched: to be called while the process is on the machine's own network.
+///
+/// # Errors
+/// It cannot be made; the maker's output has been shown.
+pub fn image(name: &str) -> Result<PathBuf> {
+    let out = Command::new(script("cluster/images")).arg(name).stderr(Stdio::inherit()).output()?;
+    ensure!(out.status.success(), "image {name} cannot be made");
+    Ok(PathBuf::from(String::from_utf8(out.stdout)?.trim_end()))
+}
+
 /// The directory with this project's programs: `$PODVIRT_BIN`, or where cargo puts a release build.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -131,6 +131,14 @@ impl Cluster {
     /// kubectl, to be started.
     pub fn kubectl_command(&self) -> Command {
         self.command(&self.kubectl)
+    }
+
+    /// Puts an image that [`image`](crate::artefacts::image) has made into both nodes.
+    ///
+    /// # Errors
+    /// A node refuses it.
+    pub fn load(&self, image: &Path) -> Result<()> {
+        cluster(&["load", &image.to_string_lossy()]).map(drop)
     }
 
     /// Runs kubectl and returns what it printed.
