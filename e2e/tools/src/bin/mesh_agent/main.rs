@@ -39,7 +39,7 @@ fn main() -> Result<ExitCode> {
 fn sidecar(program: &str, arguments: &[&str]) -> Result<ExitCode> {
     // Threads that start from here on have them blocked, too: the one that waits gets them.
     let ends = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-    let listener = TcpListener::bind(("::", AGENT)).context("listening for who asks to quit")?;
+    let listener = TcpListener::bind(("::", AGENT)).context("listening for requests to quit")?;
     let mut proxy = Command::new(program).args(arguments).spawn().with_context(|| program.to_owned())?;
     let pid = Pid::from_raw(i32::try_from(proxy.id())?);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&ends), None)?;

@@ -1,0 +1,22 @@
+//! Machines in service meshes, with the real Envoy as the proxy.
+//!
+//! ```text
+//!   test, 192.168.77.100 ──> pod: rules ──> Envoy ── 127.0.0.6 ──> netd ──> guest
+//!                            guest ──> netd ──> rules ──> Envoy ──> test
+//! ```
+//!
+//! What is the mesh's own part is rebuilt: the webhook ([`injector`]), the rules ([`rules`]), the configuration that a
+//! control plane would send ([`envoy`]). A peer that the test is itself says what comes out of the pod.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+mod ambient;
+mod certificates;
+mod envoy;
+mod injector;
+mod linkerd;
+mod machine;
+mod moving;
+mod policy;
+mod rules;
+mod sidecar;
