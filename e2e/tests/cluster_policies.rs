@@ -90,7 +90,7 @@ fn policy(namespace: &Namespace<'_>, name: &str, spec: &str) {
         "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}}}, \
          spec: {{podSelector: {{matchLabels: {{vm: vm}}}}, {spec}}}}}"
     );
-    // What an earlier one of this name had and this one has not is to go.
+    // A policy of this name replaces the earlier one whole.
     drop(namespace.kubectl(&["delete", "networkpolicy", name, "--ignore-not-found"]));
     namespace.apply(&manifest).unwrap();
 }

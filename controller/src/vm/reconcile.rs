@@ -260,7 +260,7 @@ impl Shell {
             Action::SetLinks { uid, links } => {
                 let mut change = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
                 for link in links {
-                    // By its name: the place alone would be another interface's where somebody has changed the list.
+                    // By its name: after a change of the list another interface may stand at this place.
                     let path = format!("/spec/domain/devices/interfaces/{}", link.index);
                     change.extend([
                         json!({"op": "test", "path": format!("{path}/name"), "value": link.name}),

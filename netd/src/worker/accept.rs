@@ -21,7 +21,7 @@ const TAKES_PER_TURN: usize = 16;
 /// Listeners that have a turn in one of the worker's: at most so many times [`TAKES_PER_TURN`] connections are accepted
 /// before frames are carried again.
 const LISTENERS_PER_TURN: usize = 8;
-/// Listeners that one poll(2) asks: below the limit of descriptors of most processes.
+/// Listeners that are given to one poll(2): below the limit of descriptors of most processes.
 const POLLED: usize = 512;
 /// Turns of [`TAKES_PER_TURN`] that a listener has before a migration: more than can wait there.
 const WAITING_TURNS: usize = 64;
@@ -64,7 +64,7 @@ impl Worker {
         self.listeners_retry.is_none() && !self.listeners.knocking.is_empty()
     }
 
-    /// Accepts everybody who waits at a TCP listener. Whoever is accepted by the kernel alone would be lost with it.
+    /// Accepts every connection that waits at a TCP listener: one that the kernel alone has accepted would be lost with it.
     pub(super) fn accept_waiting(&mut self) {
         let is_tcp = |e: &Entry| e.rule.proto == Proto::Tcp && e.socket.is_some() && !e.shut;
         let all = 0..self.listeners.entries.len() as u32;
@@ -79,7 +79,7 @@ impl Worker {
         }
     }
 
-    /// Accepts everybody who waits at one listener.
+    /// Accepts every connection that waits at one listener.
     pub(super) fn accept_all(&mut self, at: u32) {
         for _ in 0..WAITING_TURNS {
             if self.listeners_retry.is_some() || !self.accept_from(at) {
@@ -88,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// Those of the listeners at these places at which somebody waits.
+    /// Those of the listeners at these places at which connections wait.
     fn knocked(&self, places: &[u32]) -> Vec<u32> {
         let socket = |at: &u32| {
             let entry = self.listeners.entries.get(*at as usize)?.as_ref()?;

@@ -141,7 +141,7 @@ impl Worker {
             }
             Change::Shut(port) => {
                 tracing::debug!(port, "the guest does not listen");
-                // Those whom the kernel has accepted already are the guest's to refuse.
+                // What the kernel has accepted already is the guest's to refuse.
                 for at in self.listeners.leading_to(port) {
                     self.accept_all(at);
                     self.listeners.shut(at);

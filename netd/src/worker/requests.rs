@@ -47,7 +47,7 @@ impl Worker {
                     // The next guest asks for its addresses.
                     self.homes.clear();
                     self.settle();
-                    // The sockets of one that stands still are another's.
+                    // A successor may have the sockets of a worker that stands still.
                     if !self.frozen {
                         self.forget_answers();
                     }
