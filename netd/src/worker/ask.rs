@@ -27,24 +27,27 @@ impl Worker {
             return;
         }
         self.inquiry.set_ports(self.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
-        // A further port of the pod may lead to one that is shut.
-        let shut: Vec<u16> = self.inquiry.shut().collect();
+        // A further port of the pod may lead to one that is shut, and one that is not asked about any more is open.
+        let (shut, before) = (self.inquiry.shut().collect::<BTreeSet<u16>>(), self.shut_listeners());
+        before.difference(&shut).for_each(|port| self.apply(Change::Open(*port)));
         shut.into_iter().for_each(|port| self.apply(Change::Shut(port)));
+    }
+
+    /// The guest's ports whose listeners do not listen.
+    fn shut_listeners(&self) -> BTreeSet<u16> {
+        self.listeners.listed_tcp().filter(|e| e.shut).map(|e| e.rule.guest).collect()
     }
 
     /// A predecessor's listeners have been taken over: those that do not listen either wait for the guest's answer or
     /// listen again.
     pub(super) fn list_inherited(&mut self) {
-        let shut: BTreeSet<u16> =
-            self.listeners.listed_tcp().filter(|e| e.shut).map(|e| e.rule.guest).collect();
-        self.list_asked();
-        for port in shut {
-            if self.asks {
-                self.inquiry.assume_shut(port, self.now);
-            } else {
-                self.apply(Change::Open(port));
-            }
+        let shut = self.shut_listeners();
+        if !self.asks {
+            return shut.into_iter().for_each(|port| self.apply(Change::Open(port)));
         }
+        self.inquiry.set_ports(self.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
+        shut.into_iter().for_each(|port| self.inquiry.assume_shut(port, self.now));
+        self.list_asked();
     }
 
     /// Looks at the ports whose time has come.

@@ -105,6 +105,22 @@ fn ports_that_lead_to_one_port_of_the_guest_are_refused_together() {
 }
 
 #[test]
+fn a_port_that_is_not_asked_about_any_more_is_open() {
+    let many = (20_000..20_254).map(|port| tcp(port, port));
+    let ports: Vec<_> =
+        [tcp(6000, 80), tcp(6001, 80)].into_iter().chain(many).chain([tcp(7000, 7000)]).collect();
+    with_bed(Setup { ports, ..asking() }, |bed| {
+        let [v4, _] = bed.families();
+        refused(&bed.client, v4.pod(7000));
+        // There is one port more than may be asked about.
+        let control = &bed.netd.control;
+        control.remove_ports(vec![tcp(6001, 80)]);
+        assert_eq!(control.add_ports(vec![tcp(6002, 81)])[0].error, None);
+        assert_refused_late(bed.client.connect(v4.pod(7000)));
+    });
+}
+
+#[test]
 fn connections_that_are_there_outlive_the_end_of_listening() {
     with_bed(asking(), |bed| {
         for family in bed.families() {
