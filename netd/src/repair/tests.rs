@@ -201,16 +201,22 @@ fn bytes_in_both_queues_arrive_once_and_in_order() {
     }
 }
 
+/// Writes as much as the socket takes: what was written of these bytes, and how many they are.
+fn fill(near: &TcpStream) -> (Vec<u8>, usize) {
+    near.set_nonblocking(true).unwrap();
+    let (up, mut queued) = (ramp(16 << 20), 0);
+    let mut near = near;
+    while let Ok(n) = near.write(&up[queued..]) {
+        queued += n;
+    }
+    (up, queued)
+}
+
 #[test]
 fn a_window_that_opens_while_nobody_hears_it_is_found_at_once() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, mut peer) = pair("127.0.0.1:0");
-    near.set_nonblocking(true).unwrap();
-    let up = ramp(16 << 20);
-    let mut queued = 0;
-    while let Ok(n) = (&near).write(&up[queued..]) {
-        queued += n;
-    }
+    let (up, queued) = fill(&near);
     let unsent = crate::sys::repair::unsent(near.as_fd()).unwrap();
     assert!(unsent > 0, "{queued} bytes fit");
     // A probe of the window; the peer does not answer another one within half a second.
@@ -227,12 +233,7 @@ fn a_window_that_opens_while_nobody_hears_it_is_found_at_once() {
 fn nothing_is_on_its_way_to_a_window_that_stays_closed() {
     let Some((helper, _thread)) = helper() else { return };
     let (near, mut peer) = pair("127.0.0.1:0");
-    near.set_nonblocking(true).unwrap();
-    let up = ramp(16 << 20);
-    let mut queued = 0;
-    while let Ok(n) = (&near).write(&up[queued..]) {
-        queued += n;
-    }
+    let (up, queued) = fill(&near);
     let mut moved = OwnedFd::from(near);
     // What the first move leaves in the queue goes along with the second one.
     for _ in 0..2 {
