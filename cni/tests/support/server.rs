@@ -15,6 +15,8 @@ pub(crate) struct Server {
     pub(crate) objects: BTreeMap<String, Value>,
     /// Whether the kind IPAMClaim is known.
     pub(crate) claims: bool,
+    /// Lists of which a part was answered, by the version that they are of.
+    lists: BTreeMap<u64, Vec<Value>>,
 }
 
 fn refusal(code: u16) -> (u16, Value) {
@@ -84,21 +86,39 @@ impl Server {
         }
     }
 
-    /// One object at a time, whatever was asked for.
-    fn list(&self, path: &str, query: &str) -> Value {
+    /// One object at a time, whatever was asked for. As of a real API server, all parts of a list are of one moment:
+    /// that of the first.
+    fn list(&mut self, path: &str, query: &str) -> Value {
         let get = |key: &str| query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        let token = get("continue").and_then(|token| token.split_once('.'));
+        let (version, from) = match token {
+            Some((version, from)) => (version.parse().unwrap(), from.parse::<usize>().unwrap()),
+            None => {
+                let all = self.of_kind(path, get("labelSelector"));
+                self.lists.insert(self.clock, all);
+                (self.clock, 0)
+            }
+        };
+        let all = &self.lists[&version];
+        let item: Vec<Value> = all.iter().skip(from).take(1).cloned().collect();
+        let next = from + 1;
+        let next = if next < all.len() { format!("{version}.{next}") } else { String::new() };
+        if next.is_empty() {
+            self.lists.remove(&version);
+        }
+        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": version.to_string(), "continue": next}, "items": item})
+    }
+
+    /// The objects of the kind that `path` lists which have the label `selector`.
+    fn of_kind(&self, path: &str, selector: Option<&str>) -> Vec<Value> {
         let plural = path.rsplit('/').next().unwrap();
-        let label = get("labelSelector").map(|s| s.replace("%2F", "/").replace("%3D", "="));
+        let label = selector.map(|s| s.replace("%2F", "/").replace("%3D", "="));
         let label = label.as_deref().and_then(|s| s.split_once('='));
-        let of_kind = |(at, object): &(&String, &Value)| {
+        let is_asked = |(at, object): &(&String, &Value)| {
             let in_place = at.split('/').rev().nth(1) == Some(plural);
             in_place && label.is_none_or(|(key, value)| object["metadata"]["labels"][key] == value)
         };
-        let all: Vec<&Value> = self.objects.iter().filter(of_kind).map(|(_, object)| object).collect();
-        let from: usize = get("continue").and_then(|token| token.parse().ok()).unwrap_or(0);
-        let next = if from + 1 < all.len() { (from + 1).to_string() } else { String::new() };
-        let items: Vec<&Value> = all.into_iter().skip(from).take(1).collect();
-        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1", "continue": next}, "items": items})
+        self.objects.iter().filter(is_asked).map(|(_, object)| object.clone()).collect()
     }
 }
 
