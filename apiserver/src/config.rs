@@ -4,37 +4,37 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use podvirt_daemon::follow::follow as versions;
+use podvirt_daemon::health::Health;
 use tracing::{info, warn};
 
-/// Keeps `config` at what the KubeVirt object in `namespace` says; the defaults hold while there is none.
-pub async fn follow(client: Client, namespace: &str, config: Arc<ArcSwap<KubeVirtConfiguration>>) {
+/// Keeps `config` at what the KubeVirt object in `namespace` says, and tells `health`; the defaults hold while there is
+/// none.
+pub async fn follow(
+    client: Client,
+    namespace: &str,
+    config: Arc<ArcSwap<KubeVirtConfiguration>>,
+    health: Health,
+) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
-    let fields = watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIRT));
-    let mut events = Box::pin(watcher(api, fields).default_backoff());
-    let mut listed = false;
-    while let Some(event) = events.next().await {
-        let seen = match event {
-            Ok(watcher::Event::Init) => {
-                listed = false;
-                continue;
+    let mut seen = Box::pin(versions(api, names::KUBEVIRT));
+    while let Some(kubevirt) = seen.next().await {
+        match kubevirt {
+            Ok(kubevirt) => {
+                info!(found = kubevirt.is_some(), "configuration taken");
+                let version = kubevirt.as_ref().and_then(ResourceExt::resource_version);
+                config.store(Arc::new(
+                    kubevirt.and_then(|object| object.spec.configuration).unwrap_or_default(),
+                ));
+                health.applied(version);
             }
-            Ok(watcher::Event::InitApply(object)) => {
-                listed = true;
-                Some(object)
-            }
-            Ok(watcher::Event::Apply(object)) => Some(object),
-            Ok(watcher::Event::InitDone) if listed => continue,
-            Ok(watcher::Event::InitDone | watcher::Event::Delete(_)) => None,
             Err(error) => {
+                health.failed(&error);
                 warn!(error = &error as &dyn std::error::Error, "watching the KubeVirt object failed");
-                continue;
             }
-        };
-        info!(found = seen.is_some(), "configuration taken");
-        config.store(Arc::new(seen.and_then(|object| object.spec.configuration).unwrap_or_default()));
+        }
     }
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use clap::Parser;
 use kube::Client;
+use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
 use podvirt_daemon::shutdown::Shutdown;
@@ -82,6 +83,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
     let configuration = Arc::new(ArcSwap::default());
+    let known = Health::default();
     let limits = Limits::new(metrics.clone());
     let (close, closing) = Shutdown::manual();
     let app = App {
@@ -89,6 +91,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         proxy: Arc::clone(&proxy),
         subresources: Subresources::new(client.clone(), handlers, metrics.clone()),
         config: Arc::clone(&configuration),
+        health: known.clone(),
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
         metrics,
@@ -117,7 +120,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::join!(
             issuer.run(),
             signer.run(),
-            config::follow(client.clone(), namespace, configuration),
+            config::follow(client.clone(), namespace, configuration, known),
             register::keep_registered(client.clone(), namespace, identity.ca_bundle(), opened),
         );
     });

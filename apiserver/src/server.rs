@@ -16,6 +16,7 @@ use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
 use podvirt_api::v1::KubeVirtConfiguration;
+use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
@@ -54,6 +55,8 @@ pub struct App {
     pub subresources: Subresources,
     /// The cluster's configuration.
     pub config: Arc<ArcSwap<KubeVirtConfiguration>>,
+    /// What is known of the API server and of the configuration.
+    pub health: Health,
     /// podvirt's namespace.
     pub namespace: Arc<str>,
     /// What callers may hold.
@@ -68,11 +71,13 @@ pub struct App {
 pub fn router(app: App) -> Router {
     let mut router = Router::new()
         .route("/", get(async || Json(discovery::roots())))
-        .route("/healthz", get(async || "ok"))
         .route("/version", get(async || Json(discovery::version())))
         .route("/openapi/v2", get(openapi_v2))
         .route("/openapi/v3", get(async || Json(discovery::openapi_v3_index())))
         .route("/openapi/v3/apis/{group}/{version}", get(openapi_v3));
+    for path in health::PATHS {
+        router = router.route(path, get(async |State(app): State<App>| app.health.answer()));
+    }
     for slash in ["", "/"] {
         router = router
             .route(&format!("/apis{slash}"), get(async || Json(discovery::groups())))
@@ -85,7 +90,7 @@ pub fn router(app: App) -> Router {
         }
         router = router
             .route(&at("/version"), get(async || Json(discovery::version())))
-            .route(&at("/healthz"), get(health))
+            .route(&at("/healthz"), get(connectivity))
             .route(&at("/guestfs"), get(async || Status::not_supported("guestfs").into_response()));
     }
     for hook in HOOKS {
@@ -98,7 +103,7 @@ pub fn router(app: App) -> Router {
 }
 
 /// Upstream's form of health: what is connected to what.
-async fn health(State(app): State<App>) -> Response {
+async fn connectivity(State(app): State<App>) -> Response {
     match app.client.apiserver_version().await {
         Ok(_) => Json(json!({"apiserver": {"connectivity": "ok"}})).into_response(),
         Err(error) => {

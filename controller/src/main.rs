@@ -1,4 +1,4 @@
-//! virt-controller: runs the controllers in the replica that leads, health and metrics in each.
+//! virt-controller: runs the controllers in the replica that leads; health, metrics and the configuration in each.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use clap::Parser;
 use kube::Client;
 use podvirt_api::names;
 use podvirt_daemon::events::Recorder;
+use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
 use podvirt_daemon::shutdown::{self, Shutdown};
-use podvirt_daemon::{crypto, telemetry};
+use podvirt_daemon::{crypto, pki, telemetry};
 use prometheus_client::registry::Registry;
 use virt_controller::metrics::Metrics;
 use virt_controller::work::Parts;
-use virt_controller::{node, work};
+use virt_controller::{node, settings, work};
 
 /// Name of the daemon, of its Lease and of the source of its events.
 const NAME: &str = "virt-controller";
@@ -43,6 +44,9 @@ struct Flags {
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "[::]:8080")]
     listen: SocketAddr,
+    /// Address of /healthz by HTTPS, in upstream's form.
+    #[arg(long, default_value = "[::]:8443")]
+    listen_tls: SocketAddr,
     /// How logs are written: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
@@ -76,6 +80,9 @@ async fn main() -> Result<()> {
 
     let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
     let recorder = Recorder::new(client.clone(), NAME, Some(replica));
+    let health = Health::default();
+    let (cluster, following) = settings::follow(client.clone(), &flags.namespace, health.clone());
+    let telling = shutdown.or(tell(client.clone(), &flags.namespace, flags.listen_tls, health, &shutdown));
     let leading = async {
         if shutdown.or(reachable(&client)).await.is_none() {
             return Ok(());
@@ -87,14 +94,35 @@ async fn main() -> Result<()> {
             recorder,
             metrics,
             launcher_image: image,
-            namespace: lease.namespace.clone(),
+            cluster,
             nodes: node::Config { heartbeat_limit: Duration::from_secs(flags.node_heartbeat_limit) },
         };
         lead(client, lease, &shutdown, parts).await
     };
-    tokio::try_join!(async { serving.await.context("serve health and metrics") }, Box::pin(leading))?;
+    tokio::try_join!(
+        async { serving.await.context("serve health and metrics") },
+        async { telling.await.transpose().map(drop).context("serve health by HTTPS") },
+        async {
+            shutdown.or(following).await;
+            Ok(())
+        },
+        Box::pin(leading)
+    )?;
     tracing::info!("ended");
     Ok(())
+}
+
+/// Serves health by HTTPS, once virt-api has made the certificate.
+async fn tell(
+    client: Client,
+    namespace: &str,
+    listen: SocketAddr,
+    health: Health,
+    shutdown: &Shutdown,
+) -> Result<()> {
+    let identity = pki::watch(client, namespace, pki::CONTROLLER_SECRET, pki::CA_CONFIG_MAP).await?;
+    let tls = identity.server_config(false)?;
+    http::serve_tls(listen, tls, health::router(health), shutdown.clone()).await.map_err(Into::into)
 }
 
 /// Works whenever this replica leads, until the end is asked for.

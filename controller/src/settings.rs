@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use podvirt_daemon::follow::follow as versions;
+use podvirt_daemon::health::Health;
 use tokio::sync::watch;
 
 /// What the KubeVirt object says to controllers.
@@ -52,49 +52,35 @@ impl Cluster {
     }
 }
 
-/// Follows the KubeVirt object of `namespace` for as long as the future is polled.
-pub fn follow(client: Client, namespace: &str) -> (Cluster, impl Future<Output = ()> + use<>) {
+/// Follows the KubeVirt object of `namespace` for as long as the future is polled, and tells `health`.
+pub fn follow(
+    client: Client,
+    namespace: &str,
+    health: Health,
+) -> (Cluster, impl Future<Output = ()> + Send + use<>) {
     let (sender, receiver) = watch::channel(None);
-    let config = watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIRT));
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let work = async move {
-        let mut events = watcher(api, config).default_backoff().boxed();
-        let mut listed = None;
-        loop {
-            match events.try_next().await {
-                Ok(Some(event)) => {
-                    if let Some(settings) = step(event, &mut listed) {
-                        set(&sender, settings);
+        let mut versions = Box::pin(versions(api, names::KUBEVIRT));
+        let mut found = false;
+        while let Some(seen) = versions.next().await {
+            match seen {
+                Ok(kubevirt) => {
+                    if found && kubevirt.is_none() {
+                        tracing::warn!("KubeVirt object deleted: defaults apply");
                     }
+                    found = kubevirt.is_some();
+                    set(&sender, kubevirt.as_ref().map(Settings::of).unwrap_or_default());
+                    health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
                 }
-                Ok(None) => return,
                 Err(error) => {
+                    health.failed(&error);
                     tracing::warn!(error = &error as &dyn std::error::Error, "watch of the KubeVirt object");
                 }
             }
         }
     };
     (Cluster(receiver), work)
-}
-
-/// What a change makes of the settings.
-fn step(event: Event<KubeVirt>, listed: &mut Option<Settings>) -> Option<Settings> {
-    match event {
-        Event::Init => {
-            *listed = None;
-            None
-        }
-        Event::InitApply(kubevirt) => {
-            *listed = Some(Settings::of(&kubevirt));
-            None
-        }
-        Event::InitDone => Some(listed.take().unwrap_or_default()),
-        Event::Apply(kubevirt) => Some(Settings::of(&kubevirt)),
-        Event::Delete(kubevirt) => {
-            tracing::warn!(name = kubevirt.name_any(), "KubeVirt object deleted: defaults apply");
-            Some(Settings::default())
-        }
-    }
 }
 
 fn set(sender: &watch::Sender<Option<Arc<Settings>>>, settings: Settings) {
@@ -128,16 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_the_object_gives_defaults_and_changes_follow() {
-        let mut listed = None;
-        assert_eq!(step(Event::Init, &mut listed), None);
-        assert_eq!(step(Event::InitDone, &mut listed), Some(Settings::default()));
-        let emulating = step(Event::Apply(kubevirt(true)), &mut listed).unwrap();
+    fn settings_are_told_once_and_each_change_of_them() {
+        let (sender, mut receiver) = watch::channel(None);
+        set(&sender, Settings::default());
+        assert_eq!(receiver.borrow_and_update().as_deref(), Some(&Settings::default()));
+        set(&sender, Settings::of(&kubevirt(true)));
+        let emulating = receiver.borrow_and_update().clone().unwrap();
         assert_eq!(emulating.image_pull_secrets, ["s"]);
-        assert_ne!(emulating, step(Event::Apply(kubevirt(false)), &mut listed).unwrap());
-        assert_eq!(step(Event::Delete(kubevirt(true)), &mut listed), Some(Settings::default()));
-        step(Event::Init, &mut listed);
-        assert_eq!(step(Event::InitApply(kubevirt(true)), &mut listed), None, "until the list is complete");
-        assert_eq!(step(Event::InitDone, &mut listed), Some(emulating));
+        set(&sender, Settings::of(&kubevirt(true)));
+        assert!(!receiver.has_changed().unwrap(), "nothing changed");
+        set(&sender, Settings::of(&kubevirt(false)));
+        assert_ne!(*receiver.borrow_and_update().clone().unwrap(), *emulating);
     }
 }

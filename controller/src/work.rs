@@ -9,7 +9,7 @@
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
 //! | PodDisruptionBudget of machines | [`drain`] | |
-//! | KubeVirt | [`settings`] | all |
+//! | KubeVirt | [`settings`], also in replicas that wait for the lead | all |
 
 use kube::Client;
 use kube::runtime::reflector::store;
@@ -30,16 +30,15 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Image of the launcher.
     pub launcher_image: String,
-    /// Namespace of the KubeVirt object.
-    pub namespace: String,
+    /// The cluster's configuration.
+    pub cluster: settings::Cluster,
     /// How nodes are judged.
     pub nodes: node::Config,
 }
 
 /// Works until it is dropped. To be run while leading; it leaves nothing behind that runs.
 pub async fn run(parts: Parts) {
-    let Parts { client, recorder, metrics, launcher_image, namespace, nodes: judged } = parts;
-    let (cluster, following) = settings::follow(client.clone(), &namespace);
+    let Parts { client, recorder, metrics, launcher_image, cluster, nodes: judged } = parts;
     let (view, writer) = View::new();
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
@@ -69,7 +68,7 @@ pub async fn run(parts: Parts) {
     let instances =
         vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
     // Those that read are polled before those that fill, and so miss no change.
-    tokio::join!(following, machines, moving, draining, judging, instances);
+    tokio::join!(machines, moving, draining, judging, instances);
 }
 
 #[cfg(test)]
@@ -77,6 +76,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use podvirt_daemon::health::Health;
     use podvirt_daemon::testing;
 
     use super::*;
@@ -84,16 +84,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_kind_is_listed_and_watched_once() {
         let (client, asked) = testing::idle("shop");
+        let (cluster, following) = settings::follow(client.clone(), "kubevirt", Health::default());
         let parts = Parts {
             recorder: Recorder::new(client.clone(), "virt-controller", None),
             client,
             metrics: Metrics::new(&mut Default::default()),
             launcher_image: "launcher:1".into(),
-            namespace: "kubevirt".into(),
+            cluster,
             nodes: node::Config::default(),
         };
         // A minute of the test's own time, in which everything looks around many times.
-        let ended = tokio::time::timeout(Duration::from_secs(60), Box::pin(run(parts))).await;
+        let work = Box::pin(async { tokio::join!(following, run(parts)) });
+        let ended = tokio::time::timeout(Duration::from_secs(60), work).await;
         assert!(ended.is_err(), "it works until it is dropped");
         let mut counts = BTreeMap::new();
         for what in asked.lock().unwrap().drain(..) {

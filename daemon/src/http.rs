@@ -27,8 +27,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
 use tower::Service;
 use tracing::debug;
 
@@ -109,6 +112,23 @@ pub async fn serve(
     serve_on(net::listen(listen).await?, registry, readiness, shutdown).await
 }
 
+/// Serves `router` by TLS on `listen` until `shutdown`, with the bounds of [`serve`]. A handshake has as much time as a
+/// request's head.
+///
+/// # Errors
+///
+/// The address cannot be listened on, or the listener fails.
+pub async fn serve_tls(
+    listen: SocketAddr,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    shutdown: Shutdown,
+) -> io::Result<()> {
+    let listener = net::listen(listen).await?;
+    tracing::info!(address = %listener.local_addr()?, "serving health by TLS");
+    accept(listener, Some(TlsAcceptor::from(tls)), router, shutdown).await
+}
+
 /// Serves on a listener that is there already until `shutdown`, and ends behind the last answer.
 ///
 /// # Errors
@@ -121,7 +141,15 @@ pub async fn serve_on(
     shutdown: Shutdown,
 ) -> io::Result<()> {
     tracing::info!(address = %listener.local_addr()?, "serving health and metrics");
-    let router = router(registry, readiness);
+    accept(listener, None, router(registry, readiness), shutdown).await
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    shutdown: Shutdown,
+) -> io::Result<()> {
     let places = Connections::new(PLACES);
     // Every connection holds a sender: the receiver ends behind the last one.
     let (open, mut ended) = mpsc::channel::<()>(1);
@@ -142,9 +170,23 @@ pub async fn serve_on(
             debug!(%peer, "too many connections");
             continue;
         };
-        let (router, shutdown, open) = (router.clone(), shutdown.clone(), open.clone());
+        let (tls, router, shutdown, open) = (tls.clone(), router.clone(), shutdown.clone(), open.clone());
         tokio::spawn(async move {
-            connection(stream, router, &slot, shutdown).await;
+            match tls {
+                None => connection(stream, router, &slot, shutdown).await,
+                Some(tls) => {
+                    let shaken = tokio::select! {
+                        shaken = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)) => shaken,
+                        () = slot.displaced() => return,
+                        () = shutdown.requested() => return,
+                    };
+                    match shaken {
+                        Ok(Ok(stream)) => connection(stream, router, &slot, shutdown).await,
+                        Ok(Err(error)) => debug!(%peer, %error, "TLS handshake failed"),
+                        Err(_) => debug!(%peer, "TLS handshake took too long"),
+                    }
+                }
+            }
             drop(open);
         });
     }
@@ -153,7 +195,10 @@ pub async fn serve_on(
     Ok(())
 }
 
-async fn connection(stream: TcpStream, router: Router, slot: &Slot, shutdown: Shutdown) {
+async fn connection<S>(stream: S, router: Router, slot: &Slot, shutdown: Shutdown)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
@@ -204,9 +249,12 @@ mod tests {
     use futures::stream::FuturesUnordered;
     use prometheus_client::metrics::counter::Counter;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpSocket;
+    use tokio::net::{TcpSocket, TcpStream};
+
+    use tokio_rustls::TlsConnector;
 
     use super::*;
+    use crate::pki;
 
     async fn answer(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -215,6 +263,36 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
         text
+    }
+
+    /// Clients do not have to know the CA to reach it; whether it is the daemon's, the certificate says.
+    #[tokio::test]
+    async fn by_tls_a_router_is_served_beside_clients_that_never_finish_their_handshake() {
+        let now = jiff::Timestamp::now();
+        let day = Duration::from_secs(86_400);
+        let ca = pki::make_ca(now, day).unwrap();
+        let names = ["virt-controller.kubevirt.svc".to_owned()];
+        let leaf = pki::make_leaf(&ca, &names[0], &names, pki::Purpose::Server, now, day).unwrap();
+        let identity = pki::Identity::fixed(&leaf, &ca.certificate).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let tls = TlsAcceptor::from(identity.server_config(false).unwrap());
+        let (end, shutdown) = Shutdown::manual();
+        let routes = Router::new().route("/healthz", get(async || "well"));
+        let server = tokio::spawn(accept(listener, Some(tls), routes, shutdown));
+        let silent = TcpStream::connect(address).await.unwrap();
+
+        let connector = TlsConnector::from(identity.client_config(&names[0]).unwrap());
+        let name = "virt-controller.kubevirt.svc".try_into().unwrap();
+        let mut stream = connector.connect(name, TcpStream::connect(address).await.unwrap()).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("well"), "{text}");
+
+        end.request();
+        server.await.unwrap().unwrap();
+        drop(silent);
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`telemetry`] | logs |
 //! | [`http`] | `/healthz`, `/readyz`, `/metrics` |
+//! | [`health`] | `/healthz` in upstream's form, by HTTPS |
 //! | [`connections`] | how many connections a server holds, and from where |
 //! | [`shutdown`] | one future for SIGTERM and SIGINT, for many tasks |
 //! | [`crypto`] | the process's one provider of cryptography |
@@ -11,6 +12,7 @@
 //! | [`events`] | Kubernetes events |
 //! | [`net`] | listening, also where there is no IPv6 |
 //! | [`pki`] | the daemons' certificates, and TLS that follows their renewal |
+//! | [`follow`] | each version of one object |
 //! | [`patch`] | writing the changed part of an object's status, or nothing |
 //! | [`backoff`] | growing delays per object |
 
@@ -20,6 +22,8 @@ pub mod backoff;
 pub mod connections;
 pub mod crypto;
 pub mod events;
+pub mod follow;
+pub mod health;
 pub mod http;
 pub mod leader;
 pub mod net;

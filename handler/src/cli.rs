@@ -47,6 +47,9 @@ pub struct Serve {
     /// Where health and metrics are served, without TLS
     #[arg(long, default_value = "[::]:8080")]
     pub listen: SocketAddr,
+    /// Where health is told by HTTPS, in upstream's form
+    #[arg(long, default_value = "[::]:8443")]
+    pub listen_tls: SocketAddr,
     /// Port on which virt-api is served, with TLS both ways
     #[arg(long, default_value_t = 8186)]
     pub console_server_port: u16,

@@ -5,8 +5,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kube::Client;
+use futures::StreamExt;
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::names;
+use podvirt_api::v1::KubeVirt;
 use podvirt_daemon::events::Recorder;
+use podvirt_daemon::follow::follow;
+use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::http::{Gate, Readiness};
 use podvirt_daemon::pki::{Identity, watch_node};
 use podvirt_daemon::shutdown::{self, Shutdown};
@@ -66,6 +71,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     let plugins = settings.device_plugins_dir.clone();
     let name = settings.node_name.clone();
 
+    let health = Health::default();
     let ended = tokio::try_join!(
         async {
             podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
@@ -74,9 +80,12 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
         },
         async { node::run(&node, triggers, &synced, &shutdown).await.context("VMIs of this node") },
         async {
-            streams(rest, client.clone(), &settings, &identity, &certified, &shutdown)
-                .await
-                .context("the server for virt-api")
+            let told = health.clone();
+            serve_by_tls(rest, told, client.clone(), &settings, &identity, &certified, &shutdown).await
+        },
+        async {
+            shutdown.or(configuration(client.clone(), &settings.namespace, &health)).await;
+            Ok(())
         },
         async {
             let tell = |usable| metrics.kvm(usable);
@@ -102,9 +111,26 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Serves virt-api, and lets machines move, once there is a certificate.
-async fn streams(
+/// Tells `health` which version of the KubeVirt object there is. No setting of it is this daemon's own: what a machine
+/// needs of it comes with the machine.
+async fn configuration(client: Client, namespace: &str, health: &Health) {
+    let api: Api<KubeVirt> = Api::namespaced(client, namespace);
+    let mut versions = Box::pin(follow(api, names::KUBEVIRT));
+    while let Some(seen) = versions.next().await {
+        match seen {
+            Ok(kubevirt) => health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version)),
+            Err(error) => {
+                health.failed(&error);
+                tracing::warn!(error = &error as &dyn std::error::Error, "watch of the KubeVirt object");
+            }
+        }
+    }
+}
+
+/// Serves virt-api, lets machines move, and tells health by HTTPS, once there is a certificate.
+async fn serve_by_tls(
     rest: Server,
+    health: Health,
     client: Client,
     settings: &Serve,
     migrations: &OnceLock<Identity>,
@@ -114,7 +140,7 @@ async fn streams(
     let identity = watch_node(client, &settings.namespace, &settings.node_name);
     let Some(identity) = shutdown.or(identity).await else { return Ok(()) };
     let identity = identity.context("certificates")?;
-    let config = identity.server_config(true)?;
+    let (config, open) = (identity.server_config(true)?, identity.server_config(false)?);
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.console_server_port));
     let listener = TlsListener::bind(address, config).await.with_context(|| address.to_string())?;
     // This is its one writer.
@@ -122,6 +148,15 @@ async fn streams(
     certified.open();
     tracing::info!(%address, "serving virt-api");
     // Streams are cut at the end: they have no end of their own.
-    let served = shutdown.or(axum::serve(listener, rest.router()).into_future()).await;
-    served.transpose().map(drop).context("the listener")
+    let streams = async {
+        let served = shutdown.or(axum::serve(listener, rest.router()).into_future()).await;
+        served.transpose().map(drop).context("the server for virt-api")
+    };
+    let health = async {
+        let router = health::router(health);
+        podvirt_daemon::http::serve_tls(settings.listen_tls, open, router, shutdown.clone())
+            .await
+            .context("health by HTTPS")
+    };
+    tokio::try_join!(streams, health).map(drop)
 }

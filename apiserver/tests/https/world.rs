@@ -15,6 +15,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
 use kube::Client;
+use podvirt_daemon::health::Health;
 use podvirt_daemon::pki::{Identity, KeyPairPem, Purpose, make_ca, make_leaf, node_name};
 use podvirt_daemon::shutdown::{Shutdown, Trigger};
 use podvirt_daemon::testing::failure;
@@ -225,6 +226,7 @@ impl World {
             proxy: Arc::clone(&proxy),
             subresources: Subresources::new(client, handlers, metrics.clone()),
             config: Arc::new(ArcSwap::default()),
+            health: Health::default(),
             namespace: Arc::from("kubevirt"),
             limits: Arc::clone(&limits),
             metrics: metrics.clone(),

@@ -72,6 +72,8 @@ pub const CA_CONFIG_MAP: &str = "kubevirt-ca";
 pub const CA_BUNDLE_KEY: &str = "ca-bundle";
 /// Secret of virt-api's server certificate.
 pub const API_SERVER_SECRET: &str = "kubevirt-virt-api-certs";
+/// Secret of virt-controller's server certificate.
+pub const CONTROLLER_SECRET: &str = "kubevirt-controller-certs";
 /// Secret of the client certificate with which virt-api calls virt-handler.
 pub const HANDLER_CLIENT_SECRET: &str = "kubevirt-virt-handler-certs";
 /// Common name of every node's certificate; which node it is says the DNS name, see [`node_name`].

@@ -51,25 +51,27 @@ impl LeafRequest {
     /// The leaves of podvirt's daemons in `namespace` that are kept in Secrets; virt-handler's are not, see
     /// [`Signer`](super::Signer).
     pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
-        use super::{API_SERVER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
+        use super::{API_SERVER_SECRET, CONTROLLER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
+        let server = |secret: &str, service: &str| LeafRequest {
+            secret: secret.to_owned(),
+            common_name: format!("{service}.{namespace}.svc"),
+            dns_names: vec![
+                format!("{service}.{namespace}.svc"),
+                format!("{service}.{namespace}.svc.cluster.local"),
+                format!("{service}.{namespace}"),
+                service.to_owned(),
+            ],
+            purpose: Purpose::Server,
+        };
         vec![
-            LeafRequest {
-                secret: API_SERVER_SECRET.to_owned(),
-                common_name: format!("virt-api.{namespace}.svc"),
-                dns_names: vec![
-                    format!("virt-api.{namespace}.svc"),
-                    format!("virt-api.{namespace}.svc.cluster.local"),
-                    format!("virt-api.{namespace}"),
-                    "virt-api".to_owned(),
-                ],
-                purpose: Purpose::Server,
-            },
+            server(API_SERVER_SECRET, "virt-api"),
             LeafRequest {
                 secret: HANDLER_CLIENT_SECRET.to_owned(),
                 common_name: HANDLER_CLIENT_NAME.to_owned(),
                 dns_names: Vec::new(),
                 purpose: Purpose::Client,
             },
+            server(CONTROLLER_SECRET, "virt-controller"),
         ]
     }
 

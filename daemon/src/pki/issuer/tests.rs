@@ -70,6 +70,7 @@ async fn replicas_that_start_together_make_everything_once() {
         [
             "POST kubevirt-ca",
             "POST kubevirt-ca",
+            "POST kubevirt-controller-certs",
             "POST kubevirt-virt-api-certs",
             "POST kubevirt-virt-handler-certs",
         ],
