@@ -52,7 +52,7 @@ async fn until(what: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, reached).await.expect("it did not come to that");
 }
 
-/// Asks for a review on `streams` streams of one connection, none of which ever sends its last byte.
+/// Asks for reviews on `streams` streams of one connection, none of which ever sends its last byte.
 async fn endless(world: &World, source: Ipv4Addr, streams: usize) -> JoinSet<()> {
     let stream = world.connect_from(Caller::Nobody, source, &["h2"]).await.unwrap();
     let (sender, connection) =
@@ -62,19 +62,21 @@ async fn endless(world: &World, source: Ipv4Addr, streams: usize) -> JoinSet<()>
         let _ = connection.await;
     });
     for _ in 0..streams {
-        let pieces = stream::repeat_with(|| {
-            Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[b' '; PIECE_BYTES])))
-        });
-        let body = StreamBody::new(Box::pin(pieces.take(SENT_BYTES / PIECE_BYTES).chain(stream::pending())));
-        let request = Request::post(format!("https://virt-api{REVIEWS}"))
-            .header("content-length", DECLARED_BYTES)
-            .body(body)
-            .unwrap();
         let mut sender = sender.clone();
         tasks.spawn(async move {
-            sender.ready().await.unwrap();
-            // Refused in the end, or cut off with the test.
-            let _ = sender.send_request(request).await;
+            // The server gives a body up that does not come: the next one follows, until the connection is closed or the
+            // test has ended.
+            while sender.ready().await.is_ok() {
+                let pieces = stream::repeat_with(|| {
+                    Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(&[b' '; PIECE_BYTES])))
+                });
+                let pieces = pieces.take(SENT_BYTES / PIECE_BYTES).chain(stream::pending());
+                let request = Request::post(format!("https://virt-api{REVIEWS}"))
+                    .header("content-length", DECLARED_BYTES)
+                    .body(StreamBody::new(Box::pin(pieces)))
+                    .unwrap();
+                let _refused = sender.send_request(request).await;
+            }
         });
     }
     tasks
