@@ -186,8 +186,10 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
         spec.networks.push(Network { name, pod: Some(PodNetwork::default()), multus: None });
     }
     for interface in &mut devices.interfaces {
-        let unbound =
-            interface.passt_binding.is_none() && interface.masquerade.is_none() && interface.bridge.is_none();
+        let unbound = interface.passt_binding.is_none()
+            && interface.masquerade.is_none()
+            && interface.bridge.is_none()
+            && interface.binding.is_none();
         if unbound {
             // The addresses behind a secondary network are the machine's own.
             let of_pod = spec.networks.iter().any(|n| n.name == interface.name && n.pod.is_some());

@@ -171,6 +171,7 @@ impl NetdSpec {
             state: _,
             // What is not masquerade is served by the pod's own addresses.
             passt_binding: _,
+            binding: _,
             masquerade,
             // Not netd's.
             bridge: _,

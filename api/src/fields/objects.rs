@@ -95,7 +95,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.network.defaultNetworkInterface", OneOf(&["passtBinding", "masquerade"]), "how machines that say nothing are bound to the pod's network; `passtBinding` (netd) when not set"),
     row(Kept, "spec.configuration.network.permitBridgeInterfaceOnPodNetwork", Any, "the bridge binding is refused"),
     row(Kept, "spec.configuration.network.permitSlirpInterface", Any, "removed upstream"),
-    row(Refused, "spec.configuration.network.binding", Any, ""),
+    row(Kept, "spec.configuration.network.binding", Any, "no plugin's sidecar or network is used: a machine may name `passt`, which netd stands in for, registered or not; one that names another plugin is refused"),
     row(Carried, "spec.configuration.architectureConfiguration", Object, ""),
     row(Carried, "spec.configuration.architectureConfiguration.defaultArchitecture", OneOf(&["amd64"]), ""),
     row(Carried, "spec.configuration.architectureConfiguration.amd64", Object, "goes before `machineType` and `emulatedMachines`"),

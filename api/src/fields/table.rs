@@ -5,6 +5,7 @@ use super::Kind::{
     self, Any, Bool, Int, Lines, List, Object, OneOf, Quantity, QuantityMap, Text, TextMap, Texts,
 };
 use super::Support::{self, Alone, Carried, Cluster, Kept, Refused};
+use crate::names::PASST_PLUGIN;
 use crate::vmi::{
     CpuFeaturePolicy, DiskBus, DiskErrorPolicy, DnsPolicy, DriverCache, DriverIo, HostDiskType, InputBus,
     InputKind, InterfaceState, PanicModel, PortProtocol, RebootPolicy, RtcTrack, StartStrategy, TickPolicy,
@@ -236,7 +237,8 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.privateOptions", List, ""),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.privateOptions[].option", Int(224, 254), ""),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.privateOptions[].value", Text, ""),
-    row(Refused, "spec.domain.devices.interfaces[].binding", Any, "use passtBinding, masquerade or bridge"),
+    row(Carried, "spec.domain.devices.interfaces[].binding", Object, "a network binding plugin, by its name"),
+    row(Carried, "spec.domain.devices.interfaces[].binding.name", OneOf(&[PASST_PLUGIN]), "as passtBinding: netd stands in for the plugin, its sidecar and its network"),
     row(Cluster, "spec.domain.devices.interfaces[].bridge", Object, "on a network of Multus beside the pod's own: the guest is a host of that network ([bridge.md](bridge.md))"),
     row(Carried, "spec.domain.devices.interfaces[].masquerade", Object, "served by netd: the guest has 10.0.2.2 and fd10:0:2::2, or what the network says"),
     row(Refused, "spec.domain.devices.interfaces[].sriov", Any, "use passtBinding, masquerade or bridge"),

@@ -14,6 +14,8 @@ pub mod pod;
 pub const NAMESPACE: &str = "kubevirt";
 /// Name of the KubeVirt object, the cluster's configuration.
 pub const KUBEVIRT: &str = "kubevirt";
+/// The network binding plugin that a machine may name; netd stands in for it.
+pub const PASST_PLUGIN: &str = "passt";
 
 /// Finalizer on a VirtualMachineInstance: it stays until its launcher pods are gone.
 pub const VMI_FINALIZER: &str = "foregroundDeleteVirtualMachine";

@@ -45,13 +45,17 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("'{}' is not the name of a network in spec.networks", interface.name),
             );
         }
-        let bindings =
-            [interface.passt_binding.is_some(), interface.masquerade.is_some(), interface.bridge.is_some()];
+        let bindings = [
+            interface.passt_binding.is_some(),
+            interface.masquerade.is_some(),
+            interface.bridge.is_some(),
+            interface.binding.is_some(),
+        ];
         if bindings.into_iter().filter(|given| *given).count() > 1 {
             problems.add(
                 Reason::FieldValueInvalid,
                 path.clone(),
-                "only one of passtBinding, masquerade and bridge is allowed",
+                "only one of passtBinding, masquerade, bridge and binding is allowed",
             );
         }
         if interface.bridge.is_some() {

@@ -357,8 +357,10 @@ fn the_binding_bridge_is_for_networks_beside_the_pods_own() {
     let refused = "spec.domain.devices.interfaces[0].dhcpOptions: DHCP is the network's own affair with bridge; \
                    dhcpOptions are for passtBinding and masquerade";
     assert_eq!(told(options, multus()), [refused]);
-    let two = "spec.domain.devices.interfaces[0]: only one of passtBinding, masquerade and bridge is allowed";
+    let two = "spec.domain.devices.interfaces[0]: only one of passtBinding, masquerade, bridge and binding is allowed";
     assert_eq!(told(json!({"bridge": {}, "masquerade": {}}), json!({"pod": {}}))[0], two);
+    assert_eq!(told(json!({"binding": {"name": "passt"}, "masquerade": {}}), json!({"pod": {}}))[0], two);
+    assert_eq!(told(json!({"binding": {"name": "passt"}}), json!({"pod": {}})), [""; 0]);
 }
 
 #[test]

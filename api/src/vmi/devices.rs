@@ -105,6 +105,8 @@ objects! {
         masquerade: Option<InterfaceMasquerade>,
         /// The guest is a host of its own on a network of Multus.
         bridge: Option<InterfaceBridge>,
+        /// A network binding plugin; `passt`, which netd stands in for.
+        binding: Option<PluginBinding>,
         /// Ports that are forwarded to the guest; none means all.
         ports: Vec<Port>,
         /// Ethernet address.
@@ -129,6 +131,12 @@ objects! {
 
     /// The guest is a host of its own on a network of Multus.
     InterfaceBridge {}
+
+    /// A network binding plugin.
+    PluginBinding {
+        /// Its name; `passt`, which netd stands in for.
+        name: String,
+    }
 
     /// A port that is forwarded to the guest.
     Port {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use podvirt_api::bridge::bridged;
-use podvirt_api::names::{annotation, path, pod};
+use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
@@ -203,7 +203,7 @@ fn other_binding(interface: &Interface) -> Option<&'static str> {
         ("macvtap", interface.macvtap.is_some()),
         ("passt", interface.passt.is_some()),
         ("slirp", interface.slirp.is_some()),
-        ("binding", interface.binding.is_some()),
+        ("binding", interface.binding.as_ref().is_some_and(|plugin| plugin.name != PASST_PLUGIN)),
     ]
     .into_iter()
     .find_map(|(name, given)| given.then_some(name))

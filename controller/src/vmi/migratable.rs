@@ -41,9 +41,12 @@ pub fn judge(vmi: &VirtualMachineInstance) -> Result<Option<Method>, Stays> {
 }
 
 fn stays(interface: &Interface, on_pod_network: bool) -> Option<&'static str> {
+    // The plugin that a machine may name is one that netd stands in for.
+    let by_netd =
+        interface.passt_binding.is_some() || interface.masquerade.is_some() || interface.binding.is_some();
     if interface.sriov.is_some() {
         Some("sriov is a device of its node")
-    } else if on_pod_network && interface.passt_binding.is_none() && interface.masquerade.is_none() {
+    } else if on_pod_network && !by_netd {
         Some("passtBinding or masquerade can be moved on the pod network, this binding cannot")
     } else {
         None
@@ -78,8 +81,10 @@ mod tests {
     #[test]
     fn netds_bindings_move_and_others_do_not() {
         let disk = json!({"containerDisk": {"image": "d"}});
-        for binding in ["passtBinding", "masquerade"] {
-            assert_eq!(judged(json!({binding: {}}), disk.clone(), &[]), Ok(Some(Method::BlockMigration)));
+        for interface in
+            [json!({"passtBinding": {}}), json!({"masquerade": {}}), json!({"binding": {"name": "passt"}})]
+        {
+            assert_eq!(judged(interface, disk.clone(), &[]), Ok(Some(Method::BlockMigration)));
         }
         for binding in ["bridge", "sriov"] {
             let (reason, message) = judged(json!({binding: {}}), disk.clone(), &[]).unwrap_err();
