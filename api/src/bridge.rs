@@ -35,13 +35,6 @@ pub struct Bridged {
     pub queues: u64,
 }
 
-impl Interface {
-    /// Whether a netd serves it.
-    pub fn by_netd(&self) -> bool {
-        self.bridge.is_none()
-    }
-}
-
 /// The interfaces of `vmi` that are bound by a bridge; `vmi` has its defaults and is valid. One on the pod's first network
 /// is none of them, as it is not valid.
 pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
@@ -62,8 +55,8 @@ pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
     interfaces.filter_map(one).collect()
 }
 
-/// Queue pairs of each such interface: as many as the machine has processors where it asks for several.
-fn queue_pairs(vmi: &VirtualMachineInstance) -> u64 {
+/// Queue pairs of each interface with a tap device: as many as the machine has processors where it asks for several.
+pub(crate) fn queue_pairs(vmi: &VirtualMachineInstance) -> u64 {
     let domain = &vmi.spec.domain;
     let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false);
     if wanted { domain.cpu.as_ref().map_or(1, Cpu::count).min(MAX_QUEUE_PAIRS) } else { 1 }

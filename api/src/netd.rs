@@ -214,7 +214,7 @@ impl NetdSpec {
 }
 
 fn first_by_netd(vmi: &VirtualMachineInstance) -> Option<usize> {
-    vmi.spec.domain.devices.interfaces.iter().position(Interface::by_netd)
+    vmi.spec.domain.devices.interfaces.iter().position(|interface| vmi.by_netd(interface))
 }
 
 /// Queue pairs of each interface: as many as the machine has processors, as far as netd goes. None where the

@@ -5,20 +5,16 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::admission::Cluster;
 use podvirt_api::names;
-use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use podvirt_api::v1::KubeVirt;
 use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
 use tracing::{info, warn};
 
 /// Keeps `config` at what the KubeVirt object in `namespace` says, and tells `health`; the defaults hold while there is
 /// none.
-pub async fn follow(
-    client: Client,
-    namespace: &str,
-    config: Arc<ArcSwap<KubeVirtConfiguration>>,
-    health: Health,
-) {
+pub async fn follow(client: Client, namespace: &str, config: Arc<ArcSwap<Cluster>>, health: Health) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut seen = Box::pin(versions(api, names::KUBEVIRT));
     while let Some(kubevirt) = seen.next().await {
@@ -26,9 +22,7 @@ pub async fn follow(
             Ok(kubevirt) => {
                 info!(found = kubevirt.is_some(), "configuration taken");
                 let version = kubevirt.as_ref().and_then(ResourceExt::resource_version);
-                config.store(Arc::new(
-                    kubevirt.and_then(|object| object.spec.configuration).unwrap_or_default(),
-                ));
+                config.store(Arc::new(kubevirt.map(Cluster::of).unwrap_or_default()));
                 health.applied(version);
             }
             Err(error) => {

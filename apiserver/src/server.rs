@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use kube::Client;
-use podvirt_api::v1::KubeVirtConfiguration;
+use podvirt_api::admission::Cluster;
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ pub struct App {
     /// Carries out subresources.
     pub subresources: Subresources,
     /// The cluster's configuration.
-    pub config: Arc<ArcSwap<KubeVirtConfiguration>>,
+    pub config: Arc<ArcSwap<Cluster>>,
     /// What is known of the API server and of the configuration.
     pub health: Health,
     /// podvirt's namespace.
@@ -190,7 +190,10 @@ async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) 
         Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
         Task::Looking(task) => {
             drop(turn);
-            (Box::pin(admission::look::answer(task, &request, &config, &app.client)).await, None)
+            (
+                Box::pin(admission::look::answer(task, &request, &config.configuration, &app.client)).await,
+                None,
+            )
         }
     };
     if let Some(refusal) = &answer.status {

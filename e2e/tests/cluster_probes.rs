@@ -25,6 +25,9 @@ const LATE: u16 = 9000;
 /// A port of UDP on which a test echoes in the guest.
 const ECHO: u16 = 5353;
 
+/// By it the kernel carries the binding `masquerade`.
+const NFTABLES: &str = "podvirt.io/masquerade: nftables";
+
 /// cloud-init that starts a web server. It has the page `/live`, and writes down what it is asked for.
 const SERVE: &str = "#cloud-config\nruncmd:\n- mkdir /tmp/www; echo yes >/tmp/www/live\n\
                      - httpd -f -vv -p 8080 -h /tmp/www 2>/tmp/web.log &\n";
@@ -74,13 +77,23 @@ fn echo(address: IpAddr) -> Result<()> {
 
 #[test]
 fn probes_and_a_service_see_the_guest_behind_masquerade() {
+    see_the_guest_behind_masquerade("");
+}
+
+#[test]
+fn probes_and_a_service_see_the_guest_behind_the_kernels_masquerade() {
+    see_the_guest_behind_masquerade(NFTABLES);
+}
+
+fn see_the_guest_behind_masquerade(annotations: &str) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let spec = "networks: [{name: default, pod: {vmNetworkCIDR: 10.10.010.0/24, vmIPv6NetworkCIDR: 'fd10:10::/64'}}], \
                 readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1, failureThreshold: 2}, \
                 livenessProbe: {httpGet: {port: 8080, path: /live}, periodSeconds: 1, failureThreshold: 180}";
     let devices = "interfaces: [{name: default, masquerade: {}}]";
-    let manifest = Manifest { name: "vm", user_data: SERVE, spec, devices, ..Default::default() };
+    let manifest =
+        Manifest { name: "vm", user_data: SERVE, annotations, spec, devices, ..Default::default() };
     namespace.apply(&manifest.machine()).unwrap();
     namespace
         .apply(&format!(
@@ -96,6 +109,10 @@ fn probes_and_a_service_see_the_guest_behind_masquerade() {
     let router = console.sh("ip -4 route show default", COMMAND).unwrap();
     assert!(router.contains(" via 10.10.10.1 "), "{router}");
     console.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10", COMMAND).unwrap();
+    // By the bridge's tap there is no netd.
+    let pod = namespace.launcher("vm").unwrap().spec.unwrap();
+    let netds = pod.init_containers.iter().flatten().filter(|c| c.name == "netd").count();
+    assert_eq!(netds, usize::from(annotations.is_empty()));
     let addresses = addresses(&namespace);
     for &address in &addresses {
         let text = namespace.until("a greeting", SOON, || Ok(ask(address, GREETER, "").ok())).unwrap();
@@ -132,15 +149,32 @@ fn probes_and_a_service_see_the_guest_behind_masquerade() {
 
 #[test]
 fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
+    // The probe tells that it is the guest.
+    opens_these("passtBinding", "", &format!("the guest refuses connections at port {LATE}"));
+}
+
+#[test]
+fn a_list_of_ports_opens_these_behind_the_kernels_masquerade() {
+    // It is the kubelet's own, which the guest itself refuses.
+    opens_these("masquerade", NFTABLES, "connection refused");
+}
+
+fn opens_these(binding: &str, annotations: &str, refused: &str) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let devices = format!(
-        "interfaces: [{{name: default, passtBinding: {{}}, ports: [{{name: web, port: {WEB}}}, {{name: echo, protocol: UDP, port: {ECHO}}}, {{name: late, port: {LATE}}}]}}]"
+        "interfaces: [{{name: default, {binding}: {{}}, ports: [{{name: web, port: {WEB}}}, {{name: echo, protocol: UDP, port: {ECHO}}}, {{name: late, port: {LATE}}}]}}]"
     );
     let spec = "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 1}";
     let user_data = format!("{SERVE}- socat UDP6-RECVFROM:{ECHO},fork PIPE &\n");
-    let manifest =
-        Manifest { name: "vm", user_data: &user_data, devices: &devices, spec, ..Default::default() };
+    let manifest = Manifest {
+        name: "vm",
+        user_data: &user_data,
+        annotations,
+        devices: &devices,
+        spec,
+        ..Default::default()
+    };
     namespace.apply(&manifest.machine()).unwrap();
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
@@ -154,14 +188,13 @@ fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}: {error}");
     }
 
-    // The pod has the port for the guest, and refuses as long as the guest does; the probe tells that it is the guest.
+    // The pod has the port for the guest, and refuses as long as the guest does.
     let late = |address| TcpStream::connect_timeout(&SocketAddr::new(address, LATE), ANSWER);
     for address in addresses(&namespace) {
         let refuses = || Ok(late(address).err().filter(|e| e.kind() == ErrorKind::ConnectionRefused));
         namespace.until("a refusal", SOON, refuses).unwrap();
     }
-    let refused = format!("the guest refuses connections at port {LATE}");
-    let told = || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(&refused)));
+    let told = || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(refused)));
     namespace.until("a probe that the guest refuses", SOON, told).unwrap();
     wait_ready(&namespace, false);
     let listen = format!("socat TCP6-LISTEN:{LATE},fork,reuseaddr PIPE & echo $! >/tmp/late");

@@ -25,6 +25,19 @@ const MANY: u32 = 30;
 /// The nodes' addresses.
 const NODES: [[&str; 2]; 2] = [["192.168.77.1", "fd00:77::1"], ["192.168.77.2", "fd00:77::2"]];
 
+/// How a machine is bound to the pod's network.
+#[derive(Clone, Copy)]
+struct Binding {
+    interface: &'static str,
+    annotations: &'static str,
+}
+
+const PASST: Binding = Binding { interface: "passtBinding: {}", annotations: "" };
+const PLUGIN: Binding = Binding { interface: "binding: {name: passt}", annotations: "" };
+const MASQUERADE: Binding = Binding { interface: "masquerade: {}", annotations: "" };
+const BY_KERNEL: Binding =
+    Binding { interface: "masquerade: {}", annotations: "podvirt.io/masquerade: nftables" };
+
 /// A running machine with a shell.
 struct Guest<'n> {
     namespace: &'n Namespace<'n>,
@@ -35,9 +48,11 @@ struct Guest<'n> {
 }
 
 impl<'n> Guest<'n> {
-    fn start(namespace: &'n Namespace<'n>, interface: &str, spec: &str) -> Guest<'n> {
+    fn start(namespace: &'n Namespace<'n>, binding: Binding, more: &str, spec: &str) -> Guest<'n> {
+        let Binding { interface, annotations } = binding;
+        let interface = format!("{interface}{more}");
         let devices = format!("interfaces: [{{name: default, {interface}}}]");
-        let manifest = Manifest { name: "vm", devices: &devices, spec, ..Default::default() };
+        let manifest = Manifest { name: "vm", annotations, devices: &devices, spec, ..Default::default() };
         namespace.apply(&manifest.machine()).unwrap();
         let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
         let (console, running) = namespace.shell("vm").unwrap();
@@ -114,10 +129,10 @@ fn endpoints(client: &ClientPod<'_>, address: IpAddr) -> BTreeSet<String> {
     said.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
-fn services(interface: &str) {
+fn services(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let mut guest = Guest::start(&namespace, interface, "hostname: chosen, subdomain: names");
+    let mut guest = Guest::start(&namespace, binding, "", "hostname: chosen, subdomain: names");
     let (own, other) = match guest.instance.status.node_name.as_deref().unwrap() {
         "node1" => (NODES[0], NODES[1]),
         _ => (NODES[1], NODES[0]),
@@ -194,26 +209,31 @@ fn services(interface: &str) {
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest() {
-    services("passtBinding: {}");
+    services(PASST);
 }
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_behind_masquerade() {
-    services("masquerade: {}");
+    services(MASQUERADE);
 }
 
 /// netd stands in for the plugin, which no object registers here.
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_by_the_plugin_that_netd_stands_in_for() {
-    services("binding: {name: passt}");
+    services(PLUGIN);
 }
 
-fn dhcp(interface: &str) {
+#[test]
+fn long_every_kind_of_service_leads_to_the_guest_behind_the_kernels_masquerade() {
+    services(BY_KERNEL);
+}
+
+fn dhcp(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let options = "dhcpOptions: {bootFileName: boot.efi, tftpServerName: tftp.example, \
                    ntpServers: [192.0.2.1, 192.0.2.2], privateOptions: [{option: 240, value: ours}]}";
-    let mut guest = Guest::start(&namespace, &format!("{interface}, {options}"), "");
+    let mut guest = Guest::start(&namespace, binding, &format!(", {options}"), "");
     guest.is_told();
     let ask = "printf '#!/bin/sh\\nenv >/tmp/offer\\n' >/tmp/show; chmod 755 /tmp/show; \
                udhcpc -i $(ls /sys/class/net | grep ^e) -n -q -f -t 8 -T 1 -O bootfile -O tftp -O ntpsrv -O mtu -O 240 -s /tmp/show >/dev/null 2>&1; \
@@ -231,10 +251,15 @@ fn dhcp(interface: &str) {
 
 #[test]
 fn long_the_guest_is_told_every_dhcp_option_of_its_manifest() {
-    dhcp("passtBinding: {}");
+    dhcp(PASST);
 }
 
 #[test]
 fn long_the_guest_behind_masquerade_is_told_every_dhcp_option_of_its_manifest() {
-    dhcp("masquerade: {}");
+    dhcp(MASQUERADE);
+}
+
+#[test]
+fn long_the_guest_behind_the_kernels_masquerade_is_told_every_dhcp_option_of_its_manifest() {
+    dhcp(BY_KERNEL);
 }

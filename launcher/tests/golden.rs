@@ -31,7 +31,7 @@ mod golden {
                 .devices
                 .interfaces
                 .iter()
-                .filter(|i| i.by_netd())
+                .filter(|i| vmi.by_netd(i))
                 .map(|i| (i.name.clone(), socket(&i.name)))
                 .collect(),
             taps: bridged(vmi)

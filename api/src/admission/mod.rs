@@ -17,8 +17,9 @@ pub mod vmi;
 
 use serde_json::{Map, Value};
 
-use crate::names;
+use crate::names::{self, annotation};
 use crate::problem::{Problems, Reason};
+use crate::v1;
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,26 @@ impl By {
     /// Who `username` is where podvirt runs in `namespace`.
     pub fn of(username: &str, namespace: &str) -> By {
         if names::is_daemon(username, namespace) { By::Daemon } else { By::User }
+    }
+}
+
+/// What the KubeVirt object says to webhooks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cluster {
+    /// Its configuration.
+    pub configuration: v1::KubeVirtConfiguration,
+    /// What carries the binding `masquerade` of machines that do not say it; none leaves it to netd.
+    pub masquerade: Option<String>,
+}
+
+impl Cluster {
+    /// What `object` says.
+    pub fn of(object: v1::KubeVirt) -> Cluster {
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        Cluster {
+            configuration: object.spec.configuration.unwrap_or_default(),
+            masquerade: annotations.get(annotation::MASQUERADE).cloned(),
+        }
     }
 }
 

@@ -103,6 +103,51 @@ mod vmi_create {
     }
 
     #[test]
+    fn the_cluster_chooses_what_carries_masquerade_and_the_instance_keeps_it() {
+        let way = |object: &Value| object["metadata"]["annotations"]["podvirt.io/masquerade"].clone();
+        let machine = |binding: &str| {
+            let mut object = instance(small());
+            object["spec"]["networks"] = json!([{"name": "n", "pod": {}}]);
+            object["spec"]["domain"]["devices"]["interfaces"] = json!([{"name": "n", binding: {}}]);
+            vmi::mutate_create(&mut object, &config());
+            object
+        };
+        let mut chosen = machine("masquerade");
+        vmi::mutate_masquerade(&mut chosen, Some("nftables"));
+        assert_eq!(way(&chosen), "nftables");
+        assert_eq!(vmi::validate_create(&chosen, &config(), By::User), Problems::default());
+        let mut own = machine("masquerade");
+        own["metadata"]["annotations"] = json!({"podvirt.io/masquerade": "netd", "a": "b"});
+        vmi::mutate_masquerade(&mut own, Some("nftables"));
+        assert_eq!(own["metadata"]["annotations"], json!({"podvirt.io/masquerade": "netd", "a": "b"}));
+        for (mut object, cluster) in [
+            (machine("passtBinding"), Some("nftables")),
+            (machine("masquerade"), Some("netd")),
+            (machine("masquerade"), None),
+        ] {
+            vmi::mutate_masquerade(&mut object, cluster);
+            assert_eq!(way(&object), Value::Null, "{cluster:?}");
+        }
+
+        let mut other = chosen.clone();
+        other["metadata"]["annotations"]["podvirt.io/masquerade"] = "netd".into();
+        let field = "metadata.annotations[podvirt.io/masquerade]";
+        let refused = [(field, Reason::FieldValueNotSupported)];
+        assert_eq!(fields(&vmi::validate_update(&chosen, &other, By::User)), refused);
+        other["metadata"]["annotations"] = json!({});
+        assert_eq!(fields(&vmi::validate_update(&chosen, &other, By::User)), refused);
+        let mut more = chosen.clone();
+        more["metadata"]["annotations"]["a"] = "b".into();
+        assert_eq!(vmi::validate_update(&chosen, &more, By::User), Problems::default());
+        let mut wrong = machine("masquerade");
+        wrong["metadata"]["annotations"] = json!({"podvirt.io/masquerade": "iptables"});
+        assert_eq!(
+            fields(&vmi::validate_create(&wrong, &config(), By::User)),
+            [(field, Reason::FieldValueInvalid)]
+        );
+    }
+
+    #[test]
     fn the_cluster_chooses_binding_machine_and_eviction() {
         let config = serde_json::from_value(json!({
             "network": {"defaultNetworkInterface": "masquerade"},

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::defaults::{self, Choices};
 use crate::fields::{On, check_annotations};
-use crate::names::{self, label};
+use crate::kernel;
+use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
 use crate::validate::validate;
 use crate::{ParseError, VirtualMachineInstance, v1};
@@ -40,6 +41,16 @@ pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
         filled["spec"]["evictionStrategy"] = strategy.as_str().into();
     }
     add_missing(object, &filled);
+}
+
+/// Has a new VirtualMachineInstance say what carries its binding `masquerade`, where the cluster's `way` is not podvirt's own.
+/// It stays so for as long as the instance is there, whatever the cluster says later.
+pub fn mutate_masquerade(object: &mut Value, way: Option<&str>) {
+    let interfaces = object["spec"]["domain"]["devices"]["interfaces"].as_array();
+    let has = interfaces.into_iter().flatten().any(|interface| interface["masquerade"].is_object());
+    if let Some(way) = way.filter(|way| has && *way != kernel::BY_NETD) {
+        add_missing(object, &json!({"metadata": {"annotations": {annotation::MASQUERADE: way}}}));
+    }
 }
 
 /// Undoes a user's change of the status.
@@ -95,6 +106,14 @@ pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
                 format!("only podvirt may change the label {name}"),
             );
         }
+    }
+    let way = |object: &Value| object["metadata"]["annotations"][annotation::MASQUERADE].clone();
+    if way(old) != way(new) {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            format!("metadata.annotations[{}]", annotation::MASQUERADE),
+            "it cannot be changed while the instance is there: change it in the template of the VirtualMachine",
+        );
     }
     let mut asked = Problems::default();
     wishes(new, &mut asked);

@@ -8,6 +8,7 @@
 
 use serde_json::Value;
 
+use crate::kernel;
 use crate::names::annotation as name;
 use crate::problem::{Problems, Reason};
 
@@ -90,9 +91,10 @@ const fn row(on: On, key: &'static str, effect: Effect, note: &'static str) -> A
 pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::NETD_METRICS_PORT, Carried(Port), "port of the machine's first netd for metrics"),
     row(Vmi, name::CLOSED_PORTS, Carried(OneOf(&["refuse", "accept"])), "connections to a listed TCP port on which the guest does not listen are refused (`refuse`, the default, for up to 256 ports), or accepted and reset"),
+    row(Vmi, name::MASQUERADE, Carried(OneOf(&[kernel::BY_NETD, kernel::BY_NFTABLES])), "what carries the binding `masquerade`: netd (the default), or the kernel's NAT; it stays as it is while the instance is there"),
     row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
     row(Vmi, name::DEFAULT_NETWORK, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no default network of Multus, which writes it"),
-    row(Vmi, "sidecar.istio.io/inject", Carried(Any), "handed on to the pod, for Istio; netd leaves the proxy's ports alone"),
+    row(Vmi, name::ISTIO_INJECT, Carried(Any), "handed on to the pod, for Istio; netd leaves the proxy's ports alone"),
     row(Vmi, "hooks.kubevirt.io/hookSidecars", Refused(But(&["", "[]"])), "there are no hooks: nothing but podvirt writes a machine's domain"),
     row(Vmi, "kubevirt.io/ignitiondata", Refused(But(&[""])), "use cloud-init"),
     row(Vmi, "kubevirt.io/placePCIDevicesOnRootComplex", Refused(Is("true")), ""),
@@ -135,6 +137,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vm, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
     row(Vm, "kubevirt.io/restore-run-strategy", Written, ""),
     row(Vm, "restore.kubevirt.io/lastRestoreUID", Written, ""),
+    row(KubeVirt, name::MASQUERADE, Carried(OneOf(&[kernel::BY_NETD, kernel::BY_NFTABLES])), "the same for machines that do not say it"),
     row(KubeVirt, "kubevirt.io/vga-display-efi-x86", Unneeded, "`bootloader.efi`, which it is about, is refused"),
     row(KubeVirt, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
     row(KubeVirt, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives pods no hooks for backups"),

@@ -240,7 +240,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.interfaces[].binding", Object, "a network binding plugin, by its name"),
     row(Carried, "spec.domain.devices.interfaces[].binding.name", OneOf(&[PASST_PLUGIN]), "as passtBinding: netd stands in for the plugin, its sidecar and its network"),
     row(Cluster, "spec.domain.devices.interfaces[].bridge", Object, "on a network of Multus beside the pod's own: the guest is a host of that network ([bridge.md](bridge.md))"),
-    row(Carried, "spec.domain.devices.interfaces[].masquerade", Object, "served by netd: the guest has 10.0.2.2 and fd10:0:2::2, or what the network says"),
+    row(Carried, "spec.domain.devices.interfaces[].masquerade", Object, "served by netd, or by the kernel where `podvirt.io/masquerade` says so ([masquerade.md](masquerade.md)): the guest has 10.0.2.2 and fd10:0:2::2, or what the network says"),
     row(Refused, "spec.domain.devices.interfaces[].sriov", Any, "use passtBinding, masquerade or bridge"),
     row(Refused, "spec.domain.devices.interfaces[].macvtap", Any, "removed upstream; use passtBinding"),
     row(Refused, "spec.domain.devices.interfaces[].passt", Any, "removed upstream; use passtBinding"),

@@ -18,8 +18,13 @@ pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
 pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 /// What becomes of connections to listed ports on which the guest does not listen: on the machine, podvirt's own.
 pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
+/// Who carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
+pub const MASQUERADE: &str = "podvirt.io/masquerade";
+/// Whether Istio puts its proxy into the pod.
+pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 /// Interfaces whose traffic Istio takes for a virtual machine's.
-pub const ISTIO_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
+pub const ISTIO_INTERFACES: [&str; 2] =
+    ["istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/kubevirtInterfaces"];
 /// A pod's secondary networks (Kubernetes Network Custom Resource Definition De-facto Standard, section 4.1.1).
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// What a pod is attached to (the same, section 5.2).

@@ -12,7 +12,7 @@
 //!                   cluster's cpuRequest, else processors / cpuAllocationRatio
 //!           limits  resources.limits; memory and the overhead
 //!           kvm     1 unless developerConfiguration.useEmulation
-//!           tun     1 where an interface is bound by a bridge
+//!           tun     1 where the machine has tap devices
 //!           storage resources.requests.ephemeral-storage and the scratch space;
 //!                   a limit likewise (upstream's sums)
 //! netd      one sidecar for each interface
@@ -117,12 +117,6 @@ impl PodResources {
             compute.limit(pod::KVM_DEVICE, "1".into());
         }
 
-        if spec.domain.devices.interfaces.iter().any(|interface| interface.bridge.is_some()) {
-            // The tap is virt-handler's to make; QEMU needs the node to open it.
-            compute.request(pod::TUN_DEVICE, "1".into());
-            compute.limit(pod::TUN_DEVICE, "1".into());
-        }
-
         let limited = Limited {
             memory: amount(limits, "memory").is_some(),
             cpu: amount(limits, "cpu").is_some(),
@@ -134,6 +128,16 @@ impl PodResources {
             container_disk: sidecar(&overhead::CONTAINER_DISK, &limited),
             overhead,
         }
+    }
+
+    /// The same for a machine with tap devices: they are virt-handler's to make, and `compute` needs the node to open them.
+    #[must_use]
+    pub fn with_taps(mut self) -> PodResources {
+        let ResourceRequirements { requests, limits, .. } = &mut self.compute;
+        for amounts in [requests, limits] {
+            amounts.get_or_insert_default().insert(pod::TUN_DEVICE.to_owned(), K8sQuantity("1".to_owned()));
+        }
+        self
     }
 }
 

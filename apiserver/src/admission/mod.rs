@@ -7,9 +7,8 @@ pub mod evict;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, kubevirt, migration, not_supported, vm, vmi};
+use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, vm, vmi};
 use podvirt_api::problem::Problems;
-use podvirt_api::v1::KubeVirtConfiguration;
 
 use review::{Request, Response};
 
@@ -159,7 +158,8 @@ pub const HOOKS: &[Hook] = &[
 ];
 
 /// Answers a request from itself. `namespace` is podvirt's own.
-pub fn answer(task: Alone, request: &Request, config: &KubeVirtConfiguration, namespace: &str) -> Response {
+pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str) -> Response {
+    let config = &cluster.configuration;
     let by = By::of(&request.user_info.username, namespace);
     let (old, new) = (&request.old_object, &request.object);
     let is_create = request.operation == "CREATE";
@@ -173,6 +173,7 @@ pub fn answer(task: Alone, request: &Request, config: &KubeVirtConfiguration, na
             let mut object = new.clone();
             if is_create {
                 vmi::mutate_create(&mut object, config);
+                vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
             } else {
                 vmi::mutate_update(old, &mut object, by);
             }

@@ -38,7 +38,7 @@ fn ask(path: &str, operation: &str, old: Value, new: Value, user: &str) -> Value
     .unwrap();
     let request = review.into_request().unwrap();
     let Task::Alone(task) = hook(path).task else { panic!("{path} looks at other objects") };
-    answer(task, &request, &KubeVirtConfiguration::default(), "kubevirt").into_review()
+    answer(task, &request, &Cluster::default(), "kubevirt").into_review()
 }
 
 fn create(path: &str, object: Value) -> Value {
@@ -73,6 +73,25 @@ fn a_mutated_object_is_taken_by_its_validator_and_not_mutated_again() {
         assert_eq!(verdict["response"], json!({"uid": "r-1", "allowed": true}), "{validate}");
         assert_eq!(create(mutate, stored)["response"]["patch"], Value::Null, "{mutate} is idempotent");
     }
+}
+
+#[test]
+fn what_the_cluster_says_of_masquerade_is_written_into_a_new_instance() {
+    let mut object = vmi_object();
+    object["spec"]["networks"] = json!([{"name": "n", "pod": {}}]);
+    object["spec"]["domain"]["devices"]["interfaces"] = json!([{"name": "n", "masquerade": {}}]);
+    let review: Review = serde_json::from_value(json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {"uid": "r-1", "operation": "CREATE", "namespace": "ns", "name": "vm1",
+            "userInfo": {"username": "jane", "groups": []}, "object": object, "oldObject": null, "dryRun": false},
+    }))
+    .unwrap();
+    let request = review.into_request().unwrap();
+    let kubevirt = json!({"metadata": {"annotations": {"podvirt.io/masquerade": "nftables"}}, "spec": {}});
+    let cluster = Cluster::of(serde_json::from_value(kubevirt).unwrap());
+    let answer = answer(Alone::MutateInstance, &request, &cluster, "kubevirt").into_review();
+    let stored = patched(&object, &answer);
+    assert_eq!(stored["metadata"]["annotations"]["podvirt.io/masquerade"], "nftables");
 }
 
 #[test]

@@ -120,9 +120,12 @@ pub fn launcher_pod(
 ) -> Result<Pod, TemplateError> {
     let identity = Identity::of(vmi)?;
     let spec = &vmi.spec;
-    let resources = PodResources::for_vmi(spec, config);
+    let mut resources = PodResources::for_vmi(spec, config);
+    if vmi.has_taps() {
+        resources = resources.with_taps();
+    }
     let storage = volumes::volumes(vmi)?;
-    let probes = probes::probes(spec)?;
+    let probes = probes::probes(vmi)?;
     let grace = grace_seconds(vmi);
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
     let init = containers::sidecars(vmi, config, images, &resources)?;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use podvirt_api::bridge::bridged;
+use podvirt_api::kernel::BRIDGE;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
@@ -90,6 +91,14 @@ pub(super) fn annotations(
             mac: mac.map(|mac| mac.replace('-', ":")),
         });
     }
+    let devices = &vmi.spec.domain.devices;
+    if devices.interfaces.iter().any(|i| i.masquerade.is_some() && !vmi.by_netd(i)) {
+        // What the guest sends comes in by the bridge, and is the proxy's as what processes of the pod send is.
+        for key in annotation::ISTIO_INTERFACES {
+            let said = vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(key));
+            made.extend((!said).then(|| (key.to_owned(), BRIDGE.to_owned())));
+        }
+    }
     if !selections.is_empty() {
         let text = serde_json::to_string(&selections).map_err(|e| TemplateError::Json(e.to_string()))?;
         made.insert(annotation::NETWORKS.to_owned(), text);
@@ -164,7 +173,7 @@ pub(super) fn netds(
             return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));
         }
     }
-    let by_netd = |index: &usize| interfaces[*index].bridge.is_none();
+    let by_netd = |index: &usize| vmi.by_netd(&interfaces[*index]);
     if !(0..interfaces.len()).any(|index| by_netd(&index)) {
         return Ok(Vec::new());
     }

@@ -2,13 +2,14 @@
 //!
 //! netd makes the guest's ports ports of the pod. So an HTTP probe of the manifest is a probe of the `compute`
 //! container, and kubelet reaches the guest as any client does. A TCP probe would end at netd, which accepts before the
-//! guest is asked: kubelet runs `virt-launcher probe` in the container instead, which knows the guest's answer. A probe
+//! guest is asked: kubelet runs `virt-launcher probe` in the container instead, which knows the guest's answer. Where the kernel
+//! leads to the guest, the guest accepts itself, and a TCP probe is kubelet's own. A probe
 //! that runs a command in the guest or pings its agent needs a way into the guest, which there is not yet: it is refused.
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podvirt_api::names::path;
-use podvirt_api::v1::{Port, Probe, VirtualMachineInstanceSpec};
+use podvirt_api::v1::{Interface, Port, Probe, VirtualMachineInstance};
 
 use super::TemplateError;
 use super::containers::LAUNCHER;
@@ -29,20 +30,17 @@ pub(super) struct Probes {
     pub(super) readiness: Option<core::Probe>,
 }
 
-pub(super) fn probes(spec: &VirtualMachineInstanceSpec) -> Result<Probes, TemplateError> {
+pub(super) fn probes(vmi: &VirtualMachineInstance) -> Result<Probes, TemplateError> {
+    let spec = &vmi.spec;
     let render =
-        |probe: &Option<Probe>, field: &str| probe.as_ref().map(|p| probe_of(spec, p, field)).transpose();
+        |probe: &Option<Probe>, field: &str| probe.as_ref().map(|p| probe_of(vmi, p, field)).transpose();
     Ok(Probes {
         liveness: render(&spec.liveness_probe, "spec.livenessProbe")?,
         readiness: render(&spec.readiness_probe, "spec.readinessProbe")?,
     })
 }
 
-fn probe_of(
-    spec: &VirtualMachineInstanceSpec,
-    probe: &Probe,
-    field: &str,
-) -> Result<core::Probe, TemplateError> {
+fn probe_of(vmi: &VirtualMachineInstance, probe: &Probe, field: &str) -> Result<core::Probe, TemplateError> {
     const ALLOWED: &str = "tcpSocket and httpGet";
     if probe.exec.is_some() {
         return Err(TemplateError::unsupported(format!("{field}.exec"), ALLOWED));
@@ -68,12 +66,19 @@ fn probe_of(
         return Err(TemplateError::unsupported(format!("{field} without a handler"), ALLOWED));
     }
     let timeout = probe.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
-    let command = match &probe.tcp_socket {
-        Some(socket) => Some(tcp(spec, &socket.port, timeout, field)?),
-        None => None,
+    let (command, tcp_socket) = match &probe.tcp_socket {
+        Some(socket) => match tcp(vmi, &socket.port, field)? {
+            Asked::Netd(index, port) => (Some(command(index, port, timeout)), None),
+            Asked::Guest(port) => {
+                let port = IntOrString::Int(port.into());
+                (None, Some(core::TCPSocketAction { host: None, port }))
+            }
+        },
+        None => (None, None),
     };
     Ok(core::Probe {
         http_get: probe.http_get.clone(),
+        tcp_socket,
         timeout_seconds: match &command {
             Some(_) => Some(timeout.saturating_add(COMMAND_SECONDS)),
             None => probe.timeout_seconds,
@@ -89,13 +94,17 @@ fn probe_of(
     })
 }
 
-/// The command that asks whether the guest accepts connections at a port.
-fn tcp(
-    spec: &VirtualMachineInstanceSpec,
-    port: &IntOrString,
-    timeout: i32,
-    field: &str,
-) -> Result<Vec<String>, TemplateError> {
+/// What accepts the connections of a TCP probe.
+enum Asked {
+    /// The netd of the interface at this place, at a port.
+    Netd(usize, u16),
+    /// The guest itself, at a port: the kernel only leads there.
+    Guest(u16),
+}
+
+/// What a TCP probe is to ask.
+fn tcp(vmi: &VirtualMachineInstance, port: &IntOrString, field: &str) -> Result<Asked, TemplateError> {
+    let spec = &vmi.spec;
     let interfaces = &spec.domain.devices.interfaces;
     let wrong = || {
         TemplateError::unsupported(
@@ -117,18 +126,25 @@ fn tcp(
     let number = u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(wrong)?;
     let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && n.is_primary());
     let index = interfaces.iter().position(|i| is_first(&i.name)).unwrap_or(0);
-    if interfaces.get(index).is_some_and(|i| i.bridge.is_some()) {
+    let interface = interfaces.get(index);
+    if interface.is_some_and(|i| i.bridge.is_some()) {
         let field = format!("{field}.tcpSocket with no interface on the pod's first network");
         return Err(TemplateError::unsupported(field, "tcpSocket with passtBinding or masquerade"));
     }
-    Ok(vec![
+    let by_kernel = interface.is_some_and(|i: &Interface| !vmi.by_netd(i));
+    Ok(if by_kernel { Asked::Guest(number) } else { Asked::Netd(index, number) })
+}
+
+/// The command that asks whether the guest accepts connections at a port.
+fn command(index: usize, port: u16, timeout: i32) -> Vec<String> {
+    vec![
         LAUNCHER.to_owned(),
         "probe".into(),
         "--netd".into(),
         path::netd_control(index).display().to_string(),
         "--port".into(),
-        number.to_string(),
+        port.to_string(),
         "--timeout".into(),
         format!("{timeout}s"),
-    ])
+    ]
 }

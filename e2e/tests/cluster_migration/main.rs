@@ -75,3 +75,29 @@ fn a_machine_behind_masquerade_moves_and_keeps_its_own_addresses() {
     machine.is_reached();
     assert_eq!(machine.sh("ip -o addr show scope global | awk '{print $4}'"), own);
 }
+
+#[test]
+fn long_a_machine_behind_the_kernels_masquerade_moves_with_its_two_pairs() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let manifest = Manifest {
+        name: "vm",
+        annotations: "podvirt.io/masquerade: nftables",
+        domain: "cpu: {cores: 2}",
+        devices: "networkInterfaceMultiqueue: true, interfaces: [{name: default, masquerade: {}}]",
+        ..Default::default()
+    };
+    let mut machine = Machine::start(&namespace, &manifest);
+    machine.is_reached();
+    let own = machine.sh("ip -o addr show scope global | awk '{print $4}'; ip route; ip -6 route");
+    assert!(own.contains("10.0.2.2/") && own.contains("fe80::ff:fe00:0"), "{own}");
+    assert_eq!(machine.sh("ls -d /sys/class/net/e*/queues/rx-* | wc -l"), "2");
+    let source = machine.pod();
+    let migration = machine.migrate_by_virtctl();
+    machine.has_moved(&migration, &source);
+    machine.is_reached();
+    assert!(machine.sh("ip -o addr show scope global").contains("10.0.2.2/"));
+    // Out again, and the gateway answers here as it did there.
+    machine.sh("ping -c 1 -W 5 10.0.2.1");
+    machine.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+}

@@ -388,7 +388,7 @@ impl Machine {
 /// Indices of the interfaces whose every port is the guest's.
 fn all_ports(vmi: &VirtualMachineInstance) -> Vec<usize> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
-    interfaces.filter(|(_, i)| i.bridge.is_none() && i.ports.is_empty()).map(|(index, _)| index).collect()
+    interfaces.filter(|(_, i)| vmi.by_netd(i) && i.ports.is_empty()).map(|(index, _)| index).collect()
 }
 
 /// A VMI that says no more than which one it is, for a launcher whose VMI is gone.

@@ -229,7 +229,7 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
         sockets: node.volumes.path(machine.pod_uid(), pod::volume::NETD),
         interfaces: interfaces
             .enumerate()
-            .filter(|(_, i)| i.bridge.is_none())
+            .filter(|(_, i)| vmi.by_netd(i))
             .map(|(index, i)| (index, i.name.clone()))
             .collect(),
         bridged: podnet::bridged(vmi),

@@ -2,21 +2,22 @@
 //! thread that is in the namespace.
 
 use std::io;
+use std::net::IpAddr;
 
 use futures::TryStreamExt;
-use netlink_packet_route::address::AddressMessage;
+use ipnet::IpNet;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
     BridgeStpState, InfoBridgePort, InfoData, InfoKind, InfoMacVlan, InfoPortData, LinkAttribute, LinkFlags,
     LinkInfo, LinkMessage, MacVlanMode,
 };
-use podvirt_api::bridge::Bridged;
 use podvirt_api::mac::MacAddr;
 use podvirt_cni::net::NetError;
 use rtnetlink::packet_core::Nla as _;
 use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
 
-use super::plan::{Kind, Link, State, Step, settings};
-use super::tap;
+use super::plan::{Kind, Link, State, Step};
+use super::{nft, tap};
 
 /// Attribute of a tap device: whether it has several queues (`IFLA_TUN_MULTI_QUEUE`).
 const TUN_MULTI_QUEUE: u16 = 7;
@@ -29,11 +30,15 @@ fn netlink(what: String) -> impl FnOnce(rtnetlink::Error) -> NetError {
     move |source| NetError::Netlink { what, source }
 }
 
-/// What the calling thread's namespace has of `one`; `handle` speaks of the same.
+/// What the calling thread's namespace has of these interfaces and settings; `handle` speaks of the same.
 ///
 /// # Errors
 /// The kernel does not tell.
-pub(super) async fn read(handle: &Handle, one: &Bridged) -> Result<State, NetError> {
+pub(super) async fn read(
+    handle: &Handle,
+    interfaces: &[&str],
+    settings: impl IntoIterator<Item = String>,
+) -> Result<State, NetError> {
     let all: Vec<LinkMessage> =
         handle.link().get().execute().try_collect().await.map_err(netlink("list interfaces".into()))?;
     let addressed: Vec<AddressMessage> =
@@ -41,12 +46,14 @@ pub(super) async fn read(handle: &Handle, one: &Bridged) -> Result<State, NetErr
     let mut state = State::default();
     for message in all {
         let Some(name) = name_of(&message) else { continue };
-        if [&one.pod_interface, &one.bridge, &one.tap].contains(&name) {
-            let addresses = addressed.iter().any(|a| a.header.index == message.header.index);
-            state.links.insert(name.clone(), link(&message, addresses));
+        if interfaces.contains(&name.as_str()) {
+            let of_it = addressed.iter().filter(|a| a.header.index == message.header.index);
+            let nets: Vec<IpNet> = of_it.clone().filter_map(net).collect();
+            state.links.insert(name.clone(), link(&message, of_it.count() > 0));
+            state.nets.extend(nets.into_iter().map(|net| (name.clone(), net)));
         }
     }
-    for (key, _) in settings(one) {
+    for key in settings {
         match std::fs::read_to_string(path_of(&key)) {
             Ok(value) => drop(state.settings.insert(key, value.trim().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -54,6 +61,22 @@ pub(super) async fn read(handle: &Handle, one: &Bridged) -> Result<State, NetErr
         }
     }
     Ok(state)
+}
+
+/// The address itself: where there are two, the other is the peer's.
+fn net(message: &AddressMessage) -> Option<IpNet> {
+    let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+    let local = find(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = local.or_else(|| {
+        find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    });
+    IpNet::new(address?, message.header.prefix_len).ok()
 }
 
 fn path_of(setting: &str) -> String {
@@ -162,6 +185,16 @@ pub(super) async fn apply(handle: &Handle, step: &Step) -> Result<(), NetError> 
             return std::fs::write(path_of(key), value).map_err(io_error(what));
         }
         Step::Bare(name) => return bare(handle, name).await,
+        Step::Net(name, net) => {
+            let index = index_of(handle, name).await?;
+            let mut request = handle.address().add(index, net.addr(), net.prefix_len());
+            // There is one neighbour, whose addresses are known.
+            request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            return request.execute().await.map_err(netlink(format!("cannot give {name} the address {net}")));
+        }
+        Step::Rules(rules) => {
+            return nft::run(rules).map_err(io_error("cannot set the rules of nftables".into()));
+        }
         Step::Unlearn(name) => {
             let index = index_of(handle, name).await?;
             let what = format!("cannot keep the bridge from learning of {name}");

@@ -39,16 +39,23 @@
 //! the last thing that is done to it. Interfaces come up last.
 
 mod apply;
+pub mod nat;
+mod nft;
 mod node;
 pub mod plan;
+pub mod rules;
 mod tap;
 #[cfg(test)]
 mod tests;
 
 use podvirt_api::bridge::{self, Bridged};
+use podvirt_api::kernel::{self, Masqueraded};
 use podvirt_api::names::pod;
 use podvirt_api::{VirtualMachineInstance, defaults, v1};
 use podvirt_cni::net::{NetError, announce, netns};
+
+use plan::Step;
+use rtnetlink::Handle;
 
 use crate::ports::Namespace;
 use crate::process::Process;
@@ -77,31 +84,45 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
+/// What a machine has in the network namespace of its pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its interfaces that are bound by a bridge.
+    pub bridged: Vec<Bridged>,
+    /// The one on the pod's network, where the kernel carries it.
+    pub masqueraded: Option<Masqueraded>,
+}
+
 /// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
 pub fn bridged(vmi: &v1::VirtualMachineInstance) -> Vec<Bridged> {
-    if vmi.spec.domain.devices.interfaces.iter().all(|interface| interface.bridge.is_none()) {
-        return Vec::new();
+    wanted(vmi).bridged
+}
+
+/// What `vmi` is to have in the network namespace of its pod. Names and addresses are those to which its launcher comes.
+pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
+    if !vmi.has_taps() {
+        return Wanted::default();
     }
     // What cannot be read the launcher refuses with its reason.
     let read =
         serde_json::to_value(vmi).ok().and_then(|value| VirtualMachineInstance::from_value(value).ok());
-    read.map_or_else(Vec::new, |mut machine| {
+    read.map_or_else(Wanted::default, |mut machine| {
         defaults::set_defaults(&mut machine);
-        bridge::bridged(&machine)
+        Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine) }
     })
 }
 
-/// Makes what a machine with these interfaces needs in the network namespace of `launcher`. Blocks.
+/// Makes what a machine needs in the network namespace of `launcher`. Blocks.
 ///
 /// # Errors
 /// What was made stays; calling again does the rest.
-pub fn make(launcher: &Process, bridged: &[Bridged]) -> Result<(), Error> {
-    if bridged.is_empty() {
+pub fn make(launcher: &Process, wanted: &Wanted) -> Result<(), Error> {
+    if *wanted == Wanted::default() {
         return Ok(());
     }
     node::hand_over(launcher, OWNER).map_err(Error::Device)?;
     let namespace = Namespace::of(launcher)?.file()?;
-    make_in(&namespace, bridged)
+    make_in(&namespace, wanted)
 }
 
 /// Tells the networks that the guests are here: switches learn it from a frame of each. Blocks.
@@ -123,22 +144,35 @@ pub fn announce(namespace: &Namespace, bridged: &[Bridged]) -> Result<(), Error>
     Ok(())
 }
 
-fn make_in(namespace: &std::fs::File, bridged: &[Bridged]) -> Result<(), Error> {
+fn make_in(namespace: &std::fs::File, wanted: &Wanted) -> Result<(), Error> {
     netns::inside(Some(namespace), |handle| async move {
-        for one in bridged {
-            let state = apply::read(&handle, one).await?;
-            let steps = match plan::plan(&state, one) {
-                Ok(steps) => steps,
+        for one in &wanted.bridged {
+            let settings = plan::settings(one).into_iter().map(|(key, _)| key);
+            let state = apply::read(&handle, &[&one.pod_interface, &one.bridge, &one.tap], settings).await?;
+            match plan::plan(&state, one) {
+                Ok(steps) => carry_out(&handle, &one.name, &steps).await?,
                 Err(unusable) => return Ok(Err(unusable)),
-            };
-            if !steps.is_empty() {
-                tracing::info!(interface = one.name, bridge = one.bridge, tap = one.tap, ?steps, "joined");
             }
-            for step in &steps {
-                apply::apply(&handle, step).await?;
+        }
+        if let Some(one) = &wanted.masqueraded {
+            let settings = nat::settings().into_iter().map(|(key, _)| key);
+            let state = apply::read(&handle, &nat::INTERFACES, settings).await?;
+            match nat::plan(&state, one) {
+                Ok(steps) => carry_out(&handle, &one.name, &steps).await?,
+                Err(unusable) => return Ok(Err(unusable)),
             }
         }
         Ok(Ok(()))
     })??;
+    Ok(())
+}
+
+async fn carry_out(handle: &Handle, interface: &str, steps: &[Step]) -> Result<(), NetError> {
+    if !steps.is_empty() {
+        tracing::info!(interface, ?steps, "joined");
+    }
+    for step in steps {
+        apply::apply(handle, step).await?;
+    }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! From what a network namespace has to the steps that are missing. No system calls.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use podvirt_api::bridge::Bridged;
 use podvirt_api::mac::MacAddr;
 
@@ -44,13 +45,15 @@ pub struct Link {
     pub addresses: bool,
 }
 
-/// What a namespace has of one [`Bridged`].
+/// What a namespace has of one interface of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Its interfaces by name.
     pub links: BTreeMap<String, Link>,
-    /// Settings of [`settings`] and their values; what the kernel does not have is not there.
+    /// Settings that matter and their values; what the kernel does not have is not there.
     pub settings: BTreeMap<String, String>,
+    /// Addresses of its interfaces, by the interface's name.
+    pub nets: BTreeSet<(String, IpNet)>,
 }
 
 /// One thing that is to be done.
@@ -74,6 +77,10 @@ pub enum Step {
     Join(String, String),
     /// Have a bridge learn nothing from a port.
     Unlearn(String),
+    /// Give an interface an IP address.
+    Net(String, IpNet),
+    /// Have nftables carry these commands out.
+    Rules(String),
     /// Take an interface up.
     Up(String),
 }
@@ -88,6 +95,16 @@ pub enum Unusable {
         name: String,
         /// The pod's.
         pod_interface: String,
+    },
+    /// The pod has no network of its own.
+    #[error("interface {name}: the pod's interface {pod_interface} {lacks}")]
+    Bare {
+        /// The machine's interface.
+        name: String,
+        /// The pod's.
+        pod_interface: String,
+        /// What is missing.
+        lacks: &'static str,
     },
     /// The network gives the pod an interface that cannot carry another host's frames.
     #[error(
@@ -243,6 +260,7 @@ mod tests {
         State {
             links: [("pod1".to_owned(), port)].into(),
             settings: [("ipv6/conf/pod1/disable_ipv6".to_owned(), "0".to_owned())].into(),
+            ..State::default()
         }
     }
 
@@ -255,7 +273,7 @@ mod tests {
             ("tap1".to_owned(), port(4, Kind::Tap { several: false })),
         ];
         let settings = settings(&one(1)).into_iter().map(|(key, value)| (key, value.to_owned()));
-        State { links: links.into(), settings: settings.collect() }
+        State { links: links.into(), settings: settings.collect(), ..State::default() }
     }
 
     #[test]
@@ -314,6 +332,7 @@ mod tests {
                 (port.controller, port.learns) = (Some(controller), Some(true));
             }
             Step::Unlearn(name) => state.links.get_mut(&name).unwrap().learns = Some(false),
+            Step::Net(..) | Step::Rules(_) => unreachable!("not of a bridge"),
         }
     }
 

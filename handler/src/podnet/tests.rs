@@ -14,7 +14,7 @@ use podvirt_cni::net::netns;
 use rtnetlink::{LinkMacVlan, LinkUnspec, LinkVeth};
 
 use super::plan::Kind;
-use super::{Error, apply, make_in};
+use super::{Error, Wanted, apply, make_in};
 
 const GUEST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 9]);
 /// How long what has to happen is waited for.
@@ -33,6 +33,10 @@ fn one(queues: u64) -> Bridged {
         mac: GUEST,
         queues,
     }
+}
+
+fn bridges(all: &[Bridged]) -> Wanted {
+    Wanted { bridged: all.to_vec(), masqueraded: None }
 }
 
 /// A pod with `pod1`, whose other end is `outside`, in the same namespace for want of a second one: what enters one end
@@ -129,7 +133,7 @@ fn wait_for(text: &[u8], mut read: impl FnMut(&mut [u8]) -> std::io::Result<usiz
 fn frames_of_the_guest_and_for_it_pass_unchanged_and_the_pod_keeps_nothing() {
     let Some(pod) = Pod::new() else { return };
     assert_eq!(pod.addresses("pod1"), 3, "two of the network's, one of the link");
-    make_in(&pod.0, &[one(1)]).unwrap();
+    make_in(&pod.0, &bridges(&[one(1)])).unwrap();
 
     let links = pod.links();
     let (port, bridge, tap_link) = (&links["pod1"], &links["k6t-1"], &links["tap1"]);
@@ -143,7 +147,7 @@ fn frames_of_the_guest_and_for_it_pass_unchanged_and_the_pod_keeps_nothing() {
     for name in ["pod1", "k6t-1", "tap1"] {
         assert_eq!(pod.addresses(name), 0, "{name}");
     }
-    make_in(&pod.0, &[one(1)]).unwrap();
+    make_in(&pod.0, &bridges(&[one(1)])).unwrap();
     assert_eq!(pod.links(), links, "a second time changes nothing");
 
     // As QEMU does it; the header in front of each frame is virtio's.
@@ -183,7 +187,7 @@ fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
         Ok(())
     })
     .unwrap();
-    make_in(&pod.0, &[one(1)]).unwrap();
+    make_in(&pod.0, &bridges(&[one(1)])).unwrap();
     let outside = pod.enter(|| Raw::new("outside"));
     let mut guest = pod.enter(|| tap("tap1", false).unwrap());
     let asks = |target: [u8; 4]| {
@@ -225,7 +229,7 @@ fn several_queues_are_a_tap_of_several_and_every_interface_has_its_own() {
         tap: "tap2".into(),
         ..one(1)
     };
-    make_in(&pod.0, &[one(2), two]).unwrap();
+    make_in(&pod.0, &bridges(&[one(2), two])).unwrap();
     let links = pod.links();
     assert_eq!(links["tap1"].kind, Kind::Tap { several: true });
     assert_eq!(links["tap2"].kind, Kind::Tap { several: false });
@@ -247,10 +251,10 @@ fn a_network_that_filters_by_address_is_refused_and_nothing_is_made() {
     })
     .unwrap();
     let filtered = Bridged { pod_interface: "pod3".into(), ..one(1) };
-    let error = make_in(&pod.0, &[filtered]).unwrap_err();
+    let error = make_in(&pod.0, &bridges(&[filtered])).unwrap_err();
     assert!(matches!(error, Error::Unusable(super::plan::Unusable::Filtered { .. })), "{error}");
     let missing = Bridged { pod_interface: "pod4".into(), ..one(1) };
-    let error = make_in(&pod.0, &[missing]).unwrap_err().to_string();
+    let error = make_in(&pod.0, &bridges(&[missing])).unwrap_err().to_string();
     assert_eq!(error, "interface blue: the pod has no interface pod4; Multus makes it");
     assert!(!pod.links().contains_key("k6t-1"));
 }

@@ -80,9 +80,9 @@ impl Network for Repairs {
         vmi: &'a VirtualMachineInstance,
     ) -> BoxFuture<'a, Result<(), podnet::Error>> {
         Box::pin(async move {
-            let (launcher, bridged) = (launcher.clone(), podnet::bridged(vmi));
+            let (launcher, wanted) = (launcher.clone(), podnet::wanted(vmi));
             // It waits for threads that enter the namespace.
-            let made = tokio::task::spawn_blocking(move || podnet::make(&launcher, &bridged));
+            let made = tokio::task::spawn_blocking(move || podnet::make(&launcher, &wanted));
             made.await.map_err(io::Error::other)?
         })
     }

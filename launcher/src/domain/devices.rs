@@ -280,8 +280,11 @@ fn backend(
     queues: Option<u64>,
 ) -> Result<Backend, ConvertError> {
     let name = &interface.name;
-    if !interface.by_netd() {
-        let tap = environment.taps.get(name).ok_or_else(|| ConvertError::NoTap(name.clone()))?;
+    let tap = environment.taps.get(name);
+    if interface.bridge.is_some() && tap.is_none() {
+        return Err(ConvertError::NoTap(name.clone()));
+    }
+    if let Some(tap) = tap {
         let several = Some(tap.queues).filter(|queues| *queues > 1);
         return Ok(Backend {
             kind: ETHERNET,

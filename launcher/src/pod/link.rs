@@ -30,7 +30,7 @@ pub(super) async fn poll(shared: &Shared) {
     loop {
         let started = facts.wait_for(|facts| facts.started_at.is_some()).await.map(|f| f.interfaces.clone());
         let Ok(interfaces) = started else { return std::future::pending().await };
-        let mut links = shared.links.borrow().clone();
+        let mut links = Links::default();
         for interface in interfaces.into_iter().filter(|interface| interface.by_netd) {
             let control = path::netd_control(interface.index);
             let asked = async { addresses(&mut client(&control).await?).await };
@@ -47,11 +47,12 @@ pub(super) async fn poll(shared: &Shared) {
     }
 }
 
-fn set(shared: &Shared, links: Links) {
+/// Notes the addresses of some of the interfaces.
+pub(super) fn set(shared: &Shared, links: Links) {
     shared.links.send_if_modified(|present| {
-        let changed = *present != links;
-        *present = links;
-        changed
+        let before = present.clone();
+        present.extend(links);
+        *present != before
     });
 }
 

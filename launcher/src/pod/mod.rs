@@ -48,6 +48,7 @@ mod prepare;
 mod report;
 mod reporter;
 mod server;
+mod services;
 mod shared;
 mod start;
 

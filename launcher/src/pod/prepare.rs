@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
+use podvirt_api::kernel::{TAP, masqueraded};
 use podvirt_api::names::path;
 use podvirt_api::vmi::StartStrategy;
 use tracing::{info, warn};
@@ -19,6 +21,7 @@ use tracing::{info, warn};
 use super::descriptor::receive;
 use super::hold::Hold;
 use super::report;
+use super::services::Services;
 use super::shared::{ManifestInterface, Shared};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Kernel, Tap, convert, domain_name};
@@ -44,11 +47,13 @@ pub(super) struct Prepared {
     pub(super) files: Vec<File>,
     /// Those of the second interface's netd and of further ones; the first one's is there from the start.
     pub(super) holds: Vec<Hold>,
+    /// What answers the guest's questions about its addresses, where the kernel carries its interface.
+    pub(super) services: Option<Services>,
 }
 
 /// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
 pub(super) async fn prepare(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     vmi: &VirtualMachineInstance,
     allow_emulation: bool,
 ) -> Result<Prepared> {
@@ -91,7 +96,7 @@ pub(super) async fn prepare(
     let mut sockets = BTreeMap::new();
     let mut holds = Vec::new();
     for (index, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
-        if !interface.by_netd() {
+        if !vmi.by_netd(interface) {
             continue;
         }
         let socket = path::netd_socket(index);
@@ -102,6 +107,13 @@ pub(super) async fn prepare(
             holds.extend(Hold::start(index).inspect_err(|error| warn!("{error:#}")).ok());
         }
     }
+    let services = match masqueraded(vmi) {
+        Some(one) => {
+            waits_for(shared, format!("the address of the pod for the interface {}", one.name));
+            Some(Services::start(shared, vmi, &one).await?)
+        }
+        None => None,
+    };
     let environment = Environment {
         accelerator,
         kernel,
@@ -120,21 +132,22 @@ pub(super) async fn prepare(
         interfaces: interfaces(vmi),
         files,
         holds,
+        services,
     })
 }
 
-/// The tap devices of interfaces that are bound by a bridge, by interface. virt-handler has made them before it hands the
-/// VMI over.
+/// The tap devices of interfaces that have one, by interface. virt-handler has made them before it hands the VMI over.
 fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
-    let one = |bridged: Bridged| {
-        let Bridged { name, tap, queues, .. } = bridged;
+    let bridged = bridged(vmi).into_iter().map(|Bridged { name, tap, queues, .. }| (name, tap, queues));
+    let masqueraded = masqueraded(vmi).map(|one| (one.name, TAP.to_owned(), one.queues));
+    let one = |(name, tap, queues): (String, String, u64)| {
         let file = format!("/sys/class/net/{tap}/mtu");
         let text = std::fs::read_to_string(&file);
         let text = text.with_context(|| format!("the tap device {tap} of the interface {name}: {file}"))?;
         let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
         Ok((name, Tap { name: tap, mtu, queues }))
     };
-    bridged(vmi).into_iter().map(one).collect()
+    bridged.chain(masqueraded).map(one).collect()
 }
 
 fn waits_for(shared: &Shared, what: String) {
@@ -218,11 +231,9 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
 fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
     let by_netd = podvirt_api::netd::queue_pairs(vmi).unwrap_or(1);
-    let bridged = bridged(vmi);
-    let queues = |index| {
-        let by_bridge = bridged.iter().find(|b| b.index == index).map(|b| b.queues);
-        i32::try_from(by_bridge.unwrap_or(by_netd)).unwrap_or(1)
-    };
+    let mut by_tap: BTreeMap<usize, u64> = bridged(vmi).into_iter().map(|b| (b.index, b.queues)).collect();
+    by_tap.extend(masqueraded(vmi).map(|one| (one.index, one.queues)));
+    let queues = |index: usize| i32::try_from(by_tap.get(&index).copied().unwrap_or(by_netd)).unwrap_or(1);
     devices
         .interfaces
         .iter()
@@ -232,7 +243,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
             name: interface.name.clone(),
             mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
             queues: queues(index),
-            by_netd: interface.by_netd(),
+            by_netd: vmi.by_netd(interface),
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
             pod_interface: podvirt_api::netd::pod_interface(vmi, interface),

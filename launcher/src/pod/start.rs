@@ -134,7 +134,7 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, paused, interfaces, files, holds } = prepared;
+        let Prepared { name, xml, paused, interfaces, files, holds, services } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
             facts.awaited = incoming;
@@ -169,7 +169,7 @@ impl Starter {
         };
         drop(words);
         // The disks are opened by way of these until the end.
-        drop((files, holds));
+        drop((files, holds, services));
         Attempt::Ended(ending)
     }
 

@@ -12,6 +12,7 @@ mod options;
 mod process;
 pub mod repair;
 mod stream;
+mod tap;
 mod terminal;
 mod text;
 mod udp;
@@ -26,6 +27,7 @@ pub use options::{
 };
 pub use process::{Fork, fork};
 pub use stream::{Peek, discard, peek, received_bytes, send};
+pub use tap::open_tap;
 pub use terminal::terminal_size;
 pub use text::release_startup_pages;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SocketError, recv_error};

@@ -1,0 +1,162 @@
+//! Interfaces on the pod's own network that the kernel carries, where a machine asks for that.
+//!
+//! ```text
+//!        the launcher pod's network namespace
+//!   guest ── tap0 ── k6t-eth0 ──(NAT: 10.0.2.2 behind the pod's addresses)── eth0 ── the pod's network
+//!               └───── dhcp0 ── virt-launcher: DHCP, router advertisements
+//! ```
+//!
+//! virt-handler makes the devices and the rules, which takes privilege; virt-launcher names the tap to libvirt and answers
+//! the guest's questions about its addresses. Both take the names from here, which are upstream's but for `dhcp0`. Without
+//! the annotation [`annotation::MASQUERADE`] a netd serves the binding `masquerade`.
+
+use std::collections::BTreeMap;
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use crate::guest_network;
+use crate::mac::MacAddr;
+use crate::names::annotation;
+use crate::netd::Port;
+use crate::v1;
+use crate::vmi::{Interface, Network, PortProtocol, VirtualMachineInstance};
+
+/// Who carries the binding `masquerade`: a value of [`annotation::MASQUERADE`].
+pub const BY_NETD: &str = "netd";
+/// The same: the kernel, by nftables.
+pub const BY_NFTABLES: &str = "nftables";
+
+/// The bridge in the pod.
+pub const BRIDGE: &str = "k6t-eth0";
+/// The guest's tap device in the pod.
+pub const TAP: &str = "tap0";
+/// The tap device by which virt-launcher answers the guest's questions about its addresses.
+pub const SERVICES: &str = "dhcp0";
+/// The Ethernet address of the bridge, which is the guest's gateway: the same in every pod, since a guest that moves keeps it in mind.
+pub const BRIDGE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
+
+/// The guest's networks where the manifest names none (upstream's).
+const NETWORK_V4: &str = "10.0.2.0/24";
+const NETWORK_V6: &str = "fd10:0:2::/120";
+
+/// The machine's interface that the kernel carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Masqueraded {
+    /// Place among the machine's interfaces, from 0.
+    pub index: usize,
+    /// Name of the interface and of its network.
+    pub name: String,
+    /// The guest's Ethernet address.
+    pub mac: MacAddr,
+    /// Queue pairs.
+    pub queues: u64,
+    /// The guest's IPv4 address in its network.
+    pub guest_v4: Ipv4Net,
+    /// The guest's IPv6 address in its network.
+    pub guest_v6: Ipv6Net,
+    /// Ports that lead to the guest; none listed means all.
+    pub ports: Vec<Port>,
+    /// Whether Istio's proxy is in the pod.
+    pub proxied: bool,
+}
+
+/// Whether a machine with these annotations has the kernel carry the binding `masquerade`.
+pub fn by_nftables(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(annotation::MASQUERADE).is_some_and(|way| way == BY_NFTABLES)
+}
+
+impl VirtualMachineInstance {
+    /// Whether a netd serves this interface.
+    pub fn by_netd(&self, interface: &Interface) -> bool {
+        interface.bridge.is_none()
+            && !(interface.masquerade.is_some() && by_nftables(&self.metadata.annotations))
+    }
+}
+
+impl v1::VirtualMachineInstance {
+    /// Whether a netd serves this interface.
+    pub fn by_netd(&self, interface: &v1::Interface) -> bool {
+        interface.bridge.is_none()
+            && !(interface.masquerade.is_some()
+                && self.metadata.annotations.as_ref().is_some_and(by_nftables))
+    }
+
+    /// Whether QEMU opens tap devices for the machine.
+    pub fn has_taps(&self) -> bool {
+        self.spec.domain.devices.interfaces.iter().any(|interface| !self.by_netd(interface))
+    }
+}
+
+/// The interface of `vmi` that the kernel carries; `vmi` has its defaults and is valid.
+pub fn masqueraded(vmi: &VirtualMachineInstance) -> Option<Masqueraded> {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
+    let (index, interface) = interfaces
+        .filter(|(_, i)| i.masquerade.is_some() && !vmi.by_netd(i))
+        .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
+    let network = vmi.network_of(interface)?.pod.as_ref();
+    let or = |given: Option<&String>, usual: &str| match given {
+        Some(text) if !text.is_empty() => text.clone(),
+        _ => usual.to_owned(),
+    };
+    Some(Masqueraded {
+        index,
+        name: interface.name.clone(),
+        mac: interface.mac_address.parse().ok()?,
+        queues: crate::bridge::queue_pairs(vmi),
+        guest_v4: guest_network::v4(&or(network.map(|n| &n.vm_network_cidr), NETWORK_V4))?,
+        guest_v6: guest_network::v6(&or(network.map(|n| &n.vm_ipv6_network_cidr), NETWORK_V6))?,
+        ports: interface
+            .ports
+            .iter()
+            .map(|p| Port { protocol: p.protocol.unwrap_or(PortProtocol::Tcp), port: p.port })
+            .collect(),
+        proxied: vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|value| value == "true"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn machine(annotations: Value, pod: Value, interface: Value) -> Option<Masqueraded> {
+        let mut interface = interface;
+        interface["name"] = "default".into();
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "vm", "namespace": "shop", "annotations": annotations},
+            "spec": {
+                "networks": [{"name": "default", "pod": pod}],
+                "domain": {"cpu": {"cores": 4}, "devices": {
+                    "networkInterfaceMultiqueue": true, "interfaces": [interface],
+                }},
+            },
+        }))
+        .unwrap();
+        crate::defaults::set_defaults(&mut vmi);
+        masqueraded(&vmi)
+    }
+
+    #[test]
+    fn the_annotation_has_the_kernel_carry_masquerade_and_nothing_else() {
+        let asked = json!({"podvirt.io/masquerade": "nftables", "sidecar.istio.io/inject": "true"});
+        let given = json!({"masquerade": {}, "macAddress": "52-54-00-00-00-02", "ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}]});
+        let found = machine(asked.clone(), json!({}), given.clone()).unwrap();
+        assert_eq!(found.mac, MacAddr([0x52, 0x54, 0, 0, 0, 2]));
+        assert_eq!((found.queues, found.proxied), (4, true));
+        assert_eq!(found.guest_v4.to_string(), "10.0.2.2/24");
+        assert_eq!(found.guest_v6.to_string(), "fd10:0:2::2/120");
+        let ports: Vec<_> = found.ports.iter().map(|p| (p.protocol.as_str(), p.port)).collect();
+        assert_eq!(ports, [("TCP", 80), ("UDP", 53)]);
+        let own = json!({"vmNetworkCIDR": "192.0.2.64/26", "vmIPv6NetworkCIDR": "fd20::/64"});
+        let found = machine(json!({"podvirt.io/masquerade": "nftables"}), own, given.clone()).unwrap();
+        assert_eq!(found.guest_v4.to_string(), "192.0.2.66/26");
+        assert_eq!(found.guest_v6.to_string(), "fd20::2/64");
+        assert!(!found.proxied);
+        for annotations in [json!({}), json!({"podvirt.io/masquerade": "netd"})] {
+            assert_eq!(machine(annotations, json!({}), given.clone()), None);
+        }
+        assert_eq!(machine(asked, json!({}), json!({"passtBinding": {}})), None);
+    }
+}
