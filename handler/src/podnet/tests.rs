@@ -36,7 +36,7 @@ fn one(queues: u64) -> Bridged {
 }
 
 fn bridges(all: &[Bridged]) -> Wanted {
-    Wanted { bridged: all.to_vec(), masqueraded: None }
+    Wanted { bridged: all.to_vec(), ..Wanted::default() }
 }
 
 /// A pod with `pod1`, whose other end is `outside`, in the same namespace for want of a second one: what enters one end
@@ -110,6 +110,24 @@ fn frame(destination: [u8; 6], source: [u8; 6], text: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Waits until the bridge forwards: a port does so a moment after its guest has opened the tap.
+fn forwards(guest: &mut File, outside: &Raw) {
+    let limit = Instant::now() + LIMIT;
+    let sent = [&[0; 10], &frame([0xff; 6], GUEST.0, b"does it forward")[..]].concat();
+    let mut buffer = [0; FRAME];
+    while Instant::now() < limit {
+        // A port that does not forward yet takes nothing, or drops it.
+        let _again = guest.write(&sent);
+        while let Ok(length) = outside.read(&mut buffer) {
+            if buffer[..length].windows(15).any(|window| window == b"does it forward") {
+                return;
+            }
+        }
+        std::thread::yield_now();
+    }
+    panic!("the bridge does not forward");
+}
+
 /// Waits until `read` gives a frame that holds `text`.
 fn wait_for(text: &[u8], mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Vec<u8> {
     let limit = Instant::now() + LIMIT;
@@ -153,6 +171,7 @@ fn frames_of_the_guest_and_for_it_pass_unchanged_and_the_pod_keeps_nothing() {
     // As QEMU does it; the header in front of each frame is virtio's.
     let mut guest = pod.enter(|| tap("tap1", false).unwrap());
     let outside = pod.enter(|| Raw::new("outside"));
+    forwards(&mut guest, &outside);
     const HEADER: usize = 10;
     let other = [0x02, 0, 0, 0, 0, 0x77];
     let tagged = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0, 42], &frame[12..]].concat();
@@ -190,6 +209,7 @@ fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
     make_in(&pod.0, &bridges(&[one(1)])).unwrap();
     let outside = pod.enter(|| Raw::new("outside"));
     let mut guest = pod.enter(|| tap("tap1", false).unwrap());
+    forwards(&mut guest, &outside);
     let asks = |target: [u8; 4]| {
         let sender = [0x02, 0, 0, 0, 0, 0x77];
         let mut arp =
