@@ -14,7 +14,8 @@
 //!
 //! The tables `podvirt` are podvirt's own. One takes what the guest asks about its addresses (DHCP, router solicitations) off its tap
 //! and gives it to the tap [`SERVICES`], and what is written there to the guest: the questions are answered in the pod
-//! without any privilege, and nothing of it is seen by the bridge. The others drop what the guest sends in another's name.
+//! without any privilege, and nothing of it is seen by the bridge. The others drop what the guest sends
+//! in another's name, and what is neither from the guest nor for it: the pod forwards, but is no router between its networks.
 //!
 //! Every chain is emptied before it is filled, in one transaction: the commands may be given again.
 
@@ -83,13 +84,20 @@ pub fn commands(families: &[Family], ports: &[Port], proxied: bool) -> String {
     for family in families {
         let table = format!("{} podvirt", family.word());
         script.chain(&table, "forward", "{ type filter hook forward priority 0; }");
-        script.rule(
-            &table,
-            "forward",
-            format_args!("iifname \"{BRIDGE}\" {} saddr != {} counter drop", family.word(), family.guest),
-        );
+        let mut drops = |what: fmt::Arguments<'_>| {
+            script.rule(&table, "forward", format_args!("{what} counter drop"));
+        };
+        drops(format_args!("iifname \"{BRIDGE}\" {} saddr != {}", family.word(), family.guest));
+        drops(format_args!("iifname != \"{BRIDGE}\" oifname != \"{BRIDGE}\""));
     }
-    services(&mut script);
+    services(&mut script, &["udp dport 67", "udp dport 547", "icmpv6 type nd-router-solicit"]);
+    script.0
+}
+
+/// The commands for a machine in the pod's place: what it asks by DHCP is answered in the pod and leaves it not.
+pub fn dhcp_commands() -> String {
+    let mut script = Script::default();
+    services(&mut script, &["udp dport 67"]);
     script.0
 }
 
@@ -142,11 +150,11 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
     }
 }
 
-fn services(script: &mut Script) {
+fn services(script: &mut Script, questions: &[&str]) {
     let table = "netdev podvirt";
     let hook = |device| format!("{{ type filter hook ingress device \"{device}\" priority 0; }}");
     script.chain(table, "asked", &hook(TAP));
-    for asks in ["udp dport 67", "udp dport 547", "icmpv6 type nd-router-solicit"] {
+    for asks in questions {
         script.rule(table, "asked", format_args!("{asks} counter fwd to \"{SERVICES}\""));
     }
     script.chain(table, "answered", &hook(SERVICES));
