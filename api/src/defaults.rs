@@ -7,9 +7,9 @@ use crate::mac::{MacAddr, hash64};
 use crate::v1;
 use crate::vmi::{
     CdRomTarget, Cpu, CpuFeaturePolicy, DEFAULT_GRACE_PERIOD_SECONDS, Disk, DiskBus, DiskTarget, DnsPolicy,
-    DomainSpec, FeatureState, Features, Firmware, Interface, InterfaceMasquerade, InterfacePasstBinding,
-    InterfaceState, Machine, Memory, Network, PodNetwork, PortProtocol, RebootPolicy, TrayState,
-    VirtualMachineInstance, VirtualMachineInstanceSpec,
+    DomainSpec, FeatureState, Features, Firmware, Interface, InterfaceBridge, InterfaceMasquerade,
+    InterfacePasstBinding, InterfaceState, Machine, Memory, Network, PodNetwork, PortProtocol, RebootPolicy,
+    TrayState, VirtualMachineInstance, VirtualMachineInstanceSpec,
 };
 
 /// Name of the interface and network that a manifest without any gets.
@@ -23,6 +23,8 @@ pub enum Binding {
     Passt,
     /// The guest has addresses of its own, behind the pod's.
     Masquerade,
+    /// The guest has the pod's place on the pod's network.
+    Bridge,
 }
 
 /// What holds for machines that say nothing; a cluster's administrator may choose otherwise.
@@ -58,7 +60,11 @@ impl Choices {
         let machine_type = amd64.and_then(|a| a.machine_type.as_ref()).or(config.machine_type.as_ref());
         let options = config.virtual_machine_options.as_ref();
         Choices {
-            binding: if network == Some("masquerade") { Binding::Masquerade } else { Binding::Passt },
+            binding: match network {
+                Some("masquerade") => Binding::Masquerade,
+                Some("bridge") => Binding::Bridge,
+                _ => Binding::Passt,
+            },
             machine_type: machine_type.filter(|m| !m.is_empty()).cloned().unwrap_or(default.machine_type),
             cpu_model: config.cpu_model.clone().unwrap_or_default(),
             log_serial_console: options.is_none_or(|o| o.disable_serial_console_log.is_none()),
@@ -197,6 +203,7 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
                 _ if !of_pod => interface.passt_binding = Some(InterfacePasstBinding {}),
                 Binding::Passt => interface.passt_binding = Some(InterfacePasstBinding {}),
                 Binding::Masquerade => interface.masquerade = Some(InterfaceMasquerade {}),
+                Binding::Bridge => interface.bridge = Some(InterfaceBridge {}),
             }
         }
         interface.state.get_or_insert(InterfaceState::Up);

@@ -6,8 +6,15 @@
 //!               └───── dhcp0 ── virt-launcher: DHCP, router advertisements
 //! ```
 //!
+//! By the binding `bridge` the guest takes the pod's place on the pod's network, with its IPv4 address and its MAC address:
+//!
+//! ```text
+//!   guest ── tap0 ── k6t-eth0 ── eth0 ── the pod's network        eth0-pod: the pod's address and routes, as they were
+//!               └───── dhcp0 ── virt-launcher: DHCP
+//! ```
+//!
 //! virt-handler makes the devices and the rules, which takes privilege; virt-launcher names the tap to libvirt and answers
-//! the guest's questions about its addresses. Both take the names from here, which are upstream's but for `dhcp0`. Without
+//! the guest's questions about its addresses. Both take the names from here, which are upstream's but for `dhcp0` and `eth0-pod`. Without
 //! the annotation [`annotation::MASQUERADE`] a netd serves the binding `masquerade`.
 
 use std::collections::BTreeMap;
@@ -32,6 +39,8 @@ pub const BRIDGE: &str = "k6t-eth0";
 pub const TAP: &str = "tap0";
 /// The tap device by which virt-launcher answers the guest's questions about its addresses.
 pub const SERVICES: &str = "dhcp0";
+/// The interface of no network that keeps what the pod's had before the guest took its place: addresses, routes, MTU, MAC address.
+pub const KEPT: &str = "eth0-pod";
 /// The Ethernet address of the bridge, which is the guest's gateway: the same in every pod, since a guest that moves keeps it in mind.
 pub const BRIDGE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
 
@@ -58,6 +67,26 @@ pub struct Masqueraded {
     pub ports: Vec<Port>,
     /// Whether Istio's proxy is in the pod.
     pub proxied: bool,
+}
+
+/// The machine's interface that takes the place of the pod's, by the binding `bridge`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Place among the machine's interfaces, from 0.
+    pub index: usize,
+    /// Name of the interface and of its network.
+    pub name: String,
+    /// Queue pairs.
+    pub queues: u64,
+}
+
+/// The interface of `vmi` that takes the place of the pod's; `vmi` is valid. Its Ethernet address is that of [`KEPT`].
+pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Replaced> {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
+    let (index, interface) = interfaces
+        .filter(|(_, i)| i.bridge.is_some())
+        .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
+    Some(Replaced { index, name: interface.name.clone(), queues: crate::bridge::queue_pairs(vmi) })
 }
 
 /// Whether a machine with these annotations has the kernel carry the binding `masquerade`.
@@ -136,6 +165,22 @@ mod tests {
         .unwrap();
         crate::defaults::set_defaults(&mut vmi);
         masqueraded(&vmi)
+    }
+
+    #[test]
+    fn a_bridge_on_the_pods_network_takes_its_place() {
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+            "spec": {
+                "networks": [{"name": "blue", "multus": {"networkName": "n"}}, {"name": "default", "pod": {}}],
+                "domain": {"devices": {"interfaces": [{"name": "blue", "bridge": {}}, {"name": "default", "bridge": {}}]}},
+            },
+        }))
+        .unwrap();
+        crate::defaults::set_defaults(&mut vmi);
+        assert_eq!(replaced(&vmi), Some(Replaced { index: 1, name: "default".into(), queues: 1 }));
+        let multus: Vec<_> = crate::bridge::bridged(&vmi).into_iter().map(|one| one.name).collect();
+        assert_eq!(multus, ["blue"]);
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+use std::io::Read;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Service;
 use podvirt_api::names::pod as names;
 use podvirt_api::v1;
 use podvirt_e2e::Console;
@@ -197,4 +200,81 @@ fn long_a_network_on_which_no_guest_can_be_a_host_says_so() {
             Ok(events.contains(why).then_some(()))
         })
         .unwrap();
+}
+
+/// The greeter of the tiny guest.
+const GREETER: u16 = 7777;
+
+#[test]
+fn a_machine_takes_the_place_of_its_pod_on_the_pods_network() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let manifest = Manifest {
+        name: "vm",
+        spec: "readinessProbe: {tcpSocket: {port: 7777}, periodSeconds: 1}",
+        devices: "interfaces: [{name: default, bridge: {}, dhcpOptions: {bootFileName: boot.efi}}]",
+        ..Default::default()
+    };
+    namespace.apply(&manifest.machine()).unwrap();
+    namespace
+        .apply(&format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: greeter}}, spec: {{selector: {{vm: vm}}, ports: [{{port: {GREETER}}}]}}}}"
+        ))
+        .unwrap();
+    let mut guest = Guest::of(&namespace, "vm");
+    let pod = namespace.launcher("vm").unwrap();
+    let status = pod.status.clone().unwrap();
+    let addresses: Vec<IpAddr> =
+        status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
+    let own = addresses.into_iter().find(IpAddr::is_ipv4).unwrap();
+
+    // The guest has what the pod had, and the pod has it no more.
+    let has = guest.sh("ip -o -4 addr show scope global; ip -4 route");
+    assert!(has.contains(&format!(" {own}/24 ")) && has.contains("default via "), "{has}");
+    let mac = guest.sh("cat /sys/class/net/e*/address");
+    let in_pod = |command: &str| {
+        let name = pod.metadata.name.as_deref().unwrap();
+        namespace.exec(name, &["bash", "-c", command]).unwrap()
+    };
+    assert!(!in_pod("ip -o -4 addr show dev eth0; ip -o -4 addr show dev k6t-eth0").contains("inet"));
+    assert_eq!(in_pod("cat /sys/class/net/eth0-pod/address").trim(), mac.trim());
+    assert_ne!(in_pod("cat /sys/class/net/eth0/address").trim(), mac.trim());
+    let told = |i: &v1::VirtualMachineInstance| {
+        let Some(first) = i.status.interfaces.first() else { return false };
+        first.mac.as_deref() == Some(mac.trim()) && first.ip_address == Some(own.to_string())
+    };
+    namespace.wait("vm", "an instance with its address", SOON, told).unwrap();
+    let offer = guest.sh(
+        "printf '#!/bin/sh\\nenv >/tmp/offer\\n' >/tmp/show; chmod 755 /tmp/show; \
+         udhcpc -i $(ls /sys/class/net | grep ^e) -n -q -f -t 8 -T 1 -O bootfile -O mtu -s /tmp/show >/dev/null 2>&1; cat /tmp/offer",
+    );
+    assert!(offer.contains("bootfile=boot.efi") && offer.contains("mtu=1500"), "{offer}");
+
+    // Out by names and Services, in by the pod's address and by its own Service, and the kubelet asks the guest.
+    guest.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+    let ready = |i: &v1::VirtualMachineInstance| {
+        i.status.conditions.iter().any(|c| c.r#type.as_str() == "Ready" && c.status == "True")
+    };
+    namespace.wait("vm", "a ready instance", SOON, ready).unwrap();
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    for address in [own, service] {
+        let greets = || {
+            let Ok(mut stream) = TcpStream::connect_timeout(&(address, GREETER).into(), COMMAND) else {
+                return Ok(None);
+            };
+            stream.set_read_timeout(Some(COMMAND))?;
+            let mut text = [0; 11];
+            Ok(stream.read_exact(&mut text).is_ok_and(|()| &text == b"GUEST-HELLO").then_some(()))
+        };
+        namespace.until(&format!("a greeting by {address}"), SOON, greets).unwrap();
+    }
+
+    // It stays on its node, and says why.
+    let stays = |i: &v1::VirtualMachineInstance| {
+        let movable = i.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable");
+        movable
+            .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("InterfaceNotLiveMigratable"))
+    };
+    namespace.wait("vm", "a machine that stays", SOON, stays).unwrap();
 }

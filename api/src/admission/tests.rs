@@ -148,6 +148,43 @@ mod vmi_create {
     }
 
     #[test]
+    fn the_cluster_may_not_permit_a_bridge_on_the_pods_network() {
+        let machine = |network: Value| {
+            let mut object = instance(small());
+            object["spec"]["networks"] = json!([network]);
+            object["spec"]["domain"]["devices"]["interfaces"] = json!([{"name": "n", "bridge": {}}]);
+            object
+        };
+        let on_pod = || machine(json!({"name": "n", "pod": {}}));
+        let says = |permitted: Value| {
+            serde_json::from_value(json!({"network": {"permitBridgeInterfaceOnPodNetwork": permitted}}))
+                .unwrap()
+        };
+        for permits in [config(), says(Value::Null), says(true.into())] {
+            assert_eq!(vmi::validate_create(&on_pod(), &permits, By::User), Problems::default());
+        }
+        let field = "spec.domain.devices.interfaces[0].bridge";
+        let refuses = says(false.into());
+        let problems = vmi::validate_create(&on_pod(), &refuses, By::User);
+        assert_eq!(fields(&problems), [(field, Reason::FieldValueInvalid)]);
+        let multus = machine(json!({"name": "n", "multus": {"networkName": "flat"}}));
+        assert_eq!(vmi::validate_create(&multus, &refuses, By::User), Problems::default());
+        let mut proxied = on_pod();
+        proxied["metadata"]["annotations"] = json!({"sidecar.istio.io/inject": "true"});
+        assert_eq!(
+            fields(&vmi::validate_create(&proxied, &config(), By::User)),
+            [(field, Reason::FieldValueInvalid)]
+        );
+
+        let mut silent = instance(small());
+        let chosen =
+            serde_json::from_value(json!({"network": {"defaultNetworkInterface": "bridge"}})).unwrap();
+        vmi::mutate_create(&mut silent, &chosen);
+        assert_eq!(silent["spec"]["domain"]["devices"]["interfaces"][0]["bridge"], json!({}));
+        assert_eq!(vmi::validate_create(&silent, &chosen, By::User), Problems::default());
+    }
+
+    #[test]
     fn the_cluster_chooses_binding_machine_and_eviction() {
         let config = serde_json::from_value(json!({
             "network": {"defaultNetworkInterface": "masquerade"},
@@ -496,12 +533,12 @@ mod the_kubevirt_object {
     }
 
     #[test]
-    fn the_bridge_binding_is_refused_with_what_is_allowed() {
+    fn another_binding_is_refused_with_what_is_allowed() {
         assert_eq!(
-            problems_of(json!({"network": {"defaultNetworkInterface": "bridge"}})),
+            problems_of(json!({"network": {"defaultNetworkInterface": "slirp"}})),
             [
-                "spec.configuration.network.defaultNetworkInterface: 'bridge' is not supported by podvirt; allowed: \
-              passtBinding, masquerade"
+                "spec.configuration.network.defaultNetworkInterface: 'slirp' is not supported by podvirt; allowed: \
+              passtBinding, masquerade, bridge"
             ]
         );
     }

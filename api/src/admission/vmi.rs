@@ -142,6 +142,7 @@ pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) 
     defaults::set_defaults_with(&mut vmi, &Choices::of(config));
     let mut problems = validate(&vmi);
     machine_type(&vmi, config, &mut problems);
+    pod_bridge(&vmi, config, &mut problems);
     match v1::VirtualMachineInstance::deserialize(object) {
         Ok(wire) => probe::check(&wire.spec, &mut problems),
         Err(error) => problems.0.extend(unreadable("spec", &error).0),
@@ -160,6 +161,21 @@ pub(super) fn unreadable(field: &str, error: &dyn std::error::Error) -> Problems
     }
     problems.add(Reason::FieldValueTypeInvalid, field, text);
     problems
+}
+
+/// Judges the binding `bridge` on the pod's network, which the cluster may not permit.
+fn pod_bridge(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    let network = config.network.as_ref();
+    let permitted = network.and_then(|network| network.permit_bridge_interface_on_pod_network) != Some(false);
+    if let Some(one) = kernel::replaced(vmi).filter(|_| !permitted) {
+        problems.add(
+            Reason::FieldValueInvalid,
+            format!("spec.domain.devices.interfaces[{}].bridge", one.index),
+            "bridge on the pod's network is not permitted in this cluster \
+             (spec.configuration.network.permitBridgeInterfaceOnPodNetwork of the KubeVirt object); passtBinding and \
+             masquerade are allowed",
+        );
+    }
 }
 
 fn machine_type(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use crate::guest_network;
 use crate::mac::MacAddr;
+use crate::names::annotation;
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DhcpOptions, Interface, Network, PodNetwork, PortProtocol, VirtualMachineInstance};
 
@@ -205,19 +206,29 @@ fn address(interface: &Interface, path: &str, problems: &mut Problems) {
 
 /// Judges what goes with the binding `bridge`.
 fn bridge(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
-    if vmi.network_of(interface).is_some_and(Network::is_primary) {
+    let network = vmi.network_of(interface);
+    if network.is_some_and(|network| network.is_primary() && network.multus.is_some()) {
         problems.add(
             Reason::FieldValueInvalid,
             format!("{path}.bridge"),
-            "bridge is for networks of Multus beside the pod's own; on the pod's first network passtBinding and \
-             masquerade are allowed",
+            "bridge is for the pod's own network and for networks of Multus beside it; on one in its place passtBinding \
+             is allowed",
         );
     }
-    if interface.dhcp_options.is_some() {
+    let on_pod_network = network.is_some_and(Network::is_primary);
+    if interface.dhcp_options.is_some() && !on_pod_network {
         problems.add(
             Reason::FieldValueInvalid,
             format!("{path}.dhcpOptions"),
-            "DHCP is the network's own affair with bridge; dhcpOptions are for passtBinding and masquerade",
+            "DHCP is the network's own affair with bridge on a network of Multus; dhcpOptions are for the pod's own network \
+             and for passtBinding",
+        );
+    }
+    if on_pod_network && vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|v| v == "true") {
+        problems.add(
+            Reason::FieldValueInvalid,
+            format!("{path}.bridge"),
+            "a mesh's proxy has no address where the guest has the pod's; in a mesh passtBinding and masquerade are allowed",
         );
     }
 }

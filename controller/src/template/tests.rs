@@ -412,8 +412,11 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             "spec.volumes[0].persistentVolumeClaim.hotpluggable",
         ),
         (
-            json!({"domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}}}),
-            "spec.domain.devices.interfaces[0].bridge on the pod's first network",
+            json!({
+                "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
+                "networks": [{"name": "a", "multus": {"networkName": "n", "default": true}}],
+            }),
+            "spec.domain.devices.interfaces[0].bridge on a network in place of the pod's",
         ),
         (
             json!({

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | interface on the pod network, `passtBinding` or `masquerade` | yes | netd hands its state over |
 //! | interface on a network of Multus, `passtBinding` | yes | likewise; its connections go on where its address does |
-//! | interface on the pod network, `bridge`; `sriov` | no | the pod's own link is the guest's |
+//! | interface on the pod network, `bridge` | no, unless annotated | the pod's own address is the guest's |
+//! | `sriov` | no | it is a device of its node |
 //! | claim with ReadWriteMany (ReadOnlyMany where it is only read) | yes | both nodes have it |
 //! | other claims, disks of the node | no | one node alone has them |
 //! | containerDisk, ephemeral, emptyDisk | yes | what the guest wrote is copied |
@@ -12,6 +13,7 @@
 //!
 //! What becomes of the disks is [`podvirt_api::storage`]'s to say, which the launchers ask as well.
 
+use podvirt_api::names::annotation;
 use podvirt_api::names::condition::reason;
 use podvirt_api::storage::{self, Obstacle};
 use podvirt_api::v1::{Interface, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method};
@@ -28,7 +30,9 @@ pub fn judge(vmi: &VirtualMachineInstance) -> Result<Option<Method>, Stays> {
     let spec = &vmi.spec;
     for interface in &spec.domain.devices.interfaces {
         let on_pod_network = spec.networks.iter().any(|n| n.name == interface.name && n.pod.is_some());
-        if let Some(why) = stays(interface, on_pod_network) {
+        let annotations = vmi.metadata.annotations.as_ref();
+        let may = annotations.is_some_and(|all| all.contains_key(annotation::MOVE_BRIDGE));
+        if let Some(why) = stays(interface, on_pod_network && !(may && interface.bridge.is_some())) {
             let message = format!("interface {}: {why}", interface.name);
             return Err((reason::INTERFACE_NOT_LIVE_MIGRATABLE, message));
         }
@@ -47,7 +51,10 @@ fn stays(interface: &Interface, on_pod_network: bool) -> Option<&'static str> {
     if interface.sriov.is_some() {
         Some("sriov is a device of its node")
     } else if on_pod_network && !by_netd {
-        Some("passtBinding or masquerade can be moved on the pod network, this binding cannot")
+        Some(
+            "passtBinding and masquerade can be moved on the pod network; bridge can where the machine has the annotation \
+             kubevirt.io/allow-pod-bridge-network-live-migration",
+        )
     } else {
         None
     }
@@ -91,6 +98,26 @@ mod tests {
             assert_eq!(reason, "InterfaceNotLiveMigratable");
             assert!(message.starts_with("interface default: "), "{message}");
         }
+    }
+
+    #[test]
+    fn a_machine_in_the_pods_place_moves_where_its_annotation_says_so() {
+        let judged = |binding: &str, annotations: Value| {
+            let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+                "metadata": {"name": "web", "annotations": annotations},
+                "spec": {
+                    "domain": {"devices": {"interfaces": [{"name": "default", binding: {}}]}},
+                    "networks": [{"name": "default", "pod": {}}],
+                },
+            }))
+            .unwrap();
+            judge(&vmi)
+        };
+        let annotated = || json!({"kubevirt.io/allow-pod-bridge-network-live-migration": "true"});
+        assert_eq!(judged("bridge", annotated()), Ok(Some(Method::LiveMigration)));
+        let (_, message) = judged("bridge", json!({})).unwrap_err();
+        assert!(message.contains("kubevirt.io/allow-pod-bridge-network-live-migration"), "{message}");
+        assert!(judged("sriov", annotated()).is_err());
     }
 
     #[test]

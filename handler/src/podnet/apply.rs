@@ -2,21 +2,25 @@
 //! thread that is in the namespace.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use futures::TryStreamExt;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
     BridgeStpState, InfoBridgePort, InfoData, InfoKind, InfoMacVlan, InfoPortData, LinkAttribute, LinkFlags,
     LinkInfo, LinkMessage, MacVlanMode,
 };
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
+};
 use podvirt_api::mac::MacAddr;
 use podvirt_cni::net::NetError;
 use rtnetlink::packet_core::Nla as _;
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec};
+use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
 
 use super::plan::{Kind, Link, State, Step};
+use super::replace::Way;
 use super::{nft, tap};
 
 /// Attribute of a tap device: whether it has several queues (`IFLA_TUN_MULTI_QUEUE`).
@@ -53,6 +57,17 @@ pub(super) async fn read(
             state.nets.extend(nets.into_iter().map(|net| (name.clone(), net)));
         }
     }
+    let routes: Vec<RouteMessage> = handle
+        .route()
+        .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
+        .execute()
+        .try_collect()
+        .await
+        .map_err(netlink("list routes".into()))?;
+    for (index, way) in routes.iter().filter_map(way) {
+        let of_it = state.links.iter().find(|(_, link)| link.index == index).map(|(name, _)| name.clone());
+        state.ways.extend(of_it.map(|name| (name, way)));
+    }
     for key in settings {
         match std::fs::read_to_string(path_of(&key)) {
             Ok(value) => drop(state.settings.insert(key, value.trim().to_owned())),
@@ -77,6 +92,25 @@ fn net(message: &AddressMessage) -> Option<IpNet> {
         })
     });
     IpNet::new(address?, message.header.prefix_len).ok()
+}
+
+/// A route of the main table by one interface, with its number.
+fn way(message: &RouteMessage) -> Option<(u32, Way)> {
+    if message.header.kind != RouteType::Unicast || message.header.table != RouteHeader::RT_TABLE_MAIN {
+        return None;
+    }
+    let (mut to, mut via, mut interface, mut metric) = (Ipv4Addr::UNSPECIFIED, None, None, 0);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = *address,
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => via = Some(*address),
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Priority(priority) => metric = *priority,
+            _ => {}
+        }
+    }
+    let to = Ipv4Net::new(to, message.header.destination_prefix_length).ok()?;
+    Some((interface?, Way { to, via, metric }))
 }
 
 fn path_of(setting: &str) -> String {
@@ -185,11 +219,27 @@ pub(super) async fn apply(handle: &Handle, step: &Step) -> Result<(), NetError> 
             return std::fs::write(path_of(key), value).map_err(io_error(what));
         }
         Step::Bare(name) => return bare(handle, name).await,
+        Step::Way(name, way) => {
+            let index = index_of(handle, name).await?;
+            let mut route = RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(way.to.addr(), way.to.prefix_len())
+                .output_interface(index)
+                .priority(way.metric);
+            route = match way.via {
+                // Whether it is on the link the network has decided.
+                Some(via) => route.gateway(via).onlink(),
+                None => route.scope(RouteScope::Link),
+            };
+            let what = format!("cannot keep the route to {} by {name}", way.to);
+            return handle.route().add(route.build()).execute().await.map_err(netlink(what));
+        }
         Step::Net(name, net) => {
             let index = index_of(handle, name).await?;
             let mut request = handle.address().add(index, net.addr(), net.prefix_len());
-            // There is one neighbour, whose addresses are known.
-            request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            if net.addr().is_ipv6() {
+                // There is one neighbour, whose addresses are known.
+                request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            }
             return request.execute().await.map_err(netlink(format!("cannot give {name} the address {net}")));
         }
         Step::Rules(rules) => {

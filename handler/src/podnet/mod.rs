@@ -43,6 +43,7 @@ pub mod nat;
 mod nft;
 mod node;
 pub mod plan;
+pub mod replace;
 pub mod rules;
 mod tap;
 #[cfg(test)]
@@ -89,8 +90,10 @@ pub enum Error {
 pub struct Wanted {
     /// Its interfaces that are bound by a bridge.
     pub bridged: Vec<Bridged>,
-    /// The one on the pod's network, where the kernel carries it.
+    /// The one on the pod's network, where the kernel carries its masquerade.
     pub masqueraded: Option<Masqueraded>,
+    /// The one that takes the pod's place on the pod's network.
+    pub replaced: Option<replace::Wanted>,
 }
 
 /// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
@@ -107,8 +110,13 @@ pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
     let read =
         serde_json::to_value(vmi).ok().and_then(|value| VirtualMachineInstance::from_value(value).ok());
     read.map_or_else(Wanted::default, |mut machine| {
+        let replaced = kernel::replaced(&machine).map(|one| {
+            // Before the defaults: without one of its own the guest has the pod's.
+            let interface = machine.spec.domain.devices.interfaces.get(one.index);
+            replace::Wanted { mac: interface.and_then(|i| i.mac_address.parse().ok()), one }
+        });
         defaults::set_defaults(&mut machine);
-        Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine) }
+        Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine), replaced }
     })
 }
 
@@ -159,6 +167,14 @@ fn make_in(namespace: &std::fs::File, wanted: &Wanted) -> Result<(), Error> {
             let state = apply::read(&handle, &nat::INTERFACES, settings).await?;
             match nat::plan(&state, one) {
                 Ok(steps) => carry_out(&handle, &one.name, &steps).await?,
+                Err(unusable) => return Ok(Err(unusable)),
+            }
+        }
+        if let Some(one) = &wanted.replaced {
+            let settings = replace::settings(one).into_iter().map(|(key, _)| key);
+            let state = apply::read(&handle, &replace::INTERFACES, settings).await?;
+            match replace::plan(&state, one) {
+                Ok(steps) => carry_out(&handle, &one.one.name, &steps).await?,
                 Err(unusable) => return Ok(Err(unusable)),
             }
         }

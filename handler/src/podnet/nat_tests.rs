@@ -31,6 +31,7 @@ fn fresh() -> State {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         nets: nets.map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
+        ..State::default()
     }
 }
 

@@ -6,6 +6,8 @@ use ipnet::IpNet;
 use podvirt_api::bridge::Bridged;
 use podvirt_api::mac::MacAddr;
 
+use super::replace::Way;
+
 /// What an interface is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -54,6 +56,8 @@ pub struct State {
     pub settings: BTreeMap<String, String>,
     /// Addresses of its interfaces, by the interface's name.
     pub nets: BTreeSet<(String, IpNet)>,
+    /// IPv4 routes of its interfaces, by the interface's name.
+    pub ways: BTreeSet<(String, Way)>,
 }
 
 /// One thing that is to be done.
@@ -77,6 +81,8 @@ pub enum Step {
     Join(String, String),
     /// Have a bridge learn nothing from a port.
     Unlearn(String),
+    /// Lead packets out by an interface.
+    Way(String, Way),
     /// Give an interface an IP address.
     Net(String, IpNet),
     /// Have nftables carry these commands out.
@@ -332,7 +338,9 @@ mod tests {
                 (port.controller, port.learns) = (Some(controller), Some(true));
             }
             Step::Unlearn(name) => state.links.get_mut(&name).unwrap().learns = Some(false),
-            Step::Net(..) | Step::Rules(_) => unreachable!("not of a bridge"),
+            Step::Net(..) | Step::Rules(_) | Step::Way(..) => {
+                unreachable!("not of a bridge")
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
-use podvirt_api::kernel::{TAP, masqueraded};
+use podvirt_api::kernel::{TAP, masqueraded, replaced};
 use podvirt_api::names::path;
 use podvirt_api::vmi::StartStrategy;
 use tracing::{info, warn};
@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use super::descriptor::receive;
 use super::hold::Hold;
 use super::report;
-use super::services::Services;
+use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Kernel, Tap, convert, domain_name};
@@ -52,11 +52,14 @@ pub(super) struct Prepared {
 }
 
 /// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
+///
+/// A machine that takes the pod's place on the pod's network has the MAC address that virt-handler has kept for it.
 pub(super) async fn prepare(
     shared: &Arc<Shared>,
     vmi: &VirtualMachineInstance,
     allow_emulation: bool,
 ) -> Result<Prepared> {
+    let vmi = &services::in_place(vmi)?;
     let (accelerator, reason) = accelerator::choose();
     info!(?accelerator, %reason, "the accelerator is chosen");
     if accelerator == Accelerator::Tcg && !allow_emulation {
@@ -107,10 +110,10 @@ pub(super) async fn prepare(
             holds.extend(Hold::start(index).inspect_err(|error| warn!("{error:#}")).ok());
         }
     }
-    let services = match masqueraded(vmi) {
-        Some(one) => {
-            waits_for(shared, format!("the address of the pod for the interface {}", one.name));
-            Some(Services::start(shared, vmi, &one).await?)
+    let services = match services::place(vmi) {
+        Some(place) => {
+            waits_for(shared, format!("the address of the pod for the interface {}", place.name));
+            Some(Services::start(shared, vmi, &place).await?)
         }
         None => None,
     };
@@ -140,6 +143,7 @@ pub(super) async fn prepare(
 fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
     let bridged = bridged(vmi).into_iter().map(|Bridged { name, tap, queues, .. }| (name, tap, queues));
     let masqueraded = masqueraded(vmi).map(|one| (one.name, TAP.to_owned(), one.queues));
+    let replaced = replaced(vmi).map(|one| (one.name, TAP.to_owned(), one.queues));
     let one = |(name, tap, queues): (String, String, u64)| {
         let file = format!("/sys/class/net/{tap}/mtu");
         let text = std::fs::read_to_string(&file);
@@ -147,7 +151,7 @@ fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
         let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
         Ok((name, Tap { name: tap, mtu, queues }))
     };
-    bridged.chain(masqueraded).map(one).collect()
+    bridged.chain(masqueraded).chain(replaced).map(one).collect()
 }
 
 fn waits_for(shared: &Shared, what: String) {
@@ -233,6 +237,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let by_netd = podvirt_api::netd::queue_pairs(vmi).unwrap_or(1);
     let mut by_tap: BTreeMap<usize, u64> = bridged(vmi).into_iter().map(|b| (b.index, b.queues)).collect();
     by_tap.extend(masqueraded(vmi).map(|one| (one.index, one.queues)));
+    by_tap.extend(replaced(vmi).map(|one| (one.index, one.queues)));
     let queues = |index: usize| i32::try_from(by_tap.get(&index).copied().unwrap_or(by_netd)).unwrap_or(1);
     devices
         .interfaces

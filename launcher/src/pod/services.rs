@@ -6,7 +6,8 @@
 //! ([`netd::guest::Services`]), from the pod's addresses, its MTU and its resolv.conf, which are watched. They keep nothing
 //! of the guest, so a guest that moved here is answered as before.
 //!
-//! The guest's gateway is not this process but the bridge: the answers carry its addresses ([`BRIDGE_MAC`]).
+//! Behind masquerade the guest's gateway is not this process but the bridge: the answers carry its addresses ([`BRIDGE_MAC`]). A
+//! guest in the pod's place gets what the pod had, from [`KEPT`], its gateway too; of IPv6 it is told nothing.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -21,7 +22,7 @@ use netd::guest;
 use netd::net::{Link, MacAddr};
 use netd::time::Clock;
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::kernel::{BRIDGE_MAC, Masqueraded, SERVICES};
+use podvirt_api::kernel::{BRIDGE_MAC, KEPT, Replaced, SERVICES, masqueraded, replaced};
 use podvirt_api::names::{path, pod};
 use podvirt_api::netd::NetdSpec;
 use tokio::net::unix::pipe;
@@ -42,6 +43,50 @@ const LOOK: Duration = Duration::from_millis(200);
 /// The longest frame: the kernel's largest MTU and an Ethernet header.
 const FRAME: usize = 65_536 + 18;
 
+/// The interface whose guest asks here.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Place among the machine's interfaces.
+    pub(super) index: usize,
+    /// Its name.
+    pub(super) name: String,
+    /// The interface of the pod whose addresses and routes count.
+    interface: &'static str,
+    /// The Ethernet address of the answers, where that matters to the guest.
+    mac: Option<MacAddr>,
+}
+
+/// The interface of `vmi` whose guest asks here.
+pub(super) fn place(vmi: &VirtualMachineInstance) -> Option<Place> {
+    let masqueraded = masqueraded(vmi).map(|one| Place {
+        index: one.index,
+        name: one.name,
+        interface: pod::PRIMARY_INTERFACE,
+        mac: Some(MacAddr(BRIDGE_MAC.0)),
+    });
+    masqueraded.or_else(|| {
+        let Replaced { index, name, .. } = replaced(vmi)?;
+        Some(Place { index, name, interface: KEPT, mac: None })
+    })
+}
+
+/// The machine with the MAC address that virt-handler has kept for it, where it takes the pod's place on the pod's network.
+///
+/// # Errors
+///
+/// virt-handler has kept none.
+pub(super) fn in_place(vmi: &VirtualMachineInstance) -> Result<VirtualMachineInstance> {
+    let mut vmi = vmi.clone();
+    let Some(one) = replaced(&vmi) else { return Ok(vmi) };
+    let file = format!("/sys/class/net/{KEPT}/address");
+    let mac =
+        std::fs::read_to_string(&file).with_context(|| format!("the interface {}: {file}", one.name))?;
+    if let Some(interface) = vmi.spec.domain.devices.interfaces.get_mut(one.index) {
+        mac.trim().clone_into(&mut interface.mac_address);
+    }
+    Ok(vmi)
+}
+
 /// Answers until it is dropped.
 #[derive(Debug)]
 pub(super) struct Services {
@@ -59,7 +104,7 @@ impl Services {
     pub(super) async fn start(
         shared: &Arc<Shared>,
         vmi: &VirtualMachineInstance,
-        one: &Masqueraded,
+        one: &Place,
     ) -> Result<Services> {
         let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
         let config = Arc::new(config(vmi, one, &resolv_conf)?);
@@ -117,15 +162,15 @@ async fn run(
 }
 
 /// What the guest is told, as its netd would be told it.
-fn config(vmi: &VirtualMachineInstance, one: &Masqueraded, resolv_conf: &str) -> Result<Config> {
+fn config(vmi: &VirtualMachineInstance, one: &Place, resolv_conf: &str) -> Result<Config> {
     let mut spec = NetdSpec::of(vmi, one.index)?;
-    spec.pod_interface = Some(pod::PRIMARY_INTERFACE.to_owned());
+    spec.pod_interface = Some(one.interface.to_owned());
     // There is no netd: nothing is opened at these.
     let (socket, control) = (path::netd_socket(one.index), path::netd_control(one.index));
     let sockets = NetdSockets { vhost_user: &socket, control: &control, steering: None, hold: None };
     let text = NetdConfig::new(spec, &sockets, resolv_conf).to_yaml()?;
     let mut config = netd::config::file::File::parse(&text)?.check()?;
-    config.mac = Some(MacAddr(BRIDGE_MAC.0));
+    config.mac = one.mac;
     Ok(config)
 }
 
@@ -232,7 +277,7 @@ mod tests {
         }))
         .unwrap();
         podvirt_api::defaults::set_defaults(&mut vmi);
-        let one = podvirt_api::kernel::masqueraded(&vmi).unwrap();
+        let one = place(&vmi).unwrap();
         let config = config(&vmi, &one, "search shop.svc.cluster.local\n").unwrap();
         assert_eq!(config.mac, Some(MacAddr([2, 0, 0, 0, 0, 0])));
         assert_eq!(config.interface.as_deref(), Some("eth0"));

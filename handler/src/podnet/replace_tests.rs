@@ -1,0 +1,143 @@
+use std::collections::BTreeMap;
+
+use super::super::plan::Link;
+use super::*;
+
+const OWN: MacAddr = MacAddr([0x0a, 0, 0, 0, 0, 7]);
+
+fn wanted() -> Wanted {
+    Wanted { one: Replaced { index: 0, name: "default".into(), queues: 1 }, mac: None }
+}
+
+fn link(index: u32, kind: Kind) -> Link {
+    let mac = Some(MacAddr([2, 0, 0, 0, 1, u8::try_from(index).unwrap()]));
+    Link { index, kind, mac, mtu: 1500, up: false, controller: None, learns: None, addresses: false }
+}
+
+fn way(to: &str, via: Option<&str>, metric: u32) -> Way {
+    Way { to: to.parse().unwrap(), via: via.map(|via| via.parse().unwrap()), metric }
+}
+
+/// As a plugin leaves it whose gateway is off the link.
+fn fresh() -> State {
+    let uplink = Link { mac: Some(OWN), mtu: 1400, up: true, addresses: true, ..link(2, Kind::Other) };
+    let ways = [way("169.254.1.1/32", None, 0), way("0.0.0.0/0", Some("169.254.1.1"), 0)];
+    State {
+        links: BTreeMap::from([("eth0".to_owned(), uplink)]),
+        settings: [("ipv6/conf/eth0/disable_ipv6".to_owned(), "0".to_owned())].into(),
+        nets: ["10.1.0.7/32", "fd00:1::7/64"].map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
+        ways: ways.map(|way| ("eth0".to_owned(), way)).into(),
+    }
+}
+
+/// Carries a step out on the state, as the kernel does.
+fn carry_out(state: &mut State, step: &Step) {
+    let index = u32::try_from(state.links.len()).unwrap() + 2;
+    match step.clone() {
+        Step::Bridge(name, mac) => {
+            state.links.insert(name, Link { mac: Some(mac), ..link(index, Kind::Bridge) });
+        }
+        Step::Tap(name, several) => drop(state.links.insert(name, link(index, Kind::Tap { several }))),
+        Step::Set(key, value) => drop(state.settings.insert(key, value.into())),
+        Step::Mtu(name, mtu) => state.links.get_mut(&name).unwrap().mtu = mtu,
+        Step::Join(name, bridge) => {
+            let controller = Some(state.links[&bridge].index);
+            let port = state.links.get_mut(&name).unwrap();
+            (port.controller, port.learns) = (controller, Some(true));
+        }
+        Step::Unlearn(name) => state.links.get_mut(&name).unwrap().learns = Some(false),
+        Step::Bare(name) => {
+            state.links.get_mut(&name).unwrap().addresses = false;
+            state.nets.retain(|(of, _)| *of != name);
+            state.ways.retain(|(of, _)| *of != name);
+        }
+        Step::Address(name, mac) => state.links.get_mut(&name).unwrap().mac = Some(mac),
+        Step::Down(name) => state.links.get_mut(&name).unwrap().up = false,
+        Step::Net(name, net) => drop(state.nets.insert((name, net))),
+        Step::Way(name, way) => {
+            assert!(state.links[&name].up, "an interface that is down has no routes");
+            state.ways.insert((name, way));
+        }
+        Step::Rules(_) => {}
+        Step::Up(name) => state.links.get_mut(&name).unwrap().up = true,
+    }
+}
+
+#[test]
+fn what_the_pod_had_is_kept_before_it_is_taken_off() {
+    let steps = plan(&fresh(), &wanted()).unwrap();
+    let place = |wanted: &Step| {
+        steps.iter().position(|step| step == wanted).unwrap_or_else(|| panic!("{wanted:?}: {steps:?}"))
+    };
+    let kept = || "eth0-pod".to_owned();
+    assert_eq!(steps[..2], [Step::Bridge(kept(), OWN), Step::Mtu(kept(), 1400)]);
+    let bare = place(&Step::Bare("eth0".into()));
+    let up = place(&Step::Up(kept()));
+    let link_route = place(&Step::Way(kept(), way("169.254.1.1/32", None, ABOVE)));
+    let default = place(&Step::Way(kept(), way("0.0.0.0/0", Some("169.254.1.1"), ABOVE)));
+    assert!(place(&Step::Net(kept(), "10.1.0.7/32".parse().unwrap())) < up);
+    assert!(up < link_route && link_route < default && default < bare, "{steps:?}");
+    assert!(!steps.iter().any(|step| matches!(step, Step::Net(_, net) if net.addr().is_ipv6())));
+    // The guest has the pod's MAC address, so the pod has another one.
+    assert!(
+        steps.iter().any(|step| matches!(step, Step::Address(name, mac) if name == "eth0" && *mac != OWN))
+    );
+    assert_eq!(steps.last(), Some(&Step::Up("tap0".into())));
+    let rules =
+        steps.iter().position(|step| matches!(step, Step::Rules(rules) if rules.contains("udp dport 67")));
+    assert!(rules.is_some_and(|rules| rules < steps.len() - 1), "{steps:?}");
+}
+
+#[test]
+fn a_process_that_died_at_any_step_is_followed_by_one_that_does_the_rest() {
+    for given in [None, Some(MacAddr([2, 0, 0, 0, 0, 9]))] {
+        let wanted = Wanted { mac: given, ..wanted() };
+        let all = plan(&fresh(), &wanted).unwrap();
+        for done in 0..=all.len() {
+            let mut state = fresh();
+            all[..done].iter().for_each(|step| carry_out(&mut state, step));
+            let rest = plan(&state, &wanted).unwrap();
+            rest.iter().for_each(|step| carry_out(&mut state, step));
+            assert_eq!(plan(&state, &wanted), Ok(vec![]), "after {done} steps: {rest:?}");
+            let kept = &state.links["eth0-pod"];
+            assert_eq!((kept.mac, kept.mtu), (Some(given.unwrap_or(OWN)), 1400), "after {done} steps");
+            let ways = state.ways.iter().filter(|(name, _)| name == "eth0-pod").count();
+            let nets = state.nets.iter().filter(|(name, _)| name == "eth0-pod").count();
+            assert_eq!((ways, nets), (2, 1), "after {done} steps: {rest:?}");
+            assert!(state.links["tap0"].up && state.links["eth0"].mac != kept.mac, "after {done} steps");
+        }
+    }
+}
+
+#[test]
+fn what_an_address_brings_with_it_is_not_copied() {
+    let mut state = fresh();
+    state.nets = [("eth0".to_owned(), "10.1.0.7/24".parse().unwrap())].into();
+    state.ways = [way("10.1.0.0/24", None, 0), way("0.0.0.0/0", Some("10.1.0.1"), 100)]
+        .map(|way| ("eth0".to_owned(), way))
+        .into();
+    let steps = plan(&state, &wanted()).unwrap();
+    let ways: Vec<_> = steps.iter().filter(|step| matches!(step, Step::Way(..))).collect();
+    assert_eq!(ways, [&Step::Way("eth0-pod".into(), way("0.0.0.0/0", Some("10.1.0.1"), ABOVE + 100))]);
+}
+
+#[test]
+fn what_cannot_be_used_is_told() {
+    let told = |change: fn(&mut State)| {
+        let mut state = fresh();
+        change(&mut state);
+        plan(&state, &wanted()).unwrap_err().to_string()
+    };
+    assert_eq!(
+        told(|state| {
+            state.links.remove("eth0");
+        }),
+        "interface default: the pod's interface eth0 is not there"
+    );
+    assert_eq!(
+        told(|state| state.nets.retain(|(_, net)| net.addr().is_ipv6())),
+        "interface default: the pod's interface eth0 has no IPv4 address"
+    );
+    let filtered = told(|state| state.links.get_mut("eth0").unwrap().kind = Kind::Filtered);
+    assert!(filtered.contains("is a macvlan or ipvlan"), "{filtered}");
+}
