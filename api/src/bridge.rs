@@ -11,7 +11,7 @@
 
 use crate::mac::MacAddr;
 use crate::names::pod;
-use crate::vmi::{Cpu, Interface, Network, VirtualMachineInstance};
+use crate::vmi::{Cpu, Interface, InterfaceState, Network, VirtualMachineInstance};
 
 /// The most queue pairs that a tap device has (the kernel's `MAX_TAP_QUEUES`).
 const MAX_QUEUE_PAIRS: u64 = 256;
@@ -35,12 +35,19 @@ pub struct Bridged {
     pub queues: u64,
 }
 
+impl Interface {
+    /// Whether it is unplugged: neither the pod nor the guest is to have it.
+    pub fn is_absent(&self) -> bool {
+        self.state == Some(InterfaceState::Absent)
+    }
+}
+
 /// The interfaces of `vmi` that are bound by a bridge; `vmi` has its defaults and is valid. One on the pod's first network
 /// is none of them, as it is not valid.
 pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let one = |(index, interface): (usize, &Interface)| {
-        interface.bridge.as_ref()?;
+        interface.bridge.as_ref().filter(|_| !interface.is_absent())?;
         let network = vmi.network_of(interface).filter(|network| !Network::is_primary(network))?;
         Some(Bridged {
             index,

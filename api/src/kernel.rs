@@ -97,7 +97,8 @@ pub fn by_nftables(annotations: &BTreeMap<String, String>) -> bool {
 impl VirtualMachineInstance {
     /// Whether a netd serves this interface.
     pub fn by_netd(&self, interface: &Interface) -> bool {
-        interface.bridge.is_none()
+        !interface.is_absent()
+            && interface.bridge.is_none()
             && !(interface.masquerade.is_some() && by_nftables(&self.metadata.annotations))
     }
 }
@@ -105,14 +106,20 @@ impl VirtualMachineInstance {
 impl v1::VirtualMachineInstance {
     /// Whether a netd serves this interface.
     pub fn by_netd(&self, interface: &v1::Interface) -> bool {
-        interface.bridge.is_none()
+        !interface.is_absent()
+            && interface.bridge.is_none()
             && !(interface.masquerade.is_some()
                 && self.metadata.annotations.as_ref().is_some_and(by_nftables))
     }
 
     /// Whether QEMU opens tap devices for the machine.
     pub fn has_taps(&self) -> bool {
-        self.spec.domain.devices.interfaces.iter().any(|interface| !self.by_netd(interface))
+        self.spec
+            .domain
+            .devices
+            .interfaces
+            .iter()
+            .any(|interface| !interface.is_absent() && !self.by_netd(interface))
     }
 }
 

@@ -149,7 +149,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Migration, "kubevirt.io/migrationUtilityVolumesTimeoutSeconds", Unneeded, "`utilityVolumes`, which it is about, are refused"),
     row(Migration, "kubevirt.io/func-test-ignore-migration-backoff", Unneeded, "a user's own migration never waits for an earlier failure"),
     row(Migration, name::EVACUATION_MIGRATION, Written, "on migrations that empty a node; a user's own with it waits after failures as they do"),
-    row(Migration, "kubevirt.io/workloadUpdateMigration", Written, ""),
+    row(Migration, name::WORKLOAD_UPDATE_MIGRATION, Written, "on migrations that the cluster makes for what a machine's pod lacks; they wait after failures"),
     row(Migration, "kubevirt.io/volume-update-migration", Written, ""),
     row(Migration, name::LATEST_OBSERVED_API_VERSION, Written, ""),
     row(Migration, name::STORAGE_OBSERVED_API_VERSION, Written, ""),

@@ -102,7 +102,12 @@ impl Check<'_> {
                     self.value(node, Kind::Text, item, &format!("{here}[{n}]"));
                 }
             }
-            (Kind::Texts, other) => wrong_type(here, other, "a list of texts", problems),
+            (Kind::SomeOf(names), Value::Array(items)) => {
+                for (n, item) in items.iter().enumerate() {
+                    self.value(node, Kind::OneOf(names), item, &format!("{here}[{n}]"));
+                }
+            }
+            (Kind::Texts | Kind::SomeOf(_), other) => wrong_type(here, other, "a list of texts", problems),
             (Kind::TextMap, Value::Object(map)) => {
                 for (name, item) in map.iter().filter(|(_, item)| !item.is_string()) {
                     wrong_type(&format!("{here}[{name}]"), item, "a text", problems);

@@ -20,6 +20,9 @@ fn kind_text(kind: Kind) -> String {
         Kind::Quantity => "quantity".into(),
         Kind::QuantityMap => "map of quantities".into(),
         Kind::OneOf(names) => names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "),
+        Kind::SomeOf(names) => {
+            format!("list of {}", names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "))
+        }
         Kind::Any => String::new(),
     }
 }

@@ -56,6 +56,8 @@ pub enum Kind {
     QuantityMap,
     /// One of these texts.
     OneOf(&'static [&'static str]),
+    /// A list of these texts.
+    SomeOf(&'static [&'static str]),
     /// Anything: podvirt does not look at it.
     Any,
 }

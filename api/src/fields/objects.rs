@@ -1,7 +1,7 @@
 //! The rows of VirtualMachine and KubeVirt.
 
 use super::Field;
-use super::Kind::{Any, Bool, Int, Object, OneOf, Quantity, Text, TextMap, Texts};
+use super::Kind::{Any, Bool, Int, Object, OneOf, Quantity, SomeOf, Text, TextMap, Texts};
 use super::Support::{Carried, Kept, Refused};
 use super::table::{EVICTION, row};
 
@@ -61,8 +61,8 @@ pub const KUBEVIRT: &[Field] = &[
     row(Refused, "spec.infra", Any, "the deployment's manifests say it: podvirt has no operator"),
     row(Refused, "spec.workloads", Any, "the deployment's manifests say it: podvirt has no operator"),
     row(Refused, "spec.synchronizationPort", Any, "podvirt does not migrate between clusters"),
-    row(Carried, "spec.workloadUpdateStrategy", Object, "may be there, but empty"),
-    row(Refused, "spec.workloadUpdateStrategy.workloadUpdateMethods", Any, "running machines keep their launcher"),
+    row(Carried, "spec.workloadUpdateStrategy", Object, ""),
+    row(Carried, "spec.workloadUpdateStrategy.workloadUpdateMethods", SomeOf(&["LiveMigrate"]), "machines whose condition MigrationRequired is true are migrated; running machines keep their launcher"),
     row(Refused, "spec.workloadUpdateStrategy.batchEvictionSize", Any, "running machines keep their launcher"),
     row(Refused, "spec.workloadUpdateStrategy.batchEvictionInterval", Any, "running machines keep their launcher"),
     row(Carried, "spec.certificateRotateStrategy", Object, "may be there, but empty"),

@@ -229,7 +229,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.interfaces[].bootOrder", Int(1, i32::MAX as i64), ""),
     row(Carried, "spec.domain.devices.interfaces[].pciAddress", Text, ""),
     row(Carried, "spec.domain.devices.interfaces[].acpiIndex", Int(0, 16383), ""),
-    row(Carried, "spec.domain.devices.interfaces[].state", OneOf(InterfaceState::NAMES), ""),
+    row(Carried, "spec.domain.devices.interfaces[].state", OneOf(InterfaceState::NAMES), "`absent`: unplugged, on networks of Multus beside the pod's own ([networking.md](networking.md#interfaces-that-come-and-go))"),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions", Object, ""),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.bootFileName", Text, ""),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.tftpServerName", Text, ""),

@@ -14,6 +14,8 @@ pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
 pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
+/// On a migration that was made for what a machine's pod lacks.
+pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration";
 /// Port of the pod at which the netd of a machine's first interface serves metrics: on the machine, podvirt's own.
 pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 /// What becomes of connections to listed ports on which the guest does not listen: on the machine, podvirt's own.

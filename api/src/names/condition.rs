@@ -15,6 +15,8 @@ pub const SYNCHRONIZED: &str = "Synchronized";
 pub const PAUSED: &str = "Paused";
 /// The machine can be migrated while it runs.
 pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
+/// Of a VirtualMachineInstance: what its specification asks for comes with the next migration.
+pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
 /// Of a VirtualMachine: something failed.
 pub const FAILURE: &str = "Failure";
 /// Of a VirtualMachine: a change takes effect at the next start.
@@ -29,6 +31,10 @@ pub const UNKNOWN: &str = "Unknown";
 
 /// Reasons that conditions carry.
 pub mod reason {
+    /// The machine is to move for what its specification asks for.
+    pub const AUTO_MIGRATION_DUE_TO_LIVE_UPDATE: &str = "AutoMigrationDueToLiveUpdate";
+    /// It may come without a migration still.
+    pub const AUTO_MIGRATION_PENDING: &str = "AutoMigrationPending";
     /// [`super::READY`] is false: there is no guest yet.
     pub const GUEST_NOT_RUNNING: &str = "GuestNotRunning";
     /// [`super::READY`] is false: the launcher pod is being deleted.

@@ -50,5 +50,9 @@ pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
 pub const MIGRATION_RESTRICTED: &str = "MigrationRestricted";
 /// A machine that is to leave its node cannot be migrated.
 pub const EVACUATION_BLOCKED: &str = "EvacuationBlocked";
+/// Interfaces of a running machine come or go.
+pub const INTERFACES_CHANGED: &str = "InterfacesChanged";
+/// What the specification asks for comes with a migration.
+pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
 /// A change takes effect at the next start.
 pub const RESTART_REQUIRED: &str = "RestartRequired";

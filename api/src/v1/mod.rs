@@ -25,3 +25,10 @@ impl Network {
         self.multus.as_ref().map_or(self.pod.is_some(), |multus| multus.default == Some(true))
     }
 }
+
+impl Interface {
+    /// Whether it is unplugged: neither the pod nor the guest is to have it.
+    pub fn is_absent(&self) -> bool {
+        self.state == Some(InterfaceState::Absent)
+    }
+}

@@ -69,6 +69,13 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 "masquerade is for the pod's own network; on one of Multus passtBinding and bridge are allowed",
             );
         }
+        if interface.is_absent() && vmi.network_of(interface).is_some_and(Network::is_primary) {
+            problems.invalid(
+                format!("{path}.state"),
+                "absent",
+                "absent is for networks of Multus beside the pod's own; up and down are allowed here",
+            );
+        }
         address(interface, &path, problems);
         if let Ok(mac) = interface.mac_address.parse::<MacAddr>()
             && let Some(other) = macs.insert(mac, n)

@@ -119,7 +119,7 @@ objects! {
         dhcp_options: Option<DhcpOptions>,
         /// Index that gives the interface its name in the guest (`eno1`).
         acpi_index: i64,
-        /// Whether the link is up.
+        /// Whether the link is up, or the interface is unplugged.
         state: Option<InterfaceState>,
     }
 
@@ -263,12 +263,14 @@ words! {
         Udp = "UDP",
     }
 
-    /// Whether a link is up.
+    /// Whether a link is up, or the interface is not there any more.
     InterfaceState {
         /// Up.
         Up = "up",
         /// Down.
         Down = "down",
+        /// The interface is unplugged.
+        Absent = "absent",
     }
 
     /// Bus of an input device.

@@ -31,6 +31,7 @@ fn samples(kind: Kind) -> Vec<Value> {
         Kind::Text => vec![json!("text")],
         Kind::Lines => vec![json!("two\nlines\n")],
         Kind::Texts => vec![json!(["one", "two"])],
+        Kind::SomeOf(names) => vec![json!(names)],
         Kind::TextMap => vec![json!({"a": "b"})],
         Kind::Int(min, max) => vec![json!(min.max(1)), json!(max)],
         Kind::Bool => vec![json!(true)],
