@@ -83,6 +83,9 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
         }
         .into(),
         on_crash: "destroy".into(),
+        qemu_command_line: qemu_override.as_ref().map(|_| xml::QemuCommandLine {
+            arguments: devices::COMMAND_LINE.map(|word| xml::QemuArgument { value: word.into() }).into(),
+        }),
         devices,
         qemu_override,
     })

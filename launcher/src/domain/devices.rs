@@ -1,6 +1,7 @@
 //! Devices.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::{
@@ -10,7 +11,7 @@ use podvirt_api::vmi::{
 
 use super::convert::ConvertError;
 use super::schema as xml;
-use super::{Environment, Image};
+use super::{Environment, Image, Tap};
 
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
@@ -31,8 +32,7 @@ pub(super) fn convert(
     environment: &Environment,
 ) -> Result<xml::Devices, ConvertError> {
     let devices = &vmi.spec.domain.devices;
-    let transitional = devices.use_virtio_transitional.unwrap_or(false);
-    let virtio = if transitional { "virtio-transitional" } else { "virtio-non-transitional" };
+    let virtio = virtio(vmi);
     let on = |setting: Option<bool>| setting.unwrap_or(true);
 
     let mut names = DiskNames::default();
@@ -51,7 +51,9 @@ pub(super) fn convert(
     let interfaces = devices
         .interfaces
         .iter()
-        .map(|i| interface(i, backend(i, environment, pairs)?, virtio))
+        // An unplugged one keeps its place in the manifest and has no device.
+        .filter(|i| !i.is_absent())
+        .map(|i| interface(i, backend(i, &environment.sockets, &environment.taps, pairs)?, virtio))
         .collect::<Result<Vec<_>, _>>()?;
 
     let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
@@ -139,28 +141,55 @@ pub(super) fn convert(
     })
 }
 
+/// The device of one interface of `vmi`, to be plugged while the machine runs.
+///
+/// # Errors
+///
+/// There is no socket or tap device for it.
+pub fn plugged(
+    vmi: &VirtualMachineInstance,
+    plugged: &Interface,
+    sockets: &BTreeMap<String, PathBuf>,
+    taps: &BTreeMap<String, Tap>,
+) -> Result<xml::Interface, ConvertError> {
+    let pairs = podvirt_api::netd::queue_pairs(vmi);
+    interface(plugged, backend(plugged, sockets, taps, pairs)?, virtio(vmi))
+}
+
+/// The model of virtio devices.
+fn virtio(vmi: &VirtualMachineInstance) -> &'static str {
+    let transitional = vmi.spec.domain.devices.use_virtio_transitional.unwrap_or(false);
+    if transitional { "virtio-transitional" } else { "virtio-non-transitional" }
+}
+
 /// What must be told to QEMU past libvirt.
 ///
 /// QEMU 10 does not tell a vhost-user backend when the guest changes its offloads by the control queue, so a
 /// driver that switched them off would still get large frames without checksums: the guest is not offered that.
+///
+/// What is said of a device by its alias holds for the devices that the machine starts with. Those that are plugged later
+/// get what [`COMMAND_LINE`] says of all.
 pub(super) fn overrides(devices: &xml::Devices) -> Option<xml::QemuOverride> {
-    let devices: Vec<xml::QemuDevice> = devices
-        .interfaces
+    let interfaces = &devices.interfaces;
+    let devices: Vec<xml::QemuDevice> = interfaces
         .iter()
-        .filter(|i| i.kind == VHOST_USER)
         .map(|i| xml::QemuDevice {
             alias: i.alias.name.clone(),
             frontend: xml::QemuFrontend {
                 properties: vec![xml::QemuProperty {
                     name: "ctrl_guest_offloads".into(),
                     kind: "bool".into(),
-                    value: "false".into(),
+                    value: if i.kind == VHOST_USER { "false" } else { "true" }.into(),
                 }],
             },
         })
         .collect();
-    (!devices.is_empty()).then_some(xml::QemuOverride { devices })
+    // Where nothing of netd's is, and nothing of it can come, there is nothing to say.
+    interfaces.iter().any(|i| i.kind == VHOST_USER).then_some(xml::QemuOverride { devices })
 }
+
+/// What QEMU is told of interfaces that no override names: those that are plugged while the machine runs.
+pub(super) const COMMAND_LINE: [&str; 2] = ["-global", "virtio-net-device.ctrl_guest_offloads=off"];
 
 /// The device of this name in libvirt's words, which leaves aliases that begin with `ua-` alone.
 pub fn alias_of(name: &str) -> String {
@@ -276,11 +305,12 @@ struct Backend {
 
 fn backend(
     interface: &Interface,
-    environment: &Environment,
+    sockets: &BTreeMap<String, PathBuf>,
+    taps: &BTreeMap<String, Tap>,
     queues: Option<u64>,
 ) -> Result<Backend, ConvertError> {
     let name = &interface.name;
-    let tap = environment.taps.get(name);
+    let tap = taps.get(name);
     if interface.bridge.is_some() && tap.is_none() {
         return Err(ConvertError::NoTap(name.clone()));
     }
@@ -295,7 +325,7 @@ fn backend(
             driver: several.map(|queues| xml::InterfaceDriver { queues: Some(queues), ..Default::default() }),
         });
     }
-    let socket = environment.sockets.get(name).ok_or_else(|| ConvertError::NoSocket(name.clone()))?;
+    let socket = sockets.get(name).ok_or_else(|| ConvertError::NoSocket(name.clone()))?;
     Ok(Backend {
         kind: VHOST_USER,
         mtu: None,

@@ -11,8 +11,9 @@ use virt::sys;
 
 use super::events::{self, Subscription};
 use super::{
-    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Stopped, job,
+    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Stopped, job, slots,
 };
+use crate::domain::schema::{Domain as Described, Interface};
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
 const KEEPALIVE: (i32, u32) = (5, 3);
@@ -78,6 +79,22 @@ impl Libvirt {
     }
 }
 
+/// libvirt's word for an interface that a netd serves.
+const VHOST_USER: &str = "vhostuser";
+
+fn wrong(action: &'static str, message: String) -> HypervisorError {
+    HypervisorError::Refused { action, message }
+}
+
+impl Libvirt {
+    /// The running domain's interface with this alias.
+    fn interface(&self, alias: &str, action: &'static str) -> Result<Interface, HypervisorError> {
+        let described = Described::from_xml(&self.xml()?).map_err(|e| wrong(action, e.to_string()))?;
+        let found = described.devices.interfaces.into_iter().find(|i| i.alias.name == alias);
+        found.ok_or_else(|| wrong(action, format!("the domain has no interface {alias}")))
+    }
+}
+
 impl Hypervisor for Libvirt {
     fn state(&self) -> Result<DomainState, HypervisorError> {
         let Some(domain) = self.find()? else { return Ok(DomainState::Absent) };
@@ -109,6 +126,14 @@ impl Hypervisor for Libvirt {
     fn start(&self, xml: &str, paused: bool) -> Result<(), HypervisorError> {
         let domain =
             Domain::define_xml(&self.connection, xml).map_err(|e| refused("define the domain", &e))?;
+        let full = domain.get_xml_desc(sys::VIR_DOMAIN_XML_INACTIVE | sys::VIR_DOMAIN_XML_SECURE);
+        let full = full.map_err(|e| refused("read the domain's XML", &e))?;
+        let domain = match slots::with_spare(&full) {
+            Some(xml) => {
+                Domain::define_xml(&self.connection, &xml).map_err(|e| refused("define the domain", &e))?
+            }
+            None => domain,
+        };
         let flags = if paused { sys::VIR_DOMAIN_START_PAUSED } else { 0 };
         domain.create_with_flags(flags).map_err(|e| refused("start the domain", &e))?;
         Ok(())
@@ -232,15 +257,40 @@ impl Hypervisor for Libvirt {
     fn set_link(&self, alias: &str, up: bool) -> Result<(), HypervisorError> {
         const ACTION: &str = "change the link";
         let domain = self.domain()?;
-        let wrong = |message: String| HypervisorError::Refused { action: ACTION, message };
-        let described =
-            crate::domain::schema::Domain::from_xml(&self.xml()?).map_err(|e| wrong(e.to_string()))?;
-        let found = described.devices.interfaces.into_iter().find(|i| i.alias.name == alias);
-        let mut interface = found.ok_or_else(|| wrong(format!("the domain has no interface {alias}")))?;
+        let mut interface = self.interface(alias, ACTION)?;
         interface.set_link(up);
-        let xml = interface.to_xml().map_err(|e| wrong(e.to_string()))?;
+        let xml = interface.to_xml().map_err(|e| wrong(ACTION, e.to_string()))?;
         let changed = domain.update_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
         changed.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
+    fn plug(&self, interface: &str) -> Result<(), HypervisorError> {
+        const ACTION: &str = "plug the interface";
+        let domain = self.domain()?;
+        let xml = self.xml()?;
+        let described = Described::from_xml(&xml).map_err(|e| wrong(ACTION, e.to_string()))?;
+        if interface.contains(VHOST_USER) && described.memory_backing.is_none() {
+            let message = "the machine was started without an interface that a netd serves, so that no netd can be \
+                           given its memory; start it anew";
+            return Err(wrong(ACTION, message.to_owned()));
+        }
+        if slots::free(&xml) == Some(0) {
+            let message = format!(
+                "the machine has no free PCI port left: {} devices can be plugged while it runs; start it anew",
+                slots::SPARE
+            );
+            return Err(wrong(ACTION, message));
+        }
+        let plugged = domain.attach_device_flags(interface, sys::VIR_DOMAIN_AFFECT_LIVE);
+        plugged.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
+    fn unplug(&self, alias: &str) -> Result<(), HypervisorError> {
+        const ACTION: &str = "unplug the interface";
+        let domain = self.domain()?;
+        let xml = self.interface(alias, ACTION)?.to_xml().map_err(|e| wrong(ACTION, e.to_string()))?;
+        let unplugged = domain.detach_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
+        unplugged.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
     }
 
     fn keep(&self) -> Result<(), HypervisorError> {

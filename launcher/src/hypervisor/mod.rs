@@ -10,6 +10,8 @@ mod events;
 mod job;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
+#[cfg(feature = "libvirt")]
+mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -263,6 +265,20 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or has no such interface.
     fn set_link(&self, alias: &str, up: bool) -> Result<(), HypervisorError>;
+
+    /// Plugs an interface, as XML, into the running domain.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, has no slot left, or the device is refused.
+    fn plug(&self, interface: &str) -> Result<(), HypervisorError>;
+
+    /// Asks the guest to let go of the interface with this alias. It is gone when the domain's XML has it no more.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or has no such interface.
+    fn unplug(&self, alias: &str) -> Result<(), HypervisorError>;
 
     /// Keeps the running domain's definition, if it is not kept yet.
     ///

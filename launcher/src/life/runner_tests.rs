@@ -149,6 +149,14 @@ impl Hypervisor for Fake {
     fn set_link(&self, _: &str, _: bool) -> Result<(), HypervisorError> {
         Ok(())
     }
+    fn plug(&self, _: &str) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn unplug(&self, _: &str) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
     fn keep(&self) -> Result<(), HypervisorError> {
         Ok(())
     }

@@ -8,11 +8,12 @@ use podvirt_api::names::path;
 use podvirt_proto::netd::v1::StatusRequest;
 use podvirt_proto::netd::v1::netd_client::NetdClient;
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tracing::debug;
 
-use super::shared::{Links, Shared};
+use super::shared::{Facts, Links, ManifestInterface, Shared};
 
 /// The first pause between two questions: a guest that starts is of most interest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -30,8 +31,9 @@ pub(super) async fn poll(shared: &Shared) {
     loop {
         let started = facts.wait_for(|facts| facts.started_at.is_some()).await.map(|f| f.interfaces.clone());
         let Ok(interfaces) = started else { return std::future::pending().await };
+        let asked = interfaces.clone();
         let mut links = Links::default();
-        for interface in interfaces.into_iter().filter(|interface| interface.by_netd) {
+        for interface in interfaces.into_iter().filter(|i| i.by_netd && !i.unplugged) {
             let control = path::netd_control(interface.index);
             let asked = async { addresses(&mut client(&control).await?).await };
             match timeout(ANSWER, asked).await {
@@ -42,8 +44,18 @@ pub(super) async fn poll(shared: &Shared) {
             }
         }
         set(shared, links);
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::select! {
+            () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            // One has come or gone.
+            () = others(&mut facts, &asked) => pause = FIRST_PAUSE,
+        }
+    }
+}
+
+/// Until the machine's interfaces are others than these.
+async fn others(facts: &mut watch::Receiver<Facts>, known: &[ManifestInterface]) {
+    if facts.wait_for(|facts| facts.interfaces != known).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

@@ -43,6 +43,7 @@ mod freeze;
 mod hold;
 pub(crate) mod link;
 mod migration;
+mod nics;
 mod notify;
 mod prepare;
 mod report;

@@ -132,7 +132,7 @@ pub(super) async fn prepare(
         name: domain_name(vmi),
         xml,
         paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
-        interfaces: interfaces(vmi),
+        interfaces: manifest_interfaces(vmi),
         files,
         holds,
         services,
@@ -141,17 +141,23 @@ pub(super) async fn prepare(
 
 /// The tap devices of interfaces that have one, by interface. virt-handler has made them before it hands the VMI over.
 fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
-    let bridged = bridged(vmi).into_iter().map(|Bridged { name, tap, queues, .. }| (name, tap, queues));
-    let masqueraded = masqueraded(vmi).map(|one| (one.name, TAP.to_owned(), one.queues));
-    let replaced = replaced(vmi).map(|one| (one.name, TAP.to_owned(), one.queues));
-    let one = |(name, tap, queues): (String, String, u64)| {
-        let file = format!("/sys/class/net/{tap}/mtu");
-        let text = std::fs::read_to_string(&file);
-        let text = text.with_context(|| format!("the tap device {tap} of the interface {name}: {file}"))?;
-        let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
-        Ok((name, Tap { name: tap, mtu, queues }))
-    };
-    bridged.chain(masqueraded).chain(replaced).map(one).collect()
+    let masqueraded = masqueraded(vmi).map(|one| (one.name, one.queues));
+    let replaced = replaced(vmi).map(|one| (one.name, one.queues));
+    let carried = masqueraded.into_iter().chain(replaced).map(|(name, queues)| device(name, TAP, queues));
+    bridged(vmi).into_iter().map(tap).chain(carried).collect()
+}
+
+/// The name of an interface that is bound by a bridge, and its tap device.
+pub(super) fn tap(bridged: Bridged) -> Result<(String, Tap)> {
+    device(bridged.name, &bridged.tap, bridged.queues)
+}
+
+fn device(interface: String, tap: &str, queues: u64) -> Result<(String, Tap)> {
+    let file = format!("/sys/class/net/{tap}/mtu");
+    let text = std::fs::read_to_string(&file);
+    let text = text.with_context(|| format!("the tap device {tap} of the interface {interface}: {file}"))?;
+    let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
+    Ok((interface, Tap { name: tap.to_owned(), mtu, queues }))
 }
 
 fn waits_for(shared: &Shared, what: String) {
@@ -232,7 +238,7 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
 }
 
 /// The machine's interfaces as its report names them.
-fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
+pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
     let by_netd = podvirt_api::netd::queue_pairs(vmi).unwrap_or(1);
     let mut by_tap: BTreeMap<usize, u64> = bridged(vmi).into_iter().map(|b| (b.index, b.queues)).collect();
@@ -243,6 +249,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
         .interfaces
         .iter()
         .enumerate()
+        .filter(|(_, interface)| !interface.is_absent())
         .map(|(index, interface)| ManifestInterface {
             index,
             name: interface.name.clone(),
@@ -252,6 +259,7 @@ fn interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
             pod_interface: podvirt_api::netd::pod_interface(vmi, interface),
+            unplugged: false,
         })
         .collect()
 }

@@ -88,7 +88,7 @@ pub(super) fn millis(time: Duration) -> u64 {
 /// The manifest's interfaces with what is known of them, and those that only the guest knows of.
 fn interfaces(manifest: &[ManifestInterface], seen: &Seen) -> Vec<Interface> {
     let agent = &seen.agent.interfaces;
-    let own = manifest.iter().map(|interface| {
+    let own = manifest.iter().filter(|interface| !interface.unplugged).map(|interface| {
         let in_guest = agent.iter().find(|i| !i.mac.is_empty() && i.mac == interface.mac);
         // By these the guest is reached; its own view adds what it gave itself, unless that is behind a translation.
         let mut ips = seen.links.get(&interface.name).cloned().unwrap_or_default();

@@ -24,8 +24,8 @@ use tracing::{error, info};
 use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
-use super::migration;
 use super::shared::{ManifestInterface, Shared, Wanted};
+use super::{migration, nics};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -156,8 +156,11 @@ impl Server {
         self.attempt(wanted).await
     }
 
-    /// Changes the running machine into that of `vmi`, as far as that goes: its cables are plugged and pulled.
+    /// Changes the running machine into that of `vmi`, as far as that goes: its interfaces come and go, and their cables are
+    /// plugged and pulled.
     async fn change(&self, vmi: &VirtualMachineInstance) -> Result<(), String> {
+        let _one_at_a_time = self.0.changing.lock().await;
+        nics::change(&self.0, vmi).await?;
         let changes = links(&self.0.facts.borrow().interfaces, vmi);
         for (name, up) in changes {
             info!(interface = name, up, "the link changes");
@@ -230,6 +233,7 @@ fn links(present: &[ManifestInterface], vmi: &VirtualMachineInstance) -> Vec<(St
     };
     present
         .iter()
+        .filter(|interface| !interface.unplugged)
         .filter_map(|interface| {
             let up = wanted(&interface.name).filter(|up| *up != interface.up)?;
             Some((interface.name.clone(), up))

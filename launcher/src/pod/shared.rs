@@ -107,6 +107,8 @@ pub(super) struct ManifestInterface {
     pub(super) by_netd: bool,
     /// The pod's interface that it stands for.
     pub(super) pod_interface: String,
+    /// Whether the machine lacks it: it was unplugged, or is yet to be plugged.
+    pub(super) unplugged: bool,
 }
 
 /// What the guest's agent tells.
@@ -145,6 +147,8 @@ pub(super) struct Shared {
     pub(super) freezes: Freezes,
     /// Somebody wants the present migration aborted.
     pub(super) abort: Notify,
+    /// Held by what changes the running machine.
+    pub(super) changing: tokio::sync::Mutex<()>,
     /// What is known of the word that a source gives.
     pub(super) word: watch::Sender<Word>,
 }
@@ -173,6 +177,7 @@ impl Shared {
             event_added: Notify::new(),
             freezes: Freezes::default(),
             abort: Notify::new(),
+            changing: tokio::sync::Mutex::default(),
             word: watch::Sender::new(Word::None),
         }
     }

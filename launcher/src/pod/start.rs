@@ -18,7 +18,7 @@ use tracing::{Instrument, info, warn};
 
 use super::prepare::{Prepared, prepare};
 use super::shared::{Facts, Shared, Wanted};
-use super::{migration, report};
+use super::{migration, nics, report};
 use crate::hypervisor::Connector;
 use crate::life::Ending;
 use crate::life::runner::{Life, View, Wish, run as live};
@@ -185,6 +185,9 @@ impl Starter {
         }
         if views.wait_for(|view| view.running).await.is_err() {
             return;
+        }
+        if incoming {
+            nics::arrived(&self.shared).await;
         }
         self.shared.facts.send_modify(|facts| {
             facts.message.clear();

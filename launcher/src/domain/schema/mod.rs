@@ -35,7 +35,7 @@ elements! {
     Domain {
         /// `kvm` or `qemu`.
         "@type" kind: String,
-        /// [`QEMU_NAMESPACE`], when `qemu_override` is there.
+        /// [`QEMU_NAMESPACE`], when `qemu_override` or `qemu_command_line` is there.
         "@xmlns:qemu" qemu_namespace: Option<String>,
         /// Name.
         "name" name: String,
@@ -68,6 +68,9 @@ elements! {
         /// Properties of QEMU's devices that libvirt has no words for.
         #[serde(alias = "override")]
         "qemu:override" qemu_override: Option<QemuOverride>,
+        /// What libvirt has no words for, of the machine.
+        #[serde(alias = "commandline")]
+        "qemu:commandline" qemu_command_line: Option<QemuCommandLine>,
     }
 
     /// `<memory>`.
@@ -261,6 +264,19 @@ elements! {
         "@track" track: Option<String>,
         /// `yes` or `no`.
         "@present" present: Option<String>,
+    }
+
+    /// `<qemu:commandline>`.
+    QemuCommandLine {
+        /// Words.
+        #[serde(alias = "arg")]
+        "qemu:arg" arguments: Vec<QemuArgument>,
+    }
+
+    /// `<qemu:arg>`.
+    QemuArgument {
+        /// Word.
+        "@value" value: String,
     }
 
     /// `<qemu:override>`.

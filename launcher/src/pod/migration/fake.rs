@@ -9,10 +9,10 @@ use podvirt_proto::migration::Progress;
 
 use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move};
 
-pub(super) type Outcome = Result<(), HypervisorError>;
+pub(in crate::pod) type Outcome = Result<(), HypervisorError>;
 
 /// A hypervisor whose moves end as they are told to.
-pub(super) struct Fake {
+pub(in crate::pod) struct Fake {
     pub(super) moves: Mutex<Vec<Move>>,
     pub(super) outcome: Mutex<Receiver<Outcome>>,
     /// Where an abort ends the move.
@@ -20,6 +20,12 @@ pub(super) struct Fake {
     pub(super) kept: Mutex<u32>,
     pub(super) agent: Mutex<Vec<String>>,
     pub(super) status: Mutex<DomainStatus>,
+    /// Aliases of its interfaces.
+    pub(in crate::pod) interfaces: Mutex<Vec<String>>,
+    /// What was plugged.
+    pub(in crate::pod) plugged: Mutex<Vec<String>>,
+    /// Whether its guest lets go of nothing.
+    pub(in crate::pod) clings: Mutex<bool>,
 }
 
 pub(super) fn no() -> HypervisorError {
@@ -28,7 +34,7 @@ pub(super) fn no() -> HypervisorError {
 
 impl Fake {
     /// One whose machine is like this, and where its moves are ended.
-    pub(super) fn new(status: Status) -> (Arc<Fake>, Sender<Outcome>) {
+    pub(in crate::pod) fn new(status: Status) -> (Arc<Fake>, Sender<Outcome>) {
         let (tell, outcome) = channel();
         let fake = Fake {
             moves: Mutex::default(),
@@ -37,6 +43,9 @@ impl Fake {
             kept: Mutex::default(),
             agent: Mutex::default(),
             status: Mutex::new(DomainStatus { status, reason: reason::BOOTED }),
+            interfaces: Mutex::default(),
+            plugged: Mutex::default(),
+            clings: Mutex::default(),
         };
         (Arc::new(fake), tell)
     }
@@ -75,9 +84,13 @@ impl Hypervisor for Fake {
         Err(no())
     }
     fn xml(&self) -> Result<String, HypervisorError> {
-        Ok("<domain type='kvm'><name>x</name><devices><disk type='file' device='disk'><source file='/a'/>\
-            <target dev='vda' bus='virtio'/><alias name='ua-root'/></disk></devices></domain>"
-            .into())
+        let interface =
+            |alias: &String| format!("<interface type='ethernet'><alias name='{alias}'/></interface>");
+        let interfaces: String = self.interfaces.lock().unwrap().iter().map(interface).collect();
+        Ok(format!(
+            "<domain type='kvm'><name>x</name><devices><disk type='file' device='disk'><source file='/a'/>\
+            <target dev='vda' bus='virtio'/><alias name='ua-root'/></disk>{interfaces}</devices></domain>"
+        ))
     }
     fn agent(&self, command: &str, _: Duration) -> Result<String, HypervisorError> {
         self.agent.lock().unwrap().push(command.into());
@@ -99,6 +112,18 @@ impl Hypervisor for Fake {
     }
     fn set_link(&self, _: &str, _: bool) -> Outcome {
         Err(no())
+    }
+    fn plug(&self, interface: &str) -> Outcome {
+        self.plugged.lock().unwrap().push(interface.into());
+        let alias = interface.split_once("<alias name=\"").unwrap().1.split_once('"').unwrap().0;
+        self.interfaces.lock().unwrap().push(alias.into());
+        Ok(())
+    }
+    fn unplug(&self, alias: &str) -> Outcome {
+        if !*self.clings.lock().unwrap() {
+            self.interfaces.lock().unwrap().retain(|there| there != alias);
+        }
+        Ok(())
     }
     fn keep(&self) -> Outcome {
         *self.kept.lock().unwrap() += 1;

@@ -20,7 +20,7 @@
 mod disks;
 mod downtime;
 #[cfg(test)]
-mod fake;
+pub(super) mod fake;
 mod monitor;
 mod word;
 
@@ -42,8 +42,8 @@ use self::downtime::Downtime;
 use self::monitor::{Monitor, Verdict};
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
-use super::report;
 use super::shared::{Facts, Shared};
+use super::{nics, report};
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{HypervisorError, Move};
 use crate::life::Ending;
@@ -82,6 +82,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     let vmi: VirtualMachineInstance = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
+    nics::may_leave(&xml, &vmi)?;
     let of_vmi = disks::of(&xml, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),
