@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 use futures::future::BoxFuture;
 use podvirt_api::bridge::Bridged;
-use podvirt_api::v1::VirtualMachineInstance;
 
-use crate::podnet;
+use crate::podnet::{self, Unplugged, Wanted};
 use crate::process::Process;
 
 /// A pod whose machine moves.
@@ -36,15 +35,23 @@ pub trait Armed: Debug + Send + Sync {}
 
 /// The network's part of a machine's start and of its migration.
 pub trait Network: Debug + Send + Sync {
-    /// Makes what the machine needs in the network namespace of its launcher; doing it again changes nothing.
+    /// Makes what a machine with these interfaces needs in the network namespace of its launcher; doing it again changes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// The machine cannot start; it is tried again.
-    fn make<'a>(
+    /// The machine cannot start, or gets no further interface; it is tried again.
+    fn make<'a>(&'a self, launcher: &'a Process, wanted: Wanted) -> BoxFuture<'a, Result<(), podnet::Error>>;
+
+    /// Takes away what was made there for interfaces that are unplugged and that the guest has let go of.
+    ///
+    /// # Errors
+    ///
+    /// It stays.
+    fn clear<'a>(
         &'a self,
         launcher: &'a Process,
-        vmi: &'a VirtualMachineInstance,
+        unplugged: Vec<Unplugged>,
     ) -> BoxFuture<'a, Result<(), podnet::Error>>;
 
     /// Serves whoever wants the pod's connections repaired, until the result is dropped.
@@ -79,11 +86,11 @@ struct Nothing;
 impl Armed for Nothing {}
 
 impl Network for Silent {
-    fn make<'a>(
-        &'a self,
-        _: &'a Process,
-        _: &'a VirtualMachineInstance,
-    ) -> BoxFuture<'a, Result<(), podnet::Error>> {
+    fn make<'a>(&'a self, _: &'a Process, _: Wanted) -> BoxFuture<'a, Result<(), podnet::Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn clear<'a>(&'a self, _: &'a Process, _: Vec<Unplugged>) -> BoxFuture<'a, Result<(), podnet::Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
 

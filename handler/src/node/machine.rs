@@ -17,6 +17,7 @@ use crate::launcher::notify::{self, Inbox, Listening};
 use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
 use crate::launcher::watch::Watch;
 use crate::migration;
+use crate::podnet;
 use crate::ports::{Namespace, Steering};
 use crate::process::Process;
 use crate::record::Record;
@@ -235,9 +236,13 @@ impl Machine {
         let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
         let network = Arc::clone(&node.means.network);
         let task = Task::spawn(async move {
+            let runs = vmi.status.phase == Some(Phase::Running);
             let given = async {
-                network.make(&client.process, &vmi).await?;
-                client.sync(&vmi).await
+                let wanted = if runs { podnet::attached(&vmi) } else { podnet::wanted(&vmi) };
+                network.make(&client.process, wanted).await?;
+                client.sync(&vmi).await?;
+                // The guest has let go of all of these.
+                Ok(network.clear(&client.process, podnet::unplugged(&vmi)).await?)
             };
             // Nobody waits for it, or this process is ending.
             let _unheard = tell.send(given.await);

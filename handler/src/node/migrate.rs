@@ -223,6 +223,7 @@ async fn be_heard(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine) 
 
 fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, client: &Client) -> PodNetwork {
     let interfaces = vmi.spec.domain.devices.interfaces.iter();
+    let incoming = migration::is_target(vmi, &node.name);
     PodNetwork {
         pod_uid: machine.pod_uid().to_owned(),
         launcher: client.process.clone(),
@@ -232,8 +233,9 @@ fn network_of(node: &Node, vmi: &VirtualMachineInstance, machine: &Machine, clie
             .filter(|(_, i)| vmi.by_netd(i))
             .map(|(index, i)| (index, i.name.clone()))
             .collect(),
-        bridged: podnet::bridged(vmi),
-        incoming: migration::is_target(vmi, &node.name),
+        // What the machine is yet to get it gets at the target.
+        bridged: if incoming { podnet::bridged(vmi) } else { podnet::attached(vmi).bridged },
+        incoming,
         to: None,
     }
 }
@@ -269,7 +271,7 @@ fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, 
     let network = Arc::clone(&node.means.network);
     let task = Task::spawn(async move {
         let given = async {
-            network.make(&client.process, &vmi).await?;
+            network.make(&client.process, podnet::wanted(&vmi)).await?;
             client.receive(&vmi).await
         };
         // Nobody waits for it, or this process is ending.

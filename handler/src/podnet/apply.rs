@@ -21,7 +21,7 @@ use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkUnspec, RouteMessageBuil
 
 use super::plan::{Kind, Link, State, Step};
 use super::replace::Way;
-use super::{nft, tap};
+use super::{Unplugged, nft, tap};
 
 /// Attribute of a tap device: whether it has several queues (`IFLA_TUN_MULTI_QUEUE`).
 const TUN_MULTI_QUEUE: u16 = 7;
@@ -111,6 +111,30 @@ fn way(message: &RouteMessage) -> Option<(u32, Way)> {
     }
     let to = Ipv4Net::new(to, message.header.destination_prefix_length).ok()?;
     Some((interface?, Way { to, via, metric }))
+}
+
+/// Which of the interfaces that were made for `one` are in the calling thread's namespace.
+///
+/// # Errors
+/// The kernel does not tell.
+pub(super) async fn made(handle: &Handle, one: &Unplugged) -> Result<Vec<String>, NetError> {
+    let all: Vec<LinkMessage> =
+        handle.link().get().execute().try_collect().await.map_err(netlink("list interfaces".into()))?;
+    let there = |name: &String, fits: fn(Kind) -> bool| {
+        let mut messages = all.iter().filter(|message| name_of(message) == Some(name));
+        messages.any(|message| fits(link(message, false).kind)).then(|| name.clone())
+    };
+    let tap = there(&one.tap, |kind| matches!(kind, Kind::Tap { .. }));
+    Ok(tap.into_iter().chain(there(&one.bridge, |kind| kind == Kind::Bridge)).collect())
+}
+
+/// Removes an interface.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) async fn remove(handle: &Handle, name: &str) -> Result<(), NetError> {
+    let index = index_of(handle, name).await?;
+    handle.link().del(index).execute().await.map_err(netlink(format!("cannot remove {name}")))
 }
 
 fn path_of(setting: &str) -> String {

@@ -35,6 +35,9 @@
 //! draw the guest's frames to the target. So the source's handler tells the network where the guest is ([`announce()`]) when
 //! the target is ready. At the switch-over QEMU tells it, from the target.
 //!
+//! *Unplugging.* When the guest has let go of an interface that is unplugged while the machine runs, tap and bridge are
+//! taken away again. What Multus has made stays until Multus takes it away, or goes with the pod; it keeps no address.
+//!
 //! *Order.* The tap is made in one moment: it goes away with the descriptor that made it until it is persistent, which is
 //! the last thing that is done to it. Interfaces come up last.
 
@@ -118,6 +121,55 @@ pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
         defaults::set_defaults(&mut machine);
         Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine), replaced }
     })
+}
+
+/// The same for a machine that runs, without interfaces on networks to which the pod is not attached by the status of `vmi`:
+/// these come later, or with another pod.
+pub fn attached(vmi: &v1::VirtualMachineInstance) -> Wanted {
+    let mut wanted = wanted(vmi);
+    wanted.bridged.retain(|one| crate::vm::is_attached(vmi, &one.name));
+    wanted
+}
+
+/// What was made for an interface that is unplugged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplugged {
+    /// The bridge in the pod.
+    pub bridge: String,
+    /// The tap device in the pod.
+    pub tap: String,
+}
+
+/// What may have been made for interfaces of `vmi` that are unplugged.
+pub fn unplugged(vmi: &v1::VirtualMachineInstance) -> Vec<Unplugged> {
+    let interfaces = vmi.spec.domain.devices.interfaces.iter();
+    let unplugged = interfaces.filter(|interface| interface.is_absent() && interface.bridge.is_some());
+    unplugged.map(|one| Unplugged { bridge: pod::bridge(&one.name), tap: pod::tap(&one.name) }).collect()
+}
+
+/// Takes away what was made for these interfaces in the network namespace of `launcher`. What Multus has made is Multus' to
+/// take away. Blocks.
+///
+/// # Errors
+/// What is left stays; calling again does the rest.
+pub fn clear(launcher: &Process, unplugged: &[Unplugged]) -> Result<(), Error> {
+    if unplugged.is_empty() {
+        return Ok(());
+    }
+    clear_in(&Namespace::of(launcher)?.file()?, unplugged)
+}
+
+fn clear_in(namespace: &std::fs::File, unplugged: &[Unplugged]) -> Result<(), Error> {
+    netns::inside(Some(namespace), |handle| async move {
+        for one in unplugged {
+            for name in apply::made(&handle, one).await? {
+                tracing::info!(name, "unplugged");
+                apply::remove(&handle, &name).await?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Makes what a machine needs in the network namespace of `launcher`. Blocks.

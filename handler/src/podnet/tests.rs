@@ -279,6 +279,25 @@ fn a_network_that_filters_by_address_is_refused_and_nothing_is_made() {
     assert!(!pod.links().contains_key("k6t-1"));
 }
 
+#[test]
+fn what_was_made_for_an_unplugged_interface_is_taken_away_and_comes_again() {
+    let Some(pod) = Pod::new() else { return };
+    let gone = [super::Unplugged { bridge: "k6t-1".into(), tap: "tap1".into() }];
+    super::clear_in(&pod.0, &gone).unwrap();
+    for _ in 0..2 {
+        make_in(&pod.0, &bridges(&[one(1)])).unwrap();
+        assert!(pod.links().contains_key("k6t-1") && pod.links().contains_key("tap1"));
+        super::clear_in(&pod.0, &gone).unwrap();
+        let left = pod.links();
+        assert!(!left.contains_key("k6t-1") && !left.contains_key("tap1"), "{left:?}");
+        assert!(left.contains_key("pod1"), "that is Multus'");
+    }
+    // What only has the name is not ours.
+    let other = [super::Unplugged { bridge: "pod1".into(), tap: "outside".into() }];
+    super::clear_in(&pod.0, &other).unwrap();
+    assert!(pod.links().contains_key("pod1") && pod.links().contains_key("outside"));
+}
+
 /// A queue of the tap, opened as the launcher's user opens it; without waiting.
 fn tap(name: &str, several: bool) -> std::io::Result<File> {
     super::tap::open(name, several)

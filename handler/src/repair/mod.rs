@@ -46,12 +46,11 @@ use futures::future::BoxFuture;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use podvirt_api::mac::MacAddr;
 use podvirt_api::names::pod;
-use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::repair::{PASST_SUFFIX, SUFFIX};
 
 use crate::activate::activate;
 use crate::migration::network::{Armed, Network, PodNetwork};
-use crate::podnet;
+use crate::podnet::{self, Unplugged, Wanted};
 use crate::ports::Namespace;
 use crate::process::Process;
 use crate::sockets::PodVolumes;
@@ -74,16 +73,24 @@ impl Repairs {
 }
 
 impl Network for Repairs {
-    fn make<'a>(
-        &'a self,
-        launcher: &'a Process,
-        vmi: &'a VirtualMachineInstance,
-    ) -> BoxFuture<'a, Result<(), podnet::Error>> {
+    fn make<'a>(&'a self, launcher: &'a Process, wanted: Wanted) -> BoxFuture<'a, Result<(), podnet::Error>> {
         Box::pin(async move {
-            let (launcher, wanted) = (launcher.clone(), podnet::wanted(vmi));
+            let launcher = launcher.clone();
             // It waits for threads that enter the namespace.
             let made = tokio::task::spawn_blocking(move || podnet::make(&launcher, &wanted));
             made.await.map_err(io::Error::other)?
+        })
+    }
+
+    fn clear<'a>(
+        &'a self,
+        launcher: &'a Process,
+        unplugged: Vec<Unplugged>,
+    ) -> BoxFuture<'a, Result<(), podnet::Error>> {
+        Box::pin(async move {
+            let launcher = launcher.clone();
+            let cleared = tokio::task::spawn_blocking(move || podnet::clear(&launcher, &unplugged));
+            cleared.await.map_err(io::Error::other)?
         })
     }
 

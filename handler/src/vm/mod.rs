@@ -225,10 +225,19 @@ pub fn decide(view: &View<'_>) -> Decision {
     Decision { action, status, events, again }
 }
 
-/// Identity of the part of a VMI that the launcher acts on. Our own status does not change it.
+/// Identity of the part of a VMI that the launcher acts on: its specification, and the networks that its pod is attached to,
+/// which come and go while it runs. Nothing else of its status changes it.
 pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(&vmi.spec).unwrap_or_default().hash(&mut hasher);
+    // Before it runs it is given with all its networks: that they are told of changes nothing for a machine without any.
+    if vmi.status.phase == Some(Phase::Running) {
+        let mut attached: Vec<&String> = secondary(vmi).filter(|name| is_attached(vmi, name)).collect();
+        attached.sort();
+        for name in attached {
+            name.hash(&mut hasher);
+        }
+    }
     hasher.finish()
 }
 
@@ -270,8 +279,10 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
             memory.synced != Some(hash) && !view.domain.is_some_and(|domain| domain.status.is_final())
         }
         // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
-        // migration. It has all of it but for links, which may have changed meanwhile.
-        Phase::Running => memory.synced.map_or_else(|| links_differ(view), |given| given != hash),
+        // migration. It has all of it but for interfaces and their links, which may have changed meanwhile.
+        Phase::Running => {
+            memory.synced.map_or_else(|| links_differ(view) || interfaces_differ(view), |given| given != hash)
+        }
         _ => false,
     };
     let Some((failures, last)) = memory.sync_failures.filter(|_| wanted) else {
@@ -295,6 +306,29 @@ fn links_differ(view: &View<'_>) -> bool {
     // One that the guest alone knows of has no name, and an older launcher tells of no link.
     told.filter(|told| !told.link_state.is_empty())
         .any(|told| wanted(&told.name).is_some_and(|wanted| wanted != (told.link_state == UP)))
+}
+
+/// Names of the interfaces on networks of Multus beside the pod's own, whose presence may change while the machine runs.
+fn secondary(vmi: &v1::VirtualMachineInstance) -> impl Iterator<Item = &String> {
+    vmi.spec.networks.iter().filter(|n| n.multus.is_some() && !n.is_primary()).map(|network| &network.name)
+}
+
+/// Whether the pod is attached to the network of this interface, by what virt-controller has from Multus.
+pub(crate) fn is_attached(vmi: &v1::VirtualMachineInstance, name: &str) -> bool {
+    let told = vmi.status.interfaces.iter().find(|told| told.name.as_deref() == Some(name));
+    let source = told.and_then(|told| told.info_source.as_deref()).unwrap_or_default();
+    source.split(", ").any(|word| word == status::MULTUS)
+}
+
+/// Whether the machine lacks an interface whose network the pod is attached to, or has one that is unplugged.
+fn interfaces_differ(view: &View<'_>) -> bool {
+    let (vmi, Some(domain)) = (view.vmi, view.domain) else { return false };
+    let has = |name: &str| domain.interfaces.iter().any(|told| told.name == *name);
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    secondary(vmi).filter_map(|name| interfaces.iter().find(|i| i.name == *name)).any(|interface| {
+        let name = &interface.name;
+        if interface.is_absent() { has(name) } else { !has(name) && is_attached(vmi, name) }
+    })
 }
 
 fn shut_down(view: &View<'_>) -> (Option<Action>, Option<Duration>) {

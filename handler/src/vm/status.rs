@@ -76,9 +76,24 @@ fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain) {
     if let Some(machine) = &domain.machine {
         status.machine = Some(v1::Machine { r#type: Some(machine.clone()) });
     }
-    if !domain.interfaces.is_empty() {
+    if !domain.interfaces.is_empty() || domain.status.is_active() {
         let known = std::mem::take(&mut status.interfaces);
         status.interfaces = domain.interfaces.iter().map(|i| interface(i, &known)).collect();
+        // The guest has no device for it, and the pod is attached to its network: it is about to be plugged, or was
+        // unplugged. virt-controller takes it away when the pod has left the network.
+        let told = |name: &Option<String>| domain.interfaces.iter().any(|i| name.as_ref() == Some(&i.name));
+        let of_pod = known.into_iter().filter(|k| k.name.is_some() && !told(&k.name)).filter_map(|k| {
+            let sources = k.info_source.as_deref().unwrap_or_default().split(", ");
+            let multus = sources.into_iter().any(|source| source == MULTUS).then(|| MULTUS.to_owned())?;
+            Some(v1::VirtualMachineInstanceNetworkInterface {
+                name: k.name,
+                pod_interface_name: k.pod_interface_name,
+                mac: k.mac,
+                info_source: Some(multus),
+                ..Default::default()
+            })
+        });
+        status.interfaces.extend(of_pod);
     }
     if let Some(info) = &domain.guest_os_info {
         status.guest_os_info = Some(guest_os(info));
@@ -106,9 +121,11 @@ fn interface(
     }
 }
 
+/// The source of what virt-controller has from Multus.
+pub(super) const MULTUS: &str = "multus-status";
+
 /// Where it is known from; what the controller had from Multus stays.
 fn info_source(from: &Interface, known: Option<&v1::VirtualMachineInstanceNetworkInterface>) -> String {
-    const MULTUS: &str = "multus-status";
     let before = known.and_then(|known| known.info_source.as_deref()).unwrap_or_default();
     let of_multus = before.split(", ").any(|source| source == MULTUS);
     let sources = [from.info_source.as_str(), if of_multus { MULTUS } else { "" }];

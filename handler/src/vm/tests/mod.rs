@@ -6,6 +6,7 @@ use podvirt_proto::domain::{Interface, Status, reason};
 use super::*;
 
 mod conditions;
+mod interfaces;
 mod pod_end;
 
 fn at(second: i64) -> Timestamp {
