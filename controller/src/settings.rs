@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
-use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
 use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
 use tokio::sync::watch;
@@ -19,6 +19,8 @@ pub struct Settings {
     pub configuration: KubeVirtConfiguration,
     /// Secrets to pull podvirt's own images with.
     pub image_pull_secrets: Vec<String>,
+    /// Whether machines that have to move are migrated without being asked for it.
+    pub live_migrates: bool,
 }
 
 impl Settings {
@@ -27,6 +29,9 @@ impl Settings {
         Self {
             configuration: kubevirt.spec.configuration.clone().unwrap_or_default(),
             image_pull_secrets: secrets.collect(),
+            live_migrates: kubevirt.spec.workload_update_strategy.iter().any(|strategy| {
+                strategy.workload_update_methods.contains(&WorkloadUpdateMethod::LiveMigrate)
+            }),
         }
     }
 }

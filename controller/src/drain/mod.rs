@@ -10,6 +10,8 @@
 //! as those end; what users have asked for takes no room from them, and waits ([`crate::migration`] lets the more urgent
 //! start first). A machine that cannot be migrated is told so once.
 //!
+//! **Upkeep** does the same for machines that have to move because their pod lacks what they ask for ([`update`]).
+//!
 //! **Budgets.** A machine that an eviction must not end has a PodDisruptionBudget over its pods: one must stay, two
 //! while it migrates. It holds evictions back also while no virt-api answers.
 //!
@@ -17,6 +19,7 @@
 
 pub mod budget;
 pub mod evacuate;
+pub mod update;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -153,7 +156,14 @@ impl Drain {
         let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
         let plan = evacuate::plan(&machines, &migrations, &tainted, &asked, config);
         for machine in plan.migrate {
-            self.migrate(&machine).await;
+            self.migrate(&machine, &evacuate::migration(&machine), "to empty the node").await;
+        }
+        if settings.live_migrates {
+            let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
+            for machine in update::plan(&machines, &migrations, &asked, config) {
+                let why = "for what its pod lacks";
+                self.migrate(&machine, &update::migration(&machine), why).await;
+            }
         }
         for (machine, why) in &plan.blocked {
             if self.told.insert(machine.uid().unwrap_or_default()) {
@@ -180,18 +190,24 @@ impl Drain {
         self.asked.retain(|(machine, left)| *left > 0 && !seen.contains(machine));
     }
 
-    async fn migrate(&mut self, machine: &podvirt_api::v1::VirtualMachineInstance) {
+    async fn migrate(
+        &mut self,
+        machine: &podvirt_api::v1::VirtualMachineInstance,
+        migration: &Migration,
+        why: &str,
+    ) {
         let namespace = machine.namespace().unwrap_or_default();
         let api: Api<Migration> = Api::namespaced(self.client.clone(), &namespace);
-        match api.create(&PostParams::default(), &evacuate::migration(machine)).await {
+        match api.create(&PostParams::default(), migration).await {
             Ok(made) => {
                 tracing::info!(
                     namespace,
                     machine = machine.name_any(),
                     migration = made.name_any(),
-                    "evacuation asked for"
+                    why,
+                    "migration asked for"
                 );
-                let message = format!("made migration {} to empty the node", made.name_any());
+                let message = format!("made migration {} {why}", made.name_any());
                 self.recorder.normal(machine, event::SUCCESSFUL_CREATE, &message).await;
                 self.asked
                     .push((evacuate::key(machine.namespace(), machine.metadata.name.as_deref()), PATIENCE));
@@ -200,7 +216,8 @@ impl Drain {
                 namespace,
                 machine = machine.name_any(),
                 error = &error as &dyn std::error::Error,
-                "evacuation not asked for"
+                why,
+                "migration not asked for"
             ),
         }
     }

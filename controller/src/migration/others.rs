@@ -18,9 +18,9 @@ use crate::vmi::observe;
 
 /// Ended migrations of a machine that are kept (upstream's number).
 pub const KEPT: usize = 5;
-/// Wait after the first of a row of failed evacuations; it doubles with each.
+/// Wait after the first of a row of failed migrations that the cluster asked for; it doubles with each.
 pub const FIRST_BACKOFF: Duration = Duration::from_secs(20);
-/// Longest wait after failed evacuations.
+/// Longest wait after these.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(480);
 
 /// An older migration of the machine that has not ended.
@@ -31,9 +31,10 @@ pub(super) fn rival<'a>(seen: &Observed<'a>) -> Option<&'a str> {
     seen.siblings.iter().find(open)?.metadata.name.as_deref()
 }
 
-/// How long an evacuation still waits for the failed ones before it.
+/// How long a migration that the cluster asked for still waits for the failed ones before it.
 pub fn backoff(migration: &Migration, siblings: &[Arc<Migration>], now: Timestamp) -> Option<Duration> {
-    if !migration.annotations().contains_key(annotation::EVACUATION_MIGRATION) {
+    let own = [annotation::EVACUATION_MIGRATION, annotation::WORKLOAD_UPDATE_MIGRATION];
+    if !own.iter().any(|key| migration.annotations().contains_key(*key)) {
         return None;
     }
     let mut ended: Vec<(Timestamp, bool)> = siblings

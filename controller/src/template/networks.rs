@@ -3,6 +3,7 @@
 //! A network of Multus is an interface of the pod whose name follows from the network's (`pod` and a part of its
 //! SHA-256), unless it takes the place of the pod's first network. netd serves either as it serves the pod's own; of an
 //! interface that is bound by a bridge no program of the pod but QEMU has a part.
+//! An unplugged interface (`state: absent`) has neither; it keeps its place in the list, by which netds are counted.
 //! Where a machine has one interface on the pod's first network, its netd has the whole pod; otherwise each netd has
 //! the interface that it is for, and no other.
 
@@ -15,7 +16,7 @@ use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
-    Interface, KubeVirtConfiguration, MultusNetwork, VirtualMachineInstance,
+    Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
     VirtualMachineInstanceNetworkInterface,
 };
 use podvirt_api::{ParseError, defaults};
@@ -27,7 +28,7 @@ use super::{Identity, Images, TemplateError};
 
 const INTERFACES: &str = "spec.domain.devices.interfaces";
 /// Where what is told of an interface comes from.
-const MULTUS_STATUS: &str = "multus-status";
+pub(crate) const MULTUS_STATUS: &str = "multus-status";
 
 /// An element of [`annotation::NETWORKS`].
 #[derive(Debug, Serialize)]
@@ -74,6 +75,9 @@ pub(super) fn annotations(
             continue;
         }
         let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
+        if interface.is_some_and(Interface::is_absent) {
+            continue;
+        }
         let given = interface.and_then(|i| i.mac_address.clone()).filter(|mac| !mac.is_empty());
         let mac = match given {
             Some(mac) => Some(mac),
@@ -114,6 +118,31 @@ pub(super) fn annotations(
         }
         None => Ok(made),
     }
+}
+
+/// What Multus is told to attach the pod of `vmi` to beside its first network; none where that is nothing.
+///
+/// # Errors
+///
+/// The machine cannot be read, or does not come from an API server.
+pub(crate) fn networks(vmi: &VirtualMachineInstance) -> Result<Option<String>, TemplateError> {
+    Ok(annotations(vmi, Identity::of(vmi)?)?.remove(annotation::NETWORKS))
+}
+
+/// Namespace and name of the NetworkAttachmentDefinition of a network of Multus, as Multus tells it.
+pub(crate) fn attachment_of(vmi: &VirtualMachineInstance, network: &Network) -> Option<String> {
+    let multus = network.multus.as_ref()?;
+    let (namespace, name) = attachment(multus, vmi.metadata.namespace.as_deref().unwrap_or_default());
+    Some(format!("{namespace}/{name}"))
+}
+
+/// The networks that Multus is asked for: all of Multus' but those of unplugged interfaces.
+pub(crate) fn asked(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &Network> {
+    let absent = |network: &Network| {
+        let interfaces = &vmi.spec.domain.devices.interfaces;
+        interfaces.iter().any(|interface| interface.name == network.name && interface.is_absent())
+    };
+    vmi.spec.networks.iter().filter(move |network| network.multus.is_some() && !absent(network))
 }
 
 /// What Multus says of the machine's networks in `pod`; empty while it says nothing.

@@ -11,6 +11,7 @@ use podvirt_api::v1::{
 };
 
 use super::instance::{Link, generation_of, is_outdated, links, render};
+use super::nics;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
 
@@ -69,6 +70,15 @@ pub enum Action {
         /// The links.
         links: Vec<Link>,
     },
+    /// Write interfaces and networks into the instance, which takes them over while it runs.
+    SetInterfaces {
+        /// The instance's UID.
+        uid: String,
+        /// What is to be changed.
+        change: Box<nics::Change>,
+    },
+    /// Take unplugged interfaces out of the template.
+    ClearTemplate(Box<nics::Change>),
     /// Write the machine's generation on its instance: nothing that the instance was made from has changed.
     NoteGeneration {
         /// The instance's UID.
@@ -143,7 +153,11 @@ pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Pl
         ));
     }
     if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
-        action = vmi.and_then(|vmi| changed_links(vm, vmi).or_else(|| unchanged_generation(vm, vmi)));
+        let clear = || nics::of_template(vm, vmi).map(|change| Action::ClearTemplate(Box::new(change)));
+        action = vmi
+            .and_then(|vmi| changed_links(vm, vmi).or_else(|| changed_interfaces(vm, vmi)))
+            .or_else(clear)
+            .or_else(|| unchanged_generation(vm, vmi?));
     }
 
     let warnings = tell(vm, &mut status, strategy.ok(), vmi, &action, problem, now);
@@ -252,6 +266,12 @@ fn changed_links(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Ac
     let links = links(vm, vmi);
     (!ends && !links.is_empty()).then_some(())?;
     Some(Action::SetLinks { uid: vmi.uid()?, links })
+}
+
+/// Interfaces and networks that the template has otherwise than the instance, which is running on.
+fn changed_interfaces(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let change = Box::new(nics::of_instance(vm, vmi)?);
+    Some(Action::SetInterfaces { uid: vmi.uid()?, change })
 }
 
 /// Writes into `status` how the machine is. Returns what people should be told of.

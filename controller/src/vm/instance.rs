@@ -8,22 +8,27 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
 use podvirt_api::defaults::uuid;
+use podvirt_api::names;
 use podvirt_api::names::annotation;
 use podvirt_api::v1::{
     Firmware, Interface, InterfaceState, StartStrategy, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceSpec,
 };
-use podvirt_api::{MacAddr, names};
+
+use super::nics;
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 
-/// What [`TEMPLATE_DIGEST`] holds for the template as it is now. The state of links is no part of it: that takes effect
-/// while the machine runs.
-pub fn template_digest(vm: &VirtualMachine) -> String {
+/// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
+/// while the machine runs is no part of it: the state of links, and [interfaces that come and go](nics).
+pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec) -> String {
     let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
-    for interface in spec.iter_mut().flat_map(|spec| &mut spec.domain.devices.interfaces) {
-        interface.state = None;
+    if let Some(spec) = &mut spec {
+        nics::leave_pluggable_out(spec, present);
+        for interface in &mut spec.domain.devices.interfaces {
+            interface.state = None;
+        }
     }
     digest(spec.as_ref())
 }
@@ -33,7 +38,7 @@ pub fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
     let Some(made_from) = vmi.annotations().get(TEMPLATE_DIGEST) else { return false };
     // An earlier release's had the state of links in it.
     let whole = || digest(vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()));
-    *made_from != template_digest(vm) && *made_from != whole()
+    *made_from != template_digest(vm, &vmi.spec) && *made_from != whole()
 }
 
 /// Links that are to be others than they are: place of the interface in the instance, its name, and the state that the
@@ -47,9 +52,10 @@ pub fn links(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Vec<Link> {
     };
     let present = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let changed = present.filter_map(|(index, interface)| {
-        let wanted = wanted.iter().find(|wanted| wanted.name == interface.name).map(state)?;
-        let name = interface.name.clone();
-        (wanted != state(interface)).then_some(Link { index, name, state: wanted })
+        let wanted = wanted.iter().find(|wanted| wanted.name == interface.name)?;
+        let link = !wanted.is_absent() && !interface.is_absent();
+        let (wanted, name) = (state(wanted), interface.name.clone());
+        (link && wanted != state(interface)).then_some(Link { index, name, state: wanted })
     });
     changed.collect()
 }
@@ -90,7 +96,9 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     let given = template.metadata.unwrap_or_default();
     let mut annotations = given.annotations.unwrap_or_default();
     annotations.insert(annotation::VM_GENERATION.into(), vm.meta().generation.unwrap_or(0).to_string());
-    annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm));
+    let mut spec = template.spec.unwrap_or_default();
+    nics::leave_absent_out(&mut spec);
+    annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm, &spec));
     let metadata = ObjectMeta {
         name: Some(vm.name_any()),
         namespace: vm.namespace(),
@@ -102,7 +110,6 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
         finalizers: Some(vec![names::VMI_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
-    let mut spec = template.spec.unwrap_or_default();
     identify(&mut spec, &vm.namespace().unwrap_or_default(), &vm.name_any());
     if paused {
         spec.start_strategy = Some(StartStrategy::Paused);
@@ -117,9 +124,6 @@ fn identify(spec: &mut VirtualMachineInstanceSpec, namespace: &str, name: &str) 
         firmware.uuid = Some(uuid(&[namespace, name, ""]));
     }
     for interface in &mut spec.domain.devices.interfaces {
-        if interface.mac_address.as_deref().unwrap_or_default().is_empty() {
-            interface.mac_address =
-                Some(MacAddr::derived(&[namespace, name, "", &interface.name]).to_string());
-        }
+        nics::address(interface, namespace, name);
     }
 }

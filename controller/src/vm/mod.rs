@@ -29,6 +29,7 @@ pub mod condition;
 pub mod decide;
 pub mod failure;
 pub mod instance;
+pub mod nics;
 pub mod printable;
 pub mod reconcile;
 pub mod request;

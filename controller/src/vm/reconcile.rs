@@ -21,7 +21,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
 use super::decide::{Action, Instance, decide, fail, has_failed_for};
-use super::request;
+use super::{nics, request};
 use crate::vmi::{Change, View};
 use crate::watch;
 
@@ -282,6 +282,24 @@ impl Shell {
                     }
                 }
             }
+            Action::SetInterfaces { uid, change } => {
+                let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
+                patch.extend(operations("/spec", &change));
+                if let Some(digest) = &change.digest {
+                    let path = format!(
+                        "/metadata/annotations/{}",
+                        super::instance::TEMPLATE_DIGEST.replace('/', "~1")
+                    );
+                    patch.push(json!({"op": "add", "path": path, "value": digest}));
+                }
+                let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
+                return self.changed(machines, vm, patched.map(drop), &change.message).await;
+            }
+            Action::ClearTemplate(change) => {
+                let patch = json_patch_of(operations("/spec/template/spec", &change))?;
+                let patched = machines.patch(&name, &PatchParams::default(), &patch).await;
+                return self.changed(machines, vm, patched.map(drop), &change.message).await;
+            }
             Action::NoteGeneration { uid, generation } => {
                 let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
                 let change = json!({"metadata": {"uid": uid, "annotations": annotations}});
@@ -295,6 +313,31 @@ impl Shell {
             }
         }
         Ok(true)
+    }
+
+    /// Tells people of interfaces that were changed, or were not.
+    async fn changed(
+        &self,
+        machines: &Api<VirtualMachine>,
+        vm: &VirtualMachine,
+        patched: Result<(), kube::Error>,
+        what: &str,
+    ) -> Result<bool, Error> {
+        match patched {
+            Ok(()) => {
+                tracing::info!(what, "interfaces changed");
+                self.recorder.normal(vm, event::INTERFACES_CHANGED, what).await;
+                Ok(true)
+            }
+            Err(kube::Error::Api(status))
+                if status.is_not_found() || status.is_conflict() || is_failed_test(&status) =>
+            {
+                Ok(false)
+            }
+            Err(error) => {
+                self.refused(machines, vm, event::FAILED_CREATE, "interfaces not changed", error).await
+            }
+        }
     }
 
     /// Tells people that the API server refused an action, by an event and by the condition Failure.
@@ -320,6 +363,33 @@ impl Shell {
         patch::status_subresource(machines, vm, &wanted).await?;
         Err(Error::Refused(message))
     }
+}
+
+/// Whether a test in a patch has failed: what was seen is not so any more. A refused object is invalid as well, and its
+/// status names what is wrong.
+fn is_failed_test(status: &kube::core::Status) -> bool {
+    status.is_invalid() && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
+}
+
+/// Changes interfaces and networks below `path`, if they are as they were seen.
+fn operations(path: &str, change: &nics::Change) -> Vec<serde_json::Value> {
+    let lists = [
+        ("domain/devices/interfaces", json!(change.old_interfaces), json!(change.interfaces)),
+        ("networks", json!(change.old_networks), json!(change.networks)),
+    ];
+    let changed = lists.into_iter().flat_map(|(list, old, new)| {
+        let path = format!("{path}/{list}");
+        // A list that is not there cannot be tested; what it would be in the way of, is tested by its own.
+        let test = (old != json!([])).then(|| json!({"op": "test", "path": path, "value": old}));
+        test.into_iter().chain([json!({"op": "add", "path": path, "value": new})])
+    });
+    changed.collect()
+}
+
+fn json_patch_of(operations: Vec<serde_json::Value>) -> Result<Patch<()>, Error> {
+    let patch =
+        serde_json::from_value(operations.into()).map_err(kube::Error::SerdeError).map_err(Error::Ask)?;
+    Ok(Patch::Json(patch))
 }
 
 /// Whether the API server has the machine as it is here.

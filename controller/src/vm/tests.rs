@@ -80,6 +80,8 @@ fn word(action: Option<&Action>) -> &'static str {
         Some(Action::BecomeAlways) => "become always",
         Some(Action::NoteGeneration { .. }) => "note generation",
         Some(Action::SetLinks { .. }) => "set links",
+        Some(Action::SetInterfaces { .. }) => "set interfaces",
+        Some(Action::ClearTemplate(_)) => "clear template",
     }
 }
 

@@ -37,6 +37,10 @@ pub(super) async fn carry_out(
             let params = PatchParams::default();
             settled(api.patch_status(&name, &params, &Patch::Strategic(&body)).await, name)
         }
+        Action::Annotate { name, uid, key, value } => {
+            let body = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
+            settled(api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await, name)
+        }
         Action::Label { name, uid, key, value } => {
             let body = json!({"metadata": {"uid": uid, "labels": {key: value}}});
             settled(api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await, name)

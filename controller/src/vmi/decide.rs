@@ -12,9 +12,9 @@ use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
 use super::claims::{Problem, Told};
-use super::follow;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
+use super::{follow, nics};
 use crate::settings::Settings;
 use crate::template::{self, Images};
 
@@ -75,6 +75,17 @@ pub enum Action {
         open: bool,
         /// Why.
         reason: &'static str,
+    },
+    /// Set an annotation of the pod.
+    Annotate {
+        /// The pod's name.
+        name: String,
+        /// The pod's UID.
+        uid: String,
+        /// The annotation.
+        key: &'static str,
+        /// Its value.
+        value: String,
     },
     /// Set a label of the pod.
     Label {
@@ -164,6 +175,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     }
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
         follow::machine(pod, &mut decision);
+        nics::follow(pod, &mut decision, now);
     }
     decision
 }
@@ -299,11 +311,10 @@ fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     if let Some(node) = node {
         // Multus says what it did before any container starts.
         let attached = template::attached(&decision.vmi, pod);
-        let asked = decision.vmi.spec.networks.iter().filter(|network| network.multus.is_some());
-        let mut missing = asked
-            .map(|network| &network.name)
-            .filter(|name| !attached.iter().any(|interface| interface.name.as_ref() == Some(*name)));
-        if let Some(name) = missing.next() {
+        let missing = template::asked(&decision.vmi)
+            .map(|network| network.name.clone())
+            .find(|name| !attached.iter().any(|interface| interface.name.as_ref() == Some(name)));
+        if let Some(name) = missing {
             let message = format!(
                 "launcher pod {} is not attached to the network {name}: its annotation {NETWORK_STATUS} does not have it; \
                  is Multus on node {node}?",

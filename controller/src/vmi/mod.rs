@@ -35,6 +35,7 @@ pub mod decide;
 pub mod expectations;
 mod follow;
 pub mod migratable;
+mod nics;
 pub(crate) mod observe;
 pub mod pods;
 #[cfg(test)]

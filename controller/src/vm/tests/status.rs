@@ -73,7 +73,7 @@ fn the_instances_conditions_are_the_machines_and_keep_their_time() {
 fn a_template_that_changes_under_a_running_machine_is_told_until_the_next_start() {
     let vm = machine("Always", json!({}));
     let vmi = instance(&vm, "Running", json!({}));
-    assert_eq!(vmi.annotations()[TEMPLATE_DIGEST], template_digest(&vm));
+    assert_eq!(vmi.annotations()[TEMPLATE_DIGEST], template_digest(&vm, &vmi.spec));
 
     let change = json!({"metadata": {"generation": 4}, "spec": {"template": {"spec": {"domain": {"cpu": {"cores": 2}}}}}});
     let mut changed = machine("Always", change);
