@@ -128,6 +128,8 @@ async fn of_awaited(
         return Ok(Outcome::Again(STALE));
     }
     let (launcher, domain) = machine.look(node, vmi, Timestamp::now()).await?;
+    // It is yet to come: that it is missing counts from when it is this node's.
+    machine.missing_since = None;
     let mut new = VirtualMachineInstance::clone(vmi);
     let now = Timestamp::now();
     let decision = migrate::decide(node, machine, vmi, &mut new, launcher, domain.as_ref(), now);
