@@ -186,14 +186,18 @@ impl Starter {
         if views.wait_for(|view| view.running).await.is_err() {
             return;
         }
-        if incoming {
-            nics::arrived(&self.shared).await;
-        }
+        // The report does not wait for a look at the interfaces, for which libvirt may take its time at a switch-over: a
+        // machine that is not told of would be taken for lost. What changes it waits.
+        let looks = if incoming { Some(self.shared.changing.lock().await) } else { None };
         self.shared.facts.send_modify(|facts| {
             facts.message.clear();
             facts.wait_is_over();
             facts.started_at = Some(report::now());
         });
+        if looks.is_some() {
+            nics::arrived(&self.shared).await;
+        }
+        drop(looks);
         if !incoming {
             self.shared.attempted(Ok(()));
         }
