@@ -6,6 +6,7 @@ mod bridge;
 mod claims;
 mod drain;
 mod failures;
+mod hotplug;
 mod leftovers;
 mod moving;
 mod policy;
