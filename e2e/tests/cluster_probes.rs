@@ -154,7 +154,7 @@ fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
 }
 
 #[test]
-fn a_list_of_ports_opens_these_behind_the_kernels_masquerade() {
+fn long_a_list_of_ports_opens_these_behind_the_kernels_masquerade() {
     // It is the kubelet's own, which the guest itself refuses.
     opens_these("masquerade", NFTABLES, "connection refused");
 }
