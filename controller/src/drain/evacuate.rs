@@ -110,18 +110,29 @@ fn leaves(
 
 /// The migration that takes a machine off its node.
 pub fn migration(machine: &VirtualMachineInstance) -> Migration {
+    let node = machine.status.node_name.clone().unwrap_or_default();
+    let why = (annotation::EVACUATION_MIGRATION, node);
+    migration_for(machine, "kubevirt-evacuation-", why, MigrationPriority::Systemcritical)
+}
+
+/// A migration of a machine that this controller makes by itself. `why` is an annotation.
+pub(super) fn migration_for(
+    machine: &VirtualMachineInstance,
+    prefix: &str,
+    why: (&str, String),
+    priority: MigrationPriority,
+) -> Migration {
     let name = machine.name_any();
     let mut migration = Migration::default();
     let meta = &mut migration.metadata;
-    meta.generate_name = Some("kubevirt-evacuation-".into());
+    meta.generate_name = Some(prefix.into());
     meta.namespace = machine.namespace();
     meta.labels = Some([(label::MIGRATION_VMI.to_owned(), label_value(&name))].into());
-    let node = machine.status.node_name.clone().unwrap_or_default();
-    meta.annotations = Some([(annotation::EVACUATION_MIGRATION.to_owned(), node)].into());
+    meta.annotations = Some([(why.0.to_owned(), why.1)].into());
     meta.finalizers = Some(vec![MIGRATION_FINALIZER.to_owned()]);
     migration.spec = VirtualMachineInstanceMigrationSpec {
         vmi_name: Some(name),
-        priority: Some(MigrationPriority::Systemcritical),
+        priority: Some(priority),
         ..VirtualMachineInstanceMigrationSpec::default()
     };
     migration

@@ -9,15 +9,14 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use podvirt_api::migration::{defaults, is_final, migratable};
+use podvirt_api::names::annotation;
 use podvirt_api::names::condition::{MIGRATION_REQUIRED, TRUE};
-use podvirt_api::names::{MIGRATION_FINALIZER, annotation, label, label_value};
 use podvirt_api::v1::{
     KubeVirtConfiguration, MigrationPriority, VirtualMachineInstance,
-    VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationSpec,
-    VirtualMachineInstancePhase as Phase,
+    VirtualMachineInstanceMigration as Migration, VirtualMachineInstancePhase as Phase,
 };
 
-use super::evacuate::key;
+use super::evacuate::{key, migration_for};
 use crate::migration::admit::Limits;
 
 /// The machines to migrate now. `asked`: [keys](key) of machines for which a migration was made that is not among
@@ -52,20 +51,8 @@ fn is_required(machine: &VirtualMachineInstance) -> bool {
 
 /// The migration that takes a machine into a pod that has what it asks for.
 pub fn migration(machine: &VirtualMachineInstance) -> Migration {
-    let name = machine.name_any();
-    let mut migration = Migration::default();
-    let meta = &mut migration.metadata;
-    meta.generate_name = Some("kubevirt-workload-update-".into());
-    meta.namespace = machine.namespace();
-    meta.labels = Some([(label::MIGRATION_VMI.to_owned(), label_value(&name))].into());
-    meta.annotations = Some([(annotation::WORKLOAD_UPDATE_MIGRATION.to_owned(), String::new())].into());
-    meta.finalizers = Some(vec![MIGRATION_FINALIZER.to_owned()]);
-    migration.spec = VirtualMachineInstanceMigrationSpec {
-        vmi_name: Some(name),
-        priority: Some(MigrationPriority::Systemmaintenance),
-        ..VirtualMachineInstanceMigrationSpec::default()
-    };
-    migration
+    let why = (annotation::WORKLOAD_UPDATE_MIGRATION, String::new());
+    migration_for(machine, "kubevirt-workload-update-", why, MigrationPriority::Systemmaintenance)
 }
 
 #[cfg(test)]

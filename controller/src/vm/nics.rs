@@ -163,7 +163,7 @@ fn gone(spec: &VirtualMachineInstanceSpec, vmi: &VirtualMachineInstance) -> Vec<
         if interface.is_absent() && !is_told(&interface.name) {
             gone.push(interface.name.clone());
         } else if interface.bridge.is_none() {
-            // What is before it keeps its place, and so does this one.
+            // Sockets of netds are counted by place: the interfaces before this netd's have to keep theirs.
             break;
         }
     }

@@ -46,9 +46,9 @@ pub(super) const GRACE: Duration = Duration::from_secs(15);
 /// What a pod lacks of an interface.
 #[derive(Debug, PartialEq, Eq)]
 enum Lack {
-    /// Another pod has it.
+    /// Only a pod that is made anew can have it, or be without it.
     Pod(String),
-    /// It may come to this one, or go.
+    /// A controller of dynamic networks may attach this pod to the network, or detach it.
     Network(String),
 }
 

@@ -178,7 +178,7 @@ fn an_unplugged_interface_leaves_the_pod_after_the_guest() {
     assert_eq!(status, "True");
     assert!(message.starts_with("interface one: the pod is attached to its network still"), "{message}");
 
-    // Another pod was never attached, and this one may be detached in place.
+    // The pod at a migration's target was never attached; a pod may also be detached in place.
     let other = self::pod(&due.vmi, &[]);
     let gone = look(&due.vmi, &other, at(17));
     assert_eq!((required(&gone.vmi), sources_of(&gone.vmi), annotated(&gone)), (None, vec![], None));
