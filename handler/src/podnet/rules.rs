@@ -15,7 +15,8 @@
 //! The tables `podvirt` are podvirt's own. One takes what the guest asks about its addresses (DHCP, router solicitations) off its tap
 //! and gives it to the tap [`SERVICES`], and what is written there to the guest: the questions are answered in the pod
 //! without any privilege, and nothing of it is seen by the bridge. The others drop what the guest sends
-//! in another's name, and packets that are neither the guest's nor for the guest: the pod forwards, but is no router between its networks.
+//! with an address that is not its own, and packets that are neither from the guest nor to it: the pod forwards, but does not
+//! route between its networks.
 //!
 //! Every chain is emptied before it is filled, in one transaction: the commands may be given again.
 
