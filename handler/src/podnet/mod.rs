@@ -46,6 +46,8 @@ pub mod nat;
 mod nft;
 mod node;
 pub mod plan;
+#[cfg(test)]
+mod pretended;
 pub mod replace;
 pub mod rules;
 mod tap;

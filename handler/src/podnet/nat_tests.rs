@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::super::plan::Link;
+use super::super::pretended::{carry_out, link};
 use super::*;
 
 fn one(queues: u64) -> Masqueraded {
@@ -16,11 +17,6 @@ fn one(queues: u64) -> Masqueraded {
     }
 }
 
-fn link(index: u32, kind: Kind) -> Link {
-    let mac = Some(MacAddr([2, 0, 0, 0, 1, u8::try_from(index).unwrap()]));
-    Link { index, kind, mac, mtu: 1500, up: false, controller: None, learns: None, addresses: false }
-}
-
 /// As a plugin of the network leaves it.
 fn fresh() -> State {
     let uplink = Link { mtu: 1400, up: true, addresses: true, ..link(2, Kind::Other) };
@@ -32,27 +28,6 @@ fn fresh() -> State {
             .into(),
         nets: nets.map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
         ..State::default()
-    }
-}
-
-/// Carries a step out on the state, as the kernel does.
-fn carry_out(state: &mut State, step: &Step) {
-    let index = u32::try_from(state.links.len()).unwrap() + 2;
-    match step.clone() {
-        Step::Bridge(name, mac) => {
-            state.links.insert(name, Link { mac: Some(mac), ..link(index, Kind::Bridge) });
-        }
-        Step::Tap(name, several) => drop(state.links.insert(name, link(index, Kind::Tap { several }))),
-        Step::Set(key, value) => drop(state.settings.insert(key, value.into())),
-        Step::Mtu(name, mtu) => state.links.get_mut(&name).unwrap().mtu = mtu,
-        Step::Join(name, bridge) => {
-            let controller = Some(state.links[&bridge].index);
-            state.links.get_mut(&name).unwrap().controller = controller;
-        }
-        Step::Net(name, net) => drop(state.nets.insert((name, net))),
-        Step::Rules(_) => {}
-        Step::Up(name) => state.links.get_mut(&name).unwrap().up = true,
-        step => panic!("{step:?} is nothing that the pod's network has"),
     }
 }
 

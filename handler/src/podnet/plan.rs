@@ -239,30 +239,12 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pretended::{GUEST, carry_out, link, one};
     use super::*;
-
-    const GUEST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 9]);
-
-    fn one(queues: u64) -> Bridged {
-        Bridged {
-            index: 1,
-            name: "blue".into(),
-            pod_interface: "pod1".into(),
-            bridge: "k6t-1".into(),
-            tap: "tap1".into(),
-            mac: GUEST,
-            queues,
-        }
-    }
-
-    fn link(index: u32, kind: Kind) -> Link {
-        let mac = Some(MacAddr([2, 0, 0, 0, 1, u8::try_from(index).unwrap()]));
-        Link { index, kind, mac, mtu: 1500, up: true, controller: None, learns: None, addresses: false }
-    }
 
     /// As Multus leaves it.
     fn fresh() -> State {
-        let port = Link { mac: Some(GUEST), mtu: 1400, addresses: true, ..link(2, Kind::Other) };
+        let port = Link { mac: Some(GUEST), mtu: 1400, addresses: true, up: true, ..link(2, Kind::Other) };
         State {
             links: [("pod1".to_owned(), port)].into(),
             settings: [("ipv6/conf/pod1/disable_ipv6".to_owned(), "0".to_owned())].into(),
@@ -271,11 +253,16 @@ mod tests {
     }
 
     fn complete() -> State {
-        let port =
-            |index, kind| Link { controller: Some(3), learns: Some(false), mtu: 1400, ..link(index, kind) };
+        let port = |index, kind| Link {
+            controller: Some(3),
+            learns: Some(false),
+            mtu: 1400,
+            up: true,
+            ..link(index, kind)
+        };
         let links = [
             ("pod1".to_owned(), port(2, Kind::Other)),
-            ("k6t-1".to_owned(), Link { mtu: 1400, ..link(3, Kind::Bridge) }),
+            ("k6t-1".to_owned(), Link { mtu: 1400, up: true, ..link(3, Kind::Bridge) }),
             ("tap1".to_owned(), port(4, Kind::Tap { several: false })),
         ];
         let settings = settings(&one(1)).into_iter().map(|(key, value)| (key, value.to_owned()));
@@ -312,36 +299,6 @@ mod tests {
     #[test]
     fn with_everything_there_nothing_is_done() {
         assert_eq!(plan(&complete(), &one(1)), Ok(vec![]));
-    }
-
-    /// Carries a step out on the state, as the kernel does.
-    fn carry_out(state: &mut State, step: &Step) {
-        let index = u32::try_from(state.links.len()).unwrap() + 2;
-        let new = |kind| Link { up: false, ..link(index, kind) };
-        let controller = |state: &State, bridge: &str| state.links[bridge].index;
-        match step.clone() {
-            Step::Bridge(name, mac) => {
-                state.links.insert(name, Link { mac: Some(mac), ..new(Kind::Bridge) });
-            }
-            Step::Tap(name, several) => {
-                state.links.insert(name, new(Kind::Tap { several }));
-            }
-            Step::Set(key, value) => drop(state.settings.insert(key, value.into())),
-            Step::Bare(name) => state.links.get_mut(&name).unwrap().addresses = false,
-            Step::Down(name) => state.links.get_mut(&name).unwrap().up = false,
-            Step::Up(name) => state.links.get_mut(&name).unwrap().up = true,
-            Step::Address(name, mac) => state.links.get_mut(&name).unwrap().mac = Some(mac),
-            Step::Mtu(name, mtu) => state.links.get_mut(&name).unwrap().mtu = mtu,
-            Step::Join(name, bridge) => {
-                let controller = controller(state, &bridge);
-                let port = state.links.get_mut(&name).unwrap();
-                (port.controller, port.learns) = (Some(controller), Some(true));
-            }
-            Step::Unlearn(name) => state.links.get_mut(&name).unwrap().learns = Some(false),
-            Step::Net(..) | Step::Rules(_) | Step::Way(..) => {
-                unreachable!("not of a bridge")
-            }
-        }
     }
 
     #[test]

@@ -1,17 +1,13 @@
 use std::collections::BTreeMap;
 
 use super::super::plan::Link;
+use super::super::pretended::{carry_out, link};
 use super::*;
 
 const OWN: MacAddr = MacAddr([0x0a, 0, 0, 0, 0, 7]);
 
 fn wanted() -> Wanted {
     Wanted { one: Replaced { index: 0, name: "default".into(), queues: 1 }, mac: None }
-}
-
-fn link(index: u32, kind: Kind) -> Link {
-    let mac = Some(MacAddr([2, 0, 0, 0, 1, u8::try_from(index).unwrap()]));
-    Link { index, kind, mac, mtu: 1500, up: false, controller: None, learns: None, addresses: false }
 }
 
 fn way(to: &str, via: Option<&str>, metric: u32) -> Way {
@@ -27,39 +23,6 @@ fn fresh() -> State {
         settings: [("ipv6/conf/eth0/disable_ipv6".to_owned(), "0".to_owned())].into(),
         nets: ["10.1.0.7/32", "fd00:1::7/64"].map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
         ways: ways.map(|way| ("eth0".to_owned(), way)).into(),
-    }
-}
-
-/// Carries a step out on the state, as the kernel does.
-fn carry_out(state: &mut State, step: &Step) {
-    let index = u32::try_from(state.links.len()).unwrap() + 2;
-    match step.clone() {
-        Step::Bridge(name, mac) => {
-            state.links.insert(name, Link { mac: Some(mac), ..link(index, Kind::Bridge) });
-        }
-        Step::Tap(name, several) => drop(state.links.insert(name, link(index, Kind::Tap { several }))),
-        Step::Set(key, value) => drop(state.settings.insert(key, value.into())),
-        Step::Mtu(name, mtu) => state.links.get_mut(&name).unwrap().mtu = mtu,
-        Step::Join(name, bridge) => {
-            let controller = Some(state.links[&bridge].index);
-            let port = state.links.get_mut(&name).unwrap();
-            (port.controller, port.learns) = (controller, Some(true));
-        }
-        Step::Unlearn(name) => state.links.get_mut(&name).unwrap().learns = Some(false),
-        Step::Bare(name) => {
-            state.links.get_mut(&name).unwrap().addresses = false;
-            state.nets.retain(|(of, _)| *of != name);
-            state.ways.retain(|(of, _)| *of != name);
-        }
-        Step::Address(name, mac) => state.links.get_mut(&name).unwrap().mac = Some(mac),
-        Step::Down(name) => state.links.get_mut(&name).unwrap().up = false,
-        Step::Net(name, net) => drop(state.nets.insert((name, net))),
-        Step::Way(name, way) => {
-            assert!(state.links[&name].up, "an interface that is down has no routes");
-            state.ways.insert((name, way));
-        }
-        Step::Rules(_) => {}
-        Step::Up(name) => state.links.get_mut(&name).unwrap().up = true,
     }
 }
 

@@ -9,31 +9,18 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, recv, sendto, socket};
 use podvirt_api::bridge::Bridged;
-use podvirt_api::mac::MacAddr;
 use podvirt_cni::net::netns;
 use rtnetlink::{LinkMacVlan, LinkUnspec, LinkVeth};
 
 use super::plan::Kind;
+use super::pretended::{GUEST, one};
 use super::{Error, Wanted, apply, make_in};
 
-const GUEST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 9]);
 /// How long what has to happen is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
 const MTU: u32 = 1400;
 /// Largest frame, with room for two tags.
 const FRAME: usize = 2048;
-
-fn one(queues: u64) -> Bridged {
-    Bridged {
-        index: 1,
-        name: "blue".into(),
-        pod_interface: "pod1".into(),
-        bridge: "k6t-1".into(),
-        tap: "tap1".into(),
-        mac: GUEST,
-        queues,
-    }
-}
 
 fn bridges(all: &[Bridged]) -> Wanted {
     Wanted { bridged: all.to_vec(), ..Wanted::default() }
