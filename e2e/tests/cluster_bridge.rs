@@ -114,24 +114,34 @@ fn long_a_cable_is_pulled_and_plugged_while_the_machine_runs() {
     apply(&namespace, "one", "standard", "", ", state: down");
     let mut guest = Guest::of(&namespace, "one");
     guest.configure("172.31.53.1");
-    let carrier = "cat /sys/class/net/eth1/carrier";
-    assert_eq!(guest.sh(carrier), "0");
+    assert_eq!(guest.sh("cat /sys/class/net/eth1/carrier"), "0");
     let uid = namespace.wait_phase("one", "Running", SOON).unwrap().metadata.uid;
-    for (state, expected) in [("up", "1"), ("down", "0"), ("up", "1")] {
-        let path = "/spec/template/spec/domain/devices/interfaces/1/state";
-        let patch = serde_json::json!([{"op": "replace", "path": path, "value": state}]);
+    let both = ["default", "segment"];
+    let mut cables = ["1", "0"];
+    // The segment's, which was pulled from the start, and then the one that leads to a netd.
+    for (index, state) in [(1, "up"), (1, "down"), (1, "up"), (0, "down"), (0, "up")] {
+        let path = format!("/spec/template/spec/domain/devices/interfaces/{index}/state");
+        // `replace` would fail: the manifest gives eth0 no state.
+        let patch = serde_json::json!([{"op": "add", "path": path, "value": state}]);
         namespace.kubectl(&["patch", "vm", "one", "--type=json", "-p", &patch.to_string()]).unwrap();
+        cables[index] = if state == "up" { "1" } else { "0" };
         namespace
-            .until(&format!("a cable that is {state}"), SOON, || {
-                Ok((guest.sh(carrier) == expected).then_some(()))
+            .until(&format!("a cable of {} that is {state}", both[index]), SOON, || {
+                Ok((guest.sh(&format!("cat /sys/class/net/eth{index}/carrier")) == cables[index])
+                    .then_some(()))
             })
             .unwrap();
-        let tells =
-            |i: &v1::VirtualMachineInstance| told(i).is_some_and(|i| i.link_state.as_deref() == Some(state));
+        let tells = |i: &v1::VirtualMachineInstance| {
+            let of = i.status.interfaces.iter().find(|i| i.name.as_deref() == Some(both[index]));
+            of.is_some_and(|i| i.link_state.as_deref() == Some(state))
+        };
         namespace.wait("one", "the link in the status", SOON, tells).unwrap();
         // The other one stays.
-        assert_eq!(guest.sh("cat /sys/class/net/eth0/carrier"), "1");
+        let other = 1 - index;
+        assert_eq!(guest.sh(&format!("cat /sys/class/net/eth{other}/carrier")), cables[other]);
     }
+    // netd serves the guest as before.
+    guest.sh("udhcpc -i eth0 -n -q -t 10 >/dev/null 2>&1 || dhclient -1 eth0 >/dev/null 2>&1; ip route show dev eth0");
     // The guest is the same, and nothing asks for a restart.
     assert_eq!(namespace.wait_phase("one", "Running", SOON).unwrap().metadata.uid, uid);
     let noted = |vm: &v1::VirtualMachine| {

@@ -11,12 +11,11 @@ use podvirt_api::vmi::{
 
 use super::convert::ConvertError;
 use super::schema as xml;
+pub(super) use super::schema::VHOST_USER;
 use super::{Environment, Image, Tap};
 
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
-/// libvirt's word for an interface that a netd serves.
-pub(super) const VHOST_USER: &str = "vhostuser";
 /// libvirt's word for an interface that is a tap device.
 const ETHERNET: &str = "ethernet";
 /// Seconds between QEMU's attempts to reach a netd that went away.

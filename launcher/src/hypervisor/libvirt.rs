@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
+use serde_json::{Value, json};
 use virt::connect::Connect;
 use virt::domain::{Domain, MigrateParameters};
 use virt::error::{Error, ErrorNumber};
@@ -13,7 +14,7 @@ use super::events::{self, Subscription};
 use super::{
     Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Stopped, job, slots,
 };
-use crate::domain::schema::{Domain as Described, Interface};
+use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
 const KEEPALIVE: (i32, u32) = (5, 3);
@@ -78,9 +79,6 @@ impl Libvirt {
         }
     }
 }
-
-/// libvirt's word for an interface that a netd serves.
-const VHOST_USER: &str = "vhostuser";
 
 fn wrong(action: &'static str, message: String) -> HypervisorError {
     HypervisorError::Refused { action, message }
@@ -258,6 +256,18 @@ impl Hypervisor for Libvirt {
         const ACTION: &str = "change the link";
         let domain = self.domain()?;
         let mut interface = self.interface(alias, ACTION)?;
+        if interface.is_vhost_user() {
+            // libvirt changes nothing of such an interface while it runs; QEMU does. The link that the domain's XML names
+            // stays as it was: at the next node it is the VMI's.
+            let order = json!({"execute": "set_link", "arguments": {"name": alias, "up": up}});
+            let told = domain.qemu_monitor_command(&order.to_string(), 0);
+            let told = told.map_err(|e| self.failed(&domain, ACTION, &e))?;
+            let answer: Value = serde_json::from_str(&told).map_err(|e| wrong(ACTION, e.to_string()))?;
+            return match answer["error"]["desc"].as_str() {
+                Some(error) => Err(wrong(ACTION, error.to_owned())),
+                None => Ok(()),
+            };
+        }
         interface.set_link(up);
         let xml = interface.to_xml().map_err(|e| wrong(ACTION, e.to_string()))?;
         let changed = domain.update_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);

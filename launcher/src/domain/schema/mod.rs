@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 pub use devices::*;
 
+/// libvirt's word for an interface that a netd serves.
+pub const VHOST_USER: &str = "vhostuser";
+
 /// XML name space of the elements by which QEMU's own properties are set.
 pub const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
@@ -339,6 +342,11 @@ impl Domain {
 }
 
 impl Interface {
+    /// Whether another process serves it by vhost-user.
+    pub fn is_vhost_user(&self) -> bool {
+        self.kind == VHOST_USER
+    }
+
     /// Plugs its cable or pulls it.
     pub fn set_link(&mut self, up: bool) {
         self.link = Some(StateOnly { state: if up { "up" } else { "down" }.into() });
