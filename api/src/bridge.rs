@@ -56,16 +56,17 @@ pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
             bridge: pod::bridge(&network.name),
             tap: pod::tap(&network.name),
             mac: interface.mac_address.parse().ok()?,
-            queues: queue_pairs(vmi),
+            queues: queue_pairs(vmi, interface),
         })
     };
     interfaces.filter_map(one).collect()
 }
 
-/// Queue pairs of each interface with a tap device: as many as the machine has processors where it asks for several.
-pub(crate) fn queue_pairs(vmi: &VirtualMachineInstance) -> u64 {
+/// Queue pairs of an interface with a tap device: as many as the machine has processors where it asks for several. Only
+/// virtio's card has several.
+pub(crate) fn queue_pairs(vmi: &VirtualMachineInstance, interface: &Interface) -> u64 {
     let domain = &vmi.spec.domain;
-    let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false);
+    let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false) && interface.is_virtio();
     if wanted { domain.cpu.as_ref().map_or(1, Cpu::count).min(MAX_QUEUE_PAIRS) } else { 1 }
 }
 

@@ -208,7 +208,7 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
         }
         interface.state.get_or_insert(InterfaceState::Up);
         if interface.model.is_empty() {
-            "virtio".clone_into(&mut interface.model);
+            crate::model::VIRTIO.clone_into(&mut interface.model);
         }
         for port in &mut interface.ports {
             port.protocol.get_or_insert(PortProtocol::Tcp);

@@ -86,7 +86,7 @@ pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Replaced> {
     let (index, interface) = interfaces
         .filter(|(_, i)| i.bridge.is_some())
         .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
-    Some(Replaced { index, name: interface.name.clone(), queues: crate::bridge::queue_pairs(vmi) })
+    Some(Replaced { index, name: interface.name.clone(), queues: crate::bridge::queue_pairs(vmi, interface) })
 }
 
 /// Whether a machine with these annotations has the kernel carry the binding `masquerade`.
@@ -138,7 +138,7 @@ pub fn masqueraded(vmi: &VirtualMachineInstance) -> Option<Masqueraded> {
         index,
         name: interface.name.clone(),
         mac: interface.mac_address.parse().ok()?,
-        queues: crate::bridge::queue_pairs(vmi),
+        queues: crate::bridge::queue_pairs(vmi, interface),
         guest_v4: guest_network::v4(&or(network.map(|n| &n.vm_network_cidr), NETWORK_V4))?,
         guest_v6: guest_network::v6(&or(network.map(|n| &n.vm_ipv6_network_cidr), NETWORK_V6))?,
         ports: interface

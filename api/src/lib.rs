@@ -31,6 +31,7 @@ pub mod kvm;
 pub mod mac;
 pub mod meta;
 pub mod migration;
+pub mod model;
 pub mod names;
 pub mod netd;
 mod parse;

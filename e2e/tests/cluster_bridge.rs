@@ -190,6 +190,66 @@ fn long_several_queues_and_several_segments() {
 }
 
 #[test]
+fn long_cards_of_other_models_are_the_guests_and_boot_from_the_segment() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    network(&namespace, "standard", "bridge", &serde_json::Value::Null);
+    apply(&namespace, "peer", "standard", "", "");
+    let mut peer = Guest::of(&namespace, "peer");
+    peer.sh("ip link set eth1 up; (tcpdump -Z root -n -e -l -c 1 -i eth1 ether src 02:00:00:00:56:01 and udp port 67 >/tmp/seen 2>&1 &)");
+
+    // The guest's kernel has no driver of them, but it counts them; the boot code of one speaks for it.
+    let models = [
+        ("e1000", "0x8086:0x100e"),
+        ("e1000e", "0x8086:0x10d3"),
+        ("igb", "0x8086:0x10c9"),
+        ("ne2k_pci", "0x10ec:0x8029"),
+        ("pcnet", "0x1022:0x2000"),
+        ("rtl8139", "0x10ec:0x8139"),
+    ];
+    let (mut networks, mut interfaces) = (String::new(), String::new());
+    for (n, (model, _)) in models.iter().enumerate() {
+        networks += &format!(", {{name: n{n}, multus: {{networkName: standard}}}}");
+        interfaces += &format!(", {{name: n{n}, bridge: {{}}, model: {model}}}");
+    }
+    let manifest = Manifest {
+        name: "cards",
+        spec: &format!("networks: [{{name: default, pod: {{}}}}{networks}]"),
+        devices: &format!("interfaces: [{{name: default, passtBinding: {{}}}}{interfaces}]"),
+        ..Default::default()
+    };
+    namespace.apply(&manifest.machine()).unwrap();
+    // With an order for the card alone, the machine boots from nothing else.
+    apply(
+        &namespace,
+        "boots",
+        "standard",
+        "",
+        ", model: e1000, bootOrder: 1, macAddress: '02-00-00-00-56-01'",
+    );
+    namespace
+        .until("the boot code's question on the segment", BOOT, || {
+            Ok(peer.sh("cat /tmp/seen").contains("02:00:00:00:56:01 >").then_some(()))
+        })
+        .unwrap();
+    let mut cards = Guest::of(&namespace, "cards");
+    let found =
+        cards.sh("cd /sys/bus/pci/devices; for d in *; do echo $(cat $d/vendor):$(cat $d/device); done");
+    for (model, card) in models {
+        assert!(found.lines().any(|line| line.trim() == card), "{model}: {found}");
+    }
+
+    // By netd there is virtio alone.
+    let refused = Manifest {
+        name: "refused",
+        devices: "interfaces: [{name: default, passtBinding: {}, model: e1000}]",
+        ..Default::default()
+    };
+    let error = namespace.apply(&refused.machine()).unwrap_err().to_string();
+    assert!(error.contains("spec.template.spec.domain.devices.interfaces[0].model: 'e1000'"), "{error}");
+}
+
+#[test]
 fn long_a_network_on_which_no_guest_can_be_a_host_says_so() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();

@@ -200,6 +200,28 @@ mod vmi_create {
     }
 
     #[test]
+    fn a_template_with_a_card_that_the_kernels_masquerade_alone_takes_is_judged_by_what_it_says() {
+        let judged = |binding: &str, annotations: Value| {
+            let mut spec = small();
+            spec["networks"] = json!([{"name": "n", "pod": {}}]);
+            spec["domain"]["devices"]["interfaces"] = json!([{"name": "n", binding: {}, "model": "e1000"}]);
+            let template = json!({"metadata": {"annotations": annotations}, "spec": spec});
+            let object = machine(json!({"runStrategy": "Halted", "template": template}));
+            lines(&vm::validate(&object, &config(), By::User))
+        };
+        // The cluster may have the kernel carry it.
+        assert_eq!(judged("masquerade", Value::Null), Vec::<String>::new());
+        assert_eq!(judged("masquerade", json!({"podvirt.io/masquerade": "nftables"})), Vec::<String>::new());
+        let field = "spec.template.spec.domain.devices.interfaces[0].model: 'e1000' is not allowed; virtio is allowed with ";
+        for (found, binding) in [
+            (judged("masquerade", json!({"podvirt.io/masquerade": "netd"})), "masquerade by netd"),
+            (judged("passtBinding", Value::Null), "passtBinding"),
+        ] {
+            assert!(found.len() == 1 && found[0].starts_with(&format!("{field}{binding}")), "{found:?}");
+        }
+    }
+
+    #[test]
     fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
         let mut object = instance(json!({"domain": {"devices": {"tpm": {}}}}));
         vmi::mutate_create(&mut object, &config());

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use crate::defaults::Choices;
 use crate::fields::{On, Place, Resource, check, check_annotations};
+use crate::kernel;
+use crate::names::annotation;
 use crate::problem::{Problem, Problems, Reason};
 use crate::v1;
 
@@ -106,10 +108,17 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;
     }
+    // Where the template does not say what carries masquerade, the cluster will, which is not known here: the instance is
+    // judged when it is made.
+    let way = wishes[annotation::MASQUERADE].as_str().unwrap_or(kernel::BY_NFTABLES);
     let instance = json!({
         "apiVersion": v1::API_VERSION,
         "kind": "VirtualMachineInstance",
-        "metadata": {"name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"]},
+        "metadata": {
+            "name": object["metadata"]["name"],
+            "namespace": object["metadata"]["namespace"],
+            "annotations": {annotation::MASQUERADE: way},
+        },
         "spec": template["spec"],
     });
     let found = spec_problems(&instance, config).0.into_iter();

@@ -5,6 +5,7 @@ use super::Kind::{
     self, Any, Bool, Int, Lines, List, Object, OneOf, Quantity, QuantityMap, Text, TextMap, Texts,
 };
 use super::Support::{self, Alone, Carried, Cluster, Kept, Refused};
+use crate::model::MODELS;
 use crate::names::PASST_PLUGIN;
 use crate::vmi::{
     CpuFeaturePolicy, DiskBus, DiskErrorPolicy, DnsPolicy, DriverCache, DriverIo, HostDiskType, InputBus,
@@ -219,7 +220,7 @@ pub const VMI: &[Field] = &[
     row(Refused, "spec.domain.devices.watchdog.diag288", Any, "of another architecture"),
     row(Carried, "spec.domain.devices.interfaces", List, ""),
     row(Carried, "spec.domain.devices.interfaces[].name", Text, "the network's name"),
-    row(Carried, "spec.domain.devices.interfaces[].model", OneOf(&["virtio"]), ""),
+    row(Carried, "spec.domain.devices.interfaces[].model", OneOf(MODELS), "`virtio` when not set; the others with `bridge`, and with `masquerade` by the kernel ([networking.md](networking.md#models-of-network-cards))"),
     row(Carried, "spec.domain.devices.interfaces[].passtBinding", Object, "served by netd; the default"),
     row(Carried, "spec.domain.devices.interfaces[].macAddress", Text, "made from namespace, name, uid and interface when not set"),
     row(Carried, "spec.domain.devices.interfaces[].ports", List, "none means all ports"),

@@ -22,6 +22,7 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let mut names = BTreeMap::new();
     let mut macs = BTreeMap::new();
     let mut indices = BTreeMap::new();
+    let mut places = BTreeMap::new();
     for (n, interface) in vmi.spec.domain.devices.interfaces.iter().enumerate() {
         let path = format!("{INTERFACES}[{n}]");
         let name_ok = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
@@ -76,6 +77,9 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 "absent is for networks of Multus beside the pod's own; up and down are allowed here",
             );
         }
+        if let Some(allowed) = vmi.wrong_model(interface) {
+            problems.invalid(format!("{path}.model"), &interface.model, allowed);
+        }
         address(interface, &path, problems);
         if let Ok(mac) = interface.mac_address.parse::<MacAddr>()
             && let Some(other) = macs.insert(mac, n)
@@ -93,6 +97,15 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("{path}.acpiIndex"),
                 interface.acpi_index,
                 &format!("{INTERFACES}[{other}].acpiIndex"),
+            );
+        }
+        if !interface.pci_address.is_empty()
+            && let Some(other) = places.insert(interface.pci_address.to_ascii_lowercase(), n)
+        {
+            problems.duplicate(
+                format!("{path}.pciAddress"),
+                &interface.pci_address,
+                &format!("{INTERFACES}[{other}].pciAddress"),
             );
         }
         ports(interface, &path, problems);

@@ -200,6 +200,8 @@ fn interfaces_and_networks() {
         ("{name: n, macAddress: '52:54'}", "macAddress FieldValueInvalid"),
         ("{name: n, macAddress: '01:00:5e:00:00:01'}", "macAddress FieldValueInvalid"),
         ("{name: n, pciAddress: x}", "pciAddress FieldValueInvalid"),
+        ("{name: n, model: e1000}", "model FieldValueInvalid"),
+        ("{name: n, masquerade: {}, model: rtl8139}", "model FieldValueInvalid"),
         ("{name: n, ports: [{name: http}]}", "ports[0].port FieldValueRequired"),
         ("{name: n, ports: [{port: 80}, {port: 80}]}", "ports[1].port FieldValueDuplicate"),
         ("{name: n, ports: [{port: 80, name: '80'}]}", "ports[0].name FieldValueInvalid"),
@@ -230,14 +232,15 @@ fn interfaces_and_networks() {
         wrong_devices("{interfaces: [{name: n, ports: [{port: 53}, {port: 53, protocol: UDP}]}]}", networks),
         Vec::<String>::new()
     );
-    let two = "{interfaces: [{name: n, macAddress: '02:00:00:00:00:01', acpiIndex: 1}, \
-               {name: m, macAddress: '02-00-00-00-00-01', acpiIndex: 1}]}";
+    let two = "{interfaces: [{name: n, macAddress: '02:00:00:00:00:01', acpiIndex: 1, pciAddress: '0000:0a:00.0'}, \
+               {name: m, macAddress: '02-00-00-00-00-01', acpiIndex: 1, pciAddress: '0000:0A:00.0'}]}";
     assert_eq!(
         wrong_devices(two, "  networks: [{name: n, pod: {}}, {name: m, pod: {}}]\n"),
         [
             "spec.networks[1].pod FieldValueDuplicate",
             "spec.domain.devices.interfaces[1].macAddress FieldValueDuplicate",
             "spec.domain.devices.interfaces[1].acpiIndex FieldValueDuplicate",
+            "spec.domain.devices.interfaces[1].pciAddress FieldValueDuplicate",
         ]
     );
     assert_eq!(

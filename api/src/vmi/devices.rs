@@ -97,7 +97,7 @@ objects! {
     Interface {
         /// Name, that of its network.
         name: String,
-        /// Model; `virtio`.
+        /// Model; `virtio` when not set.
         model: String,
         /// Served by netd. The name is upstream's.
         passt_binding: Option<InterfacePasstBinding>,

@@ -57,7 +57,9 @@ pub fn is_pluggable(spec: &VirtualMachineInstanceSpec, interface: &Interface) ->
         || interface.macvtap.is_some()
         || interface.passt.is_some()
         || interface.slirp.is_some()
-        || interface.binding.is_some();
+        || interface.binding.is_some()
+        // A running machine has free ports of PCI Express alone.
+        || !interface.is_express();
     !other && network.is_some_and(|network| network.multus.is_some() && !network.is_primary())
 }
 

@@ -102,6 +102,14 @@ fn what_cannot_be_plugged_waits_for_the_next_start() {
         assert_eq!(of_instance(&vm, &vmi), None, "{binding}");
         assert!(is_outdated(&vm, &vmi), "{binding}");
     }
+    // Nor a card of conventional PCI, for which there is no free slot; one of PCI Express is plugged.
+    for (model, plugged) in
+        [("rtl8139", false), ("e1000", false), ("e1000e", true), ("igb", true), ("", true)]
+    {
+        let vm = machine(vec![nic("n", "bridge", json!({"model": model}))], &[("n", "blue")]);
+        assert_eq!(of_instance(&vm, &vmi).is_some(), plugged, "{model}");
+        assert_eq!(is_outdated(&vm, &vmi), !plugged, "{model}");
+    }
     // Neither does one that the template loses without having said so.
     let vm = machine(vec![nic("blue", "bridge", json!({}))], &[("blue", "blue")]);
     let (vmi, without) = (running(&vm), machine(vec![], &[]));

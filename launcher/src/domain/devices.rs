@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::model::VIRTIO;
 use podvirt_api::vmi::{
     Cpu, Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Input, InputBus, InputKind, Interface,
     InterfaceState, PanicModel, TrayState, WatchdogAction,
@@ -172,6 +173,8 @@ pub(super) fn overrides(devices: &xml::Devices) -> Option<xml::QemuOverride> {
     let interfaces = &devices.interfaces;
     let devices: Vec<xml::QemuDevice> = interfaces
         .iter()
+        // The others have no such property.
+        .filter(|i| i.model.kind.starts_with(VIRTIO))
         .map(|i| xml::QemuDevice {
             alias: i.alias.name.clone(),
             frontend: xml::QemuFrontend {
@@ -352,7 +355,7 @@ fn interface(interface: &Interface, backend: Backend, virtio: &str) -> Result<xm
         mtu,
         source,
         target,
-        model: xml::TypeOnly { kind: virtio.into() },
+        model: xml::TypeOnly { kind: if interface.is_virtio() { virtio } else { &interface.model }.into() },
         driver,
         link: (interface.state == Some(InterfaceState::Down))
             .then(|| xml::StateOnly { state: "down".into() }),
