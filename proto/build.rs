@@ -4,6 +4,10 @@ use std::error::Error;
 
 const CONTRACTS: &[&str] = &[
     "proto/netd.proto",
+    "proto/hooks_info.proto",
+    "proto/hooks_v1alpha1.proto",
+    "proto/hooks_v1alpha2.proto",
+    "proto/hooks_v1alpha3.proto",
     "proto/cmd.proto",
     "proto/cmd_info.proto",
     "proto/notify.proto",

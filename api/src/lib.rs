@@ -26,6 +26,7 @@ pub mod bridge;
 pub mod defaults;
 pub mod fields;
 pub mod guest_network;
+pub mod hooks;
 pub mod kernel;
 pub mod kvm;
 pub mod mac;

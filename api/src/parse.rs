@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::fields::{On, Place, Resource};
-use crate::problem::Problems;
+use crate::names::annotation;
+use crate::problem::{Problems, Reason};
 use crate::vmi::VirtualMachineInstance;
-use crate::{defaults, fields, validate};
+use crate::{defaults, fields, hooks, validate};
 
 /// Why a text is no manifest that podvirt carries out.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +55,14 @@ impl VirtualMachineInstance {
             // In a cluster the webhook asks once: an object that was taken must not become unreadable by an annotation.
             let given = &value["metadata"]["annotations"];
             fields::check_annotations(On::Vmi, given, "metadata.annotations", &mut problems);
+            if hooks::asks(given) {
+                let field = format!("metadata.annotations[{}]", annotation::HOOK_SIDECARS);
+                problems.add(
+                    Reason::FieldValueNotSupported,
+                    field,
+                    "hook sidecars are containers of a pod: a cluster has them",
+                );
+            }
         }
         problems.into_result()?;
         drop_nulls(&mut value);

@@ -58,6 +58,9 @@ pub struct Pod {
     /// Let QEMU translate where KVM cannot be used
     #[arg(long)]
     pub allow_emulation: bool,
+    /// How many hook sidecars the pod has
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub hook_sidecars: usize,
 }
 
 /// How a pod's network is served.

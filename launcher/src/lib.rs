@@ -18,6 +18,7 @@ pub mod accelerator;
 pub mod cli;
 pub mod console;
 pub mod domain;
+pub mod hooks;
 pub mod hypervisor;
 pub mod life;
 pub mod media;

@@ -171,6 +171,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         private: &directory,
         claims: None,
         secrets: None,
+        change: None,
     };
     let images = prepare(vmi, &sources)?;
     let interfaces = &vmi.spec.domain.devices.interfaces;

@@ -67,3 +67,34 @@ pub mod notify {
         tonic::include_proto!("kubevirt.notify.info");
     }
 }
+
+/// Hook sidecars, packages `kubevirt.hooks.*`: virt-launcher calls, a sidecar serves.
+pub mod hooks {
+    /// What a sidecar is and wants to be asked.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod info {
+        tonic::include_proto!("kubevirt.hooks.info");
+    }
+
+    /// Version v1alpha1.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod v1alpha1 {
+        tonic::include_proto!("kubevirt.hooks.v1alpha1");
+    }
+
+    /// Version v1alpha2.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod v1alpha2 {
+        tonic::include_proto!("kubevirt.hooks.v1alpha2");
+    }
+
+    /// Version v1alpha3.
+    #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
+    #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
+    pub mod v1alpha3 {
+        tonic::include_proto!("kubevirt.hooks.v1alpha3");
+    }
+}

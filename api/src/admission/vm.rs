@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::defaults::Choices;
 use crate::fields::{On, Place, Resource, check, check_annotations};
+use crate::hooks;
 use crate::kernel;
 use crate::names::annotation;
 use crate::problem::{Problem, Problems, Reason};
@@ -104,6 +105,7 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     check_annotations(On::Vm, &object["metadata"]["annotations"], "metadata.annotations", &mut problems);
     let wishes = &template["metadata"]["annotations"];
     check_annotations(On::Vmi, wishes, "spec.template.metadata.annotations", &mut problems);
+    hooks::check_allowed(wishes, "spec.template.metadata.annotations", config, &mut problems);
     let mut problems = change.ratchet(problems);
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::defaults::{self, Choices};
 use crate::fields::{On, check_annotations};
-use crate::kernel;
 use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
 use crate::validate::validate;
 use crate::{ParseError, VirtualMachineInstance, v1};
+use crate::{hooks, kernel};
 
 use super::ratchet::Change;
 use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
@@ -69,6 +69,7 @@ pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration, by: B
         reserved_labels(&object["metadata"]["labels"], "metadata.labels", &mut problems);
     }
     wishes(object, &mut problems);
+    hooks::check_allowed(&object["metadata"]["annotations"], "metadata.annotations", config, &mut problems);
     problems
 }
 

@@ -8,13 +8,13 @@
 
 use serde_json::Value;
 
-use crate::kernel;
 use crate::names::annotation as name;
 use crate::problem::{Problems, Reason};
+use crate::{hooks, kernel};
 
 use Effect::{Carried, Refused, Unneeded, Written};
 use On::{KubeVirt, Migration, Vm, Vmi};
-use Wish::{Any, But, Is, OneOf, Port};
+use Wish::{Any, But, Hooks, Is, OneOf, Port};
 
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub enum Wish {
     Port,
     /// One of these; nothing else is allowed.
     OneOf(&'static [&'static str]),
+    /// A list of hook sidecars; nothing else is allowed.
+    Hooks,
 }
 
 /// What podvirt does with an annotation.
@@ -95,7 +97,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
     row(Vmi, name::DEFAULT_NETWORK, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no default network of Multus, which writes it"),
     row(Vmi, name::ISTIO_INJECT, Carried(Any), "handed on to the pod, for Istio; netd leaves the proxy's ports alone"),
-    row(Vmi, "hooks.kubevirt.io/hookSidecars", Refused(But(&["", "[]"])), "there are no hooks: nothing but podvirt writes a machine's domain"),
+    row(Vmi, name::HOOK_SIDECARS, Carried(Hooks), "[hook sidecars](hooks.md); the KubeVirt object's feature gate `Sidecar` allows them"),
     row(Vmi, "kubevirt.io/ignitiondata", Refused(But(&[""])), "use cloud-init"),
     row(Vmi, "kubevirt.io/placePCIDevicesOnRootComplex", Refused(Is("true")), ""),
     row(Vmi, "kubevirt.io/disablePCIHole64", Refused(Is("true")), ""),
@@ -116,8 +118,8 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/nonroot", Unneeded, "no launcher runs as root"),
     row(Vmi, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
     row(Vmi, "virtualmachineinstancepresets.admission.kubevirt.io/exclude", Unneeded, "there are no presets"),
-    row(Vmi, "smbios.vm.kubevirt.io/baseBoardManufacturer", Unneeded, "read by upstream's example of a hook alone; the hook is refused"),
-    row(Vmi, "diskimage.vm.kubevirt.io/bootImageName", Unneeded, "read by upstream's example of a hook alone; the hook is refused"),
+    row(Vmi, "smbios.vm.kubevirt.io/baseBoardManufacturer", Unneeded, "read by upstream's example of a hook alone"),
+    row(Vmi, "diskimage.vm.kubevirt.io/bootImageName", Unneeded, "read by upstream's example of a hook alone"),
     row(Vmi, name::VM_GENERATION, Written, ""),
     row(Vmi, name::LATEST_OBSERVED_API_VERSION, Written, ""),
     row(Vmi, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
@@ -173,6 +175,7 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
                 let allowed = format!("one of {} is allowed", quoted(values));
                 problems.invalid(here, value.escape_debug(), &allowed);
             }
+            Carried(Hooks) => problems.0.extend(hooks::parse(value, &here).err().unwrap_or_default().0),
             Refused(wish) if is_wish(wish, value) => {
                 problems.add(Reason::FieldValueNotSupported, here, refusal(wish, row.note));
             }
@@ -183,7 +186,7 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
 
 fn is_wish(wish: Wish, value: &str) -> bool {
     match wish {
-        Any | Port | OneOf(_) => true,
+        Any | Port | OneOf(_) | Hooks => true,
         Is(asked) => value == asked,
         But(idle) => !idle.contains(&value.trim()),
     }
@@ -192,7 +195,7 @@ fn is_wish(wish: Wish, value: &str) -> bool {
 /// What a wish that is not carried out is answered with: what is allowed, and the row's remark.
 fn refusal(wish: Wish, note: &str) -> String {
     let what = match wish {
-        Any | Port | OneOf(_) => "not supported by podvirt; the annotation is not allowed".to_owned(),
+        Any | Port | OneOf(_) | Hooks => "not supported by podvirt; the annotation is not allowed".to_owned(),
         Is(asked) => format!("'{asked}' is not supported by podvirt; any other value is allowed"),
         But(idle) => format!("not supported by podvirt; allowed: {}", quoted(idle)),
     };
@@ -206,7 +209,7 @@ fn quoted(values: &[&str]) -> String {
 /// Which values are refused, for people.
 pub(super) fn refused_values(wish: Wish) -> String {
     match wish {
-        Any | Port | OneOf(_) => "all".to_owned(),
+        Any | Port | OneOf(_) | Hooks => "all".to_owned(),
         Is(asked) => format!("`{asked}`"),
         But(idle) => {
             let idle = idle
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_wish_that_is_not_carried_out_is_refused_with_its_path_and_what_is_allowed() {
-        let hooks = r#"[{"args": ["--version", "v1alpha2"], "image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]"#;
+        let hooks = r#"[{"args": ["--version", "v1alpha2"], "environment": 1}]"#;
         assert_eq!(
             lines(
                 Vmi,
@@ -245,8 +248,9 @@ mod tests {
             [
                 "metadata.annotations[podvirt.io/netd-metrics-port]: 'http' is not allowed; a port from 1 to 65535 is \
                  allowed",
-                "metadata.annotations[hooks.kubevirt.io/hookSidecars]: not supported by podvirt; allowed: '', '[]': \
-                 there are no hooks: nothing but podvirt writes a machine's domain",
+                "metadata.annotations[hooks.kubevirt.io/hookSidecars][0]: '{\\\"args\\\":[\\\"--version\\\",\\\"v1alpha2\\\"],\\\"environment\\\":1}' \
+                 is not allowed; unknown field `environment`, expected one of `image`, `imagePullPolicy`, `command`, \
+                 `args`, `configMap`, `pvc`",
                 "metadata.annotations[kubevirt.io/memfd]: 'false' is not supported by podvirt; any other value is \
                  allowed: netd needs the guest's memory as a memfd",
                 "metadata.annotations[kubevirt.io/func-test-virt-launcher-fail-fast]: not supported by podvirt; the \
@@ -284,11 +288,14 @@ mod tests {
             assert!(seen.insert((row.on.kind(), row.key)), "{} stands twice on {:?}", row.key, row.on);
             let asked = |value: &str| !lines(row.on, json!({ row.key: value })).is_empty();
             match row.effect {
-                Refused(Any | Port | OneOf(_)) => assert!(asked("") && asked("x"), "{}", row.key),
+                Refused(Any | Port | OneOf(_) | Hooks) => assert!(asked("") && asked("x"), "{}", row.key),
                 Refused(Is(value)) => assert!(asked(value) && !asked(""), "{}", row.key),
                 Refused(But(idle)) => assert!(asked("x") && !idle.iter().any(|v| asked(v)), "{}", row.key),
                 Carried(OneOf(values)) => {
                     assert!(asked("") && asked("x") && !values.iter().any(|v| asked(v)), "{}", row.key);
+                }
+                Carried(Hooks) => {
+                    assert!(asked("x") && asked("[{}]") && !asked("") && !asked("[]"), "{}", row.key);
                 }
                 Carried(Port) => assert!(asked("0") && asked("65536") && !asked("1"), "{}", row.key),
                 Carried(_) | Unneeded | Written => assert!(!asked("x") && !asked("true"), "{}", row.key),

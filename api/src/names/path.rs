@@ -18,6 +18,8 @@ pub const CONTAINER_DISKS: &str = "/var/run/kubevirt/container-disks";
 pub const NETD: &str = "/var/run/kubevirt/netd";
 /// Mount of [`super::pod::volume::BIN_SHARE`].
 pub const BIN_SHARE: &str = "/init/usr/bin";
+/// Mount of [`super::pod::volume::HOOKS`]: `compute` sees a directory for each hook sidecar, which has its own there.
+pub const HOOKS: &str = "/var/run/kubevirt-hooks";
 /// Claims in filesystem mode are mounted below it, under their volumes' names.
 pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
 /// Secrets of cloud-init are mounted below it, under their volumes' names.

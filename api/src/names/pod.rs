@@ -21,6 +21,11 @@ pub fn container_disk(volume: &str) -> String {
     format!("volume{volume}")
 }
 
+/// Container of a machine's hook sidecar, by its place in the list.
+pub fn hook_sidecar(index: usize) -> String {
+    format!("hook-sidecar-{index}")
+}
+
 /// Names of the pod's own emptyDir volumes; their mounts stand in [`super::path`].
 pub mod volume {
     /// Console and VNC sockets, what only this machine may read.
@@ -39,6 +44,8 @@ pub mod volume {
     pub const BIN_SHARE: &str = "virt-bin-share-dir";
     /// netd's sockets.
     pub const NETD: &str = "netd";
+    /// Sockets of the hook sidecars, each in a directory of its container's name.
+    pub const HOOKS: &str = "hook-sidecar-sockets";
 }
 
 /// The pod's interface on its first network.

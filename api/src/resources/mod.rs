@@ -16,7 +16,7 @@
 //!           storage resources.requests.ephemeral-storage and the scratch space;
 //!                   a limit likewise (upstream's sums)
 //! netd      one sidecar for each interface
-//! sidecars  each containerDisk, kernelBoot.container
+//! sidecars  each containerDisk, kernelBoot.container, each hook sidecar
 //! ```
 //!
 //! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod.
@@ -62,6 +62,8 @@ pub struct PodResources {
     pub netd: ResourceRequirements,
     /// Of each sidecar that holds a container disk, and of the init container before them.
     pub container_disk: ResourceRequirements,
+    /// Of each hook sidecar.
+    pub hook_sidecar: ResourceRequirements,
     /// What `compute` asks for beside the guest's memory, part by part.
     pub overhead: MemoryOverhead,
 }
@@ -126,6 +128,7 @@ impl PodResources {
             compute: compute.into(),
             netd: sidecar(&overhead::NETD, &limited),
             container_disk: sidecar(&overhead::CONTAINER_DISK, &limited),
+            hook_sidecar: sidecar(&overhead::HOOK, &limited),
             overhead,
         }
     }

@@ -34,6 +34,10 @@ pub(super) const NETD: Sidecar =
 pub(super) const CONTAINER_DISK: Sidecar =
     Sidecar { cpu: 1, memory: 4 * MI, cpu_limit: 100, memory_limit: 40 * MI };
 
+/// A hook sidecar, a program of the machine's users: upstream's limits, and what its own example asks of a node.
+pub(super) const HOOK: Sidecar =
+    Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 200, memory_limit: 64_000_000 };
+
 /// What the programs around a guest need, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOverhead {

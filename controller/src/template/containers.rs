@@ -18,7 +18,7 @@ const CONTAINER_DISK: &str = "/usr/bin/container-disk";
 const QEMU_TIMEOUT: &str = "240s";
 
 /// A container that ends badly leaves the last lines of its log in its status, for the machine's conditions.
-const TELL_WHY: &str = "FallbackToLogsOnError";
+pub(super) const TELL_WHY: &str = "FallbackToLogsOnError";
 
 /// Kubernetes restarts a sidecar whatever its end, and ends it after the other containers.
 pub(super) const SIDECAR: &str = "Always";
@@ -193,7 +193,7 @@ pub(super) fn own(
 }
 
 /// Nothing a container could do more than its user. Users and the seccomp profile stand in the pod.
-fn confined() -> SecurityContext {
+pub(super) fn confined() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".into()]) }),

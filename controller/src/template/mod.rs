@@ -5,7 +5,7 @@
 //!   container-disk-binary   copies the static binary, ends      compute   virt-launcher ── libvirt ── QEMU
 //!   volume<name> ...        one sidecar a containerDisk
 //!   kernel-boot-volume      sidecar, kernelBoot's image
-//!   netd, netd-1 ...        sidecars, one an interface
+//!   netd, netd-1 ...        sidecars, one an interface      hook-sidecar-0 ...   of the machine's users
 //! ```
 //!
 //! Nothing in the pod is privileged: user and group 107, no capability, no escalation, the runtime's seccomp
@@ -19,6 +19,7 @@
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
 mod containers;
+mod hooks;
 mod networks;
 mod placement;
 mod probes;
@@ -124,17 +125,19 @@ pub fn launcher_pod(
     if vmi.has_taps() {
         resources = resources.with_taps();
     }
-    let storage = volumes::volumes(vmi)?;
+    let mut storage = volumes::volumes(vmi)?;
+    let hooks = hooks::sidecars(vmi, config, &resources, &mut storage)?;
     let probes = probes::probes(vmi)?;
     let grace = grace_seconds(vmi);
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
     let init = containers::sidecars(vmi, config, images, &resources)?;
-    let compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
+    let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
+    hooks::told(&mut compute, hooks.len());
     Ok(Pod {
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),
         spec: Some(PodSpec {
             init_containers: Some(init).filter(|c| !c.is_empty()),
-            containers: vec![compute],
+            containers: std::iter::once(compute).chain(hooks).collect(),
             volumes: Some(storage.volumes),
             restart_policy: Some("Never".into()),
             termination_grace_period_seconds: Some(pod::termination_grace_period_seconds(grace)),

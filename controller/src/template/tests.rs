@@ -1,3 +1,4 @@
+mod hooks;
 mod kernel;
 mod volumes;
 

@@ -26,6 +26,9 @@ const OWN: &[(&str, &str)] = &[
 /// Mode of the files of a Secret: the pod's group reads them, nobody else.
 const SECRET_MODE: i32 = 0o440;
 
+/// Start of the names of volumes that hook sidecars have.
+const HOOKS: &str = "hook-sidecar-";
+
 /// Sources that a volume of a machine may have.
 const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral and \
                        persistentVolumeClaim";
@@ -105,7 +108,8 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
 
 /// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
 fn pod_volume(volume: &v1::Volume) -> String {
-    if OWN.iter().any(|(own, _)| *own == volume.name) || volume.name == volume::BIN_SHARE {
+    let taken = volume.name == volume::BIN_SHARE || volume.name.starts_with(HOOKS);
+    if taken || OWN.iter().any(|(own, _)| *own == volume.name) {
         return format!("vmi-{}", volume.name);
     }
     volume.name.clone()
@@ -154,7 +158,7 @@ fn cloud_init(
 }
 
 /// A volume on the node of at most so many bytes; the kubelet evicts a pod that has more in it.
-fn empty_dir(name: &str, most: u64) -> Volume {
+pub(super) fn empty_dir(name: &str, most: u64) -> Volume {
     let source = EmptyDirVolumeSource { size_limit: Some(Quantity(most.to_string())), medium: None };
     Volume { name: name.into(), empty_dir: Some(source), ..Volume::default() }
 }

@@ -167,7 +167,9 @@ fn made_of(volume: &Volume) -> Vec<String> {
     let projected = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
     let secrets = projected.filter_map(|source| source.secret.as_ref());
     let needed = secrets.filter(|secret| secret.optional != Some(true));
-    claim.chain(needed.map(|secret| format!("Secret {}", secret.name))).collect()
+    let map = volume.config_map.iter().filter(|map| map.optional != Some(true));
+    let map = map.map(|map| format!("ConfigMap {}", map.name));
+    claim.chain(needed.map(|secret| format!("Secret {}", secret.name))).chain(map).collect()
 }
 
 fn held_up(container: &ContainerStatus, now: Timestamp) -> Option<(String, String)> {

@@ -18,6 +18,7 @@ use hadris_iso::write::options::{CreationFeatures, IsoFormatOptions};
 use hadris_iso::write::{InputEntry, InputTree, IsoImageWriter};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::CloudInitSource;
+use serde_json::{Map, Value};
 
 use super::MediaError;
 
@@ -45,7 +46,33 @@ impl Kind {
     }
 }
 
-/// Writes the disk of `volume` to `path`; `secrets` is the directory below which Secrets are mounted.
+/// What a cloud-init gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seed {
+    /// Which of its sources reads it.
+    pub kind: Kind,
+    /// The volume.
+    pub volume: String,
+    /// The description of the machine.
+    pub meta: Map<String, Value>,
+    /// User data.
+    pub user: Vec<u8>,
+    /// Network data; empty where there is none.
+    pub network: Vec<u8>,
+}
+
+/// Has a say in what a cloud-init gets.
+pub trait Change: std::fmt::Debug {
+    /// What it makes of `seed`.
+    ///
+    /// # Errors
+    ///
+    /// Why it makes nothing of it, for people.
+    fn change(&self, seed: Seed) -> Result<Seed, String>;
+}
+
+/// Writes the disk of `volume` to `path`; `secrets` is the directory below which Secrets are mounted, and `change` has a say
+/// in what is written.
 ///
 /// # Errors
 ///
@@ -55,13 +82,17 @@ pub fn write(
     volume: &str,
     kind: Kind,
     source: &CloudInitSource,
-    secrets: Option<&Path>,
+    (secrets, change): (Option<&Path>, Option<&dyn Change>),
     path: &Path,
 ) -> Result<(), MediaError> {
-    let data = Data::read(volume, source, secrets)?;
+    let Data { user, network } = Data::read(volume, source, secrets)?;
+    let mut seed = Seed { kind, volume: volume.to_owned(), meta: meta(vmi, kind), user, network };
+    if let Some(change) = change {
+        seed = change.change(seed).map_err(|why| MediaError::Change(volume.to_owned(), why))?;
+    }
     let entries = match kind {
-        Kind::NoCloud => no_cloud(vmi, data),
-        Kind::ConfigDrive => config_drive(vmi, data),
+        Kind::NoCloud => no_cloud(seed),
+        Kind::ConfigDrive => config_drive(seed),
     };
     let image = iso(kind.label(), entries)?;
     let mut options = std::fs::OpenOptions::new();
@@ -123,31 +154,42 @@ fn instance_id(vmi: &VirtualMachineInstance) -> String {
     format!("{}.{}", vmi.metadata.name, vmi.namespace())
 }
 
-fn no_cloud(vmi: &VirtualMachineInstance, data: Data) -> Vec<InputEntry> {
-    // Both texts are DNS names: they need no quotes in YAML beyond these.
-    let meta_data =
-        format!("instance-id: \"{}\"\nlocal-hostname: \"{}\"\n", instance_id(vmi), vmi.spec.hostname);
-    let mut files = vec![InputEntry::file("meta-data", meta_data), InputEntry::file("user-data", data.user)];
-    if !data.network.is_empty() {
-        files.push(InputEntry::file("network-config", data.network));
+fn meta(vmi: &VirtualMachineInstance, kind: Kind) -> Map<String, Value> {
+    let hostname = &vmi.spec.hostname;
+    let uuid = vmi.spec.domain.firmware.as_ref().map(|f| f.uuid.clone()).unwrap_or_default();
+    let pairs = match kind {
+        Kind::NoCloud => vec![("instance-id", instance_id(vmi)), ("local-hostname", hostname.clone())],
+        Kind::ConfigDrive => vec![
+            ("instance_id", instance_id(vmi)),
+            ("uuid", uuid),
+            ("hostname", hostname.clone()),
+            ("local_hostname", hostname.clone()),
+        ],
+    };
+    pairs.into_iter().map(|(key, text)| (key.to_owned(), Value::String(text))).collect()
+}
+
+fn no_cloud(seed: Seed) -> Vec<InputEntry> {
+    // YAML, of which JSON is a part.
+    let plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    let line = |(key, value): (&String, &Value)| match plain(key) {
+        true => format!("{key}: {value}\n"),
+        false => format!("{}: {value}\n", Value::String(key.clone())),
+    };
+    let meta_data: String = seed.meta.iter().map(line).collect();
+    let mut files = vec![InputEntry::file("meta-data", meta_data), InputEntry::file("user-data", seed.user)];
+    if !seed.network.is_empty() {
+        files.push(InputEntry::file("network-config", seed.network));
     }
     files
 }
 
-fn config_drive(vmi: &VirtualMachineInstance, data: Data) -> Vec<InputEntry> {
-    let uuid = vmi.spec.domain.firmware.as_ref().map(|f| f.uuid.clone()).unwrap_or_default();
-    let meta_data = serde_json::json!({
-        "instance_id": instance_id(vmi),
-        "uuid": uuid,
-        "hostname": vmi.spec.hostname,
-        "local_hostname": vmi.spec.hostname,
-    });
-    let mut files = vec![
-        InputEntry::file("meta_data.json", meta_data.to_string()),
-        InputEntry::file("user_data", data.user),
-    ];
-    if !data.network.is_empty() {
-        files.push(InputEntry::file("network_data.json", data.network));
+fn config_drive(seed: Seed) -> Vec<InputEntry> {
+    let meta_data = Value::Object(seed.meta).to_string();
+    let mut files =
+        vec![InputEntry::file("meta_data.json", meta_data), InputEntry::file("user_data", seed.user)];
+    if !seed.network.is_empty() {
+        files.push(InputEntry::file("network_data.json", seed.network));
     }
     vec![InputEntry::directory("openstack", vec![InputEntry::directory("latest", files)])]
 }
@@ -203,7 +245,7 @@ mod tests {
     fn disk(kind: Kind, source: &CloudInitSource, secrets: Option<&Path>) -> Result<String, MediaError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.iso");
-        write(&vmi(), "v", kind, source, secrets, &path)?;
+        write(&vmi(), "v", kind, source, (secrets, None), &path)?;
         Ok(String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned())
     }
 

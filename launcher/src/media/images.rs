@@ -36,6 +36,8 @@ pub struct ImageSources<'a> {
     pub claims: Option<&'a Path>,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
     pub secrets: Option<&'a Path>,
+    /// Has a say in what cloud-init gets.
+    pub change: Option<&'a dyn cloud_init::Change>,
 }
 
 /// Makes the disk image of every volume of `vmi`.
@@ -89,7 +91,7 @@ fn volume(
     for (source, kind) in cloud_init {
         let Some(source) = source else { continue };
         let path = sources.private.join(format!("{}.iso", volume.name));
-        cloud_init::write(vmi, &volume.name, kind, source, sources.secrets, &path)?;
+        cloud_init::write(vmi, &volume.name, kind, source, (sources.secrets, sources.change), &path)?;
         return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
     Err(MediaError::NoSource(volume.name.clone()))
@@ -213,6 +215,7 @@ mod tests {
             private: dir,
             claims: Some(claims),
             secrets: None,
+            change: None,
         };
         prepare(&vmi, &sources)
     }

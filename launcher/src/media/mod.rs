@@ -72,6 +72,9 @@ pub enum MediaError {
     /// The manifest passed validation and still lacks something.
     #[error("the volume {0} has no usable source")]
     NoSource(String),
+    /// A hook sidecar fails.
+    #[error("the cloud-init of the volume {0}: {1}")]
+    Change(String, String),
     /// base64 cannot be read.
     #[error("the base64 of the volume {0} cannot be read")]
     Base64(String, #[source] base64::DecodeError),

@@ -135,6 +135,7 @@ async fn with_daemons(
         shared: shared.clone(),
         connector: connector.clone(),
         allow_emulation: args.allow_emulation,
+        hook_sidecars: args.hook_sidecars,
         grace,
         limit: args.qemu_timeout,
         logs: rundir.join("cache/libvirt/qemu/log"),
@@ -154,7 +155,9 @@ async fn with_daemons(
         migration::ended(facts, &end.ending);
     });
     let last_words = if end.ending == Ending::Migrated { LAST_WORDS_MIGRATED } else { LAST_WORDS };
-    if timeout(last_words, shared.told()).await.is_err() {
+    let hooks = shared.hooks.borrow().clone();
+    let (told, ()) = tokio::join!(timeout(last_words, shared.told()), hooks.shutdown());
+    if told.is_err() {
         warn!("the handler did not take the last report");
     }
     for task in [stopper, notifier, reporter, server] {

@@ -22,9 +22,11 @@ use super::descriptor::receive;
 use super::hold::Hold;
 use super::report;
 use super::services::{self, Services};
-use super::shared::{ManifestInterface, Shared};
+use super::shared::{ManifestInterface, Shared, Wanted};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Kernel, Tap, convert, domain_name};
+use crate::hooks::{CloudInit, Hooks};
+use crate::media::cloud_init::Change;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
 use crate::process::daemon::wait_for_socket;
 
@@ -41,6 +43,8 @@ const SERIAL_LOG: &str = "virt-serial0-log";
 pub(super) struct Prepared {
     pub(super) name: String,
     pub(super) xml: String,
+    /// The hook sidecars that have had a say in it, for people.
+    pub(super) authors: Option<String>,
     pub(super) paused: bool,
     pub(super) interfaces: Vec<ManifestInterface>,
     /// What the domain refers to by this process's descriptors.
@@ -56,10 +60,11 @@ pub(super) struct Prepared {
 /// A machine that takes the pod's place on the pod's network has the MAC address that virt-handler has kept for it.
 pub(super) async fn prepare(
     shared: &Arc<Shared>,
-    vmi: &VirtualMachineInstance,
+    wanted: &Wanted,
     allow_emulation: bool,
+    hook_sidecars: usize,
 ) -> Result<Prepared> {
-    let vmi = &services::in_place(vmi)?;
+    let vmi = &services::in_place(&wanted.vmi)?;
     let (accelerator, reason) = accelerator::choose();
     info!(?accelerator, %reason, "the accelerator is chosen");
     if accelerator == Accelerator::Tcg && !allow_emulation {
@@ -68,6 +73,7 @@ pub(super) async fn prepare(
              spec.configuration.developerConfiguration.useEmulation of the KubeVirt object allows it"
         );
     }
+    let hooks = hooks(shared, hook_sidecars).await?;
     let directory = path::machine_dir(&shared.identity.uid);
     let (links, overlays, private) = (
         Path::new(path::EPHEMERAL_DISKS).join(CONTAINER_DISK_LINKS),
@@ -82,14 +88,20 @@ pub(super) async fn prepare(
     let container_disks = container_disks(shared, vmi, &links, &mut files).await?;
     let kernel = kernel(shared, vmi, &links, &mut files).await?;
 
-    let image_vmi = vmi.clone();
+    let (image_vmi, json, incoming) = (vmi.clone(), wanted.json.clone(), wanted.incoming);
+    let (asked, teller, handle) = (hooks.clone(), shared.clone(), tokio::runtime::Handle::current());
     let images = tokio::task::spawn_blocking(move || {
+        let waits = |what| waits_for(&teller, what);
+        let change = CloudInit { hooks: &asked, vmi: &json, handle, waits: &waits };
+        // A machine that comes from another node brings what its disk holds.
+        let change = (!incoming).then_some(&change as &dyn Change);
         let sources = ImageSources {
             container_disks: &container_disks,
             overlays: &overlays,
             private: &private,
             claims: Some(Path::new(path::VMI_DISKS)),
             secrets: Some(Path::new(path::SECRETS)),
+            change,
         };
         prepare_images(&image_vmi, &sources)
     });
@@ -128,15 +140,27 @@ pub(super) async fn prepare(
         vnc_socket: directory.join(path::VNC_SOCKET),
     };
     let xml = convert(vmi, &environment)?.to_xml()?;
+    let xml = hooks.on_define_domain(xml, &wanted.json, &|what| waits_for(shared, what)).await?;
     Ok(Prepared {
         name: domain_name(vmi),
         xml,
+        authors: hooks.authors(),
         paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
         interfaces: manifest_interfaces(vmi),
         files,
         holds,
         services,
     })
+}
+
+/// The machine's hook sidecars. Those of an earlier attempt are asked again at their points.
+async fn hooks(shared: &Shared, count: usize) -> Result<Arc<Hooks>> {
+    if shared.hooks.borrow().len() < count {
+        let waits = |what| waits_for(shared, what);
+        let collected = Hooks::collect(Path::new(path::HOOKS), count, &waits).await?;
+        shared.hooks.send_replace(Arc::new(collected));
+    }
+    Ok(shared.hooks.borrow().clone())
 }
 
 /// The tap devices of interfaces that have one, by interface. virt-handler has made them before it hands the VMI over.

@@ -138,7 +138,7 @@ impl Server {
         if *self.0.wish.borrow() > Wish::Leave {
             return Err("the machine is being ended".into());
         }
-        Ok(Wanted { vmi: Box::new(vmi), incoming })
+        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming })
     }
 
     async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {

@@ -10,6 +10,7 @@ use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
+use crate::hooks::Hooks;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::machine::Word;
 use crate::life::runner::{View, Wish};
@@ -86,9 +87,11 @@ impl Facts {
 }
 
 /// A machine that is wanted.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Wanted {
     pub(super) vmi: Box<VirtualMachineInstance>,
+    /// The VMI as virt-handler has sent it.
+    pub(super) json: Vec<u8>,
     /// Whether it comes from another node.
     pub(super) incoming: bool,
 }
@@ -151,6 +154,8 @@ pub(super) struct Shared {
     pub(super) changing: tokio::sync::Mutex<()>,
     /// What is known of the word that a source gives.
     pub(super) word: watch::Sender<Word>,
+    /// The machine's hook sidecars, once they are there.
+    pub(super) hooks: watch::Sender<Arc<Hooks>>,
 }
 
 impl Shared {
@@ -179,6 +184,7 @@ impl Shared {
             abort: Notify::new(),
             changing: tokio::sync::Mutex::default(),
             word: watch::Sender::new(Word::None),
+            hooks: watch::Sender::default(),
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Starter {
     pub(super) connector: Arc<dyn Connector>,
     /// Whether QEMU may translate where there is no KVM.
     pub(super) allow_emulation: bool,
+    /// How many hook sidecars the pod has.
+    pub(super) hook_sidecars: usize,
     /// What the guest has to shut down.
     pub(super) grace: Duration,
     /// How long there may be no machine.
@@ -102,11 +104,11 @@ impl Starter {
     }
 
     async fn attempt(&self, wanted: &Wanted, deadline: Instant) -> Attempt {
-        let Wanted { vmi, incoming } = wanted;
+        let incoming = wanted.incoming;
         info!(incoming, "the machine is prepared");
-        let preparing = prepare(&self.shared, vmi, self.allow_emulation);
-        match self.prepared(preparing, *incoming, deadline).await {
-            Ok(prepared) => self.live(prepared, *incoming).await,
+        let preparing = prepare(&self.shared, wanted, self.allow_emulation, self.hook_sidecars);
+        match self.prepared(preparing, incoming, deadline).await {
+            Ok(prepared) => self.live(prepared, incoming).await,
             Err(attempt) => attempt,
         }
     }
@@ -134,7 +136,7 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, paused, interfaces, files, holds, services } = prepared;
+        let Prepared { name, xml, authors, paused, interfaces, files, holds, services } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
             facts.awaited = incoming;
@@ -159,7 +161,7 @@ impl Starter {
             ending = &mut living => {
                 self.shared.facts.send_modify(Facts::wait_is_over);
                 if let (Ending::FailedToStart(reason), false) = (&ending, incoming) {
-                    return Attempt::Failed(reason.clone());
+                    return Attempt::Failed(by(reason, authors.as_deref()));
                 }
                 self.shared.attempted(Err(ending.to_string()));
                 ending
@@ -226,6 +228,14 @@ impl Starter {
             _ = started => std::future::pending().await,
         }
     }
+}
+
+/// Why a start failed, with the hook sidecars that have had a say in the domain.
+fn by(reason: &str, authors: Option<&str>) -> String {
+    authors.map_or_else(
+        || reason.to_owned(),
+        |authors| format!("{reason}; the domain's XML is as changed by {authors}"),
+    )
 }
 
 /// What is waited for while the hypervisor starts the domain.

@@ -40,6 +40,7 @@ fn starter(logs: &Path) -> (Starter, mpsc::Sender<Wanted>, mpsc::Receiver<Wanted
         shared: Arc::new(Shared::new(Default::default(), sync.clone())),
         connector: Arc::new(NoHypervisor),
         allow_emulation: true,
+        hook_sidecars: 0,
         grace: Duration::ZERO,
         limit: LIMIT,
         logs: logs.to_owned(),
@@ -73,7 +74,7 @@ async fn a_launcher_that_gets_no_vmi_or_none_of_use_says_so_at_its_end() {
         let sync = sync.clone();
         tokio::spawn(async move {
             sleep(Duration::from_secs(n)).await;
-            sync.send(Wanted { vmi: Box::default(), incoming }).await.unwrap();
+            sync.send(Wanted { incoming, ..Wanted::default() }).await.unwrap();
         });
     }
     let why = |incoming: bool| format!("the disk of volume {} is no qcow2", if incoming { "b" } else { "a" });

@@ -1,13 +1,11 @@
 use super::*;
 
+const IGNITION: &str = "kubevirt.io/ignitiondata";
 const HOOKS: &str = "hooks.kubevirt.io/hookSidecars";
 
-fn hooked(mut object: Value, at: &str) -> Value {
-    // As upstream's example examples/vmi-with-sidecar-hook.yaml has it.
-    let list = json!([{"args": ["--version", "v1alpha2"], "image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]);
+fn asking(mut object: Value, at: &str) -> Value {
     let metadata = object.pointer_mut(at).unwrap();
-    metadata["annotations"] =
-        json!({HOOKS: list.to_string(), "smbios.vm.kubevirt.io/baseBoardManufacturer": "Radical Edward"});
+    metadata["annotations"] = json!({IGNITION: "{}", "team": "b"});
     object
 }
 
@@ -17,18 +15,18 @@ fn paths(problems: &Problems) -> Vec<String> {
 
 #[test]
 fn a_wish_in_an_annotation_is_refused_where_it_counts() {
-    let own = [format!("metadata.annotations[{HOOKS}]")];
-    let vmi = hooked(instance(small()), "/metadata");
+    let own = [format!("metadata.annotations[{IGNITION}]")];
+    let vmi = asking(instance(small()), "/metadata");
     for by in [By::User, By::Daemon] {
         assert_eq!(paths(&vmi::validate_create(&vmi, &config(), by)), own);
     }
     assert_eq!(paths(&vmi::validate_update(&instance(small()), &vmi, By::User)), own);
     let vm = machine(json!({"runStrategy": "Halted", "template": {"metadata": {}, "spec": small()}}));
-    let asking = hooked(vm.clone(), "/spec/template/metadata");
-    let of_template = [format!("spec.template.metadata.annotations[{HOOKS}]")];
-    assert_eq!(paths(&vm::validate(&asking, &config(), By::User)), of_template);
-    assert_eq!(paths(&vm::validate_update(&vm, &asking, &config(), By::User)), of_template);
-    let on_the_vm = hooked(vm, "/metadata");
+    let wishing = asking(vm.clone(), "/spec/template/metadata");
+    let of_template = [format!("spec.template.metadata.annotations[{IGNITION}]")];
+    assert_eq!(paths(&vm::validate(&wishing, &config(), By::User)), of_template);
+    assert_eq!(paths(&vm::validate_update(&vm, &wishing, &config(), By::User)), of_template);
+    let on_the_vm = asking(vm, "/metadata");
     assert_eq!(vm::validate(&on_the_vm, &config(), By::User), Problems::default(), "of the VM alone");
     let mut migration = json!({"metadata": {"annotations": {"kubevirt.io/migrationPendingPodTimeoutSeconds": "9"}},
         "spec": {"vmiName": "web"}});
@@ -49,14 +47,14 @@ fn a_wish_in_an_annotation_is_refused_where_it_counts() {
 
 #[test]
 fn what_was_taken_with_a_wish_can_still_be_changed_and_read() {
-    let old = hooked(instance(small()), "/metadata");
+    let old = asking(instance(small()), "/metadata");
     let mut new = old.clone();
     new["metadata"]["labels"]["app"] = json!("b");
     new["metadata"]["annotations"]["team"] = json!("a");
     assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default());
     assert!(crate::VirtualMachineInstance::from_value(new).is_ok(), "the launcher reads it");
     let vm = machine(json!({"runStrategy": "Always", "template": {"metadata": {}, "spec": small()}}));
-    let old = hooked(vm, "/spec/template/metadata");
+    let old = asking(vm, "/spec/template/metadata");
     let mut new = old.clone();
     new["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
     vm::mutate(&mut new, &config());
@@ -65,7 +63,41 @@ fn what_was_taken_with_a_wish_can_still_be_changed_and_read() {
 
 #[test]
 fn without_a_cluster_the_manifest_is_refused_when_it_is_read() {
-    let error = crate::VirtualMachineInstance::load(&hooked(instance(small()), "/metadata").to_string());
+    let error = crate::VirtualMachineInstance::load(&asking(instance(small()), "/metadata").to_string());
     let told = error.unwrap_err().to_string();
-    assert!(told.contains("metadata.annotations[hooks.kubevirt.io/hookSidecars]: not supported"), "{told}");
+    assert!(told.contains("metadata.annotations[kubevirt.io/ignitiondata]: not supported"), "{told}");
+}
+
+#[test]
+fn hook_sidecars_need_a_cluster_that_allows_them() {
+    // As upstream's example examples/vmi-with-sidecar-hook.yaml has it.
+    let list = json!([{"args": ["--version", "v1alpha2"], "image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]);
+    let hooks =
+        json!({HOOKS: list.to_string(), "smbios.vm.kubevirt.io/baseBoardManufacturer": "Radical Edward"});
+    let mut vmi = instance(small());
+    vmi["metadata"]["annotations"] = hooks.clone();
+    let vm = machine(
+        json!({"runStrategy": "Halted", "template": {"metadata": {"annotations": hooks}, "spec": small()}}),
+    );
+    let allowing = || {
+        let mut config = config();
+        config.developer_configuration.get_or_insert_default().feature_gates.push("Sidecar".into());
+        config
+    };
+    let told = |problems: Problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>();
+    for (told, path) in [
+        (told(vmi::validate_create(&vmi, &config(), By::User)), "metadata"),
+        (told(vm::validate(&vm, &config(), By::User)), "spec.template.metadata"),
+    ] {
+        let [line] = told.as_slice() else { panic!("{told:?}") };
+        assert!(line.starts_with(&format!("{path}.annotations[{HOOKS}]: ")), "{line}");
+        assert!(line.contains("feature gate Sidecar"), "{line}");
+    }
+    assert_eq!(told(vmi::validate_create(&vmi, &allowing(), By::User)), [""; 0]);
+    assert_eq!(told(vm::validate(&vm, &allowing(), By::User)), [""; 0]);
+    vmi["metadata"]["annotations"][HOOKS] = json!("[{}]");
+    let told = told(vmi::validate_create(&vmi, &allowing(), By::User));
+    assert!(told[0].starts_with(&format!("metadata.annotations[{HOOKS}][0].image: ")), "{told:?}");
+    let alone = crate::VirtualMachineInstance::load(&vmi.to_string()).unwrap_err().to_string();
+    assert!(alone.contains("hook sidecars are containers of a pod"), "{alone}");
 }
