@@ -36,6 +36,7 @@ artefact() { local root
     diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;
+    istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;
     envoy) echo "$CACHE/envoy-$(key "$E2E/mk-envoy")" ;;
     upstream-virtctl) echo "$CACHE/upstream-virtctl-$(key "$E2E/mk-upstream-virtctl" "$E2E/upstream-virtctl")" ;;
     *) die "no artefact is called $1" ;;

@@ -183,6 +183,11 @@ fn metadata(
     for label in [label::NODE_NAME, label::MIGRATION_TARGET_NODE_NAME] {
         labels.remove(label);
     }
+    // Istio's webhooks select pods by the label alone; the annotation is how a machine asks for its proxy.
+    let inject = meta.annotations.as_ref().and_then(|given| given.get(annotation::ISTIO_INJECT));
+    if let Some(inject) = inject.filter(|value| matches!(value.as_str(), "true" | "false")) {
+        labels.insert(annotation::ISTIO_INJECT.into(), inject.clone());
+    }
     labels.extend(
         [
             (label::APP, label::APP_LAUNCHER.to_owned()),

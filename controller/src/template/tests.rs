@@ -145,6 +145,7 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
         ("kubevirt.io", "virt-launcher"),
         ("kubevirt.io/created-by", "0a1b"),
         ("vm.kubevirt.io/name", "web"),
+        ("sidecar.istio.io/inject", "true"),
     ] {
         assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
     }
@@ -159,6 +160,24 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
         (owner.uid.as_str(), owner.controller, owner.block_owner_deletion),
         ("0a1b", Some(true), Some(true))
     );
+}
+
+#[test]
+fn a_machine_says_by_its_annotation_whether_istio_selects_its_pod() {
+    let label = |annotation: Option<&str>, label: Option<&str>| {
+        let key = || "sidecar.istio.io/inject".to_owned();
+        let mut vmi = machine(json!({}));
+        vmi.metadata.annotations = annotation.map(|value| BTreeMap::from([(key(), value.to_owned())]));
+        vmi.metadata.labels = label.map(|value| BTreeMap::from([(key(), value.to_owned())]));
+        let meta = launcher_pod(&vmi, &config(json!({})), &images()).unwrap().metadata;
+        meta.labels.unwrap().remove(&key())
+    };
+    assert_eq!(label(Some("true"), None).as_deref(), Some("true"));
+    assert_eq!(label(Some("false"), Some("true")).as_deref(), Some("false"));
+    assert_eq!(label(None, Some("true")).as_deref(), Some("true"));
+    // What may not stand in a label would keep the pod from being made.
+    assert_eq!(label(Some("yes, please"), None), None);
+    assert_eq!(label(None, None), None);
 }
 
 #[test]

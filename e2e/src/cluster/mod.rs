@@ -7,6 +7,7 @@
 //! the namespace looked like. Manifests are applied by kubectl, as users do.
 
 mod flat;
+mod istio;
 pub mod load;
 mod machine;
 mod namespace;
@@ -29,6 +30,7 @@ use podvirt_bed_tools::wait;
 use tokio::runtime::{Builder, Runtime};
 
 pub use flat::Flat;
+pub use istio::{Istio, prepare_istio};
 pub use machine::{BOOT, Manifest, Running, SOON};
 pub use namespace::{Namespace, Security};
 pub use node::{Down, Node};

@@ -160,10 +160,10 @@ fn closed_to_tcp(machine: &mut Machine<'_>, here: IpAddr) -> bool {
 }
 
 /// A web server of the test's own, at the port on which the mesh expects HTTP.
-struct WebServer(Vec<IpAddr>);
+pub(crate) struct WebServer(Vec<IpAddr>);
 
 impl WebServer {
-    fn start() -> WebServer {
+    pub(crate) fn start() -> WebServer {
         use std::io::{Read, Write};
         for here in own() {
             let listener = std::net::TcpListener::bind((here, 80)).unwrap();
@@ -186,7 +186,7 @@ impl WebServer {
         WebServer(own().to_vec())
     }
 
-    fn urls(&self) -> Vec<String> {
+    pub(crate) fn urls(&self) -> Vec<String> {
         self.0.iter().map(|address| format!("http://{}/", host(*address))).collect()
     }
 }
