@@ -6,7 +6,10 @@
 //!            of user 107   bridge       what Multus has made
 //! ```
 //!
-//! virt-handler makes bridge and tap, which takes privilege; virt-launcher names the tap to libvirt. Both take the names
+//! Where the network gives the pod's interface an IPv4 address, it is the guest's: `kept<hash>` keeps it in the pod, and
+//! virt-launcher tells it to the guest by DHCP through `dhcp<hash>`.
+//!
+//! virt-handler makes them, which takes privilege; virt-launcher names the tap to libvirt. Both take the names
 //! from here, which are upstream's.
 
 use crate::mac::MacAddr;
@@ -16,7 +19,7 @@ use crate::vmi::{Cpu, Interface, InterfaceState, Network, VirtualMachineInstance
 /// The most queue pairs that a tap device has (the kernel's `MAX_TAP_QUEUES`).
 const MAX_QUEUE_PAIRS: u64 = 256;
 
-/// One interface that is bound by a bridge.
+/// One interface that is bound by a bridge, and the names of what belongs to it in the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bridged {
     /// Place among the machine's interfaces, from 0.
@@ -29,8 +32,13 @@ pub struct Bridged {
     pub bridge: String,
     /// The tap device in the pod.
     pub tap: String,
-    /// The guest's Ethernet address.
-    pub mac: MacAddr,
+    /// The interface of no network that keeps what the pod's had where that had an IPv4 address: addresses, routes, MTU, and the
+    /// guest's Ethernet address.
+    pub kept: String,
+    /// The tap device by which virt-launcher tells the guest of these.
+    pub services: String,
+    /// The guest's Ethernet address; none: that which the pod's interface has.
+    pub mac: Option<MacAddr>,
     /// Queue pairs.
     pub queues: u64,
 }
@@ -55,7 +63,9 @@ pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
             pod_interface: pod::interface(&network.name),
             bridge: pod::bridge(&network.name),
             tap: pod::tap(&network.name),
-            mac: interface.mac_address.parse().ok()?,
+            kept: pod::kept(&network.name),
+            services: pod::services(&network.name),
+            mac: Some(interface.mac_address.parse().ok()?),
             queues: queue_pairs(vmi, interface),
         })
     };
@@ -102,7 +112,9 @@ mod tests {
             pod_interface: "pod16477688c0e".into(),
             bridge: "k6t-16477688c0e".into(),
             tap: "tap16477688c0e".into(),
-            mac: MacAddr([0x52, 0x54, 0, 0, 0, 2]),
+            kept: "kept16477688c0e".into(),
+            services: "dhcp16477688c0e".into(),
+            mac: Some(MacAddr([0x52, 0x54, 0, 0, 0, 2])),
             queues: 4,
         };
         assert_eq!(found, [expected]);

@@ -21,9 +21,11 @@ use std::collections::BTreeMap;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use crate::bridge::Bridged;
 use crate::guest_network;
 use crate::mac::MacAddr;
 use crate::names::annotation;
+use crate::names::pod::PRIMARY_INTERFACE;
 use crate::netd::Port;
 use crate::v1;
 use crate::vmi::{Interface, Network, PortProtocol, VirtualMachineInstance};
@@ -69,24 +71,24 @@ pub struct Masqueraded {
     pub proxied: bool,
 }
 
-/// The machine's interface that takes the place of the pod's, by the binding `bridge`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replaced {
-    /// Place among the machine's interfaces, from 0.
-    pub index: usize,
-    /// Name of the interface and of its network.
-    pub name: String,
-    /// Queue pairs.
-    pub queues: u64,
-}
-
-/// The interface of `vmi` that takes the place of the pod's; `vmi` is valid. Its Ethernet address is that of [`KEPT`].
-pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Replaced> {
+/// The interface of `vmi` that takes the place of the pod's, by the binding `bridge`; `vmi` is valid. When the guest has that
+/// place, its Ethernet address is that of [`KEPT`].
+pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Bridged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let (index, interface) = interfaces
         .filter(|(_, i)| i.bridge.is_some())
         .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
-    Some(Replaced { index, name: interface.name.clone(), queues: crate::bridge::queue_pairs(vmi, interface) })
+    Some(Bridged {
+        index,
+        name: interface.name.clone(),
+        pod_interface: PRIMARY_INTERFACE.into(),
+        bridge: BRIDGE.into(),
+        tap: TAP.into(),
+        kept: KEPT.into(),
+        services: SERVICES.into(),
+        mac: interface.mac_address.parse().ok(),
+        queues: crate::bridge::queue_pairs(vmi, interface),
+    })
 }
 
 /// Whether a machine with these annotations has the kernel carry the binding `masquerade`.
@@ -185,7 +187,9 @@ mod tests {
         }))
         .unwrap();
         crate::defaults::set_defaults(&mut vmi);
-        assert_eq!(replaced(&vmi), Some(Replaced { index: 1, name: "default".into(), queues: 1 }));
+        let found = replaced(&vmi).unwrap();
+        assert_eq!((found.index, found.name.as_str(), found.queues), (1, "default", 1));
+        assert_eq!([found.pod_interface.as_str(), &found.kept, &found.tap], ["eth0", "eth0-pod", "tap0"]);
         let multus: Vec<_> = crate::bridge::bridged(&vmi).into_iter().map(|one| one.name).collect();
         assert_eq!(multus, ["blue"]);
     }

@@ -141,7 +141,7 @@ fn long_a_cable_is_pulled_and_plugged_while_the_machine_runs() {
         assert_eq!(guest.sh(&format!("cat /sys/class/net/eth{other}/carrier")), cables[other]);
     }
     // netd serves the guest as before.
-    guest.sh("udhcpc -i eth0 -n -q -t 10 >/dev/null 2>&1 || dhclient -1 eth0 >/dev/null 2>&1; ip route show dev eth0");
+    guest.sh("udhcpc -i eth0 -n -q -t 8 -T 1 -s /etc/udhcpc.sh >/dev/null 2>&1");
     // The guest is the same, and nothing asks for a restart.
     assert_eq!(namespace.wait_phase("one", "Running", SOON).unwrap().metadata.uid, uid);
     let noted = |vm: &v1::VirtualMachine| {
@@ -247,6 +247,46 @@ fn long_cards_of_other_models_are_the_guests_and_boot_from_the_segment() {
     };
     let error = namespace.apply(&refused.machine()).unwrap_err().to_string();
     assert!(error.contains("spec.template.spec.domain.devices.interfaces[0].model: 'e1000'"), "{error}");
+}
+
+#[test]
+fn long_a_guest_is_told_the_address_that_its_network_gives_the_pod() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let ipam = serde_json::json!({"ipam": {
+        "type": "host-local",
+        "ranges": [[{"subnet": "172.31.57.0/24", "rangeStart": "172.31.57.10", "gateway": "172.31.57.1"}]],
+        "routes": [{"dst": "198.51.100.0/24", "gw": "172.31.57.1"}],
+    }});
+    network(&namespace, "given", "bridge", &ipam);
+    // Addresses are counted by node.
+    for name in ["one", "two"] {
+        apply(&namespace, name, "given", &on("node1"), "");
+    }
+    let mut guests = ["one", "two"].map(|name| Guest::of(&namespace, name));
+    let ask = "ip link set eth1 up; udhcpc -i eth1 -n -q -t 8 -T 1 -O staticroutes -s /etc/udhcpc.sh >/dev/null 2>&1; \
+               ip -o -4 addr show dev eth1 scope global; cat /tmp/dhcp.env";
+    let mut given = Vec::new();
+    for (guest, name) in guests.iter_mut().zip(["one", "two"]) {
+        let pod = namespace.launcher(name).unwrap();
+        let told_by_multus = &pod.metadata.annotations.as_ref().unwrap()["k8s.v1.cni.cncf.io/network-status"];
+        let networks: serde_json::Value = serde_json::from_str(told_by_multus).unwrap();
+        let interface = names::interface("segment");
+        let of_it =
+            networks.as_array().unwrap().iter().find(|n| n["interface"] == interface.as_str()).unwrap();
+        let address: IpAddr = of_it["ips"][0].as_str().unwrap().parse().unwrap();
+        let has = guest.sh(ask);
+        assert!(has.contains(&format!(" {address}/24 ")), "{has}");
+        assert!(has.contains("staticroutes=198.51.100.0/24 172.31.57.1"), "{has}");
+        let tells = |i: &v1::VirtualMachineInstance| {
+            told(i).is_some_and(|i| i.ip_address == Some(address.to_string()))
+        };
+        namespace.wait(name, "the address in the status", SOON, tells).unwrap();
+        given.push(address);
+    }
+    for (guest, other) in guests.iter_mut().zip(given.iter().rev()) {
+        guest.sh(&format!("ping -c 3 -W 10 {other}"));
+    }
 }
 
 #[test]

@@ -168,7 +168,11 @@ pub(super) fn unreadable(field: &str, error: &dyn std::error::Error) -> Problems
 fn pod_bridge(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
     let network = config.network.as_ref();
     let permitted = network.and_then(|network| network.permit_bridge_interface_on_pod_network) != Some(false);
-    if let Some(one) = kernel::replaced(vmi).filter(|_| !permitted) {
+    let on_pods = |index: usize| {
+        let interface = vmi.spec.domain.devices.interfaces.get(index);
+        interface.and_then(|i| vmi.network_of(i)).is_some_and(|network| network.pod.is_some())
+    };
+    if let Some(one) = kernel::replaced(vmi).filter(|one| !permitted && on_pods(one.index)) {
         problems.add(
             Reason::FieldValueInvalid,
             format!("spec.domain.devices.interfaces[{}].bridge", one.index),

@@ -271,7 +271,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.networks[].pod.vmIPv6NetworkCIDR", Text, "with masquerade: the second address is the guest's"),
     row(Cluster, "spec.networks[].multus", Object, "with passtBinding: netd on the interface that Multus makes; with bridge: the guest itself is on the network"),
     row(Cluster, "spec.networks[].multus.networkName", Text, "a NetworkAttachmentDefinition, `name` or `namespace/name`"),
-    row(Cluster, "spec.networks[].multus.default", Bool, "in place of the pod's own network; not with bridge"),
+    row(Cluster, "spec.networks[].multus.default", Bool, "in place of the pod's own network"),
     row(Carried, "spec.volumes", List, ""),
     row(Carried, "spec.volumes[].name", Text, ""),
     row(Carried, "spec.volumes[].containerDisk", Object, ""),

@@ -66,6 +66,16 @@ pub fn tap(network: &str) -> String {
     format!("tap{}", digits(network))
 }
 
+/// The interface of no network in the pod that keeps what its interface on the secondary network of this name had.
+pub fn kept(network: &str) -> String {
+    format!("kept{}", digits(network))
+}
+
+/// The tap device in the pod by which virt-launcher tells a guest on the secondary network of this name its addresses.
+pub fn services(network: &str) -> String {
+    format!("dhcp{}", digits(network))
+}
+
 fn digits(network: &str) -> String {
     const BYTES: usize = 6;
     const DIGITS: usize = 11;

@@ -226,25 +226,8 @@ fn address(interface: &Interface, path: &str, problems: &mut Problems) {
 
 /// Judges what goes with the binding `bridge`.
 fn bridge(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
-    let network = vmi.network_of(interface);
-    if network.is_some_and(|network| network.is_primary() && network.multus.is_some()) {
-        problems.add(
-            Reason::FieldValueInvalid,
-            format!("{path}.bridge"),
-            "bridge is for the pod's own network and for networks of Multus beside it; on one in its place passtBinding \
-             is allowed",
-        );
-    }
-    let on_pod_network = network.is_some_and(Network::is_primary);
-    if interface.dhcp_options.is_some() && !on_pod_network {
-        problems.add(
-            Reason::FieldValueInvalid,
-            format!("{path}.dhcpOptions"),
-            "DHCP is the network's own affair with bridge on a network of Multus; dhcpOptions are for the pod's own network \
-             and for passtBinding",
-        );
-    }
-    if on_pod_network && vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|v| v == "true") {
+    let in_place = vmi.network_of(interface).is_some_and(Network::is_primary);
+    if in_place && vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|v| v == "true") {
         problems.add(
             Reason::FieldValueInvalid,
             format!("{path}.bridge"),

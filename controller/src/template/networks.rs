@@ -84,7 +84,11 @@ pub(super) fn annotations(
             // The guest's own frames come by the interface, and the network may look at whose they are.
             None if interface.is_some_and(|i| i.bridge.is_some()) => {
                 let machine = read(vmi)?;
-                bridged(&machine).into_iter().find(|b| b.name == network.name).map(|b| b.mac.to_string())
+                bridged(&machine)
+                    .into_iter()
+                    .find(|b| b.name == network.name)
+                    .and_then(|b| b.mac)
+                    .map(|mac| mac.to_string())
             }
             None => None,
         };

@@ -124,8 +124,8 @@ pub(super) async fn made(handle: &Handle, one: &Unplugged) -> Result<Vec<String>
         let mut messages = all.iter().filter(|message| name_of(message) == Some(name));
         messages.any(|message| fits(link(message, false).kind)).then(|| name.clone())
     };
-    let tap = there(&one.tap, |kind| matches!(kind, Kind::Tap { .. }));
-    Ok(tap.into_iter().chain(there(&one.bridge, |kind| kind == Kind::Bridge)).collect())
+    let taps = one.taps.iter().filter_map(|name| there(name, |kind| matches!(kind, Kind::Tap { .. })));
+    Ok(taps.chain(one.bridges.iter().filter_map(|name| there(name, |kind| kind == Kind::Bridge))).collect())
 }
 
 /// Removes an interface.

@@ -24,7 +24,7 @@
 //! spanning tree protocol nor looks into multicast. Frames to 01-80-C2-00-00-00 to -0F end at it, as at any bridge.
 //!
 //! *The pod* is no host of the network any more. The addresses that the pod's interface had are the guest's to have;
-//! kept here they would answer for it. Neither the bridge nor its ports take IPv6 addresses, the bridge answers ARP for
+//! left there they would answer for it. IPv4 addresses that the network's plugin has given it are the guest's, by DHCP ([`replace`]). Neither the bridge nor its ports take IPv6 addresses, the bridge answers ARP for
 //! no address of the pod's other interfaces, and what comes in by it is not for the pod ([`plan::BRIDGE_SETTINGS`]).
 //!
 //! *The guest's MAC address* is the guest's alone: where the pod's interface has it, that gets another one. The kernel
@@ -98,7 +98,7 @@ pub struct Wanted {
     /// The one on the pod's network, where the kernel carries its masquerade.
     pub masqueraded: Option<Masqueraded>,
     /// The one that takes the pod's place on the pod's network.
-    pub replaced: Option<replace::Wanted>,
+    pub replaced: Option<Bridged>,
 }
 
 /// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
@@ -115,11 +115,8 @@ pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
     let read =
         serde_json::to_value(vmi).ok().and_then(|value| VirtualMachineInstance::from_value(value).ok());
     read.map_or_else(Wanted::default, |mut machine| {
-        let replaced = kernel::replaced(&machine).map(|one| {
-            // Before the defaults: without one of its own the guest has the pod's.
-            let interface = machine.spec.domain.devices.interfaces.get(one.index);
-            replace::Wanted { mac: interface.and_then(|i| i.mac_address.parse().ok()), one }
-        });
+        // Before the defaults: without an Ethernet address of its own the guest has the pod's.
+        let replaced = kernel::replaced(&machine);
         defaults::set_defaults(&mut machine);
         Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine), replaced }
     })
@@ -136,17 +133,21 @@ pub fn attached(vmi: &v1::VirtualMachineInstance) -> Wanted {
 /// What was made for an interface that is unplugged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unplugged {
-    /// The bridge in the pod.
-    pub bridge: String,
-    /// The tap device in the pod.
-    pub tap: String,
+    /// The tap devices in the pod.
+    pub taps: [String; 2],
+    /// The bridges in the pod.
+    pub bridges: [String; 2],
 }
 
 /// What may have been made for interfaces of `vmi` that are unplugged.
 pub fn unplugged(vmi: &v1::VirtualMachineInstance) -> Vec<Unplugged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter();
     let unplugged = interfaces.filter(|interface| interface.is_absent() && interface.bridge.is_some());
-    unplugged.map(|one| Unplugged { bridge: pod::bridge(&one.name), tap: pod::tap(&one.name) }).collect()
+    let made = |name: &str| Unplugged {
+        taps: [pod::tap(name), pod::services(name)],
+        bridges: [pod::bridge(name), pod::kept(name)],
+    };
+    unplugged.map(|one| made(&one.name)).collect()
 }
 
 /// Takes away what was made for these interfaces in the network namespace of `launcher`. What Multus has made is Multus' to
@@ -199,7 +200,8 @@ pub fn announce(namespace: &Namespace, bridged: &[Bridged]) -> Result<(), Error>
     netns::inside(Some(&pod), |_| async move {
         for one in bridged {
             // Of its addresses only the guest knows; where it is answers them all.
-            announce::send(&one.pod_interface, &announce::frames(one.mac, &[]))?;
+            let Some(mac) = one.mac else { continue };
+            announce::send(&one.pod_interface, &announce::frames(mac, &[]))?;
         }
         Ok(())
     })?;
@@ -208,10 +210,13 @@ pub fn announce(namespace: &Namespace, bridged: &[Bridged]) -> Result<(), Error>
 
 fn make_in(namespace: &std::fs::File, wanted: &Wanted) -> Result<(), Error> {
     netns::inside(Some(namespace), |handle| async move {
-        for one in &wanted.bridged {
-            let settings = plan::settings(one).into_iter().map(|(key, _)| key);
-            let state = apply::read(&handle, &[&one.pod_interface, &one.bridge, &one.tap], settings).await?;
-            match plan::plan(&state, one) {
+        let networks = wanted.bridged.iter().map(|one| (one, false));
+        for (one, in_place) in networks.chain(wanted.replaced.iter().map(|one| (one, true))) {
+            let settings = replace::settings(one).into_iter().map(|(key, _)| key);
+            let state = apply::read(&handle, &replace::interfaces(one), settings).await?;
+            // A network without `ipam` leaves addresses to the guest; the pod's own network has one.
+            let is_told = in_place || replace::is_addressed(&state, one);
+            match if is_told { replace::plan(&state, one) } else { plan::plan(&state, one) } {
                 Ok(steps) => carry_out(&handle, &one.name, &steps).await?,
                 Err(unusable) => return Ok(Err(unusable)),
             }
@@ -221,14 +226,6 @@ fn make_in(namespace: &std::fs::File, wanted: &Wanted) -> Result<(), Error> {
             let state = apply::read(&handle, &nat::INTERFACES, settings).await?;
             match nat::plan(&state, one) {
                 Ok(steps) => carry_out(&handle, &one.name, &steps).await?,
-                Err(unusable) => return Ok(Err(unusable)),
-            }
-        }
-        if let Some(one) = &wanted.replaced {
-            let settings = replace::settings(one).into_iter().map(|(key, _)| key);
-            let state = apply::read(&handle, &replace::INTERFACES, settings).await?;
-            match replace::plan(&state, one) {
-                Ok(steps) => carry_out(&handle, &one.one.name, &steps).await?,
                 Err(unusable) => return Ok(Err(unusable)),
             }
         }

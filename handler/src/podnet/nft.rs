@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::{Command, Stdio};
 
 /// The program.
-const PROGRAM: &str = "/usr/sbin/nft";
+pub(super) const PROGRAM: &str = "/usr/sbin/nft";
 
 /// Carries commands out in the calling thread's network namespace: all of them or none.
 ///

@@ -165,9 +165,15 @@ pub fn settings(one: &Bridged) -> Vec<(String, &'static str)> {
 /// # Errors
 /// What is there cannot be used.
 pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
-    let Bridged { name, pod_interface, bridge, tap, mac, queues, .. } = one;
+    let Bridged { name, pod_interface, bridge, tap, queues, .. } = one;
     let missing = || Unusable::Missing { name: name.clone(), pod_interface: pod_interface.clone() };
     let port = state.links.get(pod_interface).ok_or_else(missing)?;
+    let unknown = || Unusable::Bare {
+        name: name.clone(),
+        pod_interface: pod_interface.clone(),
+        lacks: "has no MAC address",
+    };
+    let mac = &one.mac.ok_or_else(unknown)?;
     if port.kind == Kind::Filtered {
         return Err(Unusable::Filtered { name: name.clone(), pod_interface: pod_interface.clone() });
     }

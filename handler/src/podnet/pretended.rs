@@ -16,7 +16,9 @@ pub(super) fn one(queues: u64) -> Bridged {
         pod_interface: "pod1".into(),
         bridge: "k6t-1".into(),
         tap: "tap1".into(),
-        mac: GUEST,
+        kept: "kept1".into(),
+        services: "dhcp1".into(),
+        mac: Some(GUEST),
         queues,
     }
 }

@@ -1,17 +1,22 @@
-//! A machine that takes the pod's place on the pod's network, by the binding `bridge`: from what the pod has to the steps
-//! that are missing. No system calls.
+//! A machine that is to have the address which a network's plugin has given the pod, by the binding `bridge`: from what the pod
+//! has to the steps that are missing. No system calls.
 //!
 //! ```text
 //!   guest ── tap0 ── k6t-eth0 ── eth0 ── the pod's network
 //!   the pod's IPv4 and MAC address       eth0-pod: what eth0 had, for the launcher to read
+//!
+//!   guest ── tap<hash> ── k6t-<hash> ── pod<hash> ── a network of Multus with `ipam`
+//!   the IPv4 address of pod<hash>        kept<hash>: what pod<hash> had
 //! ```
 //!
-//! The guest is joined with the network as with one of Multus ([`super::plan`]). Before that, what the pod's interface has is
-//! copied to an interface of no network, [`KEPT`], a bridge without ports: IPv4 addresses, routes, MTU, and the MAC address that the guest is to have. From
-//! there the launcher tells it to the guest by DHCP, in this process's life and in the next: nothing is remembered elsewhere.
+//! On the pod's own network the guest takes the pod's place. On a network of Multus it is joined as on one that gives no
+//! address ([`super::plan`]). Before that, what the pod's interface has is
+//! copied to an interface of no network, [`Bridged::kept`], a bridge without ports: IPv4 addresses, routes, MTU, and the MAC address
+//! that the guest is to have. From there the launcher tells it to the guest by DHCP, in this process's life and in the next:
+//! nothing is remembered elsewhere. Whether a guest is told is seen by that interface's being there.
 //!
-//! *Order.* As long as `eth0` has its addresses, whatever is missing on [`KEPT`] is copied; they are taken off only when
-//! nothing is. The guest's tap comes up last, as behind masquerade.
+//! *Order.* As long as the pod's interface has its addresses, whatever is missing on the kept one is copied; they are taken off
+//! only when nothing is. The guest's tap comes up last, as behind masquerade.
 //!
 //! IPv6 is not for the guest, as upstream: the router that would have to be told is another one than who tells.
 
@@ -19,15 +24,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use podvirt_api::bridge::Bridged;
-use podvirt_api::kernel::{BRIDGE, KEPT, Replaced, SERVICES, TAP};
-use podvirt_api::mac::MacAddr;
-use podvirt_api::names::pod::PRIMARY_INTERFACE;
 
 use super::plan::{self, Kind, State, Step, Unusable};
 use super::rules;
 
-/// The interfaces that matter.
-pub const INTERFACES: [&str; 5] = [PRIMARY_INTERFACE, KEPT, BRIDGE, TAP, SERVICES];
 /// What a copied route has above the metric of the one that it is copied from: both are there for a while.
 const ABOVE: u32 = 1 << 20;
 
@@ -42,64 +42,55 @@ pub struct Way {
     pub metric: u32,
 }
 
-/// The machine's interface, and the MAC address that its manifest gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The interface.
-    pub one: Replaced,
-    /// None: that of the pod's interface.
-    pub mac: Option<MacAddr>,
-}
-
-fn bridged(wanted: &Wanted, mac: MacAddr) -> Bridged {
-    Bridged {
-        index: wanted.one.index,
-        name: wanted.one.name.clone(),
-        pod_interface: PRIMARY_INTERFACE.to_owned(),
-        bridge: BRIDGE.to_owned(),
-        tap: TAP.to_owned(),
-        mac,
-        queues: wanted.one.queues,
-    }
+/// The interfaces that matter.
+pub fn interfaces(one: &Bridged) -> [&str; 5] {
+    [&one.pod_interface, &one.kept, &one.bridge, &one.tap, &one.services]
 }
 
 /// The settings with the values that they are to have.
-pub fn settings(wanted: &Wanted) -> Vec<(String, &'static str)> {
-    let mut settings = own_settings();
-    settings.extend(plan::settings(&bridged(wanted, MacAddr([0; 6]))));
+pub fn settings(one: &Bridged) -> Vec<(String, &'static str)> {
+    let mut settings = own_settings(one);
+    settings.extend(plan::settings(one));
     settings
 }
 
-fn own_settings() -> Vec<(String, &'static str)> {
-    [KEPT, SERVICES].map(|name| (format!("ipv6/conf/{name}/disable_ipv6"), "1")).into()
+fn own_settings(one: &Bridged) -> Vec<(String, &'static str)> {
+    [&one.kept, &one.services].map(|name| (format!("ipv6/conf/{name}/disable_ipv6"), "1")).into()
 }
 
-/// The steps that are missing until the guest has the pod's place.
+/// The IPv4 addresses of an interface that a host of its network has given it.
+fn given(state: &State, interface: &str) -> Vec<IpNet> {
+    let own = state.nets.iter().filter(|(name, _)| name == interface);
+    own.filter(|(_, net)| matches!(net.addr(), IpAddr::V4(a) if !a.is_link_local()))
+        .map(|(_, net)| *net)
+        .collect()
+}
+
+/// Whether the pod has an address for the guest, or keeps one.
+pub fn is_addressed(state: &State, one: &Bridged) -> bool {
+    [&one.pod_interface, &one.kept].into_iter().any(|name| !given(state, name).is_empty())
+}
+
+/// The steps that are missing until the guest has the pod's address.
 ///
 /// # Errors
 /// What is there cannot be used.
-pub fn plan(state: &State, wanted: &Wanted) -> Result<Vec<Step>, Unusable> {
-    let name = || wanted.one.name.clone();
-    let bare = |lacks| Unusable::Bare { name: name(), pod_interface: PRIMARY_INTERFACE.into(), lacks };
-    let uplink = state.links.get(PRIMARY_INTERFACE).ok_or_else(|| bare("is not there"))?;
-    let kept = state.links.get(KEPT);
-    let services = state.links.get(SERVICES);
+pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
+    let Bridged { name, pod_interface, kept, services, tap, .. } = one;
+    let bare = |lacks| Unusable::Bare { name: name.clone(), pod_interface: pod_interface.clone(), lacks };
+    let uplink = state.links.get(pod_interface).ok_or_else(|| bare("is not there"))?;
+    let keeper = state.links.get(kept);
+    let teller = state.links.get(services);
     for (taken, link, kind, wanted) in [
-        (KEPT, kept, Kind::Bridge, "bridge"),
-        (SERVICES, services, Kind::Tap { several: false }, "tap device of one queue"),
+        (kept, keeper, Kind::Bridge, "bridge"),
+        (services, teller, Kind::Tap { several: false }, "tap device of one queue"),
     ] {
         if link.is_some_and(|link| link.kind != kind) {
-            return Err(Unusable::Taken { name: name(), taken: taken.to_owned(), wanted });
+            return Err(Unusable::Taken { name: name.clone(), taken: taken.clone(), wanted });
         }
     }
-    let v4 = |interface: &str| {
-        let own = state.nets.iter().filter(|(name, _)| name == interface);
-        own.filter(|(_, net)| matches!(net.addr(), IpAddr::V4(a) if !a.is_link_local()))
-            .map(|(_, net)| *net)
-            .collect::<Vec<IpNet>>()
-    };
-    let (given, copied) = (v4(PRIMARY_INTERFACE), v4(KEPT));
-    let Some(mac) = kept.and_then(|link| link.mac).or(wanted.mac).or(uplink.mac) else {
+    let (given, copied) = (given(state, pod_interface), given(state, kept));
+    let Some(mac) = keeper.and_then(|link| link.mac).or(one.mac).or(uplink.mac) else {
         return Err(bare("has no MAC address"));
     };
     if given.is_empty() && copied.is_empty() {
@@ -107,61 +98,61 @@ pub fn plan(state: &State, wanted: &Wanted) -> Result<Vec<Step>, Unusable> {
     }
 
     let mut steps = Vec::new();
-    if kept.is_none() {
-        steps.push(Step::Bridge(KEPT.to_owned(), mac));
+    if keeper.is_none() {
+        steps.push(Step::Bridge(kept.clone(), mac));
     }
-    if kept.is_none_or(|link| link.mtu != uplink.mtu) {
-        steps.push(Step::Mtu(KEPT.to_owned(), uplink.mtu));
+    if keeper.is_none_or(|link| link.mtu != uplink.mtu) {
+        steps.push(Step::Mtu(kept.clone(), uplink.mtu));
     }
-    if services.is_none() {
-        steps.push(Step::Tap(SERVICES.to_owned(), false));
+    if teller.is_none() {
+        steps.push(Step::Tap(services.clone(), false));
     }
     // A kernel without IPv6 has none of these.
     let has_ipv6 = state.settings.keys().any(|key| key.starts_with("ipv6/"));
-    for (key, value) in own_settings() {
+    for (key, value) in own_settings(one) {
         if state.settings.get(&key).map_or(has_ipv6, |known| known != value) {
             steps.push(Step::Set(key, value));
         }
     }
     let missing = given.iter().filter(|net| !copied.contains(net));
-    steps.extend(missing.map(|net| Step::Net(KEPT.to_owned(), *net)));
-    if kept.is_none_or(|link| !link.up) {
+    steps.extend(missing.map(|net| Step::Net(kept.clone(), *net)));
+    if keeper.is_none_or(|link| !link.up) {
         // Before that it has no routes.
-        steps.push(Step::Up(KEPT.to_owned()));
+        steps.push(Step::Up(kept.clone()));
     }
     if !given.is_empty() {
-        steps.extend(ways(state, &given).into_iter().map(|way| Step::Way(KEPT.to_owned(), way)));
+        steps.extend(ways(state, one, &given).into_iter().map(|way| Step::Way(kept.clone(), way)));
     }
-    if services.is_none_or(|link| link.mtu != uplink.mtu) {
-        steps.push(Step::Mtu(SERVICES.to_owned(), uplink.mtu));
+    if teller.is_none_or(|link| link.mtu != uplink.mtu) {
+        steps.push(Step::Mtu(services.clone(), uplink.mtu));
     }
 
-    let mut joined = plan::plan(state, &bridged(wanted, mac))?;
+    let mut joined = plan::plan(state, &Bridged { mac: Some(mac), ..one.clone() })?;
     let first_up = joined.iter().position(|step| matches!(step, Step::Up(_))).unwrap_or(joined.len());
     let ups = joined.split_off(first_up);
     steps.extend(joined);
-    if state.links.get(TAP).is_none_or(|link| !link.up) {
-        steps.push(Step::Rules(rules::dhcp_commands()));
+    if state.links.get(tap).is_none_or(|link| !link.up) {
+        steps.push(Step::Rules(rules::dhcp_commands(tap, services)));
     }
-    if services.is_none_or(|link| !link.up) {
-        steps.push(Step::Up(SERVICES.to_owned()));
+    if teller.is_none_or(|link| !link.up) {
+        steps.push(Step::Up(services.clone()));
     }
     // The tap last: when it is up, the rules stand.
     let (tap, others): (Vec<Step>, Vec<Step>) =
-        ups.into_iter().partition(|step| matches!(step, Step::Up(name) if name == TAP));
+        ups.into_iter().partition(|step| matches!(step, Step::Up(name) if name == tap));
     steps.extend(others.into_iter().chain(tap));
     Ok(steps)
 }
 
 /// Routes of the pod's interface that are not copied yet; those without a next hop first, by which the others are reached.
-fn ways(state: &State, given: &[IpNet]) -> Vec<Way> {
+fn ways(state: &State, one: &Bridged, given: &[IpNet]) -> Vec<Way> {
     let of = |interface: &str| -> Vec<Way> {
         state.ways.iter().filter(|(name, _)| name == interface).map(|(_, way)| *way).collect()
     };
-    let copied = of(KEPT);
+    let copied = of(&one.kept);
     // What an address brings with it, the kernel makes of the copied address as well.
     let own = |way: &Way| way.via.is_none() && given.iter().any(|net| IpNet::from(way.to) == net.trunc());
-    let wanted = of(PRIMARY_INTERFACE).into_iter().filter(|way| !own(way));
+    let wanted = of(&one.pod_interface).into_iter().filter(|way| !own(way));
     let wanted = wanted.map(|way| Way { metric: way.metric.saturating_add(ABOVE), ..way });
     let mut missing: Vec<Way> = wanted.filter(|way| !copied.contains(way)).collect();
     missing.sort_by_key(|way| (way.via.is_some(), *way));

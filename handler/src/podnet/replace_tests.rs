@@ -3,11 +3,22 @@ use std::collections::BTreeMap;
 use super::super::plan::Link;
 use super::super::pretended::{carry_out, link};
 use super::*;
+use podvirt_api::mac::MacAddr;
 
 const OWN: MacAddr = MacAddr([0x0a, 0, 0, 0, 0, 7]);
 
-fn wanted() -> Wanted {
-    Wanted { one: Replaced { index: 0, name: "default".into(), queues: 1 }, mac: None }
+fn wanted() -> Bridged {
+    Bridged {
+        index: 0,
+        name: "default".into(),
+        pod_interface: "eth0".into(),
+        bridge: "k6t-eth0".into(),
+        tap: "tap0".into(),
+        kept: "eth0-pod".into(),
+        services: "dhcp0".into(),
+        mac: None,
+        queues: 1,
+    }
 }
 
 fn way(to: &str, via: Option<&str>, metric: u32) -> Way {
@@ -54,7 +65,7 @@ fn what_the_pod_had_is_kept_before_it_is_taken_off() {
 #[test]
 fn a_process_that_died_at_any_step_is_followed_by_one_that_does_the_rest() {
     for given in [None, Some(MacAddr([2, 0, 0, 0, 0, 9]))] {
-        let wanted = Wanted { mac: given, ..wanted() };
+        let wanted = Bridged { mac: given, ..wanted() };
         let all = plan(&fresh(), &wanted).unwrap();
         for done in 0..=all.len() {
             let mut state = fresh();

@@ -91,14 +91,15 @@ pub fn commands(families: &[Family], ports: &[Port], proxied: bool) -> String {
         drops(format_args!("iifname \"{BRIDGE}\" {} saddr != {}", family.word(), family.guest));
         drops(format_args!("iifname != \"{BRIDGE}\" oifname != \"{BRIDGE}\""));
     }
-    services(&mut script, &["udp dport 67", "udp dport 547", "icmpv6 type nd-router-solicit"]);
+    services(&mut script, TAP, SERVICES, &["udp dport 67", "udp dport 547", "icmpv6 type nd-router-solicit"]);
     script.0
 }
 
-/// The commands for a machine in the pod's place: what it asks by DHCP is answered in the pod and leaves it not.
-pub fn dhcp_commands() -> String {
+/// The commands for a guest that is told its addresses in the pod: what it asks by DHCP at `tap` goes to `services`, and does
+/// not leave the pod.
+pub fn dhcp_commands(tap: &str, services_tap: &str) -> String {
     let mut script = Script::default();
-    services(&mut script, &["udp dport 67"]);
+    services(&mut script, tap, services_tap, &["udp dport 67"]);
     script.0
 }
 
@@ -151,15 +152,18 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
     }
 }
 
-fn services(script: &mut Script, questions: &[&str]) {
+/// What comes in by `tap` and is one of the questions goes to `services_tap`; what comes in there goes to `tap`. Each tap has
+/// its own chains.
+fn services(script: &mut Script, tap: &str, services_tap: &str, questions: &[&str]) {
     let table = "netdev podvirt";
+    let (asked, answered) = (format!("asked_{tap}"), format!("answered_{tap}"));
     let hook = |device| format!("{{ type filter hook ingress device \"{device}\" priority 0; }}");
-    script.chain(table, "asked", &hook(TAP));
+    script.chain(table, &asked, &hook(tap));
     for asks in questions {
-        script.rule(table, "asked", format_args!("{asks} counter fwd to \"{SERVICES}\""));
+        script.rule(table, &asked, format_args!("{asks} counter fwd to \"{services_tap}\""));
     }
-    script.chain(table, "answered", &hook(SERVICES));
-    script.rule(table, "answered", format_args!("counter fwd to \"{TAP}\""));
+    script.chain(table, &answered, &hook(services_tap));
+    script.rule(table, &answered, format_args!("counter fwd to \"{tap}\""));
 }
 
 #[derive(Default)]

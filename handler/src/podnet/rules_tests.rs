@@ -162,10 +162,10 @@ fn questions_go_to_the_services_and_a_guest_has_one_name() {
             "add rule ip podvirt forward iifname != \"k6t-eth0\" oifname != \"k6t-eth0\" counter drop",
             "add rule ip6 podvirt forward iifname \"k6t-eth0\" ip6 saddr != fd10:0:2::2 counter drop",
             "add rule ip6 podvirt forward iifname != \"k6t-eth0\" oifname != \"k6t-eth0\" counter drop",
-            "add rule netdev podvirt asked udp dport 67 counter fwd to \"dhcp0\"",
-            "add rule netdev podvirt asked udp dport 547 counter fwd to \"dhcp0\"",
-            "add rule netdev podvirt asked icmpv6 type nd-router-solicit counter fwd to \"dhcp0\"",
-            "add rule netdev podvirt answered counter fwd to \"tap0\"",
+            "add rule netdev podvirt asked_tap0 udp dport 67 counter fwd to \"dhcp0\"",
+            "add rule netdev podvirt asked_tap0 udp dport 547 counter fwd to \"dhcp0\"",
+            "add rule netdev podvirt asked_tap0 icmpv6 type nd-router-solicit counter fwd to \"dhcp0\"",
+            "add rule netdev podvirt answered_tap0 counter fwd to \"tap0\"",
         ]
     );
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, recv, sendto, socket};
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, recv, sendto, socket};
 use podvirt_api::bridge::Bridged;
 use podvirt_cni::net::netns;
 use rtnetlink::{LinkMacVlan, LinkUnspec, LinkVeth};
@@ -32,6 +32,10 @@ struct Pod(File);
 
 impl Pod {
     fn new() -> Option<Pod> {
+        if !std::path::Path::new(super::nft::PROGRAM).exists() {
+            eprintln!("SKIPPED: no {}; run make setup", super::nft::PROGRAM);
+            return None;
+        }
         let made = std::thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
             File::options().read(true).write(true).open("/dev/net/tun")?;
@@ -57,14 +61,22 @@ impl Pod {
                     .unwrap();
             }
             let index = apply::all(&handle).await["pod1"].index;
-            for (address, bits) in [("172.30.0.9", 24), ("fd00:30::9", 64)] {
-                let address = address.parse().unwrap();
-                handle.address().add(index, address, bits).execute().await.unwrap();
-            }
+            handle.address().add(index, "fd00:30::9".parse().unwrap(), 64).execute().await.unwrap();
             Ok(())
         })
         .unwrap();
+        pod.give();
         Some(pod)
+    }
+
+    /// Gives `pod1` an IPv4 address, as a plugin with `ipam` does.
+    fn give(&self) {
+        netns::inside(Some(&self.0), |handle| async move {
+            let index = apply::all(&handle).await["pod1"].index;
+            handle.address().add(index, "172.30.0.9".parse().unwrap(), 24).execute().await.unwrap();
+            Ok(())
+        })
+        .unwrap();
     }
 
     fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -182,6 +194,48 @@ fn frames_of_the_guest_and_for_it_pass_unchanged_and_the_pod_keeps_nothing() {
 }
 
 #[test]
+fn what_the_network_gave_the_pod_is_kept_and_the_guest_asks_for_it_in_the_pod() {
+    let Some(pod) = Pod::new() else { return };
+    make_in(&pod.0, &bridges(&[one(1)])).unwrap();
+    let links = pod.links();
+    assert_eq!((links["kept1"].mac, links["kept1"].controller), (Some(GUEST), None));
+    assert_eq!(pod.addresses("kept1"), 1, "IPv4's");
+    make_in(&pod.0, &bridges(&[one(1)])).unwrap();
+    assert_eq!(pod.links(), links, "a second time changes nothing");
+
+    let mut guest = pod.enter(|| tap("tap1", false).unwrap());
+    let mut teller = pod.enter(|| tap("dhcp1", false).unwrap());
+    let outside = pod.enter(|| Raw::new("outside"));
+    forwards(&mut guest, &outside);
+    const HEADER: usize = 10;
+    // A question by DHCP as far as the rules look: IPv4, UDP from port 68 to 67.
+    let question = |text: &[u8]| {
+        let mut packet = frame([0xff; 6], GUEST.0, b"");
+        packet[12..14].copy_from_slice(&[8, 0]);
+        let length = u16::try_from(28 + text.len()).unwrap().to_be_bytes();
+        packet.truncate(14);
+        packet.extend([
+            0x45, 0, length[0], length[1], 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255,
+        ]);
+        let udp = u16::try_from(8 + text.len()).unwrap().to_be_bytes();
+        packet.extend([0, 68, 0, 67, udp[0], udp[1], 0, 0]);
+        packet.extend(text);
+        [&[0; HEADER][..], &packet].concat()
+    };
+    guest.write_all(&question(b"who am I")).unwrap();
+    wait_for(b"who am I", |buffer| teller.read(buffer));
+    guest.write_all(&[&[0; HEADER], &frame([0xff; 6], GUEST.0, b"what leaves")[..]].concat()).unwrap();
+    wait_for(b"what leaves", |buffer| {
+        let length = outside.read(buffer)?;
+        assert!(!buffer[..length].windows(8).any(|part| part == b"who am I"), "the question left the pod");
+        Ok(length)
+    });
+    let answer = [&[0; HEADER], &frame(GUEST.0, [2, 0, 0, 0, 0, 1], b"you are nine")[..]].concat();
+    teller.write_all(&answer).unwrap();
+    wait_for(b"you are nine", |buffer| guest.read(buffer));
+}
+
+#[test]
 fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
     let Some(pod) = Pod::new() else { return };
     // The pod's own network.
@@ -234,6 +288,8 @@ fn several_queues_are_a_tap_of_several_and_every_interface_has_its_own() {
         pod_interface: "pod2".into(),
         bridge: "k6t-2".into(),
         tap: "tap2".into(),
+        kept: "kept2".into(),
+        services: "dhcp2".into(),
         ..one(1)
     };
     make_in(&pod.0, &bridges(&[one(2), two])).unwrap();
@@ -241,6 +297,7 @@ fn several_queues_are_a_tap_of_several_and_every_interface_has_its_own() {
     assert_eq!(links["tap1"].kind, Kind::Tap { several: true });
     assert_eq!(links["tap2"].kind, Kind::Tap { several: false });
     assert_eq!(links["tap2"].controller, Some(links["k6t-2"].index));
+    assert!(links.contains_key("kept1") && !links.contains_key("kept2"), "pod2 has no address");
     pod.enter(|| {
         let _both = [tap("tap1", true).unwrap(), tap("tap1", true).unwrap()];
         tap("tap1", false).unwrap_err();
@@ -269,18 +326,26 @@ fn a_network_that_filters_by_address_is_refused_and_nothing_is_made() {
 #[test]
 fn what_was_made_for_an_unplugged_interface_is_taken_away_and_comes_again() {
     let Some(pod) = Pod::new() else { return };
-    let gone = [super::Unplugged { bridge: "k6t-1".into(), tap: "tap1".into() }];
+    let of = |bridges: [&str; 2], taps: [&str; 2]| super::Unplugged {
+        bridges: bridges.map(str::to_owned),
+        taps: taps.map(str::to_owned),
+    };
+    let gone = [of(["k6t-1", "kept1"], ["tap1", "dhcp1"])];
     super::clear_in(&pod.0, &gone).unwrap();
     for _ in 0..2 {
         make_in(&pod.0, &bridges(&[one(1)])).unwrap();
-        assert!(pod.links().contains_key("k6t-1") && pod.links().contains_key("tap1"));
+        let made = pod.links();
+        let all = ["k6t-1", "kept1", "tap1", "dhcp1"];
+        assert!(all.iter().all(|name| made.contains_key(*name)), "{made:?}");
         super::clear_in(&pod.0, &gone).unwrap();
         let left = pod.links();
-        assert!(!left.contains_key("k6t-1") && !left.contains_key("tap1"), "{left:?}");
+        assert!(!all.iter().any(|name| left.contains_key(*name)), "{left:?}");
         assert!(left.contains_key("pod1"), "that is Multus'");
+        // The pod is attached anew.
+        pod.give();
     }
     // What only has the name is not ours.
-    let other = [super::Unplugged { bridge: "pod1".into(), tap: "outside".into() }];
+    let other = [of(["pod1", "outside"], ["outside", "pod1"])];
     super::clear_in(&pod.0, &other).unwrap();
     assert!(pod.links().contains_key("pod1") && pod.links().contains_key("outside"));
 }
@@ -303,6 +368,8 @@ impl Raw {
         // Every protocol.
         let all = Some(nix::sys::socket::SockProtocol::EthAll);
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, all).unwrap();
+        // Until then it hears every interface of the namespace.
+        bind(socket.as_raw_fd(), &link.unwrap()).unwrap();
         Raw(socket, link.unwrap())
     }
 

@@ -139,7 +139,7 @@ async fn speak(namespace: Arc<Namespace>, guests: BTreeMap<String, MacAddr>) -> 
 
 /// MAC addresses of guests that are not those of the pod's interfaces, by interface.
 fn guests(network: &PodNetwork) -> BTreeMap<String, MacAddr> {
-    network.bridged.iter().map(|one| (one.pod_interface.clone(), one.mac)).collect()
+    network.bridged.iter().filter_map(|one| Some((one.pod_interface.clone(), one.mac?))).collect()
 }
 
 fn namespace(network: &PodNetwork) -> io::Result<Arc<Namespace>> {

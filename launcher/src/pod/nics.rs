@@ -22,6 +22,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
@@ -32,6 +33,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::prepare::{manifest_interfaces, tap};
+use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared};
 use crate::domain::schema::Domain;
 use crate::domain::{Tap, alias_of, plugged};
@@ -46,11 +48,12 @@ const LOOK: Duration = Duration::from_millis(250);
 /// # Errors
 ///
 /// The hypervisor refuses, or the guest does not let go; the interface is named. What was done stays.
-pub(super) async fn change(shared: &Shared, vmi: &VirtualMachineInstance) -> Result<(), String> {
+pub(super) async fn change(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -> Result<(), String> {
     let known = shared.facts.borrow().interfaces.clone();
     let named = |name: &str, error: &dyn std::fmt::Display| format!("interface {name}: {error}");
     for name in superfluous(&known, vmi) {
         unplug(shared, &name).await.map_err(|error| named(&name, &error))?;
+        shared.services.send_modify(|services| drop(services.remove(&name)));
         note(shared, &name, None);
     }
     let taps: Vec<Bridged> = bridged(vmi);
@@ -62,6 +65,9 @@ pub(super) async fn change(shared: &Shared, vmi: &VirtualMachineInstance) -> Res
         } else {
             let Some(wanted) = taps.iter().find(|tap| tap.name == *name && is_there(tap)) else { continue };
             let (_, made) = tap(wanted.clone()).map_err(|error| format!("{error:#}"))?;
+            if let Some(place) = services::told(wanted.clone()) {
+                Services::start(shared, vmi, &place).await.map_err(|error| format!("{error:#}"))?;
+            }
             tap_of.insert(name.clone(), made);
         }
         let device = plugged(vmi, interface, &sockets, &tap_of).map_err(|error| named(name, &error))?;

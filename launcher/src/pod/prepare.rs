@@ -51,8 +51,6 @@ pub(super) struct Prepared {
     pub(super) files: Vec<File>,
     /// Those of the second interface's netd and of further ones; the first one's is there from the start.
     pub(super) holds: Vec<Hold>,
-    /// What answers the guest's questions about its addresses, where the kernel carries its interface.
-    pub(super) services: Option<Services>,
 }
 
 /// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
@@ -122,13 +120,10 @@ pub(super) async fn prepare(
             holds.extend(Hold::start(index).inspect_err(|error| warn!("{error:#}")).ok());
         }
     }
-    let services = match services::place(vmi) {
-        Some(place) => {
-            waits_for(shared, format!("the address of the pod for the interface {}", place.name));
-            Some(Services::start(shared, vmi, &place).await?)
-        }
-        None => None,
-    };
+    for place in services::places(vmi) {
+        waits_for(shared, format!("the address of the pod for the interface {}", place.name));
+        Services::start(shared, vmi, &place).await?;
+    }
     let environment = Environment {
         accelerator,
         kernel,
@@ -149,7 +144,6 @@ pub(super) async fn prepare(
         interfaces: manifest_interfaces(vmi),
         files,
         holds,
-        services,
     })
 }
 

@@ -7,7 +7,8 @@
 //! of the guest, so a guest that moved here is answered as before.
 //!
 //! Behind masquerade the guest's gateway is not this process but the bridge: the answers carry its addresses ([`BRIDGE_MAC`]). A
-//! guest in the pod's place gets what the pod had, from [`KEPT`], its gateway too; of IPv6 it is told nothing.
+//! guest that has the pod's address by the binding `bridge`, on the pod's own network or on one of Multus with `ipam`, gets what the
+//! pod's interface had there, from the interface that keeps it ([`Bridged::kept`]), the gateway too; of IPv6 it is told nothing.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -22,7 +23,8 @@ use netd::guest;
 use netd::net::{Link, MacAddr};
 use netd::time::Clock;
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::kernel::{BRIDGE_MAC, KEPT, Replaced, SERVICES, masqueraded, replaced};
+use podvirt_api::bridge::{Bridged, bridged};
+use podvirt_api::kernel::{BRIDGE_MAC, KEPT, SERVICES, masqueraded, replaced};
 use podvirt_api::names::{path, pod};
 use podvirt_api::netd::NetdSpec;
 use tokio::net::unix::pipe;
@@ -51,23 +53,35 @@ pub(super) struct Place {
     /// Its name.
     pub(super) name: String,
     /// The interface of the pod whose addresses and routes count.
-    interface: &'static str,
+    interface: String,
+    /// The tap device by which it asks.
+    tap: String,
     /// The Ethernet address of the answers, where that matters to the guest.
     mac: Option<MacAddr>,
 }
 
-/// The interface of `vmi` whose guest asks here.
-pub(super) fn place(vmi: &VirtualMachineInstance) -> Option<Place> {
+/// The interfaces of `vmi` whose guest asks here.
+pub(super) fn places(vmi: &VirtualMachineInstance) -> Vec<Place> {
     let masqueraded = masqueraded(vmi).map(|one| Place {
         index: one.index,
         name: one.name,
-        interface: pod::PRIMARY_INTERFACE,
+        interface: pod::PRIMARY_INTERFACE.into(),
+        tap: SERVICES.into(),
         mac: Some(MacAddr(BRIDGE_MAC.0)),
     });
-    masqueraded.or_else(|| {
-        let Replaced { index, name, .. } = replaced(vmi)?;
-        Some(Place { index, name, interface: KEPT, mac: None })
-    })
+    let in_place = replaced(vmi).map(Place::of);
+    masqueraded.into_iter().chain(in_place).chain(bridged(vmi).into_iter().filter_map(told)).collect()
+}
+
+/// An interface on a network of Multus whose guest asks here: one for which virt-handler has kept an address.
+pub(super) fn told(one: Bridged) -> Option<Place> {
+    Path::new("/sys/class/net").join(&one.kept).exists().then(|| Place::of(one))
+}
+
+impl Place {
+    fn of(one: Bridged) -> Place {
+        Place { index: one.index, name: one.name, interface: one.kept, tap: one.services, mac: None }
+    }
 }
 
 /// The machine with the MAC address that virt-handler has kept for it, where it takes the pod's place on the pod's network.
@@ -87,7 +101,7 @@ pub(super) fn in_place(vmi: &VirtualMachineInstance) -> Result<VirtualMachineIns
     Ok(vmi)
 }
 
-/// Answers until it is dropped.
+/// Answers until it is dropped; [`Shared::services`] has it.
 #[derive(Debug)]
 pub(super) struct Services {
     /// Its end is the thread's.
@@ -95,32 +109,31 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Answers the guest of `vmi`, whose interface is `one`, on a thread of its own. The report has the pod's addresses from
-    /// now on.
+    /// Answers the guest of `vmi`, whose interface is `one`, on a thread of its own, until the machine or the attempt to start
+    /// it has ended. The report has the pod's addresses from now on. Where it is answered already, nothing is done.
     ///
     /// # Errors
     ///
     /// The pod has no address, or the tap device cannot be opened.
-    pub(super) async fn start(
-        shared: &Arc<Shared>,
-        vmi: &VirtualMachineInstance,
-        one: &Place,
-    ) -> Result<Services> {
+    pub(super) async fn start(shared: &Arc<Shared>, vmi: &VirtualMachineInstance, one: &Place) -> Result<()> {
+        if shared.services.borrow().contains_key(&one.name) {
+            return Ok(());
+        }
         let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
         let config = Arc::new(config(vmi, one, &resolv_conf)?);
         let what = || format!("the interface {}", one.name);
         let link = Arc::new(first_link(&config).await.with_context(what)?);
-        let at = || format!("the tap device {SERVICES} of {}", what());
-        let tap = netd::sys::open_tap(SERVICES).with_context(at)?;
+        let at = || format!("the tap device {} of {}", one.tap, what());
+        let tap = netd::sys::open_tap(&one.tap).with_context(at)?;
         tell(shared, &one.name, &link);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().with_context(at)?;
         let (stop, stopped) = oneshot::channel();
-        let (shared, name, span) = (shared.clone(), one.name.clone(), Span::current());
+        let (told, name, span) = (shared.clone(), one.name.clone(), Span::current());
         let serve = move || {
             let _named = span.enter();
             runtime.block_on(async {
                 tokio::select! {
-                    served = run(tap, config, link, |link| tell(&shared, &name, link)) => {
+                    served = run(tap, config, link, |link| tell(&told, &name, link)) => {
                         let Err(error) = served;
                         error!(%error, "the guest's questions about its addresses are not answered any more");
                     }
@@ -131,7 +144,8 @@ impl Services {
         };
         std::thread::Builder::new().name("dhcp".into()).spawn(serve).with_context(at)?;
         info!(interface = one.name, "the guest's questions about its addresses are answered here");
-        Ok(Services { _stop: stop })
+        shared.services.send_modify(|all| drop(all.insert(one.name.clone(), Services { _stop: stop })));
+        Ok(())
     }
 }
 
@@ -164,7 +178,7 @@ async fn run(
 /// What the guest is told, as its netd would be told it.
 fn config(vmi: &VirtualMachineInstance, one: &Place, resolv_conf: &str) -> Result<Config> {
     let mut spec = NetdSpec::of(vmi, one.index)?;
-    spec.pod_interface = Some(one.interface.to_owned());
+    spec.pod_interface = Some(one.interface.clone());
     // There is no netd: nothing is opened at these.
     let (socket, control) = (path::netd_socket(one.index), path::netd_control(one.index));
     let sockets = NetdSockets { vhost_user: &socket, control: &control, steering: None, hold: None };
@@ -277,8 +291,9 @@ mod tests {
         }))
         .unwrap();
         podvirt_api::defaults::set_defaults(&mut vmi);
-        let one = place(&vmi).unwrap();
-        let config = config(&vmi, &one, "search shop.svc.cluster.local\n").unwrap();
+        let places = places(&vmi);
+        let [one] = places.as_slice() else { panic!("{places:?}") };
+        let config = config(&vmi, one, "search shop.svc.cluster.local\n").unwrap();
         assert_eq!(config.mac, Some(MacAddr([2, 0, 0, 0, 0, 0])));
         assert_eq!(config.interface.as_deref(), Some("eth0"));
         let masquerade = config.masquerade;

@@ -10,6 +10,7 @@ use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
+use super::services::Services;
 use crate::hooks::Hooks;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::machine::Word;
@@ -154,6 +155,8 @@ pub(super) struct Shared {
     pub(super) changing: tokio::sync::Mutex<()>,
     /// What is known of the word that a source gives.
     pub(super) word: watch::Sender<Word>,
+    /// What answers the guest's questions about its addresses, by interface.
+    pub(super) services: watch::Sender<BTreeMap<String, Services>>,
     /// The machine's hook sidecars, once they are there.
     pub(super) hooks: watch::Sender<Arc<Hooks>>,
 }
@@ -184,6 +187,7 @@ impl Shared {
             abort: Notify::new(),
             changing: tokio::sync::Mutex::default(),
             word: watch::Sender::new(Word::None),
+            services: watch::Sender::default(),
             hooks: watch::Sender::default(),
         }
     }

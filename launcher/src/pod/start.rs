@@ -5,6 +5,7 @@
 //! connects to it again and again and never answers; why is in its log alone. So a start that lasts for [`SLOW`] is told
 //! with the last words of that log.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -107,10 +108,13 @@ impl Starter {
         let incoming = wanted.incoming;
         info!(incoming, "the machine is prepared");
         let preparing = prepare(&self.shared, wanted, self.allow_emulation, self.hook_sidecars);
-        match self.prepared(preparing, incoming, deadline).await {
+        let attempt = match self.prepared(preparing, incoming, deadline).await {
             Ok(prepared) => self.live(prepared, incoming).await,
             Err(attempt) => attempt,
-        }
+        };
+        // Their taps are free for the next attempt.
+        self.shared.services.send_modify(BTreeMap::clear);
+        attempt
     }
 
     /// What comes of `preparing`, unless the end is asked for or the time is over before.
@@ -136,7 +140,7 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, authors, paused, interfaces, files, holds, services } = prepared;
+        let Prepared { name, xml, authors, paused, interfaces, files, holds } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
             facts.awaited = incoming;
@@ -171,7 +175,7 @@ impl Starter {
         };
         drop(words);
         // The disks are opened by way of these until the end.
-        drop((files, holds, services));
+        drop((files, holds));
         Attempt::Ended(ending)
     }
 
