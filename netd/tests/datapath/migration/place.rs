@@ -210,11 +210,16 @@ impl Place {
         Place { guest, world, pods, ports, at: 0, process, pump, helper }
     }
 
-    /// Makes this pod heard, once.
+    /// Makes this pod heard, once. The other one goes on to be heard, but what its kernel sends, such as a look whether a
+    /// neighbour is still there, leads no frame back to it.
     pub(crate) fn activation(&self, pod: usize) -> impl FnOnce() + Send + use<> {
         let (world, there) = (Arc::clone(&self.world), Arc::clone(&self.pods[pod]));
         move || {
             port(&world, pod, true);
+            world.ip(&format!(
+                "link set pod{} type bridge_slave learning off\nlink set pod{pod} type bridge_slave learning on\n",
+                1 - pod
+            ));
             announce(&there);
         }
     }
