@@ -28,8 +28,23 @@ const THERE: u16 = 9000;
 
 const SERVE: &str =
     "#cloud-config\nruncmd:\n- socat TCP6-LISTEN:7778,fork,reuseaddr SYSTEM:'echo GUEST-SECOND; cat' &\n";
-const PASST: &str = "interfaces: [{name: default, passtBinding: {}}]";
-const MASQUERADE: &str = "interfaces: [{name: default, masquerade: {}}]";
+
+/// How a machine is bound to the pod's network.
+#[derive(Clone, Copy)]
+struct Binding {
+    devices: &'static str,
+    annotations: &'static str,
+    /// Whether the guest has the pod's IPv6 address as well.
+    ipv6: bool,
+}
+
+const PASST: Binding =
+    Binding { devices: "interfaces: [{name: default, passtBinding: {}}]", annotations: "", ipv6: true };
+const MASQUERADE: Binding =
+    Binding { devices: "interfaces: [{name: default, masquerade: {}}]", annotations: "", ipv6: true };
+const BY_KERNEL: Binding = Binding { annotations: "podvirt.io/masquerade: nftables", ..MASQUERADE };
+const BRIDGE: Binding =
+    Binding { devices: "interfaces: [{name: default, bridge: {}}]", annotations: "", ipv6: false };
 
 /// A machine whose guest greets at two ports.
 struct Guest<'n> {
@@ -41,15 +56,18 @@ struct Guest<'n> {
 }
 
 impl<'n> Guest<'n> {
-    fn start(namespace: &'n Namespace<'n>, devices: &str, spec: &str) -> Guest<'n> {
-        let manifest = Manifest { name: "vm", user_data: SERVE, devices, spec, ..Default::default() };
+    fn start(namespace: &'n Namespace<'n>, binding: Binding, spec: &str) -> Guest<'n> {
+        let Binding { devices, annotations, ipv6 } = binding;
+        let manifest =
+            Manifest { name: "vm", user_data: SERVE, annotations, devices, spec, ..Default::default() };
         namespace.apply(&manifest.machine()).unwrap();
         let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
         let (console, running) = namespace.shell("vm").unwrap();
         let status = namespace.launcher("vm").unwrap().status.unwrap();
-        let addresses: Vec<IpAddr> =
+        let mut addresses: Vec<IpAddr> =
             status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
+        addresses.retain(|address| ipv6 || address.is_ipv4());
         Guest { namespace, node: instance.status.node_name.unwrap(), addresses, console, _running: running }
     }
 
@@ -70,7 +88,10 @@ impl<'n> Guest<'n> {
 
     /// The client gets to the guest at this port, by each of its addresses.
     fn admits(&self, client: &ClientPod<'_>, port: u16) {
-        let all = || Ok((client.hears(&self.addresses, port, ANSWER)?.len() == 2).then_some(()));
+        let all = || {
+            let heard = client.hears(&self.addresses, port, ANSWER)?;
+            Ok((heard.len() == self.addresses.len()).then_some(()))
+        };
         self.namespace.until(&format!("{} at port {port}", client.name()), SOON, all).unwrap();
     }
 
@@ -125,14 +146,14 @@ fn a_network_policy_lets_the_pods_it_names_to_the_guest_and_no_others() {
 }
 
 /// Ingress by all that a rule can name.
-fn ingress(devices: &str) {
+fn ingress(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let abroad = cluster.namespace(Security::Restricted).unwrap();
     let spec =
         format!("readinessProbe: {{tcpSocket: {{port: {GREETER}}}, periodSeconds: 1, failureThreshold: 1}}");
-    let guest = Guest::start(&namespace, devices, &spec);
+    let guest = Guest::start(&namespace, binding, &spec);
     let here = ClientPod::start(&namespace, "here", &guest.node, "role: here").unwrap();
     let there = ClientPod::start(&namespace, "there", guest.other_node(), "role: there").unwrap();
     let foreign = ClientPod::start(&abroad, "foreign", guest.other_node(), "role: here").unwrap();
@@ -242,12 +263,22 @@ fn long_every_kind_of_rule_about_ingress_holds_behind_masquerade() {
     ingress(MASQUERADE);
 }
 
+#[test]
+fn long_every_kind_of_rule_about_ingress_holds_behind_the_kernels_masquerade() {
+    ingress(BY_KERNEL);
+}
+
+#[test]
+fn long_every_kind_of_rule_about_ingress_holds_in_the_pods_place() {
+    ingress(BRIDGE);
+}
+
 /// Egress: the guest's way out is the pod's, names included.
-fn egress(devices: &str) {
+fn egress(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let mut guest = Guest::start(&namespace, devices, "");
+    let mut guest = Guest::start(&namespace, binding, "");
     let one = ClientPod::start(&namespace, "one", &guest.node, "role: one").unwrap();
     let two = ClientPod::start(&namespace, "two", guest.other_node(), "role: two").unwrap();
     for server in [&one, &two] {
@@ -255,7 +286,10 @@ fn egress(devices: &str) {
             .sh(&format!("socat TCP6-LISTEN:{THERE},fork,reuseaddr SYSTEM:'echo THERE' >/dev/null 2>&1 &"))
             .unwrap();
     }
-    let (first, second) = (one.addresses().unwrap(), two.addresses().unwrap());
+    let [first, second] = [&one, &two].map(|server| {
+        let all = server.addresses().unwrap().into_iter();
+        all.filter(|address| binding.ipv6 || address.is_ipv4()).collect::<Vec<IpAddr>>()
+    });
     let name = "nslookup kubernetes.default.svc.cluster.local >/dev/null";
     let within = namespace.name().to_owned();
     let admits = |guest: &mut Guest<'_>, to: &[IpAddr]| {
@@ -322,12 +356,22 @@ fn long_every_kind_of_rule_about_egress_holds_behind_masquerade() {
     egress(MASQUERADE);
 }
 
+#[test]
+fn long_every_kind_of_rule_about_egress_holds_behind_the_kernels_masquerade() {
+    egress(BY_KERNEL);
+}
+
+#[test]
+fn long_every_kind_of_rule_about_egress_holds_in_the_pods_place() {
+    egress(BRIDGE);
+}
+
 /// What stands when a policy comes goes on, as it does for any pod by this agent; what is new is refused.
-fn established(devices: &str) {
+fn established(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let guest = Guest::start(&namespace, devices, "");
+    let guest = Guest::start(&namespace, binding, "");
     let client = ClientPod::start(&namespace, "client", guest.other_node(), "role: client").unwrap();
     guest.admits(&client, GREETER);
     let mut standing: Vec<TcpStream> = guest
@@ -370,6 +414,16 @@ fn long_connections_that_stand_go_on_under_a_new_policy() {
 #[test]
 fn long_connections_that_stand_behind_masquerade_go_on_under_a_new_policy() {
     established(MASQUERADE);
+}
+
+#[test]
+fn long_connections_that_stand_behind_the_kernels_masquerade_go_on_under_a_new_policy() {
+    established(BY_KERNEL);
+}
+
+#[test]
+fn long_connections_that_stand_in_the_pods_place_go_on_under_a_new_policy() {
+    established(BRIDGE);
 }
 
 /// Whether a connection to a port of a pod of podvirt's is taken.

@@ -154,6 +154,11 @@ fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
 }
 
 #[test]
+fn long_a_list_of_ports_opens_these_behind_masquerade() {
+    opens_these("masquerade", "", &format!("the guest refuses connections at port {LATE}"));
+}
+
+#[test]
 fn long_a_list_of_ports_opens_these_behind_the_kernels_masquerade() {
     // It is the kubelet's own, which the guest itself refuses.
     opens_these("masquerade", NFTABLES, "connection refused");
@@ -204,6 +209,27 @@ fn opens_these(binding: &str, annotations: &str, refused: &str) {
         late(address).unwrap();
     }
     console.sh("kill $(cat /tmp/late)", COMMAND).unwrap();
+    wait_ready(&namespace, false);
+}
+
+#[test]
+fn long_an_http_probe_asks_the_guest_in_the_pods_place() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let spec = "readinessProbe: {httpGet: {port: 8080, path: /ready}, periodSeconds: 1, failureThreshold: 2}";
+    let user_data = format!("{SERVE}- socat UDP4-RECVFROM:{ECHO},fork PIPE &\n");
+    let devices = "interfaces: [{name: default, bridge: {}}]";
+    let manifest = Manifest { name: "vm", user_data: &user_data, spec, devices, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    let address = addresses(&namespace).into_iter().find(IpAddr::is_ipv4).unwrap();
+    namespace.until("a page", SOON, || Ok(page(address, "/live").ok())).unwrap();
+    namespace.until("an echo", SOON, || Ok(echo(address).ok())).unwrap();
+    wait_ready(&namespace, false);
+    console.sh("echo yes >/tmp/www/ready", COMMAND).unwrap();
+    wait_ready(&namespace, true);
+    console.sh("rm /tmp/www/ready", COMMAND).unwrap();
     wait_ready(&namespace, false);
 }
 

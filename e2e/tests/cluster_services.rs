@@ -30,13 +30,16 @@ const NODES: [[&str; 2]; 2] = [["192.168.77.1", "fd00:77::1"], ["192.168.77.2", 
 struct Binding {
     interface: &'static str,
     annotations: &'static str,
+    /// Whether the guest has the pod's IPv6 address as well.
+    ipv6: bool,
 }
 
-const PASST: Binding = Binding { interface: "passtBinding: {}", annotations: "" };
-const PLUGIN: Binding = Binding { interface: "binding: {name: passt}", annotations: "" };
-const MASQUERADE: Binding = Binding { interface: "masquerade: {}", annotations: "" };
+const PASST: Binding = Binding { interface: "passtBinding: {}", annotations: "", ipv6: true };
+const PLUGIN: Binding = Binding { interface: "binding: {name: passt}", annotations: "", ipv6: true };
+const MASQUERADE: Binding = Binding { interface: "masquerade: {}", annotations: "", ipv6: true };
 const BY_KERNEL: Binding =
-    Binding { interface: "masquerade: {}", annotations: "podvirt.io/masquerade: nftables" };
+    Binding { interface: "masquerade: {}", annotations: "podvirt.io/masquerade: nftables", ipv6: true };
+const BRIDGE: Binding = Binding { interface: "bridge: {}", annotations: "", ipv6: false };
 
 /// A running machine with a shell.
 struct Guest<'n> {
@@ -49,17 +52,24 @@ struct Guest<'n> {
 
 impl<'n> Guest<'n> {
     fn start(namespace: &'n Namespace<'n>, binding: Binding, more: &str, spec: &str) -> Guest<'n> {
-        let Binding { interface, annotations } = binding;
-        let interface = format!("{interface}{more}");
-        let devices = format!("interfaces: [{{name: default, {interface}}}]");
-        let manifest = Manifest { name: "vm", annotations, devices: &devices, spec, ..Default::default() };
+        Guest::with(namespace, binding, more, Manifest { name: "vm", spec, ..Default::default() })
+    }
+
+    /// `manifest` with an interface of this binding, of which `more` says more.
+    fn with(namespace: &'n Namespace<'n>, binding: Binding, more: &str, manifest: Manifest<'_>) -> Guest<'n> {
+        let Binding { interface, annotations, ipv6 } = binding;
+        let comma = if manifest.devices.is_empty() { "" } else { ", " };
+        let devices =
+            format!("{}{comma}interfaces: [{{name: default, {interface}{more}}}]", manifest.devices);
+        let manifest = Manifest { annotations, devices: &devices, ..manifest };
         namespace.apply(&manifest.machine()).unwrap();
         let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
         let (console, running) = namespace.shell("vm").unwrap();
         let status = namespace.launcher("vm").unwrap().status.unwrap();
-        let addresses: BTreeSet<IpAddr> =
+        let mut addresses: BTreeSet<IpAddr> =
             status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
+        addresses.retain(|address| ipv6 || address.is_ipv4());
         Guest { namespace, instance, addresses, console, _running: running }
     }
 
@@ -101,14 +111,20 @@ fn greeting(address: IpAddr, port: u16) -> Option<String> {
     String::from_utf8(text).ok().filter(|said| said.starts_with("GUEST-HELLO"))
 }
 
-/// Makes a Service that leads to the guest, and returns it.
-fn service(namespace: &Namespace<'_>, name: &str, more: &str) -> Service {
+/// Makes a Service that leads to the guest by the families that it has, and returns it.
+fn service(guest: &Guest<'_>, name: &str, more: &str) -> Service {
+    let both = guest.addresses.iter().any(IpAddr::is_ipv6);
+    let families = if both {
+        "ipFamilyPolicy: RequireDualStack"
+    } else {
+        "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]"
+    };
     let manifest = format!(
         "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, \
-         spec: {{selector: {{vm: vm}}, ipFamilyPolicy: RequireDualStack, ports: [{{port: {GREETER}}}], {more}}}}}"
+         spec: {{selector: {{vm: vm}}, {families}, ports: [{{port: {GREETER}}}], {more}}}}}"
     );
-    namespace.apply(&manifest).unwrap();
-    namespace.wait(name, "the service", SOON, |_: &Service| true).unwrap()
+    guest.namespace.apply(&manifest).unwrap();
+    guest.namespace.wait(name, "the service", SOON, |_: &Service| true).unwrap()
 }
 
 fn cluster_addresses(service: &Service) -> Vec<IpAddr> {
@@ -133,19 +149,20 @@ fn services(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let mut guest = Guest::start(&namespace, binding, "", "hostname: chosen, subdomain: names");
-    let (own, other) = match guest.instance.status.node_name.as_deref().unwrap() {
-        "node1" => (NODES[0], NODES[1]),
-        _ => (NODES[1], NODES[0]),
+    let nodes = NODES.map(|node| node.into_iter().filter(|at| binding.ipv6 || !at.contains(':')).collect());
+    let [own, other]: [Vec<&str>; 2] = match guest.instance.status.node_name.as_deref().unwrap() {
+        "node1" => nodes,
+        _ => nodes.into_iter().rev().collect::<Vec<_>>().try_into().unwrap(),
     };
     guest.is_told();
 
     // By a port of every node; and by one of the guest's own node alone, which leaves the client its address.
-    let by_nodes = service(&namespace, "nodes", "type: NodePort");
+    let by_nodes = service(&guest, "nodes", "type: NodePort");
     for node in own.iter().chain(&other) {
         let greets = || Ok(greeting(node.parse().unwrap(), node_port(&by_nodes)));
         namespace.until(&format!("a greeting by {node}"), SOON, greets).unwrap();
     }
-    let local = service(&namespace, "local", "type: NodePort, externalTrafficPolicy: Local");
+    let local = service(&guest, "local", "type: NodePort, externalTrafficPolicy: Local");
     for node in own {
         let greets = || Ok(greeting(node.parse().unwrap(), node_port(&local)));
         let said = namespace.until(&format!("a greeting by {node} alone"), SOON, greets).unwrap();
@@ -164,7 +181,7 @@ fn services(binding: Binding) {
     }
 
     // By names: the headless Service's, and the machine's own under it, which the guest has as its domain.
-    service(&namespace, "names", "clusterIP: None");
+    service(&guest, "names", "clusterIP: None");
     let client = ClientPod::start(&namespace, "client", "node1", "role: client").unwrap();
     let domain = format!("names.{}.svc.cluster.local", namespace.name());
     for name in [domain.clone(), format!("chosen.{domain}")] {
@@ -179,16 +196,9 @@ fn services(binding: Binding) {
     let resolver = guest.sh("cat /etc/resolv.conf /tmp/dhcp.env");
     assert!(resolver.contains(&domain), "{resolver}");
 
-    // By way of the API server.
-    let mut forward = cluster.kubectl_command();
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port()
-    };
-    forward.args(["-n", namespace.name(), "port-forward", "service/nodes", &format!("{port}:{GREETER}")]);
-    let _forward = Running(forward.stdout(Stdio::null()).spawn().unwrap());
-    let forwarded = || Ok(greeting("127.0.0.1".parse().unwrap(), port));
-    namespace.until("a greeting by kubectl port-forward", SOON, forwarded).unwrap();
+    if binding.ipv6 {
+        forwarded(&namespace);
+    }
 
     // Beside another endpoint: a client meets both, and with affinity one of them ever after.
     let twin = ClientPod::start(&namespace, "twin", "node2", "vm: vm").unwrap();
@@ -205,6 +215,19 @@ fn services(binding: Binding) {
         .kubectl(&["patch", "service", "nodes", "-p", "{\"spec\":{\"sessionAffinity\":\"ClientIP\"}}"])
         .unwrap();
     met(1).unwrap();
+}
+
+/// The guest greets by way of the API server, which leads to the pod's own ports.
+fn forwarded(namespace: &Namespace<'_>) {
+    let mut forward = namespace.cluster().kubectl_command();
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    forward.args(["-n", namespace.name(), "port-forward", "service/nodes", &format!("{port}:{GREETER}")]);
+    let _forward = Running(forward.stdout(Stdio::null()).spawn().unwrap());
+    let forwarded = || Ok(greeting("127.0.0.1".parse().unwrap(), port));
+    namespace.until("a greeting by kubectl port-forward", SOON, forwarded).unwrap();
 }
 
 #[test]
@@ -226,6 +249,58 @@ fn long_every_kind_of_service_leads_to_the_guest_by_the_plugin_that_netd_stands_
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_behind_the_kernels_masquerade() {
     services(BY_KERNEL);
+}
+
+#[test]
+fn long_every_kind_of_service_leads_to_the_guest_in_the_pods_place() {
+    services(BRIDGE);
+}
+
+/// The card has a queue pair for each processor, and its cable is pulled and plugged while the machine runs.
+fn card(binding: Binding) {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let manifest = Manifest {
+        name: "vm",
+        domain: "cpu: {cores: 2}",
+        devices: "networkInterfaceMultiqueue: true",
+        ..Default::default()
+    };
+    let mut guest = Guest::with(&namespace, binding, "", manifest);
+    assert_eq!(guest.sh("ls -d /sys/class/net/e*/queues/rx-* | wc -l"), "2");
+    for (state, carrier) in [("down", "0"), ("up", "1")] {
+        let path = "/spec/template/spec/domain/devices/interfaces/0/state";
+        let patch = serde_json::json!([{"op": "add", "path": path, "value": state}]);
+        namespace.kubectl(&["patch", "vm", "vm", "--type=json", "-p", &patch.to_string()]).unwrap();
+        namespace
+            .until(&format!("a cable that is {state}"), SOON, || {
+                Ok((guest.sh("cat /sys/class/net/e*/carrier") == carrier).then_some(()))
+            })
+            .unwrap();
+        let tells = |i: &v1::VirtualMachineInstance| {
+            i.status.interfaces.first().is_some_and(|i| i.link_state.as_deref() == Some(state))
+        };
+        namespace.wait("vm", "the link in the status", SOON, tells).unwrap();
+    }
+    for address in guest.addresses.clone() {
+        let greets = || Ok(greeting(address, GREETER));
+        namespace.until(&format!("a greeting at {address}"), SOON, greets).unwrap();
+    }
+}
+
+#[test]
+fn long_the_card_behind_masquerade_has_its_pairs_and_its_cable() {
+    card(MASQUERADE);
+}
+
+#[test]
+fn long_the_card_behind_the_kernels_masquerade_has_its_pairs_and_its_cable() {
+    card(BY_KERNEL);
+}
+
+#[test]
+fn long_the_card_in_the_pods_place_has_its_pairs_and_its_cable() {
+    card(BRIDGE);
 }
 
 fn dhcp(binding: Binding) {

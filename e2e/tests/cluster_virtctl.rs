@@ -139,6 +139,27 @@ fn forwards(namespace: &Namespace<'_>, tool: Tool, target: &str) {
     namespace.until("an echo", SOON, || Ok(echo(udp).ok())).unwrap();
 }
 
+#[test]
+fn long_ports_are_forwarded_into_the_guest_by_every_binding_of_the_kernels_and_behind_masquerade() {
+    let cluster = Cluster::get().unwrap();
+    for (binding, annotations) in
+        [("masquerade", ""), ("masquerade", "podvirt.io/masquerade: nftables"), ("bridge", "")]
+    {
+        eprintln!("{binding} {annotations}");
+        let namespace = cluster.namespace(Security::Restricted).unwrap();
+        let devices = format!("interfaces: [{{name: default, {binding}: {{}}}}]");
+        let manifest = Manifest { name: "vm", annotations, devices: &devices, ..Default::default() };
+        namespace.apply(&manifest.machine()).unwrap();
+        namespace.wait_phase("vm", "Running", BOOT).unwrap();
+        let (mut console, _running) = namespace.shell("vm").unwrap();
+        console.sh(&format!("socat UDP6-RECVFROM:{ECHO},fork PIPE &"), COMMAND).unwrap();
+        for (whose, tool) in TOOLS {
+            eprintln!("{whose} virtctl");
+            forwards(&namespace, tool, "vmi/vm");
+        }
+    }
+}
+
 /// A key pair; returns its public part.
 fn key(file: &Path) -> String {
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).output();

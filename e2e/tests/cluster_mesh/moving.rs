@@ -13,7 +13,7 @@ use podvirt_e2e::cluster::{BOOT, Manifest, SOON, Security};
 
 use crate::envoy::Proxy;
 use crate::machine::{GREETER, Machine, Mesh, SSH, cluster, greeted};
-use crate::sidecar::INJECT;
+use crate::sidecar::{INJECT, MASQUERADE};
 
 /// Moves the machine, and waits until nothing is left of its old pod.
 fn moves(machine: &mut Machine<'_>) {
@@ -36,12 +36,23 @@ fn is_reset(mut stream: TcpStream) {
 
 #[test]
 fn long_a_machine_in_a_mesh_moves() {
+    in_a_mesh("");
+}
+
+#[test]
+fn long_a_machine_behind_masquerade_in_a_mesh_moves() {
+    in_a_mesh(MASQUERADE);
+}
+
+fn in_a_mesh(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace);
     mesh.configure("mesh", &Proxy::default());
-    let mut machine =
-        Machine::start(&namespace, &Manifest { name: "vm", annotations: INJECT, ..Default::default() });
+    let mut machine = Machine::start(
+        &namespace,
+        &Manifest { name: "vm", annotations: INJECT, devices, ..Default::default() },
+    );
     machine.is_served();
     let before: Vec<TcpStream> = machine
         .addresses

@@ -8,6 +8,7 @@ use podvirt_e2e::cluster::{Manifest, Namespace, SOON, Security};
 use crate::envoy::{ISTIO, Known, Mtls, Proxy};
 use crate::injector::IMAGE;
 use crate::machine::{GREETER, Machine, Mesh, SSH, Sidecar, WEB, cluster, echo, get, greeted, host, own};
+use crate::sidecar::MASQUERADE;
 
 const CONTAINER: &str = "istio-proxy";
 
@@ -68,6 +69,15 @@ fn refused(address: IpAddr) {
 
 #[test]
 fn long_mutual_tls_and_the_registry_hold_for_a_machine() {
+    mutual_tls_and_the_registry("");
+}
+
+#[test]
+fn long_mutual_tls_and_the_registry_hold_for_a_machine_behind_masquerade() {
+    mutual_tls_and_the_registry(MASQUERADE);
+}
+
+fn mutual_tls_and_the_registry(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace);
@@ -75,7 +85,8 @@ fn long_mutual_tls_and_the_registry_hold_for_a_machine() {
     mesh.configure_discovering("peer", &Proxy { mtls: Mtls::Strict, ..Default::default() });
     Peer::apply(&namespace);
     let annotations = "sidecar.istio.io/inject: 'true', traffic.sidecar.istio.io/excludeInboundPorts: '22'";
-    let mut machine = Machine::start(&namespace, &Manifest { name: "vm", annotations, ..Default::default() });
+    let mut machine =
+        Machine::start(&namespace, &Manifest { name: "vm", annotations, devices, ..Default::default() });
     machine.is_served();
     let peer = Peer::new(&namespace);
     let (sidecar, of_peer) =

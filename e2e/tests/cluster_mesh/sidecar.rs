@@ -15,7 +15,7 @@ use crate::machine::{
 };
 use crate::rules;
 
-/// A machine that asks/// A machine that asks for a sidecar which leaves SSH alone.
+/// A machine that asks for a sidecar which leaves SSH alone.
 pub(crate) const INJECT: &str =
     "sidecar.istio.io/inject: 'true', traffic.sidecar.istio.io/excludeInboundPorts: '22'";
 pub(crate) const CONTAINER: &str = "istio-proxy";
@@ -28,8 +28,11 @@ const INBOUND: [&str; 2] = [
 ];
 const OUTBOUND: &str = "cluster.PassthroughCluster.upstream_cx_total";
 
-fn manifest(annotations: &str) -> Manifest<'_> {
-    Manifest { name: "vm", annotations, ..Default::default() }
+/// Bound by `masquerade`, carried by netd.
+pub(crate) const MASQUERADE: &str = "interfaces: [{name: default, masquerade: {}}]";
+
+fn manifest<'a>(annotations: &'a str, devices: &'a str) -> Manifest<'a> {
+    Manifest { name: "vm", annotations, devices, ..Default::default() }
 }
 
 /// What of the machine goes through the proxy does so, and the rest past it, by both families.
@@ -135,12 +138,21 @@ fn ends_with_the_machine(namespace: &Namespace<'_>, machine: &mut Machine<'_>) {
 
 #[test]
 fn a_sidecar_stands_between_a_machine_and_the_world() {
+    between_a_machine_and_the_world("");
+}
+
+#[test]
+fn long_a_sidecar_stands_between_a_machine_behind_masquerade_and_the_world() {
+    between_a_machine_and_the_world(MASQUERADE);
+}
+
+fn between_a_machine_and_the_world(devices: &str) {
     let cluster = cluster();
     // Istio's init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace);
     mesh.configure("mesh", &Proxy::default());
-    let mut machine = Machine::start(&namespace, &Manifest { run: "Once", ..manifest(INJECT) });
+    let mut machine = Machine::start(&namespace, &Manifest { run: "Once", ..manifest(INJECT, devices) });
     // The proxy was there first.
     let init: Vec<String> = machine
         .pod
@@ -160,12 +172,22 @@ fn a_sidecar_stands_between_a_machine_and_the_world() {
 /// The older layout: netd is there before the rules and the proxy, and nothing of Kubernetes ends the proxy.
 #[test]
 fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine() {
+    ordinary_container("");
+}
+
+#[test]
+fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine_behind_masquerade() {
+    ordinary_container(MASQUERADE);
+}
+
+fn ordinary_container(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace);
     mesh.configure("mesh", &Proxy::default());
     let annotations = format!("{INJECT}, sidecar.istio.io/nativeSidecar: 'false'");
-    let mut machine = Machine::start(&namespace, &Manifest { run: "Once", ..manifest(&annotations) });
+    let mut machine =
+        Machine::start(&namespace, &Manifest { run: "Once", ..manifest(&annotations, devices) });
     let init = machine.pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();
     let place = |name: &str| init.iter().position(|c| c.name == name).unwrap();
     assert!(place("netd") < place("istio-init"));
@@ -183,11 +205,20 @@ fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine() {
 
 #[test]
 fn long_a_proxy_that_is_killed_comes_back() {
+    killed("");
+}
+
+#[test]
+fn long_a_proxy_that_is_killed_before_a_machine_behind_masquerade_comes_back() {
+    killed(MASQUERADE);
+}
+
+fn killed(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace);
     mesh.configure("mesh", &Proxy::default());
-    let mut machine = Machine::start(&namespace, &manifest(INJECT));
+    let mut machine = Machine::start(&namespace, &manifest(INJECT, devices));
     machine.is_served();
     let address = machine.addresses[0];
     let (mut through, _) = greeted(address, GREETER).unwrap();

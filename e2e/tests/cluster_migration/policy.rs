@@ -71,7 +71,7 @@ fn addresses(namespace: &Namespace<'_>) -> BTreeSet<IpAddr> {
     status.flat_map(|s| s.pod_ips.unwrap_or_default()).map(|address| address.ip.parse().unwrap()).collect()
 }
 
-fn follows(devices: &str) {
+fn follows(devices: &str, annotations: &str) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
@@ -83,7 +83,8 @@ fn follows(devices: &str) {
     namespace.apply(rule).unwrap();
     let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
     let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
-    let mut machine = Machine::start(&namespace, &Manifest { name: "vm", devices, ..Default::default() });
+    let mut machine =
+        Machine::start(&namespace, &Manifest { name: "vm", annotations, devices, ..Default::default() });
     let friend = ClientPod::start(&namespace, "friend", "node1", "role: friend").unwrap();
     let hears = |at: &[IpAddr]| {
         let heard = || Ok((friend.hears(at, GREETER, ANSWER)?.len() == at.len()).then_some(()));
@@ -129,10 +130,15 @@ fn follows(devices: &str) {
 
 #[test]
 fn long_a_network_policy_holds_at_every_moment_of_a_move() {
-    follows("");
+    follows("", "");
 }
 
 #[test]
 fn long_a_network_policy_holds_at_every_moment_of_a_move_behind_masquerade() {
-    follows("interfaces: [{name: default, masquerade: {}}]");
+    follows("interfaces: [{name: default, masquerade: {}}]", "");
+}
+
+#[test]
+fn long_a_network_policy_holds_at_every_moment_of_a_move_behind_the_kernels_masquerade() {
+    follows("interfaces: [{name: default, masquerade: {}}]", "podvirt.io/masquerade: nftables");
 }
