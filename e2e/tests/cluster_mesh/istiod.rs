@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::envoy::ISTIO;
 use crate::machine::{Machine, SSH, WEB, get, greeted, host, own};
 use crate::policy::WebServer;
-use crate::sidecar::{CONTAINER, INJECT};
+use crate::sidecar::{CONTAINER, INJECT, MASQUERADE};
 
 /// Where a proxy says that it is ready.
 const HEALTH: u16 = 15021;
@@ -60,13 +60,28 @@ fn restarts(pod: &Pod) -> i32 {
 
 #[test]
 fn long_istios_own_control_plane_has_a_machine_in_its_mesh() {
+    in_its_mesh(INJECT, "");
+}
+
+#[test]
+fn long_istios_own_control_plane_has_a_machine_behind_masquerade_in_its_mesh() {
+    in_its_mesh(INJECT, MASQUERADE);
+}
+
+/// The machine's packets are forwarded: the agent's rules take them by the name of the bridge in the pod.
+#[test]
+fn long_istios_own_control_plane_has_a_machine_behind_the_kernels_masquerade_in_its_mesh() {
+    in_its_mesh(&format!("{INJECT}, podvirt.io/masquerade: nftables"), MASQUERADE);
+}
+
+fn in_its_mesh(annotations: &str, devices: &str) {
     prepare_istio().unwrap();
     let cluster = Cluster::get().unwrap();
     let _istio = cluster.istio().unwrap();
     // Its own init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     peer(&namespace);
-    let manifest = Manifest { name: "vm", annotations: INJECT, ..Default::default() };
+    let manifest = Manifest { name: "vm", annotations, devices, ..Default::default() };
     let mut machine = Machine::start(&namespace, &manifest);
     let pod = namespace.wait_pod(&machine.pod(), BOOT).unwrap();
     let init = pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();

@@ -33,8 +33,8 @@ use podvirt_api::vmi::PortProtocol;
 const ISTIO_PORTS: [u16; 10] = [15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 /// What Istio leaves to the guest: its proxy takes no SSH.
 const NOT_PROXIED: i32 = 22;
-/// The address from which Istio's proxy speaks to what is behind it.
-const ENVOY: &str = "127.0.0.6";
+/// The addresses from which Istio's proxy speaks to what is behind it.
+const ENVOY: [&str; 2] = ["127.0.0.6", "::6"];
 
 /// One address family of a machine behind masquerade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +114,9 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
     rule("postrouting", format_args!("{word} saddr {guest} counter masquerade"));
     rule("prerouting", format_args!("iifname \"{PRIMARY_INTERFACE}\" counter jump KUBEVIRT_PREINBOUND"));
     rule("postrouting", format_args!("oifname \"{BRIDGE}\" counter jump KUBEVIRT_POSTINBOUND"));
-    // The proxy speaks IPv4 to what is behind it.
     let (mut sources, mut own) = (loopback.to_owned(), loopback.to_owned());
-    if proxied && guest.is_ipv4() {
-        sources = format!("{loopback}, {ENVOY}");
+    if proxied {
+        sources = format!("{loopback}, {}", ENVOY[usize::from(guest.is_ipv6())]);
         own = format!("{loopback}, {pod}");
     }
     if ports.is_empty() {

@@ -1,4 +1,5 @@
-//! The tables `nat` are those of upstream's own tests, rule by rule and in their order.
+//! The tables `nat` are those of upstream's own tests, rule by rule and in their order. In a mesh those of IPv6 have the pod's address and
+//! the proxy's ::6 as well, as those of IPv4 have.
 
 use super::*;
 
@@ -123,8 +124,8 @@ fn in_a_mesh_the_proxy_stands_before_the_guest() {
             format!("output {proxys} ip6 saddr ::1 counter return"),
             format!("KUBEVIRT_POSTINBOUND {proxys} ip6 saddr ::1 counter return"),
             "KUBEVIRT_PREINBOUND tcp dport { 22 } counter dnat to fd10:0:2::2".to_owned(),
-            "KUBEVIRT_POSTINBOUND ip6 saddr { ::1 } counter snat to fd10:0:2::1".to_owned(),
-            "output ip6 daddr { ::1 } counter dnat to fd10:0:2::2".to_owned(),
+            "KUBEVIRT_POSTINBOUND ip6 saddr { ::1, ::6 } counter snat to fd10:0:2::1".to_owned(),
+            "output ip6 daddr { ::1, fd00:222::1 } counter dnat to fd10:0:2::2".to_owned(),
         ]
     );
     let ports = [port(PortProtocol::Tcp, 22), port(PortProtocol::Tcp, 8080)];
@@ -142,10 +143,10 @@ fn in_a_mesh_the_proxy_stands_before_the_guest() {
         nat(&families, "ip6", &ports, true)[3..],
         [
             "KUBEVIRT_PREINBOUND tcp dport { 22 } counter dnat to fd10:0:2::2",
-            "KUBEVIRT_POSTINBOUND tcp dport 22 ip6 saddr { ::1 } counter snat to fd10:0:2::1",
-            "output ip6 daddr { ::1 } tcp dport 22 counter dnat to fd10:0:2::2",
-            "KUBEVIRT_POSTINBOUND tcp dport 8080 ip6 saddr { ::1 } counter snat to fd10:0:2::1",
-            "output ip6 daddr { ::1 } tcp dport 8080 counter dnat to fd10:0:2::2",
+            "KUBEVIRT_POSTINBOUND tcp dport 22 ip6 saddr { ::1, ::6 } counter snat to fd10:0:2::1",
+            "output ip6 daddr { ::1, fd00:222::1 } tcp dport 22 counter dnat to fd10:0:2::2",
+            "KUBEVIRT_POSTINBOUND tcp dport 8080 ip6 saddr { ::1, ::6 } counter snat to fd10:0:2::1",
+            "output ip6 daddr { ::1, fd00:222::1 } tcp dport 8080 counter dnat to fd10:0:2::2",
         ]
     );
 }
