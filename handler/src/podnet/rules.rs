@@ -33,8 +33,6 @@ use podvirt_api::vmi::PortProtocol;
 const ISTIO_PORTS: [u16; 10] = [15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 /// What Istio leaves to the guest: its proxy takes no SSH.
 const NOT_PROXIED: i32 = 22;
-/// The addresses from which Istio's proxy speaks to what is behind it.
-const ENVOY: [&str; 2] = ["127.0.0.6", "::6"];
 
 /// One address family of a machine behind masquerade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +61,11 @@ impl Family {
 
     fn loopback(&self) -> &'static str {
         if self.guest.is_ipv4() { "127.0.0.1" } else { "::1" }
+    }
+
+    /// The address from which Istio's proxy speaks to what is behind it.
+    fn proxy(&self) -> &'static str {
+        if self.guest.is_ipv4() { "127.0.0.6" } else { "::6" }
     }
 }
 
@@ -116,7 +119,7 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
     rule("postrouting", format_args!("oifname \"{BRIDGE}\" counter jump KUBEVIRT_POSTINBOUND"));
     let (mut sources, mut own) = (loopback.to_owned(), loopback.to_owned());
     if proxied {
-        sources = format!("{loopback}, {}", ENVOY[usize::from(guest.is_ipv6())]);
+        sources = format!("{loopback}, {}", family.proxy());
         own = format!("{loopback}, {pod}");
     }
     if ports.is_empty() {
