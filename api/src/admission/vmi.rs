@@ -17,6 +17,10 @@ use crate::{hooks, kernel};
 use super::ratchet::Change;
 use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
 
+/// Annotations that stay as they are while the instance is there: each pod that it moves into is made from them, and has to be
+/// like the one before.
+const FIXED: [&str; 2] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS];
+
 /// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
 ///
 /// Addresses, UUID and host name are left open: they follow the identity, which the object does not have yet.
@@ -108,13 +112,15 @@ pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
             );
         }
     }
-    let way = |object: &Value| object["metadata"]["annotations"][annotation::MASQUERADE].clone();
-    if way(old) != way(new) {
-        problems.add(
-            Reason::FieldValueNotSupported,
-            format!("metadata.annotations[{}]", annotation::MASQUERADE),
-            "it cannot be changed while the instance is there: change it in the template of the VirtualMachine",
-        );
+    for name in FIXED {
+        if old["metadata"]["annotations"][name] != new["metadata"]["annotations"][name] {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                format!("metadata.annotations[{name}]"),
+                "it cannot be changed while the instance is there: change it in the template of the \
+                 VirtualMachine",
+            );
+        }
     }
     let mut asked = Problems::default();
     wishes(new, &mut asked);

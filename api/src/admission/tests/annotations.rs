@@ -101,3 +101,22 @@ fn hook_sidecars_need_a_cluster_that_allows_them() {
     let alone = crate::VirtualMachineInstance::load(&vmi.to_string()).unwrap_err().to_string();
     assert!(alone.contains("hook sidecars are containers of a pod"), "{alone}");
 }
+
+#[test]
+fn an_instance_keeps_the_sidecars_and_the_masquerade_that_it_was_made_with() {
+    let list = json!([{"image": "registry:5000/kubevirt/example-hook-sidecar:devel"}]).to_string();
+    for (key, value) in [(HOOKS, list.as_str()), ("podvirt.io/masquerade", "nftables")] {
+        let (mut plain, mut annotated) = (instance(small()), instance(small()));
+        plain["metadata"]["annotations"] = json!({"team": "a"});
+        annotated["metadata"]["annotations"] = json!({"team": "b", key: value});
+        for (old, new) in [(&plain, &annotated), (&annotated, &plain)] {
+            let told = vmi::validate_update(old, new, By::User).0;
+            let [problem] = told.as_slice() else { panic!("{told:?}") };
+            assert_eq!(problem.field, format!("metadata.annotations[{key}]"));
+            assert_eq!(vmi::validate_update(old, new, By::Daemon), Problems::default());
+        }
+        let mut other = annotated.clone();
+        other["metadata"]["annotations"]["team"] = json!("c");
+        assert_eq!(vmi::validate_update(&annotated, &other, By::User), Problems::default());
+    }
+}
