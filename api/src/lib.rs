@@ -27,6 +27,7 @@ pub mod defaults;
 pub mod fields;
 pub mod guest_network;
 pub mod hooks;
+pub mod ip;
 pub mod kernel;
 pub mod kvm;
 pub mod mac;

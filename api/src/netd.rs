@@ -200,7 +200,7 @@ impl NetdSpec {
             subdomain: spec.subdomain.clone(),
             dns: spec.dns_config.as_ref().map(|config| Dns {
                 alone: spec.dns_policy == Some(DnsPolicy::None),
-                servers: config.nameservers.clone(),
+                servers: crate::ip::plain(&config.nameservers),
                 searches: config.searches.clone(),
             }),
             ports: ports
@@ -270,7 +270,7 @@ fn options(options: &vmi::DhcpOptions) -> Vec<DhcpOption> {
     };
     let ntp = (!ntp_servers.is_empty()).then(|| DhcpOption {
         code: OPTION_NTP_SERVERS,
-        addresses: ntp_servers.clone(),
+        addresses: crate::ip::plain(ntp_servers),
         ..DhcpOption::default()
     });
     let private = private_options.iter().filter_map(|o| text(u8::try_from(o.option).ok()?, &o.value));

@@ -9,8 +9,6 @@ mod network;
 mod text;
 mod volumes;
 
-use std::net::IpAddr;
-
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DnsPolicy, VirtualMachineInstance};
 
@@ -83,12 +81,12 @@ fn names(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     // netd tells them to the guest, and starts with none that the guest could not ask.
     let is_told = !spec.domain.devices.interfaces.is_empty();
     for (n, server) in nameservers.iter().enumerate() {
-        let allowed = match server.parse::<IpAddr>() {
-            Err(_) => "an IPv4 or IPv6 address is allowed",
-            Ok(a) if is_told && (a.is_loopback() || a.is_multicast() || a.is_unspecified()) => {
+        let allowed = match crate::ip::parse(server) {
+            None => "an IPv4 or IPv6 address is allowed",
+            Some(a) if is_told && (a.is_loopback() || a.is_multicast() || a.is_unspecified()) => {
                 "the address of a resolver is allowed; not a loopback, multicast or unspecified one"
             }
-            Ok(_) => continue,
+            Some(_) => continue,
         };
         problems.invalid(format!("spec.dnsConfig.nameservers[{n}]"), server, allowed);
     }

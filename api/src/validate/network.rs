@@ -1,7 +1,6 @@
 //! Interfaces and networks.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 
 use crate::guest_network;
 use crate::mac::MacAddr;
@@ -284,7 +283,7 @@ fn dhcp(options: &DhcpOptions, path: &str, problems: &mut Problems) {
         }
     }
     for (n, server) in options.ntp_servers.iter().enumerate() {
-        if server.parse::<Ipv4Addr>().is_err() {
+        if !crate::ip::parse(server).is_some_and(|address| address.is_ipv4()) {
             problems.invalid(format!("{path}.ntpServers[{n}]"), server, "an IPv4 address is allowed");
         }
     }

@@ -410,7 +410,7 @@ fn a_guest_is_told_of_no_resolver_that_it_could_not_ask() {
             assert_eq!(told(devices, server), [refused]);
         }
     }
-    for server in ["10.96.0.10", "169.254.20.10", "fe80::1", "fd00::a"] {
+    for server in ["10.96.0.10", "169.254.20.10", "fe80::1", "fd00::a", "01.1.1.1"] {
         assert_eq!(told(&interfaces[0], server), Vec::<String>::new(), "{server}");
     }
     let form =
