@@ -70,7 +70,7 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
             source: Some(xml::TypeOnly { kind: "memfd".into() }),
             access: Some(xml::ModeOnly { mode: "shared".into() }),
         }),
-        vcpu: cpu.count(),
+        vcpu: xml::Vcpu { placement: Some("static".into()), count: cpu.count() },
         sysinfo: sysinfo(spec, firmware),
         os: os(spec, firmware, environment)?,
         features: features(spec, environment.accelerator),

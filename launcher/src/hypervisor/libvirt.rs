@@ -488,7 +488,7 @@ mod tests {
         let (hypervisor, _events) = connect("five");
         hypervisor.start(&xml("five"), false).unwrap();
         let domain = Schema::from_xml(&hypervisor.xml().unwrap()).unwrap();
-        assert_eq!((domain.name.as_str(), domain.vcpu), ("five", 1));
+        assert_eq!((domain.name.as_str(), domain.vcpu.count), ("five", 1));
         assert_eq!(domain.memory.amount, 64 * 1024);
         assert!(!domain.uuid.is_empty());
     }

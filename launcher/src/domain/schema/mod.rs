@@ -49,7 +49,7 @@ elements! {
         /// Where the memory is from.
         "memoryBacking" memory_backing: Option<MemoryBacking>,
         /// Number of processors.
-        "vcpu" vcpu: u64,
+        "vcpu" vcpu: Vcpu,
         /// SMBIOS tables.
         "sysinfo" sysinfo: Option<Sysinfo>,
         /// Firmware and direct boot.
@@ -74,6 +74,14 @@ elements! {
         /// What libvirt has no words for, of the machine.
         #[serde(alias = "commandline")]
         "qemu:commandline" qemu_command_line: Option<QemuCommandLine>,
+    }
+
+    /// `<vcpu>`.
+    Vcpu {
+        /// How processors are placed; `static`, libvirt's default. Upstream's hook sidecars write it empty where it is not given.
+        "@placement" placement: Option<String>,
+        /// Number.
+        "$text" count: u64,
     }
 
     /// `<memory>`.
