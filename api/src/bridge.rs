@@ -1,4 +1,4 @@
-//! Interfaces of the binding `bridge`: the guest is a host of its own on a network of Multus.
+//! Interfaces of the binding `bridge`, and of network binding plugins that are joined so ([`Joint::is_bridge`]): the guest is a host of its own on a network of Multus.
 //!
 //! ```text
 //!        the launcher pod's network namespace                     the network
@@ -14,6 +14,7 @@
 
 use crate::mac::MacAddr;
 use crate::names::pod;
+use crate::plugin::Joint;
 use crate::vmi::{Cpu, Interface, InterfaceState, Network, VirtualMachineInstance};
 
 /// The most queue pairs that a tap device has (the kernel's `MAX_TAP_QUEUES`).
@@ -41,6 +42,8 @@ pub struct Bridged {
     pub mac: Option<MacAddr>,
     /// Queue pairs.
     pub queues: u64,
+    /// Whether virt-launcher tells the guest its addresses.
+    pub is_told: bool,
 }
 
 impl Interface {
@@ -55,7 +58,7 @@ impl Interface {
 pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let one = |(index, interface): (usize, &Interface)| {
-        interface.bridge.as_ref().filter(|_| !interface.is_absent())?;
+        let joint = Some(vmi.joint(interface)).filter(|joint| joint.is_bridge() && !interface.is_absent())?;
         let network = vmi.network_of(interface).filter(|network| !Network::is_primary(network))?;
         Some(Bridged {
             index,
@@ -67,6 +70,7 @@ pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
             services: pod::services(&network.name),
             mac: Some(interface.mac_address.parse().ok()?),
             queues: queue_pairs(vmi, interface),
+            is_told: joint == Joint::Bridge,
         })
     };
     interfaces.filter_map(one).collect()
@@ -74,7 +78,7 @@ pub fn bridged(vmi: &VirtualMachineInstance) -> Vec<Bridged> {
 
 /// Queue pairs of an interface with a tap device: as many as the machine has processors where it asks for several. Only
 /// virtio's card has several.
-pub(crate) fn queue_pairs(vmi: &VirtualMachineInstance, interface: &Interface) -> u64 {
+pub fn queue_pairs(vmi: &VirtualMachineInstance, interface: &Interface) -> u64 {
     let domain = &vmi.spec.domain;
     let wanted = domain.devices.network_interface_multiqueue.unwrap_or(false) && interface.is_virtio();
     if wanted { domain.cpu.as_ref().map_or(1, Cpu::count).min(MAX_QUEUE_PAIRS) } else { 1 }
@@ -116,6 +120,7 @@ mod tests {
             services: "dhcp16477688c0e".into(),
             mac: Some(MacAddr([0x52, 0x54, 0, 0, 0, 2])),
             queues: 4,
+            is_told: true,
         };
         assert_eq!(found, [expected]);
         assert!(found[0].bridge.len() <= 15, "the kernel's limit of a name");

@@ -27,8 +27,8 @@ use crate::mac::MacAddr;
 use crate::names::annotation;
 use crate::names::pod::PRIMARY_INTERFACE;
 use crate::netd::Port;
-use crate::v1;
-use crate::vmi::{Interface, Network, PortProtocol, VirtualMachineInstance};
+use crate::plugin::Joint;
+use crate::vmi::{Network, PortProtocol, VirtualMachineInstance};
 
 /// Who carries the binding `masquerade`: a value of [`annotation::MASQUERADE`].
 pub const BY_NETD: &str = "netd";
@@ -71,12 +71,12 @@ pub struct Masqueraded {
     pub proxied: bool,
 }
 
-/// The interface of `vmi` that takes the place of the pod's, by the binding `bridge`; `vmi` is valid. When the guest has that
+/// The interface of `vmi` that takes the place of the pod's, by a bridge; `vmi` is valid. When the guest has that
 /// place, its Ethernet address is that of [`KEPT`].
 pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Bridged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let (index, interface) = interfaces
-        .filter(|(_, i)| i.bridge.is_some())
+        .filter(|(_, i)| vmi.joint(i).is_bridge())
         .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
     Some(Bridged {
         index,
@@ -88,6 +88,7 @@ pub fn replaced(vmi: &VirtualMachineInstance) -> Option<Bridged> {
         services: SERVICES.into(),
         mac: interface.mac_address.parse().ok(),
         queues: crate::bridge::queue_pairs(vmi, interface),
+        is_told: vmi.joint(interface) == Joint::Bridge,
     })
 }
 
@@ -96,40 +97,11 @@ pub fn by_nftables(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(annotation::MASQUERADE).is_some_and(|way| way == BY_NFTABLES)
 }
 
-impl VirtualMachineInstance {
-    /// Whether a netd serves this interface.
-    pub fn by_netd(&self, interface: &Interface) -> bool {
-        !interface.is_absent()
-            && interface.bridge.is_none()
-            && !(interface.masquerade.is_some() && by_nftables(&self.metadata.annotations))
-    }
-}
-
-impl v1::VirtualMachineInstance {
-    /// Whether a netd serves this interface.
-    pub fn by_netd(&self, interface: &v1::Interface) -> bool {
-        !interface.is_absent()
-            && interface.bridge.is_none()
-            && !(interface.masquerade.is_some()
-                && self.metadata.annotations.as_ref().is_some_and(by_nftables))
-    }
-
-    /// Whether QEMU opens tap devices for the machine.
-    pub fn has_taps(&self) -> bool {
-        self.spec
-            .domain
-            .devices
-            .interfaces
-            .iter()
-            .any(|interface| !interface.is_absent() && !self.by_netd(interface))
-    }
-}
-
 /// The interface of `vmi` that the kernel carries; `vmi` has its defaults and is valid.
 pub fn masqueraded(vmi: &VirtualMachineInstance) -> Option<Masqueraded> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter().enumerate();
     let (index, interface) = interfaces
-        .filter(|(_, i)| i.masquerade.is_some() && !vmi.by_netd(i))
+        .filter(|(_, i)| vmi.joint(i) == Joint::Nat && !i.is_absent())
         .find(|(_, i)| vmi.network_of(i).is_some_and(Network::is_primary))?;
     let network = vmi.network_of(interface)?.pod.as_ref();
     let or = |given: Option<&String>, usual: &str| match given {

@@ -37,6 +37,7 @@ pub mod model;
 pub mod names;
 pub mod netd;
 mod parse;
+pub mod plugin;
 pub mod policy;
 pub mod problem;
 pub mod quantity;

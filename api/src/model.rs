@@ -4,6 +4,7 @@
 //! guests without virtio's driver: QEMU carries their frames itself, so they are for interfaces with a tap device, have one
 //! queue and tell the guest no MTU.
 
+use crate::plugin::Joint;
 use crate::v1;
 use crate::vmi::{Interface, VirtualMachineInstance};
 
@@ -32,8 +33,8 @@ impl v1::Interface {
 impl VirtualMachineInstance {
     /// What forbids the model of `interface`: the netd that serves it knows virtio alone.
     pub(crate) fn wrong_model(&self, interface: &Interface) -> Option<&'static str> {
-        let by_netd = !interface.is_virtio() && (interface.is_absent() || self.by_netd(interface));
-        (by_netd && interface.bridge.is_none()).then_some(if interface.masquerade.is_some() {
+        let by_netd = !interface.is_virtio() && self.joint(interface) == Joint::Netd;
+        by_netd.then_some(if interface.masquerade.is_some() {
             "virtio is allowed with masquerade by netd; the other models are for masquerade by the kernel (annotation \
              podvirt.io/masquerade: nftables) and for bridge"
         } else {

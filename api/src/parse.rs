@@ -6,7 +6,7 @@ use crate::fields::{On, Place, Resource};
 use crate::names::annotation;
 use crate::problem::{Problems, Reason};
 use crate::vmi::VirtualMachineInstance;
-use crate::{defaults, fields, hooks, validate};
+use crate::{defaults, fields, hooks, plugin, v1, validate};
 
 /// Why a text is no manifest that podvirt carries out.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,7 @@ impl VirtualMachineInstance {
             // In a cluster the webhook asks once: an object that was taken must not become unreadable by an annotation.
             let given = &value["metadata"]["annotations"];
             fields::check_annotations(On::Vmi, given, "metadata.annotations", &mut problems);
+            plugin::check(&value, &v1::KubeVirtConfiguration::default(), &mut problems);
             if hooks::asks(given) {
                 let field = format!("metadata.annotations[{}]", annotation::HOOK_SIDECARS);
                 problems.add(

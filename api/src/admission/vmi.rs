@@ -12,14 +12,14 @@ use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
 use crate::validate::validate;
 use crate::{ParseError, VirtualMachineInstance, v1};
-use crate::{hooks, kernel};
+use crate::{hooks, kernel, plugin};
 
 use super::ratchet::Change;
 use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
 
 /// Annotations that stay as they are while the instance is there: each pod that it moves into is made from them, and has to be
 /// like the one before.
-const FIXED: [&str; 2] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS];
+const FIXED: [&str; 3] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS, annotation::BINDING_PLUGINS];
 
 /// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
 ///
@@ -54,6 +54,26 @@ pub fn mutate_masquerade(object: &mut Value, way: Option<&str>) {
     let has = interfaces.into_iter().flatten().any(|interface| interface["masquerade"].is_object());
     if let Some(way) = way.filter(|way| has && *way != kernel::BY_NETD) {
         add_missing(object, &json!({"metadata": {"annotations": {annotation::MASQUERADE: way}}}));
+    }
+}
+
+/// Has a new VirtualMachineInstance say what its network binding plugins are registered with.
+/// It stays so for as long as the instance is there, whatever the cluster says later.
+pub fn mutate_plugins(object: &mut Value, config: &v1::KubeVirtConfiguration) {
+    match plugin::noted(object, config) {
+        Some(text) => {
+            let Some(metadata) = object.as_object_mut().and_then(|map| object_at(map, "metadata")) else {
+                return;
+            };
+            if let Some(annotations) = object_at(metadata, "annotations") {
+                annotations.insert(annotation::BINDING_PLUGINS.into(), text.into());
+            }
+        }
+        None => {
+            if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+                annotations.remove(annotation::BINDING_PLUGINS);
+            }
+        }
     }
 }
 
@@ -146,8 +166,13 @@ pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) 
         // The API server makes the name of `generateName` after it has asked.
         "generated".clone_into(&mut vmi.metadata.name);
     }
+    if let Some(text) = plugin::noted(object, config) {
+        // A template has no such note; the instance that is made of it will.
+        vmi.metadata.annotations.insert(annotation::BINDING_PLUGINS.into(), text);
+    }
     defaults::set_defaults_with(&mut vmi, &Choices::of(config));
     let mut problems = validate(&vmi);
+    plugin::check(object, config, &mut problems);
     machine_type(&vmi, config, &mut problems);
     pod_bridge(&vmi, config, &mut problems);
     match v1::VirtualMachineInstance::deserialize(object) {

@@ -97,6 +97,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::NETWORKS, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no network of Multus, which writes it"),
     row(Vmi, name::DEFAULT_NETWORK, Carried(Any), "handed on to the pod, for Multus; only where `spec.networks` names no default network of Multus, which writes it"),
     row(Vmi, name::ISTIO_INJECT, Carried(Any), "handed on to the pod, for Istio, as label too where it is `true` or `false`; netd leaves the proxy's ports alone"),
+    row(Vmi, name::BINDING_PLUGINS, Written, "what the machine's [network binding plugins](binding-plugins.md) were registered with when it was made"),
     row(Vmi, name::HOOK_SIDECARS, Carried(Hooks), "[hook sidecars](hooks.md); the KubeVirt object's feature gate `Sidecar` allows them; they stay as they are while the instance is there"),
     row(Vmi, "kubevirt.io/ignitiondata", Refused(But(&[""])), "use cloud-init"),
     row(Vmi, "kubevirt.io/placePCIDevicesOnRootComplex", Refused(Is("true")), ""),

@@ -95,7 +95,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.network.defaultNetworkInterface", OneOf(&["passtBinding", "masquerade", "bridge"]), "how machines that say nothing are bound to the pod's network; `passtBinding` (netd) when not set"),
     row(Carried, "spec.configuration.network.permitBridgeInterfaceOnPodNetwork", Bool, "whether machines may be bound to the pod's network by `bridge`; they may when not set"),
     row(Kept, "spec.configuration.network.permitSlirpInterface", Any, "removed upstream"),
-    row(Kept, "spec.configuration.network.binding", Any, "no plugin's sidecar or network is used: a machine may name `passt`, which netd stands in for, registered or not; one that names another plugin is refused"),
+    row(Carried, "spec.configuration.network.binding", Any, "network binding plugins by name ([binding-plugins.md](binding-plugins.md)): what podvirt does not carry out of one is refused to machines that name it; `passt`'s are not used, netd stands in for it"),
     row(Carried, "spec.configuration.architectureConfiguration", Object, ""),
     row(Carried, "spec.configuration.architectureConfiguration.defaultArchitecture", OneOf(&["amd64"]), ""),
     row(Carried, "spec.configuration.architectureConfiguration.amd64", Object, "goes before `machineType` and `emulatedMachines`"),

@@ -6,7 +6,6 @@ use super::Kind::{
 };
 use super::Support::{self, Alone, Carried, Cluster, Kept, Refused};
 use crate::model::MODELS;
-use crate::names::PASST_PLUGIN;
 use crate::vmi::{
     CpuFeaturePolicy, DiskBus, DiskErrorPolicy, DnsPolicy, DriverCache, DriverIo, HostDiskType, InputBus,
     InputKind, InterfaceState, PanicModel, PortProtocol, RebootPolicy, RtcTrack, StartStrategy, TickPolicy,
@@ -239,7 +238,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.privateOptions[].option", Int(224, 254), ""),
     row(Carried, "spec.domain.devices.interfaces[].dhcpOptions.privateOptions[].value", Text, ""),
     row(Carried, "spec.domain.devices.interfaces[].binding", Object, "a network binding plugin, by its name"),
-    row(Carried, "spec.domain.devices.interfaces[].binding.name", OneOf(&[PASST_PLUGIN]), "as passtBinding: netd stands in for the plugin, its sidecar and its network"),
+    row(Carried, "spec.domain.devices.interfaces[].binding.name", Text, "a plugin that the KubeVirt object registers ([binding-plugins.md](binding-plugins.md)); `passt`, registered or not: as passtBinding, netd stands in for the plugin, its sidecar and its network"),
     row(Cluster, "spec.domain.devices.interfaces[].bridge", Object, "on a network of Multus beside the pod's own: the guest is a host of that network; on the pod's own: the guest takes the pod's place ([bridge.md](bridge.md))"),
     row(Carried, "spec.domain.devices.interfaces[].masquerade", Object, "served by netd, or by the kernel where `podvirt.io/masquerade` says so ([masquerade.md](masquerade.md)): the guest has 10.0.2.2 and fd10:0:2::2, or what the network says"),
     row(Refused, "spec.domain.devices.interfaces[].sriov", Any, "use passtBinding, masquerade or bridge"),

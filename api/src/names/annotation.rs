@@ -22,6 +22,8 @@ pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 /// Who carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
+/// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.
+pub const BINDING_PLUGINS: &str = "podvirt.io/binding-plugins";
 /// The hook sidecars of a machine, as a JSON list.
 pub const HOOK_SIDECARS: &str = "hooks.kubevirt.io/hookSidecars";
 /// A machine that is bound to the pod's network by a bridge may move nonetheless.

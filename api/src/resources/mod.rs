@@ -33,6 +33,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 
 use crate::names::pod;
+use crate::plugin::Plugins;
 use crate::quantity::Quantity;
 use crate::v1;
 
@@ -139,6 +140,25 @@ impl PodResources {
         let ResourceRequirements { requests, limits, .. } = &mut self.compute;
         for amounts in [requests, limits] {
             amounts.get_or_insert_default().insert(pod::TUN_DEVICE.to_owned(), K8sQuantity("1".to_owned()));
+        }
+        self
+    }
+
+    /// The same for a machine with these network binding plugins, each of which may need memory in `compute`.
+    #[must_use]
+    pub fn with_plugins(mut self, plugins: &Plugins) -> PodResources {
+        let needs = |plugin: &v1::InterfaceBindingPlugin| {
+            let requests = plugin.compute_resource_overhead.as_ref()?.requests.as_ref()?;
+            requests.get("memory")?.0.parse::<Quantity>().ok().filter(Quantity::is_positive)
+        };
+        let extra =
+            plugins.values().filter_map(needs).fold(0_u64, |sum, amount| sum.saturating_add(amount.value()));
+        let ResourceRequirements { requests, limits, .. } = &mut self.compute;
+        for amount in [requests, limits].into_iter().flatten().filter_map(|amounts| amounts.get_mut("memory"))
+        {
+            if let Ok(there) = amount.0.parse::<Quantity>() {
+                *amount = K8sQuantity(bytes(there.value().saturating_add(extra)));
+            }
         }
         self
     }

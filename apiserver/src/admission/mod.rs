@@ -174,6 +174,7 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
             if is_create {
                 vmi::mutate_create(&mut object, config);
                 vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
+                vmi::mutate_plugins(&mut object, &cluster.configuration);
             } else {
                 vmi::mutate_update(old, &mut object, by);
             }

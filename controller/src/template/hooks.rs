@@ -1,4 +1,4 @@
-//! Hook sidecars: containers beside `compute`, as upstream builds them.
+//! Hook sidecars: containers beside `compute`, as upstream builds them. Those of network binding plugins come after the user's.
 //!
 //! All of them share one volume. Each has a directory of it as its own, named like its container; `compute` has the whole,
 //! and so knows whose a socket is. They are ordinary containers: tools look for them there, and what a hook does at the
@@ -33,11 +33,20 @@ pub(super) fn sidecars(
     resources: &PodResources,
     storage: &mut Storage,
 ) -> Result<Vec<Container>, TemplateError> {
-    let asked = hooks::of(vmi.metadata.annotations.iter().flatten()).map_err(TemplateError::Invalid)?;
+    let mut asked = hooks::of(vmi.metadata.annotations.iter().flatten()).map_err(TemplateError::Invalid)?;
+    let of_users = !asked.is_empty();
+    let policy = config.image_pull_policy.as_ref().map(ToString::to_string).unwrap_or_default();
+    let plugins = vmi.plugins().into_values().filter_map(|plugin| plugin.sidecar_image);
+    asked.extend(plugins.filter(|image| !image.is_empty()).map(|image| HookSidecar {
+        image,
+        image_pull_policy: policy.clone(),
+        ..HookSidecar::default()
+    }));
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    if !hooks::allowed(config) {
+    // Those of plugins are the administrator's own.
+    if of_users && !hooks::allowed(config) {
         let field = format!("metadata.annotations[{}]", annotation::HOOK_SIDECARS);
         return Err(TemplateError::unsupported(
             field,

@@ -125,6 +125,7 @@ pub fn launcher_pod(
     if vmi.has_taps() {
         resources = resources.with_taps();
     }
+    let resources = resources.with_plugins(&vmi.plugins());
     let mut storage = volumes::volumes(vmi)?;
     let hooks = hooks::sidecars(vmi, config, &resources, &mut storage)?;
     let probes = probes::probes(vmi)?;

@@ -14,6 +14,7 @@ use podvirt_api::bridge::bridged;
 use podvirt_api::kernel::BRIDGE;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
+use podvirt_api::plugin::Joint;
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{
     Interface, KubeVirtConfiguration, MultusNetwork, Network, VirtualMachineInstance,
@@ -35,9 +36,20 @@ pub(crate) const MULTUS_STATUS: &str = "multus-status";
 struct Selection<'a> {
     name: &'a str,
     namespace: &'a str,
-    interface: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interface: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mac: Option<String>,
+    #[serde(rename = "cni-args", skip_serializing_if = "Option::is_none")]
+    arguments: Option<PluginArguments<'a>>,
+}
+
+/// What the CNI plugin of a network binding plugin is told.
+#[derive(Debug, Serialize)]
+struct PluginArguments<'a> {
+    /// The network that it is to join the guest with, by its name in `spec.networks`.
+    #[serde(rename = "logicNetworkName")]
+    network: &'a str,
 }
 
 /// An element of [`annotation::NETWORK_STATUS`], as far as it matters here.
@@ -53,7 +65,12 @@ struct Attached {
 
 /// Namespace and name of the NetworkAttachmentDefinition that `multus` names in a machine of `namespace`.
 fn attachment<'a>(multus: &'a MultusNetwork, namespace: &'a str) -> (&'a str, &'a str) {
-    multus.network_name.split_once('/').unwrap_or((namespace, &multus.network_name))
+    definition(&multus.network_name, namespace)
+}
+
+/// Namespace and name of a NetworkAttachmentDefinition that a machine of `namespace` names.
+fn definition<'a>(name: &'a str, namespace: &'a str) -> (&'a str, &'a str) {
+    name.split_once('/').unwrap_or((namespace, name))
 }
 
 /// The annotations by which Multus is told what to attach the pod to.
@@ -67,22 +84,35 @@ pub(super) fn annotations(
 ) -> Result<BTreeMap<String, String>, TemplateError> {
     let mut made = BTreeMap::new();
     let mut selections = Vec::new();
+    let plugins = vmi.plugins();
     for network in &vmi.spec.networks {
-        let Some(multus) = &network.multus else { continue };
+        let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
+        if interface.is_some_and(Interface::is_absent) {
+            continue;
+        }
+        let plugin =
+            interface.and_then(|i| i.binding.as_ref()).and_then(|binding| plugins.get(&binding.name));
+        let own = plugin.and_then(|plugin| plugin.network_attachment_definition.as_deref());
+        let own = own.filter(|name| !name.is_empty()).map(|name| {
+            let (namespace, name) = definition(name, identity.namespace);
+            let arguments = Some(PluginArguments { network: &network.name });
+            Selection { name, namespace, interface: None, mac: None, arguments }
+        });
+        let Some(multus) = &network.multus else {
+            selections.extend(own);
+            continue;
+        };
         let (namespace, name) = attachment(multus, identity.namespace);
         if network.is_primary() {
             made.insert(annotation::DEFAULT_NETWORK.to_owned(), format!("{namespace}/{name}"));
-            continue;
-        }
-        let interface = vmi.spec.domain.devices.interfaces.iter().find(|i| i.name == network.name);
-        if interface.is_some_and(Interface::is_absent) {
+            selections.extend(own);
             continue;
         }
         let given = interface.and_then(|i| i.mac_address.clone()).filter(|mac| !mac.is_empty());
         let mac = match given {
             Some(mac) => Some(mac),
             // The guest's own frames come by the interface, and the network may look at whose they are.
-            None if interface.is_some_and(|i| i.bridge.is_some()) => {
+            None if interface.is_some_and(|i| vmi.joint(i).is_bridge()) => {
                 let machine = read(vmi)?;
                 bridged(&machine)
                     .into_iter()
@@ -95,12 +125,15 @@ pub(super) fn annotations(
         selections.push(Selection {
             name,
             namespace,
-            interface: pod::interface(&network.name),
+            interface: Some(pod::interface(&network.name)),
             mac: mac.map(|mac| mac.replace('-', ":")),
+            arguments: None,
         });
+        // It finds the interface that it is about.
+        selections.extend(own);
     }
     let devices = &vmi.spec.domain.devices;
-    if devices.interfaces.iter().any(|i| i.masquerade.is_some() && !vmi.by_netd(i)) {
+    if devices.interfaces.iter().any(|i| vmi.joint(i) == Joint::Nat) {
         // What the guest sends comes in by the bridge, and is the proxy's as what processes of the pod send is.
         for key in annotation::ISTIO_INTERFACES {
             let said = vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(key));
@@ -175,7 +208,7 @@ pub(crate) fn attached(
     told.collect()
 }
 
-/// A netd for each interface that is not bound by a bridge.
+/// A netd for each interface that one is to serve.
 pub(super) fn netds(
     vmi: &VirtualMachineInstance,
     config: &KubeVirtConfiguration,
@@ -187,7 +220,17 @@ pub(super) fn netds(
     for (n, interface) in interfaces.iter().enumerate() {
         if let Some(binding) = other_binding(interface) {
             let field = format!("{INTERFACES}[{n}].{binding}");
-            return Err(TemplateError::unsupported(field, "passtBinding, masquerade and bridge"));
+            return Err(TemplateError::unsupported(field, "passtBinding, masquerade, bridge and binding"));
+        }
+        if let Some(binding) = interface.binding.as_ref()
+            && binding.name != PASST_PLUGIN
+            && vmi.plugin_of(interface).is_none()
+        {
+            let field = format!("{INTERFACES}[{n}].binding.name: {}", binding.name);
+            return Err(TemplateError::unsupported(
+                field,
+                "plugins that were registered when the machine was made",
+            ));
         }
         let Some(network) = vmi.spec.networks.iter().find(|network| network.name == interface.name) else {
             let field = format!("{INTERFACES}[{n}] without a network of its name");
@@ -245,7 +288,6 @@ fn other_binding(interface: &Interface) -> Option<&'static str> {
         ("macvtap", interface.macvtap.is_some()),
         ("passt", interface.passt.is_some()),
         ("slirp", interface.slirp.is_some()),
-        ("binding", interface.binding.as_ref().is_some_and(|plugin| plugin.name != PASST_PLUGIN)),
     ]
     .into_iter()
     .find_map(|(name, given)| given.then_some(name))

@@ -9,6 +9,7 @@
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use podvirt_api::names::path;
+use podvirt_api::plugin::Joint;
 use podvirt_api::v1::{Interface, Port, Probe, VirtualMachineInstance};
 
 use super::TemplateError;
@@ -127,7 +128,7 @@ fn tcp(vmi: &VirtualMachineInstance, port: &IntOrString, field: &str) -> Result<
     let is_first = |network: &str| spec.networks.iter().any(|n| n.name == network && n.is_primary());
     let index = interfaces.iter().position(|i| is_first(&i.name)).unwrap_or(0);
     let interface = interfaces.get(index);
-    if interface.is_some_and(|i| i.bridge.is_some() && !is_first(&i.name)) {
+    if interface.is_some_and(|i| vmi.joint(i) != Joint::Netd && !is_first(&i.name)) {
         let field = format!("{field}.tcpSocket with no interface on the pod's first network");
         return Err(TemplateError::unsupported(field, "tcpSocket with passtBinding or masquerade"));
     }

@@ -1,5 +1,6 @@
 mod hooks;
 mod kernel;
+mod plugins;
 mod volumes;
 
 use k8s_openapi::api::core::v1::{Container, VolumeMount};

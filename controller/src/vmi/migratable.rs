@@ -5,6 +5,7 @@
 //! | interface on the pod network, `passtBinding` or `masquerade` | yes | netd hands its state over |
 //! | interface on a network of Multus, `passtBinding` | yes | likewise; its connections go on where its address does |
 //! | interface on the pod network, `bridge` | no, unless annotated | the pod's own address is the guest's |
+//! | interface on the pod network, a network binding plugin | as it is registered | the plugin's to know |
 //! | `sriov` | no | it is a device of its node |
 //! | claim with ReadWriteMany (ReadOnlyMany where it is only read) | yes | both nodes have it |
 //! | other claims, disks of the node | no | one node alone has them |
@@ -15,6 +16,7 @@
 
 use podvirt_api::names::annotation;
 use podvirt_api::names::condition::reason;
+use podvirt_api::plugin::Joint;
 use podvirt_api::storage::{self, Obstacle};
 use podvirt_api::v1::{Interface, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method};
 
@@ -32,7 +34,7 @@ pub fn judge(vmi: &VirtualMachineInstance) -> Result<Option<Method>, Stays> {
         let on_pod_network = spec.networks.iter().any(|n| n.name == interface.name && n.pod.is_some());
         let annotations = vmi.metadata.annotations.as_ref();
         let may = annotations.is_some_and(|all| all.contains_key(annotation::MOVE_BRIDGE));
-        if let Some(why) = stays(interface, on_pod_network && !(may && interface.bridge.is_some())) {
+        if let Some(why) = stays(vmi, interface, on_pod_network, may) {
             let message = format!("interface {}: {why}", interface.name);
             return Err((reason::INTERFACE_NOT_LIVE_MIGRATABLE, message));
         }
@@ -44,19 +46,31 @@ pub fn judge(vmi: &VirtualMachineInstance) -> Result<Option<Method>, Stays> {
     }
 }
 
-fn stays(interface: &Interface, on_pod_network: bool) -> Option<&'static str> {
-    // The plugin that a machine may name is one that netd stands in for.
-    let by_netd =
-        interface.passt_binding.is_some() || interface.masquerade.is_some() || interface.binding.is_some();
+fn stays(
+    vmi: &VirtualMachineInstance,
+    interface: &Interface,
+    on_pod_network: bool,
+    bridge_may: bool,
+) -> Option<&'static str> {
     if interface.sriov.is_some() {
-        Some("sriov is a device of its node")
-    } else if on_pod_network && !by_netd {
-        Some(
+        return Some("sriov is a device of its node");
+    }
+    if !on_pod_network {
+        return None;
+    }
+    match vmi.joint(interface) {
+        Joint::Netd | Joint::Nat => None,
+        Joint::Bridge if bridge_may => None,
+        Joint::ManagedTap | Joint::Tap | Joint::Sidecar => {
+            let moves = vmi.plugin_of(interface).is_some_and(|plugin| plugin.migration.is_some());
+            (!moves).then_some(
+                "its network binding plugin is registered without migration, and so cannot be moved on the pod network",
+            )
+        }
+        Joint::Bridge => Some(
             "passtBinding and masquerade can be moved on the pod network; bridge can where the machine has the annotation \
              kubevirt.io/allow-pod-bridge-network-live-migration",
-        )
-    } else {
-        None
+        ),
     }
 }
 

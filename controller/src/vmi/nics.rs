@@ -29,6 +29,7 @@ use podvirt_api::names::annotation::{NETWORK_STATUS, NETWORKS};
 use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
 use podvirt_api::names::{event, pod as pod_names};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
+use podvirt_api::plugin::Joint;
 use podvirt_api::v1::{
     Interface, Network, VirtualMachineInstance, VirtualMachineInstanceNetworkInterface as Told,
     VirtualMachineInstancePhase as Phase,
@@ -194,10 +195,10 @@ fn lack(vmi: &VirtualMachineInstance, interface: &Interface, network: &Network, 
         return left
             .then(|| Lack::Network(format!("interface {name}: the pod is attached to its network still")));
     }
-    if interface.bridge.is_none() && !has_netd(pod, name) {
+    if vmi.joint(interface) == Joint::Netd && !has_netd(pod, name) {
         return Some(Lack::Pod(format!("interface {name}: the pod has no netd for it")));
     }
-    if interface.bridge.is_some() && !has_tun(pod) {
+    if vmi.joint(interface).has_tap() && !has_tun(pod) {
         return Some(Lack::Pod(format!("interface {name}: the pod has no {}", pod_names::TUN_DEVICE)));
     }
     if !attached {

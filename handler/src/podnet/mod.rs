@@ -57,6 +57,7 @@ mod tests;
 use podvirt_api::bridge::{self, Bridged};
 use podvirt_api::kernel::{self, Masqueraded};
 use podvirt_api::names::pod;
+use podvirt_api::plugin::Joint;
 use podvirt_api::{VirtualMachineInstance, defaults, v1};
 use podvirt_cni::net::{NetError, announce, netns};
 
@@ -99,6 +100,8 @@ pub struct Wanted {
     pub masqueraded: Option<Masqueraded>,
     /// The one that takes the pod's place on the pod's network.
     pub replaced: Option<Bridged>,
+    /// Whether QEMU opens a tap device that a plugin's network has made.
+    pub brought: bool,
 }
 
 /// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
@@ -118,7 +121,12 @@ pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
         // Before the defaults: without an Ethernet address of its own the guest has the pod's.
         let replaced = kernel::replaced(&machine);
         defaults::set_defaults(&mut machine);
-        Wanted { bridged: bridge::bridged(&machine), masqueraded: kernel::masqueraded(&machine), replaced }
+        Wanted {
+            bridged: bridge::bridged(&machine),
+            masqueraded: kernel::masqueraded(&machine),
+            replaced,
+            brought: vmi.spec.domain.devices.interfaces.iter().any(|one| vmi.joint(one) == Joint::Tap),
+        }
     })
 }
 
@@ -142,7 +150,7 @@ pub struct Unplugged {
 /// What may have been made for interfaces of `vmi` that are unplugged.
 pub fn unplugged(vmi: &v1::VirtualMachineInstance) -> Vec<Unplugged> {
     let interfaces = vmi.spec.domain.devices.interfaces.iter();
-    let unplugged = interfaces.filter(|interface| interface.is_absent() && interface.bridge.is_some());
+    let unplugged = interfaces.filter(|interface| interface.is_absent() && vmi.joint(interface).is_bridge());
     let made = |name: &str| Unplugged {
         taps: [pod::tap(name), pod::services(name)],
         bridges: [pod::bridge(name), pod::kept(name)],

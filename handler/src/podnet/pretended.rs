@@ -20,6 +20,7 @@ pub(super) fn one(queues: u64) -> Bridged {
         services: "dhcp1".into(),
         mac: Some(GUEST),
         queues,
+        is_told: true,
     }
 }
 

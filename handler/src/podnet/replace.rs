@@ -18,6 +18,9 @@
 //! *Order.* As long as the pod's interface has its addresses, whatever is missing on the kept one is copied; they are taken off
 //! only when nothing is. The guest's tap comes up last, as behind masquerade.
 //!
+//! A guest that is joined so by a network binding plugin is told nothing, and has no tap device for that: its DHCP is the
+//! network's, or its plugin's.
+//!
 //! IPv6 is not for the guest, as upstream: the router that would have to be told is another one than who tells.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -55,7 +58,8 @@ pub fn settings(one: &Bridged) -> Vec<(String, &'static str)> {
 }
 
 fn own_settings(one: &Bridged) -> Vec<(String, &'static str)> {
-    [&one.kept, &one.services].map(|name| (format!("ipv6/conf/{name}/disable_ipv6"), "1")).into()
+    let made = [Some(&one.kept), one.is_told.then_some(&one.services)].into_iter().flatten();
+    made.map(|name| (format!("ipv6/conf/{name}/disable_ipv6"), "1")).collect()
 }
 
 /// The IPv4 addresses of an interface that a host of its network has given it.
@@ -81,6 +85,7 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
     let uplink = state.links.get(pod_interface).ok_or_else(|| bare("is not there"))?;
     let keeper = state.links.get(kept);
     let teller = state.links.get(services);
+    let is_told = one.is_told;
     for (taken, link, kind, wanted) in [
         (kept, keeper, Kind::Bridge, "bridge"),
         (services, teller, Kind::Tap { several: false }, "tap device of one queue"),
@@ -104,7 +109,7 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
     if keeper.is_none_or(|link| link.mtu != uplink.mtu) {
         steps.push(Step::Mtu(kept.clone(), uplink.mtu));
     }
-    if teller.is_none() {
+    if teller.is_none() && is_told {
         steps.push(Step::Tap(services.clone(), false));
     }
     // A kernel without IPv6 has none of these.
@@ -123,7 +128,7 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
     if !given.is_empty() {
         steps.extend(ways(state, one, &given).into_iter().map(|way| Step::Way(kept.clone(), way)));
     }
-    if teller.is_none_or(|link| link.mtu != uplink.mtu) {
+    if is_told && teller.is_none_or(|link| link.mtu != uplink.mtu) {
         steps.push(Step::Mtu(services.clone(), uplink.mtu));
     }
 
@@ -131,10 +136,10 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
     let first_up = joined.iter().position(|step| matches!(step, Step::Up(_))).unwrap_or(joined.len());
     let ups = joined.split_off(first_up);
     steps.extend(joined);
-    if state.links.get(tap).is_none_or(|link| !link.up) {
+    if is_told && state.links.get(tap).is_none_or(|link| !link.up) {
         steps.push(Step::Rules(rules::dhcp_commands(tap, services)));
     }
-    if teller.is_none_or(|link| !link.up) {
+    if is_told && teller.is_none_or(|link| !link.up) {
         steps.push(Step::Up(services.clone()));
     }
     // The tap last: when it is up, the rules stand.

@@ -18,6 +18,7 @@ fn wanted() -> Bridged {
         services: "dhcp0".into(),
         mac: None,
         queues: 1,
+        is_told: true,
     }
 }
 
@@ -35,6 +36,21 @@ fn fresh() -> State {
         nets: ["10.1.0.7/32", "fd00:1::7/64"].map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
         ways: ways.map(|way| ("eth0".to_owned(), way)).into(),
     }
+}
+
+#[test]
+fn a_plugins_guest_is_told_nothing() {
+    let plugins = Bridged { is_told: false, ..wanted() };
+    let (told, untold) = (plan(&fresh(), &wanted()).unwrap(), plan(&fresh(), &plugins).unwrap());
+    let teller = |step: &Step| match step {
+        Step::Tap(name, _) | Step::Mtu(name, _) | Step::Up(name) => name == "dhcp0",
+        Step::Set(key, _) => key.contains("/dhcp0/"),
+        Step::Rules(_) => true,
+        _ => false,
+    };
+    assert!(told.iter().any(teller) && !untold.iter().any(teller), "{untold:?}");
+    let others: Vec<Step> = told.into_iter().filter(|step| !teller(step)).collect();
+    assert_eq!(untold, others, "all else is the same");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::model::VIRTIO;
+use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
     Cpu, Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Input, InputBus, InputKind, Interface,
     InterfaceState, PanicModel, TrayState, WatchdogAction,
@@ -51,9 +52,12 @@ pub(super) fn convert(
     let interfaces = devices
         .interfaces
         .iter()
-        // An unplugged one keeps its place in the manifest and has no device.
-        .filter(|i| !i.is_absent())
-        .map(|i| interface(i, backend(i, &environment.sockets, &environment.taps, pairs)?, virtio))
+        // An unplugged one keeps its place in the manifest and has no device; a plugin's sidecar adds its own.
+        .filter(|i| !i.is_absent() && vmi.joint(i) != Joint::Sidecar)
+        .map(|i| {
+            let backend = backend(i, vmi.joint(i), &environment.sockets, &environment.taps, pairs)?;
+            interface(i, backend, virtio)
+        })
         .collect::<Result<Vec<_>, _>>()?;
 
     let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
@@ -153,7 +157,7 @@ pub fn plugged(
     taps: &BTreeMap<String, Tap>,
 ) -> Result<xml::Interface, ConvertError> {
     let pairs = podvirt_api::netd::queue_pairs(vmi);
-    interface(plugged, backend(plugged, sockets, taps, pairs)?, virtio(vmi))
+    interface(plugged, backend(plugged, vmi.joint(plugged), sockets, taps, pairs)?, virtio(vmi))
 }
 
 /// The model of virtio devices.
@@ -307,13 +311,14 @@ struct Backend {
 
 fn backend(
     interface: &Interface,
+    joint: Joint,
     sockets: &BTreeMap<String, PathBuf>,
     taps: &BTreeMap<String, Tap>,
     queues: Option<u64>,
 ) -> Result<Backend, ConvertError> {
     let name = &interface.name;
     let tap = taps.get(name);
-    if interface.bridge.is_some() && tap.is_none() {
+    if joint.has_tap() && tap.is_none() {
         return Err(ConvertError::NoTap(name.clone()));
     }
     if let Some(tap) = tap {
@@ -322,7 +327,7 @@ fn backend(
             kind: ETHERNET,
             mtu: Some(xml::Mtu { size: tap.mtu }),
             source: None,
-            // virt-handler has made it, and it is this process's user's.
+            // virt-handler has made it, or a plugin's network; it is this process's user's.
             target: Some(xml::TapTarget { dev: tap.name.clone(), managed: "no".into() }),
             driver: several.map(|queues| xml::InterfaceDriver { queues: Some(queues), ..Default::default() }),
         });

@@ -12,9 +12,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::bridge::{Bridged, bridged};
+use podvirt_api::bridge::{Bridged, bridged, queue_pairs};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
-use podvirt_api::names::path;
+use podvirt_api::names::{path, pod};
+use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::StartStrategy;
 use tracing::{info, warn};
 
@@ -157,12 +158,20 @@ async fn hooks(shared: &Shared, count: usize) -> Result<Arc<Hooks>> {
     Ok(shared.hooks.borrow().clone())
 }
 
-/// The tap devices of interfaces that have one, by interface. virt-handler has made them before it hands the VMI over.
+/// The tap devices of interfaces that have one, by interface. virt-handler has made them before it hands the VMI over, or a
+/// plugin's network before the pod's programs were started.
 fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
     let masqueraded = masqueraded(vmi).map(|one| (one.name, one.queues));
     let replaced = replaced(vmi).map(|one| (one.name, one.queues));
     let carried = masqueraded.into_iter().chain(replaced).map(|(name, queues)| device(name, TAP, queues));
-    bridged(vmi).into_iter().map(tap).chain(carried).collect()
+    let interfaces = vmi.spec.domain.devices.interfaces.iter();
+    let brought = interfaces.filter(|interface| vmi.joint(interface) == Joint::Tap && !interface.is_absent());
+    let brought = brought.map(|interface| {
+        let network = vmi.network_of(interface).filter(|network| !network.is_primary());
+        let name = network.map_or_else(|| TAP.to_owned(), |network| pod::tap(&network.name));
+        device(interface.name.clone(), &name, queue_pairs(vmi, interface))
+    });
+    bridged(vmi).into_iter().map(tap).chain(carried).chain(brought).collect()
 }
 
 /// The name of an interface that is bound by a bridge, and its tap device.

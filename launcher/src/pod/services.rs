@@ -69,13 +69,13 @@ pub(super) fn places(vmi: &VirtualMachineInstance) -> Vec<Place> {
         tap: SERVICES.into(),
         mac: Some(MacAddr(BRIDGE_MAC.0)),
     });
-    let in_place = replaced(vmi).map(Place::of);
+    let in_place = replaced(vmi).filter(|one| one.is_told).map(Place::of);
     masqueraded.into_iter().chain(in_place).chain(bridged(vmi).into_iter().filter_map(told)).collect()
 }
 
 /// An interface on a network of Multus whose guest asks here: one for which virt-handler has kept an address.
 pub(super) fn told(one: Bridged) -> Option<Place> {
-    Path::new("/sys/class/net").join(&one.kept).exists().then(|| Place::of(one))
+    (one.is_told && Path::new("/sys/class/net").join(&one.kept).exists()).then(|| Place::of(one))
 }
 
 impl Place {

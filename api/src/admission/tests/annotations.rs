@@ -120,3 +120,47 @@ fn an_instance_keeps_the_sidecars_and_the_masquerade_that_it_was_made_with() {
         assert_eq!(vmi::validate_update(&annotated, &other, By::User), Problems::default());
     }
 }
+
+#[test]
+fn an_instance_notes_what_its_plugins_are_registered_with() {
+    const PLUGINS: &str = "podvirt.io/binding-plugins";
+    let config = |binding: Value| {
+        let mut config = config();
+        config.network = serde_json::from_value(json!({"binding": binding})).unwrap();
+        config
+    };
+    let with = |binding: &str, annotations: Value| {
+        let mut vmi = instance(small());
+        vmi["metadata"]["annotations"] = annotations;
+        vmi["spec"]["networks"] = json!([{"name": "default", "pod": {}}]);
+        vmi["spec"]["domain"]["devices"]["interfaces"] =
+            json!([{"name": "default", "binding": {"name": binding}}]);
+        vmi
+    };
+    let flat = config(json!({"flat": {"domainAttachmentType": "managedTap"}, "user": {"sidecarImage": "i"}}));
+    let mut vmi = with("flat", json!({PLUGINS: "a user's"}));
+    vmi::mutate_plugins(&mut vmi, &flat);
+    let noted = vmi["metadata"]["annotations"][PLUGINS].as_str().unwrap();
+    assert_eq!(noted, r#"{"flat":{"domainAttachmentType":"managedTap"}}"#);
+    assert_eq!(vmi::validate_create(&vmi, &flat, By::User), Problems::default());
+    // Only podvirt says it, and it stays when the plugin is registered with something else.
+    let mut other = with("passt", json!({PLUGINS: "a user's"}));
+    vmi::mutate_plugins(&mut other, &flat);
+    assert_eq!(other["metadata"]["annotations"], json!({}));
+    let mut changed = vmi.clone();
+    changed["metadata"]["annotations"][PLUGINS] = "{}".into();
+    let told = vmi::validate_update(&vmi, &changed, By::User).0;
+    assert_eq!(told[0].field, format!("metadata.annotations[{PLUGINS}]"));
+    // A plugin that the cluster does not know is refused to machines and instances.
+    let unknown = with("none", json!({}));
+    let vm = machine(json!({"runStrategy": "Halted", "template": {"spec": unknown["spec"]}}));
+    for (problems, path) in [
+        (vmi::validate_create(&unknown, &flat, By::User), "spec"),
+        (vm::validate(&vm, &flat, By::User), "spec.template.spec"),
+    ] {
+        let fields: Vec<&str> = problems.0.iter().map(|problem| problem.field.as_str()).collect();
+        assert_eq!(fields, [format!("{path}.domain.devices.interfaces[0].binding.name")]);
+    }
+    let vm = machine(json!({"runStrategy": "Halted", "template": {"spec": with("flat", json!({}))["spec"]}}));
+    assert_eq!(vm::validate(&vm, &flat, By::User), Problems::default());
+}

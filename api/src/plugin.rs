@@ -1,0 +1,304 @@
+//! What joins a guest's interface with the pod, network binding plugins among it.
+//!
+//! A cluster's administrator registers plugins in the KubeVirt object (`spec.configuration.network.binding`); a machine names one
+//! (`interfaces[].binding.name`). What the plugins of a machine were registered with when it was made is noted in its
+//! annotation [`annotation::BINDING_PLUGINS`], in the form of the KubeVirt object. All of podvirt's programs read it there: a
+//! registration that changes concerns machines that are made later, and a machine that moves has the same pod again.
+//!
+//! | `domainAttachmentType` | what podvirt does | what the plugin does |
+//! |---|---|---|
+//! | `managedTap` | tap and bridge in the pod, as for the binding `bridge`, and no DHCP | what its network or its sidecar does |
+//! | `tap` | joins the guest with a tap device of the pod | its network's CNI plugin makes the tap device |
+//! | none | nothing | its sidecar adds the interface to the domain |
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::names::{PASST_PLUGIN, annotation};
+use crate::problem::{Problems, Reason};
+use crate::v1::DomainAttachmentType;
+use crate::vmi::{Interface, VirtualMachineInstance};
+use crate::{kernel, v1};
+
+/// `domainAttachmentType` of plugins that bring a tap device.
+pub const TAP: &str = "tap";
+/// The same: podvirt makes tap and bridge.
+pub const MANAGED_TAP: &str = "managedTap";
+
+/// Registrations by the plugin's name.
+pub type Plugins = BTreeMap<String, v1::InterfaceBindingPlugin>;
+
+/// What joins a guest's interface with the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joint {
+    /// A netd.
+    Netd,
+    /// The kernel's NAT, behind a tap device.
+    Nat,
+    /// A bridge, with a tap device; the binding `bridge`.
+    Bridge,
+    /// The same for a plugin.
+    ManagedTap,
+    /// A tap device that a plugin's network has made.
+    Tap,
+    /// What a plugin's sidecar puts into the domain.
+    Sidecar,
+}
+
+impl Joint {
+    /// Whether virt-handler makes a bridge for it.
+    pub fn is_bridge(self) -> bool {
+        matches!(self, Joint::Bridge | Joint::ManagedTap)
+    }
+
+    /// Whether QEMU opens a tap device.
+    pub fn has_tap(self) -> bool {
+        !matches!(self, Joint::Netd | Joint::Sidecar)
+    }
+}
+
+/// The plugins of a machine with these annotations, as they were registered when it was made.
+pub fn of(annotations: &BTreeMap<String, String>) -> Plugins {
+    annotations
+        .get(annotation::BINDING_PLUGINS)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+fn joint(
+    annotations: Option<&BTreeMap<String, String>>,
+    plugin: Option<&str>,
+    bridge: bool,
+    masquerade: bool,
+) -> Joint {
+    let attachment = |name: &str| {
+        of(annotations?)
+            .remove(name)
+            .and_then(|plugin| plugin.domain_attachment_type)
+            .map(|kind| kind.to_string())
+    };
+    match plugin {
+        _ if bridge => Joint::Bridge,
+        _ if masquerade && annotations.is_some_and(kernel::by_nftables) => Joint::Nat,
+        Some(name) if name != PASST_PLUGIN => match attachment(name).as_deref() {
+            Some(MANAGED_TAP) => Joint::ManagedTap,
+            Some(TAP) => Joint::Tap,
+            _ => Joint::Sidecar,
+        },
+        _ => Joint::Netd,
+    }
+}
+
+impl VirtualMachineInstance {
+    /// What joins this interface with the pod.
+    pub fn joint(&self, interface: &Interface) -> Joint {
+        let plugin = interface.binding.as_ref().map(|plugin| plugin.name.as_str());
+        let (bridge, masquerade) = (interface.bridge.is_some(), interface.masquerade.is_some());
+        joint(Some(&self.metadata.annotations), plugin, bridge, masquerade)
+    }
+
+    /// Whether a netd serves this interface.
+    pub fn by_netd(&self, interface: &Interface) -> bool {
+        !interface.is_absent() && self.joint(interface) == Joint::Netd
+    }
+}
+
+impl v1::VirtualMachineInstance {
+    /// What joins this interface with the pod.
+    pub fn joint(&self, interface: &v1::Interface) -> Joint {
+        let plugin = interface.binding.as_ref().map(|plugin| plugin.name.as_str());
+        let (bridge, masquerade) = (interface.bridge.is_some(), interface.masquerade.is_some());
+        joint(self.metadata.annotations.as_ref(), plugin, bridge, masquerade)
+    }
+
+    /// Whether a netd serves this interface.
+    pub fn by_netd(&self, interface: &v1::Interface) -> bool {
+        !interface.is_absent() && self.joint(interface) == Joint::Netd
+    }
+
+    /// Whether QEMU opens tap devices for the machine.
+    pub fn has_taps(&self) -> bool {
+        let interfaces = &self.spec.domain.devices.interfaces;
+        interfaces.iter().any(|interface| !interface.is_absent() && self.joint(interface).has_tap())
+    }
+
+    /// The plugins of the machine, as they were registered when it was made.
+    pub fn plugins(&self) -> Plugins {
+        self.metadata.annotations.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// The plugin that joins this interface with the pod; none where podvirt itself does, and where it is not noted.
+    pub fn plugin_of(&self, interface: &v1::Interface) -> Option<v1::InterfaceBindingPlugin> {
+        let name = &interface.binding.as_ref()?.name;
+        if name == PASST_PLUGIN { None } else { self.plugins().remove(name) }
+    }
+}
+
+/// The value of [`annotation::BINDING_PLUGINS`] for a machine of `object`'s specification: what the plugins are registered with
+/// that its interfaces name. None where these name no registered one.
+pub fn noted(object: &Value, config: &v1::KubeVirtConfiguration) -> Option<String> {
+    let named = named(object);
+    let plugins: Plugins = registered(config)
+        .filter(|(name, _)| named.iter().any(|(_, wanted)| *wanted == **name))
+        .map(|(name, plugin)| (name.clone(), plugin.clone()))
+        .collect();
+    if plugins.is_empty() { None } else { serde_json::to_string(&plugins).ok() }
+}
+
+/// The interfaces that name a plugin other than `passt`: their places and the plugins' names.
+fn named(object: &Value) -> Vec<(usize, String)> {
+    let interfaces = object["spec"]["domain"]["devices"]["interfaces"].as_array();
+    let name = |(n, interface): (usize, &Value)| {
+        Some((n, interface["binding"]["name"].as_str().filter(|name| *name != PASST_PLUGIN)?.to_owned()))
+    };
+    interfaces.into_iter().flatten().enumerate().filter_map(name).collect()
+}
+
+fn registered(
+    config: &v1::KubeVirtConfiguration,
+) -> impl Iterator<Item = (&String, &v1::InterfaceBindingPlugin)> {
+    config.network.iter().flat_map(|network| &network.binding)
+}
+
+/// Judges the plugins that the interfaces of a machine name; `config` has what is registered.
+pub(crate) fn check(object: &Value, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    for (n, name) in named(object) {
+        let field = format!("spec.domain.devices.interfaces[{n}].binding.name");
+        let Some((_, plugin)) = registered(config).find(|(known, _)| **known == name) else {
+            let known: Vec<&str> = registered(config).map(|(known, _)| known.as_str()).collect();
+            let known = [&[PASST_PLUGIN], &known[..]].concat().join(", ");
+            let allowed = format!(
+                "a plugin that spec.configuration.network.binding of the KubeVirt object registers is allowed, or {PASST_PLUGIN}: {known}"
+            );
+            problems.invalid(field, &name, &allowed);
+            continue;
+        };
+        if let Some(lacks) = unusable(plugin) {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                field,
+                format!("the plugin {name} has {lacks} (spec.configuration.network.binding[{name}] of the KubeVirt object)"),
+            );
+        }
+    }
+}
+
+/// Why podvirt cannot use a plugin of this registration.
+fn unusable(plugin: &v1::InterfaceBindingPlugin) -> Option<String> {
+    let kind = plugin.domain_attachment_type.as_ref().filter(|kind| !kind.is_empty());
+    let has_sidecar = plugin.sidecar_image.as_ref().is_some_and(|image| !image.is_empty());
+    match kind.map(DomainAttachmentType::as_str) {
+        None if !has_sidecar => {
+            return Some(
+                "neither a domainAttachmentType nor a sidecarImage: nothing joins the guest with the pod"
+                    .into(),
+            );
+        }
+        None | Some(TAP | MANAGED_TAP) => {}
+        Some(other) => {
+            return Some(format!("the domainAttachmentType '{other}'; {TAP} and {MANAGED_TAP} are allowed"));
+        }
+    }
+    if let Some(kind) = plugin.downward_api.as_ref().filter(|kind| !kind.is_empty()) {
+        return Some(format!("downwardAPI '{kind}', which podvirt does not carry out"));
+    }
+    let method = plugin.migration.as_ref().and_then(|migration| migration.method.as_ref());
+    method.filter(|method| !method.is_empty()).map(|method| {
+        format!("the migration.method '{method}', which podvirt does not carry out; none is allowed")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(binding: &Value) -> v1::KubeVirtConfiguration {
+        serde_json::from_value(json!({"network": {"binding": binding}})).unwrap()
+    }
+
+    fn machine(bindings: Value, registered: &Value) -> VirtualMachineInstance {
+        let mut object = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
+            "spec": {"domain": {"devices": {"interfaces": bindings}}},
+        });
+        if let Some(text) = noted(&object, &config(registered)) {
+            object["metadata"]["annotations"] = json!({annotation::BINDING_PLUGINS: text});
+        }
+        VirtualMachineInstance::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_registration_says_what_joins_guest_and_pod() {
+        let registered = json!({
+            "flat": {"domainAttachmentType": "managedTap"},
+            "own": {"domainAttachmentType": "tap", "networkAttachmentDefinition": "net/own"},
+            "user": {"sidecarImage": "registry.example/user:1"},
+            "idle": {"sidecarImage": "registry.example/idle:1"},
+        });
+        let named = |name: &str| json!({"name": name, "binding": {"name": name}});
+        let vmi = machine(
+            json!([named("flat"), named("own"), named("user"), named("passt"), named("none"), {"name": "b", "bridge": {}}]),
+            &registered,
+        );
+        let interfaces = &vmi.spec.domain.devices.interfaces;
+        let joints: Vec<Joint> = interfaces.iter().map(|interface| vmi.joint(interface)).collect();
+        use Joint::{Bridge, ManagedTap, Netd, Sidecar, Tap};
+        assert_eq!(joints, [ManagedTap, Tap, Sidecar, Netd, Sidecar, Bridge]);
+        let noted = of(&vmi.metadata.annotations);
+        assert_eq!(noted.keys().collect::<Vec<_>>(), ["flat", "own", "user"], "those alone that it names");
+        let wire: v1::VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"annotations": vmi.metadata.annotations},
+            "spec": {"domain": {"devices": {"interfaces": [named("own"), named("user")]}}},
+        }))
+        .unwrap();
+        assert!(wire.has_taps());
+        assert_eq!(wire.joint(&wire.spec.domain.devices.interfaces[0]), Tap);
+        assert!(machine(json!([named("passt")]), &registered).metadata.annotations.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_registered_or_not_carried_out_is_refused() {
+        let said = |plugin: &str, registered: &Value| {
+            let object = json!({"spec": {"domain": {"devices": {"interfaces": [
+                {"name": "a", "masquerade": {}}, {"name": "b", "binding": {"name": plugin}},
+            ]}}}});
+            let mut problems = Problems::default();
+            check(&object, &config(registered), &mut problems);
+            problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let field = "spec.domain.devices.interfaces[1].binding.name: ";
+        let registered = json!({"flat": {"domainAttachmentType": "managedTap", "migration": {}}, "user": {"sidecarImage": "i"}});
+        for known in ["flat", "user", "passt"] {
+            assert_eq!(said(known, &registered), "");
+        }
+        let refused = said("other", &registered);
+        assert!(
+            refused.starts_with(&format!("{field}'other' is not allowed;"))
+                && refused.ends_with(": passt, flat, user"),
+            "{refused}"
+        );
+        for (plugin, part) in [
+            (json!({}), "neither a domainAttachmentType nor a sidecarImage"),
+            (
+                json!({"domainAttachmentType": "hub"}),
+                "the domainAttachmentType 'hub'; tap and managedTap are allowed",
+            ),
+            (json!({"sidecarImage": "i", "downwardAPI": "device-info"}), "downwardAPI 'device-info'"),
+            (
+                json!({"domainAttachmentType": "tap", "migration": {"method": "link-refresh"}}),
+                "migration.method 'link-refresh'",
+            ),
+        ] {
+            let refused = said("x", &json!({"x": plugin}));
+            assert!(
+                refused.starts_with(field)
+                    && refused.contains(part)
+                    && refused.contains("network.binding[x]"),
+                "{refused}"
+            );
+        }
+    }
+}

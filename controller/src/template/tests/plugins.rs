@@ -1,0 +1,67 @@
+//! Machines with network binding plugins.
+
+use super::*;
+
+fn rendered(registered: Value, interfaces: Value, networks: Value) -> Result<Pod, TemplateError> {
+    let mut vmi = machine(json!({
+        "domain": {"memory": {"guest": "256Mi"}, "devices": {"interfaces": interfaces}}, "networks": networks,
+    }));
+    // As virt-api notes it.
+    vmi.metadata.annotations =
+        Some([("podvirt.io/binding-plugins".to_owned(), registered.to_string())].into());
+    launcher_pod(&vmi, &config(json!({})), &images())
+}
+
+fn memory(pod: &Pod) -> String {
+    container(pod, "compute").resources.clone().unwrap().requests.unwrap()["memory"].0.clone()
+}
+
+#[test]
+fn a_plugin_brings_a_sidecar_a_network_and_memory() {
+    let plain = json!({"user": {"sidecarImage": "registry.example/user:1"}});
+    let more = json!({"user": {
+        "sidecarImage": "registry.example/user:1", "networkAttachmentDefinition": "tools/user",
+        "computeResourceOverhead": {"requests": {"memory": "64Mi"}},
+    }});
+    let named = |name: &str| json!({"name": name, "binding": {"name": "user"}});
+    let networks = json!([{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}]);
+    let interfaces = json!([named("default"), named("blue")]);
+    let pod = rendered(more, interfaces.clone(), networks.clone()).unwrap();
+    // One sidecar for both interfaces, and no netd.
+    let names: Vec<_> = pod.spec.as_ref().unwrap().containers.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["compute", "hook-sidecar-0"]);
+    assert!(init_names(&pod).is_empty());
+    assert_eq!(container(&pod, "hook-sidecar-0").image.as_deref(), Some("registry.example/user:1"));
+    assert!(
+        container(&pod, "compute")
+            .command
+            .clone()
+            .unwrap()
+            .ends_with(&["--hook-sidecars".into(), "1".into()])
+    );
+    let text = &pod.metadata.annotations.as_ref().unwrap()["k8s.v1.cni.cncf.io/networks"];
+    let asked: Value = serde_json::from_str(text).unwrap();
+    let own = |network: &str| json!({"name": "user", "namespace": "tools", "cni-args": {"logicNetworkName": network}});
+    let regular = json!({"name": "n", "namespace": "shop", "interface": "pod16477688c0e"});
+    assert_eq!(asked, json!([own("default"), regular, own("blue")]));
+    // Once, for both.
+    let without = rendered(plain, interfaces, networks).unwrap();
+    let bytes = |pod: &Pod| memory(pod).parse::<podvirt_api::quantity::Quantity>().unwrap().value();
+    assert_eq!(bytes(&pod) - bytes(&without), 64 << 20);
+}
+
+#[test]
+fn a_tap_needs_its_device_and_an_unknown_plugin_has_no_pod() {
+    let interfaces = json!([{"name": "default", "binding": {"name": "flat"}}]);
+    let networks = json!([{"name": "default", "pod": {}}]);
+    for (kind, opens) in [("managedTap", true), ("tap", true)] {
+        let pod =
+            rendered(json!({"flat": {"domainAttachmentType": kind}}), interfaces.clone(), networks.clone())
+                .unwrap();
+        let limits = container(&pod, "compute").resources.clone().unwrap().limits.unwrap();
+        assert_eq!(limits.contains_key("devices.kubevirt.io/tun"), opens, "{kind}");
+        assert!(init_names(&pod).is_empty());
+    }
+    let error = rendered(json!({}), interfaces, networks).unwrap_err().to_string();
+    assert!(error.contains("interfaces[0].binding.name: flat"), "{error}");
+}

@@ -1,0 +1,85 @@
+//! Network binding plugins.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::time::Duration;
+
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use serde_json::{Value, json};
+
+/// A command in the guest.
+const COMMAND: Duration = Duration::from_secs(30);
+
+/// Takes the plugins out of the cluster again.
+struct Registered<'c>(&'c Cluster);
+
+impl Registered<'_> {
+    fn new<'c>(cluster: &'c Cluster, plugins: &Value) -> Registered<'c> {
+        let registered = Registered(cluster);
+        let binding = json!({"spec": {"configuration": {"network": {"binding": plugins}}}});
+        registered.patch(&binding).unwrap();
+        registered
+    }
+
+    fn patch(&self, patch: &Value) -> anyhow::Result<String> {
+        let text = patch.to_string();
+        self.0.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type=merge", "-p", &text])
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        drop(self.patch(&json!({"spec": {"configuration": {"network": null}}})));
+    }
+}
+
+/// A network without addresses.
+fn network(namespace: &Namespace<'_>, name: &str, config: Value) {
+    let mut config = config;
+    config["cniVersion"] = "1.0.0".into();
+    config["name"] = format!("{}-{name}", namespace.name()).into();
+    let manifest = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": name}, "spec": {"config": config.to_string()},
+    });
+    namespace.apply(&manifest.to_string()).unwrap();
+}
+
+/// A machine on the pod's network, and on the segment by the plugin `plugin`.
+fn machine(name: &str, plugin: &str, node: &str) -> String {
+    let spec = format!(
+        "networks: [{{name: default, pod: {{}}}}, {{name: segment, multus: {{networkName: segment}}}}], \
+         nodeSelector: {{kubernetes.io/hostname: {node}}}"
+    );
+    let devices = format!(
+        "interfaces: [{{name: default, masquerade: {{}}}}, {{name: segment, binding: {{name: {plugin}}}}}]"
+    );
+    Manifest { name, spec: &spec, devices: &devices, ..Default::default() }.machine()
+}
+
+#[test]
+fn a_plugin_joins_guests_by_podvirts_bridge() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    network(&namespace, "segment", json!({"type": "bridge", "bridge": "br1"}));
+    let one = machine("one", "flat", "node1");
+    let two = machine("two", "flat", "node2");
+
+    let refused = namespace.apply(&one).unwrap_err().to_string();
+    let told = "spec.template.spec.domain.devices.interfaces[1].binding.name: 'flat' is not allowed";
+    assert!(refused.contains(told), "{refused}");
+
+    let _registered = Registered::new(&cluster, &json!({"flat": {"domainAttachmentType": "managedTap"}}));
+    namespace.until("the plugins known to virt-api", SOON, || Ok(namespace.apply(&one).ok())).unwrap();
+    namespace.apply(&two).unwrap();
+    let guests = ["one", "two"].map(|name| {
+        namespace.wait_phase(name, "Running", BOOT).unwrap();
+        namespace.shell(name).unwrap()
+    });
+    let [(mut one, _one), (mut two, _two)] = guests;
+
+    one.sh("ip link set eth1 up; ip addr add 172.31.54.1/24 dev eth1", COMMAND).unwrap();
+    two.sh("ip link set eth1 up; ip addr add 172.31.54.2/24 dev eth1", COMMAND).unwrap();
+    one.sh("ping -c 3 -W 10 172.31.54.2", COMMAND).unwrap();
+    two.sh("ping -c 3 -W 10 172.31.54.1", COMMAND).unwrap();
+}
