@@ -1,4 +1,5 @@
-//! Interfaces of the binding `bridge`, and of network binding plugins that are joined so ([`Joint::is_bridge`]): the guest is a host of its own on a network of Multus.
+//! Interfaces of the binding `bridge`, and of network binding plugins with the attachment `managedTap` ([`Joint::is_bridge`]):
+//! the guest is a host of its own on a network of Multus.
 //!
 //! ```text
 //!        the launcher pod's network namespace                     the network

@@ -70,7 +70,8 @@ pub fn mutate_plugins(object: &mut Value, config: &v1::KubeVirtConfiguration) {
             }
         }
         None => {
-            if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+            if let Some(annotations) = annotations {
                 annotations.remove(annotation::BINDING_PLUGINS);
             }
         }

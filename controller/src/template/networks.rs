@@ -208,7 +208,7 @@ pub(crate) fn attached(
     told.collect()
 }
 
-/// A netd for each interface that one is to serve.
+/// The containers `netd`: one for each interface that a netd serves ([`Joint::Netd`]).
 pub(super) fn netds(
     vmi: &VirtualMachineInstance,
     config: &KubeVirtConfiguration,
