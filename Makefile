@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-migration bench clean cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -30,12 +30,16 @@ help: ## this list
 setup: ## install what building and testing need (root, Debian 12; Debian packages, root file system, guests)
 	@e2e/setup
 
+# What compiling and the test bed need of Debian. Linking would miss it after a quarter of an hour.
+packages:
+	@e2e/setup packages
+
 tools: # cargo tools of lint and test
 	@e2e/setup tools
 
 BUILD = cargo build --profile $(PROFILE) --locked --bins
 
-build: ## the binaries, in target/release; PROFILE=dev: in target/debug
+build: packages ## the binaries, in target/release; PROFILE=dev: in target/debug
 	$(BUILD) --workspace
 
 MAN := target/man
@@ -87,7 +91,7 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	for f in $$(grep -rlE '^#!/bin/(ba)?sh' .ci .cargo e2e --exclude='*.rs' --exclude-dir=target); do bash -n "$$f"; done
 
-cluster-up: ## a Kubernetes of two nodes on this machine; the first time builds its parts
+cluster-up: packages ## a Kubernetes of two nodes on this machine; the first time builds its parts
 	@e2e/cluster/cluster up
 
 cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
