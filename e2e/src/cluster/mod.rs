@@ -10,6 +10,7 @@ mod flat;
 mod istio;
 pub mod load;
 mod machine;
+pub mod mesh;
 mod namespace;
 mod node;
 mod policies;

@@ -3,14 +3,13 @@
 //! The node's agent is a privileged pod, as Istio's is. It enters the network namespace of the launcher pod, writes the
 //! rules there and runs the proxy (`mesh-agent ambient`) in the place of ztunnel, which keeps the client's address.
 
+use podvirt_e2e::cluster::mesh::{IMAGE, rules};
 use podvirt_e2e::cluster::{Manifest, Namespace, SOON, Security};
 
-use crate::injector::IMAGE;
 use crate::machine::{
     GREETER, Machine, WEB, cluster, connect, datagram_from_guest, echo, echoes, from_guest, get, greeted,
     host,
 };
-use crate::rules;
 
 /// The agent of a node.
 struct Agent<'n> {

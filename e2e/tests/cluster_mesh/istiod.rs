@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::v1;
+use podvirt_e2e::cluster::mesh::ISTIO;
 use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, SOON, Security, prepare_istio};
 use serde_json::json;
 
-use crate::envoy::ISTIO;
 use crate::machine::{Machine, SSH, WEB, get, greeted, host, own};
 use crate::policy::WebServer;
 use crate::sidecar::{CONTAINER, INJECT, MASQUERADE};

@@ -1,10 +1,10 @@
 //! Linkerd's layout: its user, ports and rules, with Envoy in the place of Linkerd's own proxy.
 
+use podvirt_e2e::cluster::mesh::{LINKERD, Mesh, Proxy};
 use podvirt_e2e::cluster::{Manifest, Security};
 
-use crate::envoy::{LINKERD, Proxy};
 use crate::machine::{
-    GREETER, Machine, Mesh, WEB, cluster, datagram_from_guest, echo, echoes, from_guest, get, greeted,
+    GREETER, Machine, WEB, cluster, datagram_from_guest, echo, echoes, from_guest, get, greeted,
 };
 
 #[test]
@@ -12,8 +12,8 @@ fn long_linkerds_layout_stands_between_a_machine_and_the_world() {
     let cluster = cluster();
     // As Istio's, Linkerd's init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure("mesh", &Proxy { layout: LINKERD, ..Default::default() });
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure("mesh", &Proxy { layout: LINKERD, ..Default::default() }).unwrap();
     let annotations = "linkerd.io/inject: enabled";
     let mut machine = Machine::start(&namespace, &Manifest { name: "vm", annotations, ..Default::default() });
     machine.is_served();
@@ -26,21 +26,21 @@ fn long_linkerds_layout_stands_between_a_machine_and_the_world() {
         .zip(["InboundPassthroughCluster", "InboundPassthroughClusterIpv6"])
     {
         let inbound = format!("cluster.{inbound}.upstream_cx_total");
-        let was = sidecar.count(&inbound);
+        let was = sidecar.count(&inbound).unwrap();
         let page = get(address, WEB, "/live").unwrap();
         assert!(page.contains(" 200 OK"), "{page}");
         let (mut stream, seen) = greeted(address, GREETER).unwrap();
         echoes(&mut stream).unwrap();
         // The proxy comes from the pod's own address, which is the guest's, too.
         assert!(seen != here && seen != address, "{seen}");
-        assert_eq!(sidecar.count(&inbound), was + 2);
+        assert_eq!(sidecar.count(&inbound).unwrap(), was + 2);
         echo(address).unwrap();
         let outbound = "cluster.PassthroughCluster.upstream_cx_total";
-        let was = sidecar.count(outbound);
+        let was = sidecar.count(outbound).unwrap();
         assert_eq!(from_guest(&mut machine, here), (address, "a line of the guest".to_owned()));
-        assert_eq!(sidecar.count(outbound), was + 1);
+        assert_eq!(sidecar.count(outbound).unwrap(), was + 1);
         assert_eq!(datagram_from_guest(&mut machine, here), address);
-        assert_eq!(sidecar.count(outbound), was + 1);
+        assert_eq!(sidecar.count(outbound).unwrap(), was + 1);
         // The proxy's administration is the pod's own.
         assert!(sidecar.admin("ready").unwrap().contains("LIVE"));
         let said = machine.fetch(&format!("http://{}:4191/ready", crate::machine::host(address)));

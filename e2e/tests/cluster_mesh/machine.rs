@@ -8,13 +8,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_e2e::Console;
-use podvirt_e2e::artefacts::image;
+use podvirt_e2e::cluster::mesh::{Layout, Sidecar};
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON};
-use serde_json::{Value, json};
-
-use crate::certificates::Authority;
-use crate::envoy::{FILES, Layout, Proxy};
-use crate::injector::Injector;
 
 /// A command in the guest.
 pub(crate) const COMMAND: Duration = Duration::from_secs(30);
@@ -33,126 +28,7 @@ pub(crate) const SERVE: &str = "#cloud-config\nruncmd:\n- mkdir /tmp/www; echo y
 
 /// The cluster, with the image of the proxy in its nodes.
 pub(crate) fn cluster() -> Cluster {
-    // Before the thread is on the cluster's network, which leads nowhere else.
-    let image = image("mesh").unwrap();
-    let cluster = Cluster::get().unwrap();
-    cluster.load(&image).unwrap();
-    cluster
-}
-
-/// A mesh in a namespace.
-pub(crate) struct Mesh<'n> {
-    pub(crate) namespace: &'n Namespace<'n>,
-    authority: Authority,
-    _injector: Injector<'n>,
-}
-
-impl<'n> Mesh<'n> {
-    pub(crate) fn new(namespace: &'n Namespace<'n>) -> Mesh<'n> {
-        let injector = Injector::start(namespace).unwrap();
-        Mesh { namespace, authority: Authority::new().unwrap(), _injector: injector }
-    }
-
-    /// The proxies of pods that name this configuration have it, in one file.
-    pub(crate) fn configure(&self, name: &str, proxy: &Proxy) {
-        self.apply(name, vec![("envoy.json", proxy.fixed())]);
-    }
-
-    /// The same by files that can be changed: see [`Sidecar::tell`].
-    pub(crate) fn configure_discovering(&self, name: &str, proxy: &Proxy) {
-        let mut files = vec![("envoy.json", proxy.discovering())];
-        files.extend(proxy.discovered().map(|(name, value)| match name {
-            "cds" => ("cds.json", value),
-            _ => ("lds.json", value),
-        }));
-        self.apply(name, files);
-    }
-
-    fn apply(&self, name: &str, files: Vec<(&str, Value)>) {
-        let pair = self.authority.issue(&[format!("{name}.mesh.test")]).unwrap();
-        let mut data = json!({"ca.pem": self.authority.certificate(), "cert.pem": pair.certificate, "key.pem": pair.key});
-        for (file, value) in files {
-            data[file] = json!(value.to_string());
-        }
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
-        self.namespace.apply(&map.to_string()).unwrap();
-    }
-}
-
-/// The proxy of a pod.
-pub(crate) struct Sidecar<'n> {
-    namespace: &'n Namespace<'n>,
-    pod: String,
-    container: &'static str,
-    admin: u16,
-}
-
-impl<'n> Sidecar<'n> {
-    pub(crate) fn of(
-        namespace: &'n Namespace<'n>,
-        pod: &str,
-        container: &'static str,
-        layout: Layout,
-    ) -> Sidecar<'n> {
-        Sidecar { namespace, pod: pod.to_owned(), container, admin: layout.admin }
-    }
-
-    /// A command in its container.
-    pub(crate) fn exec(&self, command: &[&str]) -> Result<String> {
-        self.namespace.kubectl(&[&["exec", &self.pod, "-c", self.container, "--"], command].concat())
-    }
-
-    /// What its administration answers.
-    pub(crate) fn admin(&self, path: &str) -> Result<String> {
-        self.exec(&["curl", "-sf", &format!("http://127.0.0.1:{}/{path}", self.admin)])
-    }
-
-    /// A counter.
-    pub(crate) fn count(&self, counter: &str) -> u64 {
-        let text = self.admin(&format!("stats?filter=^{counter}$")).unwrap();
-        let value = text.trim().rsplit(' ').next().unwrap_or_default();
-        value.parse().with_context(|| format!("{counter}: {text:?}")).unwrap()
-    }
-
-    /// Waits until a counter is more than it was.
-    pub(crate) fn counts_on(&self, counter: &str, was: u64) {
-        self.namespace
-            .until(&format!("{counter} beyond {was}"), SOON, || Ok((self.count(counter) > was).then_some(())))
-            .unwrap();
-    }
-
-    /// Has it follow another configuration from now on.
-    pub(crate) fn tell(&self, proxy: &Proxy) {
-        for (name, value) in proxy.discovered() {
-            let taken = match name {
-                "cds" => "cluster_manager.cds.update_success",
-                _ => "listener_manager.lds.update_success",
-            };
-            let before = self.count(taken);
-            // A rename is what it waits for.
-            let write = format!("cat >{FILES}/new; mv {FILES}/new {FILES}/{name}.json");
-            let args = [
-                "-n",
-                self.namespace.name(),
-                "exec",
-                "-i",
-                &self.pod,
-                "-c",
-                self.container,
-                "--",
-                "sh",
-                "-ec",
-                &write,
-            ];
-            self.namespace.cluster().kubectl_with(&args, &value.to_string()).unwrap();
-            self.counts_on(taken, before);
-        }
-        self.namespace
-            .until("listeners that serve", SOON, || {
-                Ok((self.count("listener_manager.total_listeners_warming") == 0).then_some(()))
-            })
-            .unwrap();
-    }
+    Cluster::get_with_mesh().unwrap()
 }
 
 /// A machine.

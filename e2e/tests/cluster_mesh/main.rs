@@ -5,20 +5,15 @@
 //!                            guest ──> netd ──> rules ──> Envoy ──> test
 //! ```
 //!
-//! What is the mesh's own part is rebuilt: the webhook ([`injector`]), the rules ([`rules`]), the configuration that a
-//! control plane would send ([`envoy`]). A peer that the test is itself says what comes out of the pod. In [`istiod`] all of
-//! that is Istio's.
+//! What is the mesh's own part is rebuilt ([`podvirt_e2e::cluster::mesh`]). A peer that the test is itself says what comes out
+//! of the pod. In [`istiod`] all of that is Istio's.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 mod ambient;
-mod certificates;
-mod envoy;
-mod injector;
 mod istiod;
 mod linkerd;
 mod machine;
 mod moving;
 mod policy;
-mod rules;
 mod sidecar;

@@ -9,10 +9,10 @@ use podvirt_api::migration::is_final;
 use podvirt_api::v1::{
     VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
 };
+use podvirt_e2e::cluster::mesh::{Mesh, Proxy};
 use podvirt_e2e::cluster::{BOOT, Manifest, SOON, Security};
 
-use crate::envoy::Proxy;
-use crate::machine::{GREETER, Machine, Mesh, SSH, cluster, greeted};
+use crate::machine::{GREETER, Machine, SSH, cluster, greeted};
 use crate::sidecar::{INJECT, MASQUERADE};
 
 /// Moves the machine, and waits until nothing is left of its old pod.
@@ -47,8 +47,8 @@ fn long_a_machine_behind_masquerade_in_a_mesh_moves() {
 fn in_a_mesh(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure("mesh", &Proxy::default());
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure("mesh", &Proxy::default()).unwrap();
     let mut machine = Machine::start(
         &namespace,
         &Manifest { name: "vm", annotations: INJECT, devices, ..Default::default() },

@@ -3,11 +3,10 @@
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use podvirt_e2e::cluster::mesh::{IMAGE, ISTIO, Known, Mesh, Mtls, Proxy, Sidecar};
 use podvirt_e2e::cluster::{Manifest, Namespace, SOON, Security};
 
-use crate::envoy::{ISTIO, Known, Mtls, Proxy};
-use crate::injector::IMAGE;
-use crate::machine::{GREETER, Machine, Mesh, SSH, Sidecar, WEB, cluster, echo, get, greeted, host, own};
+use crate::machine::{GREETER, Machine, SSH, WEB, cluster, echo, get, greeted, host, own};
 use crate::sidecar::MASQUERADE;
 
 const CONTAINER: &str = "istio-proxy";
@@ -80,9 +79,9 @@ fn long_mutual_tls_and_the_registry_hold_for_a_machine_behind_masquerade() {
 fn mutual_tls_and_the_registry(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure_discovering("mesh", &Proxy { mtls: Mtls::Permissive, ..Default::default() });
-    mesh.configure_discovering("peer", &Proxy { mtls: Mtls::Strict, ..Default::default() });
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure_discovering("mesh", &Proxy { mtls: Mtls::Permissive, ..Default::default() }).unwrap();
+    mesh.configure_discovering("peer", &Proxy { mtls: Mtls::Strict, ..Default::default() }).unwrap();
     Peer::apply(&namespace);
     let annotations = "sidecar.istio.io/inject: 'true', traffic.sidecar.istio.io/excludeInboundPorts: '22'";
     let mut machine =
@@ -98,17 +97,17 @@ fn mutual_tls_and_the_registry(devices: &str) {
         machine.addresses.iter().map(at).collect::<Vec<_>>()
     };
     let handshakes = "listener.inbound.ssl.handshake";
-    of_peer.tell(&Proxy { mtls: Mtls::Strict, known: known(true), ..Default::default() });
-    let was = sidecar.count(handshakes);
+    of_peer.tell(&Proxy { mtls: Mtls::Strict, known: known(true), ..Default::default() }).unwrap();
+    let was = sidecar.count(handshakes).unwrap();
     for &address in &machine.addresses {
         let page = peer.get(address, WEB).unwrap();
         assert!(page.contains(" 200 OK") && page.contains("yes"), "{page}");
     }
-    assert_eq!(sidecar.count(handshakes), was + 2);
+    assert_eq!(sidecar.count(handshakes).unwrap(), was + 2);
 
     // PERMISSIVE takes those outside of the mesh, too; STRICT does not, but for the port that is past the proxy.
     let strict = Proxy { mtls: Mtls::Strict, ..Default::default() };
-    sidecar.tell(&strict);
+    sidecar.tell(&strict).unwrap();
     for (&address, here) in machine.addresses.iter().zip(own()) {
         refused(address);
         assert!(greeted(address, GREETER).is_err());
@@ -116,7 +115,7 @@ fn mutual_tls_and_the_registry(devices: &str) {
         echo(address).unwrap();
         peer.get(address, WEB).unwrap();
     }
-    of_peer.tell(&Proxy { mtls: Mtls::Strict, known: known(false), ..Default::default() });
+    of_peer.tell(&Proxy { mtls: Mtls::Strict, known: known(false), ..Default::default() }).unwrap();
     for &address in &machine.addresses {
         let said = peer.get(address, WEB).unwrap_err().to_string();
         assert!(said.contains("curl: "), "{said}");
@@ -130,14 +129,14 @@ fn mutual_tls_and_the_registry(devices: &str) {
     let outside = outside.urls();
     assert!(!machine.fetch(&url).contains("the peer"), "without TLS it takes nothing");
     let all = Proxy { known: vec![service.clone()], ..strict.clone() };
-    sidecar.tell(&all);
+    sidecar.tell(&all).unwrap();
     assert!(machine.fetch(&url).contains("the peer"));
-    assert_eq!(sidecar.count(&counter), 1);
+    assert_eq!(sidecar.count(&counter).unwrap(), 1);
     for url in &outside {
         assert!(machine.fetch(url).contains("200"), "{url}");
     }
     // REGISTRY_ONLY: nothing but what is known. UDP is no business of the proxy.
-    sidecar.tell(&Proxy { registry_only: true, ..all.clone() });
+    sidecar.tell(&Proxy { registry_only: true, ..all.clone() }).unwrap();
     for url in &outside {
         let said = machine.fetch(url);
         assert!(said.contains("502"), "{url}: {said}");
@@ -148,9 +147,9 @@ fn mutual_tls_and_the_registry(devices: &str) {
         let port = closed_to_tcp(&mut machine, here);
         assert!(port, "a connection to what is not known");
     }
-    assert!(sidecar.count("cluster.BlackHoleCluster.upstream_cx_none_healthy") >= 2);
+    assert!(sidecar.count("cluster.BlackHoleCluster.upstream_cx_none_healthy").unwrap() >= 2);
     // And back: it was the registry.
-    sidecar.tell(&all);
+    sidecar.tell(&all).unwrap();
     for url in &outside {
         assert!(machine.fetch(url).contains("200"), "{url}");
     }

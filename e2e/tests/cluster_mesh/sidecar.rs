@@ -6,14 +6,13 @@ use std::io::Read;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use podvirt_api::v1;
+use podvirt_e2e::cluster::mesh::{ISTIO, Mesh, Proxy, rules};
 use podvirt_e2e::cluster::{BOOT, Manifest, Namespace, SOON, Security};
 
-use crate::envoy::{ISTIO, Proxy};
 use crate::machine::{
-    GREETER, Machine, Mesh, SSH, WEB, cluster, connect, datagram_from_guest, echo, echoes, from_guest, get,
+    GREETER, Machine, SSH, WEB, cluster, connect, datagram_from_guest, echo, echoes, from_guest, get,
     greeted, host,
 };
-use crate::rules;
 
 /// A machine that asks for a sidecar which leaves SSH alone.
 pub(crate) const INJECT: &str =
@@ -41,7 +40,7 @@ fn stands_between(machine: &mut Machine<'_>) {
     let sidecar = machine.sidecar(CONTAINER, ISTIO);
     for ((address, here), inbound) in machine.addresses.clone().into_iter().zip(machine.here).zip(INBOUND) {
         // Into the guest: HTTP, which the proxy understands, at two ports, and what it does not.
-        let was = sidecar.count(inbound);
+        let was = sidecar.count(inbound).unwrap();
         for port in [WEB, 8081] {
             let page = get(address, port, "/live").unwrap();
             assert!(page.contains(" 200 OK") && page.ends_with("yes\n"), "{page}");
@@ -51,21 +50,21 @@ fn stands_between(machine: &mut Machine<'_>) {
         echoes(&mut stream).unwrap();
         // The proxy's own address is one that the guest cannot answer: netd shows it its gateway.
         assert_ne!(seen, here, "the proxy hides the client");
-        assert!(sidecar.count(inbound) >= was + 3);
+        assert!(sidecar.count(inbound).unwrap() >= was + 3);
         // Past the proxy: the guest sees the client.
-        let was = sidecar.count(inbound);
+        let was = sidecar.count(inbound).unwrap();
         let (mut stream, seen) = greeted(address, SSH).unwrap();
         echoes(&mut stream).unwrap();
         assert_eq!(seen, here);
         machine.namespace.until("an echo", SOON, || Ok(echo(address).ok())).unwrap();
-        assert_eq!(sidecar.count(inbound), was);
+        assert_eq!(sidecar.count(inbound).unwrap(), was);
 
         // Out of it.
-        let was = sidecar.count(OUTBOUND);
+        let was = sidecar.count(OUTBOUND).unwrap();
         assert_eq!(from_guest(machine, here), (address, "a line of the guest".to_owned()));
-        assert_eq!(sidecar.count(OUTBOUND), was + 1);
+        assert_eq!(sidecar.count(OUTBOUND).unwrap(), was + 1);
         assert_eq!(datagram_from_guest(machine, here), address);
-        assert_eq!(sidecar.count(OUTBOUND), was + 1);
+        assert_eq!(sidecar.count(OUTBOUND).unwrap(), was + 1);
 
         // The mesh's own ports are the proxy's.
         let health = get(address, 15021, "/healthz/ready").unwrap();
@@ -150,8 +149,8 @@ fn between_a_machine_and_the_world(devices: &str) {
     let cluster = cluster();
     // Istio's init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure("mesh", &Proxy::default());
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure("mesh", &Proxy::default()).unwrap();
     let mut machine = Machine::start(&namespace, &Manifest { run: "Once", ..manifest(INJECT, devices) });
     // The proxy was there first.
     let init: Vec<String> = machine
@@ -183,8 +182,8 @@ fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine_behind_masqu
 fn ordinary_container(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure("mesh", &Proxy::default());
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure("mesh", &Proxy::default()).unwrap();
     let annotations = format!("{INJECT}, sidecar.istio.io/nativeSidecar: 'false'");
     let mut machine =
         Machine::start(&namespace, &Manifest { run: "Once", ..manifest(&annotations, devices) });
@@ -216,8 +215,8 @@ fn long_a_proxy_that_is_killed_before_a_machine_behind_masquerade_comes_back() {
 fn killed(devices: &str) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
-    let mesh = Mesh::new(&namespace);
-    mesh.configure("mesh", &Proxy::default());
+    let mesh = Mesh::new(&namespace).unwrap();
+    mesh.configure("mesh", &Proxy::default()).unwrap();
     let mut machine = Machine::start(&namespace, &manifest(INJECT, devices));
     machine.is_served();
     let address = machine.addresses[0];

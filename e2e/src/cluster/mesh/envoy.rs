@@ -14,11 +14,11 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 /// Where the sidecar has its files.
-pub(crate) const FILES: &str = "/etc/istio/proxy";
+pub(super) const FILES: &str = "/etc/istio/proxy";
 
 /// What an inbound chain takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Mtls {
+pub enum Mtls {
     /// Plain text alone: TLS is the pod's own business.
     #[default]
     Disabled,
@@ -30,11 +30,11 @@ pub(crate) enum Mtls {
 
 /// What of a proxy is a mesh's own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     outbound: u16,
     inbound: u16,
     /// Administration, on the loopback.
-    pub(crate) admin: u16,
+    pub(super) admin: u16,
     /// Where it connects from, to the pod's own ports; the pod's address unless it is said.
     from: Option<[&'static str; 2]>,
     /// Health and metrics are listeners of their own.
@@ -42,28 +42,27 @@ pub(crate) struct Layout {
 }
 
 /// Istio's.
-pub(crate) const ISTIO: Layout =
+pub const ISTIO: Layout =
     Layout { outbound: 15001, inbound: 15006, admin: 15000, from: Some(["127.0.0.6", "::6"]), beside: true };
 /// Linkerd's since 2.11.
-pub(crate) const LINKERD: Layout =
-    Layout { outbound: 4140, inbound: 4143, admin: 4191, from: None, beside: false };
+pub const LINKERD: Layout = Layout { outbound: 4140, inbound: 4143, admin: 4191, from: None, beside: false };
 
 /// A service that the proxy knows.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub struct Known {
     /// Where clients find it.
-    pub(crate) at: IpAddr,
+    pub at: IpAddr,
     /// Where it is.
-    pub(crate) endpoint: IpAddr,
+    pub endpoint: IpAddr,
     /// Its port, at both.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Whether the endpoint is in the mesh, and takes TLS.
-    pub(crate) tls: bool,
+    pub tls: bool,
 }
 
 impl Known {
     /// The name of its cluster, which its counters have.
-    pub(crate) fn cluster(&self) -> String {
+    pub fn cluster(&self) -> String {
         // Colons are the separators of the names of counters.
         format!("outbound_{}_{}", self.port, self.at.to_string().replace([':', '.'], "-"))
     }
@@ -71,30 +70,41 @@ impl Known {
 
 /// A proxy's configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct Proxy {
-    pub(crate) layout: Layout,
-    pub(crate) mtls: Mtls,
+pub struct Proxy {
+    /// The mesh's ports and addresses.
+    pub layout: Layout,
+    /// What it takes from others.
+    pub mtls: Mtls,
     /// Nothing leads to what is not known.
-    pub(crate) registry_only: bool,
-    pub(crate) known: Vec<Known>,
+    pub registry_only: bool,
+    /// What leads somewhere by a name of its own.
+    pub known: Vec<Known>,
+    /// Inbound ports that are declared to carry TCP: the proxy does not wait for what is said there.
+    pub tcp: Vec<u16>,
 }
 
 impl Default for Proxy {
     fn default() -> Proxy {
-        Proxy { layout: ISTIO, mtls: Mtls::Disabled, registry_only: false, known: Vec::new() }
+        Proxy {
+            layout: ISTIO,
+            mtls: Mtls::Disabled,
+            registry_only: false,
+            known: Vec::new(),
+            tcp: Vec::new(),
+        }
     }
 }
 
 impl Proxy {
     /// Everything in one file.
-    pub(crate) fn fixed(&self) -> Value {
+    pub(super) fn fixed(&self) -> Value {
         let mut all = self.bootstrap();
         all["static_resources"] = json!({"listeners": self.listeners(), "clusters": self.clusters()});
         all
     }
 
     /// With the files of the discovery services.
-    pub(crate) fn discovering(&self) -> Value {
+    pub(super) fn discovering(&self) -> Value {
         let file = |name: &str| json!({"resource_api_version": "V3", "path_config_source": {"path": format!("{FILES}/{name}.json")}});
         let mut all = self.bootstrap();
         all["dynamic_resources"] = json!({"lds_config": file("lds"), "cds_config": file("cds")});
@@ -102,7 +112,7 @@ impl Proxy {
     }
 
     /// The files of the discovery services, by name.
-    pub(crate) fn discovered(&self) -> [(&'static str, Value); 2] {
+    pub(super) fn discovered(&self) -> [(&'static str, Value); 2] {
         let of = |kind: &str, resources: Vec<Value>| {
             let typed = |mut value: Value| {
                 value["@type"] = json!(format!("type.googleapis.com/envoy.config.{kind}"));
@@ -170,7 +180,7 @@ impl Proxy {
             ),
             with(
                 dual("virtualInbound", inbound),
-                json!({"listener_filters": filters(&["original_dst", "tls_inspector", "http_inspector"]),
+                json!({"listener_filters": filters(&["original_dst", "tls_inspector", "http_inspector"], &self.tcp),
                 "stat_prefix": "inbound", "listener_filters_timeout": "0s", "continue_on_listener_filters_timeout": true, "filter_chains": self.inbound()}),
             ),
         ];
@@ -243,15 +253,27 @@ fn chain(filters: Value) -> Value {
     json!({"filter_chains": [{"filters": filters}]})
 }
 
-fn filters(names: &[&str]) -> Value {
+/// Listener filters; those that wait for the client's first bytes do not look at the ports `but`.
+fn filters(names: &[&str], but: &[u16]) -> Value {
     let kind = |name: &str| match name {
         "original_dst" => "OriginalDst",
         "tls_inspector" => "TlsInspector",
         _ => "HttpInspector",
     };
+    let port = |&port: &u16| json!({"destination_port_range": {"start": port, "end": u32::from(port) + 1}});
+    // A set of one is refused.
+    let disabled = match but {
+        [] => None,
+        [one] => Some(port(one)),
+        all => Some(json!({"or_match": {"rules": all.iter().map(port).collect::<Vec<_>>()}})),
+    };
     let filter = |name: &&str| {
-        json!({"name": format!("envoy.filters.listener.{name}"),
-            "typed_config": typed(&format!("filters.listener.{name}.v3.{}", kind(name)), json!({}))})
+        let mut filter = json!({"name": format!("envoy.filters.listener.{name}"),
+            "typed_config": typed(&format!("filters.listener.{name}.v3.{}", kind(name)), json!({}))});
+        if let Some(disabled) = disabled.as_ref().filter(|_| *name != "original_dst") {
+            filter["filter_disabled"] = disabled.clone();
+        }
+        filter
     };
     names.iter().map(filter).collect()
 }

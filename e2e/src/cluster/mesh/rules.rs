@@ -4,11 +4,11 @@
 //! iptables unless they are told otherwise: to the kernel that is the same. Each is written for one family.
 
 /// The user of Istio's proxy.
-pub(crate) const ISTIO: u32 = 1337;
+pub const ISTIO: u32 = 1337;
 /// The user of Linkerd's proxy.
-pub(crate) const LINKERD: u32 = 2102;
+pub const LINKERD: u32 = 2102;
 /// Where a kubelet's probes of a pod in ambient come from, by a rule on the node.
-pub(crate) const PROBES: [&str; 2] = ["169.254.7.127", "e9ac:1e77:90ca:399f:4d6d:ece2:2f9b:3164"];
+pub const PROBES: [&str; 2] = ["169.254.7.127", "e9ac:1e77:90ca:399f:4d6d:ece2:2f9b:3164"];
 
 fn both(table: impl Fn(&str, usize) -> String) -> String {
     [("ip", 0), ("ip6", 1)].map(|(family, n)| table(family, n)).concat()
@@ -18,9 +18,16 @@ fn list(always: &str, more: &str) -> String {
     if more.is_empty() { always.to_owned() } else { format!("{always}, {more}") }
 }
 
-/// Istio's sidecar in its REDIRECT mode with all inbound ports but `past`, a list.
-pub(crate) fn istio(past: &str) -> String {
+/// Istio's sidecar in its REDIRECT mode with all inbound ports but `past`, a list. What comes in by the interfaces `inside`,
+/// such a list as well, is what the pod sends.
+pub fn istio(past: &str, inside: &str) -> String {
     let past = list("15020, 15021, 15090", past);
+    let inside: String = inside
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(|name| format!("iifname {name} meta l4proto tcp redirect to :15001\niifname {name} return\n"))
+        .collect();
     both(|family, n| {
         let (loopback, proxy) = [("127.0.0.1", "127.0.0.6"), ("::1", "::6")][n];
         let owner = |kind: &str| {
@@ -34,7 +41,7 @@ pub(crate) fn istio(past: &str) -> String {
             "table {family} istio {{
                chain prerouting {{
                  type nat hook prerouting priority dstnat;
-                 tcp dport 15008 return
+                 {inside}tcp dport 15008 return
                  tcp dport {{ {past} }} return
                  meta l4proto tcp redirect to :15006
                }}
@@ -53,7 +60,7 @@ pub(crate) fn istio(past: &str) -> String {
 }
 
 /// Linkerd's proxy-init with all ports but its own.
-pub(crate) fn linkerd() -> String {
+pub fn linkerd() -> String {
     both(|family, _| {
         format!(
             "table {family} linkerd {{
@@ -75,7 +82,7 @@ pub(crate) fn linkerd() -> String {
 }
 
 /// Istio's ambient mode: redirection in the pod.
-pub(crate) fn ambient() -> String {
+pub fn ambient() -> String {
     both(|family, n| {
         let (loopback, probe) = (["127.0.0.1", "::1"][n], PROBES[n]);
         format!(
@@ -106,7 +113,7 @@ pub(crate) fn ambient() -> String {
 }
 
 /// Beside [`ambient`]: what is marked as an answer to the proxy is led to it.
-pub(crate) const AMBIENT_ROUTES: &str = "ip rule add fwmark 0x111/0xfff pref 32764 lookup 100
+pub const AMBIENT_ROUTES: &str = "ip rule add fwmark 0x111/0xfff pref 32764 lookup 100
      ip route add local 0.0.0.0/0 dev lo table 100
      ip -6 rule add fwmark 0x111/0xfff pref 32764 lookup 100
      ip -6 route add local ::/0 dev lo table 100\n";

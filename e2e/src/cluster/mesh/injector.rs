@@ -4,7 +4,7 @@
 //!   pod, sidecar.istio.io/inject: "true" ──> API server ──> this process ──> pod with istio-init and istio-proxy
 //! ```
 //!
-//! It is a server of the test's own process, registered for the test's namespace alone, and gone with the test. Names,
+//! It is a server of this process, registered for one namespace alone, and gone with the value. Names,
 //! users, capabilities, ports, probes and places among the containers are the meshes'. Where Istio has its own image, the
 //! bed's stands, with the real Envoy; the rules are written by the same kind of init container.
 //!
@@ -16,6 +16,7 @@
 //! | `linkerd.io/inject` | `enabled`: Linkerd |
 //! | `sidecar.istio.io/nativeSidecar` | `"false"`: the proxy is an ordinary container, as it was before Kubernetes had sidecars |
 //! | `traffic.sidecar.istio.io/excludeInboundPorts` | ports that go past the proxy |
+//! | `istio.io/reroute-virtual-interfaces` | interfaces by which the pod's own guest sends |
 //! | `mesh.test/config` | the ConfigMap with the proxy's configuration; `mesh` |
 //! | `mesh.test/probe` | `inside`: the proxy is probed by a command, as nodes have no way to the pod's network |
 
@@ -31,27 +32,27 @@ use kube::api::{DeleteParams, PostParams};
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use podvirt_daemon::pki::Identity;
-use podvirt_e2e::cluster::Namespace;
 use serde_json::{Value, json};
 use tokio::io;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::certificates::Authority;
-use crate::envoy::FILES;
-use crate::rules;
+use super::certificates::Authority;
+use super::envoy::FILES;
+use super::rules;
+use crate::cluster::Namespace;
 
 /// The bed's image with Envoy.
-pub(crate) const IMAGE: &str = "podvirt/mesh:dev";
+pub const IMAGE: &str = "podvirt/mesh:dev";
 
 /// The webhook of a namespace, until this is dropped.
-pub(crate) struct Injector<'n> {
+pub(super) struct Injector<'n> {
     namespace: &'n Namespace<'n>,
 }
 
 impl<'n> Injector<'n> {
-    pub(crate) fn start(namespace: &'n Namespace<'n>) -> Result<Injector<'n>> {
+    pub(super) fn start(namespace: &'n Namespace<'n>) -> Result<Injector<'n>> {
         let cluster = namespace.cluster();
         let here = cluster.address();
         let authority = Authority::new()?;
@@ -61,7 +62,7 @@ impl<'n> Injector<'n> {
         let listener = std::net::TcpListener::bind((here, 0))?;
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
-        // The test's own runtime runs only while the test waits for it.
+        // The cluster's own runtime runs only while this process waits for it.
         std::thread::spawn(move || -> Result<()> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -130,7 +131,10 @@ async fn review(Json(review): Json<AdmissionReview<DynamicObject>>) -> Json<Admi
         Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
     };
     let response = AdmissionResponse::from(&request);
-    let pod = serde_json::to_value(&request.object).unwrap();
+    let pod = match serde_json::to_value(&request.object) {
+        Ok(pod) => pod,
+        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
+    };
     let mut injected = pod.clone();
     inject(&mut injected);
     let response = match response.with_patch(json_patch::diff(&pod, &injected)) {
@@ -154,36 +158,40 @@ fn inject(pod: &mut Value) {
     }
     let native = says("sidecar.istio.io/nativeSidecar").as_deref() != Some("false");
     let past = says("traffic.sidecar.istio.io/excludeInboundPorts").unwrap_or_default();
+    let inside = says("istio.io/reroute-virtual-interfaces").unwrap_or_default();
     let config = says("mesh.test/config").unwrap_or_else(|| "mesh".into());
-    let inside = says("mesh.test/probe").as_deref() == Some("inside");
+    let probed_inside = says("mesh.test/probe").as_deref() == Some("inside");
 
     let (init, proxy) = if istio {
         // Where the proxy connects from over IPv6; 127.0.0.6 needs nothing.
         let address = "ip -6 addr add ::6/128 dev lo\n";
-        (init("istio-init", address, &rules::istio(&past)), istio_proxy(native, inside))
+        (init("istio-init", address, &rules::istio(&past, &inside)), istio_proxy(native, probed_inside))
     } else {
         (init("linkerd-init", "", &rules::linkerd()), linkerd_proxy(native))
     };
     let spec = &mut pod["spec"];
-    list(spec, "volumes").extend([
-        json!({"name": "istio-envoy", "emptyDir": {"medium": "Memory"}}),
-        json!({"name": "istio-config", "configMap": {"name": config}}),
-    ]);
+    list(spec, "volumes", |all| {
+        all.push(json!({"name": "istio-envoy", "emptyDir": {"medium": "Memory"}}));
+        all.push(json!({"name": "istio-config", "configMap": {"name": config}}));
+    });
     if native {
         // The rules, and then the proxy, are there before any container of the pod's own.
-        list(spec, "initContainers").splice(0..0, [init, proxy]);
+        list(spec, "initContainers", |all| drop(all.splice(0..0, [init, proxy])));
     } else {
         // Init containers of the pod's own reach the world without the proxy, which is not there yet.
-        list(spec, "initContainers").push(init);
-        list(spec, "containers").push(proxy);
+        list(spec, "initContainers", |all| all.push(init));
+        list(spec, "containers", |all| all.push(proxy));
     }
 }
 
-fn list<'v>(spec: &'v mut Value, name: &str) -> &'v mut Vec<Value> {
+/// Changes a list of the pod's, which is made if the pod has none.
+fn list(spec: &mut Value, name: &str, change: impl FnOnce(&mut Vec<Value>)) {
     if !spec[name].is_array() {
         spec[name] = json!([]);
     }
-    spec[name].as_array_mut().unwrap()
+    if let Some(all) = spec[name].as_array_mut() {
+        change(all);
+    }
 }
 
 fn init(name: &str, before: &str, rules: &str) -> Value {
