@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-migration bench clean conformance cluster-up cluster-sync cluster-down kubectl
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance cluster-up cluster-sync cluster-down kubectl
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -113,6 +113,11 @@ perf: setup build ## netd beside its peers: half an hour, writes docs/performanc
 
 perf-crowds: setup build ## what others have beside floods of short UDP flows, with netd and with passt: 20 minutes, writes perf/results/crowds.json and docs/performance.md; ARGS=--help
 	e2e/jail $(BUILT)/release/perf crowds $(ARGS)
+
+perf-bindings: setup build ## the bindings side by side on the cluster and in a mesh, and what it costs to ask the guest: 15 minutes, writes perf/results/bindings.json, asking.json and docs/performance.md; ARGS=--help
+	e2e/jail $(BUILT)/release/perf asking
+	e2e/cluster/cluster with $(BUILT)/release/perf bindings $(ARGS)
+	$(BUILT)/release/perf report
 
 perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 with a tap: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)

@@ -110,6 +110,14 @@ impl Bed {
     /// # Errors
     /// Something does not come up; the backend's log is part of the error.
     pub(crate) fn start(setup: &Setup, peer: Peer) -> Result<Bed> {
+        Bed::start_with(setup, peer, "")
+    }
+
+    /// The same with further arguments of netd's, which win over all others.
+    ///
+    /// # Errors
+    /// Something does not come up; the backend's log is part of the error.
+    pub(crate) fn start_with(setup: &Setup, peer: Peer, arguments: &str) -> Result<Bed> {
         let link_mtu = if peer == Peer::Tap { setup.mtu.max(1500) } else { setup.link_mtu };
         let pod = Pod::new(NetOptions { mtu: Some(link_mtu), ..Default::default() })?;
         for side in [&pod.net.pod, &pod.net.client] {
@@ -137,6 +145,7 @@ impl Bed {
         if matches!(setup.frontend, Frontend::Testpmd | Frontend::Double) {
             options.config += &format!("mac: \"{BACKEND_MAC}\"\nguest: {{mac: \"{}\"}}\n", Guest::MAC);
         }
+        options.arguments.extend(arguments.split_whitespace().map(str::to_owned));
         let backend = backend.map(|b| b.start(&pod, &options)).transpose()?;
         let steering = setup.steered.then(|| steer(&pod)).transpose()?;
         let begin = Instant::now();
@@ -324,7 +333,10 @@ fn steer(pod: &Pod) -> Result<Steering> {
 }
 
 /// The agent's answer: the last line.
-fn parse(text: &str) -> Result<Value> {
+///
+/// # Errors
+/// It is none.
+pub(crate) fn parse(text: &str) -> Result<Value> {
     let line = text.lines().last().context("the agent is silent")?;
     serde_json::from_str(line).with_context(|| format!("not the agent's answer: {text}"))
 }

@@ -49,6 +49,22 @@ impl Report {
         Ok(report)
     }
 
+    /// The server's own report, which a client prints that was told `--json --get-server-output`, of a server with `--json`.
+    ///
+    /// # Errors
+    /// It is not in there, or one of the two reports that the test failed.
+    pub(crate) fn of_server(text: &str) -> Result<Report> {
+        Report::parse(text)?;
+        let json = text.find('{').map_or(text, |at| &text[at..]);
+        let mut all: serde_json::Value = serde_json::from_str(json)?;
+        let server = all.get_mut("server_output_json").context("iperf3 has no report of its server")?;
+        let report: Report = serde_json::from_value(server.take())?;
+        if let Some(error) = &report.error {
+            bail!("iperf3's server: {error}");
+        }
+        Ok(report)
+    }
+
     fn measured(&self) -> impl Iterator<Item = &Sum> {
         self.intervals.iter().map(|i| &i.sum).filter(|s| !s.omitted)
     }
@@ -133,6 +149,15 @@ mod tests {
         let intervals = [sum.replace("OMITTED", "true"), sum.replace("OMITTED", "false")].join(",");
         let report = Report::parse(&format!(r#"{{"intervals": [{intervals}], "end": {{}}}}"#)).unwrap();
         assert_eq!(report.datagrams().unwrap(), (40.0, 0.2));
+    }
+
+    #[test]
+    fn a_servers_report_is_inside_of_its_clients() {
+        let text = format!(r#"{{"intervals": [], "end": {{}}, "server_output_json": {REPORT}}}"#);
+        assert_eq!(Report::of_server(&text).unwrap(), Report::parse(REPORT).unwrap());
+        assert!(Report::of_server(REPORT).unwrap_err().to_string().contains("no report of its server"));
+        let busy = r#"{"intervals": [], "error": "the server is busy running a test. try again later"}"#;
+        assert!(Report::of_server(busy).unwrap_err().to_string().contains("busy"));
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //! behind); `perf report` writes docs/performance.md anew from the latest result; `perf compare` puts two results side
 //! by side. See [`plan`] for what is measured, [`bed`] for how, and [`results`] for the format.
 
+mod asking;
 mod bed;
+mod bindings;
 mod budget;
 mod cases;
 mod compare;
@@ -19,6 +21,7 @@ mod plan;
 mod ports;
 mod report;
 mod results;
+mod sides;
 mod start;
 mod stats;
 mod suite;
@@ -62,6 +65,10 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         count: usize,
     },
+    /// Measure the bindings of a machine's network side by side, and machines in a mesh; needs root and podvirt in the cluster
+    Bindings(bindings::Options),
+    /// Measure what it costs to ask the guest about its listed ports; needs root
+    Asking(asking::Options),
     /// Measure what live migration does to a guest's connections, with netd and with passt; needs root
     Migration(migration::Options),
     /// Count the instructions of netd's inner loops and compare them with those committed; needs valgrind
@@ -122,6 +129,12 @@ fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     if let Some(busy) = load::Busy::read(dir)? {
         text += &busy.section();
     }
+    if let Some(bindings) = bindings::Bindings::read(dir)? {
+        text += &bindings.section();
+    }
+    if let Some(asking) = asking::Asking::read(dir)? {
+        text += &asking.section();
+    }
     if let Some(migration) = migration::Record::read(dir)? {
         text += &migration.section();
     }
@@ -147,6 +160,8 @@ fn main() -> Result<()> {
         Command::Ports => ports::run(&results_dir(), &mut out)?,
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
         Command::Load { count } => load::run(count, &results_dir(), &mut out)?,
+        Command::Bindings(options) => bindings::run(&options, &results_dir(), &mut out)?,
+        Command::Asking(options) => asking::run(&options, &results_dir(), &mut out)?,
         Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,
         Command::Instructions { update } => instructions::run(update, &mut out)?,
         Command::Report => write_page()?,

@@ -230,6 +230,12 @@ pub(crate) fn crowds() -> Vec<Setup> {
     ]
 }
 
+/// Where it is measured what it costs to ask the guest about its ports.
+pub(crate) fn asking() -> Setup {
+    // A guest of both families: it is asked in each.
+    Setup { family: Family::V6, ..Setup::new(Frontend::Uml, 1500, &[Case::Crr], &[Peer::Netd]) }
+}
+
 /// As [`whole`] in five minutes: what the required figures need.
 pub(crate) fn quick() -> Vec<Setup> {
     let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Txonly);

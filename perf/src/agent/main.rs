@@ -7,6 +7,7 @@
 //! perf-agent serve PORT                       echoes TCP and UDP, for ever
 //! perf-agent rr ADDR SECONDS SIZE             round trips over one TCP connection
 //! perf-agent crr ADDR SECONDS                 connection, one byte there and back, end
+//! perf-agent refusals ADDR SECONDS            connects to a port that no program serves, until that is known
 //! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
@@ -37,6 +38,7 @@ fn main() -> Result<()> {
         ["serve", port] => serve::serve(port.parse()?),
         ["rr", address, time, size] => tell(&tcp::round_trips(at(address)?, seconds(time)?, size.parse()?)?),
         ["crr", address, time] => tell(&tcp::connections(at(address)?, seconds(time)?)?),
+        ["refusals", address, time] => tell(&tcp::refusals(at(address)?, seconds(time)?)?),
         ["flows", address, count] => {
             let end = SigSet::from(Signal::SIGTERM);
             end.thread_block()?;

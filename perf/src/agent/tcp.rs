@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde_json::{Value, json};
@@ -69,6 +69,39 @@ pub(crate) fn connections(address: SocketAddr, time: Duration) -> Result<Value> 
         }
     }
     times.report(failed)
+}
+
+/// Connects to a port that no program serves, and waits until that is known: the connection is refused, or it comes about
+/// and is ended. `refused_share` tells of how many it was the former.
+pub(crate) fn refusals(address: SocketAddr, time: Duration) -> Result<Value> {
+    let once = || -> Result<bool> {
+        let mut stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(true),
+            // It had come about, and its end was there before this was looked at.
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(false),
+            stream => stream.with_context(|| address.to_string())?,
+        };
+        stream.set_read_timeout(Some(PATIENCE))?;
+        match stream.read(&mut [0]) {
+            Ok(0) => Ok(false),
+            Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(false),
+            Ok(_) => bail!("{address} speaks"),
+            Err(e) => Err(e).with_context(|| address.to_string()),
+        }
+    };
+    once()?;
+    let mut times = Times::start();
+    let mut refused = 0.0;
+    while times.begin.elapsed() < time {
+        let start = Instant::now();
+        refused += f64::from(once()?);
+        times.micros.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "a count of connections")]
+    let share = refused / times.micros.len().max(1) as f64;
+    let mut found = times.report(0)?;
+    found["refused_share"] = json!(share);
+    Ok(found)
 }
 
 /// Opens `count` connections, some at a time, each of which has had a byte echoed. It ends early, without an error, when
@@ -187,6 +220,32 @@ mod tests {
         // A handful is no sign where few are wanted.
         assert!(!given_up(OPENING, 100, short));
         assert!(given_up(0, 18_000, LONGEST * 2));
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_an_end() {
+        let time = Duration::from_millis(20);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            // Those that come in while it is being closed are reset.
+            for stream in listener.incoming().take(20) {
+                drop(stream.unwrap());
+            }
+        });
+        let found = refusals(address, time).unwrap();
+        assert!(found["refused_share"].as_f64().unwrap() < 1.0, "{found}");
+        while !server.is_finished() {
+            drop(TcpStream::connect(address));
+        }
+        server.join().unwrap();
+        let found = refusals(address, time).unwrap();
+        assert_eq!(
+            (found["refused_share"].as_f64(), found["failed"].as_u64()),
+            (Some(1.0), Some(0)),
+            "{found}"
+        );
+        assert!(found["p50"].as_f64().unwrap() <= found["p99"].as_f64().unwrap(), "{found}");
     }
 
     #[test]
