@@ -3,112 +3,39 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 use std::collections::BTreeSet;
-use std::io::Read;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::IpAddr;
 use std::process::Stdio;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use podvirt_api::v1;
-use podvirt_bed_tools::Console;
-use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, Running, SOON, Security};
+use podvirt_e2e::cluster::talk::{GREETER, echo, greeting, host};
+use podvirt_e2e::cluster::{
+    Binding, ClientPod, Cluster, Guest, Joined, Manifest, Namespace, Running, SEGMENT, SOON, Security,
+};
+use serde_json::json;
 
-/// A command in the guest.
-const COMMAND: Duration = Duration::from_secs(30);
-/// What is longer than any answer.
-const ANSWER: Duration = Duration::from_secs(3);
-/// The port of the tiny guest's greeter.
-const GREETER: u16 = 7777;
 /// Connections of which two endpoints would have both some.
 const MANY: u32 = 30;
 
 /// The nodes' addresses.
 const NODES: [[&str; 2]; 2] = [["192.168.77.1", "fd00:77::1"], ["192.168.77.2", "fd00:77::2"]];
 
-/// How a machine is bound to the pod's network.
-#[derive(Clone, Copy)]
-struct Binding {
-    interface: &'static str,
-    annotations: &'static str,
-    /// Whether the guest has the pod's IPv6 address as well.
-    ipv6: bool,
-}
-
-const PASST: Binding = Binding { interface: "passtBinding: {}", annotations: "", ipv6: true };
-const PLUGIN: Binding = Binding { interface: "binding: {name: passt}", annotations: "", ipv6: true };
-const MASQUERADE: Binding = Binding { interface: "masquerade: {}", annotations: "", ipv6: true };
-const BY_KERNEL: Binding =
-    Binding { interface: "masquerade: {}", annotations: "podvirt.io/masquerade: nftables", ipv6: true };
-const BRIDGE: Binding = Binding { interface: "bridge: {}", annotations: "", ipv6: false };
-
-/// A running machine with a shell.
-struct Guest<'n> {
-    namespace: &'n Namespace<'n>,
-    instance: v1::VirtualMachineInstance,
-    addresses: BTreeSet<IpAddr>,
-    console: Console,
-    _running: Running,
-}
-
-impl<'n> Guest<'n> {
-    fn start(namespace: &'n Namespace<'n>, binding: Binding, more: &str, spec: &str) -> Guest<'n> {
-        Guest::with(namespace, binding, more, Manifest { name: "vm", spec, ..Default::default() })
-    }
-
-    /// `manifest` with an interface of this binding, of which `more` says more.
-    fn with(namespace: &'n Namespace<'n>, binding: Binding, more: &str, manifest: Manifest<'_>) -> Guest<'n> {
-        let Binding { interface, annotations, ipv6 } = binding;
-        let comma = if manifest.devices.is_empty() { "" } else { ", " };
-        let devices =
-            format!("{}{comma}interfaces: [{{name: default, {interface}{more}}}]", manifest.devices);
-        let manifest = Manifest { annotations, devices: &devices, ..manifest };
-        namespace.apply(&manifest.machine()).unwrap();
-        let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
-        let (console, running) = namespace.shell("vm").unwrap();
-        let status = namespace.launcher("vm").unwrap().status.unwrap();
-        let mut addresses: BTreeSet<IpAddr> =
-            status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
-        assert_eq!(addresses.len(), 2, "{addresses:?}");
-        addresses.retain(|address| ipv6 || address.is_ipv4());
-        Guest { namespace, instance, addresses, console, _running: running }
-    }
-
-    fn sh(&mut self, command: &str) -> String {
-        self.console.sh(command, COMMAND).unwrap()
-    }
-
-    /// Its one interface is told as it is: the guest's MAC address, the pod's addresses.
-    fn is_told(&mut self) {
-        let all = self.addresses.clone();
-        let listed = |i: &v1::VirtualMachineInstance| -> BTreeSet<IpAddr> {
-            let first = i.status.interfaces.first();
-            first.iter().flat_map(|i| &i.ip_addresses).map(|address| address.parse().unwrap()).collect()
-        };
-        let instance = self
-            .namespace
-            .wait("vm", "the pod's addresses in the status", SOON, |i| listed(i) == all)
-            .unwrap();
-        assert_eq!(instance.status.interfaces.len(), 1);
-        let interface = instance.status.interfaces.first().unwrap();
-        assert_eq!(interface.name.as_deref(), Some("default"));
-        assert_eq!(interface.pod_interface_name.as_deref(), Some("eth0"));
-        let mac = self.sh("cat /sys/class/net/e*/address");
-        assert_eq!(interface.mac.as_deref(), Some(mac.as_str()));
-        assert!(interface.ip_address.as_ref().is_some_and(|ip| all.contains(&ip.parse().unwrap())));
-    }
-}
-
-/// What the guest says to this process at a port of an address.
-fn greeting(address: IpAddr, port: u16) -> Option<String> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, port), ANSWER).ok()?;
-    stream.set_read_timeout(Some(ANSWER)).ok()?;
-    let mut text = Vec::new();
-    let mut byte = [0];
-    while text.last() != Some(&b'\n') {
-        stream.read_exact(&mut byte).ok()?;
-        text.push(byte[0]);
-    }
-    String::from_utf8(text).ok().filter(|said| said.starts_with("GUEST-HELLO"))
+/// Its one interface is told as it is: the guest's MAC address, the pod's addresses.
+fn is_told(guest: &mut Guest<'_>) {
+    let all: BTreeSet<IpAddr> = guest.addresses.iter().copied().collect();
+    let listed = |i: &v1::VirtualMachineInstance| -> BTreeSet<IpAddr> {
+        let first = i.status.interfaces.first();
+        first.iter().flat_map(|i| &i.ip_addresses).map(|address| address.parse().unwrap()).collect()
+    };
+    let told = guest.namespace.wait("vm", "the pod's addresses in the status", SOON, |i| listed(i) == all);
+    let instance = told.unwrap();
+    assert_eq!(instance.status.interfaces.len(), 1);
+    let interface = instance.status.interfaces.first().unwrap();
+    assert_eq!(interface.name.as_deref(), Some("default"));
+    assert_eq!(interface.pod_interface_name.as_deref(), Some("eth0"));
+    let mac = guest.sh("cat /sys/class/net/e*/address").unwrap();
+    assert_eq!(interface.mac.as_deref(), Some(mac.as_str()));
+    assert!(interface.ip_address.as_ref().is_some_and(|ip| all.contains(&ip.parse().unwrap())));
 }
 
 /// Makes a Service that leads to the guest by the families that it has, and returns it.
@@ -148,13 +75,14 @@ fn endpoints(client: &ClientPod<'_>, address: IpAddr) -> BTreeSet<String> {
 fn services(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let mut guest = Guest::start(&namespace, binding, "", "hostname: chosen, subdomain: names");
+    let manifest = Manifest { name: "vm", spec: "hostname: chosen, subdomain: names", ..Default::default() };
+    let mut guest = Guest::start(&namespace, binding, &manifest, "").unwrap();
     let nodes = NODES.map(|node| node.into_iter().filter(|at| binding.ipv6 || !at.contains(':')).collect());
-    let [own, other]: [Vec<&str>; 2] = match guest.instance.status.node_name.as_deref().unwrap() {
+    let [own, other]: [Vec<&str>; 2] = match guest.node().unwrap() {
         "node1" => nodes,
         _ => nodes.into_iter().rev().collect::<Vec<_>>().try_into().unwrap(),
     };
-    guest.is_told();
+    is_told(&mut guest);
 
     // By a port of every node; and by one of the guest's own node alone, which leaves the client its address.
     let by_nodes = service(&guest, "nodes", "type: NodePort");
@@ -167,7 +95,7 @@ fn services(binding: Binding) {
         let greets = || Ok(greeting(node.parse().unwrap(), node_port(&local)));
         let said = namespace.until(&format!("a greeting by {node} alone"), SOON, greets).unwrap();
         let known = if node.contains(':') { "fd00:77::100" } else { "192.168.77.100" };
-        let of: IpAddr = said.trim().rsplit(' ').next().unwrap().trim_matches(['[', ']']).parse().unwrap();
+        let of: IpAddr = said.rsplit(' ').next().unwrap().trim_matches(['[', ']']).parse().unwrap();
         assert_eq!(of, known.parse::<IpAddr>().unwrap());
     }
     for node in other {
@@ -176,8 +104,9 @@ fn services(binding: Binding) {
 
     // From the guest to itself, by its own Service.
     for address in cluster_addresses(&by_nodes) {
-        let at = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
-        guest.sh(&format!("socat -T 5 - TCP:{at}:{GREETER},connect-timeout=5 </dev/null | grep GUEST-HELLO"));
+        let at = host(address);
+        let ask = format!("socat -T 5 - TCP:{at}:{GREETER},connect-timeout=5 </dev/null | grep GUEST-HELLO");
+        guest.sh(&ask).unwrap();
     }
 
     // By names: the headless Service's, and the machine's own under it, which the guest has as its domain.
@@ -188,12 +117,13 @@ fn services(binding: Binding) {
         let resolves = || {
             let said = client.sh(&format!("getent ahosts {name} || true"))?;
             let found = said.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok());
-            Ok((found.collect::<BTreeSet<IpAddr>>() == guest.addresses).then_some(()))
+            let known = guest.addresses.iter().copied().collect::<BTreeSet<IpAddr>>();
+            Ok((found.collect::<BTreeSet<IpAddr>>() == known).then_some(()))
         };
         namespace.until(&format!("the addresses of {name}"), SOON, resolves).unwrap();
     }
-    assert_eq!(guest.sh("hostname"), "chosen");
-    let resolver = guest.sh("cat /etc/resolv.conf /tmp/dhcp.env");
+    assert_eq!(guest.sh("hostname").unwrap(), "chosen");
+    let resolver = guest.sh("cat /etc/resolv.conf /tmp/dhcp.env").unwrap();
     assert!(resolver.contains(&domain), "{resolver}");
 
     if binding.ipv6 {
@@ -232,28 +162,28 @@ fn forwarded(namespace: &Namespace<'_>) {
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest() {
-    services(PASST);
+    services(Binding::PASST);
 }
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_behind_masquerade() {
-    services(MASQUERADE);
+    services(Binding::MASQUERADE);
 }
 
 /// netd stands in for the plugin, which no object registers here.
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_by_the_plugin_that_netd_stands_in_for() {
-    services(PLUGIN);
+    services(Binding::PLUGIN);
 }
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_behind_the_kernels_masquerade() {
-    services(BY_KERNEL);
+    services(Binding::BY_KERNEL);
 }
 
 #[test]
 fn long_every_kind_of_service_leads_to_the_guest_in_the_pods_place() {
-    services(BRIDGE);
+    services(Binding::BRIDGE);
 }
 
 /// The card has a queue pair for each processor, and its cable is pulled and plugged while the machine runs.
@@ -266,75 +196,121 @@ fn card(binding: Binding) {
         devices: "networkInterfaceMultiqueue: true",
         ..Default::default()
     };
-    let mut guest = Guest::with(&namespace, binding, "", manifest);
-    assert_eq!(guest.sh("ls -d /sys/class/net/e*/queues/rx-* | wc -l"), "2");
-    for (state, carrier) in [("down", "0"), ("up", "1")] {
-        let path = "/spec/template/spec/domain/devices/interfaces/0/state";
-        let patch = serde_json::json!([{"op": "add", "path": path, "value": state}]);
-        namespace.kubectl(&["patch", "vm", "vm", "--type=json", "-p", &patch.to_string()]).unwrap();
-        namespace
-            .until(&format!("a cable that is {state}"), SOON, || {
-                Ok((guest.sh("cat /sys/class/net/e*/carrier") == carrier).then_some(()))
-            })
-            .unwrap();
-        let tells = |i: &v1::VirtualMachineInstance| {
-            i.status.interfaces.first().is_some_and(|i| i.link_state.as_deref() == Some(state))
-        };
-        namespace.wait("vm", "the link in the status", SOON, tells).unwrap();
-    }
+    let mut guest = Guest::start(&namespace, binding, &manifest, "").unwrap();
+    assert_eq!(guest.sh("ls -d /sys/class/net/e*/queues/rx-* | wc -l").unwrap(), "2");
+    cable(&mut guest, "eth0", 0);
     for address in guest.addresses.clone() {
         let greets = || Ok(greeting(address, GREETER));
         namespace.until(&format!("a greeting at {address}"), SOON, greets).unwrap();
     }
 }
 
+/// Pulls the cable of a card, the interface at this place of the manifest, and plugs it again.
+fn cable(guest: &mut Guest<'_>, card: &str, place: usize) {
+    let namespace = guest.namespace;
+    for (state, carrier) in [("down", "0"), ("up", "1")] {
+        let path = format!("/spec/template/spec/domain/devices/interfaces/{place}/state");
+        let patch = json!([{"op": "add", "path": path, "value": state}]);
+        namespace.kubectl(&["patch", "vm", "vm", "--type=json", "-p", &patch.to_string()]).unwrap();
+        let look = format!("cat /sys/class/net/{card}/carrier");
+        let is = || Ok((guest.sh(&look)? == carrier).then_some(()));
+        namespace.until(&format!("a cable that is {state}"), SOON, is).unwrap();
+        let tells = |i: &v1::VirtualMachineInstance| {
+            i.status.interfaces.get(place).is_some_and(|i| i.link_state.as_deref() == Some(state))
+        };
+        namespace.wait("vm", "the link in the status", SOON, tells).unwrap();
+    }
+}
+
 #[test]
 fn long_the_card_behind_masquerade_has_its_pairs_and_its_cable() {
-    card(MASQUERADE);
+    card(Binding::MASQUERADE);
 }
 
 #[test]
 fn long_the_card_behind_the_kernels_masquerade_has_its_pairs_and_its_cable() {
-    card(BY_KERNEL);
+    card(Binding::BY_KERNEL);
 }
 
 #[test]
 fn long_the_card_in_the_pods_place_has_its_pairs_and_its_cable() {
-    card(BRIDGE);
+    card(Binding::BRIDGE);
 }
+
+/// Every option that a manifest can name.
+const OPTIONS: &str = "dhcpOptions: {bootFileName: boot.efi, tftpServerName: tftp.example, \
+                       ntpServers: [192.0.2.1, 192.0.2.2], privateOptions: [{option: 240, value: ours}]}";
 
 fn dhcp(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let options = "dhcpOptions: {bootFileName: boot.efi, tftpServerName: tftp.example, \
-                   ntpServers: [192.0.2.1, 192.0.2.2], privateOptions: [{option: 240, value: ours}]}";
-    let mut guest = Guest::start(&namespace, binding, &format!(", {options}"), "");
-    guest.is_told();
-    let ask = "printf '#!/bin/sh\\nenv >/tmp/offer\\n' >/tmp/show; chmod 755 /tmp/show; \
-               udhcpc -i $(ls /sys/class/net | grep ^e) -n -q -f -t 8 -T 1 -O bootfile -O tftp -O ntpsrv -O mtu -O 240 -s /tmp/show >/dev/null 2>&1; \
-               cat /tmp/offer";
-    let offer = guest.sh(ask);
-    let said = |name: &str| {
-        offer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
-    };
-    assert_eq!(said("bootfile").as_deref(), Some("boot.efi"), "{offer}");
-    assert_eq!(said("tftp").as_deref(), Some("tftp.example"), "{offer}");
-    assert_eq!(said("ntpsrv").as_deref(), Some("192.0.2.1 192.0.2.2"), "{offer}");
-    assert_eq!(said("opt240").as_deref(), Some("6f757273"), "{offer}");
-    assert_eq!(said("mtu").as_deref(), Some("1500"), "{offer}");
+    let manifest = Manifest { name: "vm", ..Default::default() };
+    let mut guest = Guest::start(&namespace, binding, &manifest, OPTIONS).unwrap();
+    is_told(&mut guest);
+    is_offered(&mut guest, "eth0");
+}
+
+/// The network offers by DHCP what [`OPTIONS`] asks for.
+fn is_offered(guest: &mut Guest<'_>, card: &str) {
+    let offer = guest.offer(card).unwrap();
+    let said = |name: &str| offer.get(name).map(String::as_str);
+    assert_eq!(said("bootfile"), Some("boot.efi"), "{offer:?}");
+    assert_eq!(said("tftp"), Some("tftp.example"), "{offer:?}");
+    assert_eq!(said("ntpsrv"), Some("192.0.2.1 192.0.2.2"), "{offer:?}");
+    assert_eq!(said("opt240"), Some("6f757273"), "{offer:?}");
+    assert_eq!(said("mtu"), Some("1500"), "{offer:?}");
 }
 
 #[test]
 fn long_the_guest_is_told_every_dhcp_option_of_its_manifest() {
-    dhcp(PASST);
+    dhcp(Binding::PASST);
 }
 
 #[test]
 fn long_the_guest_behind_masquerade_is_told_every_dhcp_option_of_its_manifest() {
-    dhcp(MASQUERADE);
+    dhcp(Binding::MASQUERADE);
 }
 
 #[test]
 fn long_the_guest_behind_the_kernels_masquerade_is_told_every_dhcp_option_of_its_manifest() {
-    dhcp(BY_KERNEL);
+    dhcp(Binding::BY_KERNEL);
+}
+
+/// Where the network's `ipam` gives an address, on networks of Multus: by netd, and to a host of the segment. That the network
+/// lets pass the pod's own address alone is no hindrance to netd.
+#[test]
+fn long_the_guest_is_told_every_dhcp_option_on_networks_of_multus() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let plugin = |subnet: u8, check: bool| {
+        let range =
+            json!({"subnet": format!("172.31.{subnet}.0/24"), "rangeStart": format!("172.31.{subnet}.10")});
+        json!({"type": "bridge", "bridge": SEGMENT, "mtu": 1500, "macspoofchk": check,
+            "ipam": {"type": "host-local", "ranges": [[range]]}})
+    };
+    namespace.network("checked", &plugin(73, true)).unwrap();
+    namespace.network("open", &plugin(74, false)).unwrap();
+    let own = [73, 74].map(|subnet| (IpAddr::from([172, 31, subnet, 250]), 24));
+    let _joined = Joined::segment(&own).unwrap();
+    let devices = format!(
+        "interfaces: [{{name: default, masquerade: {{}}}}, {{name: served, passtBinding: {{}}, {OPTIONS}}}, {{name: hosted, bridge: {{}}, {OPTIONS}}}]"
+    );
+    let spec = "networks: [{name: default, pod: {}}, {name: served, multus: {networkName: checked}}, {name: hosted, multus: {networkName: open}}]";
+    let manifest = Manifest { name: "vm", spec, devices: &devices, ..Default::default() };
+    namespace.apply(&manifest.machine()).unwrap();
+    let mut guest = Guest::of(&namespace, "vm").unwrap();
+    guest.sh("socat UDP4-RECVFROM:5353,fork PIPE &").unwrap();
+    for (card, subnet) in [("eth1", 73), ("eth2", 74)] {
+        is_offered(&mut guest, card);
+        guest.sh(&format!("udhcpc -i {card} -n -q -t 8 -T 1 -s /etc/udhcpc.sh >/dev/null 2>&1")).unwrap();
+        assert_eq!(guest.sh(&format!("cat /sys/class/net/{card}/mtu")).unwrap(), "1500");
+        let has = guest.sh(&format!("ip -4 -o addr show dev {card} | awk '{{print $4}}'")).unwrap();
+        let address: IpAddr = has.trim_end_matches("/24").parse().unwrap();
+        assert!(address.to_string().starts_with(&format!("172.31.{subnet}.")), "{has}");
+        namespace.until("an echo", SOON, || Ok(echo(address, 5353).ok())).unwrap();
+        namespace.until("a greeting", SOON, || Ok(greeting(address, GREETER))).unwrap();
+        guest.sh(&format!("ping -c 1 -W 10 172.31.{subnet}.250")).unwrap();
+        cable(&mut guest, card, if card == "eth1" { 1 } else { 2 });
+        namespace.until("a greeting again", SOON, || Ok(greeting(address, GREETER))).unwrap();
+    }
 }

@@ -5,16 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use serde_json::Value;
 
-use super::Namespace;
+use super::{Joined, Namespace, SEGMENT};
 
-/// The segment's switch in the control plane.
-const SWITCH: &str = "br1";
 /// Pods that are gone, and the collector's next pass.
 const FREED: Duration = Duration::from_secs(180);
 
@@ -23,7 +20,7 @@ const FREED: Duration = Duration::from_secs(180);
 pub struct Flat<'n> {
     namespace: &'n Namespace<'n>,
     subnet: u8,
-    joined: bool,
+    joined: Option<Joined>,
 }
 
 impl<'n> Flat<'n> {
@@ -40,7 +37,7 @@ impl<'n> Flat<'n> {
     /// # Errors
     /// The API server refuses it.
     pub fn leasing(namespace: &'n Namespace<'n>, subnet: u8, addresses: u8) -> Result<Flat<'n>> {
-        let flat = Flat { namespace, subnet, joined: false };
+        let flat = Flat { namespace, subnet, joined: None };
         let [own4, own6] = flat.addresses();
         let range = |net: String, own: IpAddr, host: &dyn Fn(u8) -> IpAddr| {
             let bits = if own.is_ipv4() { 32 } else { 128 };
@@ -55,17 +52,11 @@ impl<'n> Flat<'n> {
             [range(format!("172.30.{subnet}.0/24"), own4, &|host| v4(subnet, host))],
             [range(format!("fd00:30:{subnet}::/64"), own6, &|host| v6(subnet, host))],
         ];
-        // A version that every runtime knows: what a pod's first network answers goes to the runtime, which may not know
-        // 1.1.0.
         let config = serde_json::json!({
-            "cniVersion": "1.0.0", "name": namespace.name(), "type": "podvirt-cni", "bridge": SWITCH,
+            "name": namespace.name(), "type": "podvirt-cni", "bridge": SEGMENT,
             "capabilities": {"mac": true, "ips": true}, "ipam": {"ranges": ranges},
         });
-        let manifest = serde_json::json!({
-            "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-            "metadata": {"name": "flat"}, "spec": {"config": config.to_string()},
-        });
-        namespace.apply(&manifest.to_string())?;
+        namespace.network("flat", &config)?;
         Ok(flat)
     }
 
@@ -79,10 +70,8 @@ impl<'n> Flat<'n> {
     /// # Errors
     /// It cannot have it.
     pub fn join(&mut self) -> Result<()> {
-        for address in self.addresses() {
-            ip("replace", address)?;
-        }
-        self.joined = true;
+        let [own4, own6] = self.addresses();
+        self.joined = Some(Joined::segment(&[(own4, 24), (own6, 64)])?);
         Ok(())
     }
 
@@ -115,16 +104,6 @@ impl<'n> Flat<'n> {
     }
 }
 
-impl Drop for Flat<'_> {
-    fn drop(&mut self) {
-        if self.joined {
-            for address in self.addresses() {
-                drop(ip("del", address));
-            }
-        }
-    }
-}
-
 fn v4(subnet: u8, host: u8) -> IpAddr {
     Ipv4Addr::new(172, 30, subnet, host).into()
 }
@@ -133,16 +112,4 @@ fn v4(subnet: u8, host: u8) -> IpAddr {
 fn v6(subnet: u8, host: u8) -> IpAddr {
     let group = u16::from_str_radix(&subnet.to_string(), 16).unwrap_or_default();
     Ipv6Addr::new(0xfd00, 0x30, group, 0, 0, 0, 0, u16::from(host)).into()
-}
-
-fn ip(verb: &str, address: IpAddr) -> Result<()> {
-    let (bits, more) = if address.is_ipv4() { (24, None) } else { (64, Some("nodad")) };
-    let address = format!("{address}/{bits}");
-    let out = Command::new("ip")
-        .args(["address", verb, &address, "dev", SWITCH])
-        .args(more)
-        .output()
-        .context("cannot start ip")?;
-    ensure!(out.status.success(), "ip address {verb} {address}: {}", String::from_utf8_lossy(&out.stderr));
-    Ok(())
 }

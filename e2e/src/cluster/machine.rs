@@ -199,7 +199,8 @@ impl Namespace<'_> {
                 running.0.stderr.take().map(|mut e| e.read_to_string(&mut said)).transpose()?;
                 bail!("virtctl console: {status}: {said}");
             }
-            let up = "ip -4 -o addr show scope global | grep -q inet";
+            // The shell comes when the guest has asked for its addresses: those that it has by now are all of them.
+            let up = "ip -o addr show scope global | grep -q inet";
             Ok(console.run(up, ATTEMPT).ok().filter(|o| o.status == 0))
         })?;
         Ok(())

@@ -7,13 +7,16 @@
 //! the namespace looked like. Manifests are applied by kubectl, as users do.
 
 mod flat;
+mod guest;
 mod istio;
 pub mod load;
 mod machine;
 pub mod mesh;
 mod namespace;
+mod network;
 mod node;
 mod policies;
+pub mod talk;
 
 use std::fs::File;
 use std::future::Future;
@@ -31,9 +34,11 @@ use podvirt_bed_tools::wait;
 use tokio::runtime::{Builder, Runtime};
 
 pub use flat::Flat;
+pub use guest::{Binding, Guest, counter};
 pub use istio::{Istio, prepare_istio};
 pub use machine::{BOOT, Manifest, Running, SOON};
 pub use namespace::{Namespace, Security};
+pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};
 pub use policies::{ClientPod, Enforced};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use podvirt_bed_tools::wait;
 
-use super::{Cluster, Namespace, SOON, cluster};
+use super::{Cluster, Namespace, SOON, cluster, talk};
 use crate::artefacts::script;
 
 /// The agent's table in a node's packet filter.
@@ -66,9 +66,23 @@ impl<'n> ClientPod<'n> {
         node: &str,
         labels: &str,
     ) -> Result<ClientPod<'n>> {
+        ClientPod::annotated(namespace, name, node, labels, "")
+    }
+
+    /// The same with annotations, the inside of a YAML flow mapping.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn annotated(
+        namespace: &'n Namespace<'n>,
+        name: &str,
+        node: &str,
+        labels: &str,
+        annotations: &str,
+    ) -> Result<ClientPod<'n>> {
         namespace.apply(&format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{{labels}}}}}, spec: {{nodeName: {node}, terminationGracePeriodSeconds: 1, \
-             automountServiceAccountToken: false, \
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{{labels}}}, annotations: {{{annotations}}}}}, \
+             spec: {{nodeName: {node}, terminationGracePeriodSeconds: 1, automountServiceAccountToken: false, \
              securityContext: {{runAsUser: 107, runAsGroup: 107, runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}, \
              containers: [{{name: client, image: 'podvirt/tools:dev', command: [sleep, infinity], \
              securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}]}}}}"
@@ -99,6 +113,23 @@ impl<'n> ClientPod<'n> {
         self.namespace.exec(&self.name, &["sh", "-c", command])
     }
 
+    /// As many bytes go to a guest's greeter and come back, all of them and in their order.
+    ///
+    /// # Errors
+    /// They do not.
+    pub fn bulk(&self, address: IpAddr, port: u16, bytes: usize) -> Result<()> {
+        let script = format!(
+            "import os, socket, threading\n\
+             sent = os.urandom({bytes})\n\
+             stream = socket.create_connection(('{address}', {port}), 60)\n\
+             whole = stream.makefile('rb')\n\
+             assert whole.readline().startswith(b'GUEST-HELLO')\n\
+             threading.Thread(target=stream.sendall, args=(sent,)).start()\n\
+             assert whole.read(len(sent)) == sent, 'other bytes came back'"
+        );
+        self.namespace.exec(&self.name, &["python3", "-c", &script]).map(drop)
+    }
+
     /// At which of these addresses something is said at a port of TCP within `limit`; all are tried at once.
     ///
     /// # Errors
@@ -106,7 +137,7 @@ impl<'n> ClientPod<'n> {
     pub fn hears(&self, hosts: &[IpAddr], port: u16, limit: Duration) -> Result<Vec<IpAddr>> {
         let seconds = limit.as_secs();
         let attempt = |host: &IpAddr| {
-            let at = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+            let at = talk::host(*host);
             let ask = format!(
                 "socat -T {seconds} - TCP:{at}:{port},connect-timeout={seconds} </dev/null 2>/dev/null"
             );
