@@ -80,6 +80,13 @@ impl Net {
     /// The pod's IPv6 address.
     pub const POD6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 0, 0, 0, 0, 0, 2);
 
+    /// The IPv4 address of a pod that [`Net::beside`] makes.
+    pub const BESIDE4: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 2);
+    /// The IPv4 address of its router.
+    pub const BESIDE_ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 1);
+    /// The IPv6 address of a pod that [`Net::beside`] makes.
+    pub const BESIDE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 2, 0, 0, 0, 0, 2);
+
     /// Makes a network of its own for this test.
     ///
     /// # Errors
@@ -125,6 +132,26 @@ impl Net {
         let up = Command::new(script("net")).args(["routes", &twin.prefix]).status()?;
         ensure!(up.success(), "the second pod has no link");
         Ok(twin)
+    }
+
+    /// A second pod with addresses of its own ([`Net::BESIDE4`], [`Net::BESIDE6`]) at the router of a network with
+    /// [`NetOptions::hop`]: two pods of one node, whose kernel translates what both send to the client.
+    ///
+    /// # Errors
+    /// The script failed, as without a router.
+    pub fn beside(&self) -> Result<Net> {
+        let prefix = format!("{}b", self.prefix);
+        let pod = Netns { name: format!("{prefix}-pod") };
+        let (client, client4, client6) = (self.client.clone(), self.client4, self.client6);
+        let other = Net { prefix, pod, client, client4, client6 };
+        let made = Command::new(script("net")).args(["beside", &self.prefix]).status()?;
+        ensure!(made.success(), "the second pod cannot be made");
+        Ok(other)
+    }
+
+    /// The router between client and pod of a network with [`NetOptions::hop`].
+    pub fn router(&self) -> Netns {
+        Netns { name: format!("{}-hop", self.prefix) }
     }
 
     /// The client's addresses, both families.

@@ -2,6 +2,7 @@
 //! process does.
 
 mod console;
+pub mod flood;
 pub mod wait;
 
 pub use console::{Console, Output};
