@@ -120,6 +120,14 @@ impl Bed {
     pub(crate) fn start_with(setup: &Setup, peer: Peer, arguments: &str) -> Result<Bed> {
         let link_mtu = if peer == Peer::Tap { setup.mtu.max(1500) } else { setup.link_mtu };
         let pod = Pod::new(NetOptions { mtu: Some(link_mtu), ..Default::default() })?;
+        Bed::at(setup, peer, pod, LIMITS, arguments)
+    }
+
+    /// Starts everything in a pod that is there, with these lines of netd's configuration, and further arguments.
+    ///
+    /// # Errors
+    /// As [`Bed::start`].
+    pub(crate) fn at(setup: &Setup, peer: Peer, pod: Pod, config: &str, arguments: &str) -> Result<Bed> {
         for side in [&pod.net.pod, &pod.net.client] {
             side.enter(|| Ok(fs::write("/proc/sys/net/ipv4/ip_local_port_range", PORT_RANGE)?))?;
         }
@@ -132,7 +140,7 @@ impl Bed {
             tcp: vec![GUEST_PORT],
             udp: vec![GUEST_PORT, CROWD_PORT],
             mtu: Some(setup.mtu),
-            config: LIMITS.into(),
+            config: config.into(),
             ..Default::default()
         };
         if setup.steered {

@@ -25,6 +25,7 @@ mod sides;
 mod start;
 mod stats;
 mod suite;
+mod tenants;
 mod usage;
 
 use std::fs;
@@ -71,6 +72,11 @@ enum Command {
     Asking(asking::Options),
     /// Measure what live migration does to a guest's connections, with netd and with passt; needs root
     Migration(migration::Options),
+    /// Measure what a machine keeps beside one that floods; needs root and control groups of version 1
+    Tenants(tenants::Options),
+    /// The guest that floods, told what to do on its standard input
+    #[command(hide = true)]
+    Attack(tenants::AttackOptions),
     /// Count the instructions of netd's inner loops and compare them with those committed; needs valgrind
     Instructions {
         /// Write the counts instead of comparing them
@@ -120,6 +126,9 @@ fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     if let Some(crowds) = read::<Results>(&dir.join(Kind::Crowds.file()))? {
         text += &report::crowds(&crowds);
     }
+    if let Some(tenants) = tenants::Record::read(dir)? {
+        text += &tenants.section();
+    }
     if let Some(ports) = ports::Ports::read(dir)? {
         text += &ports.section();
     }
@@ -163,6 +172,8 @@ fn main() -> Result<()> {
         Command::Bindings(options) => bindings::run(&options, &results_dir(), &mut out)?,
         Command::Asking(options) => asking::run(&options, &results_dir(), &mut out)?,
         Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,
+        Command::Tenants(options) => tenants::run(&options, &results_dir(), &mut out)?,
+        Command::Attack(options) => tenants::attack(&options, &mut out)?,
         Command::Instructions { update } => instructions::run(update, &mut out)?,
         Command::Report => write_page()?,
         Command::Compare { a, b } => {

@@ -170,6 +170,23 @@ pub(crate) fn busy() -> Result<f64> {
     Ok(busy_ticks(&stat).context("/proc/stat")? / ticks_per_second()?)
 }
 
+/// CPU seconds all processors together have spent in interrupts and what they defer: the kernel's network work, whoever is
+/// charged for it.
+///
+/// # Errors
+/// /proc/stat cannot be read.
+pub(crate) fn interrupts() -> Result<f64> {
+    let stat = fs::read_to_string(Path::new("/proc/stat"))?;
+    Ok(interrupt_ticks(&stat).context("/proc/stat")? / ticks_per_second()?)
+}
+
+/// The sixth and the seventh number (proc(5): irq softirq).
+fn interrupt_ticks(stat: &str) -> Option<f64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+    let mut ticks = fields.split_whitespace().skip(5).map(|f| f.parse::<f64>().ok());
+    Some(ticks.next()?? + ticks.next()??)
+}
+
 /// All but idle and waiting for a disk (proc(5): user nice system idle iowait irq softirq steal).
 fn busy_ticks(stat: &str) -> Option<f64> {
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;
@@ -204,6 +221,8 @@ mod tests {
         let stat = "cpu  1 2 4 1000 2000 8 16 32 64 128\ncpu0 9 9 9 9 9 9 9 9 9 9\n";
         assert_eq!(busy_ticks(stat), Some(63.0));
         assert_eq!(busy_ticks("intr 5\n"), None);
+        assert_eq!(interrupt_ticks(stat), Some(24.0));
+        assert_eq!(interrupt_ticks("cpu  1 2 4\n"), None);
     }
 
     #[test]

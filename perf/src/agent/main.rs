@@ -5,10 +5,12 @@
 //!
 //! ```text
 //! perf-agent serve PORT                       echoes TCP and UDP, for ever
-//! perf-agent rr ADDR SECONDS SIZE             round trips over one TCP connection
-//! perf-agent crr ADDR SECONDS                 connection, one byte there and back, end
+//! perf-agent rr ADDR SECONDS SIZE [RATE]      round trips over one TCP connection, as fast as they go or so many a second
+//! perf-agent crr ADDR SECONDS [RATE]          connection, one byte there and back, end
 //! perf-agent refusals ADDR SECONDS            connects to a port that no program serves, until that is known
 //! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
+//! perf-agent deaf PORT                        accepts TCP connections and reads nothing, for ever
+//! perf-agent pour ADDR COUNT [urgent]         fills so many connections with as much as they take, for ever
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
 //! perf-agent udp-sink PORT SECONDS            counts datagrams, from the first one on
@@ -17,6 +19,7 @@
 //! ```
 
 mod names;
+mod pour;
 mod ramps;
 mod serve;
 mod tcp;
@@ -26,7 +29,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
@@ -36,9 +39,16 @@ fn main() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["serve", port] => serve::serve(port.parse()?),
-        ["rr", address, time, size] => tell(&tcp::round_trips(at(address)?, seconds(time)?, size.parse()?)?),
-        ["crr", address, time] => tell(&tcp::connections(at(address)?, seconds(time)?)?),
+        ["rr", address, time, size, rate @ ..] => {
+            tell(&tcp::round_trips(at(address)?, seconds(time)?, size.parse()?, per_second(rate)?)?)
+        }
+        ["crr", address, time, rate @ ..] => {
+            tell(&tcp::connections(at(address)?, seconds(time)?, per_second(rate)?)?)
+        }
         ["refusals", address, time] => tell(&tcp::refusals(at(address)?, seconds(time)?)?),
+        ["deaf", port] => pour::deaf(port.parse()?),
+        ["pour", address, count] => pour::pour(at(address)?, count.parse()?, false),
+        ["pour", address, count, "urgent"] => pour::pour(at(address)?, count.parse()?, true),
         ["flows", address, count] => {
             let end = SigSet::from(Signal::SIGTERM);
             end.thread_block()?;
@@ -76,6 +86,19 @@ fn seconds(text: &str) -> Result<Duration> {
     Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }
 
+/// A rate that may be left out.
+fn per_second(words: &[&str]) -> Result<Option<f64>> {
+    match words {
+        [] => Ok(None),
+        [rate] => {
+            let rate: f64 = rate.parse()?;
+            ensure!(rate.is_finite() && rate > 0.0, "a rate above 0: {rate}");
+            Ok(Some(rate))
+        }
+        _ => bail!("too many words: {}", words.join(" ")),
+    }
+}
+
 fn tell(found: &Value) -> Result<()> {
     let mut out = io::stdout();
     writeln!(out, "{found}")?;
@@ -96,6 +119,34 @@ fn allow_descriptors(wanted: u64) -> Result<()> {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
     Ok(())
+}
+
+/// When events begin that come at a rate, or one after another. One that is due while the last one goes on has begun when it
+/// was due: a pause is counted for all that it has held up.
+struct Schedule {
+    begin: Instant,
+    every: Option<Duration>,
+    count: u32,
+}
+
+impl Schedule {
+    fn start(per_second: Option<f64>) -> Schedule {
+        let every = per_second.map(|rate| Duration::from_secs_f64(1.0 / rate));
+        Schedule { begin: Instant::now(), every, count: 0 }
+    }
+
+    /// Waits for the next one; when it began.
+    fn next(&mut self) -> Instant {
+        let Some(every) = self.every else { return Instant::now() };
+        let due = self.begin + every * self.count;
+        self.count += 1;
+        let now = Instant::now();
+        if due <= now {
+            return due;
+        }
+        std::thread::sleep(due - now);
+        Instant::now()
+    }
 }
 
 /// Times of single events in microseconds, and when counting began.
@@ -160,8 +211,9 @@ mod tests {
         let address = served();
         let time = Duration::from_millis(50);
         for found in [
-            tcp::round_trips(address, time, 1).unwrap(),
-            tcp::connections(address, time).unwrap(),
+            tcp::round_trips(address, time, 1, None).unwrap(),
+            tcp::connections(address, time, None).unwrap(),
+            tcp::round_trips(address, time, 1, Some(200.0)).unwrap(),
             udp::round_trips(address, time, 64).unwrap(),
         ] {
             assert!(found["count"].as_u64().unwrap() > 0, "{found}");
@@ -182,9 +234,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pause_holds_up_began_when_it_was_due() {
+        let mut schedule = Schedule::start(Some(100.0));
+        let begin = schedule.begin;
+        std::thread::sleep(Duration::from_millis(35));
+        let begun: Vec<Duration> = (0..4).map(|_| schedule.next() - begin).collect();
+        assert_eq!(begun, [0, 10, 20, 30].map(Duration::from_millis));
+        assert!(schedule.next() - begin >= Duration::from_millis(40));
+        assert!(Schedule::start(None).next() >= begin + Duration::from_millis(35));
+    }
+
+    #[test]
     fn a_refused_connection_is_an_error_and_silence_too() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(tcp::round_trips(free, Duration::from_millis(10), 1).is_err());
+        assert!(tcp::round_trips(free, Duration::from_millis(10), 1, None).is_err());
         let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(udp::round_trips(silent.local_addr().unwrap(), Duration::from_millis(10), 1).is_err());
     }

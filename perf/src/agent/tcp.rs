@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use crate::{Times, allow_descriptors};
+use crate::{Schedule, Times, allow_descriptors};
 
 /// For what takes no time unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,7 +33,12 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 }
 
 /// Sends `size` bytes and waits for all of them, again and again, over one connection.
-pub(crate) fn round_trips(address: SocketAddr, time: Duration, size: usize) -> Result<Value> {
+pub(crate) fn round_trips(
+    address: SocketAddr,
+    time: Duration,
+    size: usize,
+    per_second: Option<f64>,
+) -> Result<Value> {
     let mut stream = connect(address)?;
     let mut buffer = vec![b'x'; size];
     // The first one finds every cache cold and the neighbours unknown.
@@ -41,9 +46,9 @@ pub(crate) fn round_trips(address: SocketAddr, time: Duration, size: usize) -> R
         stream.write_all(&buffer)?;
         stream.read_exact(&mut buffer)?;
     }
-    let mut times = Times::start();
+    let (mut times, mut schedule) = (Times::start(), Schedule::start(per_second));
     while times.begin.elapsed() < time {
-        let sent = Instant::now();
+        let sent = schedule.next();
         stream.write_all(&buffer)?;
         stream.read_exact(&mut buffer)?;
         times.micros.push(sent.elapsed().as_secs_f64() * 1e6);
@@ -52,17 +57,17 @@ pub(crate) fn round_trips(address: SocketAddr, time: Duration, size: usize) -> R
 }
 
 /// Connects, sends a byte, waits for it and closes, again and again.
-pub(crate) fn connections(address: SocketAddr, time: Duration) -> Result<Value> {
+pub(crate) fn connections(address: SocketAddr, time: Duration, per_second: Option<f64>) -> Result<Value> {
     let once = || -> Result<()> {
         let mut stream = connect(address)?;
         stream.write_all(b"x")?;
         Ok(stream.read_exact(&mut [0])?)
     };
     once()?;
-    let mut times = Times::start();
+    let (mut times, mut schedule) = (Times::start(), Schedule::start(per_second));
     let mut failed = 0;
     while times.begin.elapsed() < time {
-        let start = Instant::now();
+        let start = schedule.next();
         match once() {
             Ok(()) => times.micros.push(start.elapsed().as_secs_f64() * 1e6),
             Err(_) => failed += 1,

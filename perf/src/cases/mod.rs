@@ -7,7 +7,7 @@ mod packets;
 mod pairs;
 mod parts;
 mod transactions;
-mod transfer;
+pub(crate) mod transfer;
 
 pub(crate) use parts::{all_ports, micro, migrations};
 

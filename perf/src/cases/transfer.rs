@@ -21,7 +21,7 @@ const OFFERED: [(u16, u64); 3] = [(64, 40_000), (1400, 40_000), (8972, 10_000)];
 
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     /// The guest sends.
     G2h,
     /// The host sends.
@@ -31,15 +31,15 @@ pub(super) enum Direction {
 impl Direction {
     pub(super) const BOTH: [Direction; 2] = [Direction::G2h, Direction::H2g];
 
-    pub(super) fn key(self) -> &'static str {
+    pub(crate) fn key(self) -> &'static str {
         if self == Direction::G2h { "g2h" } else { "h2g" }
     }
 }
 
 /// What one transfer gave.
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     /// As the receiver counts it.
-    pub(super) receiver: Report,
+    pub(crate) receiver: Report,
     used: Used,
 }
 
@@ -51,7 +51,7 @@ impl Transfer {
 }
 
 /// One run of iperf3; `options` are further ones of its client.
-pub(super) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &str) -> Result<Transfer> {
+pub(crate) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &str) -> Result<Transfer> {
     let port = PORT + u16::from(direction == Direction::H2g);
     let command = ["iperf3", "--server", "--one-off", "--json", "--port", &port.to_string()];
     let server = bed.pod.peer(&format!("iperf3-{}", direction.key())).spawn(&command)?;

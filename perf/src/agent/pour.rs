@@ -1,0 +1,78 @@
+//! Peers that are of no use: one reads nothing, one sends without end.
+
+use std::io::ErrorKind;
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, send};
+use socket2::{Domain, Socket, Type};
+
+/// Between two looks at full connections.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// Bytes of one call.
+const PART: usize = 16 << 10;
+/// Of those whose last byte is urgent.
+const URGENT: usize = 64;
+
+/// Accepts connections and reads nothing of them.
+pub(crate) fn deaf(port: u16) -> Result<()> {
+    crate::allow_descriptors(1 << 16)?;
+    let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    listener.set_reuse_address(true)?;
+    listener
+        .bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())
+        .with_context(|| format!("TCP port {port}"))?;
+    listener.listen(BACKLOG)?;
+    let mut held = Vec::new();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => held.push(stream),
+            // Without a descriptor or a connection that lives there is none to hold.
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Opens connections and writes to all of them as much as they take; one that ends is opened again.
+pub(crate) fn pour(address: SocketAddr, count: usize, urgent: bool) -> Result<()> {
+    crate::allow_descriptors(count as u64 + 64)?;
+    let data = vec![b'x'; if urgent { URGENT } else { PART }];
+    let flags = if urgent { MsgFlags::MSG_OOB } else { MsgFlags::empty() };
+    let mut streams: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
+    loop {
+        let mut wrote = false;
+        for place in &mut streams {
+            let Some(stream) = place else {
+                *place = open(address).ok();
+                continue;
+            };
+            match send(stream.as_raw_fd(), &data, flags | MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
+                Ok(_) => wrote = true,
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(_) => *place = None,
+            }
+        }
+        if !wrote {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn open(address: SocketAddr) -> Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(e)
+            if e.raw_os_error() == Some(Errno::EINPROGRESS as i32) || e.kind() == ErrorKind::WouldBlock => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(socket.into())
+}
