@@ -157,3 +157,6 @@ parts! {
         ips: Vec<String>,
     }
 }
+        /// What else its author, or the standard's next version, has there.
+        #[serde(flatten)]
+        others: serde_json::Map<String, serde_json::Value>,

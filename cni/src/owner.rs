@@ -192,7 +192,14 @@ fn claim_name(meta: &ObjectMeta, interface: &str) -> Result<Option<String>, Erro
         };
         read(NETWORKS)?.into_iter().enumerate().find_map(named)
     };
-    Ok(found.and_then(|s| s.claim).filter(|claim| !claim.is_empty()))
+    let Some(claim) = found.and_then(|s| s.claim).filter(|claim| !claim.is_empty()) else { return Ok(None) };
+    // A claim need not name an interface, and two of the pod's would get the same addresses.
+    let all = read(NETWORKS)?.into_iter().chain(read(DEFAULT_NETWORK)?);
+    if all.filter(|s| s.claim.as_ref() == Some(&claim)).count() > 1 {
+        let msg = format!("the pod names the IPAMClaim {claim} for several interfaces; allowed: one");
+        return Err(Error::new(Code::Lease, msg));
+    }
+    Ok(Some(claim))
 }
 
 /// Whether `pod` names the IPAMClaim `claim` for any of its interfaces.
@@ -316,6 +323,19 @@ mod tests {
         assert!(names_claim(&pod.metadata, "web.b") && !names_claim(&pod.metadata, "web.c"));
         let key = claimant(&named(), &pod, None, "net1").unwrap().key("flat", "net1");
         assert_eq!((key.kind, key.name.as_str()), (Kind::IpamClaim, "web.a"));
+    }
+
+    #[test]
+    fn a_claim_is_of_one_interface() {
+        let networks = json!([
+            {"name": "a", "ipam-claim-reference": "web.a"},
+            {"name": "b", "ipam-claim-reference": "web.a"},
+            {"name": "c", "ipam-claim-reference": "web.c"},
+        ]);
+        let pod = pod(json!([]), json!({"annotations": {NETWORKS: networks.to_string()}}));
+        let error = claimant(&named(), &pod, None, "net2").unwrap_err();
+        assert!(error.code == Code::Lease && error.msg.contains("web.a"), "{error}");
+        assert_eq!(claimant(&named(), &pod, None, "net3").unwrap().claim.as_deref(), Some("web.c"));
     }
 
     #[test]

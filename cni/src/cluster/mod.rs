@@ -236,8 +236,9 @@ impl Cluster {
         let old = claim(&object)?;
         let params = PostParams::default();
         let replaced = if old.guarded == new.guarded {
-            object.status =
-                Some(IpamClaimStatus { ips: new.addresses.iter().map(ToString::to_string).collect() });
+            let others = object.status.take().unwrap_or_default().others;
+            let ips = new.addresses.iter().map(ToString::to_string).collect();
+            object.status = Some(IpamClaimStatus { ips, others });
             asked_raw(what, api.replace_status(&new.key.name, &params, &object)).await?
         } else {
             guard(&mut object.metadata, new.guarded);

@@ -145,6 +145,7 @@ fn put_claim(server: &Shared, at: &str) {
         "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim",
         "metadata": {"name": "web", "namespace": "shop", "uid": "c1", "resourceVersion": "1", "finalizers": ["theirs"]},
         "spec": {"network": "flat", "interface": "net1"},
+        "status": {"ips": [], "conditions": [{"type": "Theirs"}]},
     }));
 }
 
@@ -193,7 +194,7 @@ async fn an_ipam_claim_is_guarded_and_gets_its_status_and_nothing_else() {
     let lease = acquire(&cluster, Kind::IpamClaim, "web").await.unwrap();
     let stored = server.lock().unwrap().objects[at].clone();
     let ips: Vec<String> = lease.addresses.iter().map(ToString::to_string).collect();
-    assert_eq!(stored["status"]["ips"], json!(ips));
+    assert_eq!(stored["status"], json!({"ips": ips, "conditions": [{"type": "Theirs"}]}));
     assert_eq!(stored["metadata"]["finalizers"], json!(["theirs", FINALIZER]));
     assert_eq!(cluster.leases().await.unwrap().found.len(), 1);
     assert!(ipam::sweep(&cluster).await.unwrap().is_empty());

@@ -68,7 +68,9 @@ async fn attempts<S: Store>(store: &S, request: &Request<'_>, held: &mut Vec<Hel
         if lease.ending {
             return Err(ending(&lease.key));
         }
-        if lease.network != request.network.name || lease.interface != request.interface {
+        // A claim need not say which interface it is for: upstream's controller makes claims that do not.
+        let named = lease.key.kind == Kind::AddressLease || !lease.interface.is_empty();
+        if lease.network != request.network.name || (named && lease.interface != request.interface) {
             let msg = format!(
                 "{} is for the interface {:?} of network {:?}; the pod uses it for {:?} of {:?}",
                 told(&lease.key),

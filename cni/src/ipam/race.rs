@@ -161,6 +161,39 @@ fn an_ipam_claim_is_guarded_before_addresses_are_held_and_lists_them() {
 }
 
 #[test]
+fn an_ipam_claim_need_not_say_which_interface_it_is_for() {
+    let (store, network) = (Fake::default(), network("172.30.0.0/29", json!({})));
+    let key = Key { kind: Kind::IpamClaim, ..key("web.flat") };
+    store.put(Lease {
+        key: key.clone(),
+        uid: String::new(),
+        version: String::new(),
+        ending: false,
+        guarded: false,
+        network: "flat".into(),
+        interface: String::new(),
+        owner: None,
+        machine: None,
+        addresses: Vec::new(),
+        mac: None,
+        attached: None,
+    });
+    let owner = owner("web");
+    let request = Request {
+        key,
+        network: &network,
+        interface: "pod16477688c0e",
+        owner: &owner,
+        machine: Some("web"),
+        attached: None,
+    };
+    let lease = alone(acquire(&store, &request)).unwrap();
+    assert_eq!(alone(acquire(&store, &request)).unwrap().addresses, lease.addresses);
+    let stored = &store.all_leases()[0];
+    assert_eq!((stored.interface.as_str(), &stored.addresses), ("", &lease.addresses));
+}
+
+#[test]
 fn a_lease_that_changed_is_not_ended_by_who_has_not_seen_it() {
     let (store, network) = (Fake::default(), network("172.30.0.0/29", json!({})));
     let owner = Owner { kind: "Pod".into(), ..owner("p") };

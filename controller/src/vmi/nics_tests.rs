@@ -125,6 +125,33 @@ fn a_pod_that_was_attached_in_place_needs_no_migration() {
 }
 
 #[test]
+fn what_others_have_added_to_the_pods_networks_stays() {
+    let before = machine(&[("one", "bridge", "up"), ("two", "bridge", "up")], json!([]));
+    let mut pod = (*pod(&before, &[("one", "shop/net-one"), ("two", "shop/net-two")])).clone();
+    // As a controller of IPAMClaims does it while the pod is made.
+    let annotations = pod.metadata.annotations.as_mut().unwrap();
+    let mut list: Vec<Value> = serde_json::from_str(&annotations[NETWORKS]).unwrap();
+    for (element, claim) in list.iter_mut().zip(["web.one", "web.two"]) {
+        element["ipam-claim-reference"] = claim.into();
+    }
+    annotations.insert(NETWORKS.into(), Value::from(list).to_string());
+    let told = json!([{"name": "one", "infoSource": "domain, multus-status"}, {"name": "two", "infoSource": "multus-status"}]);
+    let vmi =
+        machine(&[("one", "bridge", "up"), ("two", "bridge", "absent"), ("three", "bridge", "up")], told);
+    let decision = look(&vmi, &Arc::new(pod), at(0));
+    let written = decision.actions.iter().find_map(|action| match action {
+        Action::Annotate { key: NETWORKS, value, .. } => serde_json::from_str::<Vec<Value>>(value).ok(),
+        _ => None,
+    });
+    let claims: Vec<(String, Value)> = written
+        .unwrap()
+        .into_iter()
+        .map(|one| (one["name"].as_str().unwrap().to_owned(), one["ipam-claim-reference"].clone()))
+        .collect();
+    assert_eq!(claims, [("net-one".to_owned(), json!("web.one")), ("net-three".to_owned(), Value::Null)]);
+}
+
+#[test]
 fn what_the_pod_cannot_get_takes_a_migration_at_once() {
     let bare = machine(&[], json!([]));
     let bridged = machine(&[("one", "bridge", "up")], json!([]));
