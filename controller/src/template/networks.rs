@@ -201,7 +201,8 @@ pub(crate) fn attached(
             ip_addresses: found.ips.clone(),
             mac: Some(found.mac.clone()).filter(|mac| !mac.is_empty()),
             pod_interface_name: Some(name),
-            info_source: Some(MULTUS_STATUS.to_owned()),
+            // Of the pod's first network Multus tells as well, and upstream does not name it as the source.
+            info_source: (!network.is_primary()).then(|| MULTUS_STATUS.to_owned()),
             ..VirtualMachineInstanceNetworkInterface::default()
         })
     });

@@ -586,4 +586,10 @@ fn what_multus_says_is_told_of_the_machines_networks() {
     assert_eq!((blue.mac.as_deref(), blue.ip_addresses.len()), (Some("02:70:ac:1e:00:09"), 2));
     assert_eq!(blue.pod_interface_name.as_deref(), Some("pod16477688c0e"));
     assert_eq!(blue.info_source.as_deref(), Some("multus-status"));
+    // In place of the pod's own network Multus tells it, too, and is not its source.
+    let mut instead = vmi.clone();
+    let blue = instead.spec.networks.iter_mut().find(|network| network.name == "blue").unwrap();
+    blue.multus.as_mut().unwrap().default = Some(true);
+    let told = super::attached(&instead, &pod);
+    assert_eq!((told[0].pod_interface_name.as_deref(), told[0].info_source.as_deref()), (Some("eth0"), None));
 }

@@ -51,7 +51,8 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
     }
     if matches!(old, Phase::Scheduled | Phase::Running) {
         if let Some(domain) = view.domain {
-            facts(&mut status, domain);
+            let of_pod = view.vmi.spec.networks.iter().find(|network| network.pod.is_some());
+            facts(&mut status, domain, of_pod.map(|network| network.name.as_str()));
         }
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
@@ -72,7 +73,9 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
     (status, events)
 }
 
-fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain) {
+/// What the machine's report tells. `first`: the interface on the pod's own network, by name; it comes first, since the
+/// first one's address is what lists of machines show.
+fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain, first: Option<&str>) {
     if let Some(machine) = &domain.machine {
         status.machine = Some(v1::Machine { r#type: Some(machine.clone()) });
     }
@@ -94,6 +97,7 @@ fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain) {
             })
         });
         status.interfaces.extend(of_pod);
+        status.interfaces.sort_by_key(|told| told.name.is_none() || told.name.as_deref() != first);
     }
     if let Some(info) = &domain.guest_os_info {
         status.guest_os_info = Some(guest_os(info));

@@ -2,8 +2,8 @@
 //!
 //! libvirt tells when somebody in the guest opens the channel. From then on the agent is asked for its version, the
 //! operating system and the interfaces, after pauses that double from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]: a guest
-//! that just booted still gets its addresses, one that runs for long changes seldom. What an agent tells is the
-//! guest's word: it is kept within [`MAX_INTERFACES`] and [`MAX_TEXT`], and nothing is decided by it.
+//! that just booted still gets its addresses, one that runs for long changes seldom. A card that is plugged or unplugged
+//! begins it anew. What an agent tells is the guest's word: it is kept within [`MAX_INTERFACES`] and [`MAX_TEXT`], and nothing is decided by it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tracing::debug;
 
-use super::shared::{AgentFacts, Shared};
+use super::shared::{AgentFacts, Facts, Shared};
 use crate::hypervisor::HypervisorError;
 
 /// The first pause between two questions.
@@ -68,12 +68,14 @@ impl Shared {
 /// Asks the agent again and again while it is connected; never ends.
 pub(super) async fn poll(shared: &Shared) {
     let mut connected = shared.agent_connected.subscribe();
+    let mut facts = shared.facts.subscribe();
     loop {
         if connected.wait_for(|connected| *connected).await.is_err() {
             return std::future::pending().await;
         }
         let mut pause = FIRST_PAUSE;
         loop {
+            let had = cards(&facts.borrow_and_update());
             match ask(shared).await {
                 Ok(facts) => set(shared, facts),
                 Err(error) => debug!(%error, "the guest's agent does not tell"),
@@ -81,10 +83,16 @@ pub(super) async fn poll(shared: &Shared) {
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
                 _ = connected.wait_for(|connected| !*connected) => break,
+                _ = facts.wait_for(|facts| cards(facts) != had) => pause = FIRST_PAUSE,
             }
         }
         set(shared, AgentFacts::default());
     }
+}
+
+/// The MAC addresses of the cards that the machine has.
+fn cards(facts: &Facts) -> Vec<String> {
+    facts.interfaces.iter().filter(|one| !one.unplugged).map(|one| one.mac.clone()).collect()
 }
 
 fn set(shared: &Shared, facts: AgentFacts) {
@@ -128,7 +136,7 @@ pub(super) fn os_info(os: &Value) -> GuestOsInfo {
 }
 
 /// What `guest-network-get-interfaces` returned, without the guest's loopback and without link-local addresses.
-fn read(interfaces: &Value) -> Vec<Interface> {
+pub(super) fn read(interfaces: &Value) -> Vec<Interface> {
     let listed = interfaces.as_array().map(Vec::as_slice).unwrap_or_default();
     listed
         .iter()

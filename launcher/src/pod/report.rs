@@ -85,15 +85,27 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Interfaces that only the guest knows of and that are told at most, as by upstream.
+const GUEST_ONLY: usize = 10;
+
 /// The manifest's interfaces with what is known of them, and those that only the guest knows of.
+///
+/// The agent's are found by the MAC address. What the guest has built on its card has the card's: a VLAN, a bridge that
+/// the card is a port of. The card is the first of them, as the agent lists what the kernel has in its order; the others are
+/// the guest's own, and the address of one of them is that of the card where the card has none.
 fn interfaces(manifest: &[ManifestInterface], seen: &Seen) -> Vec<Interface> {
     let agent = &seen.agent.interfaces;
+    let of = |mac: &str| {
+        let mac = mac.to_owned();
+        agent.iter().enumerate().filter(move |(_, told)| !told.mac.is_empty() && told.mac == mac)
+    };
     let own = manifest.iter().filter(|interface| !interface.unplugged).map(|interface| {
-        let in_guest = agent.iter().find(|i| !i.mac.is_empty() && i.mac == interface.mac);
+        let in_guest = of(&interface.mac).next().map(|(_, told)| told);
         // By these the guest is reached; its own view adds what it gave itself, unless that is behind a translation.
         let mut ips = seen.links.get(&interface.name).cloned().unwrap_or_default();
-        if let (Some(guest), false) = (in_guest, interface.masquerade) {
-            for ip in &guest.ips {
+        if !interface.masquerade {
+            let told = of(&interface.mac).map(|(_, told)| &told.ips).find(|ips| !ips.is_empty());
+            for ip in told.into_iter().flatten() {
                 if !ips.contains(ip) {
                     ips.push(ip.clone());
                 }
@@ -114,10 +126,14 @@ fn interfaces(manifest: &[ManifestInterface], seen: &Seen) -> Vec<Interface> {
             pod_interface_name: interface.pod_interface.clone(),
         }
     });
-    let others = agent.iter().filter(|i| !manifest.iter().any(|m| m.mac == i.mac)).map(|i| Interface {
+    // The agent may not have heard yet that a card is gone.
+    let cards: Vec<usize> =
+        manifest.iter().filter_map(|card| of(&card.mac).next().map(|(place, _)| place)).collect();
+    let others = agent.iter().enumerate().filter(|(place, _)| !cards.contains(place)).take(GUEST_ONLY);
+    let others = others.map(|(_, told)| Interface {
         info_source: info_source::GUEST_AGENT.to_owned(),
-        ip: i.ips.first().cloned().unwrap_or_default(),
-        ..i.clone()
+        ip: told.ips.first().cloned().unwrap_or_default(),
+        ..told.clone()
     });
     own.chain(others).collect()
 }
@@ -185,6 +201,94 @@ mod tests {
         assert_eq!((interface.ip.as_str(), interface.ips.len()), ("10.1.0.7", 2));
         assert_eq!((interface.info_source.as_str(), interface.link_state.as_str()), ("domain", "up"));
         assert_eq!(interface.queue_count, 2);
+    }
+
+    /// A guest with three cards, a bridge that the second is a port of, a macvlan that has the third one's MAC address,
+    /// Docker's bridge and a tunnel: the answer of qemu-guest-agent 7.2 to `guest-network-get-interfaces`.
+    const TOLD: &str = include_str!("agent_interfaces.json");
+
+    /// The cards of that guest, each with a network of the machine's; all but the first are bound by a bridge.
+    fn cards(masquerade: bool) -> Facts {
+        let card = |(index, name): (usize, &str)| ManifestInterface {
+            index,
+            name: name.into(),
+            mac: format!("52:54:00:00:00:0{}", index + 1),
+            queues: 1,
+            up: true,
+            masquerade: masquerade && index == 0,
+            pod_interface: format!("pod{name}"),
+            ..ManifestInterface::default()
+        };
+        let interfaces = ["default", "blue", "red"].into_iter().enumerate().map(card).collect();
+        Facts { interfaces, ..Facts::default() }
+    }
+
+    /// Name, source, name in the guest and addresses of each interface that is told.
+    fn told(facts: &Facts) -> Vec<String> {
+        let answer: serde_json::Value = serde_json::from_str(TOLD).unwrap();
+        let agent =
+            AgentFacts { interfaces: super::super::agent::read(&answer["return"]), ..AgentFacts::default() };
+        let report =
+            next(&Domain::default(), facts, &Seen { agent, agent_connected: true, ..running() }, NOW);
+        let line = |i: &Interface| {
+            assert_eq!(i.ip, i.ips.first().cloned().unwrap_or_default());
+            format!("{}: {}: {} {}", i.name, i.info_source, i.interface_name, i.ips.join(" "))
+        };
+        report.unwrap().interfaces.iter().map(line).collect()
+    }
+
+    #[test]
+    fn what_an_agent_tells_is_the_cards_or_the_guests_own() {
+        assert_eq!(
+            told(&cards(false)),
+            [
+                "default: domain, guest-agent: eth0 10.1.0.7 fd00::7 192.0.2.9 fd00:11::7",
+                // The bridge has the card's addresses.
+                "blue: domain, guest-agent: eth1 172.30.0.5 fd00:30::5",
+                "red: domain, guest-agent: eth2 ",
+                ": guest-agent: br0 172.30.0.5 fd00:30::5",
+                ": guest-agent: docker0 172.17.0.1",
+                ": guest-agent: mac2 ",
+                ": guest-agent: tun0 10.8.0.2",
+            ]
+        );
+        let behind = told(&cards(true));
+        assert_eq!(behind[0], "default: domain, guest-agent: eth0 10.1.0.7 fd00::7");
+        assert_eq!(behind[1..], told(&cards(false))[1..]);
+    }
+
+    #[test]
+    fn a_card_that_was_plugged_is_the_domains_until_the_agent_tells_it() {
+        let mut facts = cards(false);
+        facts.interfaces.push(ManifestInterface {
+            index: 3,
+            name: "late".into(),
+            mac: "52:54:00:00:00:04".into(),
+            ..ManifestInterface::default()
+        });
+        assert_eq!(told(&facts)[3], "late: domain:  ");
+    }
+
+    #[test]
+    fn a_card_that_was_unplugged_is_nobodys_though_the_agent_tells_it_still() {
+        let mut facts = cards(false);
+        facts.interfaces[1].unplugged = true;
+        let told = told(&facts);
+        assert!(!told.iter().any(|line| line.contains("eth1") || line.starts_with("blue")), "{told:?}");
+        assert!(told.contains(&": guest-agent: br0 172.30.0.5 fd00:30::5".to_owned()), "{told:?}");
+    }
+
+    #[test]
+    fn a_guest_tells_so_many_interfaces_of_its_own_and_no_more() {
+        let veth = |n: usize| Interface {
+            interface_name: format!("veth{n}"),
+            mac: format!("02:42:00:00:00:{n:02x}"),
+            ..Interface::default()
+        };
+        let agent = AgentFacts { interfaces: (0..40).map(veth).collect(), ..AgentFacts::default() };
+        let seen = Seen { agent, agent_connected: true, ..running() };
+        let report = next(&Domain::default(), &cards(false), &seen, NOW).unwrap();
+        assert_eq!(report.interfaces.len(), 3 + GUEST_ONLY);
     }
 
     #[test]

@@ -66,3 +66,24 @@ fn the_status_keeps_what_the_pod_has_and_the_guest_has_not() {
     assert_eq!(told("domain, multus-status"), [own.clone(), blue]);
     assert_eq!(told("domain"), [own], "neither has it");
 }
+
+#[test]
+fn the_interface_on_the_pods_own_network_comes_first() {
+    let mut pass = pass("up", "domain, multus-status", &["blue", "default"]);
+    let own = Interface {
+        interface_name: "docker0".into(),
+        info_source: "guest-agent".into(),
+        ..Default::default()
+    };
+    pass.domain.as_mut().unwrap().interfaces.insert(0, own);
+    let status = pass.decide().status;
+    let names = status.interfaces.iter().map(|told| (told.name.as_deref(), told.info_source.as_deref()));
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        [
+            (Some("default"), Some("domain")),
+            (None, Some("guest-agent")),
+            (Some("blue"), Some("domain, multus-status")),
+        ]
+    );
+}
