@@ -19,6 +19,7 @@
 //! | [`cluster`], [`objects`] | that store: the API server |
 //! | [`net`] | interfaces, silence, announcements |
 //! | [`plugin`] | the six commands |
+//! | [`dynamic`] | attaches pods that run to networks of Multus, whatever their plugin |
 //! | [`collect`] | frees what nobody needs any more |
 //! | [`install`] | puts the plugin onto a node |
 
@@ -26,6 +27,7 @@ pub mod args;
 pub mod cluster;
 pub mod collect;
 pub mod config;
+pub mod dynamic;
 pub mod error;
 pub mod install;
 pub mod ipam;

@@ -1,5 +1,5 @@
-//! podvirt-cni: called by a container runtime, with CNI_COMMAND in its environment, the plugin; else `install` and
-//! `collect`.
+//! podvirt-cni: called by a container runtime, with CNI_COMMAND in its environment, the plugin; else `install`, `collect`
+//! and `dynamic`.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use podvirt_cni::args::{Call, Command};
 use podvirt_cni::cluster::Cluster;
 use podvirt_cni::error::{Code, Error};
 use podvirt_cni::plugin::Plugin;
-use podvirt_cni::{collect, config, install, result};
+use podvirt_cni::{collect, config, dynamic, install, result};
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::{crypto, shutdown, telemetry};
 use prometheus_client::registry::Registry;
@@ -51,6 +51,8 @@ enum Mode {
         #[arg(long, conflicts_with = "listen")]
         once: bool,
     },
+    /// Attach pods of the node that run to networks of Multus, and detach them, until SIGTERM
+    Dynamic(dynamic::Options),
 }
 
 fn main() -> ExitCode {
@@ -146,6 +148,18 @@ fn daemon() -> Result<()> {
                 };
                 let serving = async { serving.await.context("serve health and metrics") };
                 tokio::try_join!(serving, collecting).map(|_| ())
+            }
+            Mode::Dynamic(options) => {
+                let client = Client::try_default().await.context("find the API server")?;
+                let readiness = Readiness::new();
+                let work = async {
+                    Box::pin(dynamic::run(&options, client, &readiness, &shutdown)).await;
+                    Ok(())
+                };
+                let registry = Arc::new(Registry::default());
+                let serving = http::serve(options.listen, registry, readiness.clone(), shutdown.clone());
+                let serving = async { serving.await.context("serve health and metrics") };
+                tokio::try_join!(serving, work).map(|_| ())
             }
         }
     })

@@ -68,6 +68,8 @@ kinds! {
     LeasedAddress, "leasedaddresses", "podvirt.io", "v1alpha1", ClusterResourceScope, LeasedAddressSpec, Nothing;
     /// The standard's claim for addresses that outlive a pod.
     IPAMClaim, "ipamclaims", "k8s.cni.cncf.io", "v1alpha1", NamespaceResourceScope, IpamClaimSpec, IpamClaimStatus;
+    /// The standard's network that pods are attached to beside their first one.
+    NetworkAttachmentDefinition, "network-attachment-definitions", "k8s.cni.cncf.io", "v1", NamespaceResourceScope, DefinitionSpec, Nothing;
 }
 
 /// Declares parts of objects.
@@ -151,12 +153,17 @@ parts! {
         /// Name of the pod's interface.
         interface: String,
     }
+    /// What a network is.
+    DefinitionSpec {
+        /// A plugin's configuration, or a list of them; JSON.
+        config: String,
+    }
     /// What is claimed.
     IpamClaimStatus {
         /// Addresses with the lengths of their prefixes.
         ips: Vec<String>,
-    }
-}
         /// What else its author, or the standard's next version, has there.
         #[serde(flatten)]
         others: serde_json::Map<String, serde_json::Value>,
+    }
+}
