@@ -16,9 +16,11 @@
 //! machine. What is waited for is told as it begins.
 
 mod cloud_init;
+mod restore;
 mod sidecar;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -145,7 +147,8 @@ impl Hooks {
         for sidecar in self.at(ON_DEFINE_DOMAIN, Version::V1Alpha1) {
             waits(format!("{ON_DEFINE_DOMAIN} of {sidecar}"));
             let answer = sidecar.on_define_domain(&xml, vmi).await?;
-            xml = same_domain(&xml, answer).map_err(|message| sidecar.failed(ON_DEFINE_DOMAIN, message))?;
+            let answer = same_domain(&xml, answer).and_then(|answer| restore::restored(&xml, answer));
+            xml = answer.map_err(|message| sidecar.failed(ON_DEFINE_DOMAIN, message))?;
         }
         Ok(xml)
     }
