@@ -241,10 +241,6 @@ pub(super) fn netds(
             let field = format!("{INTERFACES}[{n}].masquerade on a network of Multus");
             return Err(TemplateError::unsupported(field, "passtBinding"));
         }
-        if network.is_primary() && network.multus.is_some() && interface.bridge.is_some() {
-            let field = format!("{INTERFACES}[{n}].bridge on a network in place of the pod's");
-            return Err(TemplateError::unsupported(field, "passtBinding"));
-        }
         if network.is_primary() && primary.replace(n).is_some() {
             let field = format!("{INTERFACES}[{n}]");
             return Err(TemplateError::unsupported(field, "one interface on the pod's first network"));

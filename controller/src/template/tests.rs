@@ -434,13 +434,6 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
         ),
         (
             json!({
-                "domain": {"devices": {"interfaces": [{"name": "a", "bridge": {}}]}},
-                "networks": [{"name": "a", "multus": {"networkName": "n", "default": true}}],
-            }),
-            "spec.domain.devices.interfaces[0].bridge on a network in place of the pod's",
-        ),
-        (
-            json!({
                 "domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}},
                 "networks": [{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "n", "default": true}}],
             }),
