@@ -83,3 +83,74 @@ fn a_plugin_joins_guests_by_podvirts_bridge() {
     one.sh("ping -c 3 -W 10 172.31.54.2", COMMAND).unwrap();
     two.sh("ping -c 3 -W 10 172.31.54.1", COMMAND).unwrap();
 }
+
+/// A CNI plugin that brings the guest's tap device, on the bridge that its network names.
+const TAPPED: &str = r#"#!/bin/bash
+set -e
+config=$(cat) host=t${CNI_CONTAINERID:0:12} id=${CNI_IFNAME#pod}
+inside() { nsenter --net="$CNI_NETNS" "$@"; }
+case $CNI_COMMAND in
+ADD)
+  inside ip link add "$CNI_IFNAME" type veth peer name "$host" netns $$
+  ip link set "$host" master "$(jq -r .bridge <<<"$config")" up
+  inside ip link add "b$id" type bridge
+  inside ip tuntap add "tap$id" mode tap user 107 group 107
+  for port in "$CNI_IFNAME" "tap$id"; do inside ip link set "$port" master "b$id" up; done
+  inside ip link set "b$id" up
+  jq -n --arg name "$CNI_IFNAME" --arg pod "$CNI_NETNS" '{cniVersion: "1.0.0", interfaces: [{name: $name, sandbox: $pod}]}' ;;
+DEL) ip link del "$host" 2>/dev/null || true ;;
+VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
+esac
+"#;
+
+/// A CNI plugin of a test on both nodes, which goes with the value.
+struct Installed<'c>(&'c Cluster, &'static str);
+
+impl Installed<'_> {
+    fn new<'c>(cluster: &'c Cluster, name: &'static str, script: &str) -> Installed<'c> {
+        let installed = Installed(cluster, name);
+        installed
+            .on_nodes(&format!("cat >{0} <<'END'\n{script}END\nchmod 755 {0}", installed.path()))
+            .unwrap();
+        installed
+    }
+
+    fn path(&self) -> String {
+        format!("/opt/cni/bin/{}", self.1)
+    }
+
+    fn on_nodes(&self, command: &str) -> anyhow::Result<()> {
+        [1, 2].into_iter().try_for_each(|n| self.0.node(n).run(&["bash", "-c", command]).map(drop))
+    }
+}
+
+impl Drop for Installed<'_> {
+    fn drop(&mut self) {
+        drop(self.on_nodes(&format!("rm -f {}", self.path())));
+    }
+}
+
+#[test]
+fn a_plugins_network_brings_the_guests_tap_device() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let _registered = Registered::new(&cluster, &json!({"tapped": {"domainAttachmentType": "tap"}}));
+    let _installed = Installed::new(&cluster, "test-tapped", TAPPED);
+    network(&namespace, "segment", json!({"type": "test-tapped", "bridge": "br1"}));
+    let manifests = [("one", "node1"), ("two", "node2")].map(|(name, node)| machine(name, "tapped", node));
+    for manifest in &manifests {
+        namespace
+            .until("the plugins known to virt-api", SOON, || Ok(namespace.apply(manifest).ok()))
+            .unwrap();
+    }
+    let guests = ["one", "two"].map(|name| {
+        namespace.wait_phase(name, "Running", BOOT).unwrap();
+        namespace.shell(name).unwrap()
+    });
+    let [(mut one, _one), (mut two, _two)] = guests;
+
+    one.sh("ip link set eth1 up; ip addr add 172.31.58.1/24 dev eth1", COMMAND).unwrap();
+    two.sh("ip link set eth1 up; ip addr add 172.31.58.2/24 dev eth1", COMMAND).unwrap();
+    one.sh("ping -c 3 -W 10 172.31.58.2", COMMAND).unwrap();
+    two.sh("ping -c 3 -W 10 172.31.58.1", COMMAND).unwrap();
+}

@@ -10,7 +10,6 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
-use podvirt_api::bridge::bridged;
 use podvirt_api::kernel::BRIDGE;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
@@ -112,13 +111,10 @@ pub(super) fn annotations(
         let mac = match given {
             Some(mac) => Some(mac),
             // The guest's own frames come by the interface, and the network may look at whose they are.
-            None if interface.is_some_and(|i| vmi.joint(i).is_bridge()) => {
+            None if interface.is_some_and(|i| is_seen(vmi.joint(i))) => {
                 let machine = read(vmi)?;
-                bridged(&machine)
-                    .into_iter()
-                    .find(|b| b.name == network.name)
-                    .and_then(|b| b.mac)
-                    .map(|mac| mac.to_string())
+                let interfaces = &machine.spec.domain.devices.interfaces;
+                interfaces.iter().find(|i| i.name == network.name).map(|i| i.mac_address.clone())
             }
             None => None,
         };
@@ -155,6 +151,11 @@ pub(super) fn annotations(
         }
         None => Ok(made),
     }
+}
+
+/// Whether the guest's own frames go out to the network.
+fn is_seen(joint: Joint) -> bool {
+    joint.is_bridge() || joint == Joint::Tap
 }
 
 /// What Multus is told to attach the pod of `vmi` to beside its first network; none where that is nothing.

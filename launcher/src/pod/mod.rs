@@ -37,6 +37,7 @@
 
 mod agent;
 mod answers;
+mod brought;
 mod descriptor;
 mod end;
 mod freeze;

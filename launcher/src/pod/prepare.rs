@@ -14,11 +14,12 @@ use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged, queue_pairs};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
-use podvirt_api::names::{path, pod};
+use podvirt_api::names::path;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::StartStrategy;
 use tracing::{info, warn};
 
+use super::brought;
 use super::descriptor::receive;
 use super::hold::Hold;
 use super::report;
@@ -37,6 +38,8 @@ const CONTAINER_DISK_LINKS: &str = "container-disk-data";
 const OVERLAYS: &str = "disks";
 /// cloud-init's disks, in the machine's private directory.
 const PRIVATE_DISKS: &str = "disks";
+/// The pod's interfaces.
+const NET: &str = "/sys/class/net";
 /// What the guest sends to the serial console, beside its socket.
 const SERIAL_LOG: &str = "virt-serial0-log";
 
@@ -166,11 +169,7 @@ fn taps(vmi: &VirtualMachineInstance) -> Result<BTreeMap<String, Tap>> {
     let carried = masqueraded.into_iter().chain(replaced).map(|(name, queues)| device(name, TAP, queues));
     let interfaces = vmi.spec.domain.devices.interfaces.iter();
     let brought = interfaces.filter(|interface| vmi.joint(interface) == Joint::Tap && !interface.is_absent());
-    let brought = brought.map(|interface| {
-        let network = vmi.network_of(interface).filter(|network| !network.is_primary());
-        let name = network.map_or_else(|| TAP.to_owned(), |network| pod::tap(&network.name));
-        device(interface.name.clone(), &name, queue_pairs(vmi, interface))
-    });
+    let brought = brought.map(|interface| brought::tap(Path::new(NET), vmi, interface));
     bridged(vmi).into_iter().map(tap).chain(carried).chain(brought).collect()
 }
 
@@ -180,7 +179,7 @@ pub(super) fn tap(bridged: Bridged) -> Result<(String, Tap)> {
 }
 
 fn device(interface: String, tap: &str, queues: u64) -> Result<(String, Tap)> {
-    let file = format!("/sys/class/net/{tap}/mtu");
+    let file = format!("{NET}/{tap}/mtu");
     let text = std::fs::read_to_string(&file);
     let text = text.with_context(|| format!("the tap device {tap} of the interface {interface}: {file}"))?;
     let mtu = text.trim().parse().with_context(|| format!("{file}: {text:?} is no number"))?;
@@ -271,6 +270,8 @@ pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestI
     let mut by_tap: BTreeMap<usize, u64> = bridged(vmi).into_iter().map(|b| (b.index, b.queues)).collect();
     by_tap.extend(masqueraded(vmi).map(|one| (one.index, one.queues)));
     by_tap.extend(replaced(vmi).map(|one| (one.index, one.queues)));
+    let by_plugin = devices.interfaces.iter().enumerate().filter(|(_, i)| vmi.joint(i) == Joint::Tap);
+    by_tap.extend(by_plugin.map(|(index, interface)| (index, queue_pairs(vmi, interface))));
     let queues = |index: usize| i32::try_from(by_tap.get(&index).copied().unwrap_or(by_netd)).unwrap_or(1);
     devices
         .interfaces

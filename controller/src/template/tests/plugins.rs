@@ -51,6 +51,19 @@ fn a_plugin_brings_a_sidecar_a_network_and_memory() {
 }
 
 #[test]
+fn a_network_is_asked_to_give_the_pod_the_guests_address_where_its_frames_are_the_guests() {
+    let registered = json!({"flat": {"domainAttachmentType": "managedTap"}, "own": {"domainAttachmentType": "tap"},
+        "user": {"sidecarImage": "registry.example/user:1"}});
+    let networks = json!([{"name": "blue", "multus": {"networkName": "n"}}]);
+    for (plugin, asked) in [("flat", true), ("own", true), ("user", false)] {
+        let interfaces = json!([{"name": "blue", "binding": {"name": plugin}}]);
+        let pod = rendered(registered.clone(), interfaces, networks.clone()).unwrap();
+        let text = &pod.metadata.annotations.as_ref().unwrap()["k8s.v1.cni.cncf.io/networks"];
+        assert_eq!(text.contains("\"mac\":\"02:"), asked, "{plugin}: {text}");
+    }
+}
+
+#[test]
 fn a_tap_needs_its_device_and_an_unknown_plugin_has_no_pod() {
     let interfaces = json!([{"name": "default", "binding": {"name": "flat"}}]);
     let networks = json!([{"name": "default", "pod": {}}]);
