@@ -18,13 +18,18 @@ use serde_json::Value;
 use crate::names::{PASST_PLUGIN, annotation};
 use crate::problem::{Problems, Reason};
 use crate::v1::DomainAttachmentType;
-use crate::vmi::{Interface, VirtualMachineInstance};
+use crate::vmi::{Interface, InterfaceState, VirtualMachineInstance};
 use crate::{kernel, v1};
 
 /// `domainAttachmentType` of plugins that bring a tap device.
 pub const TAP: &str = "tap";
 /// The same: podvirt makes tap and bridge.
 pub const MANAGED_TAP: &str = "managedTap";
+
+/// `downwardAPI` of plugins whose sidecar is told what the networks say of their devices.
+pub const DEVICE_INFO: &str = "device-info";
+/// `migration.method` of plugins whose guests learn of their new place by a link that goes down and up.
+pub const LINK_REFRESH: &str = "link-refresh";
 
 /// Registrations by the plugin's name.
 pub type Plugins = BTreeMap<String, v1::InterfaceBindingPlugin>;
@@ -133,6 +138,27 @@ impl v1::VirtualMachineInstance {
         let name = &interface.binding.as_ref()?.name;
         if name == PASST_PLUGIN { None } else { self.plugins().remove(name) }
     }
+
+    /// Whether what the network of this interface says of its device is told in the pod.
+    pub fn is_told_of_device(&self, interface: &v1::Interface) -> bool {
+        !interface.is_absent() && self.plugin_of(interface).is_some_and(|plugin| is_told_of_device(&plugin))
+    }
+
+    /// The interfaces whose link goes down and up when the machine has moved. One whose link is down stays as it is.
+    pub fn refreshed_links(&self) -> Vec<String> {
+        let refreshed = |interface: &&v1::Interface| {
+            let method = self.plugin_of(interface).and_then(|plugin| plugin.migration?.method);
+            interface.state.as_ref().is_none_or(|state| state.as_str() == InterfaceState::Up.as_str())
+                && method.is_some_and(|method| method.as_str() == LINK_REFRESH)
+        };
+        let interfaces = &self.spec.domain.devices.interfaces;
+        interfaces.iter().filter(refreshed).map(|interface| interface.name.clone()).collect()
+    }
+}
+
+/// Whether the sidecar of a plugin is told what the networks say of their devices.
+pub fn is_told_of_device(plugin: &v1::InterfaceBindingPlugin) -> bool {
+    plugin.downward_api.as_ref().is_some_and(|kind| kind.as_str() == DEVICE_INFO)
 }
 
 /// The value of [`annotation::BINDING_PLUGINS`] for a machine of `object`'s specification: what the plugins are registered with
@@ -200,13 +226,15 @@ fn unusable(plugin: &v1::InterfaceBindingPlugin) -> Option<String> {
             return Some(format!("the domainAttachmentType '{other}'; {TAP} and {MANAGED_TAP} are allowed"));
         }
     }
-    if let Some(kind) = plugin.downward_api.as_ref().filter(|kind| !kind.is_empty()) {
-        return Some(format!("downwardAPI '{kind}', which podvirt does not carry out"));
+    let told =
+        plugin.downward_api.as_ref().map(v1::NetworkBindingDownwardApiType::as_str).unwrap_or_default();
+    if !["", DEVICE_INFO].contains(&told) {
+        return Some(format!("the downwardAPI '{told}'; {DEVICE_INFO} is allowed"));
     }
     let method = plugin.migration.as_ref().and_then(|migration| migration.method.as_ref());
-    method.filter(|method| !method.is_empty()).map(|method| {
-        format!("the migration.method '{method}', which podvirt does not carry out; none is allowed")
-    })
+    let method = method.map(v1::MigrationMethod::as_str).unwrap_or_default();
+    (!["", LINK_REFRESH].contains(&method))
+        .then(|| format!("the migration.method '{method}'; {LINK_REFRESH} is allowed"))
 }
 
 #[cfg(test)]
@@ -260,6 +288,28 @@ mod tests {
     }
 
     #[test]
+    fn a_registration_says_what_is_told_of_devices_and_which_links_are_refreshed() {
+        let registered = json!({
+            "fresh": {"domainAttachmentType": "tap", "migration": {"method": "link-refresh"}},
+            "still": {"domainAttachmentType": "tap", "migration": {}},
+            "told": {"sidecarImage": "i", "downwardAPI": "device-info"},
+        });
+        let vmi: v1::VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"annotations": {annotation::BINDING_PLUGINS: registered.to_string()}},
+            "spec": {"domain": {"devices": {"interfaces": [
+                {"name": "a", "binding": {"name": "fresh"}}, {"name": "b", "binding": {"name": "still"}},
+                {"name": "c", "binding": {"name": "fresh"}, "state": "down"}, {"name": "d", "binding": {"name": "told"}},
+                {"name": "e", "binding": {"name": "fresh"}, "state": "up"}, {"name": "f", "masquerade": {}},
+            ]}}},
+        }))
+        .unwrap();
+        assert_eq!(vmi.refreshed_links(), ["a", "e"]);
+        let interfaces = &vmi.spec.domain.devices.interfaces;
+        let told: Vec<_> = interfaces.iter().filter(|i| vmi.is_told_of_device(i)).map(|i| &i.name).collect();
+        assert_eq!(told, ["d"]);
+    }
+
+    #[test]
     fn what_is_not_registered_or_not_carried_out_is_refused() {
         let said = |plugin: &str, registered: &Value| {
             let object = json!({"spec": {"domain": {"devices": {"interfaces": [
@@ -270,7 +320,10 @@ mod tests {
             problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         let field = "spec.domain.devices.interfaces[1].binding.name: ";
-        let registered = json!({"flat": {"domainAttachmentType": "managedTap", "migration": {}}, "user": {"sidecarImage": "i"}});
+        let registered = json!({
+            "flat": {"domainAttachmentType": "managedTap", "migration": {"method": "link-refresh"}},
+            "user": {"sidecarImage": "i", "downwardAPI": "device-info", "migration": {}},
+        });
         for known in ["flat", "user", "passt"] {
             assert_eq!(said(known, &registered), "");
         }
@@ -286,10 +339,13 @@ mod tests {
                 json!({"domainAttachmentType": "hub"}),
                 "the domainAttachmentType 'hub'; tap and managedTap are allowed",
             ),
-            (json!({"sidecarImage": "i", "downwardAPI": "device-info"}), "downwardAPI 'device-info'"),
             (
-                json!({"domainAttachmentType": "tap", "migration": {"method": "link-refresh"}}),
-                "migration.method 'link-refresh'",
+                json!({"sidecarImage": "i", "downwardAPI": "pod-info"}),
+                "the downwardAPI 'pod-info'; device-info is allowed",
+            ),
+            (
+                json!({"domainAttachmentType": "tap", "migration": {"method": "reset"}}),
+                "the migration.method 'reset'; link-refresh is allowed",
             ),
         ] {
             let refused = said("x", &json!({"x": plugin}));

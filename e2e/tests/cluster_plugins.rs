@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::v1;
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 use serde_json::{Value, json};
 
@@ -153,4 +155,47 @@ fn a_plugins_network_brings_the_guests_tap_device() {
     two.sh("ip link set eth1 up; ip addr add 172.31.58.2/24 dev eth1", COMMAND).unwrap();
     one.sh("ping -c 3 -W 10 172.31.58.2", COMMAND).unwrap();
     two.sh("ping -c 3 -W 10 172.31.58.1", COMMAND).unwrap();
+}
+
+#[test]
+fn long_a_guests_link_goes_down_and_up_when_it_has_moved_where_its_plugin_asks_for_that() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    network(&namespace, "segment", json!({"type": "bridge", "bridge": "br1"}));
+    let _registered = Registered::new(
+        &cluster,
+        &json!({"fresh": {"domainAttachmentType": "managedTap", "migration": {"method": "link-refresh"}}}),
+    );
+    let spec = "networks: [{name: default, pod: {}}, {name: segment, multus: {networkName: segment}}]";
+    let devices = "interfaces: [{name: default, masquerade: {}}, {name: segment, binding: {name: fresh}}]";
+    let machine = Manifest { name: "vm", spec, devices, ..Default::default() }.machine();
+    namespace.until("the plugins known to virt-api", SOON, || Ok(namespace.apply(&machine).ok())).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut guest, running) = namespace.shell("vm").unwrap();
+    guest.sh("ip link set eth1 up", COMMAND).unwrap();
+    let counts = "cat /sys/class/net/eth0/carrier_down_count /sys/class/net/eth1/carrier_down_count";
+    let before = guest.sh(counts, COMMAND).unwrap();
+    let source = namespace.launcher("vm").unwrap().metadata.name;
+    namespace.virtctl(&["migrate", "vm"]).unwrap();
+    drop((guest, running));
+    let moved = |pod: &Pod| pod.metadata.name != source;
+    namespace
+        .until("the other pod", BOOT, || {
+            let instance: v1::VirtualMachineInstance =
+                namespace.wait("vm", "the instance", SOON, |_| true)?;
+            let state = instance.status.migration_state.unwrap_or_default();
+            let there = namespace.launcher("vm").ok().filter(moved);
+            Ok(state.completed.unwrap_or(false).then_some(there).flatten())
+        })
+        .unwrap();
+    let (mut guest, _running) = namespace.shell("vm").unwrap();
+    let numbers = |text: &str| text.lines().filter_map(|line| line.trim().parse().ok()).collect::<Vec<u32>>();
+    let before = numbers(&before);
+    let after = namespace
+        .until("a link that was down", SOON, || {
+            Ok(Some(numbers(&guest.sh(counts, COMMAND)?)).filter(|after| after[1] > before[1]))
+        })
+        .unwrap();
+    assert_eq!((after[0], after[1]), (before[0], before[1] + 1), "that of the plugin alone, once");
+    guest.sh("grep 1 /sys/class/net/eth1/carrier", COMMAND).unwrap();
 }

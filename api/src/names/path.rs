@@ -46,6 +46,11 @@ pub const CONTAINER_DISK_DIR: &str = "/disk";
 /// kubelet's directory of pods on the node.
 pub const KUBELET_PODS: &str = "/var/lib/kubelet/pods";
 
+/// Where a pod has what its networks say of their devices, upstream's.
+pub const POD_INFO: &str = "/etc/podinfo";
+/// The file there that has [`super::annotation::NETWORK_INFO`].
+pub const NETWORK_INFO: &str = "network-info";
+
 /// Directory of a machine's console and VNC sockets.
 pub fn machine_dir(vmi_uid: &str) -> PathBuf {
     Path::new(PRIVATE).join(vmi_uid)

@@ -44,6 +44,8 @@ pub mod volume {
     pub const BIN_SHARE: &str = "virt-bin-share-dir";
     /// netd's sockets.
     pub const NETD: &str = "netd";
+    /// What the pod's networks say of their devices.
+    pub const NETWORK_INFO: &str = "network-info-annotation";
     /// Sockets of the hook sidecars, each in a directory of its container's name.
     pub const HOOKS: &str = "hook-sidecar-sockets";
 }

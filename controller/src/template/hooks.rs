@@ -10,12 +10,13 @@ use k8s_openapi::api::core::v1::{
 use podvirt_api::hooks::{self, HookSidecar};
 use podvirt_api::names::pod::hook_sidecar;
 use podvirt_api::names::{annotation, path, pod::volume};
+use podvirt_api::plugin::is_told_of_device;
 use podvirt_api::resources::{PodResources, storage as size};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
 use super::TemplateError;
 use super::containers::{TELL_WHY, confined};
-use super::volumes::{Storage, empty_dir, mount};
+use super::volumes::{Storage, empty_dir, mount, network_info_mount};
 
 /// The environment variable by which a sidecar learns its container's name.
 const CONTAINER_NAME: &str = "CONTAINER_NAME";
@@ -36,12 +37,15 @@ pub(super) fn sidecars(
     let mut asked = hooks::of(vmi.metadata.annotations.iter().flatten()).map_err(TemplateError::Invalid)?;
     let of_users = !asked.is_empty();
     let policy = config.image_pull_policy.as_ref().map(ToString::to_string).unwrap_or_default();
-    let plugins = vmi.plugins().into_values().filter_map(|plugin| plugin.sidecar_image);
-    asked.extend(plugins.filter(|image| !image.is_empty()).map(|image| HookSidecar {
-        image,
-        image_pull_policy: policy.clone(),
-        ..HookSidecar::default()
-    }));
+    let mut told = Vec::new();
+    for plugin in vmi.plugins().into_values() {
+        let is_told = is_told_of_device(&plugin);
+        let Some(image) = plugin.sidecar_image.filter(|image| !image.is_empty()) else { continue };
+        if is_told {
+            told.push(asked.len());
+        }
+        asked.push(HookSidecar { image, image_pull_policy: policy.clone(), ..HookSidecar::default() });
+    }
     if asked.is_empty() {
         return Ok(Vec::new());
     }
@@ -55,7 +59,14 @@ pub(super) fn sidecars(
     }
     storage.volumes.push(empty_dir(volume::HOOKS, size::OWN));
     storage.mounts.push(mount(volume::HOOKS, path::HOOKS));
-    Ok(asked.iter().enumerate().map(|(n, sidecar)| container(n, sidecar, resources, storage)).collect())
+    let sidecar = |(n, sidecar)| {
+        let mut container = container(n, sidecar, resources, storage);
+        if told.contains(&n) {
+            container.volume_mounts.get_or_insert_default().push(network_info_mount());
+        }
+        container
+    };
+    Ok(asked.iter().enumerate().map(sidecar).collect())
 }
 
 /// Has virt-launcher wait for so many sidecars.

@@ -40,7 +40,7 @@ use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
-pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, networks};
+pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
 pub use target::target_pod;
 
 /// Seconds that a guest has to shut down when its manifest does not say (upstream's default).

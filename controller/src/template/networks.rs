@@ -21,6 +21,7 @@ use podvirt_api::v1::{
 };
 use podvirt_api::{ParseError, defaults};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::containers::{LAUNCHER, SIDECAR, own};
 use super::volumes::mount;
@@ -208,6 +209,30 @@ pub(crate) fn attached(
         })
     });
     told.collect()
+}
+
+/// What the networks of interfaces that want it say of their devices, for [`annotation::NETWORK_INFO`] of `pod`, in upstream's
+/// form; none while Multus has said nothing of them.
+pub(crate) fn network_info(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<String> {
+    let text = pod.metadata.annotations.as_ref()?.get(annotation::NETWORK_STATUS)?;
+    let known: Vec<Value> = serde_json::from_str(text).ok()?;
+    let interfaces = &vmi.spec.domain.devices.interfaces;
+    let wanted = interfaces.iter().filter(|interface| vmi.is_told_of_device(interface));
+    let told = wanted.filter_map(|interface| {
+        let network = vmi.spec.networks.iter().find(|network| network.name == interface.name)?;
+        let name =
+            if network.is_primary() { pod::PRIMARY_INTERFACE.into() } else { pod::interface(&network.name) };
+        let found = known.iter().find(|status| status["interface"] == *name)?;
+        let mut told = json!({"network": network.name});
+        for (ours, theirs) in [("deviceInfo", "device-info"), ("mac", "mac")] {
+            if let Some(said) = found.get(theirs).filter(|said| !said.is_null() && *said != "") {
+                told[ours] = said.clone();
+            }
+        }
+        Some((network.name.clone(), told))
+    });
+    let told: BTreeMap<_, _> = told.collect();
+    (!told.is_empty()).then(|| json!({"interfaces": told.into_values().collect::<Vec<_>>()}).to_string())
 }
 
 /// The containers `netd`: one for each interface that a netd serves ([`Joint::Netd`]).

@@ -1,11 +1,12 @@
 //! Volumes of the pod and what `compute` mounts of them.
 
 use k8s_openapi::api::core::v1::{
-    EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, ProjectedVolumeSource,
-    SecretProjection, Volume, VolumeMount, VolumeProjection,
+    DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
+    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, Volume, VolumeMount,
+    VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use podvirt_api::names::{path, pod::volume};
+use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
 use podvirt_api::storage::claim;
 use podvirt_api::v1::{self, VirtualMachineInstance};
@@ -50,10 +51,34 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
     if vmi.spec.volumes.iter().any(|v| v.container_disk.is_some()) || super::kernel_container(vmi).is_some() {
         storage.volumes.push(empty_dir(volume::BIN_SHARE, size::OWN));
     }
+    if vmi.spec.domain.devices.interfaces.iter().any(|interface| vmi.is_told_of_device(interface)) {
+        storage.volumes.push(network_info());
+        storage.mounts.push(network_info_mount());
+    }
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, &mut storage)?;
     }
     Ok(storage)
+}
+
+/// What the pod's networks say of their devices, which an annotation of the pod has as soon as Multus has said it.
+fn network_info() -> Volume {
+    let field = ObjectFieldSelector {
+        field_path: format!("metadata.annotations['{}']", annotation::NETWORK_INFO),
+        ..ObjectFieldSelector::default()
+    };
+    let file = DownwardAPIVolumeFile {
+        path: path::NETWORK_INFO.into(),
+        field_ref: Some(field),
+        ..DownwardAPIVolumeFile::default()
+    };
+    let source = DownwardAPIVolumeSource { items: Some(vec![file]), ..DownwardAPIVolumeSource::default() };
+    Volume { name: volume::NETWORK_INFO.into(), downward_api: Some(source), ..Volume::default() }
+}
+
+/// Where containers have it.
+pub(super) fn network_info_mount() -> VolumeMount {
+    mount(volume::NETWORK_INFO, path::POD_INFO)
 }
 
 fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), TemplateError> {
@@ -108,7 +133,8 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
 
 /// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
 fn pod_volume(volume: &v1::Volume) -> String {
-    let taken = volume.name == volume::BIN_SHARE || volume.name.starts_with(HOOKS);
+    let taken = [volume::BIN_SHARE, volume::NETWORK_INFO].contains(&volume.name.as_str())
+        || volume.name.starts_with(HOOKS);
     if taken || OWN.iter().any(|(own, _)| *own == volume.name) {
         return format!("vmi-{}", volume.name);
     }

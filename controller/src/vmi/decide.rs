@@ -173,6 +173,9 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
         follow::pod_conditions(seen, pod, &mut decision, now);
         follow::migration(seen, pod, &mut decision, now);
     }
+    if seen.vmi.metadata.deletion_timestamp.is_none() {
+        nics::tell(seen.pods, &mut decision);
+    }
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
         follow::machine(pod, &mut decision);
         nics::follow(pod, &mut decision, now);

@@ -20,12 +20,13 @@
 //! not certain then.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::migration::{is_under_way, migratable};
-use podvirt_api::names::annotation::{NETWORK_STATUS, NETWORKS};
+use podvirt_api::names::annotation::{NETWORK_INFO, NETWORK_STATUS, NETWORKS};
 use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
 use podvirt_api::names::{event, pod as pod_names};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
@@ -70,6 +71,22 @@ pub(super) fn follow(pod: &Pod, decision: &mut Decision, now: Timestamp) {
         });
     }
     require(pod, decision, now);
+}
+
+/// Has the pods of the machine told what their networks say of their devices, as soon as Multus has said it: what starts in
+/// them waits for it, also in one that the machine is to move into.
+pub(super) fn tell(pods: &[Arc<Pod>], decision: &mut Decision) {
+    for pod in pods.iter().filter(|pod| !observe::is_done(pod) && !observe::is_terminating(pod)) {
+        let known = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_INFO));
+        if let Some(value) = template::network_info(&decision.vmi, pod).filter(|told| known != Some(told)) {
+            decision.actions.push(Action::Annotate {
+                name: observe::name(pod).to_owned(),
+                uid: observe::uid(pod).to_owned(),
+                key: NETWORK_INFO,
+                value,
+            });
+        }
+    }
 }
 
 /// Notes in the status which networks the pod is attached to.

@@ -228,3 +228,34 @@ fn nothing_is_done_while_the_machine_moves_or_does_not_run() {
         assert_eq!((decision.vmi, decision.actions.len()), (other, 0));
     }
 }
+
+#[test]
+fn a_pod_is_told_what_multus_says_of_devices() {
+    let registered = json!({"told": {"sidecarImage": "i", "downwardAPI": "device-info"}});
+    let mut vmi = machine(&[("blue", "bridge", "up"), ("red", "bridge", "up")], json!([]));
+    vmi.status.phase = Some(Phase::Scheduling);
+    vmi.metadata.annotations =
+        Some([("podvirt.io/binding-plugins".to_owned(), registered.to_string())].into());
+    let plugin = serde_json::from_value(json!({"name": "red", "binding": {"name": "told"}})).unwrap();
+    vmi.spec.domain.devices.interfaces[2] = plugin;
+    let told = |decision: &Decision| {
+        decision.actions.iter().find_map(|action| match action {
+            Action::Annotate { key: NETWORK_INFO, value, .. } => Some(value.clone()),
+            _ => None,
+        })
+    };
+    let mut there = Arc::unwrap_or_clone(pod(&vmi, &[("blue", "shop/net-blue")]));
+    assert_eq!(told(&look(&vmi, &Arc::new(there.clone()), at(0))), None, "Multus has not said anything yet");
+    let device = json!({"type": "pci", "version": "1.0.0", "pci": {"pci-address": "0000:65:00.2"}});
+    let status = json!([
+        {"name": "shop/net-blue", "interface": pod_names::interface("blue"), "mac": "02:00:00:00:00:05"},
+        {"name": "shop/net-red", "interface": pod_names::interface("red"), "mac": "", "device-info": device},
+    ]);
+    let annotations = there.metadata.annotations.get_or_insert_default();
+    annotations.insert(NETWORK_STATUS.into(), status.to_string());
+    let value = told(&look(&vmi, &Arc::new(there.clone()), at(0))).unwrap();
+    let expected = json!({"interfaces": [{"network": "red", "deviceInfo": device}]});
+    assert_eq!(serde_json::from_str::<Value>(&value).unwrap(), expected);
+    there.metadata.annotations.get_or_insert_default().insert(NETWORK_INFO.into(), value);
+    assert_eq!(told(&look(&vmi, &Arc::new(there), at(0))), None, "once");
+}

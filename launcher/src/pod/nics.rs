@@ -157,7 +157,7 @@ pub(super) async fn arrived(shared: &Shared) {
     match aliases(shared).await {
         Ok(there) => shared.facts.send_modify(|facts| {
             for interface in &mut facts.interfaces {
-                interface.unplugged = !there.contains(&alias_of(&interface.name));
+                interface.unplugged = !interface.foreign && !there.contains(&alias_of(&interface.name));
             }
         }),
         Err(error) => warn!(error, "which interfaces the machine has is not known"),

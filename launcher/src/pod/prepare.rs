@@ -284,6 +284,7 @@ pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestI
             mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
             queues: queues(index),
             by_netd: vmi.by_netd(interface),
+            foreign: vmi.joint(interface) == Joint::Sidecar,
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
             pod_interface: podvirt_api::netd::pod_interface(vmi, interface),

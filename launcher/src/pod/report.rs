@@ -121,8 +121,13 @@ fn interfaces(manifest: &[ManifestInterface], seen: &Seen) -> Vec<Interface> {
                 Some(_) => format!("{}, {}", info_source::DOMAIN, info_source::GUEST_AGENT),
                 None => info_source::DOMAIN.to_owned(),
             },
-            queue_count: interface.queues,
-            link_state: if interface.up { "up" } else { "down" }.to_owned(),
+            queue_count: if interface.foreign { 0 } else { interface.queues },
+            link_state: match interface {
+                ManifestInterface { foreign: true, .. } => "",
+                ManifestInterface { up: true, .. } => "up",
+                _ => "down",
+            }
+            .to_owned(),
             pod_interface_name: interface.pod_interface.clone(),
         }
     });

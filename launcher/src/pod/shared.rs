@@ -109,6 +109,8 @@ pub(super) struct ManifestInterface {
     pub(super) masquerade: bool,
     /// Whether a netd serves it.
     pub(super) by_netd: bool,
+    /// Whether it is what a plugin's sidecar has made, of whose link and queues nothing is known here.
+    pub(super) foreign: bool,
     /// The pod's interface that it stands for.
     pub(super) pod_interface: String,
     /// Whether the machine lacks it: it was unplugged, or is yet to be plugged.

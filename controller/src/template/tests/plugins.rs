@@ -51,6 +51,32 @@ fn a_plugin_brings_a_sidecar_a_network_and_memory() {
 }
 
 #[test]
+fn a_sidecar_is_told_what_the_network_says_of_its_device() {
+    let registered = json!({
+        "near": {"sidecarImage": "registry.example/near:1"},
+        "told": {"sidecarImage": "registry.example/told:1", "downwardAPI": "device-info"},
+    });
+    let interfaces = json!([{"name": "default", "binding": {"name": "near"}}, {"name": "blue", "binding": {"name": "told"}}]);
+    let networks = json!([{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "n"}}]);
+    let mounts = |pod: &Pod, name: &str| {
+        let mounts = container(pod, name).volume_mounts.clone().unwrap();
+        mounts.into_iter().any(|m| m.name == "network-info-annotation" && m.mount_path == "/etc/podinfo")
+    };
+    let pod = rendered(registered.clone(), interfaces, networks.clone()).unwrap();
+    let told = ["compute", "hook-sidecar-0", "hook-sidecar-1"].map(|name| mounts(&pod, name));
+    assert_eq!(told, [true, false, true]);
+    let volumes = serde_json::to_value(pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()).unwrap();
+    let volume = volumes.as_array().unwrap().iter().find(|v| v["name"] == "network-info-annotation").unwrap();
+    assert_eq!(
+        volume["downwardAPI"]["items"],
+        json!([{"path": "network-info", "fieldRef": {"fieldPath": "metadata.annotations['kubevirt.io/network-info']"}}])
+    );
+    let near = json!([{"name": "default", "binding": {"name": "near"}}, {"name": "blue", "bridge": {}}]);
+    let pod = rendered(registered, near, networks).unwrap();
+    assert!(!mounts(&pod, "compute"), "no sidecar asks for it");
+}
+
+#[test]
 fn a_network_is_asked_to_give_the_pod_the_guests_address_where_its_frames_are_the_guests() {
     let registered = json!({"flat": {"domainAttachmentType": "managedTap"}, "own": {"domainAttachmentType": "tap"},
         "user": {"sidecarImage": "registry.example/user:1"}});

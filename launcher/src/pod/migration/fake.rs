@@ -20,6 +20,8 @@ pub(in crate::pod) struct Fake {
     pub(super) kept: Mutex<u32>,
     pub(super) agent: Mutex<Vec<String>>,
     pub(super) status: Mutex<DomainStatus>,
+    /// Links that went up and down, by alias.
+    pub(super) links: Mutex<Vec<(String, bool)>>,
     /// Aliases of its interfaces.
     pub(in crate::pod) interfaces: Mutex<Vec<String>>,
     /// What was plugged.
@@ -43,6 +45,7 @@ impl Fake {
             kept: Mutex::default(),
             agent: Mutex::default(),
             status: Mutex::new(DomainStatus { status, reason: reason::BOOTED }),
+            links: Mutex::default(),
             interfaces: Mutex::default(),
             plugged: Mutex::default(),
             clings: Mutex::default(),
@@ -110,8 +113,9 @@ impl Hypervisor for Fake {
         self.aborted.send(Err(no())).unwrap();
         Ok(())
     }
-    fn set_link(&self, _: &str, _: bool) -> Outcome {
-        Err(no())
+    fn set_link(&self, alias: &str, up: bool) -> Outcome {
+        self.links.lock().unwrap().push((alias.into(), up));
+        Ok(())
     }
     fn plug(&self, interface: &str) -> Outcome {
         self.plugged.lock().unwrap().push(interface.into());

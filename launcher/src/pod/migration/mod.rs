@@ -34,6 +34,7 @@ use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::{AbortStatus, Migration, Mode, Options, Progress, port, socket_name};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::{Instrument, debug, info, warn};
@@ -44,6 +45,7 @@ pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
 use super::{nics, report};
+use crate::domain::alias_of;
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{HypervisorError, Move};
 use crate::life::Ending;
@@ -57,6 +59,8 @@ const TELL: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_secs(60);
 /// How long an answer waits for a report that tells the same.
 const REPORTED: Duration = Duration::from_secs(5);
+/// How long a link that is refreshed is down (upstream's time).
+const LINK_DOWN: Duration = Duration::from_millis(100);
 const MIB: u64 = 1 << 20;
 
 /// Begins a migration. The same one again changes nothing.
@@ -203,6 +207,7 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
         // The migration made it stand still, nobody else.
         shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
     }
+    refresh_links(shared, &vmi).await;
     if *shared.agent_connected.borrow() {
         let time = i64::try_from(report::now().as_nanos()).unwrap_or(i64::MAX);
         // The guest's clock stood still for a moment; that is all there is to lose.
@@ -211,6 +216,25 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Takes links down and up again, where a network binding plugin asks for that: the guest asks for its address anew. Whether it
+/// does is the guest's; the machine has moved whatever becomes of it.
+async fn refresh_links(shared: &Shared, vmi: &Value) {
+    let refreshed = VirtualMachineInstance::deserialize(vmi).map(|vmi| vmi.refreshed_links());
+    for name in refreshed.unwrap_or_default() {
+        for up in [false, true] {
+            let alias = alias_of(&name);
+            if let Err(error) = shared.call(move |hypervisor| hypervisor.set_link(&alias, up)).await {
+                warn!(%error, interface = name, up, "the link is not refreshed");
+                break;
+            }
+            if !up {
+                // A guest may take no note of a link that comes back at once.
+                sleep(LINK_DOWN).await;
+            }
+        }
+    }
 }
 
 /// Whether the machine is paused, by its VMI.

@@ -113,6 +113,24 @@ async fn what_has_come_is_kept_and_learns_the_time() {
     assert!(fake.agent.lock().unwrap()[0].contains("guest-set-time"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn links_go_down_and_up_where_a_plugin_asks_for_it() {
+    let (shared, fake, _tell) = machine();
+    let registered = json!({
+        "fresh": {"domainAttachmentType": "tap", "migration": {"method": "link-refresh"}},
+        "still": {"domainAttachmentType": "tap", "migration": {}},
+    });
+    let vmi = json!({
+        "metadata": {"name": "x", "annotations": {"podvirt.io/binding-plugins": registered.to_string()}},
+        "spec": {"domain": {"devices": {"interfaces": [
+            {"name": "a", "binding": {"name": "still"}}, {"name": "b", "binding": {"name": "fresh"}},
+        ]}}},
+    });
+    let vmi = cmd::Vmi { vmi_json: serde_json::to_vec(&vmi).unwrap() };
+    finalize(&shared, Some(&vmi)).await.unwrap();
+    assert_eq!(*fake.links.lock().unwrap(), [("ua-b".to_owned(), false), ("ua-b".to_owned(), true)]);
+}
+
 #[tokio::test]
 async fn nothing_moves_of_which_virt_controller_has_not_said_how() {
     let (shared, fake, _tell) = machine();
