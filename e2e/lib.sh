@@ -33,6 +33,7 @@ artefact() { local root
     bedimages) echo "$CACHE/bedimages-$(key "$E2E/cluster/mk-bedimages" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-kubernetes" "$E2E/cluster/go" "$E2E/mk-root")" ;;
     layers) echo "$CACHE/layers-$(key "$E2E/cluster/mk-layers" "$E2E/cluster/oci.sh" "$E2E/mk-root")" ;;
     disks) echo "$CACHE/disks-$(key "$E2E/cluster/mk-disks" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
+    kernelcards) echo "$CACHE/kernelcards-$(key "$E2E/cluster/mk-kernelcards" "$E2E/cluster/oci.sh" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+use std::io::Read as _;
+use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::v1;
+use podvirt_e2e::artefacts::image;
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 use serde_json::{Value, json};
 
@@ -155,6 +158,61 @@ fn a_plugins_network_brings_the_guests_tap_device() {
     two.sh("ip link set eth1 up; ip addr add 172.31.58.2/24 dev eth1", COMMAND).unwrap();
     one.sh("ping -c 3 -W 10 172.31.58.2", COMMAND).unwrap();
     two.sh("ping -c 3 -W 10 172.31.58.1", COMMAND).unwrap();
+}
+
+/// The greeter of the tiny guest.
+const GREETER: u16 = 7777;
+
+#[test]
+fn long_a_plugins_sidecar_alone_joins_the_guest_beside_a_netd() {
+    // Fetched before this process is in the cluster's network. QEMU has slirp behind an e1000 alone, of which the usual guest
+    // has no driver.
+    let images = ["slirp", "kernel-cards"].map(|name| image(name).unwrap());
+    let cluster = Cluster::get().unwrap();
+    for image in &images {
+        cluster.load(image).unwrap();
+    }
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let _registered = Registered::new(&cluster, &json!({"slirp": {"sidecarImage": "podvirt/slirp:dev"}}));
+    let ranges =
+        json!([[{"subnet": "172.31.59.0/24", "rangeStart": "172.31.59.10", "gateway": "172.31.59.1"}]]);
+    let ipam = json!({"type": "host-local", "ranges": ranges});
+    network(&namespace, "segment", json!({"type": "bridge", "bridge": "br1", "ipam": ipam}));
+    // The netd's interface has several queues, which upstream's sidecar writes without what it takes to be a netd's.
+    let manifest = Manifest {
+        name: "vm",
+        spec: "networks: [{name: default, pod: {}}, {name: segment, multus: {networkName: segment}}]",
+        domain: "cpu: {cores: 2}, firmware: {kernelBoot: {kernelArgs: 'console=ttyS0 quiet panic=-1 mitigations=off pv.dhcp=4 \
+                 pv.serve=7777', container: {image: 'podvirt/kernel-cards:dev', kernelPath: /vmlinuz, initrdPath: /initrd.img}}}",
+        devices: "networkInterfaceMultiqueue: true, interfaces: [{name: default, binding: {name: slirp}, ports: [{port: 7777}]}, \
+                  {name: segment, passtBinding: {}}]",
+        ..Default::default()
+    };
+    let machine = manifest.machine();
+    namespace.until("the plugins known to virt-api", SOON, || Ok(namespace.apply(&machine).ok())).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut guest, _guest) = namespace.shell("vm").unwrap();
+    let mut sh = |command: &str| guest.sh(command, COMMAND).unwrap();
+
+    // By the sidecar's card: the addresses of slirp's DHCP, the cluster's names and Services, and back.
+    let driver = sh("basename $(readlink /sys/class/net/eth0/device/driver)");
+    assert_eq!(driver.trim(), "e1000");
+    let addresses = sh("ip -o -4 addr show dev eth0 scope global");
+    assert!(addresses.contains(" 10.0.2.15/24 "), "{addresses}");
+    sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+    let pod = namespace.launcher("vm").unwrap();
+    let address: IpAddr = pod.status.unwrap().pod_ip.unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect_timeout(&(address, GREETER).into(), COMMAND).unwrap();
+    stream.set_read_timeout(Some(COMMAND)).unwrap();
+    let mut text = [0; 11];
+    stream.read_exact(&mut text).unwrap();
+    assert_eq!(&text, b"GUEST-HELLO");
+
+    // By the netd's, in the same machine.
+    sh("net-up 4 eth1");
+    let addresses = sh("ip -o -4 addr show dev eth1 scope global");
+    assert!(addresses.contains(" 172.31.59.1"), "{addresses}");
+    sh("ls -d /sys/class/net/eth1/queues/rx-1");
 }
 
 #[test]
