@@ -6,6 +6,7 @@
 //! [`Namespace`] of the test, which is deleted when the value is dropped; what waits for something says on failure what
 //! the namespace looked like. Manifests are applied by kubectl, as users do.
 
+mod dynamic;
 mod flat;
 mod guest;
 mod istio;
@@ -16,6 +17,7 @@ mod namespace;
 mod network;
 mod node;
 mod policies;
+mod segment;
 pub mod talk;
 
 use std::fs::File;
@@ -33,6 +35,7 @@ use nix::sched::{CloneFlags, setns};
 use podvirt_bed_tools::wait;
 use tokio::runtime::{Builder, Runtime};
 
+pub use dynamic::{DynamicNetworks, prepare_dynamic_networks};
 pub use flat::Flat;
 pub use guest::{Binding, Guest, counter};
 pub use istio::{Istio, prepare_istio};
@@ -41,6 +44,7 @@ pub use namespace::{Namespace, Security};
 pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};
 pub use policies::{ClientPod, Enforced};
+pub use segment::Segment;
 
 use crate::artefacts::script;
 

@@ -10,25 +10,27 @@ use serde_json::json;
 use super::moving::Machine;
 
 /// The interface that comes and goes.
-const NIC: &str = "segment";
+pub(crate) const NIC: &str = "segment";
 
-fn told(instance: &v1::VirtualMachineInstance) -> Option<&v1::VirtualMachineInstanceNetworkInterface> {
+pub(crate) fn told(
+    instance: &v1::VirtualMachineInstance,
+) -> Option<&v1::VirtualMachineInstanceNetworkInterface> {
     instance.status.interfaces.iter().find(|i| i.name.as_deref() == Some(NIC))
 }
 
 /// Whether all these sources tell of the interface.
-fn told_by(instance: &v1::VirtualMachineInstance, sources: &[&str]) -> bool {
+pub(crate) fn told_by(instance: &v1::VirtualMachineInstance, sources: &[&str]) -> bool {
     let known = told(instance).and_then(|told| told.info_source.clone()).unwrap_or_default();
     sources.iter().all(|source| known.split(", ").any(|word| word == *source))
 }
 
-fn required(instance: &v1::VirtualMachineInstance) -> Option<String> {
+pub(crate) fn required(instance: &v1::VirtualMachineInstance) -> Option<String> {
     let conditions = &instance.status.conditions;
     let found = conditions.iter().find(|c| c.r#type.as_str() == "MigrationRequired" && c.status == "True")?;
     found.message.clone()
 }
 
-fn patch(namespace: &Namespace<'_>, patch: &serde_json::Value) {
+pub(crate) fn patch(namespace: &Namespace<'_>, patch: &serde_json::Value) {
     namespace.kubectl(&["patch", "vm", "vm", "--type=json", "-p", &patch.to_string()]).unwrap();
 }
 
@@ -57,7 +59,7 @@ fn plug(namespace: &Namespace<'_>, machine: &mut Machine<'_>, binding: &str) {
     namespace.wait("vm", "a machine that is as its template says", SOON, as_said).unwrap();
 }
 
-fn move_on(machine: &mut Machine<'_>) {
+pub(crate) fn move_on(machine: &mut Machine<'_>) {
     let source = machine.pod();
     let migration = machine.migrate();
     machine.has_moved(&migration, &source);

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+mod another_network;
 mod bridge;
 mod claims;
 mod drain;
 mod failures;
 mod hotplug;
+mod in_place;
 mod leftovers;
 mod moving;
 mod policy;
