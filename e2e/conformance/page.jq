@@ -13,7 +13,7 @@ The guests are not upstream's, which no package registry has: they are small Lin
 the tests look for (`e2e/conformance/guests`). In place of BusyBox's `nc` and of Python they have scripts around socat. The
 tests of Istio and of NetworkPolicies run with the real ones in the cluster (`e2e/cluster/mesh up`, `e2e/cluster/policies.yaml`).
 
-The tests were run as follows: \(.how)
+\(.how)
 
 | file | passed | of |
 |---|---|---|",
