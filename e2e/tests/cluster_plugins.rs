@@ -108,30 +108,12 @@ VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
 esac
 "#;
 
-/// A CNI plugin of a test on both nodes, which goes with the value.
-struct Installed<'c>(&'c Cluster, &'static str);
-
-impl Installed<'_> {
-    fn new<'c>(cluster: &'c Cluster, name: &'static str, script: &str) -> Installed<'c> {
-        let installed = Installed(cluster, name);
-        installed
-            .on_nodes(&format!("cat >{0} <<'END'\n{script}END\nchmod 755 {0}", installed.path()))
-            .unwrap();
-        installed
-    }
-
-    fn path(&self) -> String {
-        format!("/opt/cni/bin/{}", self.1)
-    }
-
-    fn on_nodes(&self, command: &str) -> anyhow::Result<()> {
-        [1, 2].into_iter().try_for_each(|n| self.0.node(n).run(&["bash", "-c", command]).map(drop))
-    }
-}
-
-impl Drop for Installed<'_> {
-    fn drop(&mut self) {
-        drop(self.on_nodes(&format!("rm -f {}", self.path())));
+/// Puts a CNI plugin of a test on both nodes. It stays there: pods that it has joined to a network leave that by it, after the test.
+fn install(cluster: &Cluster, name: &str, script: &str) {
+    let path = format!("/opt/cni/bin/{name}");
+    let command = format!("cat >{path} <<'END'\n{script}END\nchmod 755 {path}");
+    for node in [1, 2] {
+        cluster.node(node).run(&["bash", "-c", &command]).unwrap();
     }
 }
 
@@ -140,7 +122,7 @@ fn a_plugins_network_brings_the_guests_tap_device() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let _registered = Registered::new(&cluster, &json!({"tapped": {"domainAttachmentType": "tap"}}));
-    let _installed = Installed::new(&cluster, "test-tapped", TAPPED);
+    install(&cluster, "test-tapped", TAPPED);
     network(&namespace, "segment", json!({"type": "test-tapped", "bridge": "br1"}));
     let manifests = [("one", "node1"), ("two", "node2")].map(|(name, node)| machine(name, "tapped", node));
     for manifest in &manifests {
