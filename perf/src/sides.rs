@@ -43,7 +43,7 @@ pub(crate) fn summary(runs: &[Run], subject: &str, figure: &str) -> Option<Summa
     Summary::of(of(runs, subject, figure).map(|(_, value)| value))
 }
 
-/// One subject's figure divided by another's, by the rounds that have both.
+/// A figure of one subject divided by the same figure of the other subject, for each round that has both.
 pub(crate) fn ratio(runs: &[Run], [over, under]: [&str; 2], figure: &str) -> Option<Summary> {
     let under: BTreeMap<u32, f64> = of(runs, under, figure).collect();
     Summary::of(of(runs, over, figure).filter_map(|(round, value)| {

@@ -170,8 +170,8 @@ pub(crate) fn busy() -> Result<f64> {
     Ok(busy_ticks(&stat).context("/proc/stat")? / ticks_per_second()?)
 }
 
-/// CPU seconds all processors together have spent in interrupts and what they defer: the kernel's network work, whoever is
-/// charged for it.
+/// CPU seconds all processors together have spent in interrupts and what they defer: the kernel's network work,
+/// whichever control group the kernel has charged.
 ///
 /// # Errors
 /// /proc/stat cannot be read.

@@ -48,7 +48,7 @@ pub(crate) const BEHIND: &str = "/bin/ip netns exec behind";
 /// Takes it away.
 pub(crate) const ALONE: &str = "/bin/ip link del inner; /bin/ip netns del behind";
 
-/// By netd: `own` is its address, `other` one of its network that is nobody's.
+/// By netd: `own` is the guest's address, `other` an address of the same network that no host has.
 fn is_refused(guest: &mut Guest<'_>, own: &str, other: &str) {
     let (card, to) = ("eth0", HERE);
     assert!(answers(guest, &format!("-I {own}"), to));
@@ -95,7 +95,7 @@ fn own(guest: &mut Guest<'_>) -> String {
     guest.sh("ip -4 -o addr show dev eth0 scope global | awk '{print $4}' | cut -d/ -f1").unwrap()
 }
 
-/// An address of the same network of 256 that is nobody's.
+/// An address of the same network of 256 that no host has.
 fn other(own: &str) -> String {
     format!("{}.253", own.rsplit_once('.').unwrap().0)
 }

@@ -33,7 +33,7 @@ pub(crate) fn deaf(port: u16) -> Result<()> {
     loop {
         match listener.accept() {
             Ok((stream, _)) => held.push(stream),
-            // Without a descriptor or a connection that lives there is none to hold.
+            // No descriptor is free, or the connection has ended: there is no connection to hold.
             Err(_) => thread::sleep(PAUSE),
         }
     }

@@ -12,7 +12,7 @@
 //!
 //! Both backends have their usual limits. What the victim reaches is measured again and again ([`victim`]); between two
 //! measurements without a flood there is one beside a flood ([`attack()`]). The last one of a kind is the first one of the
-//! next, in which the attacker has a fresh backend: a flow table that one kind has filled is not what the next one meets.
+//! next, in which the attacker has a fresh backend: the next kind does not begin with a flow table that this kind has filled.
 //! Meanwhile it is watched what the flood takes of the node ([`watch`]). Afterwards the attacker's guest starts again and
 //! has to be served.
 //!
@@ -203,7 +203,7 @@ fn measure(
         rows.push(row);
         before = after.with_context(|| format!("after {}: {}", kind.name(), bed.log()))?;
         say(out, peer, "after", &before)?;
-        // The next kind finds nothing of this one.
+        // The next kind of flood begins without flows or processes of this kind.
         drop(attacker);
         attacker = Attacker::start(&pod, peer, &attackers)?;
         attacker.check().context("a fresh backend")?;

@@ -73,7 +73,7 @@ pub(crate) struct Flood {
     pub(crate) reconnects: f64,
     /// Processors that the flooding pod kept busy, as its group is charged.
     pub(crate) pod_cpus: f64,
-    /// Processors that were busy with the kernel's network work in interrupts, whoever was charged.
+    /// Processors that were busy with the kernel's network work in interrupts, whichever control group the kernel has charged.
     pub(crate) interrupt_cpus: f64,
     /// Processors that were busy with what this program did not start: kernel threads above all.
     pub(crate) others_cpus: f64,
