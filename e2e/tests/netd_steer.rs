@@ -42,6 +42,27 @@ fn late_listener(pod: &Pod) -> TcpListener {
     late
 }
 
+/// Every datagram to `theirs`, on port 9002 since before the agent came, arrives, until the agent has seen a listener
+/// twice that came after it.
+fn udp_stays_closed(pod: &Pod, theirs: &UdpSocket) {
+    let bind = |port| move || Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?);
+    let late = pod.net.pod.enter(bind(9003)).unwrap();
+    late.set_nonblocking(true).unwrap();
+    theirs.set_read_timeout(Some(SOON)).unwrap();
+    let client = pod.net.client.enter(bind(0)).unwrap();
+    let mut bytes = [0; 16];
+    until("the late UDP listener's port", SOON, || {
+        client.send_to(b"theirs", Family::V6.pod(9002))?;
+        assert_eq!(theirs.recv(&mut bytes).unwrap(), 6);
+        client.send_to(b"late", Family::V6.pod(9003))?;
+        match late.recv(&mut bytes) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            other => Ok(Some(other?)),
+        }
+    })
+    .unwrap();
+}
+
 #[test]
 fn every_port_leads_to_the_guest_but_for_those_of_others() {
     let pod = Pod::new(NetOptions::default()).unwrap();
@@ -51,6 +72,7 @@ fn every_port_leads_to_the_guest_but_for_those_of_others() {
     let steering = steer(&pod);
     let report = attached(&steering);
     assert!(report.closed_tcp > 15 && report.closed_udp > 28_000, "{report:?}");
+    udp_stays_closed(&pod, &udp);
     let guest = Guest::boot(Boot::Uml, &pod, &Vhost::default()).unwrap();
     let mut bed = Bed { backend: Backend::Netd, guest, running, pod };
 
@@ -67,11 +89,6 @@ fn every_port_leads_to_the_guest_but_for_those_of_others() {
     // What others listen on is theirs, what is closed is refused.
     drop(bed.pod.net.connect(Family::V6.pod(9001)).unwrap());
     tcp.accept().unwrap();
-    let client = bed.pod.net.client.enter(|| Ok(UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?)).unwrap();
-    client.send_to(b"theirs", Family::V6.pod(9002)).unwrap();
-    let mut bytes = [0; 16];
-    udp.set_read_timeout(Some(SOON)).unwrap();
-    assert_eq!(udp.recv(&mut bytes).unwrap(), 6);
     for port in [8003, 15001] {
         let error = bed.pod.net.connect(Family::V4.pod(port)).unwrap_err();
         assert!(format!("{error:#}").contains("refused"), "{port}: {error:#}");

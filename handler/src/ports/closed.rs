@@ -26,6 +26,14 @@ impl Listening {
         self.udp.retain(|p| other(&own.udp, *p));
         self
     }
+
+    /// Without the UDP ports that the look before did not see; `seen` is that look's UDP ports, sorted, and becomes
+    /// this one's.
+    pub(super) fn that_stay(mut self, seen: &mut Vec<u16>) -> Listening {
+        let stay = self.udp.iter().copied().filter(|p| seen.binary_search(p).is_ok()).collect();
+        *seen = std::mem::replace(&mut self.udp, stay);
+        self
+    }
 }
 
 /// The bits.
@@ -96,6 +104,15 @@ mod tests {
         ];
         assert_eq!(changes, expected);
         assert_eq!(Bits::from_words(bits.0.iter().copied()), bits);
+    }
+
+    #[test]
+    fn a_udp_port_is_seen_twice_before_it_is_closed() {
+        let look = |udp: &[u16]| Listening { tcp: vec![80], udp: udp.to_vec() };
+        let mut seen = vec![53];
+        assert_eq!(look(&[53, 4000]).that_stay(&mut seen), look(&[53]));
+        assert_eq!(look(&[53, 4000]).that_stay(&mut seen), look(&[53, 4000]));
+        assert_eq!(look(&[4000]).that_stay(&mut seen), look(&[4000]));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) struct Lease {
     diag: Diag,
     /// What the map says.
     bits: Bits,
-    /// UDP ports seen the last time.
+    /// UDP ports seen the last time, sorted.
     seen: Vec<u16>,
 }
 
@@ -50,13 +50,13 @@ impl Lease {
         let diag =
             Diag::open(netns, interface).map_err(kernel("sock_diag in the pod's network namespace"))?;
         let resumed = lent.held.is_some();
-        let (held, bits) = match lent.held {
+        let (held, bits, seen) = match lent.held {
             Some(held) => {
                 check(&held)?;
                 let read = |i| bpf::get(held.closed.as_fd(), i);
                 let words = (0..ALL_WORDS).map(read).collect::<Result<Vec<u64>, _>>();
                 let bits = Bits::from_words(words.map_err(kernel("the map of closed ports"))?.into_iter());
-                (held, bits)
+                (held, bits, diag.listening().map_err(kernel("sock_diag"))?.udp)
             }
             None => attach(netns, &lent, &offer, &diag, interface).inspect_err(|error| {
                 let answer = Answer { attached: false, error: Some(error.to_string()) };
@@ -66,7 +66,7 @@ impl Lease {
         };
         let fds = if resumed { Vec::new() } else { held.as_fds().to_vec() };
         send(connection.as_fd(), &Answer { attached: true, error: None }, &fds)?;
-        Ok(Lease { connection, held, resumed, closed: offer.closed, diag, bits, seen: Vec::new() })
+        Ok(Lease { connection, held, resumed, closed: offer.closed, diag, bits, seen })
     }
 
     /// Whether netd was steered to before.
@@ -87,11 +87,7 @@ impl Lease {
     /// Brings the closed ports up to date.
     pub(super) fn refresh(&mut self) -> Result<(), Error> {
         let kernel = |what| move |source| Error::Kernel { what, source };
-        let mut now = self.diag.listening().map_err(kernel("sock_diag"))?;
-        // Those of the last look stay if they are still there.
-        let udp = std::mem::take(&mut now.udp);
-        now.udp = udp.iter().copied().filter(|p| self.seen.binary_search(p).is_ok()).collect();
-        self.seen = udp;
+        let now = self.diag.listening().map_err(kernel("sock_diag"))?.that_stay(&mut self.seen);
         let bits = Bits::of(&self.closed, &now);
         for (index, word) in bits.changes(&self.bits) {
             bpf::set(self.held.closed.as_fd(), index, word).map_err(kernel("the map of closed ports"))?;
@@ -169,7 +165,7 @@ fn attach(
     offer: &Offer,
     diag: &Diag,
     interface: Option<i32>,
-) -> Result<(Held, Bits), Error> {
+) -> Result<(Held, Bits, Vec<u16>), Error> {
     let kernel = |what| move |source| Error::Kernel { what, source };
     let sockets = bpf::socket_map(SOCKETS).map_err(kernel("a BPF map of sockets"))?;
     let words = bpf::word_map(ALL_WORDS).map_err(kernel("a BPF map"))?;
@@ -187,7 +183,7 @@ fn attach(
     let code = program(sockets.as_fd(), words.as_fd(), interface);
     let program = bpf::load(&code).map_err(kernel("the BPF program"))?;
     let link = bpf::attach(program.as_fd(), netns.as_fd()).map_err(kernel("the BPF link"))?;
-    Ok((Held { link, sockets, closed: words }, bits))
+    Ok((Held { link, sockets, closed: words }, bits, listening.udp))
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 //! be closed for it. [`Steering`] asks the pod's network namespace for its listeners every two seconds and keeps
 //! the closed ports in the map: a listener that comes later has its port within that time. UDP sockets that are
 //! not connected are treated alike. A UDP port must be seen twice: netd binds a flow's socket before it connects
-//! it, and one that is caught between would close its port for nothing.
+//! it, and one that is caught between would close its port for nothing. The look before the ports are steered is the
+//! first of the two: a port that is closed then stays closed.
 //!
 //! A [`Steering`] is a thread, for as long as netd lives: it reconnects when netd starts anew. When this process
 //! starts anew, netd hands over what it holds, and the keeping goes on with the same maps. Nothing is attached to
