@@ -159,6 +159,7 @@ totals! {
     tcp_retransmits: "TCP segments sent to the guest again.",
     tcp_bytes_to_pod as "tcp_to_pod_bytes": "TCP payload bytes carried from the guest.",
     tcp_bytes_to_guest as "tcp_to_guest_bytes": "TCP payload bytes carried to the guest.",
+    tcp_openings_evicted: "TCP connections dropped while they were being opened, to make room for a new flow.",
     udp_flows: "UDP flows opened.",
     datagram_flows_evicted: "UDP and echo flows ended before their time to make room for a new flow.",
     udp_datagrams_to_pod: "UDP datagrams carried from the guest.",

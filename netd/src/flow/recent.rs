@@ -1,10 +1,10 @@
-//! Which flow was used least recently: lists through the table's slots.
+//! Which flow of a list was put there first, or was used least recently: lists through the table's slots.
 //!
 //! A slot is in one list at most, between the slot that was used before it and the one that was used after it. Every
 //! operation touches a slot and its two neighbours, however long the list is.
 
 /// Lists that there are.
-pub(super) const LISTS: usize = 8;
+pub(super) const LISTS: usize = 10;
 /// No slot; no list.
 const NONE: u32 = u32::MAX;
 
@@ -22,12 +22,13 @@ pub(super) struct Recent {
     links: Vec<Links>,
     /// The oldest and the newest of each list.
     ends: [(u32, u32); LISTS],
+    lengths: [u32; LISTS],
 }
 
 impl Recent {
     /// Empty lists.
     pub(super) fn with_capacity(slots: usize) -> Recent {
-        Recent { links: Vec::with_capacity(slots), ends: [(NONE, NONE); LISTS] }
+        Recent { links: Vec::with_capacity(slots), ends: [(NONE, NONE); LISTS], lengths: [0; LISTS] }
     }
 
     /// Puts a slot at the newest end of a list, wherever it was before.
@@ -39,6 +40,7 @@ impl Recent {
         if self.links.len() <= slot as usize {
             self.links.resize(slot as usize + 1, UNLINKED);
         }
+        self.lengths[list] += 1;
         let before = std::mem::replace(&mut self.ends[list].1, slot);
         self.links[slot as usize] = Links { older: before, newer: NONE, list: list as u32 };
         match self.links.get_mut(before as usize) {
@@ -52,6 +54,7 @@ impl Recent {
         let Some(links) = self.links.get_mut(slot as usize) else { return };
         let Links { older, newer, list } = std::mem::replace(links, UNLINKED);
         let Some(ends) = self.ends.get_mut(list as usize) else { return };
+        self.lengths[list as usize] -= 1;
         match self.links.get_mut(older as usize) {
             Some(links) => links.newer = newer,
             None => ends.0 = newer,
@@ -60,6 +63,11 @@ impl Recent {
             Some(links) => links.older = older,
             None => ends.1 = older,
         }
+    }
+
+    /// Slots of a list.
+    pub(super) fn len(&self, list: usize) -> u32 {
+        self.lengths.get(list).copied().unwrap_or(0)
     }
 
     /// The slot of a list that was used least recently.
@@ -93,6 +101,7 @@ mod tests {
                 }
                 for (list, plain) in plain.iter().enumerate() {
                     prop_assert_eq!(recent.oldest(list), plain.first().copied());
+                    prop_assert_eq!(recent.len(list) as usize, plain.len());
                 }
             }
             // From the oldest to the newest, until nothing is left.

@@ -150,12 +150,24 @@ impl<F> Table<F> {
         })
     }
 
-    /// Makes a flow the one of a list that was used last. There are eight lists, numbered from 0; a flow is in one at
+    /// Makes a flow the one of a list that was used last. There are ten lists, numbered from 0; a flow is in one at
     /// most.
     pub fn rank(&mut self, id: FlowId, list: usize) {
         if self.slot(id).is_some() {
             self.recent.put(id.index, list);
         }
+    }
+
+    /// Takes a flow out of its list, if it is in one.
+    pub fn unrank(&mut self, id: FlowId) {
+        if self.slot(id).is_some() {
+            self.recent.remove(id.index);
+        }
+    }
+
+    /// Number of flows in a list.
+    pub fn ranked(&self, list: usize) -> u32 {
+        self.recent.len(list)
     }
 
     /// The flow of a list that was used least recently.

@@ -417,9 +417,14 @@ impl Conn {
         matches!(self.state, State::TimeWait | State::Closed)
     }
 
+    /// Whether the connection is being opened: the pod's side or the guest's has not answered yet.
+    pub fn is_opening(&self) -> bool {
+        matches!(self.state, State::Connecting | State::SynReceived | State::SynSent)
+    }
+
     /// Whether the guest's state and netd's are synchronized (RFC 9293 3.5).
     pub(super) fn synchronized(&self) -> bool {
-        !matches!(self.state, State::Connecting | State::SynReceived | State::SynSent | State::Closed)
+        !self.is_opening() && self.state != State::Closed
     }
 
     /// The guest's FIN has been passed on.

@@ -4,7 +4,13 @@
 //!
 //! Connections in TIME-WAIT go first, the oldest of the side that opens the new flow before those of the other: the
 //! state is a courtesy to a guest whose last acknowledgement was lost. Then flows of datagrams, which have no end of
-//! their own, in the order in which they were used last:
+//! their own, in the order in which they were used last, and connections that are still being opened, the oldest first.
+//!
+//! Of these two sorts the one goes first of which the side has more: a flood of SYNs leaves the few flows of datagrams
+//! alone, and a flood of datagrams the few connections that are being opened. A connection that goes is lost as a SYN is
+//! on a wire: the guest sends its SYN again and has another one.
+//!
+//! Flows of datagrams go in this order:
 //!
 //! | the new flow | goes, the first that there is |
 //! |---|---|
@@ -21,7 +27,7 @@
 //!
 //! What the other side has is taken only where that makes room: either side has places that the other cannot take, and
 //! flows of datagrams leave a part of the places to connections ([`Budget`](crate::shared::Budget)). A connection
-//! that is open never goes.
+//! that is open never goes, nor does one whose socket is being repaired.
 
 use super::flows::Flow;
 use super::turn::Worker;
@@ -33,11 +39,7 @@ impl Worker {
     /// Whether there is room for a connection that `side` opens, be it made for it.
     pub(super) fn has_room_for_flow(&mut self, side: Side) -> bool {
         while self.flows.is_full(side) {
-            let id = match self.pop_over_for(side) {
-                None => self.oldest_for(side, false),
-                over => over,
-            };
-            let Some(id) = id else { return false };
+            let Some(id) = self.pop_room_for(side, false) else { return false };
             self.evict(id);
         }
         true
@@ -48,10 +50,7 @@ impl Worker {
         loop {
             let id = match (self.flows.is_full(side), self.flows.has_all_datagrams()) {
                 (false, false) => return true,
-                (true, false) => match self.pop_over_for(side) {
-                    None => self.oldest_for(side, true),
-                    over => over,
-                },
+                (true, false) => self.pop_room_for(side, true),
                 // A connection that goes makes no room for datagrams.
                 (_, true) => self.oldest_for(side, true),
             };
@@ -60,14 +59,35 @@ impl Worker {
         }
     }
 
+    /// The flow that makes room for one of `side`, in a table without room for that side.
+    fn pop_room_for(&mut self, side: Side, datagrams: bool) -> Option<FlowId> {
+        self.pop_over_for(side)
+            .or_else(|| self.oldest_opening_for(side, true))
+            .or_else(|| self.oldest_for(side, datagrams))
+            .or_else(|| self.oldest_opening_for(side, false))
+    }
+
+    /// The connection that is being opened and makes room for a flow of `side`; with `crowding`, only where there are more
+    /// of them than flows of datagrams.
+    fn oldest_opening_for(&self, side: Side, crowding: bool) -> Option<FlowId> {
+        let others = (!self.flows.has_all(side)).then_some(other(side));
+        let sides = [Some(side), others].into_iter().flatten();
+        let oldest = sides
+            .filter(|side| !crowding || self.flows.is_crowded_by_openings(*side))
+            .find_map(|side| self.flows.oldest_opening(side));
+        oldest.filter(|id| self.flows.get(*id).is_some_and(|flow| !flow.is_parked()))
+    }
+
     /// Ends a flow for the sake of another.
     fn evict(&mut self, id: FlowId) {
         if self.gathers.slices_of(id).is_some() {
             // What the guest has sent by it is on its way.
             self.flush_gathers();
         }
-        if let Some((_, Flow::Udp(_) | Flow::Echo(_))) = self.flows.remove(id) {
-            self.counters.datagram_flows_evicted.add(1);
+        match self.flows.remove(id) {
+            Some((_, Flow::Udp(_) | Flow::Echo(_))) => self.counters.datagram_flows_evicted.add(1),
+            Some((_, Flow::Tcp(f))) if f.opening => self.counters.tcp_openings_evicted.add(1),
+            _ => {}
         }
     }
 

@@ -72,6 +72,11 @@ fn list(side: Side, sustained: bool, crowding: bool) -> usize {
     side as usize * 4 + usize::from(sustained) * 2 + usize::from(crowding)
 }
 
+/// The list of a side's connections that are being opened, by age.
+fn opening(side: Side) -> usize {
+    8 + side as usize
+}
+
 /// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
 /// and an owner in the directory.
 pub(super) struct Flows {
@@ -153,6 +158,7 @@ impl Flows {
                     *self.ports.entry(key.guest.port()).or_insert(0) += 1;
                 }
                 self.rank_datagrams(id);
+                self.rank_opening(id);
             }
             None => self.forget(&key, side),
         }
@@ -220,6 +226,30 @@ impl Flows {
             let list = list(flow.side(), life.is_sustained(), crowding);
             self.table.rank(id, list);
         }
+    }
+
+    /// Notes whether a connection is being opened.
+    pub(super) fn rank_opening(&mut self, id: FlowId) {
+        let Some(Flow::Tcp(f)) = self.table.get_mut(id) else { return };
+        f.opening = f.conn.is_opening();
+        let side = if f.from_guest { Side::Guest } else { Side::Peer };
+        if f.opening {
+            self.table.rank(id, opening(side));
+        } else {
+            self.table.unrank(id);
+        }
+    }
+
+    /// The connection of `side` that has been opening for the longest time.
+    pub(super) fn oldest_opening(&self, side: Side) -> Option<FlowId> {
+        self.table.oldest(opening(side))
+    }
+
+    /// Whether `side` has more connections that are being opened than flows of datagrams.
+    pub(super) fn is_crowded_by_openings(&self, side: Side) -> bool {
+        let sorts = [(false, false), (false, true), (true, false), (true, true)];
+        let datagrams = sorts.map(|(sustained, crowding)| self.table.ranked(list(side, sustained, crowding)));
+        self.table.ranked(opening(side)) > datagrams.iter().sum()
     }
 
     /// The flow of datagrams of `side` that was used least recently.

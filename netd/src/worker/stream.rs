@@ -50,6 +50,8 @@ pub(super) struct TcpFlow {
     pub(super) urgent: bool,
     /// In [`Worker::ready`].
     pub(super) queued: bool,
+    /// In the list of connections that are being opened; see [`super::evict`].
+    pub(super) opening: bool,
     /// The socket is being repaired: nobody touches it, and the guest's segments are lost. See [`super::parked`].
     pub(super) parked: bool,
     /// Payload of the guest that came out of order.
@@ -90,6 +92,7 @@ impl TcpFlow {
             peer_closed: false,
             urgent: false,
             queued: false,
+            opening: false,
             parked: false,
             held: None,
             stale: false,
@@ -146,6 +149,7 @@ impl TcpFlow {
             // epoll tells of it once the socket is watched.
             urgent: false,
             queued: false,
+            opening: false,
             parked: false,
             stale: true,
             room: Room::default(),
@@ -496,6 +500,7 @@ impl Worker {
         // Only a flow that may send is made ready: one that waits for the guest's window would turn the loop for
         // nothing, and the guest's segment wakes it. Asking for the budget starts the persist timer.
         let ready = f.readable && f.conn.budget(now).is_some();
+        let opened = f.opening && !f.conn.is_opening();
         let at = f.conn.poll_at();
         if rewatch && let Some(s) = &f.socket {
             watch_again(&self.epoll, fd(s), id);
@@ -503,6 +508,9 @@ impl Worker {
         if let Some(at) = at {
             // An acknowledgement that went with data is not to be seen to any more.
             self.flows.arm_before(id, at, now + SOON);
+        }
+        if opened {
+            self.flows.rank_opening(id);
         }
         if ended {
             self.note_over(id);

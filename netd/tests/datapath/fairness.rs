@@ -99,7 +99,9 @@ fn a_guest_that_opens_flows_without_end_stays_within_reach() {
             ip.tcp(10_000 + i, 9, 1, 1000).syn().write(&mut frame, &[]).unwrap();
             raw.send(&frame);
         }
-        eventually("a full table", || (pod.netd.dropped(Reason::FlowLimit) == 444).then_some(()));
+        let gone = || pod.netd.counters().tcp_openings_evicted.get();
+        eventually("a full table", || (gone() == 444).then_some(()));
+        assert_eq!(pod.netd.dropped(Reason::FlowLimit), 0);
         let client = pod.client.udp(v4.client(0));
         client.send_to(b"anybody there?", v4.pod(7000)).unwrap();
         assert_eq!(next_port(&mut raw), 7000);

@@ -7,7 +7,7 @@ use etherparse::PacketBuilder;
 use netd::config::Limits;
 use netd::counters::Reason;
 
-use crate::bed::raw::{GUEST_V4, GUEST_V6};
+use crate::bed::raw::{CLIENT_V4, GUEST_V4, GUEST_V6};
 use crate::bed::{
     GUEST_MAC, MAC, Raw, Setup, assert_refused_late, eventually, exchange, expect_end, udp, with_bed,
     with_pod,
@@ -180,6 +180,41 @@ fn a_connection_in_time_wait_makes_room_in_a_full_table() {
             drop(client);
             expect_end(&guest);
         }
+    });
+}
+
+/// A SYN of the guest to the client's port 7000.
+fn syn(from: u16) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2(GUEST_MAC.0, MAC.0).ipv4(GUEST_V4.octets(), CLIENT_V4.octets(), 64);
+    let mut frame = Vec::new();
+    ip.tcp(from, 7000, 1, u16::MAX).syn().write(&mut frame, &[]).unwrap();
+    frame
+}
+
+#[test]
+fn a_connection_that_the_guest_does_not_complete_makes_room() {
+    with_pod(limited(Limits { flows: 64, ..Limits::default() }), |pod| {
+        let listener = pod.client.listen(pod.families()[0].client(7000));
+        let mut raw = Raw::plug(&pod.netd);
+        raw.ping();
+        for from in 10_000..10_000 + MANY {
+            raw.send(&syn(from));
+            // Those of before are sent again in between.
+            let answer = loop {
+                let (tcp, _) = raw.expect_tcp();
+                if tcp.destination_port == from {
+                    break tcp;
+                }
+            };
+            assert!(answer.syn && answer.ack, "{from}: {answer:?}");
+            listener.accept();
+        }
+        let counters = pod.netd.counters();
+        assert_eq!(counters.dropped(Reason::FlowLimit), 0);
+        // Fewer than they are, the pings keep their places.
+        assert_eq!(counters.datagram_flows_evicted.get(), 0);
+        let [connections, _, pings] = pod.netd.status().flows;
+        assert!(pings > 0 && counters.tcp_openings_evicted.get() + u64::from(connections) >= u64::from(MANY));
     });
 }
 
