@@ -120,7 +120,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
     let found = Asking { date: machine::now()?, commit, machine, runs };
     write!(out, "{}", found.section())?;
     if !options.quick {
-        fs::write(results.join("asking.json"), serde_json::to_string_pretty(&found)? + "\n")?;
+        crate::write(&results.join("asking.json"), &found)?;
     }
     Ok(())
 }
@@ -190,12 +190,7 @@ mod tests {
         Asking {
             date: "2026-01-31T12:00Z".into(),
             commit: "0123456789ab".into(),
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu_model: "Some CPU".into(),
-                cores: 2,
-                memory_gib: 23.5,
-            },
+            machine: Machine::sample(),
             runs: runs.collect(),
         }
     }

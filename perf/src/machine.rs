@@ -41,6 +41,14 @@ impl Machine {
     }
 }
 
+#[cfg(test)]
+impl Machine {
+    /// One that no machine is.
+    pub(crate) fn sample() -> Machine {
+        Machine { kernel: "6.18.0".into(), cpu_model: "Some CPU".into(), cores: 2, memory_gib: 23.5 }
+    }
+}
+
 fn cpu_model(cpuinfo: &str) -> Option<&str> {
     let line = cpuinfo.lines().find(|l| l.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim())

@@ -161,6 +161,11 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     }
 }
 
+/// Writes a result.
+fn write<T: serde::Serialize>(path: &Path, result: &T) -> Result<()> {
+    Ok(fs::write(path, serde_json::to_string_pretty(result)? + "\n")?)
+}
+
 fn main() -> Result<()> {
     let mut out = io::stdout();
     match Args::parse().command {

@@ -87,7 +87,7 @@ impl Bindings {
     /// # Errors
     /// It cannot be written.
     pub(super) fn write(&self, results: &Path) -> Result<()> {
-        Ok(fs::write(results.join("bindings.json"), serde_json::to_string_pretty(self)? + "\n")?)
+        crate::write(&results.join("bindings.json"), self)
     }
 
     /// Whether everything was measured.
@@ -185,12 +185,7 @@ mod tests {
         Bindings {
             date: "2026-01-31T12:00Z".into(),
             commit: "0123456789ab".into(),
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu_model: "Some CPU".into(),
-                cores: 2,
-                memory_gib: 23.5,
-            },
+            machine: Machine::sample(),
             seconds: 3,
             notes: Vec::new(),
             runs: runs.collect(),

@@ -50,8 +50,7 @@ fn parts() -> Run {
 /// A result of these runs.
 pub(crate) fn of(runs: Vec<Run>) -> Results {
     let settings = Settings { seconds: 4, warm_up_seconds: 1, rounds: 3, quick: false };
-    let machine =
-        Machine { kernel: "6.18.0".into(), cpu_model: "Some CPU".into(), cores: 2, memory_gib: 23.5 };
+    let machine = Machine::sample();
     let versions = [("passt", "20250503"), ("guest kernel", "7.2.7")];
     let versions = versions.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     Results::new(("2026-01-31T12:00Z".into(), "0123456789ab".into()), settings, machine, versions, runs)

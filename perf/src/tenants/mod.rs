@@ -62,9 +62,9 @@ pub(crate) struct Options {
     #[arg(long = "backend", value_name = "NAMES", value_delimiter = ',')]
     peers: Vec<Peer>,
     /// Processors of each of the two pods
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.6)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.5)]
     processors: f64,
-    /// Length of each stream after its warm-up [default: 3, quick: 1]
+    /// Length of each stream after its warm-up [default: 2, quick: 1]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
     /// A look: short, and no file is written
@@ -80,15 +80,15 @@ pub(crate) struct Options {
 pub(crate) struct Extent {
     bulk_seconds: u32,
     warm_up_seconds: u32,
-    asking: Duration,
+    stretch: Duration,
 }
 
 impl Options {
     fn extent(&self) -> Extent {
         Extent {
-            bulk_seconds: self.seconds.unwrap_or(if self.quick { 1 } else { 3 }),
+            bulk_seconds: self.seconds.unwrap_or(if self.quick { 1 } else { 2 }),
             warm_up_seconds: u32::from(!self.quick),
-            asking: Duration::from_millis(if self.quick { 700 } else { 2500 }),
+            stretch: Duration::from_millis(if self.quick { 300 } else { 1500 }),
         }
     }
 
@@ -137,6 +137,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
         machine: Machine::this()?,
         processors: options.processors,
         seconds: extent.bulk_seconds,
+        stretch_seconds: extent.stretch.as_secs_f64(),
         backends,
         notes: options.note.clone(),
     };
@@ -146,7 +147,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
         bail!("netd: {error}");
     }
     if options.is_complete() {
-        fs::write(results.join("tenants.json"), serde_json::to_string_pretty(&record)? + "\n")?;
+        crate::write(&results.join("tenants.json"), &record)?;
         crate::write_page()?;
     }
     Ok(())

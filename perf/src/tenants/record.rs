@@ -7,7 +7,7 @@ use anyhow::Result;
 use podvirt_bed_tools::flood::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::victim::Reached;
+use super::victim::{Reached, STRETCHES};
 use super::watch::Most;
 use crate::machine::Machine;
 use crate::report::table;
@@ -30,6 +30,8 @@ pub(crate) struct Record {
     pub(crate) processors: f64,
     /// Length of a bulk measurement in seconds, after its warm-up.
     pub(crate) seconds: u32,
+    /// Length of a stretch of round trips or connections.
+    pub(crate) stretch_seconds: f64,
     /// Of each backend, which is both machines'.
     pub(crate) backends: Vec<Backend>,
     /// What a reader must know.
@@ -92,7 +94,7 @@ pub(crate) struct Flood {
 struct Kept {
     /// Share of the throughput of the direction that lost more.
     share: f64,
-    /// 99th percentile of round trips, beside by before.
+    /// 99th percentile of round trips, beside by without.
     round_trip: f64,
     /// The same of connections.
     connection: f64,
@@ -103,21 +105,21 @@ struct Kept {
 }
 
 impl Row {
-    fn kept(&self) -> Option<Kept> {
-        let (before, beside, after) = (self.before?, self.beside?, self.after?);
-        let share = |now: Reached| (now.out_gbits / before.out_gbits).min(now.in_gbits / before.in_gbits);
+    fn kept(&self, alone: &Reached) -> Option<Kept> {
+        let (beside, after) = (self.beside?, self.after?);
+        let share = |now: Reached| (now.out_gbits / alone.out_gbits).min(now.in_gbits / alone.in_gbits);
         Some(Kept {
             share: share(beside),
-            round_trip: beside.round_trip.p99 / before.round_trip.p99,
-            connection: beside.connection.p99 / before.connection.p99,
+            round_trip: beside.round_trip.p99 / alone.round_trip.p99,
+            connection: beside.connection.p99 / alone.connection.p99,
             failed: beside.connection.failed,
             recovered: share(after),
         })
     }
 
     /// Whether what is required is met.
-    fn is_met(&self) -> bool {
-        let kept = self.kept().is_some_and(|kept| {
+    fn is_met(&self, alone: &Reached) -> bool {
+        let kept = self.kept(alone).is_some_and(|kept| {
             kept.share >= SHARE
                 && kept.round_trip <= LONGER
                 && kept.connection <= LONGER
@@ -128,6 +130,13 @@ impl Row {
 }
 
 impl Backend {
+    /// What the machine reaches without a flood: the medians of all measurements before, between and after them.
+    fn alone(&self) -> Reached {
+        let first = self.rows.first().and_then(|row| row.before);
+        let all: Vec<Reached> = first.into_iter().chain(self.rows.iter().filter_map(|row| row.after)).collect();
+        Reached::median(&all)
+    }
+
     fn row(&self, kind: Kind) -> Option<&Row> {
         self.rows.iter().find(|row| row.kind == kind.name())
     }
@@ -169,8 +178,10 @@ impl Record {
              direction that loses more; *p99* is how many times as long the 99th percentile takes: of 400 round trips a second over one \
              connection, and of 100 connections a second, by a client outside of the node's pods. Required are ≥ {SHARE:.2} and ≤ {LONGER:.0} for both, \
              no connection that fails, and a flooded backend that lives. The first row is a neighbour that sends nothing and computes: the \
-             price of sharing processors. Each row is measured before, beside and after its flood, for {} s of each stream ({}, commit {}; `perf tenants`).\n",
-            self.processors, self.machine.cores, self.seconds, self.date, self.commit,
+             price of sharing processors. What the machine has beside a flood is compared with the median of all measurements without one, which were \
+             taken before the first flood and after each of them; a stream goes on for {} s, and a 99th percentile is the median of those of {} \
+             stretches of {} s ({}, commit {}; `perf tenants`).\n",
+            self.processors, self.machine.cores, self.seconds, STRETCHES, self.stretch_seconds, self.date, self.commit,
         );
         for backend in &self.backends {
             _ = write!(text, "\nBoth behind {}:\n\n{}", backend.name, shares(backend));
@@ -206,16 +217,18 @@ fn first_line(text: &str) -> &str {
 }
 
 fn shares(backend: &Backend) -> String {
+    let alone = backend.alone();
     let line = |kind: &Kind| {
         let row = backend.row(*kind)?;
-        let cells = match row.kept() {
+        let kept = row.kept(&alone);
+        let cells = match kept {
             Some(kept) => [kept.share, kept.round_trip, kept.connection, kept.recovered]
                 .map(|value| format!("{value:.2}")),
             None => [(); 4].map(|()| "–".into()),
         };
-        let failed = row.kept().map_or("–".into(), |kept| format!("{:.0}", kept.failed));
+        let failed = kept.map_or("–".into(), |kept| format!("{:.0}", kept.failed));
         let [share, round_trip, connection, recovered] = cells;
-        let met = if row.is_met() { "yes" } else { "**no**" };
+        let met = if row.is_met(&alone) { "yes" } else { "**no**" };
         Some(vec![label(*kind).into(), share, round_trip, connection, failed, recovered, met.into()])
     };
     let body: Vec<_> = Kind::ALL.iter().filter_map(line).collect();
@@ -322,14 +335,10 @@ mod tests {
         Record {
             date: "2026-01-31T12:00Z".into(),
             commit: "0123456789ab".into(),
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu_model: "Some CPU".into(),
-                cores: 2,
-                memory_gib: 23.5,
-            },
+            machine: Machine::sample(),
             processors: 0.6,
             seconds: 3,
+            stretch_seconds: 2.0,
             backends: vec![
                 Backend { name: "netd".into(), rows, error: None },
                 Backend { name: "passt".into(), rows: vec![dead], error: Some("no guest\nat all".into()) },
@@ -345,14 +354,24 @@ mod tests {
 
     #[test]
     fn what_is_required_is_all_of_it() {
-        let met = sample().backends[0].rows.iter().map(Row::is_met).collect::<Vec<_>>();
+        let backend = &sample().backends[0];
+        let alone = backend.alone();
+        let met = backend.rows.iter().map(|row| row.is_met(&alone)).collect::<Vec<_>>();
         assert_eq!(met, [true, false, false, true, false]);
         let mut dead = row(Kind::Syn, reached(1.0, 1.0, 0.0));
-        assert!(dead.is_met());
+        assert!(dead.is_met(&alone));
         dead.flood.serves_after_ms = None;
-        assert!(dead.is_met());
+        assert!(dead.is_met(&alone));
         dead.flood.alive_after_ms = None;
-        assert!(!dead.is_met());
+        assert!(!dead.is_met(&alone));
+    }
+
+    #[test]
+    fn one_disturbed_measurement_without_a_flood_does_not_decide() {
+        let mut backend = sample().backends.remove(0);
+        let alone = backend.alone();
+        backend.rows[1].after = Some(reached(0.1, 30.0, 0.0));
+        assert_eq!(backend.alone(), alone);
     }
 
     #[test]
