@@ -210,6 +210,25 @@ pub(crate) fn check(object: &Value, config: &v1::KubeVirtConfiguration, problems
     }
 }
 
+/// Judges whether a new machine notes each registered plugin that its interfaces name. The replica of virt-api that noted them
+/// may have learned of a registration later than the one that judges; nothing would join such an interface with the pod.
+pub(crate) fn check_noted(object: &Value, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    let text = object["metadata"]["annotations"][annotation::BINDING_PLUGINS].as_str();
+    let noted: Plugins = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    for (n, name) in named(object) {
+        if !noted.contains_key(&name) && registered(config).any(|(known, _)| *known == name) {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("spec.domain.devices.interfaces[{n}].binding.name"),
+                format!(
+                    "the plugin {name} was registered a moment ago, and not every replica of virt-api knew it when this \
+                     machine was made: make it again"
+                ),
+            );
+        }
+    }
+}
+
 /// Why podvirt cannot use a plugin of this registration.
 fn unusable(plugin: &v1::InterfaceBindingPlugin) -> Option<String> {
     let kind = plugin.domain_attachment_type.as_ref().filter(|kind| !kind.is_empty());
@@ -307,6 +326,25 @@ mod tests {
         let interfaces = &vmi.spec.domain.devices.interfaces;
         let told: Vec<_> = interfaces.iter().filter(|i| vmi.is_told_of_device(i)).map(|i| &i.name).collect();
         assert_eq!(told, ["d"]);
+    }
+
+    #[test]
+    fn a_plugin_that_is_registered_and_not_noted_is_refused() {
+        let registered = config(&json!({"own": {"domainAttachmentType": "tap"}}));
+        let said = |noted_by: &v1::KubeVirtConfiguration| {
+            let mut object = json!({"spec": {"domain": {"devices": {"interfaces": [
+                {"name": "a", "binding": {"name": "own"}}, {"name": "b", "binding": {"name": "passt"}},
+            ]}}}});
+            if let Some(text) = noted(&object, noted_by) {
+                object["metadata"]["annotations"] = json!({annotation::BINDING_PLUGINS: text});
+            }
+            let mut problems = Problems::default();
+            check_noted(&object, &registered, &mut problems);
+            problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(said(&registered), "");
+        let late = said(&config(&json!({})));
+        assert!(late.contains("interfaces[0].binding.name") && late.contains("make it again"), "{late}");
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration, by: B
     }
     wishes(object, &mut problems);
     hooks::check_allowed(&object["metadata"]["annotations"], "metadata.annotations", config, &mut problems);
+    plugin::check_noted(object, config, &mut problems);
     problems
 }
 
