@@ -230,16 +230,16 @@ fn resolvers(dns: Option<Dns>, pod: Resolvers) -> Resolvers {
     Resolvers { servers: merge(base.servers, servers), search: merge(base.search, searches) }
 }
 
-/// The guest's full name: below the subdomain, in the domain that the pod's search list has for the namespace.
+/// The guest's full name: below the subdomain, in the domain that the pod's search list has for the namespace. None where
+/// the list has none, as with a `dnsPolicy: None` of other domains: no such name would be found.
 fn fqdn(spec: &NetdSpec, pod: &Resolvers) -> Option<String> {
     let NetdSpec { namespace, hostname, subdomain, .. } = spec;
     if subdomain.is_empty() {
         return None;
     }
     let prefix = format!("{namespace}.svc.");
-    let domain = pod.search.iter().find(|s| s.starts_with(&prefix));
-    let name = format!("{hostname}.{subdomain}");
-    Some(domain.map_or_else(|| name.clone(), |d| format!("{name}.{d}")))
+    let domain = pod.search.iter().find(|s| s.starts_with(&prefix))?;
+    Some(format!("{hostname}.{subdomain}.{domain}"))
 }
 
 #[cfg(test)]
@@ -413,5 +413,10 @@ mod tests {
     fn a_subdomain_makes_the_full_name() {
         let text = yaml("  subdomain: db\n", "");
         assert!(text.contains("  fqdn: web.db.shop.svc.cluster.local\n"), "{text}");
+        // The pod of a machine with `dnsPolicy: None` has the machine's own search domains alone.
+        let vmi = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: web, namespace: shop}\n\
+                   spec: {subdomain: db, domain: {memory: {guest: 64Mi}, devices: {}}}\n";
+        let spec = NetdSpec::of(&VirtualMachineInstance::load(vmi).unwrap(), 0).unwrap();
+        assert_eq!(fqdn(&spec, &Resolvers::parse("search example.org\n")), None);
     }
 }
