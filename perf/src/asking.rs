@@ -6,7 +6,6 @@
 //! With the long list there is a port that is shut: a client is refused, or accepted and reset. Then nothing is done for
 //! a while, and all that netd and guest use is what the questions cost.
 
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::thread::sleep;
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn a_result_survives_its_file() {
         let (dir, found) = (tempfile::tempdir().unwrap(), sample());
-        fs::write(dir.path().join("asking.json"), serde_json::to_string(&found).unwrap()).unwrap();
+        crate::write(&dir.path().join("asking.json"), &found).unwrap();
         assert_eq!(Asking::read(dir.path()).unwrap(), Some(found));
     }
 }

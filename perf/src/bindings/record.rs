@@ -1,6 +1,5 @@
 //! The file of a measurement of bindings, and what the page tells of it.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, ensure};

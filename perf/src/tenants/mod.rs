@@ -25,7 +25,6 @@ mod record;
 mod victim;
 mod watch;
 
-use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -94,7 +94,7 @@ pub(crate) struct Flood {
 struct Kept {
     /// Share of the throughput of the direction that lost more.
     share: f64,
-    /// 99th percentile of round trips, beside by without.
+    /// 99th percentile of round trips, beside it by beside a neighbour that computes; of that neighbour by without any.
     round_trip: f64,
     /// The same of connections.
     connection: f64,
@@ -104,22 +104,35 @@ struct Kept {
     recovered: f64,
 }
 
+/// What a machine reaches that no flood is beside.
+struct Control {
+    /// The medians of all measurements before, between and after the floods.
+    alone: Reached,
+    /// Beside a neighbour that computes, where that was measured.
+    sharing: Reached,
+}
+
 impl Row {
-    fn kept(&self, alone: &Reached) -> Option<Kept> {
-        let (beside, after) = (self.beside?, self.after?);
+    fn is_flood(&self) -> bool {
+        self.kind != Kind::Computes.name()
+    }
+
+    fn kept(&self, control: &Control) -> Option<Kept> {
+        let (beside, after, alone) = (self.beside?, self.after?, &control.alone);
+        let times = if self.is_flood() { &control.sharing } else { alone };
         let share = |now: Reached| (now.out_gbits / alone.out_gbits).min(now.in_gbits / alone.in_gbits);
         Some(Kept {
             share: share(beside),
-            round_trip: beside.round_trip.p99 / alone.round_trip.p99,
-            connection: beside.connection.p99 / alone.connection.p99,
+            round_trip: beside.round_trip.p99 / times.round_trip.p99,
+            connection: beside.connection.p99 / times.connection.p99,
             failed: beside.connection.failed,
             recovered: share(after),
         })
     }
 
-    /// Whether what is required is met.
-    fn is_met(&self, alone: &Reached) -> bool {
-        let kept = self.kept(alone).is_some_and(|kept| {
+    /// Whether what is required beside a flood is met.
+    fn is_met(&self, control: &Control) -> bool {
+        let kept = self.kept(control).is_some_and(|kept| {
             kept.share >= SHARE
                 && kept.round_trip <= LONGER
                 && kept.connection <= LONGER
@@ -130,11 +143,13 @@ impl Row {
 }
 
 impl Backend {
-    /// What the machine reaches without a flood: the medians of all measurements before, between and after them.
-    fn alone(&self) -> Reached {
+    fn control(&self) -> Control {
         let first = self.rows.first().and_then(|row| row.before);
-        let all: Vec<Reached> = first.into_iter().chain(self.rows.iter().filter_map(|row| row.after)).collect();
-        Reached::median(&all)
+        let all: Vec<Reached> =
+            first.into_iter().chain(self.rows.iter().filter_map(|row| row.after)).collect();
+        let alone = Reached::median(&all);
+        let sharing = self.row(Kind::Computes).and_then(|row| row.beside).unwrap_or(alone);
+        Control { alone, sharing }
     }
 
     fn row(&self, kind: Kind) -> Option<&Row> {
@@ -175,13 +190,20 @@ impl Record {
              for a container with such a limit; in a cluster the machine's container and netd's have one each): a Linux guest (User Mode Linux) and a guest that floods, each behind a backend of its \
              own with its usual limits, and the node's kernel routes and translates for both. The flood is made by this project's own frontend in a \
              loop: any frame as fast as the ring takes them. *Throughput* is what the other machine keeps of a TCP stream as fast as it goes, in the \
-             direction that loses more; *p99* is how many times as long the 99th percentile takes: of 400 round trips a second over one \
+             direction that loses more; *p99* is how many times as long the 99th percentile takes as beside a neighbour that sends nothing and computes, \
+             which is the first row, itself compared with no neighbour at all: the price of sharing processors by limits. It is that of 400 round trips a second over one \
              connection, and of 100 connections a second, by a client outside of the node's pods. Required are ≥ {SHARE:.2} and ≤ {LONGER:.0} for both, \
-             no connection that fails, and a flooded backend that lives. The first row is a neighbour that sends nothing and computes: the \
-             price of sharing processors. What the machine has beside a flood is compared with the median of all measurements without one, which were \
+             no connection that fails, and a flooded backend that lives. \
+             Throughput beside a flood is compared with the median of all measurements without one, which were \
              taken before the first flood and after each of them; a stream goes on for {} s, and a 99th percentile is the median of those of {} \
              stretches of {} s ({}, commit {}; `perf tenants`).\n",
-            self.processors, self.machine.cores, self.seconds, STRETCHES, self.stretch_seconds, self.date, self.commit,
+            self.processors,
+            self.machine.cores,
+            self.seconds,
+            STRETCHES,
+            self.stretch_seconds,
+            self.date,
+            self.commit,
         );
         for backend in &self.backends {
             _ = write!(text, "\nBoth behind {}:\n\n{}", backend.name, shares(backend));
@@ -217,10 +239,10 @@ fn first_line(text: &str) -> &str {
 }
 
 fn shares(backend: &Backend) -> String {
-    let alone = backend.alone();
+    let control = backend.control();
     let line = |kind: &Kind| {
         let row = backend.row(*kind)?;
-        let kept = row.kept(&alone);
+        let kept = row.kept(&control);
         let cells = match kept {
             Some(kept) => [kept.share, kept.round_trip, kept.connection, kept.recovered]
                 .map(|value| format!("{value:.2}")),
@@ -228,7 +250,11 @@ fn shares(backend: &Backend) -> String {
         };
         let failed = kept.map_or("–".into(), |kept| format!("{:.0}", kept.failed));
         let [share, round_trip, connection, recovered] = cells;
-        let met = if row.is_met(&alone) { "yes" } else { "**no**" };
+        let met = match (row.is_flood(), row.is_met(&control)) {
+            (false, _) => "–",
+            (true, true) => "yes",
+            (true, false) => "**no**",
+        };
         Some(vec![label(*kind).into(), share, round_trip, connection, failed, recovered, met.into()])
     };
     let body: Vec<_> = Kind::ALL.iter().filter_map(line).collect();
@@ -320,7 +346,7 @@ mod tests {
 
     fn sample() -> Record {
         let rows = vec![
-            row(Kind::Computes, reached(0.97, 1.1, 0.0)),
+            row(Kind::Computes, reached(0.97, 1.0, 0.0)),
             row(Kind::Syn, reached(0.79, 1.0, 0.0)),
             row(Kind::Udp, reached(0.9, 3.1, 0.0)),
             row(Kind::Flows, reached(0.8, 3.0, 0.0)),
@@ -355,23 +381,32 @@ mod tests {
     #[test]
     fn what_is_required_is_all_of_it() {
         let backend = &sample().backends[0];
-        let alone = backend.alone();
-        let met = backend.rows.iter().map(|row| row.is_met(&alone)).collect::<Vec<_>>();
+        let control = backend.control();
+        let met = backend.rows.iter().map(|row| row.is_met(&control)).collect::<Vec<_>>();
         assert_eq!(met, [true, false, false, true, false]);
         let mut dead = row(Kind::Syn, reached(1.0, 1.0, 0.0));
-        assert!(dead.is_met(&alone));
+        assert!(dead.is_met(&control));
         dead.flood.serves_after_ms = None;
-        assert!(dead.is_met(&alone));
+        assert!(dead.is_met(&control));
         dead.flood.alive_after_ms = None;
-        assert!(!dead.is_met(&alone));
+        assert!(!dead.is_met(&control));
     }
 
     #[test]
     fn one_disturbed_measurement_without_a_flood_does_not_decide() {
         let mut backend = sample().backends.remove(0);
-        let alone = backend.alone();
+        let alone = backend.control().alone;
         backend.rows[1].after = Some(reached(0.1, 30.0, 0.0));
-        assert_eq!(backend.alone(), alone);
+        assert_eq!(backend.control().alone, alone);
+    }
+
+    #[test]
+    fn percentiles_are_compared_with_those_beside_a_neighbour_that_computes() {
+        let mut backend = sample().backends.remove(0);
+        backend.rows[0].beside = Some(reached(1.0, 4.0, 0.0));
+        let control = backend.control();
+        let kept = |row: usize| backend.rows[row].kept(&control).unwrap().round_trip;
+        assert_eq!((kept(0), kept(3)), (4.0, 3.0 / 4.0));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(super) fn reaches(bed: &mut Bed, extent: &Extent) -> Result<Reached> {
     };
     let (out_gbits, in_gbits) = (stream(Direction::G2h)?, stream(Direction::H2g)?);
     let (address, seconds) = (bed.guest_address(GUEST_PORT), extent.stretch.as_secs_f64());
-    let mut stretches = |request: String, what: &'static str| {
+    let stretches = |request: String, what: &'static str| {
         let one = |_| bed.ask_client(&request).and_then(|answer| times(&answer)).context(what);
         (0..STRETCHES).map(one).collect::<Result<Vec<Times>>>().map(|all| Times::middle(&all))
     };
