@@ -111,7 +111,7 @@ perf: setup build ## netd beside its peers: half an hour, writes docs/performanc
 	cargo bench --quiet --locked -p netd --bench micro --no-run
 	e2e/jail $(BUILT)/release/perf run $(if $(QUICK),--quick) $(ARGS)
 
-perf-crowds: setup build ## what others have beside floods of short UDP flows, with netd and with passt: 20 minutes, writes perf/results/crowds.json and docs/performance.md; ARGS=--help
+perf-crowds: setup build ## what others have beside floods of short UDP flows, with netd and with passt: 15 minutes, writes perf/results/crowds.json and docs/performance.md; ARGS=--help
 	e2e/jail $(BUILT)/release/perf crowds $(ARGS)
 
 perf-bindings: setup build ## the bindings side by side on the cluster and in a mesh, and what it costs to ask the guest: 15 minutes, writes perf/results/bindings.json, asking.json and docs/performance.md; ARGS=--help
@@ -123,7 +123,7 @@ perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)
 	$(BUILT)/release/perf report
 
-perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: 20 minutes, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
+perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: 15 minutes, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
 	e2e/jail $(BUILT)/release/perf tenants $(if $(QUICK),--quick) $(ARGS)
 
 bench: ## instructions of netd's inner loops under valgrind against those committed; UPDATE=1 writes new ones
