@@ -111,7 +111,8 @@ pub(crate) async fn collect(cluster: &Cluster, metrics: &Metrics, thorough: bool
             Some(machine) => cluster.machine(namespace, machine).await?,
             None => None,
         };
-        if seen.get(namespace).is_none_or(|seen| in_use(&lease, &seen.pods, machine.as_ref())) {
+        let machine = machine.as_ref().map(|machine| &machine.meta);
+        if seen.get(namespace).is_none_or(|seen| in_use(&lease, &seen.pods, machine)) {
             continue;
         }
         if ipam::end(cluster, &lease).await? {

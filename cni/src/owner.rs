@@ -1,4 +1,4 @@
-//! Whose pod it is, from the pod's and its machine's metadata.
+//! Whose pod it is, from the pod's and its machine's metadata, and whether the machine is in it.
 //!
 //! A launcher pod is controlled by a VirtualMachineInstance, and that by a VirtualMachine, if there is one: the lease is
 //! the last one's in this chain, so that it outlives restarts and migrations. A pod that no machine controls has its
@@ -36,6 +36,15 @@ impl Owner {
     }
 }
 
+/// A VirtualMachineInstance, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Machine {
+    /// Its metadata.
+    pub meta: ObjectMeta,
+    /// The node that it runs on, by its status.
+    pub node: Option<String>,
+}
+
 /// A pod that wants an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimant {
@@ -49,7 +58,7 @@ pub struct Claimant {
     pub machine: Option<String>,
     /// The IPAMClaim that the pod names for the interface.
     pub claim: Option<String>,
-    /// It is the target of a migration: its interface must not be heard yet.
+    /// Its machine is still to come to it, by a migration: its interface must not be heard yet.
     pub silent: bool,
 }
 
@@ -74,7 +83,7 @@ pub fn machine_of(pod: &ObjectMeta) -> Option<&OwnerReference> {
 pub fn claimant(
     named: &PodName,
     pod: &Pod,
-    machine: Option<&ObjectMeta>,
+    machine: Option<&Machine>,
     interface: &str,
 ) -> Result<Claimant, Error> {
     let meta = &pod.metadata;
@@ -97,8 +106,8 @@ pub fn claimant(
             };
             (owner, None)
         }
-        (Some(reference), Some(machine)) if machine.uid.as_deref() == Some(&reference.uid) => {
-            let vm = controller(machine)
+        (Some(reference), Some(machine)) if machine.meta.uid.as_deref() == Some(&reference.uid) => {
+            let vm = controller(&machine.meta)
                 .filter(|o| o.kind == "VirtualMachine" && o.api_version.starts_with("kubevirt.io/"));
             (owner_by(vm.unwrap_or(reference)), Some(reference.name.clone()))
         }
@@ -111,11 +120,14 @@ pub fn claimant(
         }
     };
     let of_migration = meta.labels.as_ref().and_then(|l| l.get(label::MIGRATION_JOB));
+    // The label stays; a machine that is there may get a further interface in the pod that it runs in.
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    let is_there = node.is_some() && machine.is_some_and(|machine| machine.node.as_ref() == node);
     Ok(Claimant {
         namespace: named.namespace.clone(),
         pod_uid: uid,
         claim: claim_name(meta, interface)?,
-        silent: name.is_some() && of_migration.is_some_and(|job| !job.is_empty()),
+        silent: name.is_some() && of_migration.is_some_and(|job| !job.is_empty()) && !is_there,
         owner,
         machine: name,
     })
@@ -252,8 +264,9 @@ mod tests {
         json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "web", "uid": "i1", "controller": true}])
     }
 
-    fn vmi(owner: Value) -> ObjectMeta {
-        serde_json::from_value(json!({"name": "web", "uid": "i1", "ownerReferences": owner})).unwrap()
+    fn vmi(owner: Value) -> Machine {
+        let meta = json!({"name": "web", "uid": "i1", "ownerReferences": owner});
+        Machine { meta: serde_json::from_value(meta).unwrap(), node: Some("node1".into()) }
     }
 
     fn by_vm() -> Value {
@@ -294,11 +307,23 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_its_machine_has_come_to_is_heard_at_once() {
+        let labels = json!({"labels": {"kubevirt.io/migrationJobUID": "m1"}});
+        let mut pod = pod(by_vmi(), labels);
+        let silent = |pod: &Pod| claimant(&named(), pod, Some(&vmi(by_vm())), "net1").unwrap().silent;
+        let on = |node: &str| serde_json::from_value(json!({"nodeName": node, "containers": []})).unwrap();
+        pod.spec = on("node2");
+        assert!(silent(&pod), "the machine is on node1");
+        pod.spec = on("node1");
+        assert!(!silent(&pod));
+    }
+
+    #[test]
     fn a_pod_cannot_claim_a_machine_that_is_not_its_own() {
         let gone = claimant(&named(), &pod(by_vmi(), json!({})), None, "net1").unwrap_err();
         assert_eq!(gone.code, Code::TryAgain);
         let mut other = vmi(by_vm());
-        other.uid = Some("i2".into());
+        other.meta.uid = Some("i2".into());
         assert!(claimant(&named(), &pod(by_vmi(), json!({})), Some(&other), "net1").is_err());
         let meant = PodName { uid: Some("p0".into()), ..named() };
         assert!(claimant(&meant, &pod(by_vmi(), json!({})), Some(&vmi(by_vm())), "net1").is_err());

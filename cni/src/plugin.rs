@@ -9,7 +9,6 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::args::{Attachment, Call, Command, PodName};
@@ -19,7 +18,7 @@ use crate::error::{Code, Error};
 use crate::ipam::{self, Attached, Lease, Request, Store, StoreError};
 use crate::net::attach::{self, Plan};
 use crate::net::{NetError, netns};
-use crate::owner::{self, Claimant};
+use crate::owner::{self, Claimant, Machine};
 use crate::result::{self, Made};
 
 /// What a pod is read from, beside leases.
@@ -27,12 +26,12 @@ pub trait Pods: Store {
     /// The pod, if it is there.
     fn pod(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<Pod>, StoreError>>;
 
-    /// Metadata of the VirtualMachineInstance, if it is there.
+    /// The VirtualMachineInstance, if it is there.
     fn machine(
         &self,
         namespace: &str,
         name: &str,
-    ) -> impl Future<Output = Result<Option<ObjectMeta>, StoreError>>;
+    ) -> impl Future<Output = Result<Option<Machine>, StoreError>>;
 
     /// Whether leases can be read.
     fn ready(&self) -> impl Future<Output = Result<(), StoreError>>;
@@ -43,7 +42,7 @@ impl Pods for Cluster {
         Cluster::pod(self, namespace, name).await
     }
 
-    async fn machine(&self, namespace: &str, name: &str) -> Result<Option<ObjectMeta>, StoreError> {
+    async fn machine(&self, namespace: &str, name: &str) -> Result<Option<Machine>, StoreError> {
         Cluster::machine(self, namespace, name).await
     }
 

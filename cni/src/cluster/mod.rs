@@ -21,7 +21,7 @@ use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use crate::collect::has_ended;
 use crate::ipam::{Held, Key, Kind, Lease, Leases, Store, StoreError};
 use crate::objects::{AddressLease, IPAMClaim, IpamClaimStatus, LeasedAddress, NETWORK};
-use crate::owner::{self, Owner};
+use crate::owner::{self, Machine, Owner};
 
 /// The API server.
 #[derive(Clone)]
@@ -52,13 +52,19 @@ impl Cluster {
         list(&format!("list pods in {namespace}"), &self.namespaced(namespace), ListParams::default()).await
     }
 
-    /// Metadata of the VirtualMachineInstance, if it is there.
+    /// The VirtualMachineInstance, if it is there.
     ///
     /// # Errors
     /// The API server does not answer, or refuses.
-    pub async fn machine(&self, namespace: &str, name: &str) -> Result<Option<ObjectMeta>, StoreError> {
+    pub async fn machine(&self, namespace: &str, name: &str) -> Result<Option<Machine>, StoreError> {
+        // As little of it as possible is read: the plugin may be of another release than what writes it.
         let resource = ApiResource::erase::<VirtualMachineInstance>(&());
-        self.metadata(namespace, name, &resource).await
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let found = asked(&format!("get {} {namespace}/{name}", resource.kind), api.get_opt(name)).await?;
+        Ok(found.map(|object| Machine {
+            meta: object.metadata,
+            node: object.data["status"]["nodeName"].as_str().map(str::to_owned),
+        }))
     }
 
     /// Metadata of the object that `owner` means, if one of that name is there.

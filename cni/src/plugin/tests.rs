@@ -16,7 +16,7 @@ use crate::net::bed::{self, PodNet, interfaces, on_node};
 struct World {
     leases: Fake,
     pods: RefCell<BTreeMap<String, Pod>>,
-    machines: RefCell<BTreeMap<String, ObjectMeta>>,
+    machines: RefCell<BTreeMap<String, Machine>>,
     broken: RefCell<bool>,
 }
 
@@ -43,7 +43,8 @@ impl World {
     fn put_machine(&self, name: &str) {
         let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": format!("v-{name}"), "controller": true}]);
         let meta = json!({"name": name, "uid": format!("i-{name}"), "ownerReferences": owners});
-        self.machines.borrow_mut().insert(name.into(), serde_json::from_value(meta).unwrap());
+        let machine = Machine { meta: serde_json::from_value(meta).unwrap(), node: None };
+        self.machines.borrow_mut().insert(name.into(), machine);
     }
 }
 
@@ -92,7 +93,7 @@ impl Pods for World {
         Ok(self.pods.borrow().get(name).cloned())
     }
 
-    async fn machine(&self, _namespace: &str, name: &str) -> Result<Option<ObjectMeta>, StoreError> {
+    async fn machine(&self, _namespace: &str, name: &str) -> Result<Option<Machine>, StoreError> {
         Ok(self.machines.borrow().get(name).cloned())
     }
 
