@@ -19,6 +19,7 @@ mod node;
 mod policies;
 mod segment;
 pub mod talk;
+mod webhook;
 
 use std::fs::File;
 use std::future::Future;
@@ -45,6 +46,7 @@ pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};
 pub use policies::{ClientPod, Enforced};
 pub use segment::Segment;
+pub use webhook::Webhook;
 
 use crate::artefacts::script;
 

@@ -1,14 +1,14 @@
-//! A mesh's certificates, which this process makes.
+//! Certificates of a mesh, and of a [webhook](super::super::Webhook), which this process makes.
 
 use anyhow::Result;
 use podvirt_daemon::pki::KeyPairPem;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 /// What issues them.
-pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub(in crate::cluster) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    pub(super) fn new() -> Result<Authority> {
+    pub(in crate::cluster) fn new() -> Result<Authority> {
         let mut params = CertificateParams::default();
         // Another than those that it issues have: they would look like their own issuers.
         params.distinguished_name.push(DnType::CommonName, "mesh.test");
@@ -18,12 +18,12 @@ impl Authority {
     }
 
     /// Its own, as PEM.
-    pub(super) fn certificate(&self) -> String {
+    pub(in crate::cluster) fn certificate(&self) -> String {
         self.0.pem()
     }
 
     /// One for these names: an address is one, too.
-    pub(super) fn issue(&self, names: &[String]) -> Result<KeyPairPem> {
+    pub(in crate::cluster) fn issue(&self, names: &[String]) -> Result<KeyPairPem> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, names.join(" "));

@@ -4,8 +4,7 @@
 //!   pod, sidecar.istio.io/inject: "true" ──> API server ──> this process ──> pod with istio-init and istio-proxy
 //! ```
 //!
-//! It is a server of this process, registered for one namespace alone, and gone with the value. Names,
-//! users, capabilities, ports, probes and places among the containers are the meshes'. Where Istio has its own image, the
+//! Names, users, capabilities, ports, probes and places among the containers are the meshes'. Where Istio has its own image, the
 //! bed's stands, with the real Envoy; the rules are written by the same kind of init container.
 //!
 //! What it understands of a pod's annotations (Istio reads the first two as labels, too):
@@ -20,132 +19,16 @@
 //! | `mesh.test/config` | the ConfigMap with the proxy's configuration; `mesh` |
 //! | `mesh.test/probe` | `inside`: the proxy is probed by a command, as nodes have no way to the pod's network |
 
-use std::net::IpAddr;
-
-use anyhow::Result;
-use axum::routing::post;
-use axum::{Json, Router};
-use k8s_openapi::ByteString;
-use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
-use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
-use podvirt_daemon::pki::Identity;
 use serde_json::{Value, json};
-use tokio::io;
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-use super::certificates::Authority;
 use super::envoy::FILES;
 use super::rules;
-use crate::cluster::Namespace;
 
 /// The bed's image with Envoy.
 pub const IMAGE: &str = "podvirt/mesh:dev";
 
-/// The webhook of a namespace, until this is dropped.
-pub(super) struct Injector<'n> {
-    namespace: &'n Namespace<'n>,
-}
-
-impl<'n> Injector<'n> {
-    pub(super) fn start(namespace: &'n Namespace<'n>) -> Result<Injector<'n>> {
-        let cluster = namespace.cluster();
-        let here = cluster.address();
-        let authority = Authority::new()?;
-        let server = authority.issue(&[here.to_string()])?;
-        let tls =
-            TlsAcceptor::from(Identity::fixed(&server, &authority.certificate())?.server_config(false)?);
-        let listener = std::net::TcpListener::bind((here, 0))?;
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        // The cluster's own runtime runs only while this process waits for it.
-        std::thread::spawn(move || -> Result<()> {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let listener = Listener { tcp: TcpListener::from_std(listener)?, tls };
-                Ok(axum::serve(listener, Router::new().route("/inject", post(review))).await?)
-            })
-        });
-        let webhook = json!({
-            "metadata": {"name": namespace.name()},
-            "webhooks": [{
-                "name": "injector.mesh.test", "sideEffects": "None", "admissionReviewVersions": ["v1"],
-                "failurePolicy": "Fail", "timeoutSeconds": 10, "reinvocationPolicy": "Never",
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace.name()}},
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}],
-                "clientConfig": {
-                    "url": format!("https://{}/inject", host(here, port)),
-                    "caBundle": ByteString(authority.certificate().into_bytes()),
-                },
-            }],
-        });
-        let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
-        cluster.block_on(api.create(&PostParams::default(), &serde_json::from_value(webhook)?))?;
-        Ok(Injector { namespace })
-    }
-}
-
-impl Drop for Injector<'_> {
-    fn drop(&mut self) {
-        let cluster = self.namespace.cluster();
-        let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
-        drop(cluster.block_on(api.delete(self.namespace.name(), &DeleteParams::default())));
-    }
-}
-
-fn host(address: IpAddr, port: u16) -> std::net::SocketAddr {
-    (address, port).into()
-}
-
-struct Listener {
-    tcp: TcpListener,
-    tls: TlsAcceptor,
-}
-
-impl axum::serve::Listener for Listener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = std::net::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            if let Ok((stream, from)) = self.tcp.accept().await
-                && let Ok(stream) = self.tls.accept(stream).await
-            {
-                return (stream, from);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.tcp.local_addr()
-    }
-}
-
-async fn review(Json(review): Json<AdmissionReview<DynamicObject>>) -> Json<AdmissionReview<DynamicObject>> {
-    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
-        Ok(request) => request,
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
-    };
-    let response = AdmissionResponse::from(&request);
-    let pod = match serde_json::to_value(&request.object) {
-        Ok(pod) => pod,
-        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
-    };
-    let mut injected = pod.clone();
-    inject(&mut injected);
-    let response = match response.with_patch(json_patch::diff(&pod, &injected)) {
-        Ok(response) => response,
-        Err(error) => AdmissionResponse::invalid(error),
-    };
-    Json(response.into_review())
-}
-
 /// Puts the proxy into the pod, if it asks for one.
-fn inject(pod: &mut Value) {
+pub(super) fn inject(pod: &mut Value) {
     let says = |key: &str| {
         let meta = &pod["metadata"];
         let said = [&meta["labels"][key], &meta["annotations"][key]].into_iter().find_map(Value::as_str);

@@ -5,10 +5,10 @@
 //!              guest ──> netd ──> rules ──> Envoy ──> world
 //! ```
 //!
-//! What is the mesh's own part is rebuilt: the webhook ([`injector`]), the rules ([`rules`]), the configuration that a
+//! What is the mesh's own part is rebuilt: what its webhook does ([`injector`]), the rules ([`rules`]), the configuration that a
 //! control plane would send ([`envoy`]).
 
-mod certificates;
+pub(super) mod certificates;
 mod envoy;
 mod injector;
 pub mod rules;
@@ -16,13 +16,13 @@ pub mod rules;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Cluster, Namespace, SOON};
+use super::{Cluster, Namespace, SOON, Webhook};
 use crate::artefacts::image;
 use certificates::Authority;
 use envoy::FILES;
 pub use envoy::{ISTIO, Known, LINKERD, Layout, Mtls, Proxy};
 pub use injector::IMAGE;
-use injector::Injector;
+use injector::inject;
 
 impl Cluster {
     /// As [`Cluster::get`], with the image of the proxy in the nodes. To be called while the thread is on the machine's own
@@ -42,7 +42,7 @@ impl Cluster {
 pub struct Mesh<'n> {
     namespace: &'n Namespace<'n>,
     authority: Authority,
-    _injector: Injector<'n>,
+    _injector: Webhook<'n>,
 }
 
 impl<'n> Mesh<'n> {
@@ -51,7 +51,7 @@ impl<'n> Mesh<'n> {
     /// # Errors
     /// The webhook cannot be served or registered.
     pub fn new(namespace: &'n Namespace<'n>) -> Result<Mesh<'n>> {
-        let injector = Injector::start(namespace)?;
+        let injector = Webhook::start(namespace, &["CREATE"], inject)?;
         Ok(Mesh { namespace, authority: Authority::new()?, _injector: injector })
     }
 
