@@ -37,6 +37,16 @@ impl Cluster {
     }
 }
 
+impl DynamicNetworks {
+    /// Ends Multus' daemon on both nodes, and waits for the ones that take its place.
+    ///
+    /// # Errors
+    /// They do not start.
+    pub fn restart_multus(&self) -> Result<()> {
+        run("restart")
+    }
+}
+
 impl Drop for DynamicNetworks {
     fn drop(&mut self) {
         if let Err(error) = run("down") {

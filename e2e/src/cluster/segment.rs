@@ -42,8 +42,15 @@ impl Cluster {
                 ),
             )?;
         }
+        segment.at(NODES.len(), &arp_ignore(1))?;
         Ok(segment)
     }
+}
+
+/// This process has a place on several segments. At 1 the kernel answers for an address on its own segment alone, and not on
+/// another one, as it does at 0.
+fn arp_ignore(value: u8) -> String {
+    format!("echo {value} >/proc/sys/net/ipv4/conf/all/arp_ignore")
 }
 
 impl Segment<'_> {
@@ -77,6 +84,7 @@ impl Segment<'_> {
 
 impl Drop for Segment<'_> {
     fn drop(&mut self) {
+        drop(self.at(NODES.len(), &arp_ignore(0)));
         for index in 0..=NODES.len() {
             drop(
                 self.at(

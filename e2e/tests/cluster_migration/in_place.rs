@@ -62,6 +62,13 @@ fn of_pod(machine: &Machine<'_>) -> (bool, bool) {
     (has(ASKED), has(HAS))
 }
 
+/// Reasons of the events about an object, in the order of their first occurrence.
+fn events(namespace: &Namespace<'_>, kind: &str, name: &str) -> Vec<String> {
+    let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+    let args = ["get", "events", "--field-selector", &selector, "-o", "jsonpath={.items[*].reason}"];
+    namespace.kubectl(&args).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
 /// No migration of the machine was asked for beside these, and it is in the pod that it was in.
 fn has_stayed(namespace: &Namespace<'_>, machine: &Machine<'_>, pod: Option<&String>, migrations: usize) {
     assert_eq!(machine.pod().metadata.uid.as_ref(), pod);
@@ -90,6 +97,7 @@ fn plug(namespace: &Namespace<'_>, machine: &mut Machine<'_>, network: &str) {
     assert_eq!(of_pod(machine), (true, true));
     let seen = told(&instance).unwrap();
     assert_eq!(seen.pod_interface_name, Some(names::interface(NIC)));
+    assert_eq!(seen.info_source.as_deref(), Some("domain, multus-status"), "the guest has no agent");
     assert_eq!((seen.link_state.as_deref(), seen.queue_count), (Some("up"), Some(1)));
     assert_eq!(seen.mac, Some(machine.sh("cat /sys/class/net/eth2/address")));
     // Nothing waits for a start.
@@ -131,7 +139,7 @@ fn unplug(namespace: &Namespace<'_>, machine: &mut Machine<'_>) {
 fn long_an_interface_on_a_bridge_comes_and_goes_in_place() {
     prepare_dynamic_networks().unwrap();
     let cluster = Cluster::get().unwrap();
-    let _dynamic = cluster.dynamic_networks().unwrap();
+    let dynamic = cluster.dynamic_networks().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     // The guest's own addresses are none of those that are leased.
     let flat = Flat::leasing(&namespace, 66, 9).unwrap();
@@ -146,6 +154,7 @@ fn long_an_interface_on_a_bridge_comes_and_goes_in_place() {
     let mut machine = Machine::start(&namespace, &manifest);
     let other = if machine.node().name() == "node1" { "node2" } else { "node1" };
     let neighbour = neighbour(&namespace, other);
+    let configure = "ip link set eth2 up; ip addr add 172.30.66.99/24 dev eth2";
     let ping = format!("ping -c 3 -W 10 -I eth2 {neighbour}");
     let pod = machine.pod().metadata.uid;
     let (mut macs, mut leases) = (Vec::new(), Vec::new());
@@ -153,23 +162,101 @@ fn long_an_interface_on_a_bridge_comes_and_goes_in_place() {
     for network in networks {
         plug(&namespace, &mut machine, network);
         has_stayed(&namespace, &machine, pod.as_ref(), 0);
-        machine.sh("ip link set eth2 up; ip addr add 172.30.66.99/24 dev eth2");
+        machine.sh(configure);
         machine.sh(&ping);
         macs.push(machine.sh("cat /sys/class/net/eth2/address"));
         leases.push(flat.held().unwrap().len());
         unplug(&namespace, &mut machine);
         has_stayed(&namespace, &machine, pod.as_ref(), 0);
         machine.runs_on_one_side();
+        // A daemon that starts anew makes its socket anew.
+        dynamic.restart_multus().unwrap();
     }
     assert_eq!(macs[0], macs[1], "the address follows from the interface's name");
     assert_eq!(leases[0] + 2, leases[1], "an address of each family");
+    let told = events(&namespace, "Pod", &machine.pod().name_any());
+    assert!(
+        ["AddedInterface", "RemovedInterface"].iter().all(|one| told.iter().any(|o| o == one)),
+        "{told:?}"
+    );
+    let told = events(&namespace, "VirtualMachine", "vm");
+    assert!(told.iter().any(|one| one == "InterfacesChanged"), "{told:?}");
+    let told = events(&namespace, "VirtualMachineInstance", "vm");
+    assert!(!told.iter().any(|one| one == "MigrationRequired"), "{told:?}");
 
     // What came in place goes along with the machine, and leaves the pod that it moves into.
     plug(&namespace, &mut machine, networks[0]);
-    machine.sh("ip link set eth2 up; ip addr add 172.30.66.99/24 dev eth2");
+    machine.sh(configure);
     move_on(&mut machine);
     machine.sh(&ping);
     let pod = machine.pod().metadata.uid;
     unplug(&namespace, &mut machine);
     has_stayed(&namespace, &machine, pod.as_ref(), 1);
+    // There another one comes in place; podvirt-cni knows that the machine has arrived, and has it heard.
+    plug(&namespace, &mut machine, networks[1]);
+    has_stayed(&namespace, &machine, pod.as_ref(), 1);
+    machine.sh(configure);
+    machine.sh(&ping);
+}
+
+/// Interfaces beyond the machine's first two, in one change of its template.
+fn plug_all(namespace: &Namespace<'_>, names: &[String]) {
+    let device = |name: &String| {
+        let path = "/spec/template/spec/domain/devices/interfaces/-";
+        json!({"op": "add", "path": path, "value": {"name": name, "bridge": {}}})
+    };
+    let network = |name: &String| {
+        let value = json!({"name": name, "multus": {"networkName": "checking"}});
+        json!({"op": "add", "path": "/spec/template/spec/networks/-", "value": value})
+    };
+    let all: Vec<Value> = names.iter().map(network).chain(names.iter().map(device)).collect();
+    patch(namespace, &Value::from(all));
+}
+
+#[test]
+fn long_as_many_interfaces_come_in_place_as_the_machine_has_ports_for() {
+    prepare_dynamic_networks().unwrap();
+    let cluster = Cluster::get().unwrap();
+    let _dynamic = cluster.dynamic_networks().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    checking(&namespace);
+    let manifest = Manifest {
+        name: "vm",
+        spec: "networks: [{name: default, pod: {}}, {name: first, multus: {networkName: checking}}]",
+        devices: "interfaces: [{name: default, masquerade: {}}, {name: first, bridge: {}}]",
+        ..Default::default()
+    };
+    let mut machine = Machine::start(&namespace, &manifest);
+    let pod = machine.pod().metadata.uid;
+    let name = |number| format!("more{number}");
+    let is_there = |instance: &v1::VirtualMachineInstance, name: &str| {
+        let told = instance.status.interfaces.iter().find(|told| told.name.as_deref() == Some(name));
+        told.is_some_and(|told| told.info_source.as_deref() == Some("domain, multus-status"))
+    };
+    let four: Vec<String> = (1..=4).map(name).collect();
+    plug_all(&namespace, &four);
+    let all = |i: &v1::VirtualMachineInstance| four.iter().all(|name| is_there(i, name));
+    namespace.wait("vm", "four interfaces in guest and pod", SOON, all).unwrap();
+    assert_eq!(machine.sh("ls -d /sys/class/net/eth* | wc -l"), "6");
+    has_stayed(&namespace, &machine, pod.as_ref(), 0);
+
+    // One more is the pod's, and the reason why the guest does not get it is told.
+    plug_all(&namespace, &[name(5)]);
+    let said = "interface more5: ";
+    let why = "the machine has no free PCI port left: 4 devices can be plugged while it runs";
+    let refused = |i: &v1::VirtualMachineInstance| {
+        let told = |c: &v1::VirtualMachineInstanceCondition| {
+            let message = c.message.as_deref().unwrap_or_default();
+            c.r#type.as_str() == "Synchronized"
+                && c.status == "False"
+                && message.contains(said)
+                && message.contains(why)
+        };
+        i.status.conditions.iter().any(told)
+    };
+    namespace.wait("vm", "a word on the fifth", SOON, refused).unwrap();
+    let told = events(&namespace, "VirtualMachineInstance", "vm");
+    assert!(told.iter().any(|one| one == "SyncFailed"), "{told:?}");
+    assert_eq!(machine.sh("ls -d /sys/class/net/eth* | wc -l"), "6");
+    machine.goes_on();
 }

@@ -9,6 +9,7 @@ mod drain;
 mod failures;
 mod hotplug;
 mod in_place;
+mod ipam_claims;
 mod leftovers;
 mod moving;
 mod policy;
