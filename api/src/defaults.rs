@@ -195,6 +195,7 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
         let unbound = interface.passt_binding.is_none()
             && interface.masquerade.is_none()
             && interface.bridge.is_none()
+            && interface.sriov.is_none()
             && interface.binding.is_none();
         if unbound {
             // The addresses behind a secondary network are the machine's own.
@@ -206,7 +207,10 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
                 Binding::Bridge => interface.bridge = Some(InterfaceBridge {}),
             }
         }
-        interface.state.get_or_insert(InterfaceState::Up);
+        // The link of a device of the node is the device's own.
+        if interface.sriov.is_none() {
+            interface.state.get_or_insert(InterfaceState::Up);
+        }
         if interface.model.is_empty() {
             crate::model::VIRTIO.clone_into(&mut interface.model);
         }

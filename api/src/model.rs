@@ -33,7 +33,11 @@ impl v1::Interface {
 impl VirtualMachineInstance {
     /// What forbids the model of `interface`: the netd that serves it knows virtio alone.
     pub(crate) fn wrong_model(&self, interface: &Interface) -> Option<&'static str> {
-        let by_netd = !interface.is_virtio() && self.joint(interface) == Joint::Netd;
+        let joint = self.joint(interface);
+        if !interface.is_virtio() && joint == Joint::Device {
+            return Some("the card is the node's device; none is allowed with sriov");
+        }
+        let by_netd = !interface.is_virtio() && joint == Joint::Netd;
         by_netd.then_some(if interface.masquerade.is_some() {
             "virtio is allowed with masquerade by netd; the other models are for masquerade by the kernel (annotation \
              podvirt.io/masquerade: nftables) and for bridge"

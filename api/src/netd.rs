@@ -175,6 +175,7 @@ impl NetdSpec {
             masquerade,
             // Not netd's.
             bridge: _,
+            sriov: _,
             ports,
             mac_address,
             dhcp_options,

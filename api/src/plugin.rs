@@ -49,6 +49,8 @@ pub enum Joint {
     Tap,
     /// What a plugin's sidecar puts into the domain.
     Sidecar,
+    /// A device of the node, by SR-IOV.
+    Device,
 }
 
 impl Joint {
@@ -59,7 +61,7 @@ impl Joint {
 
     /// Whether QEMU opens a tap device.
     pub fn has_tap(self) -> bool {
-        !matches!(self, Joint::Netd | Joint::Sidecar)
+        !matches!(self, Joint::Netd | Joint::Sidecar | Joint::Device)
     }
 }
 
@@ -71,21 +73,25 @@ pub fn of(annotations: &BTreeMap<String, String>) -> Plugins {
         .unwrap_or_default()
 }
 
-fn joint(
-    annotations: Option<&BTreeMap<String, String>>,
-    plugin: Option<&str>,
+/// What an interface says of its binding.
+struct Bound<'a> {
+    plugin: Option<&'a str>,
     bridge: bool,
     masquerade: bool,
-) -> Joint {
+    sriov: bool,
+}
+
+fn joint(annotations: Option<&BTreeMap<String, String>>, bound: &Bound<'_>) -> Joint {
     let attachment = |name: &str| {
         of(annotations?)
             .remove(name)
             .and_then(|plugin| plugin.domain_attachment_type)
             .map(|kind| kind.to_string())
     };
-    match plugin {
-        _ if bridge => Joint::Bridge,
-        _ if masquerade && annotations.is_some_and(kernel::by_nftables) => Joint::Nat,
+    match bound.plugin {
+        _ if bound.bridge => Joint::Bridge,
+        _ if bound.sriov => Joint::Device,
+        _ if bound.masquerade && annotations.is_some_and(kernel::by_nftables) => Joint::Nat,
         Some(name) if name != PASST_PLUGIN => match attachment(name).as_deref() {
             Some(MANAGED_TAP) => Joint::ManagedTap,
             Some(TAP) => Joint::Tap,
@@ -98,9 +104,13 @@ fn joint(
 impl VirtualMachineInstance {
     /// What joins this interface with the pod.
     pub fn joint(&self, interface: &Interface) -> Joint {
-        let plugin = interface.binding.as_ref().map(|plugin| plugin.name.as_str());
-        let (bridge, masquerade) = (interface.bridge.is_some(), interface.masquerade.is_some());
-        joint(Some(&self.metadata.annotations), plugin, bridge, masquerade)
+        let bound = Bound {
+            plugin: interface.binding.as_ref().map(|plugin| plugin.name.as_str()),
+            bridge: interface.bridge.is_some(),
+            masquerade: interface.masquerade.is_some(),
+            sriov: interface.sriov.is_some(),
+        };
+        joint(Some(&self.metadata.annotations), &bound)
     }
 
     /// Whether a netd serves this interface.
@@ -112,9 +122,13 @@ impl VirtualMachineInstance {
 impl v1::VirtualMachineInstance {
     /// What joins this interface with the pod.
     pub fn joint(&self, interface: &v1::Interface) -> Joint {
-        let plugin = interface.binding.as_ref().map(|plugin| plugin.name.as_str());
-        let (bridge, masquerade) = (interface.bridge.is_some(), interface.masquerade.is_some());
-        joint(self.metadata.annotations.as_ref(), plugin, bridge, masquerade)
+        let bound = Bound {
+            plugin: interface.binding.as_ref().map(|plugin| plugin.name.as_str()),
+            bridge: interface.bridge.is_some(),
+            masquerade: interface.masquerade.is_some(),
+            sriov: interface.sriov.is_some(),
+        };
+        joint(self.metadata.annotations.as_ref(), &bound)
     }
 
     /// Whether a netd serves this interface.
@@ -141,7 +155,8 @@ impl v1::VirtualMachineInstance {
 
     /// Whether what the network of this interface says of its device is told in the pod.
     pub fn is_told_of_device(&self, interface: &v1::Interface) -> bool {
-        !interface.is_absent() && self.plugin_of(interface).is_some_and(|plugin| is_told_of_device(&plugin))
+        let by_plugin = || self.plugin_of(interface).is_some_and(|plugin| is_told_of_device(&plugin));
+        !interface.is_absent() && (interface.sriov.is_some() || by_plugin())
     }
 
     /// The interfaces whose link goes down and up when the machine has moved. One whose link is down stays as it is.
@@ -287,13 +302,15 @@ mod tests {
         });
         let named = |name: &str| json!({"name": name, "binding": {"name": name}});
         let vmi = machine(
-            json!([named("flat"), named("own"), named("user"), named("passt"), named("none"), {"name": "b", "bridge": {}}]),
+            json!([named("flat"), named("own"), named("user"), named("passt"), named("none"), {"name": "b", "bridge": {}}, {"name": "v", "sriov": {}}]),
             &registered,
         );
         let interfaces = &vmi.spec.domain.devices.interfaces;
         let joints: Vec<Joint> = interfaces.iter().map(|interface| vmi.joint(interface)).collect();
-        use Joint::{Bridge, ManagedTap, Netd, Sidecar, Tap};
-        assert_eq!(joints, [ManagedTap, Tap, Sidecar, Netd, Sidecar, Bridge]);
+        use Joint::{Bridge, Device, ManagedTap, Netd, Sidecar, Tap};
+        assert_eq!(joints, [ManagedTap, Tap, Sidecar, Netd, Sidecar, Bridge, Device]);
+        let taps: Vec<bool> = joints.iter().map(|joint| joint.has_tap()).collect();
+        assert_eq!(taps, [true, true, false, false, false, true, false]);
         let noted = of(&vmi.metadata.annotations);
         assert_eq!(noted.keys().collect::<Vec<_>>(), ["flat", "own", "user"], "those alone that it names");
         let wire: v1::VirtualMachineInstance = serde_json::from_value(json!({
@@ -319,13 +336,14 @@ mod tests {
                 {"name": "a", "binding": {"name": "fresh"}}, {"name": "b", "binding": {"name": "still"}},
                 {"name": "c", "binding": {"name": "fresh"}, "state": "down"}, {"name": "d", "binding": {"name": "told"}},
                 {"name": "e", "binding": {"name": "fresh"}, "state": "up"}, {"name": "f", "masquerade": {}},
+                {"name": "g", "sriov": {}}, {"name": "h", "sriov": {}, "state": "absent"},
             ]}}},
         }))
         .unwrap();
         assert_eq!(vmi.refreshed_links(), ["a", "e"]);
         let interfaces = &vmi.spec.domain.devices.interfaces;
         let told: Vec<_> = interfaces.iter().filter(|i| vmi.is_told_of_device(i)).map(|i| &i.name).collect();
-        assert_eq!(told, ["d"]);
+        assert_eq!(told, ["d", "g"]);
     }
 
     #[test]

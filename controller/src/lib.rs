@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attachments;
 mod attempt;
 pub mod drain;
 pub mod metrics;

@@ -189,6 +189,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         sockets,
         // The binding is for pods.
         taps: std::collections::BTreeMap::new(),
+        devices: std::collections::BTreeMap::new(),
         serial_socket: rundir.join("serial.sock"),
         serial_log: rundir.join("serial.log"),
         vnc_socket: rundir.join("vnc.sock"),

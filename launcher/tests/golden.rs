@@ -38,6 +38,7 @@ mod golden {
                 .into_iter()
                 .map(|b| (b.name, Tap { name: b.tap, mtu: 1450, queues: b.queues }))
                 .collect(),
+            devices: [("fast".to_owned(), "0000:65:00.2".to_owned())].into(),
             serial_socket: "/run/vm/serial.sock".into(),
             serial_log: "/run/vm/serial.log".into(),
             vnc_socket: "/run/vm/vnc.sock".into(),
@@ -50,7 +51,7 @@ mod golden {
 
     fn load(name: &str) -> VirtualMachineInstance {
         let text = std::fs::read_to_string(directory().join(name)).unwrap();
-        if !["bridge.yaml", "models.yaml", "plugins.yaml"].contains(&name) {
+        if !["bridge.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"].contains(&name) {
             return VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // As in a cluster, where alone there are networks of Multus.
@@ -103,6 +104,11 @@ mod golden {
         no_tap.taps.clear();
         let told = convert(&bridge, &no_tap).unwrap_err().to_string();
         assert_eq!(told, "there is no tap device for the interface blue");
+        let sriov = load("sriov.yaml");
+        let mut no_device = environment(&sriov, Accelerator::Tcg);
+        no_device.devices.clear();
+        let told = convert(&sriov, &no_device).unwrap_err().to_string();
+        assert_eq!(told, "there is no device of the node for the interface fast");
         let vmi = load("netd.yaml");
         let mut environment = environment(&vmi, Accelerator::Tcg);
         environment.kernel = None;

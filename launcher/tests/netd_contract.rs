@@ -61,6 +61,7 @@ fn domain(machine: &Value) -> String {
             .map(|i| (i.name.clone(), PathBuf::from("/s")))
             .collect::<BTreeMap<_, _>>(),
         taps: [].into(),
+        devices: [].into(),
         serial_socket: "/serial".into(),
         serial_log: "/log".into(),
         vnc_socket: "/vnc".into(),

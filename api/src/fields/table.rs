@@ -241,7 +241,7 @@ pub const VMI: &[Field] = &[
     row(Carried, "spec.domain.devices.interfaces[].binding.name", Text, "a plugin that the KubeVirt object registers ([binding-plugins.md](binding-plugins.md)); `passt`, registered or not: as passtBinding, netd stands in for the plugin, its sidecar and its network"),
     row(Cluster, "spec.domain.devices.interfaces[].bridge", Object, "on a network of Multus beside the pod's own: the guest is a host of that network; on the pod's own: the guest takes the pod's place ([bridge.md](bridge.md))"),
     row(Carried, "spec.domain.devices.interfaces[].masquerade", Object, "served by netd, or by the kernel where `podvirt.io/masquerade` says so ([masquerade.md](masquerade.md)): the guest has 10.0.2.2 and fd10:0:2::2, or what the network says"),
-    row(Refused, "spec.domain.devices.interfaces[].sriov", Any, "use passtBinding, masquerade or bridge"),
+    row(Cluster, "spec.domain.devices.interfaces[].sriov", Object, "on a network of Multus beside the pod's own: the guest has a device of the node ([sriov.md](sriov.md))"),
     row(Refused, "spec.domain.devices.interfaces[].macvtap", Any, "removed upstream; use passtBinding"),
     row(Refused, "spec.domain.devices.interfaces[].passt", Any, "removed upstream; use passtBinding"),
     row(Refused, "spec.domain.devices.interfaces[].slirp", Any, "removed upstream; use passtBinding"),

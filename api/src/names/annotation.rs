@@ -37,6 +37,8 @@ pub const ISTIO_INTERFACES: [&str; 2] =
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// What a pod is attached to (the same, section 5.2).
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
+/// The resource by which a pod asks for a device of a network: on its NetworkAttachmentDefinition.
+pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 /// What the networks of a machine say of their devices, as JSON: on its launcher pod, for what reads [`super::path::NETWORK_INFO`].
 pub const NETWORK_INFO: &str = "kubevirt.io/network-info";
 /// What a pod's first network is, for Multus.

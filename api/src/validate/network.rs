@@ -50,17 +50,21 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
             interface.passt_binding.is_some(),
             interface.masquerade.is_some(),
             interface.bridge.is_some(),
+            interface.sriov.is_some(),
             interface.binding.is_some(),
         ];
         if bindings.into_iter().filter(|given| *given).count() > 1 {
             problems.add(
                 Reason::FieldValueInvalid,
                 path.clone(),
-                "only one of passtBinding, masquerade, bridge and binding is allowed",
+                "only one of passtBinding, masquerade, bridge, sriov and binding is allowed",
             );
         }
         if interface.bridge.is_some() {
             bridge(vmi, interface, &path, problems);
+        }
+        if interface.sriov.is_some() {
+            sriov(vmi, interface, &path, problems);
         }
         if interface.masquerade.is_some() && vmi.network_of(interface).is_some_and(|n| n.multus.is_some()) {
             problems.add(
@@ -231,6 +235,32 @@ fn bridge(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, probl
             Reason::FieldValueInvalid,
             format!("{path}.bridge"),
             "a mesh's proxy has no address where the guest has the pod's; in a mesh passtBinding and masquerade are allowed",
+        );
+    }
+}
+
+/// Judges what goes with the binding `sriov`: what the guest has is the node's device, and podvirt sees nothing of its frames.
+fn sriov(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
+    if vmi.network_of(interface).is_some_and(Network::is_primary) {
+        problems.add(
+            Reason::FieldValueInvalid,
+            format!("{path}.sriov"),
+            "sriov is for networks of Multus beside the pod's own; passtBinding, masquerade and bridge are allowed here",
+        );
+    }
+    if let Some(state) = interface.state {
+        problems.invalid(
+            format!("{path}.state"),
+            state.as_str(),
+            "the link of a device by SR-IOV is the device's own, and the interface comes and goes with the machine's next \
+             start; none is allowed with sriov",
+        );
+    }
+    if interface.acpi_index != 0 {
+        problems.invalid(
+            format!("{path}.acpiIndex"),
+            interface.acpi_index,
+            "podvirt gives a device of the node no index; none is allowed with sriov",
         );
     }
 }

@@ -356,10 +356,45 @@ fn the_binding_bridge_is_for_networks_beside_the_pods_own() {
     for network in [multus(), instead, json!({"pod": {}})] {
         assert_eq!(told(options.clone(), network), [""; 0]);
     }
-    let two = "spec.domain.devices.interfaces[0]: only one of passtBinding, masquerade, bridge and binding is allowed";
+    let two = "spec.domain.devices.interfaces[0]: only one of passtBinding, masquerade, bridge, sriov and binding is allowed";
     assert_eq!(told(json!({"bridge": {}, "masquerade": {}}), json!({"pod": {}}))[0], two);
     assert_eq!(told(json!({"binding": {"name": "passt"}, "masquerade": {}}), json!({"pod": {}}))[0], two);
     assert_eq!(told(json!({"binding": {"name": "passt"}}), json!({"pod": {}})), [""; 0]);
+}
+
+#[test]
+fn the_binding_sriov_is_a_device_on_a_network_of_multus() {
+    use serde_json::json;
+    let told = |more: serde_json::Value, network: serde_json::Value| {
+        let (mut interface, mut network) = (more, network);
+        (interface["name"], network["name"]) = ("b".into(), "b".into());
+        interface["sriov"] = json!({});
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "a"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [interface]}},
+                "networks": [network],
+            },
+        }))
+        .unwrap();
+        defaults::set_defaults(&mut vmi);
+        let bound = &vmi.spec.domain.devices.interfaces[0];
+        assert!(bound.passt_binding.is_none() && bound.sriov.is_some(), "no second binding by default");
+        validate(&vmi).0.iter().map(|p| p.field.clone()).collect::<Vec<_>>()
+    };
+    let multus = || json!({"multus": {"networkName": "fast"}});
+    let all = json!({"macAddress": "02:00:00:00:00:01", "bootOrder": 1, "pciAddress": "0000:05:00.0", "model": "virtio",
+        "ports": [{"port": 80}], "dhcpOptions": {"bootFileName": "x"}});
+    assert_eq!(told(all, multus()), [""; 0]);
+    let at = |field: &str| [format!("spec.domain.devices.interfaces[0]{field}")];
+    assert_eq!(told(json!({}), json!({"pod": {}})), at(".sriov"));
+    assert_eq!(told(json!({}), json!({"multus": {"networkName": "fast", "default": true}})), at(".sriov"));
+    for state in ["up", "down", "absent"] {
+        assert_eq!(told(json!({"state": state}), multus()), at(".state"), "{state}");
+    }
+    assert_eq!(told(json!({"model": "e1000"}), multus()), at(".model"));
+    assert_eq!(told(json!({"acpiIndex": 3}), multus()), at(".acpiIndex"));
+    assert_eq!(told(json!({"bridge": {}}), multus()), at(""));
 }
 
 #[test]

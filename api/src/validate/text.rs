@@ -15,7 +15,7 @@ pub(crate) fn is_dns_subdomain(text: &str) -> bool {
 }
 
 /// A PCI address: `0000:00:1f.7`.
-pub(crate) fn is_pci_address(text: &str) -> bool {
+pub fn is_pci_address(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
     let mut parts = text.split(':');
     let (Some(domain), Some(bus), Some(rest), None) =

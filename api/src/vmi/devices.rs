@@ -105,6 +105,8 @@ objects! {
         masquerade: Option<InterfaceMasquerade>,
         /// The guest is a host of its own on a network of Multus.
         bridge: Option<InterfaceBridge>,
+        /// A device of the node, by SR-IOV.
+        sriov: Option<InterfaceSriov>,
         /// A network binding plugin; `passt`, which netd stands in for.
         binding: Option<PluginBinding>,
         /// Ports that are forwarded to the guest; none means all.
@@ -131,6 +133,9 @@ objects! {
 
     /// The guest is a host of its own on a network of Multus.
     InterfaceBridge {}
+
+    /// A device of the node, by SR-IOV.
+    InterfaceSriov {}
 
     /// A network binding plugin.
     PluginBinding {

@@ -9,6 +9,7 @@ use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
 
 use super::controller::{Error, Shared, write_migration};
 use super::decide::{self, Action};
+use crate::attachments;
 use crate::vmi::pods;
 
 /// Asks for what was decided.
@@ -37,9 +38,17 @@ pub(super) async fn carry_out(migration: &Migration, action: Action, shared: &Sh
 
 async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Shared) -> Result<(), Error> {
     let name = pod.name_any();
+    let pod = match attachments::with_resources(&shared.context.client, pod).await {
+        Ok(pod) => pod,
+        Err(error) => {
+            let decision = decide::refused(migration, &error.to_string(), false, Timestamp::now());
+            write_migration(migration, &decision, None, shared).await?;
+            return Err(error.into());
+        }
+    };
     // From here on it counts, also before the cache shows it.
     shared.start(migration);
-    match api.create(&PostParams::default(), pod).await {
+    match api.create(&PostParams::default(), &pod).await {
         Ok(_) => {
             tracing::info!(pod = name, "target pod made");
             let message = format!("made target pod {name}");
@@ -49,7 +58,7 @@ async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Share
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             let there =
                 api.get_opt(&name).await.map_err(|source| Error::Read { name: name.clone(), source })?;
-            let machine = pods::owner(pod).map(|owner| owner.uid.clone());
+            let machine = pods::owner(&pod).map(|owner| owner.uid.clone());
             match there {
                 Some(there) if pods::owner(&there).map(|owner| owner.uid.clone()) != machine => {
                     Err(Error::Taken(name))

@@ -30,6 +30,7 @@ use super::decide::{self, Decision, Observed, Turn, believes_in_target};
 use super::policy;
 use super::queue::Queue;
 use super::status::phase;
+use crate::attachments;
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
@@ -78,6 +79,9 @@ pub enum Error {
     /// The policies could not be read.
     #[error("read the migration policies")]
     Policies(#[source] kube::Error),
+    /// What the pod's networks take is not known.
+    #[error("networks of the target pod")]
+    Attachments(#[from] attachments::Error),
 }
 
 impl Failure for Error {
@@ -86,7 +90,7 @@ impl Failure for Error {
             Self::Write(_) => "write",
             Self::Create { .. } | Self::Taken(_) => "create",
             Self::Delete { .. } => "delete",
-            Self::Read { .. } | Self::Policies(_) => "read",
+            Self::Read { .. } | Self::Policies(_) | Self::Attachments(_) => "read",
         }
     }
 }

@@ -104,6 +104,7 @@ fn target() -> Value {
             "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}}]}})
 }
 
+const DEFINITION: &str = "GET /apis/k8s.cni.cncf.io/v1/namespaces/shop/network-attachment-definitions/blue";
 const PODS: &str = "POST /api/v1/namespaces/shop/pods";
 const MACHINE: &str = "PATCH /apis/kubevirt.io/v1/namespaces/shop/virtualmachineinstances/web";
 const STATUS: &str =
@@ -160,6 +161,44 @@ async fn a_pod_that_is_refused_is_told_once_and_takes_no_turn() {
     assert_eq!(patch["metadata"]["resourceVersion"], "3");
     assert_eq!(patch["status"]["conditions"][0]["type"], "migrationRejectedByResourceQuota");
     assert_eq!(server.asked(), [PODS, STATUS, "event FailedCreate"]);
+}
+
+#[tokio::test]
+async fn a_target_pod_asks_for_what_its_networks_take_once_these_exist() {
+    let pending = migration("Pending", json!({}));
+    let networks = json!([{"name": "blue", "multus": {"networkName": "blue"}}]);
+    let interfaces = json!([{"name": "blue", "bridge": {}}]);
+    let machine =
+        machine(json!({"spec": {"networks": networks, "domain": {"devices": {"interfaces": interfaces}}}}));
+    let server = |there: bool| {
+        let annotations = json!({"k8s.v1.cni.cncf.io/resourceName": "example.com/port"});
+        let definition = json!({"metadata": {"name": "blue", "annotations": annotations}});
+        Server::new(
+            std::slice::from_ref(&machine),
+            std::slice::from_ref(&pending),
+            Box::new(move |(what, _)| match what.as_str() {
+                DEFINITION if there => Some((200, definition.clone())),
+                DEFINITION => failure(404, "NotFound"),
+                _ => None,
+            }),
+        )
+    };
+    let without = server(false);
+    let error = one(&typed(&pending), &without.shared).await.unwrap_err();
+    assert!(matches!(error, Error::Attachments(_)), "{error}");
+    let patch = {
+        let asked = without.asked.lock().unwrap();
+        asked.iter().find(|(what, _)| what == STATUS).unwrap().1.clone()
+    };
+    let message = "the target pod could not be made: no such NetworkAttachmentDefinition: shop/blue";
+    assert_eq!(patch["status"]["conditions"][0]["message"], message);
+    assert_eq!(without.asked(), [DEFINITION, STATUS, "event FailedCreate"]);
+
+    let with = server(true);
+    one(&typed(&pending), &with.shared).await.unwrap();
+    let asked = with.asked.lock().unwrap().clone();
+    let (_, pod) = asked.iter().find(|(what, _)| what == PODS).unwrap();
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"]["example.com/port"], "1");
 }
 
 #[tokio::test]

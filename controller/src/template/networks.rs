@@ -156,7 +156,7 @@ pub(super) fn annotations(
 
 /// Whether the guest's own frames go out to the network.
 fn is_seen(joint: Joint) -> bool {
-    joint.is_bridge() || joint == Joint::Tap
+    joint.is_bridge() || matches!(joint, Joint::Tap | Joint::Device)
 }
 
 /// What Multus is told to attach the pod of `vmi` to beside its first network; none where that is nothing.
@@ -247,7 +247,10 @@ pub(super) fn netds(
     for (n, interface) in interfaces.iter().enumerate() {
         if let Some(binding) = other_binding(interface) {
             let field = format!("{INTERFACES}[{n}].{binding}");
-            return Err(TemplateError::unsupported(field, "passtBinding, masquerade, bridge and binding"));
+            return Err(TemplateError::unsupported(
+                field,
+                "passtBinding, masquerade, bridge, sriov and binding",
+            ));
         }
         if let Some(binding) = interface.binding.as_ref()
             && binding.name != PASST_PLUGIN
@@ -307,7 +310,6 @@ fn read(vmi: &VirtualMachineInstance) -> Result<podvirt_api::VirtualMachineInsta
 /// A binding of the interface that is not carried out.
 fn other_binding(interface: &Interface) -> Option<&'static str> {
     [
-        ("sriov", interface.sriov.is_some()),
         ("macvtap", interface.macvtap.is_some()),
         ("passt", interface.passt.is_some()),
         ("slirp", interface.slirp.is_some()),

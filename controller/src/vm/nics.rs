@@ -18,6 +18,9 @@
 //! An instance's interfaces keep their places, since a pod's netds are counted by them: a new one comes last, and one that
 //! is gone stays in the list, `absent`, while one of netd's comes after it.
 //!
+//! What only a pod that is made anew can have waits for the next start where the machine does not move: an interface with
+//! `sriov`, and another network of one.
+//!
 //! Nothing is written while the instance does not run or moves: its pods are made from what stands there. A change of
 //! anything else waits for the next start. The digest that the instance carries is of the template as far as the instance
 //! has it, so that it changes together with the instance's interfaces.
@@ -63,6 +66,11 @@ pub fn is_pluggable(spec: &VirtualMachineInstanceSpec, interface: &Interface) ->
     !other && network.is_some_and(|network| network.multus.is_some() && !network.is_primary())
 }
 
+/// Whether the network's interface is a device of the node, which keeps the machine from moving to another one.
+fn is_of_device(spec: &VirtualMachineInstanceSpec, network: &str) -> bool {
+    interfaces(spec).iter().any(|interface| interface.name == network && interface.sriov.is_some())
+}
+
 /// Takes out of `spec`, a template's, what the instance with the spec `present` need not be started anew for.
 pub fn leave_pluggable_out(spec: &mut VirtualMachineInstanceSpec, present: &VirtualMachineInstanceSpec) {
     let has = |name: &str| present.domain.devices.interfaces.iter().any(|there| there.name == name);
@@ -77,6 +85,7 @@ pub fn leave_pluggable_out(spec: &mut VirtualMachineInstanceSpec, present: &Virt
         if let (Some(multus), Some(there)) =
             (&mut network.multus, there.and_then(|there| there.multus.as_ref()))
             && multus.default != Some(true)
+            && !is_of_device(present, &network.name)
         {
             multus.network_name.clone_from(&there.network_name);
         }
@@ -134,6 +143,7 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
         if let (Some(present), Some(there)) =
             (&mut network.multus, of_template.and_then(|n| n.multus.as_ref()))
             && present.default != Some(true)
+            && !is_of_device(&vmi.spec, &network.name)
             && present.network_name != there.network_name
         {
             said.push(format!("{} changes to the network {}", network.name, there.network_name));

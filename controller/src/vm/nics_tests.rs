@@ -219,3 +219,15 @@ fn another_network_is_the_running_instances() {
     assert_eq!(of_instance(&vm("two"), &vmi), None);
     assert!(of_instance(&vm("one"), &vmi).is_some(), "and back");
 }
+
+#[test]
+fn another_network_of_a_device_waits_for_the_next_start() {
+    let vm = |nad| {
+        let nics = vec![nic("blue", "bridge", json!({})), nic("fast", "sriov", json!({}))];
+        machine(nics, &[("blue", "one"), ("fast", nad)])
+    };
+    let vmi = running(&vm("one"));
+    assert!(!is_outdated(&vm("one"), &vmi));
+    assert_eq!(of_instance(&vm("two"), &vmi), None);
+    assert!(is_outdated(&vm("two"), &vmi));
+}

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::controller::{Error, Shared, write};
 use super::decide::{self, Action};
 use super::pods;
+use crate::attachments;
 
 /// Asks for what was decided.
 pub(super) async fn carry_out(
@@ -64,7 +65,14 @@ async fn create(
     shared: &Shared,
 ) -> Result<(), Error> {
     let (name, machine) = (pod.name_any(), vmi.uid().unwrap_or_default());
-    match api.create(&PostParams::default(), pod).await {
+    let pod = match attachments::with_resources(&shared.context.client, pod).await {
+        Ok(pod) => pod,
+        Err(error) => {
+            Box::pin(tell_refused(vmi, &error.to_string(), shared)).await?;
+            return Err(error.into());
+        }
+    };
+    match api.create(&PostParams::default(), &pod).await {
         Ok(made) => {
             shared.expectations.expect_creation(&machine, &made.uid().unwrap_or_default(), Instant::now());
             // Its echo may have come before the answer.
@@ -89,18 +97,24 @@ async fn create(
             }
         }
         Err(source) => {
-            // The machine may have been written just now: what is in the cache is older.
-            let api: Api<VirtualMachineInstance> =
-                Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
-            if let Ok(Some(current)) = api.get_opt(&vmi.name_any()).await
-                && current.uid() == vmi.uid()
-            {
-                let decision = decide::refused(&current, &reason_of(&source), Timestamp::now());
-                write(&current, &decision, shared).await?;
-            }
+            Box::pin(tell_refused(vmi, &reason_of(&source), shared)).await?;
             Err(Error::Create { name, source })
         }
     }
+}
+
+/// Says why the machine has no pod.
+async fn tell_refused(vmi: &VirtualMachineInstance, why: &str, shared: &Shared) -> Result<(), Error> {
+    // The machine may have been written just now: what is in the cache is older.
+    let api: Api<VirtualMachineInstance> =
+        Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+    if let Ok(Some(current)) = api.get_opt(&vmi.name_any()).await
+        && current.uid() == vmi.uid()
+    {
+        let decision = decide::refused(&current, why, Timestamp::now());
+        write(&current, &decision, shared).await?;
+    }
+    Ok(())
 }
 
 fn reason_of(error: &kube::Error) -> String {

@@ -33,7 +33,7 @@ use super::view::{Change, View};
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
-use crate::{template, watch};
+use crate::{attachments, template, watch};
 
 /// Machines that are worked on at a time. Each is a few requests; the API server's own limits come first.
 const CONCURRENCY: u16 = 16;
@@ -43,6 +43,9 @@ const STALE_RETRY: Duration = Duration::from_millis(500);
 
 /// When to look again at a pod that the watch does not show.
 const UNSEEN_RETRY: Duration = Duration::from_secs(5);
+
+/// When to look again for a NetworkAttachmentDefinition that was missing. They are not watched: a cluster may lack the kind.
+const ATTACHMENT_RETRY: Duration = Duration::from_secs(5);
 
 /// A reconciliation failed; it is tried again, later each time.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +91,9 @@ pub enum Error {
     /// The claims could not be read.
     #[error("read the claims")]
     Claims(#[source] kube::Error),
+    /// What the pod's networks take is not known.
+    #[error("networks of the launcher pod")]
+    Attachments(#[from] attachments::Error),
 }
 
 impl Failure for Error {
@@ -99,6 +105,7 @@ impl Failure for Error {
             Self::Update { .. } => "update",
             Self::Read { .. } => "read",
             Self::Claims(_) => "claims",
+            Self::Attachments(_) => "networks",
         }
     }
 }
@@ -291,7 +298,13 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     }
     let api = Api::namespaced(shared.context.client.clone(), &namespace);
     for action in decision.actions {
-        Box::pin(act::carry_out(&api, &decision.vmi, action, shared)).await?;
+        match Box::pin(act::carry_out(&api, &decision.vmi, action, shared)).await {
+            // It was told on the machine.
+            Err(Error::Attachments(attachments::Error::Missing(_))) => {
+                return Ok(Requeue::requeue(ATTACHMENT_RETRY));
+            }
+            carried_out => carried_out?,
+        }
     }
     let again = decision.look_again.into_iter().chain(is_unseen.then_some(UNSEEN_RETRY)).min();
     Ok(again.map_or_else(Requeue::await_change, Requeue::requeue))

@@ -59,7 +59,7 @@ fn stays(
         return None;
     }
     match vmi.joint(interface) {
-        Joint::Netd | Joint::Nat => None,
+        Joint::Netd | Joint::Nat | Joint::Device => None,
         Joint::Bridge if bridge_may => None,
         Joint::ManagedTap | Joint::Tap | Joint::Sidecar => {
             let moves = vmi.plugin_of(interface).is_some_and(|plugin| plugin.migration.is_some());
@@ -132,6 +132,24 @@ mod tests {
         let (_, message) = judged("bridge", json!({})).unwrap_err();
         assert!(message.contains("kubevirt.io/allow-pod-bridge-network-live-migration"), "{message}");
         assert!(judged("sriov", annotated()).is_err());
+    }
+
+    #[test]
+    fn a_device_of_the_node_stays_there() {
+        let judged = |binding: &str| {
+            let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+                "metadata": {"name": "web"},
+                "spec": {
+                    "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}, {"name": "fast", binding: {}}]}},
+                    "networks": [{"name": "default", "pod": {}}, {"name": "fast", "multus": {"networkName": "fast"}}],
+                },
+            }))
+            .unwrap();
+            judge(&vmi)
+        };
+        assert_eq!(judged("bridge"), Ok(Some(Method::LiveMigration)));
+        let why = ("InterfaceNotLiveMigratable", "interface fast: sriov is a device of its node".to_owned());
+        assert_eq!(judged("sriov"), Err(why));
     }
 
     #[test]

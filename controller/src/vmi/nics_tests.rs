@@ -231,13 +231,19 @@ fn nothing_is_done_while_the_machine_moves_or_does_not_run() {
 
 #[test]
 fn a_pod_is_told_what_multus_says_of_devices() {
+    for told in [json!({"name": "red", "binding": {"name": "told"}}), json!({"name": "red", "sriov": {}})] {
+        is_told_of_the_device(told);
+    }
+}
+
+/// The pod of a machine with a bridge, and with the interface `red`, which is told of its device.
+fn is_told_of_the_device(red: Value) {
     let registered = json!({"told": {"sidecarImage": "i", "downwardAPI": "device-info"}});
     let mut vmi = machine(&[("blue", "bridge", "up"), ("red", "bridge", "up")], json!([]));
     vmi.status.phase = Some(Phase::Scheduling);
     vmi.metadata.annotations =
         Some([("podvirt.io/binding-plugins".to_owned(), registered.to_string())].into());
-    let plugin = serde_json::from_value(json!({"name": "red", "binding": {"name": "told"}})).unwrap();
-    vmi.spec.domain.devices.interfaces[2] = plugin;
+    vmi.spec.domain.devices.interfaces[2] = serde_json::from_value(red).unwrap();
     let told = |decision: &Decision| {
         decision.actions.iter().find_map(|action| match action {
             Action::Annotate { key: NETWORK_INFO, value, .. } => Some(value.clone()),

@@ -136,6 +136,60 @@ async fn a_pod_that_is_refused_is_told_on_the_machine() {
 }
 
 #[tokio::test]
+async fn a_pod_asks_for_the_devices_of_its_networks_once_these_exist() {
+    const DEFINITION: &str =
+        "GET /apis/k8s.cni.cncf.io/v1/namespaces/shop/network-attachment-definitions/fast";
+    const OTHER: &str = "GET /apis/k8s.cni.cncf.io/v1/namespaces/net/network-attachment-definitions/flat";
+    let networks = json!([
+        {"name": "default", "pod": {}}, {"name": "fast", "multus": {"networkName": "fast"}},
+        {"name": "flat", "multus": {"networkName": "net/flat"}},
+    ]);
+    let interfaces = json!([
+        {"name": "default", "passtBinding": {}}, {"name": "fast", "sriov": {}}, {"name": "flat", "bridge": {}},
+    ]);
+    let vmi =
+        machine(json!({"spec": {"networks": networks, "domain": {"devices": {"interfaces": interfaces}}}}));
+    let copy = serde_json::to_value(&vmi).unwrap();
+    let server = Server::new(Box::new(move |(what, _)| match what.as_str() {
+        DEFINITION | OTHER => failure(404, "NotFound"),
+        READ_MACHINE => Some((200, copy.clone())),
+        _ => None,
+    }));
+    let next = one(&vmi, &server.shared).await.unwrap();
+    assert_eq!(next, kube::runtime::controller::Action::requeue(std::time::Duration::from_secs(5)));
+    let patch = {
+        let asked = server.asked.lock().unwrap();
+        asked.iter().rfind(|(what, _)| what == MACHINE).unwrap().1.clone()
+    };
+    let told = patch["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Synchronized");
+    let message =
+        "the launcher pod could not be made: no such NetworkAttachmentDefinition: shop/fast, net/flat";
+    assert_eq!(told.unwrap()["message"], message);
+    let asked = server.asked();
+    assert!(!asked.contains(&PODS.to_owned()), "{asked:?}");
+    assert_eq!(asked.last().unwrap(), "event FailedCreate");
+
+    let definition = |resource: &str| {
+        let annotations = json!({"k8s.v1.cni.cncf.io/resourceName": resource});
+        Some((200, json!({"metadata": {"name": "n", "annotations": annotations}})))
+    };
+    let server = Server::new(Box::new(move |(what, _)| match what.as_str() {
+        DEFINITION => definition("example.com/vf"),
+        OTHER => definition(""),
+        _ => None,
+    }));
+    one(&vmi, &server.shared).await.unwrap();
+    let asked = server.asked.lock().unwrap().clone();
+    let (_, pod) = asked.iter().find(|(what, _)| what == PODS).unwrap();
+    let compute = &pod["spec"]["containers"][0];
+    assert_eq!(compute["name"], "compute");
+    for amounts in ["requests", "limits"] {
+        assert_eq!(compute["resources"][amounts]["example.com/vf"], "1");
+        assert_eq!(compute["resources"][amounts].as_object().unwrap().get(""), None);
+    }
+}
+
+#[tokio::test]
 async fn a_decision_from_an_old_copy_does_nothing() {
     let server =
         Server::new(Box::new(|(what, _)| if what == MACHINE { failure(409, "Conflict") } else { None }));

@@ -116,6 +116,11 @@ impl Cluster {
         Node::new(self, number)
     }
 
+    /// Where the cluster lives.
+    fn home(&self) -> &Path {
+        self.kubeconfig.parent().unwrap_or(&self.kubeconfig)
+    }
+
     /// A program that talks to the API server: its configuration is in the environment.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);

@@ -1,5 +1,6 @@
 //! The nodes' power switches and cables.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -100,6 +101,11 @@ impl<'c> Node<'c> {
     pub fn run(&self, command: &[&str]) -> Result<String> {
         let number = self.number.to_string();
         cluster(&[&["node", &number], command].concat())
+    }
+
+    /// A directory of the node's disks, such as `/var/lib/kubelet`, as this machine has it.
+    pub fn directory(&self, path: &str) -> PathBuf {
+        self.cluster.home().join(self.name()).join(path.trim_start_matches('/'))
     }
 
     /// Waits until the API server takes the node for ready, or for not ready.

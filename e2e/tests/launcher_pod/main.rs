@@ -42,9 +42,9 @@ fn a_handler_starts_pauses_and_ends_a_machine() {
     let answer = launched.sync(&mut client, &other);
     assert!(!answer.success && answer.message.starts_with("metadata.uid: 'another'"), "{answer:?}");
     let mut wrong = vmi();
-    wrong["spec"]["domain"]["devices"]["interfaces"][0]["sriov"] = json!({});
+    wrong["spec"]["domain"]["devices"]["interfaces"][0]["macvtap"] = json!({});
     let answer = launched.sync(&mut client, &wrong);
-    assert!(answer.message.starts_with("spec.domain.devices.interfaces[0].sriov: "), "{answer:?}");
+    assert!(answer.message.starts_with("spec.domain.devices.interfaces[0].macvtap: "), "{answer:?}");
     let migration = client.migrate_virtual_machine(MigrationRequest {
         options: br#"{"migrationUid": "a"}"#.to_vec(),
         ..Default::default()

@@ -55,7 +55,8 @@ const RETRIES: [Duration; 4] =
     [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(5), Duration::from_secs(10)];
 
 /// The kubelet's interface.
-pub(crate) mod proto {
+#[doc(hidden)]
+pub mod proto {
     #![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
     #![allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]
     tonic::include_proto!("v1beta1");

@@ -53,6 +53,7 @@ pub mod rules;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod vfio;
 
 use podvirt_api::bridge::{self, Bridged};
 use podvirt_api::kernel::{self, Masqueraded};
@@ -83,7 +84,7 @@ pub enum Error {
     /// The kernel.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The launcher's `/dev/net/tun`.
+    /// The launcher's `/dev/net/tun`, its files in `/dev/vfio`, or what it may lock of its memory.
     #[error(transparent)]
     Device(std::io::Error),
     /// Files or threads.
@@ -102,6 +103,15 @@ pub struct Wanted {
     pub replaced: Option<Bridged>,
     /// Whether QEMU opens a tap device that a plugin's network has made.
     pub brought: bool,
+    /// Bytes that QEMU locks, where the guest has devices of the node.
+    pub locked: Option<u64>,
+}
+
+impl Wanted {
+    /// Whether QEMU opens tap devices.
+    fn has_taps(&self) -> bool {
+        self.brought || !self.bridged.is_empty() || self.masqueraded.is_some() || self.replaced.is_some()
+    }
 }
 
 /// The interfaces of `vmi` that are bound by a bridge. Names and addresses are those to which its launcher comes.
@@ -111,8 +121,9 @@ pub fn bridged(vmi: &v1::VirtualMachineInstance) -> Vec<Bridged> {
 
 /// What `vmi` is to have in the network namespace of its pod. Names and addresses are those to which its launcher comes.
 pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
+    let locked = vfio::locked(vmi);
     if !vmi.has_taps() {
-        return Wanted::default();
+        return Wanted { locked, ..Wanted::default() };
     }
     // What cannot be read the launcher refuses with its reason.
     let read =
@@ -126,6 +137,7 @@ pub fn wanted(vmi: &v1::VirtualMachineInstance) -> Wanted {
             masqueraded: kernel::masqueraded(&machine),
             replaced,
             brought: vmi.spec.domain.devices.interfaces.iter().any(|one| vmi.joint(one) == Joint::Tap),
+            locked,
         }
     })
 }
@@ -189,6 +201,13 @@ fn clear_in(namespace: &std::fs::File, unplugged: &[Unplugged]) -> Result<(), Er
 /// What was made stays; calling again does the rest.
 pub fn make(launcher: &Process, wanted: &Wanted) -> Result<(), Error> {
     if *wanted == Wanted::default() {
+        return Ok(());
+    }
+    if let Some(bytes) = wanted.locked {
+        vfio::hand_over(launcher, OWNER).map_err(Error::Device)?;
+        vfio::allow(launcher, bytes).map_err(Error::Device)?;
+    }
+    if !wanted.has_taps() {
         return Ok(());
     }
     node::hand_over(launcher, OWNER).map_err(Error::Device)?;

@@ -6,8 +6,8 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 
-use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::unistd::{Gid, Uid, fchownat};
@@ -34,36 +34,46 @@ fn give(root: &File, owner: u32) -> io::Result<()> {
             format!("the launcher's container has no {}; a pod asks for it by {}", TUN.path, TUN.resource);
         io::Error::new(ErrorKind::NotFound, message)
     };
-    // The pod has made none of this and can change none of it; links are not followed all the same.
-    let open = |path: &str, flags: OFlag| {
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | flags)
-            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
-        match openat2(root, path, how) {
-            Err(Errno::ENOENT) => Err(missing()),
-            opened => opened.map_err(io::Error::from),
-        }
+    let file = match within(root, TUN.path.trim_start_matches('/'), OFlag::O_PATH) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing()),
+        opened => opened?,
     };
-    let file = open(TUN.path.trim_start_matches('/'), OFlag::empty())?;
     let stat = fstat(&file)?;
     let is_device = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFCHR.bits();
     if !is_device || (major(stat.st_rdev), minor(stat.st_rdev)) != NUMBERS {
         return Err(missing());
     }
+    own(root, &file, TUN.path, owner)
+}
+
+/// A file of the container with this root. The pod has made none of what is opened here and can change none of it; links are
+/// not followed all the same.
+pub(super) fn within(root: &File, path: &str, flags: OFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | flags)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH);
+    openat2(root, path, how).map_err(io::Error::from)
+}
+
+/// Lets `owner` open a device of the container with this root, which is `file` at `path`.
+///
+/// # Errors
+/// The file is not the container's own.
+pub(super) fn own(root: &File, file: &OwnedFd, path: &str, owner: u32) -> io::Result<()> {
+    let stat = fstat(file)?;
     if may_open(&stat, owner) {
         return Ok(());
     }
-    let directory = fstat(&open("dev", OFlag::O_DIRECTORY)?)?;
+    let directory = fstat(&within(root, "dev", OFlag::O_PATH | OFlag::O_DIRECTORY)?)?;
     if directory.st_dev != stat.st_dev {
         let message = format!(
-            "{} in the launcher's container is the node's own file, and user {owner} may not open it: let it, as \
-             `chmod 0666 {}` does on the node",
-            TUN.path, TUN.path
+            "{path} in the launcher's container is the node's own file, and user {owner} may not open it: let it, as \
+             `chmod 0666 {path}` does on the node"
         );
         return Err(io::Error::new(ErrorKind::PermissionDenied, message));
     }
     let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
-    Ok(fchownat(&file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)?)
+    Ok(fchownat(file, "", Some(user), Some(group), AtFlags::AT_EMPTY_PATH)?)
 }
 
 fn may_open(stat: &FileStat, owner: u32) -> bool {

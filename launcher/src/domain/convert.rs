@@ -24,6 +24,9 @@ pub enum ConvertError {
     /// The environment lacks the tap device of an interface.
     #[error("there is no tap device for the interface {0}")]
     NoTap(String),
+    /// The environment lacks the device of an interface.
+    #[error("there is no device of the node for the interface {0}")]
+    NoDevice(String),
     /// The environment lacks the kernel.
     #[error("there is no kernel for direct boot")]
     NoKernel,

@@ -22,6 +22,8 @@ const QUEUE_SIZE: u32 = 1024;
 const ETHERNET: &str = "ethernet";
 /// Seconds between QEMU's attempts to reach a netd that went away.
 const RECONNECT_SECONDS: u32 = 1;
+/// Start of the name of an interface that is a device of the node.
+const SRIOV: &str = "sriov-";
 /// The channel by which the guest's agent is reached; the agent looks for this name.
 pub const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
 /// Where the guest's random numbers come from; it never blocks.
@@ -53,11 +55,18 @@ pub(super) fn convert(
         .interfaces
         .iter()
         // An unplugged one keeps its place in the manifest and has no device; a plugin's sidecar adds its own.
-        .filter(|i| !i.is_absent() && vmi.joint(i) != Joint::Sidecar)
+        .filter(|i| !i.is_absent() && !matches!(vmi.joint(i), Joint::Sidecar | Joint::Device))
         .map(|i| {
             let backend = backend(i, vmi.joint(i), &environment.sockets, &environment.taps, pairs)?;
             interface(i, backend, virtio)
         })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let host_devices = devices
+        .interfaces
+        .iter()
+        .filter(|i| !i.is_absent() && vmi.joint(i) == Joint::Device)
+        .map(|i| host_device(i, &environment.devices))
         .collect::<Result<Vec<_>, _>>()?;
 
     let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
@@ -107,6 +116,7 @@ pub(super) fn convert(
         disks,
         controllers,
         interfaces,
+        host_devices,
         serials,
         channels: vec![xml::Channel {
             kind: "unix".into(),
@@ -369,6 +379,26 @@ fn interface(interface: &Interface, backend: Backend, virtio: &str) -> Result<xm
         rom: interface.boot_order.is_none().then(|| xml::Rom { enabled: "no".into() }),
         acpi: (interface.acpi_index > 0).then_some(xml::AcpiIndex { index: interface.acpi_index }),
         alias: alias(&interface.name),
+        address: pci_address(&interface.pci_address),
+    })
+}
+
+/// A device of the node, by its interface's name. The names that libvirt has for these are upstream's, by which others look for
+/// them.
+fn host_device(
+    interface: &Interface,
+    devices: &BTreeMap<String, String>,
+) -> Result<xml::HostDevice, ConvertError> {
+    let source = devices.get(&interface.name).and_then(|address| pci_address(address));
+    let source = source.ok_or_else(|| ConvertError::NoDevice(interface.name.clone()))?;
+    Ok(xml::HostDevice {
+        mode: "subsystem".into(),
+        kind: "pci".into(),
+        managed: "no".into(),
+        // There it is the type of the device itself.
+        source: xml::HostDeviceSource { address: xml::PciAddress { kind: String::new(), ..source } },
+        boot: interface.boot_order.map(|order| xml::Boot { order }),
+        alias: alias(&format!("{SRIOV}{}", interface.name)),
         address: pci_address(&interface.pci_address),
     })
 }

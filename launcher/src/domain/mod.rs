@@ -95,6 +95,8 @@ pub struct Environment {
     pub sockets: BTreeMap<String, PathBuf>,
     /// Tap device by interface, of those that are bound by a bridge.
     pub taps: BTreeMap<String, Tap>,
+    /// PCI address on the node by interface, of those that are a device of the node.
+    pub devices: BTreeMap<String, String>,
     /// Socket of the serial console.
     pub serial_socket: PathBuf,
     /// File that gets what the guest sends to the serial console.

@@ -39,6 +39,7 @@ mod agent;
 mod answers;
 mod brought;
 mod descriptor;
+mod devices;
 mod end;
 mod freeze;
 mod hold;

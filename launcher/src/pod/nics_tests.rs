@@ -143,3 +143,18 @@ fn a_machine_leaves_with_what_it_is_to_have() {
     assert_eq!(error, "interface b: it is unplugged, and the guest has not let go of it yet");
     assert!(may_leave(&domain(&["a", "b"]), &vmi(json!([{"name": "a"}]))).is_err());
 }
+
+#[tokio::test]
+async fn a_device_of_the_node_neither_comes_nor_goes() {
+    let with = machine(vec![nic("fast", "sriov", &Value::Null)]);
+    let (shared, fake) = launcher(&with);
+    assert!(shared.facts.borrow().interfaces[1].foreign);
+    // libvirt's interfaces do not have it.
+    fake.interfaces.lock().unwrap().retain(|alias| *alias != alias_of("fast"));
+    arrived(&shared).await;
+    change(&shared, &with).await.unwrap();
+    assert_eq!(told(&shared), ["default", "fast"]);
+    let (shared, _) = launcher(&machine(vec![]));
+    change(&shared, &with).await.unwrap();
+    assert_eq!(told(&shared), ["default"], "it is for the next start");
+}

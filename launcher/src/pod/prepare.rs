@@ -21,6 +21,7 @@ use tracing::{info, warn};
 
 use super::brought;
 use super::descriptor::receive;
+use super::devices;
 use super::hold::Hold;
 use super::report;
 use super::services::{self, Services};
@@ -109,6 +110,7 @@ pub(super) async fn prepare(
     });
     let images = images.await.context("disks were not prepared")??;
 
+    let devices = devices::addresses(vmi, |what| waits_for(shared, what)).await?;
     let taps = taps(vmi)?;
     let mut sockets = BTreeMap::new();
     let mut holds = Vec::new();
@@ -134,6 +136,7 @@ pub(super) async fn prepare(
         images,
         sockets,
         taps,
+        devices,
         serial_socket: directory.join(path::SERIAL_SOCKET),
         serial_log: directory.join(SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
@@ -284,7 +287,7 @@ pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestI
             mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
             queues: queues(index),
             by_netd: vmi.by_netd(interface),
-            foreign: vmi.joint(interface) == Joint::Sidecar,
+            foreign: matches!(vmi.joint(interface), Joint::Device | Joint::Sidecar),
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),
             masquerade: interface.masquerade.is_some(),
             pod_interface: podvirt_api::netd::pod_interface(vmi, interface),

@@ -275,6 +275,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_device_of_the_node_no_link_and_no_queues_are_told() {
+        let mut facts = facts(false);
+        facts.interfaces[0].foreign = true;
+        let told =
+            |facts: &Facts| next(&Domain::default(), facts, &running(), NOW).unwrap().interfaces[0].clone();
+        let device = told(&facts);
+        assert_eq!((device.link_state.as_str(), device.queue_count), ("", 0));
+        assert_eq!((device.mac.as_str(), device.info_source.as_str()), ("52:54:00:00:00:01", "domain"));
+        facts.interfaces[0].foreign = false;
+        let card = told(&facts);
+        assert_eq!((card.link_state.as_str(), card.queue_count), ("up", 2));
+    }
+
+    #[test]
     fn a_card_that_was_unplugged_is_nobodys_though_the_agent_tells_it_still() {
         let mut facts = cards(false);
         facts.interfaces[1].unplugged = true;

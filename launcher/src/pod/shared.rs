@@ -109,7 +109,7 @@ pub(super) struct ManifestInterface {
     pub(super) masquerade: bool,
     /// Whether a netd serves it.
     pub(super) by_netd: bool,
-    /// Whether it is what a plugin's sidecar has made, of whose link and queues nothing is known here.
+    /// Whether it is a device of the node or a plugin's, of whose link and queues nothing is known here.
     pub(super) foreign: bool,
     /// The pod's interface that it stands for.
     pub(super) pod_interface: String,

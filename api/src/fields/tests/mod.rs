@@ -167,14 +167,14 @@ fn an_unknown_field_is_told_with_its_full_path() {
 #[test]
 fn a_refused_field_says_that_podvirt_does_not_support_it() {
     let given =
-        json!({"spec": {"resourceClaims": [{}], "domain": {"devices": {"interfaces": [{"sriov": {}}]}}}});
+        json!({"spec": {"resourceClaims": [{}], "domain": {"devices": {"interfaces": [{"macvtap": {}}]}}}});
     let mut found = Problems::default();
     check(Resource::Vmi, Place::Cluster, &given, &mut found);
     let lines: Vec<String> = found.0.iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
-            "spec.domain.devices.interfaces[0].sriov: not supported by podvirt; use passtBinding, masquerade or bridge",
+            "spec.domain.devices.interfaces[0].macvtap: not supported by podvirt; removed upstream; use passtBinding",
             "spec.resourceClaims: not supported by podvirt",
         ]
     );

@@ -104,3 +104,18 @@ fn a_tap_needs_its_device_and_an_unknown_plugin_has_no_pod() {
     let error = rendered(json!({}), interfaces, networks).unwrap_err().to_string();
     assert!(error.contains("interfaces[0].binding.name: flat"), "{error}");
 }
+
+#[test]
+fn a_device_of_the_node_is_told_in_the_pod_and_needs_no_tap() {
+    let networks = json!([{"name": "default", "pod": {}}, {"name": "fast", "multus": {"networkName": "n"}}]);
+    let interfaces = json!([{"name": "default", "passtBinding": {}}, {"name": "fast", "sriov": {}}]);
+    let pod = rendered(json!({}), interfaces, networks).unwrap();
+    assert_eq!(init_names(&pod), ["netd"], "none for the device");
+    let compute = container(&pod, "compute");
+    let mounts = compute.volume_mounts.clone().unwrap();
+    assert!(mounts.iter().any(|mount| mount.mount_path == "/etc/podinfo"));
+    let limits = compute.resources.clone().unwrap().limits.unwrap_or_default();
+    assert!(!limits.contains_key("devices.kubevirt.io/tun"));
+    let text = &pod.metadata.annotations.as_ref().unwrap()["k8s.v1.cni.cncf.io/networks"];
+    assert!(text.contains("\"mac\":\"02:"), "the device is to have the guest's address: {text}");
+}

@@ -13,6 +13,8 @@ elements! {
         "controller" controllers: Vec<Controller>,
         /// Network interfaces.
         "interface" interfaces: Vec<Interface>,
+        /// Devices of the node.
+        "hostdev" host_devices: Vec<HostDevice>,
         /// Serial ports.
         "serial" serials: Vec<Serial>,
         /// Channels to the guest.
@@ -215,6 +217,30 @@ elements! {
         "@rx_queue_size" rx_queue_size: Option<u32>,
         /// Descriptors of a transmit ring.
         "@tx_queue_size" tx_queue_size: Option<u32>,
+    }
+
+    /// `<hostdev>`.
+    HostDevice {
+        /// `subsystem`.
+        "@mode" mode: String,
+        /// `pci`.
+        "@type" kind: String,
+        /// `no`: it is bound to its driver already.
+        "@managed" managed: String,
+        /// The device.
+        "source" source: HostDeviceSource,
+        /// Boot order.
+        "boot" boot: Option<Boot>,
+        /// Name in libvirt and QEMU.
+        "alias" alias: NameOnly,
+        /// PCI address in the guest.
+        "address" address: Option<PciAddress>,
+    }
+
+    /// `<source>` of a device of the node.
+    HostDeviceSource {
+        /// Its PCI address on the node.
+        "address" address: PciAddress,
     }
 
     /// `<rom>`.

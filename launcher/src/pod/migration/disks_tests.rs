@@ -79,6 +79,7 @@ fn domain(vmi: &Value) -> Domain {
         images: vmi.spec.volumes.iter().map(image).collect(),
         sockets: [("default".to_owned(), "/run/n0".into())].into(),
         taps: [].into(),
+        devices: [].into(),
         serial_socket: "/run/serial".into(),
         serial_log: "/run/serial-log".into(),
         vnc_socket: "/run/vnc".into(),
