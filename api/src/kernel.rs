@@ -24,6 +24,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::bridge::Bridged;
 use crate::guest_network;
 use crate::mac::MacAddr;
+use crate::mesh::Mesh;
 use crate::names::annotation;
 use crate::names::pod::PRIMARY_INTERFACE;
 use crate::netd::Port;
@@ -120,7 +121,7 @@ pub fn masqueraded(vmi: &VirtualMachineInstance) -> Option<Masqueraded> {
             .iter()
             .map(|p| Port { protocol: p.protocol.unwrap_or(PortProtocol::Tcp), port: p.port })
             .collect(),
-        proxied: vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|value| value == "true"),
+        proxied: Mesh::Istio.is_asked(&vmi.metadata),
     })
 }
 
@@ -164,6 +165,28 @@ mod tests {
         assert_eq!([found.pod_interface.as_str(), &found.kept, &found.tap], ["eth0", "eth0-pod", "tap0"]);
         let multus: Vec<_> = crate::bridge::bridged(&vmi).into_iter().map(|one| one.name).collect();
         assert_eq!(multus, ["blue"]);
+    }
+
+    #[test]
+    fn istios_proxy_is_known_by_the_label_as_by_the_annotation() {
+        let of = |labels: Value, annotations: Value| {
+            let mut annotations = annotations;
+            annotations["podvirt.io/masquerade"] = BY_NFTABLES.into();
+            let mut vmi = VirtualMachineInstance::from_value(json!({
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": "vm", "labels": labels, "annotations": annotations},
+                "spec": {
+                    "networks": [{"name": "default", "pod": {}}],
+                    "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}}]}},
+                },
+            }))
+            .unwrap();
+            crate::defaults::set_defaults(&mut vmi);
+            masqueraded(&vmi).unwrap().proxied
+        };
+        let asks = || json!({"sidecar.istio.io/inject": "true"});
+        assert!(of(json!({}), asks()) && of(asks(), json!({})));
+        assert!(!of(json!({}), json!({})) && !of(asks(), json!({"sidecar.istio.io/inject": "false"})));
     }
 
     #[test]

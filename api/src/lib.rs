@@ -31,6 +31,7 @@ pub mod ip;
 pub mod kernel;
 pub mod kvm;
 pub mod mac;
+pub mod mesh;
 pub mod meta;
 pub mod migration;
 pub mod model;

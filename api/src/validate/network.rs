@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::guest_network;
 use crate::mac::MacAddr;
-use crate::names::annotation;
+use crate::mesh::Mesh;
+use crate::plugin::Joint;
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DhcpOptions, Interface, Network, PodNetwork, PortProtocol, VirtualMachineInstance};
 
@@ -60,9 +61,7 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 "only one of passtBinding, masquerade, bridge, sriov and binding is allowed",
             );
         }
-        if interface.bridge.is_some() {
-            bridge(vmi, interface, &path, problems);
-        }
+        meshes(vmi, interface, &path, problems);
         if interface.sriov.is_some() {
             sriov(vmi, interface, &path, problems);
         }
@@ -227,14 +226,23 @@ fn address(interface: &Interface, path: &str, problems: &mut Problems) {
     }
 }
 
-/// Judges what goes with the binding `bridge`.
-fn bridge(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
-    let in_place = vmi.network_of(interface).is_some_and(Network::is_primary);
-    if in_place && vmi.metadata.annotations.get(annotation::ISTIO_INJECT).is_some_and(|v| v == "true") {
+/// Judges whether a mesh that the machine asks for can have this interface. netd's can be had by all of them.
+fn meshes(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, problems: &mut Problems) {
+    if !vmi.network_of(interface).is_some_and(Network::is_primary) {
+        return;
+    }
+    for mesh in Mesh::asked(&vmi.metadata) {
+        let (binding, why) = if interface.bridge.is_some() {
+            ("bridge", "a mesh's proxy has no address where the guest has the pod's")
+        } else if vmi.joint(interface) == Joint::Nat && mesh != Mesh::Istio {
+            ("masquerade", "the mesh's rules do not know the guest's packets, which the kernel forwards")
+        } else {
+            continue;
+        };
         problems.add(
             Reason::FieldValueInvalid,
-            format!("{path}.bridge"),
-            "a mesh's proxy has no address where the guest has the pod's; in a mesh passtBinding and masquerade are allowed",
+            format!("{path}.{binding}"),
+            format!("{why}; with {} passtBinding, and masquerade by netd, are allowed", mesh.key()),
         );
     }
 }

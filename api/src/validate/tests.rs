@@ -363,6 +363,59 @@ fn the_binding_bridge_is_for_networks_beside_the_pods_own() {
 }
 
 #[test]
+fn a_mesh_is_refused_where_its_rules_do_not_reach_the_guest() {
+    use serde_json::json;
+    let told = |labels: serde_json::Value, annotations: serde_json::Value, binding: &str| {
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "a", "labels": labels, "annotations": annotations},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [{"name": "b", binding: {}}]}},
+                "networks": [{"name": "b", "pod": {}}],
+            },
+        }))
+        .unwrap();
+        defaults::set_defaults(&mut vmi);
+        validate(&vmi).0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let none = || json!({});
+    let kernel = json!({"podvirt.io/masquerade": "nftables"});
+    let with = |mut annotations: serde_json::Value, key: &str, value: &str| {
+        annotations[key] = value.into();
+        annotations
+    };
+    let istio = |annotations| with(annotations, "sidecar.istio.io/inject", "true");
+    let linkerd = |annotations| with(annotations, "linkerd.io/inject", "enabled");
+    let ambient = || json!({"istio.io/dataplane-mode": "ambient"});
+    // In the pod's place no mesh reaches it.
+    let place = "spec.domain.devices.interfaces[0].bridge: a mesh's proxy has no address where the guest has the pod's; with ";
+    for (labels, annotations, key) in [
+        (none(), istio(none()), "sidecar.istio.io/inject"),
+        (istio(none()), none(), "sidecar.istio.io/inject"),
+        (none(), linkerd(none()), "linkerd.io/inject"),
+        (ambient(), none(), "istio.io/dataplane-mode"),
+    ] {
+        let problems = told(labels.clone(), annotations.clone(), "bridge");
+        assert_eq!(problems, [format!("{place}{key} passtBinding, and masquerade by netd, are allowed")]);
+        // netd's guest is a process of the pod.
+        for binding in ["passtBinding", "masquerade"] {
+            assert_eq!(told(labels.clone(), annotations.clone(), binding), [""; 0]);
+        }
+    }
+    // Behind the kernel's masquerade Istio's sidecar does.
+    assert_eq!(told(none(), istio(kernel.clone()), "masquerade"), [""; 0]);
+    assert_eq!(told(istio(none()), kernel.clone(), "masquerade"), [""; 0]);
+    for (labels, annotations) in [(none(), linkerd(kernel.clone())), (ambient(), kernel)] {
+        let problems = told(labels, annotations, "masquerade");
+        assert!(
+            problems.len() == 1
+                && problems[0].starts_with("spec.domain.devices.interfaces[0].masquerade: the mesh's"),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
 fn the_binding_sriov_is_a_device_on_a_network_of_multus() {
     use serde_json::json;
     let told = |more: serde_json::Value, network: serde_json::Value| {
