@@ -19,7 +19,7 @@ use podvirt_api::kernel::{BRIDGE, BRIDGE_MAC, Masqueraded, SERVICES, TAP};
 use podvirt_api::mac::MacAddr;
 use podvirt_api::names::pod::PRIMARY_INTERFACE;
 
-use super::plan::{Kind, State, Step, Unusable};
+use super::plan::{FILTER_SETTINGS, Kind, State, Step, Unusable, is_missing};
 use super::rules::{self, Family};
 
 /// The interfaces that matter.
@@ -36,7 +36,7 @@ pub fn settings() -> Vec<(String, &'static str)> {
         let (family, key) = key.split_once('/').unwrap_or(("ipv4", key));
         (format!("{family}/conf/{interface}/{key}"), value)
     };
-    vec![
+    let mut settings = vec![
         (ACCEPT_RA.to_owned(), "2"),
         ("ipv4/ip_forward".to_owned(), "1"),
         ("ipv6/conf/all/forwarding".to_owned(), "1"),
@@ -47,7 +47,9 @@ pub fn settings() -> Vec<(String, &'static str)> {
         of(BRIDGE, "ipv6/addr_gen_mode", "1"),
         of(TAP, "ipv6/disable_ipv6", "1"),
         of(SERVICES, "ipv6/disable_ipv6", "1"),
-    ]
+    ];
+    settings.extend(FILTER_SETTINGS.map(|(key, value)| (key.to_owned(), value)));
+    settings
 }
 
 /// The link-local address of an interface with this MAC address (RFC 4291, appendix A).
@@ -107,16 +109,12 @@ pub fn plan(state: &State, one: &Masqueraded) -> Result<Vec<Step>, Unusable> {
             steps.push(Step::Tap(name.to_owned(), several));
         }
     }
-    let has_ipv6 = state.settings.keys().any(|key| key.starts_with("ipv6/"));
     for (key, value) in settings() {
-        let known = state.settings.get(&key).map(String::as_str);
-        let wanted = match known {
+        let wanted = if key == ACCEPT_RA {
             // Only where the pod takes advertisements at all.
-            Some(known) if key == ACCEPT_RA => known == "1",
-            None if key == ACCEPT_RA => false,
-            Some(known) => known != value,
-            // Of an interface that is still to be made.
-            None => has_ipv6 || key.starts_with("ipv4/"),
+            state.settings.get(&key).is_some_and(|known| known == "1")
+        } else {
+            is_missing(state, &key, value)
         };
         if wanted {
             steps.push(Step::Set(key, value));

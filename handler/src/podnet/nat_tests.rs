@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::super::plan::Link;
-use super::super::pretended::{carry_out, link};
+use super::super::pretended::{carry_out, filtered, is_filter_set, link};
 use super::*;
 
 fn one(queues: u64) -> Masqueraded {
@@ -23,9 +23,7 @@ fn fresh() -> State {
     let nets = ["10.1.0.7/24", "fd00:1::7/64", "fe80::7/64"];
     State {
         links: BTreeMap::from([("eth0".to_owned(), uplink)]),
-        settings: [("ipv6/conf/all/forwarding", "0"), ("ipv4/ip_forward", "0"), (ACCEPT_RA, "1")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        settings: filtered(&[("ipv6/conf/all/forwarding", "0"), ("ipv4/ip_forward", "0"), (ACCEPT_RA, "1")]),
         nets: nets.map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
         ..State::default()
     }
@@ -105,6 +103,14 @@ fn a_pod_that_takes_no_advertisements_takes_none_after() {
     assert!(!set(&plan(&state, &one(1)).unwrap()));
     state.settings.remove(ACCEPT_RA);
     assert!(!set(&plan(&state, &one(1)).unwrap()));
+}
+
+#[test]
+fn a_node_without_br_netfilter_is_asked_for_none_of_it() {
+    let mut state = fresh();
+    assert!(is_filter_set(&plan(&state, &one(1)).unwrap()));
+    state.settings.retain(|key, _| !key.starts_with("bridge/"));
+    assert!(!is_filter_set(&plan(&state, &one(1)).unwrap()));
 }
 
 #[test]

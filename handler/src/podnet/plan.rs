@@ -149,6 +149,25 @@ pub const BRIDGE_SETTINGS: [(&str, &str, &str); 3] =
     [("ipv6", "disable_ipv6", "1"), ("ipv4", "arp_ignore", "1"), ("ipv4", "rp_filter", "1")];
 /// Settings of the bridge's ports.
 pub const PORT_SETTINGS: [(&str, &str, &str); 1] = [("ipv6", "disable_ipv6", "1")];
+/// Settings of the namespace by which the packet filter leaves alone what passes its bridges. Where the node has loaded the module
+/// `br_netfilter`, each network namespace has these files (Linux 5.3 and later), with the value 1: the rules of the pod would judge frames
+/// of the guest's networks, and IPv6 datagrams that come in fragments would be put together on the bridge and not be
+/// taken apart again for a path that is narrower than the pod's link.
+pub const FILTER_SETTINGS: [(&str, &str); 3] = [
+    ("bridge/bridge-nf-call-iptables", "0"),
+    ("bridge/bridge-nf-call-ip6tables", "0"),
+    ("bridge/bridge-nf-call-arptables", "0"),
+];
+
+/// Whether a setting has still to be made. One that is not there is of an interface that is still to be made, unless the kernel has
+/// nothing of its kind.
+pub fn is_missing(state: &State, key: &str, value: &str) -> bool {
+    match state.settings.get(key) {
+        Some(known) => known != value,
+        None if key.starts_with("bridge/") => false,
+        None => key.starts_with("ipv4/") || state.settings.keys().any(|key| key.starts_with("ipv6/")),
+    }
+}
 
 /// The settings of `one` with the values that they are to have.
 pub fn settings(one: &Bridged) -> Vec<(String, &'static str)> {
@@ -157,7 +176,8 @@ pub fn settings(one: &Bridged) -> Vec<(String, &'static str)> {
     };
     let ports = [&one.pod_interface, &one.tap];
     let ports = ports.into_iter().flat_map(|port| PORT_SETTINGS.map(|setting| of(port, setting)));
-    ports.chain(BRIDGE_SETTINGS.map(|setting| of(&one.bridge, setting))).collect()
+    let filter = FILTER_SETTINGS.map(|(key, value)| (key.to_owned(), value));
+    ports.chain(BRIDGE_SETTINGS.map(|setting| of(&one.bridge, setting))).chain(filter).collect()
 }
 
 /// The steps that are missing until the guest is joined with its network.
@@ -201,14 +221,8 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
         steps.push(Step::Tap(tap.clone(), several));
     }
     // Before anything is up. A new interface has its settings as soon as it is there, unless the kernel has no IPv6.
-    let has_ipv6 = state.settings.keys().any(|key| key.starts_with("ipv6/"));
-    for (key, value) in settings(one) {
-        let known = state.settings.get(&key);
-        let is_new = known.is_none() && (has_ipv6 || key.starts_with("ipv4/"));
-        if is_new || known.is_some_and(|known| known != value) {
-            steps.push(Step::Set(key, value));
-        }
-    }
+    let settings = settings(one).into_iter().filter(|(key, value)| is_missing(state, key, value));
+    steps.extend(settings.map(|(key, value)| Step::Set(key, value)));
     if port.addresses {
         steps.push(Step::Bare(pod_interface.clone()));
     }
@@ -245,7 +259,7 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pretended::{GUEST, carry_out, link, one};
+    use super::super::pretended::{GUEST, carry_out, filtered, is_filter_set, link, one};
     use super::*;
 
     /// As Multus leaves it.
@@ -253,7 +267,7 @@ mod tests {
         let port = Link { mac: Some(GUEST), mtu: 1400, addresses: true, up: true, ..link(2, Kind::Other) };
         State {
             links: [("pod1".to_owned(), port)].into(),
-            settings: [("ipv6/conf/pod1/disable_ipv6".to_owned(), "0".to_owned())].into(),
+            settings: filtered(&[("ipv6/conf/pod1/disable_ipv6", "0")]),
             ..State::default()
         }
     }
@@ -329,6 +343,19 @@ mod tests {
         let set =
             |prefix: &str| steps.iter().any(|s| matches!(s, Step::Set(key, _) if key.starts_with(prefix)));
         assert!(!set("ipv6/") && set("ipv4/"));
+    }
+
+    #[test]
+    fn a_node_without_br_netfilter_is_asked_for_none_of_it() {
+        let mut state = fresh();
+        assert!(is_filter_set(&plan(&state, &one(1)).unwrap()));
+        state.settings.retain(|key, _| !key.starts_with("bridge/"));
+        assert!(!is_filter_set(&plan(&state, &one(1)).unwrap()));
+        // The module is loaded when all else stands.
+        let mut state = complete();
+        state.settings.extend(filtered(&[]));
+        let steps = plan(&state, &one(1)).unwrap();
+        assert_eq!(steps, FILTER_SETTINGS.map(|(key, value)| Step::Set(key.into(), value)));
     }
 
     #[test]

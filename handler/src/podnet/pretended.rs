@@ -3,7 +3,7 @@
 use podvirt_api::bridge::Bridged;
 use podvirt_api::mac::MacAddr;
 
-use super::plan::{Kind, Link, State, Step};
+use super::plan::{FILTER_SETTINGS, Kind, Link, State, Step};
 
 /// The guest's MAC address.
 pub(super) const GUEST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 9]);
@@ -28,6 +28,17 @@ pub(super) fn one(queues: u64) -> Bridged {
 pub(super) fn link(index: u32, kind: Kind) -> Link {
     let mac = Some(MacAddr([2, 0, 0, 0, 1, u8::try_from(index).unwrap()]));
     Link { index, kind, mac, mtu: 1500, up: false, controller: None, learns: None, addresses: false }
+}
+
+/// Settings as the kernel makes them, with those of `br_netfilter` beside them.
+pub(super) fn filtered(settings: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+    let filter = FILTER_SETTINGS.map(|(key, _)| (key, "1"));
+    settings.iter().chain(&filter).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Whether any of these steps is about `br_netfilter`.
+pub(super) fn is_filter_set(steps: &[Step]) -> bool {
+    steps.iter().any(|step| matches!(step, Step::Set(key, _) if key.starts_with("bridge/")))
 }
 
 /// Carries a step out on the state.

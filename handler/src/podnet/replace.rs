@@ -112,13 +112,8 @@ pub fn plan(state: &State, one: &Bridged) -> Result<Vec<Step>, Unusable> {
     if teller.is_none() && is_told {
         steps.push(Step::Tap(services.clone(), false));
     }
-    // A kernel without IPv6 has none of these.
-    let has_ipv6 = state.settings.keys().any(|key| key.starts_with("ipv6/"));
-    for (key, value) in own_settings(one) {
-        if state.settings.get(&key).map_or(has_ipv6, |known| known != value) {
-            steps.push(Step::Set(key, value));
-        }
-    }
+    let own = own_settings(one).into_iter().filter(|(key, value)| plan::is_missing(state, key, value));
+    steps.extend(own.map(|(key, value)| Step::Set(key, value)));
     let missing = given.iter().filter(|net| !copied.contains(net));
     steps.extend(missing.map(|net| Step::Net(kept.clone(), *net)));
     if keeper.is_none_or(|link| !link.up) {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::super::plan::Link;
-use super::super::pretended::{carry_out, link};
+use super::super::pretended::{carry_out, filtered, link};
 use super::*;
 use podvirt_api::mac::MacAddr;
 
@@ -32,7 +32,7 @@ fn fresh() -> State {
     let ways = [way("169.254.1.1/32", None, 0), way("0.0.0.0/0", Some("169.254.1.1"), 0)];
     State {
         links: BTreeMap::from([("eth0".to_owned(), uplink)]),
-        settings: [("ipv6/conf/eth0/disable_ipv6".to_owned(), "0".to_owned())].into(),
+        settings: filtered(&[("ipv6/conf/eth0/disable_ipv6", "0")]),
         nets: ["10.1.0.7/32", "fd00:1::7/64"].map(|net| ("eth0".to_owned(), net.parse().unwrap())).into(),
         ways: ways.map(|way| ("eth0".to_owned(), way)).into(),
     }

@@ -9,8 +9,9 @@
 //! | `output` | what the pod sends to its own 127.0.0.1 and `::1` likewise |
 //! | `KUBEVIRT_POSTINBOUND` | such packets come from the gateway, or the guest could not answer |
 //!
-//! With Istio's proxy in the pod, packets from outside go to the proxy, which speaks to the guest by the pod's loopback and its
-//! address: nothing leads past the proxy but port 22. The proxy's own ports stay the pod's.
+//! With Istio's proxy in the pod, connections of TCP from outside go to the proxy, which speaks to the guest by the pod's loopback and
+//! its address: nothing of TCP leads past the proxy but port 22. The proxy's own ports stay the pod's. UDP, which the proxy does
+//! not take, goes to the guest; upstream's rules leave it in the pod.
 //!
 //! The tables `podvirt` are podvirt's own. One takes what the guest asks about its addresses (DHCP, router solicitations) off its tap
 //! and gives it to the tap [`SERVICES`], and what is written there to the guest: the questions are answered in the pod
@@ -130,6 +131,7 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
             }
             let left = format_args!("tcp dport {{ {NOT_PROXIED} }} counter dnat to {guest}");
             rule("KUBEVIRT_PREINBOUND", left);
+            rule("KUBEVIRT_PREINBOUND", format_args!("meta l4proto udp counter dnat to {guest}"));
         } else {
             rule("KUBEVIRT_PREINBOUND", format_args!("counter dnat to {guest}"));
         }
@@ -139,7 +141,7 @@ fn nat(script: &mut Script, family: &Family, ports: &[Port], proxied: bool) {
     }
     for Port { protocol, port } in ports {
         let protocol = if *protocol == PortProtocol::Udp { "udp" } else { "tcp" };
-        if !proxied || *port == NOT_PROXIED {
+        if !proxied || *port == NOT_PROXIED || protocol == "udp" {
             let open = format_args!("{protocol} dport {{ {port} }} counter dnat to {guest}");
             rule("KUBEVIRT_PREINBOUND", open);
         }

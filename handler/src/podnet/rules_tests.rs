@@ -1,5 +1,5 @@
 //! The tables `nat` are those of upstream's own tests, rule by rule and in their order. In a mesh those of IPv6 have the pod's address and
-//! the proxy's ::6 as well, as those of IPv4 have.
+//! the proxy's ::6 as well, as those of IPv4 have, and UDP is led to the guest.
 
 use super::*;
 
@@ -114,6 +114,7 @@ fn in_a_mesh_the_proxy_stands_before_the_guest() {
             format!("output {proxys} ip saddr 127.0.0.1 counter return"),
             format!("KUBEVIRT_POSTINBOUND {proxys} ip saddr 127.0.0.1 counter return"),
             "KUBEVIRT_PREINBOUND tcp dport { 22 } counter dnat to 10.0.2.2".to_owned(),
+            "KUBEVIRT_PREINBOUND meta l4proto udp counter dnat to 10.0.2.2".to_owned(),
             "KUBEVIRT_POSTINBOUND ip saddr { 127.0.0.1, 127.0.0.6 } counter snat to 10.0.2.1".to_owned(),
             "output ip daddr { 127.0.0.1, 10.222.222.1 } counter dnat to 10.0.2.2".to_owned(),
         ]
@@ -124,9 +125,15 @@ fn in_a_mesh_the_proxy_stands_before_the_guest() {
             format!("output {proxys} ip6 saddr ::1 counter return"),
             format!("KUBEVIRT_POSTINBOUND {proxys} ip6 saddr ::1 counter return"),
             "KUBEVIRT_PREINBOUND tcp dport { 22 } counter dnat to fd10:0:2::2".to_owned(),
+            "KUBEVIRT_PREINBOUND meta l4proto udp counter dnat to fd10:0:2::2".to_owned(),
             "KUBEVIRT_POSTINBOUND ip6 saddr { ::1, ::6 } counter snat to fd10:0:2::1".to_owned(),
             "output ip6 daddr { ::1, fd00:222::1 } counter dnat to fd10:0:2::2".to_owned(),
         ]
+    );
+    let udp = [port(PortProtocol::Udp, 5353)];
+    assert_eq!(
+        nat(&families, "ip", &udp, true)[3],
+        "KUBEVIRT_PREINBOUND udp dport { 5353 } counter dnat to 10.0.2.2"
     );
     let ports = [port(PortProtocol::Tcp, 22), port(PortProtocol::Tcp, 8080)];
     assert_eq!(
