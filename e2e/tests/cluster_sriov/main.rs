@@ -60,7 +60,7 @@ case $CNI_COMMAND in
 ADD)
   file=$(jq -r .runtimeConfig.CNIDeviceInfoFile <<<"$config"); mkdir -p "${file%/*}"
   jq '{type: "pci", version: "1.1.0", pci: {"pci-address": .deviceID}}' <<<"$config" >"$file"
-  nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type dummy
+  nsenter --net="$CNI_NETNS" ip link add "$CNI_IFNAME" type bridge
   jq -n --arg name "$CNI_IFNAME" --arg pod "$CNI_NETNS" '{cniVersion: "1.0.0", interfaces: [{name: $name, sandbox: $pod}]}' ;;
 DEL) nsenter --net="$CNI_NETNS" ip link del "$CNI_IFNAME" 2>/dev/null || true ;;
 VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}' ;;
