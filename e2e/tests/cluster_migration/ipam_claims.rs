@@ -177,7 +177,7 @@ fn keeps_its_addresses(binding: &str, subnet: u8) {
         let path = format!("/metadata/finalizers/{place}");
         let patch = json!([{"op": "test", "path": path, "value": THEIRS}, {"op": "remove", "path": path}])
             .to_string();
-        // The collector takes its own away, and with it this one's place changes.
+        // When podvirt-cni's collector takes its finalizer away, the place of the test's finalizer in the list changes.
         Ok(namespace.kubectl(&["patch", "ipamclaim", CLAIM, "--type=json", "-p", &patch]).ok().map(drop))
     };
     namespace.until("a claim that its controller has let go of", SOON, let_go).unwrap();

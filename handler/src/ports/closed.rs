@@ -27,8 +27,8 @@ impl Listening {
         self
     }
 
-    /// Without the UDP ports that the look before did not see; `seen` is that look's UDP ports, sorted, and becomes
-    /// this one's.
+    /// Without the UDP ports that the look before did not see. `seen` holds the UDP ports of the look before, sorted;
+    /// afterwards it holds those of `self`.
     pub(super) fn that_stay(mut self, seen: &mut Vec<u16>) -> Listening {
         let stay = self.udp.iter().copied().filter(|p| seen.binary_search(p).is_ok()).collect();
         *seen = std::mem::replace(&mut self.udp, stay);

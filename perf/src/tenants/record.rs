@@ -219,10 +219,11 @@ impl Record {
         for backend in &self.backends {
             _ = write!(
                 text,
-                "\nWhat the floods were and took, behind {}. *Processors* are those that the flooding pod is charged for, those that the \
-                 kernel spent in interrupts for both machines and their peers, whoever is charged for it, and those of the kernel's threads, which no pod is charged for. \
-                 *Buffers* are those of all TCP sockets of the machine. Afterwards the guest starts again: its backend *answers* when it does for the \
-                 guest's router, and has room for *new flows* when an echo and a connection go through.\n\n{}",
+                "\nEach flood behind {}: its frames, and what of the node it used. *Processors* has three figures, in processors: the time of the \
+                 flooding pod, as its control group counts it; the kernel's time in interrupts, for both machines and their peers; and the time of the \
+                 kernel's threads, which belongs to no pod. \
+                 *Buffers* are those of all TCP sockets of the machine. Afterwards the flooding guest starts again: its backend *answers* when it does for \
+                 that guest's router, and has room for *new flows* when an echo and a connection of that guest go through.\n\n{}",
                 backend.name,
                 floods(backend)
             );
