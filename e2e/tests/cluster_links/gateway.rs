@@ -4,10 +4,10 @@ use std::net::{IpAddr, TcpListener};
 
 use podvirt_api::v1;
 use podvirt_e2e::cluster::talk::{self, GREETER, host};
-use podvirt_e2e::cluster::{Binding, Cluster, Guest, Manifest, Namespace, Node, SEGMENT, SOON, Security};
+use podvirt_e2e::cluster::{Binding, Cluster, Guest, Namespace, Node, SEGMENT, SOON, Security};
 use serde_json::{Value, json};
 
-use crate::{on, start};
+use crate::{second, start};
 
 /// Bytes that go to a guest and come back.
 const BULK: usize = 256 << 10;
@@ -136,16 +136,7 @@ fn long_a_gateway_outside_of_the_pods_prefix_leads_the_guest_out() {
     let hosts = namespace.first_network("hosts", cluster.node(1), |plugins| plugins.push(routes)).unwrap();
     routed(&namespace, "served", 78, BEHIND[0]);
     routed(&namespace, "hosted", 79, BEHIND[1]);
-    let second = Manifest {
-        name: "second",
-        spec: &format!(
-            "networks: [{{name: default, pod: {{}}}}, {{name: served, multus: {{networkName: served}}}}, {{name: hosted, multus: {{networkName: hosted}}}}], {}",
-            on("node1")
-        ),
-        devices: "interfaces: [{name: default, masquerade: {}}, {name: served, passtBinding: {}}, {name: hosted, bridge: {}}]",
-        ..Default::default()
-    };
-    namespace.apply(&second.machine()).unwrap();
+    second(&namespace);
 
     for (binding, mut guest) in start(&namespace, &Binding::ALL, &hosts, "") {
         println!("{}", binding.name);

@@ -37,3 +37,17 @@ fn start<'n>(
     };
     bindings.iter().map(up).collect()
 }
+
+/// A machine `second` on node 1 with interfaces on two networks of Multus: `served` by netd, `hosted` by `bridge`.
+fn second(namespace: &Namespace<'_>) {
+    let second = Manifest {
+        name: "second",
+        spec: &format!(
+            "networks: [{{name: default, pod: {{}}}}, {{name: served, multus: {{networkName: served}}}}, {{name: hosted, multus: {{networkName: hosted}}}}], {}",
+            on("node1")
+        ),
+        devices: "interfaces: [{name: default, masquerade: {}}, {name: served, passtBinding: {}}, {name: hosted, bridge: {}}]",
+        ..Default::default()
+    };
+    namespace.apply(&second.machine()).unwrap();
+}

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use podvirt_e2e::cluster::talk::{self, GREETER};
-use podvirt_e2e::cluster::{Binding, ClientPod, Cluster, Guest, Manifest, SEGMENT, SOON, Security};
+use podvirt_e2e::cluster::{Binding, ClientPod, Cluster, Guest, SEGMENT, SOON, Security};
 use serde_json::json;
 
-use crate::{on, start};
+use crate::{second, start};
 
 /// Bytes that go to a guest and come back.
 const BULK: usize = 2 << 20;
@@ -44,16 +44,7 @@ fn holds(mtu: u32) {
             .network(name, &json!({"type": "bridge", "bridge": SEGMENT, "mtu": mtu, "ipam": ipam}))
             .unwrap();
     }
-    let second = Manifest {
-        name: "second",
-        spec: &format!(
-            "networks: [{{name: default, pod: {{}}}}, {{name: served, multus: {{networkName: served}}}}, {{name: hosted, multus: {{networkName: hosted}}}}], {}",
-            on("node1")
-        ),
-        devices: "interfaces: [{name: default, masquerade: {}}, {name: served, passtBinding: {}}, {name: hosted, bridge: {}}]",
-        ..Default::default()
-    };
-    namespace.apply(&second.machine()).unwrap();
+    second(&namespace);
     let annotations = format!("{sized}, k8s.v1.cni.cncf.io/networks: 'served, hosted'");
     let client = ClientPod::annotated(&namespace, "client", "node1", "role: client", &annotations).unwrap();
     let peers = client.addresses().unwrap();

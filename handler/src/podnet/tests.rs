@@ -237,10 +237,8 @@ fn what_the_network_gave_the_pod_is_kept_and_the_guest_asks_for_it_in_the_pod() 
     wait_for(b"you are nine", |buffer| guest.read(buffer));
 }
 
-#[test]
-fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
-    let Some(pod) = Pod::new() else { return };
-    // The pod's own network.
+/// Gives the pod its own network: `eth0` with an address.
+fn own_network(pod: &Pod) {
     netns::inside(Some(&pod.0), |handle| async move {
         handle.link().add(LinkVeth::new("eth0", "node").build()).execute().await.unwrap();
         let index = apply::all(&handle).await["eth0"].index;
@@ -249,6 +247,12 @@ fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
         Ok(())
     })
     .unwrap();
+}
+
+#[test]
+fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
+    let Some(pod) = Pod::new() else { return };
+    own_network(&pod);
     make_in(&pod.0, &bridges(&[one(1)])).unwrap();
     let outside = pod.enter(|| Raw::new("outside"));
     let mut guest = pod.enter(|| tap("tap1", false).unwrap());
@@ -282,14 +286,7 @@ fn the_pod_answers_for_none_of_its_addresses_on_the_network() {
 #[test]
 fn the_rules_of_the_kernels_masquerade_leave_frames_of_another_network_alone() {
     let Some(pod) = Pod::new() else { return };
-    netns::inside(Some(&pod.0), |handle| async move {
-        handle.link().add(LinkVeth::new("eth0", "node").build()).execute().await.unwrap();
-        let index = apply::all(&handle).await["eth0"].index;
-        handle.address().add(index, "10.1.0.7".parse().unwrap(), 24).execute().await.unwrap();
-        handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.unwrap();
-        Ok(())
-    })
-    .unwrap();
+    own_network(&pod);
     let masqueraded = Masqueraded {
         index: 0,
         name: "default".into(),
