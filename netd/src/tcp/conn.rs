@@ -342,7 +342,8 @@ impl Conn {
         if !pod.near && self.synchronized() {
             // One step of the header at least: a peer with less would never be heard of.
             let window = pod.peer_window.clamp(1 << super::config::WINDOW_SCALE, MAX_WINDOW);
-            edge = edge.min(self.irs.plus(1).plus(pod.acked).plus(window));
+            // What the peer acknowledged, as `on_pod` read it: never more than was accepted.
+            edge = edge.min(self.ack_ready.plus(window));
             self.peer_max = Some(self.peer_max.map_or(window, |max| max.max(window)));
         }
         // What was told stands (RFC 9293 3.8.6); what was not told yet may shrink again.

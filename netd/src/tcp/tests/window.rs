@@ -84,6 +84,20 @@ fn the_right_edge_never_moves_left() {
     }
 }
 
+/// A count beyond what was accepted is no news; 2^31 beyond, it once drew the edge back.
+#[test]
+fn a_peer_that_acknowledges_what_was_not_sent_moves_no_edge() {
+    for acked in [201, 40_000, (1 << 31) - (1 << 20), 1 << 31, u32::MAX] {
+        let mut b = Bench::opened_with(&syn(), near(50_000));
+        b.accept(&seg(1, 1, ACK, 200));
+        let told = b.conn.edge;
+        b.on_pod(&far(0, acked, 1 << 24));
+        assert!(b.conn.edge_ready >= told && told >= b.conn.edge, "{acked}");
+        b.on_pod(&far(0, acked, 256));
+        assert!(b.conn.edge_ready >= told && told >= b.conn.edge, "{acked}");
+    }
+}
+
 #[test]
 fn what_was_not_told_may_shrink() {
     let mut b = Bench::opened_with(&Segment { window_scale: Some(0), ..syn() }, near(20_000));
