@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use podvirt_api::names::pod as names;
 use podvirt_api::v1;
 use podvirt_e2e::Console;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SEGMENT, SOON, Security};
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -19,17 +19,11 @@ const MTU: u32 = 1400;
 
 /// A network on the segment, by the standard plugin `bridge` or by podvirt-cni; without addresses.
 fn network(namespace: &Namespace<'_>, name: &str, kind: &str, more: &serde_json::Value) {
-    let mut config = serde_json::json!({
-        "cniVersion": "1.0.0", "name": format!("{}-{name}", namespace.name()), "type": kind, "bridge": "br1", "mtu": MTU,
-    });
+    let mut config = serde_json::json!({"type": kind, "bridge": SEGMENT, "mtu": MTU});
     for (key, value) in more.as_object().into_iter().flatten() {
         config[key] = value.clone();
     }
-    let manifest = serde_json::json!({
-        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-        "metadata": {"name": name}, "spec": {"config": config.to_string()},
-    });
-    namespace.apply(&manifest.to_string()).unwrap();
+    namespace.network(name, &config).unwrap();
 }
 
 /// A machine with the pod's network and, as `eth1`, the segment by `network`.

@@ -11,17 +11,15 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
 use kube::api::ListParams;
 use podvirt_api::v1;
-use podvirt_bed_tools::Console;
-use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, Running, SOON, Security};
+use podvirt_e2e::cluster::talk::{GREETER, host};
+use podvirt_e2e::cluster::{Binding, ClientPod, Cluster, Guest, Manifest, Namespace, SOON, Security};
 
-/// A command in the guest.
+/// A byte that is to come.
 const COMMAND: Duration = Duration::from_secs(30);
 /// What is longer than any answer.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// The port of the tiny guest's greeter.
-const GREETER: u16 = 7777;
-/// The port of another one, which `SERVE` starts.
+/// The port of a second greeter, which `SERVE` starts.
 const SECOND: u16 = 7778;
 /// The port of a pod's.
 const THERE: u16 = 9000;
@@ -29,80 +27,35 @@ const THERE: u16 = 9000;
 const SERVE: &str =
     "#cloud-config\nruncmd:\n- socat TCP6-LISTEN:7778,fork,reuseaddr SYSTEM:'echo GUEST-SECOND; cat' &\n";
 
-/// How a machine is bound to the pod's network.
-#[derive(Clone, Copy)]
-struct Binding {
-    devices: &'static str,
-    annotations: &'static str,
-    /// Whether the guest has the pod's IPv6 address as well.
-    ipv6: bool,
+/// Starts a machine whose guest greets at two ports.
+fn start<'n>(namespace: &'n Namespace<'n>, binding: Binding, spec: &str) -> Guest<'n> {
+    let manifest = Manifest { name: "vm", user_data: SERVE, spec, ..Default::default() };
+    Guest::start(namespace, binding, &manifest, "").unwrap()
 }
 
-const PASST: Binding =
-    Binding { devices: "interfaces: [{name: default, passtBinding: {}}]", annotations: "", ipv6: true };
-const MASQUERADE: Binding =
-    Binding { devices: "interfaces: [{name: default, masquerade: {}}]", annotations: "", ipv6: true };
-const BY_KERNEL: Binding = Binding { annotations: "podvirt.io/masquerade: nftables", ..MASQUERADE };
-const BRIDGE: Binding =
-    Binding { devices: "interfaces: [{name: default, bridge: {}}]", annotations: "", ipv6: false };
-
-/// A machine whose guest greets at two ports.
-struct Guest<'n> {
-    namespace: &'n Namespace<'n>,
-    node: String,
-    addresses: Vec<IpAddr>,
-    console: Console,
-    _running: Running,
+/// Whether the guest gets to a port of TCP.
+fn reaches(guest: &mut Guest<'_>, address: IpAddr, port: u16) -> bool {
+    let at = host(address);
+    let command = format!("socat -T 3 - TCP:{at}:{port},connect-timeout=3 </dev/null | grep -q THERE");
+    guest.succeeds(&command).unwrap()
 }
 
-impl<'n> Guest<'n> {
-    fn start(namespace: &'n Namespace<'n>, binding: Binding, spec: &str) -> Guest<'n> {
-        let Binding { devices, annotations, ipv6 } = binding;
-        let manifest =
-            Manifest { name: "vm", user_data: SERVE, annotations, devices, spec, ..Default::default() };
-        namespace.apply(&manifest.machine()).unwrap();
-        let instance = namespace.wait_phase("vm", "Running", BOOT).unwrap();
-        let (console, running) = namespace.shell("vm").unwrap();
-        let status = namespace.launcher("vm").unwrap().status.unwrap();
-        let mut addresses: Vec<IpAddr> =
-            status.pod_ips.iter().flatten().map(|address| address.ip.parse().unwrap()).collect();
-        assert_eq!(addresses.len(), 2, "{addresses:?}");
-        addresses.retain(|address| ipv6 || address.is_ipv4());
-        Guest { namespace, node: instance.status.node_name.unwrap(), addresses, console, _running: running }
-    }
+/// The client gets to the guest at this port, by each of its addresses.
+fn admits(guest: &Guest<'_>, client: &ClientPod<'_>, port: u16) {
+    let all = || {
+        let heard = client.hears(&guest.addresses, port, ANSWER)?;
+        Ok((heard.len() == guest.addresses.len()).then_some(()))
+    };
+    guest.namespace.until(&format!("{} at port {port}", client.name()), SOON, all).unwrap();
+}
 
-    fn other_node(&self) -> &'static str {
-        if self.node == "node1" { "node2" } else { "node1" }
-    }
-
-    fn sh(&mut self, command: &str) -> String {
-        self.console.sh(command, COMMAND).unwrap()
-    }
-
-    /// Whether the guest gets to a port of TCP.
-    fn reaches(&mut self, host: IpAddr, port: u16) -> bool {
-        let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
-        let command = format!("socat -T 3 - TCP:{host}:{port},connect-timeout=3 </dev/null | grep -q THERE");
-        self.console.run(&command, COMMAND).unwrap().status == 0
-    }
-
-    /// The client gets to the guest at this port, by each of its addresses.
-    fn admits(&self, client: &ClientPod<'_>, port: u16) {
-        let all = || {
-            let heard = client.hears(&self.addresses, port, ANSWER)?;
-            Ok((heard.len() == self.addresses.len()).then_some(()))
-        };
-        self.namespace.until(&format!("{} at port {port}", client.name()), SOON, all).unwrap();
-    }
-
-    /// The client gets to it at none of its addresses.
-    fn refuses(&self, client: &ClientPod<'_>, port: u16) {
-        let none = || Ok(client.hears(&self.addresses, port, ANSWER)?.is_empty().then_some(()));
-        self.namespace.until(&format!("{} no longer at port {port}", client.name()), SOON, none).unwrap();
-        // By now the agent knows: it holds from here on.
-        let at = client.hears(&self.addresses, port, ANSWER).unwrap();
-        assert!(at.is_empty(), "{} at port {port} of {at:?}", client.name());
-    }
+/// The client gets to it at none of its addresses.
+fn refuses(guest: &Guest<'_>, client: &ClientPod<'_>, port: u16) {
+    let none = || Ok(client.hears(&guest.addresses, port, ANSWER)?.is_empty().then_some(()));
+    guest.namespace.until(&format!("{} no longer at port {port}", client.name()), SOON, none).unwrap();
+    // By now the agent knows: it holds from here on.
+    let at = client.hears(&guest.addresses, port, ANSWER).unwrap();
+    assert!(at.is_empty(), "{} at port {port} of {at:?}", client.name());
 }
 
 /// A policy about the machine's pod. `spec` is what it has beside its selector.
@@ -127,22 +80,22 @@ fn a_network_policy_lets_the_pods_it_names_to_the_guest_and_no_others() {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let guest = Guest::start(&namespace, PASST, "");
-    let friend = ClientPod::start(&namespace, "friend", guest.other_node(), "role: friend").unwrap();
-    let stranger = ClientPod::start(&namespace, "stranger", &guest.node, "role: stranger").unwrap();
+    let guest = start(&namespace, Binding::PASST, "");
+    let friend = ClientPod::start(&namespace, "friend", guest.other_node().unwrap(), "role: friend").unwrap();
+    let stranger = ClientPod::start(&namespace, "stranger", guest.node().unwrap(), "role: stranger").unwrap();
     for client in [&friend, &stranger] {
-        guest.admits(client, GREETER);
+        admits(&guest, client, GREETER);
     }
     let rule = format!(
         "{DENY}, ingress: [{{from: [{{podSelector: {{matchLabels: {{role: friend}}}}}}], ports: [{{port: {GREETER}}}]}}]"
     );
     policy(&namespace, "friends", &rule);
-    guest.refuses(&stranger, GREETER);
-    guest.admits(&friend, GREETER);
-    guest.refuses(&friend, SECOND);
+    refuses(&guest, &stranger, GREETER);
+    admits(&guest, &friend, GREETER);
+    refuses(&guest, &friend, SECOND);
     forget(&namespace, "friends");
-    guest.admits(&stranger, GREETER);
-    guest.admits(&friend, SECOND);
+    admits(&guest, &stranger, GREETER);
+    admits(&guest, &friend, SECOND);
 }
 
 /// Ingress by all that a rule can name.
@@ -153,14 +106,14 @@ fn ingress(binding: Binding) {
     let abroad = cluster.namespace(Security::Restricted).unwrap();
     let spec =
         format!("readinessProbe: {{tcpSocket: {{port: {GREETER}}}, periodSeconds: 1, failureThreshold: 1}}");
-    let guest = Guest::start(&namespace, binding, &spec);
-    let here = ClientPod::start(&namespace, "here", &guest.node, "role: here").unwrap();
-    let there = ClientPod::start(&namespace, "there", guest.other_node(), "role: there").unwrap();
-    let foreign = ClientPod::start(&abroad, "foreign", guest.other_node(), "role: here").unwrap();
+    let guest = start(&namespace, binding, &spec);
+    let here = ClientPod::start(&namespace, "here", guest.node().unwrap(), "role: here").unwrap();
+    let there = ClientPod::start(&namespace, "there", guest.other_node().unwrap(), "role: there").unwrap();
+    let foreign = ClientPod::start(&abroad, "foreign", guest.other_node().unwrap(), "role: here").unwrap();
     let all = [&here, &there, &foreign];
     for client in all {
-        guest.admits(client, GREETER);
-        guest.admits(client, SECOND);
+        admits(&guest, client, GREETER);
+        admits(&guest, client, SECOND);
     }
     let service = format!(
         "{{apiVersion: v1, kind: Service, metadata: {{name: greeter}}, spec: {{selector: {{vm: vm}}, ports: [{{port: {GREETER}}}]}}}}"
@@ -174,11 +127,11 @@ fn ingress(binding: Binding) {
     // Nothing comes in, by the Service neither; but the node's own probe does, and the guest's own way out is open.
     policy(&namespace, "deny", DENY);
     for client in all {
-        guest.refuses(client, GREETER);
+        refuses(&guest, client, GREETER);
     }
     assert!(!greets(&there).unwrap());
     let mut guest = guest;
-    guest.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10");
+    guest.sh("socat -u /dev/null TCP:kubernetes.default:443,connect-timeout=10").unwrap();
     let ready = |i: &v1::VirtualMachineInstance| {
         i.status.conditions.iter().any(|c| c.r#type.as_str() == "Ready" && c.status == "True")
     };
@@ -187,37 +140,37 @@ fn ingress(binding: Binding) {
     // A port for all, and a range of ports.
     policy(&namespace, "some", &format!("{DENY}, ingress: [{{ports: [{{port: {GREETER}}}]}}]"));
     for client in all {
-        guest.admits(client, GREETER);
-        guest.refuses(client, SECOND);
+        admits(&guest, client, GREETER);
+        refuses(&guest, client, SECOND);
     }
     policy(&namespace, "some", &format!("{DENY}, ingress: [{{ports: [{{port: {SECOND}, endPort: 7800}}]}}]"));
     for client in all {
-        guest.admits(client, SECOND);
-        guest.refuses(client, GREETER);
+        admits(&guest, client, SECOND);
+        refuses(&guest, client, GREETER);
     }
 
     // A namespace; pods of the policy's own; pods of another namespace.
     let of =
         |name: &str| format!("namespaceSelector: {{matchLabels: {{kubernetes.io/metadata.name: {name}}}}}");
     policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{{{}}}]}}]", of(abroad.name())));
-    guest.admits(&foreign, GREETER);
-    guest.refuses(&here, GREETER);
-    guest.refuses(&there, GREETER);
+    admits(&guest, &foreign, GREETER);
+    refuses(&guest, &here, GREETER);
+    refuses(&guest, &there, GREETER);
     policy(
         &namespace,
         "some",
         &format!("{DENY}, ingress: [{{from: [{{podSelector: {{matchLabels: {{role: here}}}}}}]}}]"),
     );
-    guest.admits(&here, GREETER);
-    guest.refuses(&foreign, GREETER);
-    guest.refuses(&there, GREETER);
+    admits(&guest, &here, GREETER);
+    refuses(&guest, &foreign, GREETER);
+    refuses(&guest, &there, GREETER);
     let both = format!("{}, podSelector: {{matchLabels: {{role: there}}}}", of(abroad.name()));
     policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{{{both}}}]}}]"));
     for client in all {
-        guest.refuses(client, GREETER);
+        refuses(&guest, client, GREETER);
     }
     abroad.kubectl(&["label", "pod", "foreign", "role=there", "--overwrite"]).unwrap();
-    guest.admits(&foreign, GREETER);
+    admits(&guest, &foreign, GREETER);
 
     // Blocks of addresses, of both families: a node's pods but for one, and this process, which is outside of the cluster.
     let other = there.addresses().unwrap();
@@ -227,9 +180,9 @@ fn ingress(binding: Binding) {
     });
     let blocks: Vec<String> = blocks.collect();
     policy(&namespace, "some", &format!("{DENY}, ingress: [{{from: [{}]}}]", blocks.join(", ")));
-    guest.admits(&foreign, GREETER);
-    guest.refuses(&there, GREETER);
-    guest.refuses(&here, GREETER);
+    admits(&guest, &foreign, GREETER);
+    refuses(&guest, &there, GREETER);
+    refuses(&guest, &here, GREETER);
     let from_here = |address: IpAddr| {
         let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER).ok()?;
         stream.set_read_timeout(Some(ANSWER)).ok()?;
@@ -243,34 +196,34 @@ fn ingress(binding: Binding) {
         &format!("{DENY}, ingress: [{{from: [{{ipBlock: {{cidr: {}/32}}}}]}}]", cluster.address()),
     );
     namespace.until("a greeting from outside", SOON, || Ok(from_here(guest.addresses[0]))).unwrap();
-    guest.refuses(&foreign, GREETER);
+    refuses(&guest, &foreign, GREETER);
 
     // Without policies all is as it was.
     forget(&namespace, "some");
     forget(&namespace, "deny");
     for client in all {
-        guest.admits(client, GREETER);
+        admits(&guest, client, GREETER);
     }
 }
 
 #[test]
 fn long_every_kind_of_rule_about_ingress_holds_for_a_guest() {
-    ingress(PASST);
+    ingress(Binding::PASST);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_ingress_holds_behind_masquerade() {
-    ingress(MASQUERADE);
+    ingress(Binding::MASQUERADE);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_ingress_holds_behind_the_kernels_masquerade() {
-    ingress(BY_KERNEL);
+    ingress(Binding::BY_KERNEL);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_ingress_holds_in_the_pods_place() {
-    ingress(BRIDGE);
+    ingress(Binding::BRIDGE);
 }
 
 /// Egress: the guest's way out is the pod's, names included.
@@ -278,9 +231,9 @@ fn egress(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let mut guest = Guest::start(&namespace, binding, "");
-    let one = ClientPod::start(&namespace, "one", &guest.node, "role: one").unwrap();
-    let two = ClientPod::start(&namespace, "two", guest.other_node(), "role: two").unwrap();
+    let mut guest = start(&namespace, binding, "");
+    let one = ClientPod::start(&namespace, "one", guest.node().unwrap(), "role: one").unwrap();
+    let two = ClientPod::start(&namespace, "two", guest.other_node().unwrap(), "role: two").unwrap();
     for server in [&one, &two] {
         server
             .sh(&format!("socat TCP6-LISTEN:{THERE},fork,reuseaddr SYSTEM:'echo THERE' >/dev/null 2>&1 &"))
@@ -292,32 +245,32 @@ fn egress(binding: Binding) {
     });
     let name = "nslookup kubernetes.default.svc.cluster.local >/dev/null";
     let within = namespace.name().to_owned();
-    let admits = |guest: &mut Guest<'_>, to: &[IpAddr]| {
+    let gets_to = |guest: &mut Guest<'_>, to: &[IpAddr]| {
         for &address in to {
             let what = format!("the guest at {address} in {within}");
-            guest.namespace.until(&what, SOON, || Ok(guest.reaches(address, THERE).then_some(()))).unwrap();
+            guest.namespace.until(&what, SOON, || Ok(reaches(guest, address, THERE).then_some(()))).unwrap();
         }
     };
-    let refuses = |guest: &mut Guest<'_>, to: &[IpAddr]| {
+    let is_kept_from = |guest: &mut Guest<'_>, to: &[IpAddr]| {
         for &address in to {
             let what = format!("the guest no longer at {address}");
             guest
                 .namespace
-                .until(&what, SOON, || Ok((!guest.reaches(address, THERE)).then_some(())))
+                .until(&what, SOON, || Ok((!reaches(guest, address, THERE)).then_some(())))
                 .unwrap();
         }
-        assert!(!to.iter().any(|address| guest.reaches(*address, THERE)));
+        assert!(!to.iter().any(|address| reaches(guest, *address, THERE)));
     };
     let deny = "policyTypes: [Egress]";
-    admits(&mut guest, &first);
-    admits(&mut guest, &second);
-    guest.sh(name);
+    gets_to(&mut guest, &first);
+    gets_to(&mut guest, &second);
+    guest.sh(name).unwrap();
 
     policy(&namespace, "out", deny);
-    refuses(&mut guest, &first);
-    refuses(&mut guest, &second);
-    assert_ne!(guest.console.run(name, COMMAND).unwrap().status, 0);
-    guest.admits(&one, GREETER);
+    is_kept_from(&mut guest, &first);
+    is_kept_from(&mut guest, &second);
+    assert!(!guest.succeeds(name).unwrap());
+    admits(&guest, &one, GREETER);
 
     let dns = "{to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: kube-dns}}}], ports: [{port: 53, protocol: UDP}]}";
     policy(
@@ -327,43 +280,41 @@ fn egress(binding: Binding) {
             "{deny}, egress: [{dns}, {{to: [{{podSelector: {{matchLabels: {{role: two}}}}}}], ports: [{{port: {THERE}}}]}}]"
         ),
     );
-    admits(&mut guest, &second);
-    refuses(&mut guest, &first);
-    namespace
-        .until("a name", SOON, || Ok((guest.console.run(name, COMMAND)?.status == 0).then_some(())))
-        .unwrap();
+    gets_to(&mut guest, &second);
+    is_kept_from(&mut guest, &first);
+    namespace.until("a name", SOON, || Ok(guest.succeeds(name)?.then_some(()))).unwrap();
 
     let four: Vec<IpAddr> = first.iter().copied().filter(IpAddr::is_ipv4).collect();
     policy(&namespace, "out", &format!("{deny}, egress: [{{to: [{{ipBlock: {{cidr: {}/32}}}}]}}]", four[0]));
-    admits(&mut guest, &four);
-    refuses(&mut guest, &second);
+    gets_to(&mut guest, &four);
+    is_kept_from(&mut guest, &second);
     let six: Vec<IpAddr> = first.iter().copied().filter(IpAddr::is_ipv6).collect();
-    refuses(&mut guest, &six);
+    is_kept_from(&mut guest, &six);
 
     forget(&namespace, "out");
-    admits(&mut guest, &first);
-    admits(&mut guest, &second);
-    guest.sh(name);
+    gets_to(&mut guest, &first);
+    gets_to(&mut guest, &second);
+    guest.sh(name).unwrap();
 }
 
 #[test]
 fn long_every_kind_of_rule_about_egress_holds_for_a_guest() {
-    egress(PASST);
+    egress(Binding::PASST);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_egress_holds_behind_masquerade() {
-    egress(MASQUERADE);
+    egress(Binding::MASQUERADE);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_egress_holds_behind_the_kernels_masquerade() {
-    egress(BY_KERNEL);
+    egress(Binding::BY_KERNEL);
 }
 
 #[test]
 fn long_every_kind_of_rule_about_egress_holds_in_the_pods_place() {
-    egress(BRIDGE);
+    egress(Binding::BRIDGE);
 }
 
 /// What stands when a policy comes goes on, as it does for any pod by this agent; what is new is refused.
@@ -371,9 +322,9 @@ fn established(binding: Binding) {
     let cluster = Cluster::get().unwrap();
     let _enforced = cluster.enforce_policies().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let guest = Guest::start(&namespace, binding, "");
-    let client = ClientPod::start(&namespace, "client", guest.other_node(), "role: client").unwrap();
-    guest.admits(&client, GREETER);
+    let guest = start(&namespace, binding, "");
+    let client = ClientPod::start(&namespace, "client", guest.other_node().unwrap(), "role: client").unwrap();
+    admits(&guest, &client, GREETER);
     let mut standing: Vec<TcpStream> = guest
         .addresses
         .iter()
@@ -396,39 +347,39 @@ fn established(binding: Binding) {
     };
     echoes("before");
     policy(&namespace, "deny", DENY);
-    guest.refuses(&client, GREETER);
+    refuses(&guest, &client, GREETER);
     for address in &guest.addresses {
         TcpStream::connect_timeout(&SocketAddr::new(*address, GREETER), ANSWER).unwrap_err();
     }
     echoes("under the policy");
     forget(&namespace, "deny");
-    guest.admits(&client, GREETER);
+    admits(&guest, &client, GREETER);
     echoes("after it");
 }
 
 #[test]
 fn long_connections_that_stand_go_on_under_a_new_policy() {
-    established(PASST);
+    established(Binding::PASST);
 }
 
 #[test]
 fn long_connections_that_stand_behind_masquerade_go_on_under_a_new_policy() {
-    established(MASQUERADE);
+    established(Binding::MASQUERADE);
 }
 
 #[test]
 fn long_connections_that_stand_behind_the_kernels_masquerade_go_on_under_a_new_policy() {
-    established(BY_KERNEL);
+    established(Binding::BY_KERNEL);
 }
 
 #[test]
 fn long_connections_that_stand_in_the_pods_place_go_on_under_a_new_policy() {
-    established(BRIDGE);
+    established(Binding::BRIDGE);
 }
 
 /// Whether a connection to a port of a pod of podvirt's is taken.
 fn connects(client: &ClientPod<'_>, (address, port): (IpAddr, u16)) -> bool {
-    let at = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
+    let at = host(address);
     client.sh(&format!("socat -u /dev/null TCP:{at}:{port},connect-timeout=2 2>/dev/null")).is_ok()
 }
 
@@ -476,6 +427,6 @@ fn long_the_daemons_are_closed_to_pods_that_have_no_business_there() {
     }
     assert!(connects(&stranger, webhooks) && connects(&monitor, webhooks));
     // A machine starts, and its console leads from virt-api to virt-handler.
-    let mut guest = Guest::start(&namespace, PASST, "");
-    assert_eq!(guest.sh("echo back"), "back");
+    let mut guest = start(&namespace, Binding::PASST, "");
+    assert_eq!(guest.sh("echo back").unwrap(), "back");
 }

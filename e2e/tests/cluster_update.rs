@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security, counter};
 use podvirt_e2e::peer;
 
 /// A command in the guest.
@@ -99,18 +99,6 @@ fn container<'p>(pod: &'p Pod, name: &str) -> Option<&'p ContainerStatus> {
     all.into_iter().find(|c| c.name == name)
 }
 
-/// `netctl --json WORD` in the pod.
-fn netctl(namespace: &Namespace<'_>, pod: &str, word: &str) -> serde_json::Value {
-    let control = "/var/run/kubevirt/netd/n0.ctl";
-    let command = ["exec", pod, "-c", "netd", "--", "netctl", "--json", "--socket", control, word];
-    serde_json::from_str(&namespace.kubectl(&command).unwrap()).unwrap()
-}
-
-fn counter(rows: &serde_json::Value, name: &str) -> u64 {
-    let row = rows.as_array().unwrap().iter().find(|r| r["name"] == name);
-    row.unwrap_or_else(|| panic!("no counter {name}"))["value"].as_u64().unwrap()
-}
-
 #[test]
 fn an_image_of_netd_that_is_patched_in_a_running_pod_breaks_no_connection() {
     let cluster = Cluster::get().unwrap();
@@ -165,10 +153,10 @@ fn an_image_of_netd_that_is_patched_in_a_running_pod_breaks_no_connection() {
     let log = namespace.kubectl(&["logs", &name, "-c", "netd"]).unwrap();
     let went_on = log.lines().find(|l| l.contains("went on where another netd stopped"));
     println!("PATCH {bytes} bytes; {}", went_on.unwrap_or_else(|| panic!("it began anew:\n{log}")));
-    assert_eq!(netctl(&namespace, &name, "status")["generation"], 1);
-    let rows = netctl(&namespace, &name, "counters");
-    assert_eq!(counter(&rows, "frontend_connections"), 1, "the frontend never came again");
-    assert_eq!(counter(&rows, "tcp_resets"), 0);
+    assert_eq!(namespace.netctl("vm", 0, "status").unwrap()["generation"], 1);
+    let rows = namespace.netctl("vm", 0, "counters").unwrap();
+    assert_eq!(counter(&rows, "frontend_connections").unwrap(), 1, "the frontend never came again");
+    assert_eq!(counter(&rows, "tcp_resets").unwrap(), 0);
     // New connections find their way, and nothing else was restarted.
     drop(connect(addresses[0]));
     let pod = namespace.launcher("vm").unwrap();

@@ -3,22 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use podvirt_api::v1;
+use podvirt_e2e::cluster::talk::{GREETER, echo, greeting};
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON, Security};
 
 /// A command in the guest, or an answer from it.
 const COMMAND: Duration = Duration::from_secs(30);
-/// How long one datagram and its answer may take before another one is sent.
-const ANSWER: Duration = Duration::from_secs(1);
-
-/// The port of the tiny guest's greeter, and of the echo that the test starts.
-const GREETER: u16 = 7777;
+/// The port of the echo that the test starts.
 const ECHO: u16 = 7778;
 
 type Tool = fn(&Cluster) -> Result<Command>;
@@ -112,31 +109,13 @@ fn display(namespace: &Namespace<'_>, tool: Tool) {
     assert!(ended.success(), "{ended}");
 }
 
-fn greeting(port: u16) -> Result<String> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(COMMAND))?;
-    let mut text = [0; 11];
-    stream.read_exact(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-fn echo(port: u16) -> Result<()> {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    socket.set_read_timeout(Some(ANSWER))?;
-    socket.send_to(b"are you there?", (Ipv4Addr::LOCALHOST, port))?;
-    let mut answer = [0; 64];
-    let size = socket.recv(&mut answer)?;
-    ensure!(answer.get(..size) == Some(b"are you there?"), "another answer");
-    Ok(())
-}
-
 fn forwards(namespace: &Namespace<'_>, tool: Tool, target: &str) {
     let (tcp, udp) = (free_port(), free_port());
     let ports = [format!("{tcp}:{GREETER}"), format!("udp/{udp}:{ECHO}")];
     let _virtctl = start(namespace, tool, &["port-forward", target, &ports[0], &ports[1]]);
-    let text = namespace.until("a greeting", SOON, || Ok(greeting(tcp).ok())).unwrap();
-    assert_eq!(text, "GUEST-HELLO");
-    namespace.until("an echo", SOON, || Ok(echo(udp).ok())).unwrap();
+    let here = Ipv4Addr::LOCALHOST.into();
+    namespace.until("a greeting", SOON, || Ok(greeting(here, tcp))).unwrap();
+    namespace.until("an echo", SOON, || Ok(echo(here, udp).ok())).unwrap();
 }
 
 #[test]

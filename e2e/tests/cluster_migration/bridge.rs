@@ -5,22 +5,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use podvirt_e2e::cluster::{Cluster, Flat, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Cluster, Flat, Manifest, Namespace, SEGMENT, SOON, Security};
 use serde_json::json;
 
 use super::moving::{Connection, MOVE, Machine};
 
 /// The standard plugin `bridge` on the segment; `check`: whether it lets pass frames of the pod's own address only.
 fn standard(namespace: &Namespace<'_>, check: bool) {
-    let config = json!({
-        "cniVersion": "1.0.0", "name": format!("{}-standard", namespace.name()), "type": "bridge", "bridge": "br1",
-        "macspoofchk": check,
-    });
-    let manifest = json!({
-        "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-        "metadata": {"name": "standard"}, "spec": {"config": config.to_string()},
-    });
-    namespace.apply(&manifest.to_string()).unwrap();
+    let config = json!({"type": "bridge", "bridge": SEGMENT, "macspoofchk": check});
+    namespace.network("standard", &config).unwrap();
 }
 
 /// The port of the segment's switch at which it looks for a host; none where it has not heard of it.
