@@ -1,20 +1,26 @@
 //! Guests that are more than one host on a segment: with tags, with a bridge inside, with addresses that change.
 
 use podvirt_e2e::cluster::talk::{self, GREETER};
-use podvirt_e2e::cluster::{Cluster, Guest, Joined, Manifest, Namespace, Node, SEGMENT, SOON, Security};
+use podvirt_e2e::cluster::{
+    Binding, Cluster, Guest, Joined, Manifest, Namespace, Node, SEGMENT, SOON, Security,
+};
 use serde_json::json;
 
 use crate::on;
-use crate::spoof::{ALONE, BEHIND, host_behind, tagged};
+use crate::spoof::{ALONE, BEHIND, host_behind, is_refused, other, own, tagged};
 
-/// A machine on a node, with the segment by a network of Multus as `eth1`.
+/// A machine on a node, with the segment by a network of Multus as `eth1`. The rules by which the kernel carries its pod's network are
+/// none of the segment's.
 fn apply(namespace: &Namespace<'_>, name: &str, network: &str, node: &str) {
     let spec = format!(
         "networks: [{{name: default, pod: {{}}}}, {{name: segment, multus: {{networkName: {network}}}}}], {}",
         on(node)
     );
     let devices = "interfaces: [{name: default, masquerade: {}}, {name: segment, bridge: {}}]";
-    namespace.apply(&Manifest { name, spec: &spec, devices, ..Default::default() }.machine()).unwrap();
+    let annotations = Binding::BY_KERNEL.annotations;
+    namespace
+        .apply(&Manifest { name, annotations, spec: &spec, devices, ..Default::default() }.machine())
+        .unwrap();
 }
 
 /// Pings between the peer and an address of the guest's, from where the command `inside` leads to.
@@ -108,9 +114,10 @@ fn long_a_guest_on_a_segment_may_have_tags_other_addresses_and_hosts_behind_it()
     namespace.until("an answer to its own address", SOON, again).unwrap();
 }
 
-/// netd's socket is the pod's: on a macvlan, on which a guest cannot be a host, it is served as anywhere.
+/// netd's socket is the pod's: on a macvlan, on which a guest cannot be a host, it is served as anywhere, and sends what is its own and
+/// nothing else.
 #[test]
-fn long_netd_serves_a_guest_on_a_macvlan() {
+fn long_netd_serves_a_guest_on_a_macvlan_and_refuses_what_is_not_its_own() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let range = json!({"subnet": "172.31.85.0/24", "rangeStart": "172.31.85.10"});
@@ -125,9 +132,10 @@ fn long_netd_serves_a_guest_on_a_macvlan() {
     };
     namespace.apply(&manifest.machine()).unwrap();
     let mut guest = Guest::of(&namespace, "vm").unwrap();
-    let own = guest.sh("ip -4 -o addr show scope global | awk '{print $4}' | cut -d/ -f1").unwrap();
+    let own = own(&mut guest);
     let address = own.parse().unwrap();
     namespace.until("a greeting", SOON, || Ok(talk::greeting(address, GREETER))).unwrap();
     talk::bulk(address, GREETER, 1 << 20).unwrap();
-    guest.sh("ping -c 3 -W 10 172.31.85.250").unwrap();
+    is_refused(&mut guest, &own, &other(&own), "172.31.85.250");
+    namespace.until("a greeting again", SOON, || Ok(talk::greeting(address, GREETER))).unwrap();
 }

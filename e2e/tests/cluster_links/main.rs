@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 mod cards;
-mod gateway;
+mod families;
 mod hosts;
 mod mtu;
 mod spoof;

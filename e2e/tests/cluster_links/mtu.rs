@@ -1,9 +1,10 @@
-//! Sizes of links: what the pod's is, the guest's is.
+//! Sizes of links: what the pod's is, the guest's is; and a path may be narrower than both.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
-use podvirt_e2e::cluster::talk::{self, GREETER};
-use podvirt_e2e::cluster::{Binding, ClientPod, Cluster, Guest, SEGMENT, SOON, Security};
+use podvirt_e2e::cluster::talk::{self, GREETER, host};
+use podvirt_e2e::cluster::{Binding, ClientPod, Cluster, Guest, Node, SEGMENT, SOON, Security};
+use podvirt_e2e::until;
 use serde_json::json;
 
 use crate::{second, start};
@@ -82,4 +83,69 @@ fn long_the_least_mtu_of_ipv6_is_the_guests_by_every_binding() {
 #[test]
 fn long_a_jumbo_mtu_is_the_guests_by_every_binding() {
     holds(9000);
+}
+
+/// What a node sends to this process goes in smaller packets, as by a tunnel, until this is dropped.
+struct Narrow<'c>(Node<'c>);
+
+/// The control plane's addresses.
+const HERE: [&str; 2] = ["192.168.77.100", "fd00:77::100"];
+
+impl<'c> Narrow<'c> {
+    fn new(node: Node<'c>, mtu: u32) -> Narrow<'c> {
+        let narrow = Narrow(node);
+        for at in HERE {
+            let mtu = mtu.to_string();
+            node.run(&["ip", "route", "replace", at, "dev", "eth0", "mtu", &mtu]).unwrap();
+        }
+        narrow
+    }
+}
+
+impl Drop for Narrow<'_> {
+    fn drop(&mut self) {
+        for at in HERE {
+            drop(self.0.run(&["ip", "route", "del", at, "dev", "eth0"]));
+        }
+    }
+}
+
+/// Whether a datagram of this length comes here, of the guest's.
+fn datagram(guest: &mut Guest<'_>, here: IpAddr, length: usize) -> bool {
+    let socket = UdpSocket::bind((here, 0)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    // A refusal by its own kernel, which has learnt meanwhile, is none of the command's.
+    let send = format!("head -c {length} /dev/zero | socat -u -b 4096 - UDP:{}:{port} || true", host(here));
+    guest.sh(&send).unwrap();
+    let mut text = [0; 4096];
+    until("a datagram", SOON / 30, || Ok(socket.recv(&mut text).ok())).is_ok_and(|size| size == length)
+}
+
+#[test]
+fn long_a_path_that_is_narrower_than_the_link_is_learnt_by_every_binding() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let guests = start(&namespace, &Binding::ALL, "", "");
+    let _narrow = Narrow::new(cluster.node(1), 1300);
+    for (binding, mut guest) in guests {
+        println!("{}", binding.name);
+        for &address in &guest.addresses {
+            guest.namespace.until("a greeting", SOON, || Ok(talk::greeting(address, GREETER))).unwrap();
+            talk::bulk(address, GREETER, BULK).unwrap();
+        }
+        for here in
+            HERE.map(|at| at.parse::<IpAddr>().unwrap()).into_iter().filter(|at| binding.ipv6 || at.is_ipv4())
+        {
+            // The first one that is too large is told to be; then the guest's kernel knows, and sends fragments.
+            let comes = || Ok(datagram(&mut guest, here, 1400).then_some(()));
+            namespace.until("a datagram in fragments", SOON, comes).unwrap();
+            // By its path: the shell has a smaller `ip` of its own.
+            let learns = || {
+                let route = guest.sh(&format!("/bin/ip route get {here}"))?;
+                Ok(route.contains("mtu 1300").then_some(()))
+            };
+            namespace.until("a guest that knows of the path", SOON, learns).unwrap();
+        }
+    }
 }

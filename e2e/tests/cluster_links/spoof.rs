@@ -1,14 +1,16 @@
 //! Guests that send what is not theirs on the pod's network: with another address, with tags, of hosts behind them.
 //!
-//! netd carries none of it and counts it; the kernel's masquerade drops other IP addresses; in the pod's place a guest is a
-//! host of the segment, and nothing of podvirt's stands between.
+//! netd carries none of it and counts it; the kernel's masquerade drops other IP addresses and frames with tags; in the pod's place a
+//! guest is a host of the segment, and nothing of podvirt's stands between.
 
-use podvirt_e2e::cluster::{Binding, Cluster, Guest, SOON, Security};
+use podvirt_e2e::cluster::{Binding, Cluster, Guest, Manifest, SOON, Security};
 
-use crate::start;
+use crate::{on, start};
 
 /// The control plane, to which the node leads.
 const HERE: &str = "192.168.77.100";
+/// A host that answers frames with a tag on the pods' network of node 1.
+const TAGGED: &str = "10.55.0.2";
 
 /// Whether an answer comes to one of a few echo requests, sent as `more` says.
 fn answers(guest: &mut Guest<'_>, more: &str, to: &str) -> bool {
@@ -48,9 +50,10 @@ pub(crate) const BEHIND: &str = "/bin/ip netns exec behind";
 /// Takes it away.
 pub(crate) const ALONE: &str = "/bin/ip link del inner; /bin/ip netns del behind";
 
-/// By netd: `own` is the guest's address, `other` an address of the same network that no host has.
-fn is_refused(guest: &mut Guest<'_>, own: &str, other: &str) {
-    let (card, to) = ("eth0", HERE);
+/// By netd, which serves the guest's only card: `own` is the guest's address, `other` an address of the same network that no host has,
+/// and `to` a host that answers.
+pub(crate) fn is_refused(guest: &mut Guest<'_>, own: &str, other: &str, to: &str) {
+    let card = "eth0";
     assert!(answers(guest, &format!("-I {own}"), to));
     // Another IP address beside its own.
     guest.sh(&format!("ip addr add {other}/32 dev {card}")).unwrap();
@@ -58,7 +61,7 @@ fn is_refused(guest: &mut Guest<'_>, own: &str, other: &str) {
     assert!(answers(guest, &format!("-I {own}"), to));
     // A tag.
     guest.sh(&tagged(card, "10.55.0.1")).unwrap();
-    is_counted(guest, "unknown_protocol", "ping -c 3 -W 2 10.55.0.2");
+    is_counted(guest, "unknown_protocol", &format!("ping -c 3 -W 2 {TAGGED}"));
     guest.sh("ip link del tagged").unwrap();
     // Another MAC address, and back.
     let mac = guest.sh(&format!("cat /sys/class/net/{card}/address")).unwrap();
@@ -73,7 +76,8 @@ fn is_refused(guest: &mut Guest<'_>, own: &str, other: &str) {
     assert!(answers(guest, &format!("-I {own}"), to));
 }
 
-/// By the kernel: whether another IP address gets anywhere is said by `others`; its own does, whatever the MAC address is.
+/// By the kernel: whether another IP address, or a frame with a tag, gets anywhere is said by `others`; its own address does, whatever the
+/// MAC address is.
 fn is_let(guest: &mut Guest<'_>, own: &str, other: &str, others: bool) {
     let namespace = guest.namespace;
     let gateway = guest.sh("ip -4 route show default | awk '{print $3}'").unwrap();
@@ -85,18 +89,23 @@ fn is_let(guest: &mut Guest<'_>, own: &str, other: &str, others: bool) {
         .unwrap();
     let goes_on = || Ok(answers(guest, &format!("-I {own}"), HERE).then_some(()));
     namespace.until("an answer by another MAC address", SOON, goes_on).unwrap();
+    // A tag.
+    guest.sh(&tagged("eth0", "10.55.0.1")).unwrap();
+    assert_eq!(answers(guest, "", TAGGED), others);
+    guest.sh("ip link del tagged").unwrap();
     // A host behind it.
     host_behind(guest, "eth0", other);
     guest.sh(&format!("/bin/ip -n behind route add default via {gateway}")).unwrap();
     assert_eq!(guest.succeeds(&format!("{BEHIND} ping -c 3 -W 2 {HERE}")).unwrap(), others);
 }
 
-fn own(guest: &mut Guest<'_>) -> String {
+/// The guest's IPv4 address.
+pub(crate) fn own(guest: &mut Guest<'_>) -> String {
     guest.sh("ip -4 -o addr show dev eth0 scope global | awk '{print $4}' | cut -d/ -f1").unwrap()
 }
 
 /// An address of the same network of 256 that no host has.
-fn other(own: &str) -> String {
+pub(crate) fn other(own: &str) -> String {
     format!("{}.253", own.rsplit_once('.').unwrap().0)
 }
 
@@ -109,12 +118,17 @@ fn long_a_guest_that_sends_what_is_not_its_own_gets_as_far_as_its_binding_lets_i
     let plain = namespace
         .first_network("plain", cluster.node(1), |plugins| plugins[0]["hairpinMode"] = false.into())
         .unwrap();
-    for (binding, mut guest) in start(&namespace, &Binding::ALL, &plain, "") {
+    let peer = Manifest { name: "peer", annotations: &plain, spec: &on("node1"), ..Default::default() };
+    Binding::BRIDGE.apply(&namespace, &peer, "").unwrap();
+    let guests = start(&namespace, &Binding::ALL, &plain, "");
+    let mut peer = Guest::of(&namespace, "peer").unwrap();
+    peer.sh(&tagged("eth0", TAGGED)).unwrap();
+    for (binding, mut guest) in guests {
         println!("{}", binding.name);
         let own = own(&mut guest);
         let other = other(&own);
         if binding.by_netd() {
-            is_refused(&mut guest, &own, &other);
+            is_refused(&mut guest, &own, &other, HERE);
         } else {
             is_let(&mut guest, &own, &other, binding.name == Binding::BRIDGE.name);
         }

@@ -1,13 +1,16 @@
-//! Pods whose gateway is outside of their prefix.
+//! Pods of IPv6 alone, and pods whose gateway is outside of their prefix.
 
 use std::net::{IpAddr, TcpListener};
+use std::process::Stdio;
 
 use podvirt_api::v1;
 use podvirt_e2e::cluster::talk::{self, GREETER, host};
-use podvirt_e2e::cluster::{Binding, Cluster, Guest, Namespace, Node, SEGMENT, SOON, Security};
+use podvirt_e2e::cluster::{
+    Binding, Cluster, Guest, Joined, Manifest, Namespace, Node, Running, SEGMENT, SOON, Security,
+};
 use serde_json::{Value, json};
 
-use crate::{second, start};
+use crate::{on, second, start};
 
 /// Bytes that go to a guest and come back.
 const BULK: usize = 256 << 10;
@@ -46,6 +49,78 @@ fn is_told(guest: &Guest<'_>) {
         told.len() == guest.addresses.len() && guest.addresses.iter().all(|address| told.contains(address))
     };
     guest.namespace.wait(&guest.name, "the addresses in the status", SOON, all).unwrap();
+}
+
+/// It is reached by virtctl.
+fn is_forwarded(guest: &Guest<'_>) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut virtctl = guest.namespace.cluster().virtctl().unwrap();
+    let target = format!("vmi/{}", guest.name);
+    virtctl.args(["-n", guest.namespace.name(), "port-forward", &target, &format!("{port}:{GREETER}")]);
+    let _virtctl = Running(virtctl.stdout(Stdio::null()).spawn().unwrap());
+    let greets = || Ok(talk::greeting("127.0.0.1".parse().unwrap(), port));
+    guest.namespace.until("a greeting by virtctl port-forward", SOON, greets).unwrap();
+}
+
+#[test]
+fn long_a_pod_of_ipv6_alone_gives_its_guest_ipv6_alone() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let six = |plugins: &mut Vec<Value>| {
+        let ipam = &mut plugins[0]["ipam"];
+        ipam["ranges"] = json!([ipam["ranges"][1]]);
+        ipam["routes"] = json!([{"dst": "::/0"}]);
+    };
+    let six = namespace.first_network("six", cluster.node(1), six).unwrap();
+    let range = json!([[{"subnet": "fd00:31:77::/64", "rangeStart": "fd00:31:77::10"}]]);
+    let ipam = json!({"type": "host-local", "ranges": range});
+    namespace.network("served", &json!({"type": "bridge", "bridge": SEGMENT, "ipam": ipam})).unwrap();
+    let _joined = Joined::segment(&[("fd00:31:77::250".parse().unwrap(), 64)]).unwrap();
+    let second = Manifest {
+        name: "second",
+        spec: &format!("networks: [{{name: served, multus: {{networkName: served}}}}], {}", on("node1")),
+        devices: "interfaces: [{name: served, passtBinding: {}}]",
+        ..Default::default()
+    };
+    namespace.apply(&second.machine()).unwrap();
+    let bridge = Manifest { name: "bridge", annotations: &six, spec: &on("node1"), ..Default::default() };
+    Binding::BRIDGE.apply(&namespace, &bridge, "").unwrap();
+
+    // The cluster's resolver has no address of IPv6.
+    let dns =
+        format!("dnsPolicy: None, dnsConfig: {{nameservers: ['{}'], searches: [machines.example]}}", HERE[1]);
+    let bindings = [Binding::PASST, Binding::MASQUERADE, Binding::BY_KERNEL];
+    for (binding, mut guest) in start(&namespace, &bindings, &six, &dns) {
+        println!("{}", binding.name);
+        assert!(guest.addresses.len() == 1 && guest.addresses[0].is_ipv6(), "{:?}", guest.addresses);
+        assert_eq!(guest.sh("ip -4 -o addr show scope global").unwrap(), "");
+        assert!(!guest.sh("ip -6 route show default").unwrap().is_empty());
+        speaks(&mut guest, &HERE[1..]);
+        is_told(&guest);
+        is_forwarded(&guest);
+        let resolver = guest.sh("cat /etc/resolv.conf /tmp/dhcp6.env").unwrap();
+        assert!(resolver.contains("nameserver fd00:0077:0000:0000:0000:0000:0000:0100"), "{resolver}");
+        assert!(resolver.contains("search=machines.example"), "{resolver}");
+    }
+
+    println!("on a network of Multus");
+    let mut guest = Guest::of(&namespace, "second").unwrap();
+    let told = |i: &v1::VirtualMachineInstance| {
+        i.status.interfaces.first().map(|i| i.ip_addresses.clone()).unwrap_or_default()
+    };
+    let instance =
+        namespace.wait("second", "the address in the status", SOON, |i| told(i).len() == 1).unwrap();
+    guest.addresses = told(&instance).iter().map(|address| address.parse().unwrap()).collect();
+    assert_eq!(guest.sh("ip -4 -o addr show scope global").unwrap(), "");
+    speaks(&mut guest, &["fd00:31:77::250"]);
+
+    // In the pod's place a guest would have nothing.
+    let why = "has no IPv4 address";
+    let says = |i: &v1::VirtualMachineInstance| {
+        let mut conditions = i.status.conditions.iter();
+        conditions.any(|c| c.status == "False" && c.message.as_deref().is_some_and(|told| told.contains(why)))
+    };
+    namespace.wait("bridge", "the reason in a condition", SOON, says).unwrap();
 }
 
 /// A plugin behind another one in a list: addresses are hosts' (/32, /128), and their gateways are those of [`GATEWAYS`], as
