@@ -4,12 +4,13 @@
 //! rules there and runs the proxy (`mesh-agent ambient`) in the place of ztunnel, which keeps the client's address.
 
 use podvirt_e2e::cluster::mesh::{IMAGE, rules};
-use podvirt_e2e::cluster::{Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Binding, Manifest, Namespace, SOON, Security};
 
 use crate::machine::{
     GREETER, Machine, WEB, cluster, connect, datagram_from_guest, echo, echoes, from_guest, get, greeted,
     host,
 };
+use crate::policy::closed_to_tcp;
 
 /// The agent of a node.
 struct Agent<'n> {
@@ -65,11 +66,21 @@ impl<'n> Agent<'n> {
 
 #[test]
 fn long_ambient_keeps_the_clients_address_in_a_restricted_namespace() {
+    keeps_the_clients_address(Binding::PASST);
+}
+
+#[test]
+fn long_ambient_keeps_the_clients_address_for_a_machine_behind_masquerade() {
+    keeps_the_clients_address(Binding::MASQUERADE);
+}
+
+fn keeps_the_clients_address(binding: Binding) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let nodes = cluster.namespace(Security::Privileged).unwrap();
     cluster.kubectl(&["label", "namespace", namespace.name(), "istio.io/dataplane-mode=ambient"]).unwrap();
-    let mut machine = Machine::start(&namespace, &Manifest { name: "vm", ..Default::default() });
+    let manifest = Manifest { name: "vm", ..Default::default() };
+    let mut machine = Machine::start(&namespace, binding, &manifest);
     machine.is_served();
     let agent = Agent::start(&nodes, &machine);
     agent.enroll();
@@ -122,4 +133,55 @@ fn long_ambient_keeps_the_clients_address_in_a_restricted_namespace() {
     echo(machine.addresses[0]).unwrap();
     agent.start_proxy();
     greeted(machine.addresses[0], GREETER).unwrap();
+}
+
+/// The rules of the mesh know the packets of the pod's processes. Those of a guest behind the kernel's masquerade are forwarded: what it
+/// sends is taken for what comes in, and what comes in gets to it past the proxy, or not at all. So a machine that asks for
+/// the mode is refused; this one is in it by its namespace.
+#[test]
+fn long_ambient_does_not_carry_a_guest_behind_the_kernels_masquerade() {
+    let cluster = cluster();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let nodes = cluster.namespace(Security::Privileged).unwrap();
+    let interface = format!("interfaces: [{{name: default, {}}}]", Binding::BY_KERNEL.interface);
+    let asks = Manifest {
+        name: "asks",
+        annotations: Binding::BY_KERNEL.annotations,
+        devices: &interface,
+        ..Default::default()
+    };
+    let by_label = asks.machine().replace("{labels: {", "{labels: {istio.io/dataplane-mode: ambient, ");
+    let annotations = format!("{}, linkerd.io/inject: enabled", asks.annotations);
+    let by_annotation = Manifest { annotations: &annotations, ..asks }.machine();
+    for (machine, key) in [(by_label, "istio.io/dataplane-mode"), (by_annotation, "linkerd.io/inject")] {
+        let said = namespace.apply(&machine).unwrap_err().to_string();
+        let field = "spec.template.spec.domain.devices.interfaces[0].masquerade";
+        assert!(said.contains(field) && said.contains(key), "{said}");
+    }
+
+    cluster.kubectl(&["label", "namespace", namespace.name(), "istio.io/dataplane-mode=ambient"]).unwrap();
+    let manifest = Manifest { name: "vm", ..Default::default() };
+    let mut machine = Machine::start(&namespace, Binding::BY_KERNEL, &manifest);
+    machine.is_served();
+    let agent = Agent::start(&nodes, &machine);
+    agent.enroll();
+    agent.start_proxy();
+    // The rules of the mesh that came last are asked first: the proxy finds no listener at the pod's address.
+    for &address in &machine.addresses {
+        let failed = agent.log("in failed");
+        assert!(greeted(address, GREETER).is_err());
+        assert!(agent.log("in failed") > failed, "the proxy did not take the connection to {address}");
+    }
+    for here in machine.here {
+        assert!(closed_to_tcp(&mut machine, here), "a connection of the guest");
+    }
+    // In the order in which a node's agent writes them, before the machine's: the proxy is passed by.
+    agent.inside(
+        "for family in ip ip6; do nft list table $family nat >/tmp/nat; nft delete table $family nat; nft -f /tmp/nat; done",
+    );
+    for (&address, here) in machine.addresses.iter().zip(machine.here) {
+        let (mut stream, seen) = greeted(address, GREETER).unwrap();
+        echoes(&mut stream).unwrap();
+        assert_eq!((seen, agent.log(&format!("in {here} -> {}", host(address)))), (here, 0));
+    }
 }

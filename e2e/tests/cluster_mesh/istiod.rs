@@ -7,12 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::v1;
 use podvirt_e2e::cluster::mesh::ISTIO;
-use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, SOON, Security, prepare_istio};
+use podvirt_e2e::cluster::{
+    BOOT, Binding, ClientPod, Cluster, Manifest, Namespace, SOON, Security, prepare_istio,
+};
 use serde_json::json;
 
 use crate::machine::{Machine, SSH, WEB, get, greeted, host, own};
 use crate::policy::WebServer;
-use crate::sidecar::{CONTAINER, INJECT, MASQUERADE};
+use crate::sidecar::{CONTAINER, INJECT};
 
 /// Where a proxy says that it is ready.
 const HEALTH: u16 = 15021;
@@ -60,29 +62,29 @@ fn restarts(pod: &Pod) -> i32 {
 
 #[test]
 fn long_istios_own_control_plane_has_a_machine_in_its_mesh() {
-    in_its_mesh(INJECT, "");
+    in_its_mesh(Binding::PASST);
 }
 
 #[test]
 fn long_istios_own_control_plane_has_a_machine_behind_masquerade_in_its_mesh() {
-    in_its_mesh(INJECT, MASQUERADE);
+    in_its_mesh(Binding::MASQUERADE);
 }
 
 /// The machine's packets are forwarded: the agent's rules take them by the name of the bridge in the pod.
 #[test]
 fn long_istios_own_control_plane_has_a_machine_behind_the_kernels_masquerade_in_its_mesh() {
-    in_its_mesh(&format!("{INJECT}, podvirt.io/masquerade: nftables"), MASQUERADE);
+    in_its_mesh(Binding::BY_KERNEL);
 }
 
-fn in_its_mesh(annotations: &str, devices: &str) {
+fn in_its_mesh(binding: Binding) {
     prepare_istio().unwrap();
     let cluster = Cluster::get().unwrap();
     let _istio = cluster.istio().unwrap();
     // Its own init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     peer(&namespace);
-    let manifest = Manifest { name: "vm", annotations, devices, ..Default::default() };
-    let mut machine = Machine::start(&namespace, &manifest);
+    let manifest = Manifest { name: "vm", annotations: INJECT, ..Default::default() };
+    let mut machine = Machine::start(&namespace, binding, &manifest);
     let pod = namespace.wait_pod(&machine.pod(), BOOT).unwrap();
     let init = pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();
     let images: Vec<_> = init.iter().map(|c| (c.name.as_str(), c.image.as_deref().unwrap())).collect();

@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_e2e::Console;
 use podvirt_e2e::cluster::mesh::{Layout, Sidecar};
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON};
+pub(crate) use podvirt_e2e::cluster::talk::{GREETER, host};
+use podvirt_e2e::cluster::{BOOT, Binding, Cluster, Manifest, Namespace, Running, SOON, talk};
 
 /// A command in the guest.
 pub(crate) const COMMAND: Duration = Duration::from_secs(30);
@@ -18,7 +19,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// Ports of the guest: a web server, the tiny guest's greeter, which waits for a line, and what is like an SSH server.
 pub(crate) const WEB: u16 = 8080;
-pub(crate) const GREETER: u16 = 7777;
 pub(crate) const SSH: u16 = 22;
 /// A port of UDP on which the guest echoes.
 pub(crate) const ECHO: u16 = 5353;
@@ -45,8 +45,12 @@ pub(crate) struct Machine<'n> {
 
 impl<'n> Machine<'n> {
     /// Starts one whose guest serves at all of the ports above.
-    pub(crate) fn start(namespace: &'n Namespace<'n>, manifest: &Manifest<'_>) -> Machine<'n> {
-        namespace.apply(&Manifest { user_data: SERVE, ..manifest.clone() }.machine()).unwrap();
+    pub(crate) fn start(
+        namespace: &'n Namespace<'n>,
+        binding: Binding,
+        manifest: &Manifest<'_>,
+    ) -> Machine<'n> {
+        binding.apply(namespace, &Manifest { user_data: SERVE, ..manifest.clone() }, "").unwrap();
         namespace.wait_phase(manifest.name, "Running", BOOT).unwrap();
         let (mut console, running) = namespace.shell(manifest.name).unwrap();
         for family in ["TCP4-LISTEN:22", "TCP6-LISTEN:22,ipv6only"] {
@@ -138,6 +142,11 @@ pub(crate) fn greeted(address: IpAddr, port: u16) -> Result<(TcpStream, IpAddr)>
     Ok((stream, peer))
 }
 
+/// A datagram to the guest comes back.
+pub(crate) fn echo(address: IpAddr) -> Result<()> {
+    talk::echo(address, ECHO)
+}
+
 /// A line that comes, without its end.
 pub(crate) fn line(stream: &mut TcpStream) -> Result<String> {
     let mut line = Vec::new();
@@ -157,26 +166,9 @@ pub(crate) fn echoes(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// A datagram to the guest comes back.
-pub(crate) fn echo(address: IpAddr) -> Result<()> {
-    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.connect((address, ECHO))?;
-    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-    socket.send(b"are you there?")?;
-    let mut answer = [0; 64];
-    let size = socket.recv(&mut answer)?;
-    ensure!(answer.get(..size) == Some(b"are you there?"), "another answer");
-    Ok(())
-}
-
 /// The test's own addresses, IPv4 and IPv6: those of the control plane.
 pub(crate) fn own() -> [IpAddr; 2] {
     ["192.168.77.100".parse().unwrap(), "fd00:77::100".parse().unwrap()]
-}
-
-/// An address as it stands in front of a port.
-pub(crate) fn host(address: IpAddr) -> String {
-    if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
 }
 
 /// A connection that the guest opens to this process, from where it comes, and what it says.

@@ -1,6 +1,6 @@
 //! A machine in a mesh moves to the other node, where its pod has a proxy of its own.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -10,10 +10,10 @@ use podvirt_api::v1::{
     VirtualMachineInstanceMigration as Migration, VirtualMachineInstanceMigrationPhase as Phase,
 };
 use podvirt_e2e::cluster::mesh::{Mesh, Proxy};
-use podvirt_e2e::cluster::{BOOT, Manifest, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Binding, Manifest, SOON, Security};
 
 use crate::machine::{GREETER, Machine, SSH, cluster, greeted};
-use crate::sidecar::{INJECT, MASQUERADE};
+use crate::sidecar::INJECT;
 
 /// Moves the machine, and waits until nothing is left of its old pod.
 fn moves(machine: &mut Machine<'_>) {
@@ -34,25 +34,34 @@ fn is_reset(mut stream: TcpStream) {
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
+fn is_left(mut stream: TcpStream) {
+    drop(stream.write_all(b"is it still there\n"));
+    let heard = stream.read(&mut [0]);
+    assert!(!heard.as_ref().is_ok_and(|size| *size > 0), "{heard:?}");
+}
+
 #[test]
 fn long_a_machine_in_a_mesh_moves() {
-    in_a_mesh("");
+    in_a_mesh(Binding::PASST);
 }
 
 #[test]
 fn long_a_machine_behind_masquerade_in_a_mesh_moves() {
-    in_a_mesh(MASQUERADE);
+    in_a_mesh(Binding::MASQUERADE);
 }
 
-fn in_a_mesh(devices: &str) {
+#[test]
+fn long_a_machine_behind_the_kernels_masquerade_in_a_mesh_moves() {
+    in_a_mesh(Binding::BY_KERNEL);
+}
+
+fn in_a_mesh(binding: Binding) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace).unwrap();
     mesh.configure("mesh", &Proxy::default()).unwrap();
-    let mut machine = Machine::start(
-        &namespace,
-        &Manifest { name: "vm", annotations: INJECT, devices, ..Default::default() },
-    );
+    let manifest = Manifest { name: "vm", annotations: INJECT, ..Default::default() };
+    let mut machine = Machine::start(&namespace, binding, &manifest);
     machine.is_served();
     let before: Vec<TcpStream> = machine
         .addresses
@@ -60,8 +69,8 @@ fn in_a_mesh(devices: &str) {
         .flat_map(|&address| [GREETER, SSH].map(|port| greeted(address, port).unwrap().0))
         .collect();
     moves(&mut machine);
-    // The pod has other addresses.
-    before.into_iter().for_each(is_reset);
+    // The pod has other addresses. netd tells each client; the kernel's clients hear nothing of the guest any more.
+    before.into_iter().for_each(if binding.by_netd() { is_reset } else { is_left });
     // By way of the proxy that the new pod has.
     machine.is_served();
 }

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use podvirt_e2e::cluster::mesh::{IMAGE, ISTIO, Known, Mesh, Mtls, Proxy, Sidecar};
-use podvirt_e2e::cluster::{Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{Binding, Manifest, Namespace, SOON, Security};
 
 use crate::machine::{GREETER, Machine, SSH, WEB, cluster, echo, get, greeted, host, own};
-use crate::sidecar::MASQUERADE;
+use crate::sidecar::INJECT;
 
 const CONTAINER: &str = "istio-proxy";
 
@@ -68,24 +68,28 @@ fn refused(address: IpAddr) {
 
 #[test]
 fn long_mutual_tls_and_the_registry_hold_for_a_machine() {
-    mutual_tls_and_the_registry("");
+    mutual_tls_and_the_registry(Binding::PASST);
 }
 
 #[test]
 fn long_mutual_tls_and_the_registry_hold_for_a_machine_behind_masquerade() {
-    mutual_tls_and_the_registry(MASQUERADE);
+    mutual_tls_and_the_registry(Binding::MASQUERADE);
 }
 
-fn mutual_tls_and_the_registry(devices: &str) {
+#[test]
+fn long_mutual_tls_and_the_registry_hold_for_a_machine_behind_the_kernels_masquerade() {
+    mutual_tls_and_the_registry(Binding::BY_KERNEL);
+}
+
+fn mutual_tls_and_the_registry(binding: Binding) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace).unwrap();
     mesh.configure_discovering("mesh", &Proxy { mtls: Mtls::Permissive, ..Default::default() }).unwrap();
     mesh.configure_discovering("peer", &Proxy { mtls: Mtls::Strict, ..Default::default() }).unwrap();
     Peer::apply(&namespace);
-    let annotations = "sidecar.istio.io/inject: 'true', traffic.sidecar.istio.io/excludeInboundPorts: '22'";
-    let mut machine =
-        Machine::start(&namespace, &Manifest { name: "vm", annotations, devices, ..Default::default() });
+    let manifest = Manifest { name: "vm", annotations: INJECT, ..Default::default() };
+    let mut machine = Machine::start(&namespace, binding, &manifest);
     machine.is_served();
     let peer = Peer::new(&namespace);
     let (sidecar, of_peer) =
@@ -158,7 +162,7 @@ fn mutual_tls_and_the_registry(devices: &str) {
 }
 
 /// Whether a connection of the guest to this process does not come.
-fn closed_to_tcp(machine: &mut Machine<'_>, here: IpAddr) -> bool {
+pub(crate) fn closed_to_tcp(machine: &mut Machine<'_>, here: IpAddr) -> bool {
     let listener = std::net::TcpListener::bind((here, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();

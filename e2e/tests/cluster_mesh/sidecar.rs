@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt;
 use podvirt_api::v1;
 use podvirt_e2e::cluster::mesh::{ISTIO, Mesh, Proxy, rules};
-use podvirt_e2e::cluster::{BOOT, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Binding, Manifest, Namespace, SOON, Security};
 
 use crate::machine::{
     GREETER, Machine, SSH, WEB, cluster, connect, datagram_from_guest, echo, echoes, from_guest, get,
@@ -27,11 +27,8 @@ const INBOUND: [&str; 2] = [
 ];
 const OUTBOUND: &str = "cluster.PassthroughCluster.upstream_cx_total";
 
-/// Bound by `masquerade`, carried by netd.
-pub(crate) const MASQUERADE: &str = "interfaces: [{name: default, masquerade: {}}]";
-
-fn manifest<'a>(annotations: &'a str, devices: &'a str) -> Manifest<'a> {
-    Manifest { name: "vm", annotations, devices, ..Default::default() }
+fn manifest(annotations: &str) -> Manifest<'_> {
+    Manifest { name: "vm", annotations, ..Default::default() }
 }
 
 /// What of the machine goes through the proxy does so, and the rest past it, by both families.
@@ -48,7 +45,7 @@ fn stands_between(machine: &mut Machine<'_>) {
         }
         let (mut stream, seen) = greeted(address, GREETER).unwrap();
         echoes(&mut stream).unwrap();
-        // The proxy's own address is one that the guest cannot answer: netd shows it its gateway.
+        // The proxy's own address is one that the guest cannot answer: it is shown its gateway.
         assert_ne!(seen, here, "the proxy hides the client");
         assert!(sidecar.count(inbound).unwrap() >= was + 3);
         // Past the proxy: the guest sees the client.
@@ -137,21 +134,27 @@ fn ends_with_the_machine(namespace: &Namespace<'_>, machine: &mut Machine<'_>) {
 
 #[test]
 fn a_sidecar_stands_between_a_machine_and_the_world() {
-    between_a_machine_and_the_world("");
+    between_a_machine_and_the_world(Binding::PASST);
 }
 
 #[test]
 fn long_a_sidecar_stands_between_a_machine_behind_masquerade_and_the_world() {
-    between_a_machine_and_the_world(MASQUERADE);
+    between_a_machine_and_the_world(Binding::MASQUERADE);
 }
 
-fn between_a_machine_and_the_world(devices: &str) {
+#[test]
+fn long_a_sidecar_stands_between_a_machine_behind_the_kernels_masquerade_and_the_world() {
+    between_a_machine_and_the_world(Binding::BY_KERNEL);
+}
+
+fn between_a_machine_and_the_world(binding: Binding) {
     let cluster = cluster();
     // Istio's init container has NET_ADMIN.
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace).unwrap();
     mesh.configure("mesh", &Proxy::default()).unwrap();
-    let mut machine = Machine::start(&namespace, &Manifest { run: "Once", ..manifest(INJECT, devices) });
+    let once = Manifest { run: "Once", ..manifest(INJECT) };
+    let mut machine = Machine::start(&namespace, binding, &once);
     // The proxy was there first.
     let init: Vec<String> = machine
         .pod
@@ -161,7 +164,7 @@ fn between_a_machine_and_the_world(devices: &str) {
         .map(|c| c.name.clone())
         .collect();
     assert_eq!(init[..2], ["istio-init", "istio-proxy"]);
-    assert!(init.contains(&"netd".to_owned()), "{init:?}");
+    assert_eq!(init.contains(&"netd".to_owned()), binding.by_netd(), "{init:?}");
     stands_between(&mut machine);
     administration_is_closed(&mut machine);
     reserved_are_the_meshs(&machine);
@@ -171,25 +174,32 @@ fn between_a_machine_and_the_world(devices: &str) {
 /// The older layout: netd is there before the rules and the proxy, and nothing of Kubernetes ends the proxy.
 #[test]
 fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine() {
-    ordinary_container("");
+    ordinary_container(Binding::PASST);
 }
 
 #[test]
 fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine_behind_masquerade() {
-    ordinary_container(MASQUERADE);
+    ordinary_container(Binding::MASQUERADE);
 }
 
-fn ordinary_container(devices: &str) {
+#[test]
+fn long_a_proxy_that_is_an_ordinary_container_ends_with_the_machine_behind_the_kernels_masquerade() {
+    ordinary_container(Binding::BY_KERNEL);
+}
+
+fn ordinary_container(binding: Binding) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace).unwrap();
     mesh.configure("mesh", &Proxy::default()).unwrap();
     let annotations = format!("{INJECT}, sidecar.istio.io/nativeSidecar: 'false'");
-    let mut machine =
-        Machine::start(&namespace, &Manifest { run: "Once", ..manifest(&annotations, devices) });
+    let once = Manifest { run: "Once", ..manifest(&annotations) };
+    let mut machine = Machine::start(&namespace, binding, &once);
     let init = machine.pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();
-    let place = |name: &str| init.iter().position(|c| c.name == name).unwrap();
-    assert!(place("netd") < place("istio-init"));
+    let place = |name: &str| init.iter().position(|c| c.name == name);
+    if binding.by_netd() {
+        assert!(place("netd").unwrap() < place("istio-init").unwrap());
+    }
     stands_between(&mut machine);
     administration_is_closed(&mut machine);
     reserved_are_the_meshs(&machine);
@@ -204,20 +214,25 @@ fn ordinary_container(devices: &str) {
 
 #[test]
 fn long_a_proxy_that_is_killed_comes_back() {
-    killed("");
+    killed(Binding::PASST);
 }
 
 #[test]
 fn long_a_proxy_that_is_killed_before_a_machine_behind_masquerade_comes_back() {
-    killed(MASQUERADE);
+    killed(Binding::MASQUERADE);
 }
 
-fn killed(devices: &str) {
+#[test]
+fn long_a_proxy_that_is_killed_before_a_machine_behind_the_kernels_masquerade_comes_back() {
+    killed(Binding::BY_KERNEL);
+}
+
+fn killed(binding: Binding) {
     let cluster = cluster();
     let namespace = cluster.namespace(Security::Privileged).unwrap();
     let mesh = Mesh::new(&namespace).unwrap();
     mesh.configure("mesh", &Proxy::default()).unwrap();
-    let mut machine = Machine::start(&namespace, &manifest(INJECT, devices));
+    let mut machine = Machine::start(&namespace, binding, &manifest(INJECT));
     machine.is_served();
     let address = machine.addresses[0];
     let (mut through, _) = greeted(address, GREETER).unwrap();
