@@ -25,6 +25,10 @@ use kube::ResourceExt;
 use moving::{Connection, FromGuest, Machine};
 use podvirt_e2e::cluster::{Cluster, Manifest, SOON, Security};
 
+/// A machine in its pod's place, and by what it may move nonetheless.
+const IN_PLACE: &str = "interfaces: [{name: default, bridge: {}}]";
+const MOVES_IN_PLACE: &str = "kubevirt.io/allow-pod-bridge-network-live-migration: ''";
+
 #[test]
 fn a_machine_moves_and_comes_back() {
     let cluster = Cluster::get().unwrap();
@@ -78,6 +82,33 @@ fn a_machine_behind_masquerade_moves_and_keeps_its_own_addresses() {
     machine.has_moved(&migration, &source);
     machine.is_reached();
     assert_eq!(machine.sh("ip -o addr show scope global | awk '{print $4}'"), own);
+}
+
+/// The new pod has another address: the guest is told of it when it renews its lease, and is reached there from then on.
+#[test]
+fn long_a_machine_in_the_pods_place_moves_and_learns_its_new_address() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
+    namespace.apply(service).unwrap();
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    let manifest =
+        Manifest { name: "vm", annotations: MOVES_IN_PLACE, devices: IN_PLACE, ..Default::default() };
+    let mut machine = Machine::start(&namespace, &manifest).in_place();
+    machine.is_reached();
+    let before = machine.addresses();
+    let mac = machine.sh("cat /sys/class/net/e*/address");
+    let source = machine.pod();
+    let migration = machine.migrate_by_virtctl();
+    machine.has_moved(&migration, &source);
+    assert_ne!(machine.addresses(), before);
+    machine.renews();
+    machine.is_reached();
+    namespace.until("a greeting by the service", SOON, || Ok(Connection::to(service).ok())).unwrap().echoes();
+    assert_eq!(machine.sh("cat /sys/class/net/e*/address"), mac);
+    let has = machine.sh("ip -4 -o addr show scope global");
+    assert!(has.contains(&format!(" {}/", machine.addresses()[0])), "{has}");
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(crate) struct Machine<'n> {
     boot: String,
     /// Those that go along with it; none: it has its pod's.
     own: Vec<IpAddr>,
+    /// Whether it has its pod's address of IPv6 as well.
+    ipv6: bool,
     // In this order: the console ends with the program.
     console: Console,
     _running: Running,
@@ -54,7 +56,15 @@ impl<'n> Machine<'n> {
             i.status.conditions.iter().any(|c| c.r#type.as_str() == "LiveMigratable" && c.status == "True")
         };
         namespace.wait(name, "a machine that can be moved", SOON, movable).unwrap();
-        Machine { namespace, name: name.to_owned(), boot, own: Vec::new(), console, _running: running }
+        Machine {
+            namespace,
+            name: name.to_owned(),
+            boot,
+            own: Vec::new(),
+            ipv6: true,
+            console,
+            _running: running,
+        }
     }
 
     /// Starts one on [`Flat`] alone.
@@ -74,6 +84,17 @@ impl<'n> Machine<'n> {
             .unwrap();
         self.own = told(&instance).iter().map(|address| address.parse().unwrap()).collect();
         self
+    }
+
+    /// The same in its pod's place, which has no IPv6.
+    pub(crate) fn in_place(mut self) -> Machine<'n> {
+        self.ipv6 = false;
+        self
+    }
+
+    /// The guest renews its lease, as it does by itself within half an hour, and learns where it is.
+    pub(crate) fn renews(&mut self) {
+        self.sh("kill -USR1 $(cat /tmp/udhcpc.pid)");
     }
 
     /// Its name.
@@ -107,9 +128,10 @@ impl<'n> Machine<'n> {
             return self.own.clone();
         }
         let status = self.pod().status.unwrap();
-        let addresses: Vec<IpAddr> =
+        let mut addresses: Vec<IpAddr> =
             status.pod_ips.iter().flatten().map(|ip| ip.ip.parse().unwrap()).collect();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
+        addresses.retain(|address| self.ipv6 || address.is_ipv4());
         addresses
     }
 
