@@ -3,21 +3,21 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Service;
 use podvirt_api::v1;
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use podvirt_e2e::cluster::talk::{GREETER, echo};
+use podvirt_e2e::cluster::{BOOT, Cluster, Joined, Manifest, Namespace, SEGMENT, SOON, Security};
+use serde_json::json;
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// The port of the tiny guest's greeter.
-const GREETER: u16 = 7777;
 /// The port of the web server that a test starts in the guest.
 const WEB: u16 = 8080;
 /// A port on which nobody in the guest listens before the test says so.
@@ -62,17 +62,6 @@ fn ask(address: IpAddr, port: u16, request: &str) -> Result<String> {
 
 fn page(address: IpAddr, path: &str) -> Result<String> {
     ask(address, WEB, &format!("GET {path} HTTP/1.0\r\n\r\n"))
-}
-
-fn echo(address: IpAddr) -> Result<()> {
-    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.connect((address, ECHO))?;
-    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-    socket.send(b"are you there?")?;
-    let mut answer = [0; 64];
-    let size = socket.recv(&mut answer)?;
-    ensure!(answer.get(..size) == Some(b"are you there?"), "another answer");
-    Ok(())
 }
 
 #[test]
@@ -150,12 +139,12 @@ fn see_the_guest_behind_masquerade(annotations: &str) {
 #[test]
 fn a_list_of_ports_opens_these_and_a_tcp_probe_asks_the_guest() {
     // The probe tells that it is the guest.
-    opens_these("passtBinding", "", &format!("the guest refuses connections at port {LATE}"));
+    opens_these("passtBinding", "", &refused_by_the_guest());
 }
 
 #[test]
 fn long_a_list_of_ports_opens_these_behind_masquerade() {
-    opens_these("masquerade", "", &format!("the guest refuses connections at port {LATE}"));
+    opens_these("masquerade", "", &refused_by_the_guest());
 }
 
 #[test]
@@ -164,13 +153,58 @@ fn long_a_list_of_ports_opens_these_behind_the_kernels_masquerade() {
     opens_these("masquerade", NFTABLES, "connection refused");
 }
 
+/// A machine with nothing but a network of Multus, which has no probes. What the network checks is kept: netd's frames have the
+/// pod's address.
+#[test]
+fn long_a_list_of_ports_opens_these_on_a_network_of_multus() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let ranges = json!([
+        [{"subnet": "172.31.71.0/24", "rangeStart": "172.31.71.10"}],
+        [{"subnet": "fd00:31:71::/64", "rangeStart": "fd00:31:71::10"}],
+    ]);
+    let plugin = json!({"type": "bridge", "bridge": SEGMENT, "macspoofchk": true, "ipam": {"type": "host-local", "ranges": ranges}});
+    namespace.network("checked", &plugin).unwrap();
+    let own = [("172.31.71.250".parse().unwrap(), 24), ("fd00:31:71::250".parse().unwrap(), 64)];
+    let _joined = Joined::segment(&own).unwrap();
+    let networks = "networks: [{name: default, multus: {networkName: checked}}]";
+    let told = |namespace: &Namespace<'_>| {
+        let of = |i: &v1::VirtualMachineInstance| {
+            i.status.interfaces.first().map(|i| i.ip_addresses.clone()).unwrap_or_default()
+        };
+        let instance =
+            namespace.wait("vm", "the addresses in the status", SOON, |i| of(i).len() == 2).unwrap();
+        of(&instance).iter().map(|address| address.parse().unwrap()).collect()
+    };
+    opens_these_at(&namespace, "passtBinding", networks, "", None, told);
+}
+
+fn refused_by_the_guest() -> String {
+    format!("the guest refuses connections at port {LATE}")
+}
+
 fn opens_these(binding: &str, annotations: &str, refused: &str) {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
+    opens_these_at(&namespace, binding, "", annotations, Some(refused), addresses);
+}
+
+/// The same for a machine on `networks`, none of which is the pod's own where it is not empty, with what finds its addresses; without
+/// `refused` it has no probe.
+fn opens_these_at(
+    namespace: &Namespace<'_>,
+    binding: &str,
+    networks: &str,
+    annotations: &str,
+    refused: Option<&str>,
+    addresses: impl Fn(&Namespace<'_>) -> Vec<IpAddr>,
+) {
     let devices = format!(
         "interfaces: [{{name: default, {binding}: {{}}, ports: [{{name: web, port: {WEB}}}, {{name: echo, protocol: UDP, port: {ECHO}}}, {{name: late, port: {LATE}}}]}}]"
     );
-    let spec = "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 1}";
+    let probe =
+        if refused.is_some() { "readinessProbe: {tcpSocket: {port: late}, periodSeconds: 1}" } else { "" };
+    let spec = &format!("{networks}{probe}");
     let user_data = format!("{SERVE}- socat UDP6-RECVFROM:{ECHO},fork PIPE &\n");
     let manifest = Manifest {
         name: "vm",
@@ -183,10 +217,10 @@ fn opens_these(binding: &str, annotations: &str, refused: &str) {
     namespace.apply(&manifest.machine()).unwrap();
     namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, _running) = namespace.shell("vm").unwrap();
-    for address in addresses(&namespace) {
+    for address in addresses(namespace) {
         let text = namespace.until("a page", SOON, || Ok(page(address, "/live").ok())).unwrap();
         assert!(text.ends_with("200 OK"), "{text}");
-        namespace.until("an echo", SOON, || Ok(echo(address).ok())).unwrap();
+        namespace.until("an echo", SOON, || Ok(echo(address, ECHO).ok())).unwrap();
         // The guest listens there, but the pod does not.
         console.sh(&format!("socat -u /dev/null TCP:localhost:{GREETER}"), COMMAND).unwrap();
         let error = TcpStream::connect_timeout(&SocketAddr::new(address, GREETER), ANSWER).unwrap_err();
@@ -195,21 +229,32 @@ fn opens_these(binding: &str, annotations: &str, refused: &str) {
 
     // The pod has the port for the guest, and refuses as long as the guest does.
     let late = |address| TcpStream::connect_timeout(&SocketAddr::new(address, LATE), ANSWER);
-    for address in addresses(&namespace) {
-        let refuses = || Ok(late(address).err().filter(|e| e.kind() == ErrorKind::ConnectionRefused));
-        namespace.until("a refusal", SOON, refuses).unwrap();
+    let refuses = || {
+        for address in addresses(namespace) {
+            let is_refused = || Ok(late(address).err().filter(|e| e.kind() == ErrorKind::ConnectionRefused));
+            namespace.until("a refusal", SOON, is_refused).unwrap();
+        }
+    };
+    refuses();
+    if let Some(refused) = refused {
+        let told =
+            || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(refused)));
+        namespace.until("a probe that the guest refuses", SOON, told).unwrap();
+        wait_ready(namespace, false);
     }
-    let told = || Ok(Some(()).filter(|()| namespace.kubectl(&["get", "events"]).unwrap().contains(refused)));
-    namespace.until("a probe that the guest refuses", SOON, told).unwrap();
-    wait_ready(&namespace, false);
     let listen = format!("socat TCP6-LISTEN:{LATE},fork,reuseaddr PIPE & echo $! >/tmp/late");
     console.sh(&listen, COMMAND).unwrap();
-    wait_ready(&namespace, true);
-    for address in addresses(&namespace) {
-        late(address).unwrap();
+    if refused.is_some() {
+        wait_ready(namespace, true);
+    }
+    for address in addresses(namespace) {
+        namespace.until("a connection", SOON, || Ok(late(address).ok())).unwrap();
     }
     console.sh("kill $(cat /tmp/late)", COMMAND).unwrap();
-    wait_ready(&namespace, false);
+    if refused.is_some() {
+        wait_ready(namespace, false);
+    }
+    refuses();
 }
 
 #[test]
@@ -225,7 +270,7 @@ fn long_an_http_probe_asks_the_guest_in_the_pods_place() {
     let (mut console, _running) = namespace.shell("vm").unwrap();
     let address = addresses(&namespace).into_iter().find(IpAddr::is_ipv4).unwrap();
     namespace.until("a page", SOON, || Ok(page(address, "/live").ok())).unwrap();
-    namespace.until("an echo", SOON, || Ok(echo(address).ok())).unwrap();
+    namespace.until("an echo", SOON, || Ok(echo(address, ECHO).ok())).unwrap();
     wait_ready(&namespace, false);
     console.sh("echo yes >/tmp/www/ready", COMMAND).unwrap();
     wait_ready(&namespace, true);

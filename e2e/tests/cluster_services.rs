@@ -197,12 +197,21 @@ fn card(binding: Binding) {
         ..Default::default()
     };
     let mut guest = Guest::start(&namespace, binding, &manifest, "").unwrap();
-    assert_eq!(guest.sh("ls -d /sys/class/net/e*/queues/rx-* | wc -l").unwrap(), "2");
+    has_pairs(&mut guest, "eth0", 2);
     cable(&mut guest, "eth0", 0);
     for address in guest.addresses.clone() {
         let greets = || Ok(greeting(address, GREETER));
         namespace.until(&format!("a greeting at {address}"), SOON, greets).unwrap();
     }
+}
+
+/// The card has as many queue pairs, and uses them.
+fn has_pairs(guest: &mut Guest<'_>, card: &str, pairs: usize) {
+    let pairs = pairs.to_string();
+    assert_eq!(guest.sh(&format!("ls -d /sys/class/net/{card}/queues/rx-* | wc -l")).unwrap(), pairs);
+    let used =
+        guest.sh(&format!("ethtool -l {card} | awk '/^Combined/ {{n = $2}} END {{print n}}'")).unwrap();
+    assert_eq!(used, pairs, "{card}");
 }
 
 /// Pulls the cable of a card, the interface at this place of the manifest, and plugs it again.
@@ -277,7 +286,7 @@ fn long_the_guest_behind_the_kernels_masquerade_is_told_every_dhcp_option_of_its
 }
 
 /// Where the network's `ipam` gives an address, on networks of Multus: by netd, and to a host of the segment. That the network
-/// lets pass the pod's own address alone is no hindrance to netd.
+/// lets pass the pod's own address alone is no hindrance to netd. Each card has its queue pairs and its cable.
 #[test]
 fn long_the_guest_is_told_every_dhcp_option_on_networks_of_multus() {
     let cluster = Cluster::get().unwrap();
@@ -293,14 +302,16 @@ fn long_the_guest_is_told_every_dhcp_option_on_networks_of_multus() {
     let own = [73, 74].map(|subnet| (IpAddr::from([172, 31, subnet, 250]), 24));
     let _joined = Joined::segment(&own).unwrap();
     let devices = format!(
-        "interfaces: [{{name: default, masquerade: {{}}}}, {{name: served, passtBinding: {{}}, {OPTIONS}}}, {{name: hosted, bridge: {{}}, {OPTIONS}}}]"
+        "networkInterfaceMultiqueue: true, interfaces: [{{name: default, masquerade: {{}}}}, {{name: served, passtBinding: {{}}, {OPTIONS}}}, {{name: hosted, bridge: {{}}, {OPTIONS}}}]"
     );
     let spec = "networks: [{name: default, pod: {}}, {name: served, multus: {networkName: checked}}, {name: hosted, multus: {networkName: open}}]";
-    let manifest = Manifest { name: "vm", spec, devices: &devices, ..Default::default() };
+    let domain = "cpu: {cores: 2}";
+    let manifest = Manifest { name: "vm", spec, domain, devices: &devices, ..Default::default() };
     namespace.apply(&manifest.machine()).unwrap();
     let mut guest = Guest::of(&namespace, "vm").unwrap();
     guest.sh("socat UDP4-RECVFROM:5353,fork PIPE &").unwrap();
     for (card, subnet) in [("eth1", 73), ("eth2", 74)] {
+        has_pairs(&mut guest, card, 2);
         is_offered(&mut guest, card);
         guest.sh(&format!("udhcpc -i {card} -n -q -t 8 -T 1 -s /etc/udhcpc.sh >/dev/null 2>&1")).unwrap();
         assert_eq!(guest.sh(&format!("cat /sys/class/net/{card}/mtu")).unwrap(), "1500");
