@@ -10,7 +10,7 @@ mod link;
 mod netlink;
 mod resolv;
 #[cfg(test)]
-mod testns;
+pub(crate) mod testns;
 mod watch;
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use rtnetlink::{Handle, LinkUnspec, LinkVeth};
 
 /// Runs `test` in a network namespace of its own, on a thread that ends with it. Without the privilege to make
 /// one the test fails for root and is passed over, loudly, for others.
-pub(super) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce(Handle) -> F + Send + 'static) {
+pub(crate) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce(Handle) -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
             assert!(
@@ -34,7 +34,7 @@ pub(super) fn in_netns<F: Future<Output = ()>>(test: impl FnOnce(Handle) -> F + 
 }
 
 /// Makes the interface `name`, one end of a veth pair whose ends are both up, and answers its index.
-pub(super) async fn add_interface(handle: &Handle, name: &str, mac: [u8; 6], mtu: u32) -> u32 {
+pub(crate) async fn add_interface(handle: &Handle, name: &str, mac: [u8; 6], mtu: u32) -> u32 {
     let peer = format!("{name}-peer");
     handle.link().add(LinkVeth::new(name, &peer).build()).execute().await.unwrap();
     let peer = LinkUnspec::new_with_index(index_of(handle, &peer).await).up().build();
@@ -46,18 +46,18 @@ pub(super) async fn add_interface(handle: &Handle, name: &str, mac: [u8; 6], mtu
 }
 
 /// Index of the interface `name`.
-pub(super) async fn index_of(handle: &Handle, name: &str) -> u32 {
+pub(crate) async fn index_of(handle: &Handle, name: &str) -> u32 {
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
     links.try_next().await.unwrap().unwrap().header.index
 }
 
 /// Sets the MTU.
-pub(super) async fn set_mtu(handle: &Handle, index: u32, mtu: u32) {
+pub(crate) async fn set_mtu(handle: &Handle, index: u32, mtu: u32) {
     handle.link().set(LinkUnspec::new_with_index(index).mtu(mtu).build()).execute().await.unwrap();
 }
 
 /// Adds an address such as `10.9.0.2/24`; IPv6 without duplicate address detection.
-pub(super) async fn add_address(handle: &Handle, index: u32, text: &str) {
+pub(crate) async fn add_address(handle: &Handle, index: u32, text: &str) {
     let (address, prefix) = text.split_once('/').unwrap();
     let address: IpAddr = address.parse().unwrap();
     let mut request = handle.address().add(index, address, prefix.parse().unwrap());
@@ -69,7 +69,7 @@ pub(super) async fn add_address(handle: &Handle, index: u32, text: &str) {
 }
 
 /// Removes every address of `address`.
-pub(super) async fn remove_address(handle: &Handle, index: u32, address: &str) {
+pub(crate) async fn remove_address(handle: &Handle, index: u32, address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let found = handle.address().get().set_address_filter(address).set_link_index_filter(index).execute();
     for message in found.try_collect::<Vec<_>>().await.unwrap() {
@@ -78,6 +78,6 @@ pub(super) async fn remove_address(handle: &Handle, index: u32, address: &str) {
 }
 
 /// Adds a route.
-pub(super) async fn add_route(handle: &Handle, route: RouteMessage) {
+pub(crate) async fn add_route(handle: &Handle, route: RouteMessage) {
     handle.route().add(route).execute().await.unwrap();
 }

@@ -15,6 +15,9 @@ const BACKLOG: i32 = 1024;
 /// Bytes that may wait in a UDP listener, in the kernel's accounting.
 const LISTENER_BUFFER: usize = 4 << 20;
 
+/// A group of global scope which has no members (RFC 6676 2.2), so that the source address is a global one, too.
+const GROUP: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0xdb8, 1);
+
 /// The interface whose sockets these are, where they are not the whole pod's.
 static INTERFACE: OnceLock<String> = OnceLock::new();
 
@@ -236,9 +239,13 @@ pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io
 /// connected: what others send to the port is not for it.
 pub(super) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Socket> {
     if !hears {
-        let loopback: IpAddr =
-            if any.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-        return udp_flow(None, port, SocketAddr::new(loopback, port));
+        let peer = match any {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            // An interface of IPv6 leads to ::1 only by a default route, and to groups by itself.
+            IpAddr::V6(_) if INTERFACE.get().is_some() => GROUP.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        return udp_flow(None, port, SocketAddr::new(peer, port));
     }
     let to = SocketAddr::new(any, port);
     let s = socket(Domain::for_address(to), Type::DGRAM, Protocol::UDP)?;
@@ -292,6 +299,24 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+    use crate::pod::testns::{add_address, add_interface, in_netns};
+
+    #[test]
+    fn an_interface_without_a_way_out_has_outlets_with_its_own_address() {
+        in_netns(|handle| async move {
+            let index = add_interface(&handle, "net1", [2, 0, 0, 0, 0, 1], 1500).await;
+            for address in ["10.9.0.2/24", "fd00:9::2/64"] {
+                add_address(&handle, index, address).await;
+            }
+            bind_to("net1").unwrap();
+            for (any, own) in [("0.0.0.0", "10.9.0.2"), ("::", "fd00:9::2")] {
+                let deaf = udp_outlet(any.parse().unwrap(), 5353, false).unwrap();
+                let at = deaf.local_addr().unwrap().as_socket().unwrap();
+                assert_eq!((at.ip().to_string(), at.port()), (own.to_owned(), 5353));
+                udp_outlet(any.parse().unwrap(), 5353, true).unwrap();
+            }
+        });
+    }
 
     #[test]
     fn what_is_urgent_before_a_listener_is_served_stays_in_line() {
