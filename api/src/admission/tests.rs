@@ -222,6 +222,28 @@ mod vmi_create {
     }
 
     #[test]
+    fn a_template_that_asks_for_a_mesh_is_judged_by_its_labels_and_annotations() {
+        let told = |labels: Value, annotations: Value| {
+            let mut template = small();
+            template["networks"] = json!([{"name": "default", "pod": {}}]);
+            template["domain"]["devices"]["interfaces"] = json!([{"name": "default", "masquerade": {}}]);
+            let metadata = json!({"labels": labels, "annotations": annotations});
+            let vm = machine(
+                json!({"runStrategy": "Always", "template": {"metadata": metadata, "spec": template}}),
+            );
+            lines(&vm::validate(&vm, &config(), By::User))
+        };
+        let ambient = json!({"istio.io/dataplane-mode": "ambient"});
+        let kernel = json!({"podvirt.io/masquerade": "nftables"});
+        let problems = told(ambient.clone(), kernel);
+        let field = "spec.template.spec.domain.devices.interfaces[0].masquerade: ";
+        assert!(problems.len() == 1 && problems[0].starts_with(field), "{problems:?}");
+        // The cluster says by what, unless the template does.
+        assert_eq!(told(ambient.clone(), json!({})), [""; 0]);
+        assert_eq!(told(ambient, json!({"podvirt.io/masquerade": "netd"})), [""; 0]);
+    }
+
+    #[test]
     fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
         let mut object = instance(json!({"domain": {"devices": {"tpm": {}}}}));
         vmi::mutate_create(&mut object, &config());

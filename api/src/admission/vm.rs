@@ -110,21 +110,32 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;
     }
-    // Where the template does not say what carries masquerade, the cluster will, which is not known here: the instance is
-    // judged when it is made.
-    let way = wishes[annotation::MASQUERADE].as_str().unwrap_or(kernel::BY_NFTABLES);
-    let instance = json!({
-        "apiVersion": v1::API_VERSION,
-        "kind": "VirtualMachineInstance",
-        "metadata": {
-            "name": object["metadata"]["name"],
-            "namespace": object["metadata"]["namespace"],
-            "annotations": {annotation::MASQUERADE: way},
-        },
-        "spec": template["spec"],
-    });
-    let found = spec_problems(&instance, config).0.into_iter();
-    problems.0.extend(found.map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
+    let judged = |way: &str| {
+        let mut annotations = wishes.as_object().cloned().unwrap_or_default();
+        annotations.insert(annotation::MASQUERADE.into(), way.into());
+        let instance = json!({
+            "apiVersion": v1::API_VERSION,
+            "kind": "VirtualMachineInstance",
+            "metadata": {
+                "name": object["metadata"]["name"],
+                "namespace": object["metadata"]["namespace"],
+                "labels": template["metadata"]["labels"],
+                "annotations": annotations,
+            },
+            "spec": template["spec"],
+        });
+        spec_problems(&instance, config).0
+    };
+    let found = match wishes[annotation::MASQUERADE].as_str() {
+        Some(way) => judged(way),
+        // The cluster will say what carries masquerade, which is not known here: what is wrong by either way is.
+        None => {
+            let by_netd = judged(kernel::BY_NETD);
+            let by_kernel = judged(kernel::BY_NFTABLES).into_iter();
+            by_kernel.filter(|problem| by_netd.contains(problem)).collect()
+        }
+    };
+    problems.0.extend(found.into_iter().map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
     change.ratchet(problems)
 }
 
