@@ -15,6 +15,7 @@ mod recent;
 mod table;
 
 pub use admission::Admission;
+pub use recent::LISTS;
 pub use table::Table;
 
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@
 //! operation touches a slot and its two neighbours, however long the list is.
 
 /// Lists that there are.
-pub(super) const LISTS: usize = 10;
+pub const LISTS: usize = 10;
 /// No slot; no list.
 const NONE: u32 = u32::MAX;
 

@@ -150,8 +150,8 @@ impl<F> Table<F> {
         })
     }
 
-    /// Makes a flow the one of a list that was used last. There are ten lists, numbered from 0; a flow is in one at
-    /// most.
+    /// Puts a flow at the end of a list, as the one that was used last. The [`LISTS`](super::LISTS) lists are numbered from 0;
+    /// a flow is in one at most.
     pub fn rank(&mut self, id: FlowId, list: usize) {
         if self.slot(id).is_some() {
             self.recent.put(id.index, list);
@@ -170,7 +170,7 @@ impl<F> Table<F> {
         self.recent.len(list)
     }
 
-    /// The flow of a list that was used least recently.
+    /// The flow at the head of a list: of those in it, it was put there first.
     pub fn oldest(&self, list: usize) -> Option<FlowId> {
         let index = self.recent.oldest(list)?;
         Some(FlowId { index, generation: self.slots.get(index as usize)?.generation })

@@ -166,11 +166,12 @@ impl Worker {
 
     fn try_accepted(&mut self, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
         let key = self.guest_key(Kind::Tcp, rule, from)?;
-        if !self.has_room_for_flow(Side::Peer) {
-            return Err(Reason::FlowLimit);
-        }
+        // The rate first: what it refuses must not cost another flow its place.
         if !self.peers.shared.budget.admit(Side::Peer, self.now) {
             return Err(Reason::FlowRate);
+        }
+        if !self.has_room_for_flow(Side::Peer) {
+            return Err(Reason::FlowLimit);
         }
         Ok(key)
     }

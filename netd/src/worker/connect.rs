@@ -54,11 +54,12 @@ impl Worker {
             return Err(Reason::Denied);
         }
         let pod_peer = link.way_out(Kind::Tcp, key.peer)?;
-        if !self.has_room_for_flow(Side::Guest) {
-            return Err(Reason::FlowLimit);
-        }
+        // The rate first: what it refuses must not cost another flow its place.
         if !self.peers.shared.budget.admit(Side::Guest, self.now) {
             return Err(Reason::FlowRate);
+        }
+        if !self.has_room_for_flow(Side::Guest) {
+            return Err(Reason::FlowLimit);
         }
         let to = pod_peer.ip();
         let kernel_offset = self.peek.of(to);

@@ -6,9 +6,12 @@
 //! state is a courtesy to a guest whose last acknowledgement was lost. Then flows of datagrams, which have no end of
 //! their own, in the order in which they were used last, and connections that are still being opened, the oldest first.
 //!
-//! Of these two sorts the one goes first of which the side has more: a flood of SYNs leaves the few flows of datagrams
-//! alone, and a flood of datagrams the few connections that are being opened. A connection that goes is lost as a SYN is
-//! on a wire: the guest sends its SYN again and has another one.
+//! Of these two sorts the connections go first where there are more of them, the side's own or the other's, than the side has
+//! flows of datagrams: a flood of SYNs leaves the few flows of datagrams alone, and a flood of datagrams the few connections
+//! that are being opened.
+//!
+//! The peer of a connection that goes gets a RST. A guest whose SYN was not answered yet sends it again, and has another
+//! connection. A guest that had been answered gets a RST for its next segment.
 //!
 //! Flows of datagrams go in this order:
 //!
@@ -62,20 +65,19 @@ impl Worker {
     /// The flow that makes room for one of `side`, in a table without room for that side.
     fn pop_room_for(&mut self, side: Side, datagrams: bool) -> Option<FlowId> {
         self.pop_over_for(side)
-            .or_else(|| self.oldest_opening_for(side, true))
+            .or_else(|| self.oldest_opening_for(side, self.flows.datagrams(side)))
             .or_else(|| self.oldest_for(side, datagrams))
-            .or_else(|| self.oldest_opening_for(side, false))
+            .or_else(|| self.oldest_opening_for(side, 0))
     }
 
-    /// The connection that is being opened and makes room for a flow of `side`; with `crowding`, only where there are more
-    /// of them than flows of datagrams.
-    fn oldest_opening_for(&self, side: Side, crowding: bool) -> Option<FlowId> {
+    /// The connection that is being opened and makes room for a flow of `side`: of a side that has more than so many.
+    fn oldest_opening_for(&self, side: Side, more_than: u32) -> Option<FlowId> {
         let others = (!self.flows.has_all(side)).then_some(other(side));
         let sides = [Some(side), others].into_iter().flatten();
-        let oldest = sides
-            .filter(|side| !crowding || self.flows.is_crowded_by_openings(*side))
-            .find_map(|side| self.flows.oldest_opening(side));
-        oldest.filter(|id| self.flows.get(*id).is_some_and(|flow| !flow.is_parked()))
+        sides
+            .filter(|side| self.flows.openings(*side) > more_than)
+            .filter_map(|side| self.flows.oldest_opening(side))
+            .find(|id| self.flows.get(*id).is_some_and(|flow| !flow.is_parked()))
     }
 
     /// Ends a flow for the sake of another.
@@ -86,7 +88,11 @@ impl Worker {
         }
         match self.flows.remove(id) {
             Some((_, Flow::Udp(_) | Flow::Echo(_))) => self.counters.datagram_flows_evicted.add(1),
-            Some((_, Flow::Tcp(f))) if f.opening => self.counters.tcp_openings_evicted.add(1),
+            Some((_, Flow::Tcp(f))) if f.opening => {
+                // The peer may have its end: closed without a RST it would stay half open, here and there.
+                f.reset_peer();
+                self.counters.tcp_openings_evicted.add(1);
+            }
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use super::datagrams::UdpFlow;
 use super::echo::EchoFlow;
 use super::stream::TcpFlow;
 use crate::counters::Reason;
-use crate::flow::{FlowId, Key, Kind, Table};
+use crate::flow::{FlowId, Key, Kind, LISTS, Table};
 use crate::shared::{Shared, Side};
 use crate::udp::Life;
 
@@ -67,6 +67,11 @@ impl Flow {
     }
 }
 
+/// Lists of flows of datagrams: for each side the sustained ones and the others, crowding or not.
+const DATAGRAM_LISTS: usize = 2 * 2 * 2;
+// And one of connections that are being opened, for each side.
+const _: () = assert!(LISTS == DATAGRAM_LISTS + 2, "a table has as many lists as are used here");
+
 /// The list of such flows of datagrams; `crowding`: their port has more than its share.
 fn list(side: Side, sustained: bool, crowding: bool) -> usize {
     side as usize * 4 + usize::from(sustained) * 2 + usize::from(crowding)
@@ -74,7 +79,7 @@ fn list(side: Side, sustained: bool, crowding: bool) -> usize {
 
 /// The list of a side's connections that are being opened, by age.
 fn opening(side: Side) -> usize {
-    8 + side as usize
+    DATAGRAM_LISTS + side as usize
 }
 
 /// The flows of one worker. A flow that is in here, or on its way to another worker, has a place in the budget
@@ -230,9 +235,10 @@ impl Flows {
 
     /// Notes whether a connection is being opened.
     pub(super) fn rank_opening(&mut self, id: FlowId) {
-        let Some(Flow::Tcp(f)) = self.table.get_mut(id) else { return };
+        let Some(flow) = self.table.get_mut(id) else { return };
+        let side = flow.side();
+        let Flow::Tcp(f) = flow else { return };
         f.opening = f.conn.is_opening();
-        let side = if f.from_guest { Side::Guest } else { Side::Peer };
         if f.opening {
             self.table.rank(id, opening(side));
         } else {
@@ -245,11 +251,15 @@ impl Flows {
         self.table.oldest(opening(side))
     }
 
-    /// Whether `side` has more connections that are being opened than flows of datagrams.
-    pub(super) fn is_crowded_by_openings(&self, side: Side) -> bool {
+    /// Connections of `side` that are being opened.
+    pub(super) fn openings(&self, side: Side) -> u32 {
+        self.table.ranked(opening(side))
+    }
+
+    /// Flows of datagrams of `side`.
+    pub(super) fn datagrams(&self, side: Side) -> u32 {
         let sorts = [(false, false), (false, true), (true, false), (true, true)];
-        let datagrams = sorts.map(|(sustained, crowding)| self.table.ranked(list(side, sustained, crowding)));
-        self.table.ranked(opening(side)) > datagrams.iter().sum()
+        sorts.map(|(sustained, crowding)| self.table.ranked(list(side, sustained, crowding))).iter().sum()
     }
 
     /// The flow of datagrams of `side` that was used least recently.

@@ -1,6 +1,6 @@
 //! What happens at the limits, and to frames for forbidden destinations.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
@@ -197,6 +197,7 @@ fn a_connection_that_the_guest_does_not_complete_makes_room() {
         let listener = pod.client.listen(pod.families()[0].client(7000));
         let mut raw = Raw::plug(&pod.netd);
         raw.ping();
+        let mut accepted = Vec::new();
         for from in 10_000..10_000 + MANY {
             raw.send(&syn(from));
             // Those of before are sent again in between.
@@ -207,8 +208,11 @@ fn a_connection_that_the_guest_does_not_complete_makes_room() {
                 }
             };
             assert!(answer.syn && answer.ack, "{from}: {answer:?}");
-            listener.accept();
+            accepted.push(listener.accept().0);
         }
+        // Their peers do not wait for a guest that never comes.
+        let error = accepted[0].read(&mut [0; 1]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         let counters = pod.netd.counters();
         assert_eq!(counters.dropped(Reason::FlowLimit), 0);
         // Fewer than they are, the pings keep their places.
