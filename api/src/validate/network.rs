@@ -232,12 +232,15 @@ fn meshes(vmi: &VirtualMachineInstance, interface: &Interface, path: &str, probl
         return;
     }
     for mesh in Mesh::asked(&vmi.metadata) {
-        let (binding, why) = if interface.bridge.is_some() {
-            ("bridge", "a mesh's proxy has no address where the guest has the pod's")
-        } else if vmi.joint(interface) == Joint::Nat && mesh != Mesh::Istio {
-            ("masquerade", "the mesh's rules do not know the guest's packets, which the kernel forwards")
-        } else {
-            continue;
+        let (binding, why) = match vmi.joint(interface) {
+            Joint::Bridge => ("bridge", "a mesh's proxy has no address where the guest has the pod's"),
+            Joint::ManagedTap | Joint::Tap => {
+                ("binding", "a mesh's proxy sees nothing of what the guest sends by a tap device")
+            }
+            Joint::Nat if mesh != Mesh::Istio => {
+                ("masquerade", "the mesh's rules do not know the guest's packets, which the kernel forwards")
+            }
+            Joint::Nat | Joint::Netd | Joint::Sidecar | Joint::Device => continue,
         };
         problems.add(
             Reason::FieldValueInvalid,

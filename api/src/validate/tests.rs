@@ -402,6 +402,26 @@ fn a_mesh_is_refused_where_its_rules_do_not_reach_the_guest() {
             assert_eq!(told(labels.clone(), annotations.clone(), binding), [""; 0]);
         }
     }
+    // Nor by a plugin's tap device.
+    for kind in ["managedTap", "tap"] {
+        let mut vmi = VirtualMachineInstance::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "a", "labels": ambient(), "annotations": {
+                "podvirt.io/binding-plugins": json!({"flat": {"domainAttachmentType": kind}}).to_string(),
+            }},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [{"name": "b", "binding": {"name": "flat"}}]}},
+                "networks": [{"name": "b", "pod": {}}],
+            },
+        }))
+        .unwrap();
+        defaults::set_defaults(&mut vmi);
+        let problems = validate(&vmi).0;
+        assert!(
+            problems.iter().any(|p| p.field == "spec.domain.devices.interfaces[0].binding"),
+            "{kind}: {problems:?}"
+        );
+    }
     // Behind the kernel's masquerade Istio's sidecar does.
     assert_eq!(told(none(), istio(kernel.clone()), "masquerade"), [""; 0]);
     assert_eq!(told(istio(none()), kernel.clone(), "masquerade"), [""; 0]);
