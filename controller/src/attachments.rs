@@ -27,6 +27,24 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// What people are told of it: with what the API server has said.
+    pub fn told(&self) -> String {
+        match self {
+            Error::Missing(_) => self.to_string(),
+            Error::Read { source, .. } => format!("{self}: {}", reason_of(source)),
+        }
+    }
+}
+
+/// What the API server has said, or why it was not asked.
+pub(crate) fn reason_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// An element of [`annotation::NETWORKS`].
 #[derive(Debug, Deserialize)]
 struct Selection {

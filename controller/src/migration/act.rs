@@ -41,7 +41,7 @@ async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Share
     let pod = match attachments::with_resources(&shared.context.client, pod).await {
         Ok(pod) => pod,
         Err(error) => {
-            let decision = decide::refused(migration, &error.to_string(), false, Timestamp::now());
+            let decision = decide::refused(migration, &error.told(), false, Timestamp::now());
             write_migration(migration, &decision, None, shared).await?;
             return Err(error.into());
         }

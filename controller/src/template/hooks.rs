@@ -38,8 +38,10 @@ pub(super) fn sidecars(
     let of_users = !asked.is_empty();
     let policy = config.image_pull_policy.as_ref().map(ToString::to_string).unwrap_or_default();
     let mut told = Vec::new();
+    // An interface that is absent has nothing to be told of, and the pod no volume for it.
+    let tells = vmi.spec.domain.devices.interfaces.iter().any(|interface| vmi.is_told_of_device(interface));
     for plugin in vmi.plugins().into_values() {
-        let is_told = is_told_of_device(&plugin);
+        let is_told = tells && is_told_of_device(&plugin);
         let Some(image) = plugin.sidecar_image.filter(|image| !image.is_empty()) else { continue };
         if is_told {
             told.push(asked.len());

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::controller::{Error, Shared, write};
 use super::decide::{self, Action};
 use super::pods;
-use crate::attachments;
+use crate::attachments::{self, reason_of};
 
 /// Asks for what was decided.
 pub(super) async fn carry_out(
@@ -68,7 +68,7 @@ async fn create(
     let pod = match attachments::with_resources(&shared.context.client, pod).await {
         Ok(pod) => pod,
         Err(error) => {
-            Box::pin(tell_refused(vmi, &error.to_string(), shared)).await?;
+            Box::pin(tell_refused(vmi, &error.told(), shared)).await?;
             return Err(error.into());
         }
     };
@@ -115,13 +115,6 @@ async fn tell_refused(vmi: &VirtualMachineInstance, why: &str, shared: &Shared) 
         write(&current, &decision, shared).await?;
     }
     Ok(())
-}
-
-fn reason_of(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 async fn delete(

@@ -35,6 +35,8 @@ const NETWORK_MISSING: &str = "NetworkNotAttached";
 const POD_DELETED: &str = "PodDeleted";
 /// How a message on a refused pod begins.
 const REFUSED: &str = "the launcher pod could not be made";
+/// What is in it where it is about the pod's networks.
+const NETWORKS_KIND: &str = "NetworkAttachmentDefinition";
 
 /// What is seen.
 #[derive(Clone, Debug)]
@@ -440,17 +442,22 @@ fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, 
 pub fn refused(vmi: &VirtualMachineInstance, why: &str, now: Timestamp) -> Decision {
     let mut decision =
         Decision { vmi: vmi.clone(), actions: Vec::new(), notes: Vec::new(), look_again: None };
+    let message = format!("{REFUSED}: {why}");
+    let told = condition(&vmi.status, conditions::SYNCHRONIZED)
+        .filter(|told| told.status == FALSE && told.reason.as_deref() == Some(event::FAILED_CREATE))
+        .and_then(|told| told.message.as_deref())
+        .filter(|told| told.starts_with(REFUSED));
     // Texts of one refusal may differ each time (a quota's, with what is used now): each would wake the next attempt
-    // before its time. The first one stays.
-    let known = condition(&vmi.status, conditions::SYNCHRONIZED).is_some_and(|told| {
-        told.status == FALSE
-            && told.reason.as_deref() == Some(event::FAILED_CREATE)
-            && told.message.as_deref().is_some_and(|message| message.starts_with(REFUSED))
-    });
-    if known {
+    // before its time. The first one stays. What is said of networks differs only when something has changed.
+    let of_networks = |text: &str| text.contains(NETWORKS_KIND);
+    if told.is_some_and(|told| told == message || !(of_networks(told) || of_networks(&message))) {
         return decision;
     }
-    let message = format!("{REFUSED}: {why}");
-    decision.unsynchronized(&Trouble { reason: event::FAILED_CREATE.into(), message }, now);
+    let trouble = Trouble { reason: event::FAILED_CREATE.into(), message };
+    decision.unsynchronized(&trouble, now);
+    if told.is_some() {
+        // The reason is as before, but not what it is about.
+        decision.warn(&trouble.reason, &trouble.message);
+    }
     decision
 }

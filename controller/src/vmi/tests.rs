@@ -222,6 +222,16 @@ fn what_cannot_be_rendered_and_what_is_refused_is_told_once() {
     assert_eq!((told(&again), again.vmi == decision.vmi), (vec![], true), "another text is no news");
     let made = look(&decision.vmi, &[pod("p1", json!({}))]);
     assert_eq!(condition(&made, "Synchronized"), None, "the pod is there");
+
+    // What is missing is told anew when it is something else, and so is what comes when nothing is missing any more.
+    let missing =
+        |vmi: &_, what: &str| refused(vmi, &format!("no such NetworkAttachmentDefinition: {what}"), now());
+    let both = missing(&decision.vmi, "shop/a, shop/b");
+    assert_eq!(told(&both), ["FailedCreate"]);
+    assert_eq!(told(&missing(&both.vmi, "shop/a, shop/b")), [""; 0]);
+    let one = missing(&both.vmi, "shop/b");
+    assert_eq!(told(&one), ["FailedCreate"]);
+    assert_eq!(told(&refused(&one.vmi, "exceeded quota", now())), ["FailedCreate"]);
 }
 
 #[test]
