@@ -74,7 +74,7 @@ pub(super) async fn change(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -
         let xml = device.to_xml().map_err(|error| named(name, &error))?;
         info!(interface = name, "the interface is plugged");
         shared.call(move |hypervisor| hypervisor.plug(&xml)).await.map_err(|error| named(name, &error))?;
-        let new = manifest_interfaces(vmi).into_iter().find(|one| one.name == *name);
+        let new = manifest_interfaces(vmi, &tap_of).into_iter().find(|one| one.name == *name);
         note(shared, name, new);
     }
     Ok(())

@@ -41,7 +41,7 @@ fn machine(nics: Vec<Value>) -> VirtualMachineInstance {
 fn launcher(vmi: &VirtualMachineInstance) -> (Arc<Shared>, Arc<Fake>) {
     let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
     let (fake, _) = Fake::new(Status::Running);
-    let known = manifest_interfaces(vmi);
+    let known = manifest_interfaces(vmi, &BTreeMap::new());
     *fake.interfaces.lock().unwrap() = known.iter().map(|one| alias_of(&one.name)).collect();
     let hypervisor: Arc<dyn Hypervisor> = fake.clone();
     shared.view.send_replace(View { running: true, hypervisor: Some(hypervisor), ..View::default() });

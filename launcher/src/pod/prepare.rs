@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::bridge::{Bridged, bridged, queue_pairs};
+use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
 use podvirt_api::names::path;
 use podvirt_api::plugin::Joint;
@@ -148,7 +148,7 @@ pub(super) async fn prepare(
         xml,
         authors: hooks.authors(),
         paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
-        interfaces: manifest_interfaces(vmi),
+        interfaces: manifest_interfaces(vmi, &environment.taps),
         files,
         holds,
     })
@@ -266,16 +266,14 @@ fn link(links: &Path, directory: &str, name: &str, file: &File) -> Result<PathBu
     Ok(path)
 }
 
-/// The machine's interfaces as its report names them.
-pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestInterface> {
+/// The machine's interfaces as its report names them, with the queue pairs of the tap devices that there are.
+pub(super) fn manifest_interfaces(
+    vmi: &VirtualMachineInstance,
+    taps: &BTreeMap<String, Tap>,
+) -> Vec<ManifestInterface> {
     let devices = &vmi.spec.domain.devices;
     let by_netd = podvirt_api::netd::queue_pairs(vmi).unwrap_or(1);
-    let mut by_tap: BTreeMap<usize, u64> = bridged(vmi).into_iter().map(|b| (b.index, b.queues)).collect();
-    by_tap.extend(masqueraded(vmi).map(|one| (one.index, one.queues)));
-    by_tap.extend(replaced(vmi).map(|one| (one.index, one.queues)));
-    let by_plugin = devices.interfaces.iter().enumerate().filter(|(_, i)| vmi.joint(i) == Joint::Tap);
-    by_tap.extend(by_plugin.map(|(index, interface)| (index, queue_pairs(vmi, interface))));
-    let queues = |index: usize| i32::try_from(by_tap.get(&index).copied().unwrap_or(by_netd)).unwrap_or(1);
+    let queues = |name: &str| i32::try_from(taps.get(name).map_or(by_netd, |tap| tap.queues)).unwrap_or(1);
     devices
         .interfaces
         .iter()
@@ -285,7 +283,7 @@ pub(super) fn manifest_interfaces(vmi: &VirtualMachineInstance) -> Vec<ManifestI
             index,
             name: interface.name.clone(),
             mac: interface.mac_address.replace('-', ":").to_ascii_lowercase(),
-            queues: queues(index),
+            queues: queues(&interface.name),
             by_netd: vmi.by_netd(interface),
             foreign: matches!(vmi.joint(interface), Joint::Device | Joint::Sidecar),
             up: interface.state != Some(podvirt_api::vmi::InterfaceState::Down),

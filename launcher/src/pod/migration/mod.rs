@@ -193,7 +193,7 @@ pub(super) fn cancel(shared: &Shared) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// No machine runs here, or its definition cannot be kept.
+/// No machine runs here, its definition cannot be kept, or a link does not come up again.
 pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
     let vmi: Value = vmi.and_then(|vmi| serde_json::from_slice(&vmi.vmi_json).ok()).unwrap_or_default();
     if shared.facts.borrow().started_at.is_none() {
@@ -207,7 +207,6 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
         // The migration made it stand still, nobody else.
         shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
     }
-    refresh_links(shared, &vmi).await;
     if *shared.agent_connected.borrow() {
         let time = i64::try_from(report::now().as_nanos()).unwrap_or(i64::MAX);
         // The guest's clock stood still for a moment; that is all there is to lose.
@@ -215,26 +214,27 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
             warn!(%error, "the guest's time is not set");
         }
     }
-    Ok(())
+    refresh_links(shared, &vmi).await
 }
 
 /// Takes links down and up again, where a network binding plugin asks for that: the guest asks for its address anew. Whether it
-/// does is the guest's; the machine has moved whatever becomes of it.
-async fn refresh_links(shared: &Shared, vmi: &Value) {
+/// does is the guest's; but no link stays down.
+async fn refresh_links(shared: &Shared, vmi: &Value) -> Result<(), String> {
     let refreshed = VirtualMachineInstance::deserialize(vmi).map(|vmi| vmi.refreshed_links());
     for name in refreshed.unwrap_or_default() {
-        for up in [false, true] {
+        let set = |up| {
             let alias = alias_of(&name);
-            if let Err(error) = shared.call(move |hypervisor| hypervisor.set_link(&alias, up)).await {
-                warn!(%error, interface = name, up, "the link is not refreshed");
-                break;
-            }
-            if !up {
-                // A guest may take no note of a link that comes back at once.
-                sleep(LINK_DOWN).await;
-            }
+            shared.call(move |hypervisor| hypervisor.set_link(&alias, up))
+        };
+        if let Err(error) = set(false).await {
+            warn!(%error, interface = name, "the link is not refreshed");
         }
+        // A guest may take no note of a link that comes back at once.
+        sleep(LINK_DOWN).await;
+        // virt-handler asks again after an error.
+        set(true).await.map_err(|error| format!("the link of interface {name} stays down: {error}"))?;
     }
+    Ok(())
 }
 
 /// Whether the machine is paused, by its VMI.
