@@ -95,12 +95,12 @@ fn greets(namespace: &Namespace<'_>, what: &str, at: &str) {
         .unwrap();
 }
 
-/// The number of frames that the flood tells of, at least twice as many as before; it goes on, then.
+/// The number of frames that the flood tells of, at least twice as many as before: it goes on.
 fn floods(namespace: &Namespace<'_>, console: &mut Console, kind: Kind, before: u64) -> u64 {
-    let what = format!("{}: more than {before} frames", kind.name());
+    let what = format!("{}: twice {before} frames", kind.name());
     let frames = namespace.until(&what, COMMAND, || {
         let said = console.run("tail -n 1 /tmp/flood.log", COMMAND)?.text;
-        Ok(said.trim().parse::<u64>().ok().filter(|now| *now > before))
+        Ok(said.trim().parse::<u64>().ok().filter(|now| *now > 0 && *now >= 2 * before))
     });
     if frames.is_err() {
         println!("{}", console.run("cat /tmp/flood.log", COMMAND).unwrap().text);
