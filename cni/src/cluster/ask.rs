@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::ListParams;
 
+use crate::dynamic::chain;
 use crate::ipam::StoreError;
 
 /// How long one answer of the API server is waited for.
@@ -78,17 +79,4 @@ where
 
 pub(super) fn failed(what: &str, why: &str) -> StoreError {
     StoreError { what: what.to_owned(), why: why.to_owned() }
-}
-
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        let next = e.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = e.source();
-    }
-    text
 }

@@ -44,6 +44,8 @@ pub struct Difference {
     pub detach: Vec<Attached>,
     /// To be attached; each has the name of an interface.
     pub attach: Vec<Element>,
+    /// Not to be attached: another element has the same name of an interface.
+    pub doubled: Vec<Element>,
 }
 
 /// An annotation cannot be read.
@@ -66,6 +68,12 @@ impl Told {
     pub fn of(pod: &Pod) -> Result<Option<Told>, Unreadable> {
         let Some(text) = annotation(pod, NETWORK_STATUS) else { return Ok(None) };
         read(NETWORK_STATUS, text).map(|list| Some(Told(list)))
+    }
+
+    /// The network that the pod has by the interface; the pod's first one, too.
+    pub fn network(&self, interface: &str) -> Option<&str> {
+        let told = self.0.iter().find(|told| told["interface"] == interface)?;
+        Some(told["name"].as_str().unwrap_or_default())
     }
 
     /// The interface is no more.
@@ -117,8 +125,11 @@ pub fn difference(pod: &Pod) -> Result<Difference, Unreadable> {
         let named = element.interface.as_ref().is_some_and(|name| !name.is_empty());
         named && !told.iter().any(|there| is(element, there))
     };
-    let attach = wanted.iter().filter(|element| new(element)).cloned().collect();
-    Ok(Difference { detach, attach })
+    let is_doubled = |element: &Element| {
+        wanted.iter().filter(|other| other.interface == element.interface).nth(1).is_some()
+    };
+    let (doubled, attach) = wanted.iter().filter(|element| new(element)).cloned().partition(is_doubled);
+    Ok(Difference { detach, attach, doubled })
 }
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {

@@ -44,6 +44,19 @@ fn elements_come_and_go_by_network_and_interface() {
 }
 
 #[test]
+fn elements_with_one_interface_are_told_apart_from_the_others() {
+    let text = r#"[{"name": "red", "interface": "podred"}, {"name": "grey", "interface": "podred"}, {"name": "green"},
+        {"name": "white"}, {"name": "blue", "interface": "podblue"}, {"name": "red", "interface": "podblue"}]"#;
+    let difference = difference(&pod(Some(text), Some(&told()))).unwrap();
+    let doubled =
+        difference.doubled.iter().map(|element| (element.name.as_str(), element.interface.as_deref()));
+    // The one that is told stays.
+    let expected = [("red", Some("podred")), ("grey", Some("podred")), ("red", Some("podblue"))];
+    assert_eq!(doubled.collect::<Vec<_>>(), expected);
+    assert_eq!((difference.detach, difference.attach), (vec![], vec![]));
+}
+
+#[test]
 fn all_that_an_element_asks_for_is_read() {
     let text = r#"[{"name": "red", "interface": "podred", "mac": "02:00:00:00:00:05", "ips": ["10.0.0.5/24"],
         "cni-args": {"logicNetworkName": "red"}, "ipam-claim-reference": "web.red"}]"#;

@@ -9,19 +9,29 @@
 //! ```text
 //! the annotations differ   what the first asks for and the second lacks, and the other way round   [`difference`]
 //!   the pod's sandbox      the container runtime tells it and its network namespace               [`sandbox`]
-//!   DEL, ADD               Multus' daemon carries them out, one interface after another           [`multus`]
+//!   DEL, ADD               one interface after another; what fails does not keep the others back  [`attachments`]
+//!                          Multus' daemon carries them out                                        [`multus`]
 //! the annotations agree    the second one is written, and an event says what was done
 //! ```
 //!
+//! An event of the pod says what failed, whatever it was: an annotation that cannot be read, the runtime, a network.
+//!
 //! Nothing is kept between two attempts: they begin from the pod as the API server has it. An ADD that fails is followed by
 //! a DEL of the same interface, as the specification wants it; so what an attempt has left behind that ended before it
-//! could write, the next one clears away with its first ADD, and makes with its second.
+//! could write, the next one clears away with its first ADD, and makes with its second. The same DEL would take away an interface
+//! that is another network's: what the pod has by the second annotation, or names twice in the first one, is refused.
+//!
+//! Multus looks at the namespace of a network while a pod is made, not when it is asked by this controller, which can
+//! read the networks of all namespaces. Where namespaces are to be isolated, it looks itself ([`isolation`]).
 //!
 //! When the pod ends, Multus detaches what it attached when the pod began. An interface that came later goes with the pod's
 //! network namespace; what its plugin keeps beside that (addresses of `host-local`) is the plugin's to collect. Addresses
 //! of podvirt-cni are the machine's.
 
+mod attachments;
 pub mod difference;
+mod error;
+mod isolation;
 pub mod multus;
 pub mod sandbox;
 
@@ -45,10 +55,13 @@ use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use crate::objects::NetworkAttachmentDefinition;
-use difference::{Attached, Difference, Element, Told};
+use difference::{Difference, Told};
+use isolation::Isolation;
 use multus::{Multus, Subject};
 use sandbox::Runtime;
+
+pub(crate) use error::chain;
+pub use error::{Error, Failure};
 
 /// Pods that are worked on at a time.
 const CONCURRENCY: u16 = 4;
@@ -75,36 +88,21 @@ pub struct Options {
     /// The socket of Multus' daemon
     #[arg(long, default_value = "/run/multus/multus.sock")]
     pub multus: PathBuf,
+    /// Refuse networks of other namespaces than the pod's: for clusters where Multus has namespaceIsolation
+    #[arg(long)]
+    pub namespace_isolation: bool,
+    /// With --namespace-isolation: namespaces whose networks every pod may use, as Multus' globalNamespaces
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "default",
+        requires = "namespace_isolation"
+    )]
+    pub global_namespaces: Vec<String>,
     /// Address of /healthz, /readyz and /metrics
     #[arg(long, default_value = "[::]:8080")]
     pub listen: SocketAddr,
-}
-
-/// An attempt failed; it is made again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The pod says what cannot be read.
-    #[error(transparent)]
-    Annotation(#[from] difference::Unreadable),
-    /// The runtime.
-    #[error(transparent)]
-    Sandbox(#[from] sandbox::Error),
-    /// Multus or a plugin.
-    #[error("interface {interface} on the network {network}")]
-    Plugin {
-        /// Name of the pod's interface.
-        interface: String,
-        /// Namespace and name of the network.
-        network: String,
-        /// What happened.
-        source: multus::Error,
-    },
-    /// The network is not there, or has no configuration.
-    #[error("NetworkAttachmentDefinition {0}: {1}")]
-    Network(String, &'static str),
-    /// The API server.
-    #[error("{0}")]
-    Cluster(&'static str, #[source] Box<kube::Error>),
 }
 
 /// The controller of one node.
@@ -113,6 +111,7 @@ pub struct Dynamic {
     recorder: Recorder,
     runtime: Runtime,
     multus: Multus,
+    isolation: Isolation,
     backoff: Backoff<ObjectRef<Pod>>,
 }
 
@@ -124,6 +123,7 @@ pub async fn run(options: &Options, client: Client, readiness: &Readiness, shutd
         client: client.clone(),
         runtime: Runtime::at(&options.runtime),
         multus: Multus::at(&options.multus),
+        isolation: Isolation::of(options),
         backoff: Backoff::default(),
     });
     let config = watcher::Config::default()
@@ -162,7 +162,7 @@ async fn watch_multus(multus: &Multus, gate: &Gate) {
 impl Dynamic {
     async fn reconcile(&self, seen: &Pod) -> Result<Action, Error> {
         let reference = ObjectRef::from_obj(seen);
-        if is_settled(seen)? {
+        if self.settled(seen).await? {
             self.backoff.forget(&reference);
             return Ok(Action::await_change());
         }
@@ -173,7 +173,7 @@ impl Dynamic {
         let Some(pod) = read.filter(|pod| pod.metadata.uid == seen.metadata.uid) else {
             return Ok(Action::await_change());
         };
-        if !is_settled(&pod)? {
+        if !self.settled(&pod).await? {
             self.settle(&api, &pod).await?;
         }
         self.backoff.forget(&reference);
@@ -187,107 +187,38 @@ impl Dynamic {
         Action::requeue(delay)
     }
 
+    /// Whether there is nothing to do for `pod`. What cannot be read is told by an event.
+    async fn settled(&self, pod: &Pod) -> Result<bool, Error> {
+        match is_settled(pod) {
+            Ok(settled) => Ok(settled),
+            Err(error) => Err(self.warned(pod, FAILED_TO_ADD, error.into()).await),
+        }
+    }
+
     /// Brings `pod` to what it asks for, as far as it goes, and writes how far that was.
     async fn settle(&self, api: &Api<Pod>, pod: &Pod) -> Result<(), Error> {
         let wanted = difference::difference(pod)?;
         let Some(before) = Told::of(pod)? else { return Ok(()) };
         let uid = pod.uid().unwrap_or_default();
-        let sandbox = self.runtime.sandbox(&uid).await?;
+        let sandbox = match self.runtime.sandbox(&uid).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                let reason = if wanted.detach.is_empty() { FAILED_TO_ADD } else { FAILED_TO_REMOVE };
+                return Err(self.warned(pod, reason, error.into()).await);
+            }
+        };
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let subject = Subject { namespace: &namespace, name: &name, uid: &uid, sandbox: &sandbox };
         let mut told = before.clone();
-        let done = Box::pin(self.carry_out(pod, subject, &wanted, &mut told)).await;
+        let mut errors = Box::pin(self.carry_out(pod, subject, &wanted, &mut told)).await;
         if told != before {
             let annotations = json!({NETWORK_STATUS: told.text()});
             let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
             let written =
                 api.patch_status(&name, &PatchParams::default(), &Patch::<Value>::Merge(patch)).await;
-            written.map_err(|error| Error::Cluster("write the pod", Box::new(error)))?;
+            errors.extend(written.err().map(|error| Error::Cluster("write the pod", Box::new(error))));
         }
-        done
-    }
-
-    /// Detaches and attaches, one interface after another, and notes each in `told`; ends at the first failure.
-    async fn carry_out(
-        &self,
-        pod: &Pod,
-        subject: Subject<'_>,
-        wanted: &Difference,
-        told: &mut Told,
-    ) -> Result<(), Error> {
-        for there in &wanted.detach {
-            let config = self.config(&there.namespace, &there.name).await?;
-            self.detach(pod, subject, there, &config).await?;
-            told.remove(&there.interface);
-        }
-        for element in &wanted.attach {
-            let interface = element.interface.as_deref().unwrap_or_default();
-            let config = self.config(&element.namespace, &element.name).await?;
-            let made = self.attach(pod, subject, interface, element, &config).await?;
-            told.add(&element.namespace, &element.name, interface, &made);
-        }
-        Ok(())
-    }
-
-    async fn attach(
-        &self,
-        pod: &Pod,
-        subject: Subject<'_>,
-        interface: &str,
-        element: &Element,
-        config: &str,
-    ) -> Result<multus::Made, Error> {
-        let network = format!("{}/{}", element.namespace, element.name);
-        match self.multus.attach(subject, interface, element, config).await {
-            Ok(made) => {
-                info!(namespace = subject.namespace, name = subject.name, interface, network, "attached");
-                let message = format!("The pod is attached to {network} by the interface {interface}.");
-                self.recorder.normal(pod, ADDED, &message).await;
-                Ok(made)
-            }
-            Err(source) => {
-                if let Err(error) = self.multus.detach(subject, interface, config).await {
-                    debug!(interface, network, error = &error as &dyn std::error::Error, "DEL after ADD");
-                }
-                let error = Error::Plugin { interface: interface.to_owned(), network, source };
-                self.recorder.warning(pod, FAILED_TO_ADD, &chain(&error)).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn detach(
-        &self,
-        pod: &Pod,
-        subject: Subject<'_>,
-        there: &Attached,
-        config: &str,
-    ) -> Result<(), Error> {
-        let (interface, network) = (&there.interface, format!("{}/{}", there.namespace, there.name));
-        match self.multus.detach(subject, interface, config).await {
-            Ok(()) => {
-                info!(namespace = subject.namespace, name = subject.name, interface, network, "detached");
-                let message = format!("The pod is detached from {network}; its interface was {interface}.");
-                self.recorder.normal(pod, REMOVED, &message).await;
-                Ok(())
-            }
-            Err(source) => {
-                let error = Error::Plugin { interface: interface.clone(), network, source };
-                self.recorder.warning(pod, FAILED_TO_REMOVE, &chain(&error)).await;
-                Err(error)
-            }
-        }
-    }
-
-    /// The configuration of a network, as Multus would give it to the plugin.
-    async fn config(&self, namespace: &str, name: &str) -> Result<String, Error> {
-        let api: Api<NetworkAttachmentDefinition> = Api::namespaced(self.client.clone(), namespace);
-        let whole = || format!("{namespace}/{name}");
-        let read = api.get_opt(name).await;
-        let read =
-            read.map_err(|error| Error::Cluster("read a NetworkAttachmentDefinition", Box::new(error)))?;
-        let found = read.ok_or_else(|| Error::Network(whole(), "it is not there"))?;
-        configuration(&found.spec.config, name).map_err(|why| Error::Network(whole(), why))
+        Error::all(errors)
     }
 }
 
@@ -299,26 +230,6 @@ fn is_settled(pod: &Pod) -> Result<bool, difference::Unreadable> {
         return Ok(true);
     }
     Ok(difference::difference(pod)? == Difference::default())
-}
-
-/// A network's configuration with a name: that of its object where it has none itself.
-fn configuration(text: &str, name: &str) -> Result<String, &'static str> {
-    if text.trim().is_empty() {
-        return Err("spec.config is empty; a configuration that is a file of the node is for Multus alone");
-    }
-    let mut config: Value = serde_json::from_str(text).map_err(|_| "spec.config is not JSON")?;
-    let fields = config.as_object_mut().ok_or("spec.config is not an object")?;
-    if fields.get("name").and_then(Value::as_str).unwrap_or_default().is_empty() {
-        fields.insert("name".into(), name.into());
-    }
-    Ok(config.to_string())
-}
-
-/// An error with its causes.
-fn chain(error: &Error) -> String {
-    let first: &dyn std::error::Error = error;
-    let causes = std::iter::successors(Some(first), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

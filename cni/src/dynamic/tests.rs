@@ -2,7 +2,8 @@ use serde_json::json;
 
 use super::*;
 
-fn pod(change: &Value) -> Pod {
+/// A pod that runs and asks for one interface, with this change.
+pub(super) fn pod(change: &Value) -> Pod {
     let mut pod = json!({
         "metadata": {"namespace": "shop", "name": "web", "annotations": {
             "k8s.v1.cni.cncf.io/networks": r#"[{"name": "red", "interface": "podred"}]"#,
@@ -26,15 +27,5 @@ fn a_pod_that_runs_in_a_network_of_its_own_is_looked_after() {
         json!({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "[]"}}}),
     ] {
         assert!(is_settled(&pod(&settled)).unwrap(), "{settled}");
-    }
-}
-
-#[test]
-fn a_network_has_a_name_and_a_configuration() {
-    let named = |text: &str| -> Value { serde_json::from_str(&configuration(text, "red").unwrap()).unwrap() };
-    assert_eq!(named(r#"{"type": "bridge"}"#), json!({"type": "bridge", "name": "red"}));
-    assert_eq!(named(r#"{"type": "bridge", "name": "own"}"#)["name"], "own");
-    for (text, why) in [("", "spec.config is empty"), ("{", "not JSON"), ("[]", "not an object")] {
-        assert!(configuration(text, "red").unwrap_err().contains(why));
     }
 }
