@@ -266,12 +266,13 @@ impl Guest {
         Ok(offered)
     }
 
-    /// How long the backend takes to answer for the guest's router, and then to carry what is new: an echo of the peers'
-    /// machine, and a connection with a byte both ways; none: it does not do that in time, as its table of flows is full.
+    /// How long it takes, from now on, that the guest is connected again and the backend answers for its router, and then
+    /// carries what is new: an echo of the peers' machine, and a connection with a byte both ways; none: it does not do
+    /// that in time, as its table of flows is full.
     fn check(&mut self) -> Result<Value> {
+        let begin = Instant::now();
         // What is left of a flood is nothing that a guest which starts again knows of.
         self.reconnect()?;
-        let begin = Instant::now();
         until(|| self.router())?.context("the backend does not answer for the router")?;
         let alive_ms = begin.elapsed().as_secs_f64() * 1e3;
         let echo = until(|| self.echo())?;

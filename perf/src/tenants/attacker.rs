@@ -19,8 +19,9 @@ use crate::excerpt::excerpt;
 use crate::frontends::BACKEND_MAC;
 use crate::plan::Peer;
 
-/// For an answer of the flooding process: a check takes up to half a minute for each of its three parts.
-const ANSWER: Duration = Duration::from_secs(105);
+/// For an answer of the flooding process: a check takes up to half a minute for each of its four parts: to connect again,
+/// and then the router, an echo and a connection.
+const ANSWER: Duration = Duration::from_secs(135);
 /// Connections that peers fill.
 const POURED: usize = 1000;
 /// Those of them by urgent data.

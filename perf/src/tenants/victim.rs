@@ -85,19 +85,6 @@ impl Times {
     }
 }
 
-impl Reached {
-    /// The medians; all that failed.
-    pub(super) fn median(all: &[Reached]) -> Reached {
-        let times = |of: fn(&Reached) -> Times| Times::middle(&all.iter().map(of).collect::<Vec<_>>());
-        Reached {
-            out_gbits: median(all.iter().map(|reached| reached.out_gbits)),
-            in_gbits: median(all.iter().map(|reached| reached.in_gbits)),
-            round_trip: times(|reached| reached.round_trip),
-            connection: times(|reached| reached.connection),
-        }
-    }
-}
-
 fn times(answer: &serde_json::Value) -> Result<Times> {
     let of = |name| number(answer, name);
     Ok(Times { p50: of("p50")?, p99: of("p99")?, failed: of("failed")? })
