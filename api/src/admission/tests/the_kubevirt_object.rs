@@ -1,0 +1,65 @@
+use super::super::kubevirt::{validate, validate_update};
+use super::*;
+
+fn problems_of(configuration: Value) -> Vec<String> {
+    lines(&validate(&json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": {"configuration": configuration},
+    })))
+}
+
+#[test]
+fn its_values_must_be_usable() {
+    let none: [&str; 0] = [];
+    assert_eq!(problems_of(json!(null)), none);
+    assert_eq!(
+        problems_of(json!({
+            "machineType": "pc-q35-9.0", "emulatedMachines": ["pc-q35-9*"],
+            "additionalGuestMemoryOverheadRatio": "1.25", "cpuRequest": "50m",
+        })),
+        none
+    );
+    assert_eq!(
+        problems_of(json!({
+            "machineType": "virt", "additionalGuestMemoryOverheadRatio": "0.5", "cpuRequest": "0",
+        })),
+        [
+            "spec.configuration.additionalGuestMemoryOverheadRatio: '0.5' is not allowed; a decimal number of \
+             at least 1 is allowed",
+            "spec.configuration.cpuRequest: '0' is not allowed; an amount above zero is allowed",
+            "spec.configuration.machineType: 'virt' is not allowed; 'q35' or a version of it such as \
+             'pc-q35-10.0' is allowed",
+        ]
+    );
+    assert_eq!(
+        problems_of(json!({"emulatedMachines": ["pc-q35-9*"]})),
+        ["spec.configuration.machineType: 'q35' is not allowed; emulatedMachines allows: pc-q35-9*"]
+    );
+}
+
+#[test]
+fn what_an_older_release_took_may_stay_but_not_grow() {
+    let object = |configuration: Value| json!({"spec": {"configuration": configuration}});
+    let update = |old: Value, new: Value| lines(&validate_update(&object(old), &object(new)));
+    let none: [&str; 0] = [];
+    let old = json!({"machineType": "virt", "ksmConfiguration": {}});
+    let mut new = old.clone();
+    new["developerConfiguration"] = json!({"useEmulation": true});
+    assert_eq!(update(old.clone(), new.clone()), none);
+    new["ksmConfiguration"] = json!({"nodeLabelSelector": {}});
+    assert_eq!(update(old, new).len(), 1);
+    // The machine type stays, and what it may be does not.
+    let narrower = json!({"emulatedMachines": ["pc-q35-9*"]});
+    assert_eq!(update(json!({}), narrower.clone()).len(), 1);
+    assert_eq!(update(narrower.clone(), narrower), none);
+}
+
+#[test]
+fn another_binding_is_refused_with_what_is_allowed() {
+    assert_eq!(
+        problems_of(json!({"network": {"defaultNetworkInterface": "slirp"}})),
+        [
+            "spec.configuration.network.defaultNetworkInterface: 'slirp' is not supported by podvirt; allowed: \
+          passtBinding, masquerade, bridge"
+        ]
+    );
+}

@@ -1,0 +1,100 @@
+use super::super::vm::{mutate, validate, validate_update};
+use super::*;
+
+#[test]
+fn a_change_is_judged_by_the_parts_that_it_changes() {
+    let mut old = machine(json!({
+        "runStrategy": "Always", "instancetype": {"name": "a"}, "template": {"spec": small()},
+    }));
+    old["spec"]["template"]["spec"]["domain"]["devices"]["tpm"] = json!({});
+    let update = |change: &dyn Fn(&mut Value)| {
+        let mut new = old.clone();
+        change(&mut new);
+        mutate(&mut new, &config());
+        let found = validate_update(&old, &new, &config(), By::User);
+        found.0.iter().map(|p| p.field.clone()).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(update(&|new| new["spec"]["runStrategy"] = json!("Halted")), none);
+    assert_eq!(update(&|new| new["metadata"]["labels"] = json!({"a": "b"})), none);
+    assert_eq!(update(&|new| new["spec"]["running"] = json!(true)), ["spec.running"]);
+    assert_eq!(update(&|new| new["spec"]["instancetype"]["name"] = json!("b")), ["spec.instancetype"]);
+    assert_eq!(
+        update(&|new| new["spec"]["template"]["spec"]["hostname"] = json!("h")),
+        ["spec.template.spec.domain.devices.tpm"]
+    );
+    assert_eq!(update(&|new| new["spec"]["template"] = Value::Null), ["spec.template"]);
+}
+
+#[test]
+fn the_template_keeps_its_machine_type_and_has_a_longer_grace_period() {
+    let mut object = machine(json!({"runStrategy": "Always", "template": {"spec": small()}}));
+    mutate(&mut object, &config());
+    let spec = &object["spec"]["template"]["spec"];
+    assert_eq!(spec["domain"]["machine"]["type"], "q35");
+    assert_eq!(spec["terminationGracePeriodSeconds"], 180);
+    assert_eq!(spec["architecture"], "amd64");
+    assert_eq!(spec["domain"].get("cpu"), None, "set with each instance");
+    assert_eq!(validate(&object, &config(), By::User), Problems::default());
+}
+
+#[test]
+fn run_strategy_and_running_exclude_each_other_and_one_is_required() {
+    let template = json!({"spec": small()});
+    let cases = [
+        (json!({"running": true}), vec![]),
+        (json!({"runStrategy": "Manual"}), vec![]),
+        (json!({}), vec![("spec.runStrategy", Reason::FieldValueRequired)]),
+        (
+            json!({"running": false, "runStrategy": "Halted"}),
+            vec![("spec.running", Reason::FieldValueInvalid)],
+        ),
+        (
+            json!({"runStrategy": "WaitAsReceiver"}),
+            vec![("spec.runStrategy", Reason::FieldValueNotSupported)],
+        ),
+    ];
+    for (mut spec, wanted) in cases {
+        spec["template"] = template.clone();
+        assert_eq!(fields(&validate(&machine(spec.clone()), &config(), By::User)), wanted, "{spec}");
+    }
+}
+
+#[test]
+fn problems_of_the_template_have_its_path() {
+    let template = json!({
+        "metadata": {"labels": {"kubevirt.io/nodeName": "n"}},
+        "spec": {
+            "domain": {"memory": {"guest": "1"}, "devices": {"disks": [{"name": "d"}]}},
+        },
+    });
+    let object = machine(json!({"runStrategy": "Halted", "template": template, "dataVolumeTemplates": [{}]}));
+    assert_eq!(
+        fields(&validate(&object, &config(), By::User)),
+        [
+            ("spec.dataVolumeTemplates", Reason::FieldValueNotSupported),
+            ("spec.template.metadata.labels", Reason::FieldValueNotSupported),
+            ("spec.template.spec.domain.memory.guest", Reason::FieldValueInvalid),
+            ("spec.template.spec.domain.devices.disks[0].name", Reason::FieldValueNotFound),
+        ]
+    );
+    let object = machine(json!({"runStrategy": "Halted"}));
+    assert_eq!(
+        fields(&validate(&object, &config(), By::User)),
+        [("spec.template", Reason::FieldValueRequired)]
+    );
+}
+
+#[test]
+fn an_object_that_is_being_deleted_is_let_go() {
+    let mut object = machine(json!({"instancetype": {}}));
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(validate(&object, &config(), By::User), Problems::default());
+    // Also one that the controllers cannot read; it must not become such a one now.
+    let mut unreadable = object.clone();
+    unreadable["spec"]["template"] = json!({"spec": {"domain": 7}});
+    let mut let_go = unreadable.clone();
+    let_go["metadata"]["finalizers"] = json!([]);
+    assert_eq!(validate_update(&unreadable, &let_go, &config(), By::User), Problems::default());
+    assert!(!validate_update(&object, &unreadable, &config(), By::User).is_empty());
+}

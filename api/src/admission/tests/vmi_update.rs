@@ -1,0 +1,32 @@
+use super::*;
+
+#[test]
+fn a_users_status_is_undone_and_a_daemons_stays() {
+    let mut old = instance(small());
+    old["status"] = json!({"phase": "Running"});
+    let mut new = old.clone();
+    new["status"]["phase"] = json!("Failed");
+    let mut by_user = new.clone();
+    vmi::mutate_update(&old, &mut by_user, By::User);
+    assert_eq!(by_user, old);
+    let mut by_daemon = new.clone();
+    vmi::mutate_update(&old, &mut by_daemon, By::Daemon);
+    assert_eq!(by_daemon, new);
+}
+
+#[test]
+fn users_change_neither_specification_nor_reserved_labels() {
+    let old = instance(small());
+    let mut new = old.clone();
+    new["metadata"]["labels"]["app"] = json!("b");
+    new["spec"]["volumes"] = json!([]);
+    assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default());
+    new["metadata"]["labels"]["kubevirt.io/nodeName"] = json!("n");
+    new["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
+    let refused = vmi::validate_update(&old, &new, By::User);
+    assert_eq!(
+        fields(&refused),
+        [("spec", Reason::FieldValueNotSupported), ("metadata.labels", Reason::FieldValueNotSupported)]
+    );
+    assert_eq!(vmi::validate_update(&old, &new, By::Daemon), Problems::default());
+}
