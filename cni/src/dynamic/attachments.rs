@@ -3,8 +3,8 @@
 //! What fails does not keep the others back, and an event of the pod says why it did. Where a DEL fails the pod still has the
 //! interface, so that another network is not attached by the same name.
 //!
-//! An ADD that fails is followed by a DEL of the same interface. So there is none for an interface that the pod has by
-//! what Multus has told, of whichever network: the DEL would take that one away.
+//! An ADD that fails is followed by a DEL of the same interface. Multus may have told that the pod has an interface of this
+//! name already, by any of its networks. Then no ADD is tried: the DEL after it would take that interface away.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
