@@ -136,8 +136,8 @@ fn keeps_the_clients_address(binding: Binding) {
 }
 
 /// The rules of the mesh know the packets of the pod's processes. Those of a guest behind the kernel's masquerade are forwarded: what it
-/// sends is taken for what comes in, and what comes in gets to it past the proxy, or not at all. So a machine that asks for
-/// the mode is refused; this one is in it by its namespace.
+/// sends is taken for what comes in, and what comes in gets to it past the proxy, or not at all. So a machine whose labels
+/// ask for the ambient mode is refused. The machine of this test has no such label: the label of its namespace asks for the mode.
 #[test]
 fn long_ambient_does_not_carry_a_guest_behind_the_kernels_masquerade() {
     let cluster = cluster();

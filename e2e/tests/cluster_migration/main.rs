@@ -23,20 +23,25 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use moving::{Connection, FromGuest, Machine};
-use podvirt_e2e::cluster::{Cluster, Manifest, SOON, Security};
+use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, SOON, Security};
 
 /// A machine in its pod's place, and by what it may move nonetheless.
 const IN_PLACE: &str = "interfaces: [{name: default, bridge: {}}]";
 const MOVES_IN_PLACE: &str = "kubevirt.io/allow-pod-bridge-network-live-migration: ''";
 
+/// Makes a Service of the machine `vm`'s greeter, and answers its address.
+fn greeter(namespace: &Namespace<'_>) -> IpAddr {
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
+    namespace.apply(service).unwrap();
+    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
+    service.spec.unwrap().cluster_ip.unwrap().parse().unwrap()
+}
+
 #[test]
 fn a_machine_moves_and_comes_back() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
-    namespace.apply(service).unwrap();
-    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
-    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    let service = greeter(&namespace);
     let mut machine = Machine::start(&namespace, &Manifest { name: "vm", ..Default::default() });
     machine.is_reached();
     let inwards: Vec<Connection> =
@@ -89,10 +94,7 @@ fn a_machine_behind_masquerade_moves_and_keeps_its_own_addresses() {
 fn long_a_machine_in_the_pods_place_moves_and_learns_its_new_address() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
-    namespace.apply(service).unwrap();
-    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
-    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+    let service = greeter(&namespace);
     let manifest =
         Manifest { name: "vm", annotations: MOVES_IN_PLACE, devices: IN_PLACE, ..Default::default() };
     let mut machine = Machine::start(&namespace, &manifest).in_place();

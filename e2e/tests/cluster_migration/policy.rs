@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use podvirt_e2e::cluster::{ClientPod, Cluster, Manifest, Namespace, SOON, Security};
 
 use crate::moving::{Machine, Slowly};
-use crate::{IN_PLACE, MOVES_IN_PLACE};
+use crate::{IN_PLACE, MOVES_IN_PLACE, greeter};
 
 const GREETER: u16 = 7777;
 /// What is longer than any answer.
@@ -79,11 +79,8 @@ fn follows(devices: &str, annotations: &str) {
     let rule = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: friends}, \
                 spec: {podSelector: {matchLabels: {vm: vm}}, policyTypes: [Ingress], \
                 ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}]}]}}";
-    let service = "{apiVersion: v1, kind: Service, metadata: {name: greeter}, spec: {selector: {vm: vm}, ports: [{port: 7777}]}}";
-    namespace.apply(service).unwrap();
+    let service = greeter(&namespace);
     namespace.apply(rule).unwrap();
-    let service = namespace.wait("greeter", "the service", SOON, |_: &Service| true).unwrap();
-    let service: IpAddr = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
     let mut machine =
         Machine::start(&namespace, &Manifest { name: "vm", annotations, devices, ..Default::default() });
     let in_place = devices == IN_PLACE;
