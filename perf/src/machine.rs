@@ -4,8 +4,9 @@ use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::utsname::uname;
+use podvirt_e2e::artefacts::program_dir;
 use serde::{Deserialize, Serialize};
 
 use crate::usage::kib;
@@ -66,6 +67,23 @@ pub(crate) fn commit() -> String {
     let others = ["diff", "--name-only", "HEAD", "--", ".", ":!perf/results", ":!docs/performance.md"];
     let clean = git(&others).is_some_and(|files| files.is_empty());
     if clean { commit } else { format!("{commit}-dirty") }
+}
+
+/// Makes sure that netd is of the build that this program is of.
+///
+/// # Errors
+/// It is not there, or of another one: figures of a build without optimisations would pass for a release's.
+pub(crate) fn is_one_build() -> Result<()> {
+    let me = std::env::current_exe()?;
+    let (own, netd) =
+        (me.parent().context("no directory")?.canonicalize()?, program_dir("netd")?.canonicalize()?);
+    ensure!(
+        own == netd,
+        "netd is in {}, and this program in {}: PODVIRT_BIN names another build",
+        netd.display(),
+        own.display()
+    );
+    Ok(())
 }
 
 /// The time now in UTC, as `2026-01-31T23:59Z`.

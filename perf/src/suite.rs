@@ -162,6 +162,7 @@ struct Suite<'a, W> {
 /// # Errors
 /// A run of netd failed (the others are written nevertheless), or the result cannot be written.
 pub(crate) fn run(options: &Options, kind: Kind, out: &mut impl Write) -> Result<()> {
+    machine::is_one_build()?;
     ensure!(nix::unistd::geteuid().is_root(), "this needs root: it makes network namespaces");
     let (setups, parts) = (options.setups(kind), options.parts(kind));
     let (rounds, pace) = (options.rounds(kind), options.pace(kind));

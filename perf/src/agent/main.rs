@@ -11,6 +11,7 @@
 //! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
 //! perf-agent deaf PORT                        accepts TCP connections and reads nothing, for ever
 //! perf-agent pour ADDR COUNT [urgent]         fills so many connections with as much as they take, for ever
+//! perf-agent spray ADDR COUNT                 sends datagrams from so many ports as fast as it goes, for ever
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
 //! perf-agent udp-sink PORT SECONDS            counts datagrams, from the first one on
@@ -49,6 +50,7 @@ fn main() -> Result<()> {
         ["deaf", port] => pour::deaf(port.parse()?),
         ["pour", address, count] => pour::pour(at(address)?, count.parse()?, false),
         ["pour", address, count, "urgent"] => pour::pour(at(address)?, count.parse()?, true),
+        ["spray", address, count] => pour::spray(at(address)?, count.parse()?),
         ["flows", address, count] => {
             let end = SigSet::from(Signal::SIGTERM);
             end.thread_block()?;

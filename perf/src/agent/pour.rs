@@ -1,7 +1,7 @@
-//! Peers that are of no use: one reads nothing, one sends without end.
+//! Peers that are of no use: one reads nothing, two send without end.
 
 use std::io::ErrorKind;
-use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::Duration;
@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const BACKLOG: i32 = 4096;
 /// Bytes of one call.
 const PART: usize = 16 << 10;
+/// Bytes of a datagram.
+const DATAGRAM: usize = 64;
 /// Of those whose last byte is urgent.
 const URGENT: usize = 64;
 
@@ -60,6 +62,28 @@ pub(crate) fn pour(address: SocketAddr, count: usize, urgent: bool) -> Result<()
         }
         if !wrote {
             thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Sends datagrams from `count` ports in turn, and reads no answer.
+pub(crate) fn spray(address: SocketAddr, count: usize) -> Result<()> {
+    crate::allow_descriptors(count as u64 + 64)?;
+    let any = match address {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let open = || {
+        let socket = UdpSocket::bind(any).context("no port is free")?;
+        socket.connect(address)?;
+        Ok(socket)
+    };
+    let sockets = (0..count).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    let data = [b'x'; DATAGRAM];
+    loop {
+        for socket in &sockets {
+            // One that is refused, or for which there is no room, is lost.
+            _ = socket.send(&data);
         }
     }
 }

@@ -108,6 +108,7 @@ impl Options {
 /// # Errors
 /// Something does not come up, or a migration with netd lost something.
 pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Result<()> {
+    crate::machine::is_one_build()?;
     let before = if options.more { Record::read(results)? } else { None };
     let record = measure(options, before, out)?;
     if !options.dry {

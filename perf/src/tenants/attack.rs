@@ -145,8 +145,10 @@ impl Guest {
 
     /// Floods until there is an order; what came of it, and the order.
     fn flood(&mut self, kind: Kind, orders: &Receiver<String>) -> Result<(Value, Option<String>)> {
-        if kind == Kind::Computes {
-            return compute(orders);
+        match kind {
+            Kind::Computes => return Ok(compute(orders)),
+            Kind::Plain => return Ok((sent_nothing(Instant::now()), orders.recv().ok())),
+            _ => {}
         }
         let mut flood = Flood::new(kind, self.ends);
         let begin = Instant::now();
@@ -344,7 +346,7 @@ fn until<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>>
 }
 
 /// Keeps processors busy until there is an order.
-fn compute(orders: &Receiver<String>) -> Result<(Value, Option<String>)> {
+fn compute(orders: &Receiver<String>) -> (Value, Option<String>) {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (begin, goes) = (Instant::now(), AtomicBool::new(true));
     let order = thread::scope(|scope| {
@@ -359,5 +361,9 @@ fn compute(orders: &Receiver<String>) -> Result<(Value, Option<String>)> {
         goes.store(false, Ordering::Relaxed);
         order
     });
-    Ok((json!({"frames": 0, "seconds": begin.elapsed().as_secs_f64(), "reconnects": 0}), order))
+    (sent_nothing(begin), order)
+}
+
+fn sent_nothing(since: Instant) -> Value {
+    json!({"frames": 0, "seconds": since.elapsed().as_secs_f64(), "reconnects": 0})
 }

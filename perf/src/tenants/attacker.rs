@@ -27,6 +27,9 @@ const POURED: usize = 1000;
 /// Those of them by urgent data.
 const URGENT: usize = 200;
 
+/// Ports from which a process of the pod sends by itself: as many as a flood of datagrams opens by netd.
+pub(super) const SPRAYED: usize = 12_000;
+
 /// Fields in the order in which they end.
 pub(super) struct Attacker<'p> {
     peers: Vec<Process>,
@@ -35,6 +38,7 @@ pub(super) struct Attacker<'p> {
     answers: Receiver<String>,
     backend: RunningBackend,
     pod: &'p Pod,
+    limits: &'p Limits,
 }
 
 impl<'p> Attacker<'p> {
@@ -42,7 +46,7 @@ impl<'p> Attacker<'p> {
     ///
     /// # Errors
     /// Something does not come up.
-    pub(super) fn start(pod: &'p Pod, peer: Peer, limits: &Limits) -> Result<Attacker<'p>> {
+    pub(super) fn start(pod: &'p Pod, peer: Peer, limits: &'p Limits) -> Result<Attacker<'p>> {
         let kind = match peer {
             Peer::Netd => Backend::Netd,
             Peer::Passt => Backend::Passt,
@@ -72,7 +76,7 @@ impl<'p> Attacker<'p> {
                 }
             }
         });
-        let mut attacker = Attacker { peers: Vec::new(), guest, orders, answers, backend, pod };
+        let mut attacker = Attacker { peers: Vec::new(), guest, orders, answers, backend, pod, limits };
         attacker.peer("open", &format!("serve {OPEN_PORT}"))?;
         attacker.peer("deaf", &format!("deaf {DEAF_PORT}"))?;
         for port in [OPEN_PORT, DEAF_PORT] {
@@ -107,6 +111,13 @@ impl<'p> Attacker<'p> {
         match kind {
             Kind::SlowGuest => self.peer("pour", &format!("pour {to} {POURED}")),
             Kind::Urgent => self.peer("pour", &format!("pour {to} {URGENT} urgent")),
+            Kind::Plain => {
+                let to = format!("{}:{OPEN_PORT}", self.pod.net.client4);
+                let agent = self.pod.container("spray")?.ro(&program_dir("perf-agent")?, "/podvirt");
+                let command = ["perf-agent", "spray", &to, &SPRAYED.to_string()];
+                self.peers.push(self.limits.within(|| agent.spawn(&command))?);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -117,7 +128,11 @@ impl<'p> Attacker<'p> {
     /// Its process has ended: the backend is gone, and does not come back.
     pub(super) fn stop(&mut self) -> Result<Value> {
         // Those that were started for the flood.
-        self.peers.truncate(2);
+        for mut peer in self.peers.drain(2..) {
+            if let Some(status) = peer.ended()? {
+                bail!("a process of the flood has ended ({status}): {}", excerpt(&peer.log()));
+            }
+        }
         self.ask("stop")
     }
 

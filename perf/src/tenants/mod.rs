@@ -10,11 +10,12 @@
 //!                                                                             node
 //! ```
 //!
-//! Both backends have their usual limits. What the victim reaches is measured again and again ([`victim`]); between two
-//! measurements without a flood there is one beside a flood ([`attack()`]). The last one of a kind is the first one of the
-//! next, in which the attacker has a fresh backend: the next kind does not begin with a flow table that this kind has filled.
-//! Meanwhile it is watched what the flood takes of the node ([`watch`]). Afterwards the attacker's guest starts again and
-//! has to be served.
+//! Both backends have their usual limits. What the victim reaches is measured again and again ([`victim`]), in turns alone
+//! and beside a flood ([`attack()`]), which begins and ends for each turn: what this machine can do differs from one ten
+//! seconds to the next by more than what is looked for, so that only neighbours in time can be compared, and only many of
+//! them. A kind of flood ends with a measurement without one, which is the first one of the next kind. That has a fresh
+//! backend: it does not begin with a flow table that this kind has filled. Meanwhile it is watched what the flood takes of the
+//! node ([`watch`]). After the last turn the attacker's guest starts again and has to be served.
 //!
 //! The peers are outside of both pods' limits: of the machine's processors they have what the two pods leave.
 
@@ -63,7 +64,10 @@ pub(crate) struct Options {
     /// Processors of each of the two pods
     #[arg(long, value_name = "NUMBER", default_value_t = 0.5)]
     processors: f64,
-    /// Length of each stream after its warm-up [default: 2, quick: 1]
+    /// Turns alone and beside each flood [default: 5, quick: 1]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Length of each stream [default: 2, quick: 1]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: Option<u32>,
     /// A look: short, and no file is written
@@ -77,17 +81,17 @@ pub(crate) struct Options {
 /// How long each thing is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
+    rounds: u32,
     bulk_seconds: u32,
-    warm_up_seconds: u32,
     stretch: Duration,
 }
 
 impl Options {
     fn extent(&self) -> Extent {
         Extent {
+            rounds: self.rounds.unwrap_or(if self.quick { 1 } else { 5 }),
             bulk_seconds: self.seconds.unwrap_or(if self.quick { 1 } else { 2 }),
-            warm_up_seconds: u32::from(!self.quick),
-            stretch: Duration::from_millis(if self.quick { 300 } else { 1500 }),
+            stretch: Duration::from_millis(if self.quick { 300 } else { 2000 }),
         }
     }
 
@@ -110,6 +114,7 @@ impl Options {
 /// # Errors
 /// netd cannot be measured, or the file cannot be written; what becomes of another backend is a part of the result.
 pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Result<()> {
+    machine::is_one_build()?;
     ensure!(
         nix::unistd::geteuid().is_root(),
         "this needs root: it makes network namespaces and control groups"
@@ -135,6 +140,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
         commit: machine::commit(),
         machine: Machine::this()?,
         processors: options.processors,
+        rounds: extent.rounds,
         seconds: extent.bulk_seconds,
         stretch_seconds: extent.stretch.as_secs_f64(),
         backends,
@@ -183,26 +189,41 @@ fn measure(
     bed.serve_in_guest()?;
     let mut attacker = Attacker::start(&pod, peer, &attackers)?;
     ensure!(attacker.check()?.1.is_some(), "the flooding guest is not served before any flood");
-    let mut before = victim::reaches(&mut bed, extent).context("before any flood")?;
-    say(out, peer, "before", &before)?;
+    let mut alone = victim::reaches(&mut bed, extent).context("before any flood")?;
+    say(out, peer, "alone", &alone)?;
     for kind in options.kinds() {
-        let mut row = Row { kind: kind.name().into(), before: Some(before), ..Row::default() };
+        let mut row = Row { kind: kind.name().into(), alone: vec![alone], ..Row::default() };
         attackers.forget_memory()?;
-        if let Err(error) = flooded(&mut bed, &mut attacker, (&attackers, &node), kind, extent, &mut row) {
-            let error = format!("{error:#}");
+        let mut used = Used::default();
+        for _ in 0..extent.rounds {
+            if let Err(error) =
+                turn(&mut bed, &mut attacker, (&attackers, &node), kind, extent, (&mut row, &mut used))
+            {
+                row.error = Some(format!("{error:#}"));
+            } else if let Some(beside) = row.beside.last() {
+                say(out, peer, &row.kind, beside)?;
+            }
+            alone = victim::reaches(&mut bed, extent)
+                .with_context(|| format!("after {}: {}", kind.name(), bed.log()))?;
+            say(out, peer, "alone", &alone)?;
+            row.alone.push(alone);
+            if row.error.is_some() {
+                break;
+            }
+        }
+        used.tell(&mut row.flood);
+        row.flood.pod_mib = attackers.most_memory_mib()?;
+        match attacker.check() {
+            Ok((alive, serves)) => {
+                (row.flood.alive_after_ms, row.flood.serves_after_ms) = (Some(alive), serves);
+            }
+            Err(error) => row.error = Some(row.error.take().unwrap_or_else(|| format!("{error:#}"))),
+        }
+        if let Some(error) = &row.error {
             writeln!(out, "{peer}, {}: {error}", row.kind)?;
-            row.error = Some(error);
         }
-        if let Some(beside) = &row.beside {
-            say(out, peer, &row.kind, beside)?;
-        }
-        let flood = &row.flood;
-        writeln!(out, "  {flood:?}")?;
-        let after = victim::reaches(&mut bed, extent);
-        row.after = after.as_ref().ok().copied();
+        writeln!(out, "  {:?}", row.flood)?;
         rows.push(row);
-        before = after.with_context(|| format!("after {}: {}", kind.name(), bed.log()))?;
-        say(out, peer, "after", &before)?;
         // The next kind of flood begins without flows or processes of this kind.
         drop(attacker);
         attacker = Attacker::start(&pod, peer, &attackers)?;
@@ -211,41 +232,54 @@ fn measure(
     Ok(())
 }
 
-/// What the victim reaches beside a flood, and what that is.
-fn flooded(
+/// What the turns beside a flood have used, all together.
+#[derive(Debug, Default)]
+struct Used {
+    seconds: f64,
+    pod: f64,
+    interrupts: f64,
+    others: f64,
+    frames: f64,
+    flood_seconds: f64,
+}
+
+impl Used {
+    fn tell(&self, flood: &mut Flood) {
+        let a_second = |total: f64| total / self.seconds.max(0.001);
+        flood.pod_cpus = a_second(self.pod);
+        flood.interrupt_cpus = a_second(self.interrupts);
+        flood.others_cpus = a_second(self.others);
+        flood.frames_per_second = self.frames / self.flood_seconds.max(0.001);
+    }
+}
+
+/// A turn beside a flood: what the victim reaches, and what the flood is.
+fn turn(
     bed: &mut Bed,
     attacker: &mut Attacker<'_>,
     (limits, node): (&Limits, &podvirt_e2e::Netns),
     kind: Kind,
     extent: &Extent,
-    row: &mut Row,
+    (row, used): (&mut Row, &mut Used),
 ) -> Result<()> {
     let backend = attacker.backend()?;
-    let used =
-        || -> Result<(Instant, f64, f64)> { Ok((Instant::now(), limits.cpu()?, usage::interrupts()?)) };
+    let now = || -> Result<(Instant, f64, f64)> { Ok((Instant::now(), limits.cpu()?, usage::interrupts()?)) };
     attacker.flood(kind)?;
     std::thread::sleep(HEAD_START);
-    let (before, sample) = (used()?, bed.sample()?);
-    let measured = watch::beside(backend, node, || Ok(victim::reaches(bed, extent)));
-    let (now, others) = (used()?, bed.since(&sample)?.others);
-    let (reached, most) = measured?;
-    let seconds = (now.0 - before.0).as_secs_f64();
-    row.beside = reached.as_ref().ok().copied();
-    row.flood = Flood {
-        pod_cpus: (now.1 - before.1) / seconds,
-        interrupt_cpus: (now.2 - before.2) / seconds,
-        others_cpus: others / seconds,
-        pod_mib: limits.most_memory_mib()?,
-        most,
-        ..Flood::default()
-    };
+    let (begin, sample) = (now()?, bed.sample()?);
+    let reached = watch::beside(backend, node, &mut row.flood.most, || victim::reaches(bed, extent));
+    let (end, others) = (now()?, bed.since(&sample)?.others);
+    used.seconds += (end.0 - begin.0).as_secs_f64();
+    used.pod += end.1 - begin.1;
+    used.interrupts += end.2 - begin.2;
+    used.others += others;
     let stopped = attacker.stop()?;
     let of = |name: &str| stopped.get(name).and_then(Value::as_f64).unwrap_or_default();
-    row.flood.frames_per_second = of("frames") / of("seconds").max(0.001);
-    row.flood.reconnects = of("reconnects");
-    let (alive, serves) = attacker.check()?;
-    (row.flood.alive_after_ms, row.flood.serves_after_ms) = (Some(alive), serves);
-    reached.map(drop)
+    used.frames += of("frames");
+    used.flood_seconds += of("seconds");
+    row.flood.reconnects += of("reconnects");
+    row.beside.push(reached?);
+    Ok(())
 }
 
 fn say(out: &mut impl Write, peer: Peer, what: &str, reached: &Reached) -> Result<()> {

@@ -7,7 +7,8 @@ use anyhow::Result;
 use podvirt_bed_tools::flood::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::victim::{Reached, STRETCHES};
+use super::attacker::SPRAYED;
+use super::victim::Reached;
 use super::watch::Most;
 use crate::machine::Machine;
 use crate::report::table;
@@ -29,7 +30,9 @@ pub(crate) struct Record {
     pub(crate) machine: Machine,
     /// Processors of each pod, as limit and as request.
     pub(crate) processors: f64,
-    /// Length of a bulk measurement in seconds, after its warm-up.
+    /// Turns alone and beside each flood.
+    pub(crate) rounds: u32,
+    /// Length of a bulk measurement in seconds.
     pub(crate) seconds: u32,
     /// Length of a stretch of round trips or connections.
     pub(crate) stretch_seconds: f64,
@@ -55,12 +58,10 @@ pub(crate) struct Backend {
 pub(crate) struct Row {
     /// By the name that the command line has for it.
     pub(crate) kind: String,
-    /// What the other machine reaches before it.
-    pub(crate) before: Option<Reached>,
+    /// What the other machine reaches without it: before each turn beside it, and after the last one.
+    pub(crate) alone: Vec<Reached>,
     /// Beside it.
-    pub(crate) beside: Option<Reached>,
-    /// And when it is over.
-    pub(crate) after: Option<Reached>,
+    pub(crate) beside: Vec<Reached>,
     /// What the flood was and took.
     pub(crate) flood: Flood,
     /// What failed.
@@ -90,141 +91,119 @@ pub(crate) struct Flood {
     pub(crate) serves_after_ms: Option<f64>,
 }
 
-/// A measurement divided by the mean of the one before it and the one after it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Relative {
-    /// Throughput, of the direction that has less of it.
-    share: f64,
-    /// 99th percentile of round trips.
-    round_trip: f64,
-    /// The same of connections.
-    connection: f64,
-}
+/// A figure of [`Reached`].
+type Figure = fn(&Reached) -> f64;
 
-/// What became of the other machine.
-#[derive(Clone, Copy, Debug, PartialEq)]
+const OUT: Figure = |reached| reached.out_gbits;
+const IN: Figure = |reached| reached.in_gbits;
+const ROUND_TRIP: Figure = |reached| reached.round_trip.p99;
+const CONNECTION: Figure = |reached| reached.connection.p99;
+
+/// What became of the other machine, by turns: each figure beside the flood divided by the mean of the same figure before and
+/// after that turn.
+#[derive(Clone, Debug, PartialEq)]
 struct Kept {
-    /// Beside the flood; its percentiles are also divided by those beside a neighbour that computes.
-    beside: Relative,
+    /// Throughput, guest to host and back.
+    shares: [Vec<f64>; 2],
+    /// 99th percentile of round trips, also divided by that beside a neighbour that computes.
+    round_trip: Vec<f64>,
+    /// The same of connections.
+    connection: Vec<f64>,
     /// Connections that failed beside it.
     failed: f64,
-    /// The lesser share afterwards of what was reached before.
-    recovered: f64,
 }
 
-/// What the rows of a backend are compared with.
-struct Control {
-    /// Beside a neighbour that computes, where that was measured.
-    sharing: Option<Relative>,
-    /// The measurements without a flood that lie between two others.
-    alone: Vec<Relative>,
+/// 99th percentiles beside a neighbour that computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sharing {
+    round_trip: f64,
+    connection: f64,
 }
 
 /// Whether what is required beside a flood is met; of several the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
+    /// In four of five turns at least.
     Met,
-    /// A figure is as near to its limit as measurements without a flood are to each other.
     Undecided,
+    /// In one of five turns at most.
     Missed,
 }
 
-impl Relative {
-    fn of(before: &Reached, now: &Reached, after: &Reached) -> Relative {
-        let by = |figure: fn(&Reached) -> f64| figure(now) / f64::midpoint(figure(before), figure(after));
-        Relative {
-            share: by(|reached| reached.out_gbits).min(by(|reached| reached.in_gbits)),
-            round_trip: by(|reached| reached.round_trip.p99),
-            connection: by(|reached| reached.connection.p99),
+impl Verdict {
+    fn of(turns: &[f64], meets: impl Fn(f64) -> bool) -> Verdict {
+        let met = turns.iter().filter(|value| meets(**value)).count();
+        if turns.is_empty() || met * 5 <= turns.len() {
+            Verdict::Missed
+        } else if met * 5 >= turns.len() * 4 {
+            Verdict::Met
+        } else {
+            Verdict::Undecided
         }
     }
 }
 
-impl Control {
-    /// Between which values the measurements without a flood are; none: there were too few.
-    fn range(&self, figure: fn(&Relative) -> f64) -> Option<Summary> {
-        Summary::of(self.alone.iter().map(figure))
+impl Kept {
+    fn verdict(&self) -> Verdict {
+        let shares = self.shares.iter().map(|turns| Verdict::of(turns, |share| share >= SHARE));
+        let longer =
+            [&self.round_trip, &self.connection].map(|turns| Verdict::of(turns, |p99| p99 <= LONGER));
+        shares.chain(longer).max().unwrap_or(Verdict::Missed)
     }
 
-    /// The ends of that range, stretched to have 1 in it; 1 and 1 if there is none.
-    fn ends(&self, figure: fn(&Relative) -> f64) -> (f64, f64) {
-        self.range(figure).map_or((1.0, 1.0), |range| (range.min.min(1.0), range.max.max(1.0)))
-    }
-
-    fn at_least(&self, limit: f64, kept: &Relative, figure: fn(&Relative) -> f64) -> Verdict {
-        let (low, high) = self.ends(figure);
-        let value = figure(kept);
-        if value >= limit * high {
-            Verdict::Met
-        } else if value >= limit * low {
-            Verdict::Undecided
-        } else {
-            Verdict::Missed
-        }
-    }
-
-    fn at_most(&self, limit: f64, kept: &Relative, figure: fn(&Relative) -> f64) -> Verdict {
-        let (low, high) = self.ends(figure);
-        let value = figure(kept);
-        if value <= limit * low {
-            Verdict::Met
-        } else if value <= limit * high {
-            Verdict::Undecided
-        } else {
-            Verdict::Missed
-        }
+    /// Of the direction that has lost more.
+    fn share(&self) -> Option<Summary> {
+        let of = |turns: &Vec<f64>| Summary::of(turns.iter().copied());
+        self.shares.iter().filter_map(of).min_by(|a, b| a.median.total_cmp(&b.median))
     }
 }
 
 impl Row {
     fn is_flood(&self) -> bool {
-        self.kind != Kind::Computes.name()
+        ![Kind::Computes, Kind::Plain].map(Kind::name).contains(&self.kind.as_str())
     }
 
-    fn relative(&self) -> Option<Relative> {
-        Some(Relative::of(self.before.as_ref()?, self.beside.as_ref()?, self.after.as_ref()?))
+    /// A figure of each turn, divided by the mean of the turns alone before it and after it.
+    fn turns(&self, figure: Figure) -> Vec<f64> {
+        let neighbours = self.alone.windows(2);
+        let relative = |(beside, alone): (&Reached, &[Reached])| match alone {
+            [before, after] => Some(figure(beside) / f64::midpoint(figure(before), figure(after))),
+            _ => None,
+        };
+        self.beside.iter().zip(neighbours).filter_map(relative).collect()
     }
 
-    fn kept(&self, control: &Control) -> Option<Kept> {
-        let (before, beside, after) = (self.before?, self.beside?, self.after?);
-        let mut relative = self.relative()?;
-        if let Some(sharing) = control.sharing.filter(|_| self.is_flood()) {
-            relative.round_trip /= sharing.round_trip;
-            relative.connection /= sharing.connection;
-        }
-        Some(Kept {
-            beside: relative,
-            failed: beside.connection.failed,
-            recovered: (after.out_gbits / before.out_gbits).min(after.in_gbits / before.in_gbits),
+    fn kept(&self, sharing: Option<Sharing>) -> Option<Kept> {
+        let sharing = sharing.filter(|_| self.is_flood());
+        let price = |of: fn(&Sharing) -> f64| sharing.as_ref().map_or(1.0, of);
+        let without = |figure, price: f64| self.turns(figure).into_iter().map(|p99| p99 / price).collect();
+        (!self.beside.is_empty()).then(|| Kept {
+            shares: [self.turns(OUT), self.turns(IN)],
+            round_trip: without(ROUND_TRIP, price(|sharing| sharing.round_trip)),
+            connection: without(CONNECTION, price(|sharing| sharing.connection)),
+            failed: self.beside.iter().map(|reached| reached.connection.failed).sum(),
         })
     }
 
     /// Whether what is required beside a flood is met.
-    fn verdict(&self, control: &Control) -> Verdict {
-        let Some(kept) = self.kept(control) else { return Verdict::Missed };
-        if self.error.is_some() || self.flood.alive_after_ms.is_none() || kept.failed > 0.0 {
-            return Verdict::Missed;
+    fn verdict(&self, sharing: Option<Sharing>) -> Verdict {
+        match self.kept(sharing) {
+            Some(kept)
+                if self.error.is_none() && self.flood.alive_after_ms.is_some() && kept.failed == 0.0 =>
+            {
+                kept.verdict()
+            }
+            _ => Verdict::Missed,
         }
-        control
-            .at_least(SHARE, &kept.beside, |relative| relative.share)
-            .max(control.at_most(LONGER, &kept.beside, |relative| relative.round_trip))
-            .max(control.at_most(LONGER, &kept.beside, |relative| relative.connection))
     }
 }
 
 impl Backend {
-    fn control(&self) -> Control {
-        let first = self.rows.first().and_then(|row| row.before);
-        let all: Vec<Reached> =
-            first.into_iter().chain(self.rows.iter().filter_map(|row| row.after)).collect();
-        let neighbours = |three: &[Reached]| match three {
-            [before, now, after] => Some(Relative::of(before, now, after)),
-            _ => None,
-        };
-        Control {
-            sharing: self.row(Kind::Computes).and_then(Row::relative),
-            alone: all.windows(3).filter_map(neighbours).collect(),
-        }
+    /// None: it was not measured.
+    fn sharing(&self) -> Option<Sharing> {
+        let row = self.row(Kind::Computes)?;
+        let of = |figure| Summary::of(row.turns(figure)).map(|summary| summary.median);
+        Some(Sharing { round_trip: of(ROUND_TRIP)?, connection: of(CONNECTION)? })
     }
 
     fn row(&self, kind: Kind) -> Option<&Row> {
@@ -236,6 +215,7 @@ impl Backend {
 fn label(kind: Kind) -> &'static str {
     match kind {
         Kind::Computes => "none: it computes",
+        Kind::Plain => "none: its pod sends UDP by itself",
         Kind::Syn => "SYNs",
         Kind::Udp => "UDP, changing ports",
         Kind::Flows => "100,000 flows",
@@ -267,24 +247,24 @@ impl Record {
              loop: any frame as fast as the ring takes them. *Throughput* is what the other machine keeps of a TCP stream as fast as it goes, in the \
              direction that loses more; *p99* is how many times as long the 99th percentile takes, of 400 round trips a second over one \
              connection, and of 100 connections a second, by a client outside of the node's pods. \
-             Each figure beside a flood is divided by the mean of the same figure just before and just after it, without a flood; a p99 is then divided \
-             by that of the first row, whose neighbour sends nothing and computes, as the price of sharing processors by limits is not the flood's. \
-             Required are a throughput ≥ {SHARE:.2}, both p99 ≤ {LONGER:.0}, no connection that fails, and a flooded backend that lives. \
-             *Undecided* means that a figure lies between its limit times the lower end and its limit times the upper end of the range below the table: measurements without a flood \
-             differ as much. \
-             *Throughput after it* is divided by that before it. \
-             A stream goes on for {} s, and a 99th percentile is the median of those of {} \
-             stretches of {} s ({}, commit {}; `perf tenants`).\n",
+             Turns beside the flood and alone alternate, {} of them; each figure beside it is divided by the mean of the same figure just before and just after \
+             that turn; a p99 is then divided by the median of that of the first row, whose neighbour sends nothing and computes, as the price of sharing processors by limits is not \
+             the flood's. In the second row a plain process of the neighbour's pod sends datagrams from {SPRAYED} ports, without guest and backend: what any pod can do to its neighbours. \
+             The table has the median of the turns and their range. \
+             Required are a throughput ≥ {SHARE:.2}, both p99 ≤ {LONGER:.0}, no connection that fails, and a flooded backend that lives: *yes* where at least four of five turns \
+             have each of them, *no* where one of them at most has one of them, and *undecided* between. \
+             A turn has a stream of {} s each way and a stretch of {} s of round trips and of connections each \
+             ({}, commit {}; `perf tenants`).\n",
             self.processors,
             self.machine.cores,
+            self.rounds,
             self.seconds,
-            STRETCHES,
             self.stretch_seconds,
             self.date,
             self.commit,
         );
         for backend in &self.backends {
-            _ = write!(text, "\nBoth behind {}:\n\n{}{}", backend.name, shares(backend), range(backend));
+            _ = write!(text, "\nBoth behind {}:\n\n{}", backend.name, shares(backend));
             if let Some(error) = &backend.error {
                 _ = write!(text, "\n{} went no further: {}\n", backend.name, first_line(error));
             }
@@ -319,57 +299,36 @@ fn first_line(text: &str) -> &str {
 }
 
 fn shares(backend: &Backend) -> String {
-    let control = backend.control();
+    let sharing = backend.sharing();
     let line = |kind: &Kind| {
         let row = backend.row(*kind)?;
-        let kept = row.kept(&control);
-        let cells = match kept {
-            Some(Kept { beside, recovered, .. }) => {
-                [beside.share, beside.round_trip, beside.connection, recovered]
-                    .map(|value| format!("{value:.2}"))
-            }
-            None => [(); 4].map(|()| "–".into()),
+        let kept = row.kept(sharing);
+        let cell = |summary: Option<Summary>| {
+            summary.map_or("–".into(), |s| format!("{:.2} ({:.2}–{:.2})", s.median, s.min, s.max))
         };
-        let failed = kept.map_or("–".into(), |kept| format!("{:.0}", kept.failed));
-        let [share, round_trip, connection, recovered] = cells;
-        let met = match row.verdict(&control) {
+        let of = |turns: fn(&Kept) -> &Vec<f64>| {
+            kept.as_ref().and_then(|kept| Summary::of(turns(kept).iter().copied()))
+        };
+        let failed = kept.as_ref().map_or("–".into(), |kept| format!("{:.0}", kept.failed));
+        let met = match row.verdict(sharing) {
             _ if !row.is_flood() => "–",
             Verdict::Met => "yes",
             Verdict::Undecided => "undecided",
             Verdict::Missed => "**no**",
         };
-        Some(vec![label(*kind).into(), share, round_trip, connection, failed, recovered, met.into()])
+        Some(vec![
+            label(*kind).into(),
+            cell(kept.as_ref().and_then(Kept::share)),
+            cell(of(|kept| &kept.round_trip)),
+            cell(of(|kept| &kept.connection)),
+            failed,
+            met.into(),
+        ])
     };
     let body: Vec<_> = Kind::ALL.iter().filter_map(line).collect();
-    let head = [
-        "the neighbour's flood",
-        "throughput",
-        "p99, round trip",
-        "p99, connection",
-        "failed",
-        "throughput after it",
-        "required",
-    ];
+    let head =
+        ["the neighbour's flood", "throughput", "p99, round trip", "p99, connection", "failed", "required"];
     table(&head, &body)
-}
-
-/// How far measurements without a flood are from each other.
-fn range(backend: &Backend) -> String {
-    let control = backend.control();
-    let of = |figure: fn(&Relative) -> f64| {
-        control.range(figure).map(|range| format!("{:.2}–{:.2}", range.min, range.max))
-    };
-    let (Some(share), Some(round_trip), Some(connection)) = (
-        of(|relative| relative.share),
-        of(|relative| relative.round_trip),
-        of(|relative| relative.connection),
-    ) else {
-        return String::new();
-    };
-    format!(
-        "\nRange of the measurements without a flood, each divided by the mean of the one before it and the one after it: throughput {share}, \
-         p99 of round trips {round_trip}, of connections {connection}.\n"
-    )
 }
 
 fn floods(backend: &Backend) -> String {
@@ -439,9 +398,8 @@ mod tests {
     fn row(kind: Kind, beside: Reached) -> Row {
         Row {
             kind: kind.name().into(),
-            before: Some(reached(1.0, 1.0, 0.0)),
-            beside: Some(beside),
-            after: Some(reached(0.99, 1.0, 0.0)),
+            alone: vec![reached(1.0, 1.0, 0.0); 2],
+            beside: vec![beside],
             flood: Flood {
                 frames_per_second: 250_000.0,
                 pod_cpus: 0.6,
@@ -465,7 +423,7 @@ mod tests {
         ];
         let dead = Row {
             error: Some("it ended: signal 6\nand its log".into()),
-            beside: None,
+            beside: Vec::new(),
             flood: Flood { pod_cpus: 0.1, pod_mib: 23.2, ..Flood::default() },
             ..row(Kind::Garbage, reached(1.0, 1.0, 0.0))
         };
@@ -474,6 +432,7 @@ mod tests {
             commit: "0123456789ab".into(),
             machine: Machine::sample(),
             processors: 0.6,
+            rounds: 1,
             seconds: 3,
             stretch_seconds: 2.0,
             backends: vec![
@@ -493,80 +452,40 @@ mod tests {
     fn what_is_required_is_all_of_it() {
         use Verdict::{Met, Missed};
         let backend = &sample().backends[0];
-        let control = backend.control();
-        let verdicts = backend.rows.iter().map(|row| row.verdict(&control)).collect::<Vec<_>>();
+        let verdicts = backend.rows.iter().map(|row| row.verdict(backend.sharing())).collect::<Vec<_>>();
         assert_eq!(verdicts, [Met, Missed, Missed, Met, Missed]);
         let mut dead = row(Kind::Syn, reached(1.0, 1.0, 0.0));
-        assert_eq!(dead.verdict(&control), Met);
+        assert_eq!(dead.verdict(None), Met);
         dead.flood.serves_after_ms = None;
-        assert_eq!(dead.verdict(&control), Met);
+        assert_eq!(dead.verdict(None), Met);
         dead.flood.alive_after_ms = None;
-        assert_eq!(dead.verdict(&control), Missed);
-    }
-
-    /// Rows of SYNs as they follow each other: throughput before the first, and beside and after each.
-    fn backend(first: f64, shares: &[(f64, f64)]) -> Backend {
-        let mut before = reached(first, 1.0, 0.0);
-        let mut rows = Vec::new();
-        for &(beside, after) in shares {
-            let after = reached(after, 1.0, 0.0);
-            let row = row(Kind::Syn, reached(beside, 1.0, 0.0));
-            rows.push(Row { before: Some(before), after: Some(after), ..row });
-            before = after;
-        }
-        Backend { name: "netd".into(), rows, error: None }
-    }
-
-    fn verdicts(backend: &Backend) -> Vec<Verdict> {
-        let control = backend.control();
-        backend.rows.iter().map(|row| row.verdict(&control)).collect()
+        assert_eq!(dead.verdict(None), Missed);
     }
 
     #[test]
-    fn a_row_is_compared_with_its_own_neighbours() {
-        let backend = backend(0.25, &[(0.25, 0.25), (0.25, 0.25), (0.25, 0.25), (0.2, 0.5), (0.5, 0.5)]);
-        let control = backend.control();
-        let shares = backend.rows.iter().map(|row| row.kept(&control).unwrap().beside.share);
-        assert_eq!(shares.collect::<Vec<_>>(), [1.0, 1.0, 1.0, 0.2 / 0.375, 1.0]);
+    fn a_turn_is_compared_with_its_own_neighbours() {
+        let of = |shares: &[f64]| shares.iter().map(|share| reached(*share, 1.0, 0.0)).collect();
+        let row = Row { alone: of(&[1.0, 0.5, 0.25]), beside: of(&[0.75, 0.3]), ..Row::default() };
+        assert_eq!(row.turns(OUT), [1.0, 0.3 / 0.375]);
+        assert_eq!(row.turns(IN), [1.0, 1.0]);
     }
 
     #[test]
-    fn what_is_within_the_range_without_a_flood_is_undecided() {
-        use Verdict::{Met, Missed, Undecided};
-        let calm = backend(1.0, &[(0.9, 1.0), (0.85, 1.0), (0.75, 1.0), (0.3, 1.0)]);
-        assert_eq!(verdicts(&calm), [Met, Met, Missed, Missed]);
-        // The second measurement without a flood is half of its neighbours' mean.
-        let restless = backend(1.0, &[(0.9, 0.5), (0.85, 1.0), (0.75, 1.0), (0.3, 1.0)]);
-        let range = restless.control().range(|relative| relative.share).unwrap();
-        assert_eq!((range.min, range.max), (0.5, 1.0));
-        assert_eq!(verdicts(&restless), [Met, Met, Undecided, Missed]);
-    }
-
-    #[test]
-    fn percentiles_that_differ_without_a_flood_decide_nothing() {
-        let mut backend = backend(1.0, &[(1.0, 1.0), (1.0, 1.0), (1.0, 1.0)]);
-        backend.rows[2].beside = Some(reached(1.0, 3.5, 0.0));
-        assert_eq!(verdicts(&backend)[2], Verdict::Missed);
-        let slow = Some(reached(1.0, 2.0, 0.0));
-        (backend.rows[0].after, backend.rows[1].before) = (slow, slow);
-        assert_eq!(verdicts(&backend)[2], Verdict::Undecided);
-    }
-
-    #[test]
-    fn without_other_measurements_the_limit_alone_decides() {
-        let one = backend(1.0, &[(0.81, 1.0)]);
-        assert_eq!(one.control().range(|relative| relative.share), None);
-        assert_eq!(verdicts(&one), [Verdict::Met]);
-        assert_eq!(verdicts(&backend(1.0, &[(0.79, 1.0)])), [Verdict::Missed]);
+    fn turns_that_disagree_decide_nothing() {
+        let verdict = |turns: &[f64]| Verdict::of(turns, |share| share >= SHARE);
+        assert_eq!(verdict(&[0.9, 0.7, 0.8, 1.0, 1.1]), Verdict::Met);
+        assert_eq!(verdict(&[0.9, 0.7, 0.7, 1.0, 1.1]), Verdict::Undecided);
+        assert_eq!(verdict(&[0.9, 0.7, 0.7, 0.7, 1.1]), Verdict::Undecided);
+        assert_eq!(verdict(&[0.9, 0.7, 0.7, 0.7, 0.7]), Verdict::Missed);
+        assert_eq!(verdict(&[]), Verdict::Missed);
     }
 
     #[test]
     fn percentiles_are_compared_with_those_beside_a_neighbour_that_computes() {
         let mut backend = sample().backends.remove(0);
-        backend.rows[0].beside = Some(reached(1.0, 4.0, 0.0));
-        let control = backend.control();
-        let kept = |row: usize| backend.rows[row].kept(&control).unwrap().beside.round_trip;
-        assert_eq!((kept(0), kept(3)), (4.0, 3.0 / 4.0));
+        backend.rows[0].beside = vec![reached(1.0, 4.0, 0.0)];
+        let kept = |row: usize| backend.rows[row].kept(backend.sharing()).unwrap().round_trip;
+        assert_eq!((kept(0), kept(3)), (vec![4.0], vec![3.0 / 4.0]));
     }
 
     #[test]

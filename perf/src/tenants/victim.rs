@@ -8,17 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::Extent;
 use crate::bed::{Bed, GUEST_PORT, Pace, number};
 use crate::cases::transfer::{Direction, iperf};
-use crate::stats::Summary;
 
 /// Round trips a second that are asked for: far from what the machine can, so that its limit of processor time is not what
 /// is measured.
 const ROUND_TRIPS: u32 = 400;
 /// Connections a second.
 const CONNECTIONS: u32 = 100;
-
-/// Stretches of round trips and of connections, of which the middle one counts: one stall of this machine fills a 99th
-/// percentile of some hundred events.
-pub(super) const STRETCHES: usize = 3;
 
 /// What it reaches now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +44,7 @@ pub(crate) struct Times {
 pub(super) fn reaches(bed: &mut Bed, extent: &Extent) -> Result<Reached> {
     let pace = Pace {
         seconds: extent.bulk_seconds,
-        warm_up_seconds: extent.warm_up_seconds,
+        warm_up_seconds: 0,
         short: Duration::ZERO,
         idle: Duration::ZERO,
         flows: Vec::new(),
@@ -61,28 +56,12 @@ pub(super) fn reaches(bed: &mut Bed, extent: &Extent) -> Result<Reached> {
     };
     let (out_gbits, in_gbits) = (stream(Direction::G2h)?, stream(Direction::H2g)?);
     let (address, seconds) = (bed.guest_address(GUEST_PORT), extent.stretch.as_secs_f64());
-    let stretches = |request: String, what: &'static str| {
-        let one = |_| bed.ask_client(&request).and_then(|answer| times(&answer)).context(what);
-        (0..STRETCHES).map(one).collect::<Result<Vec<Times>>>().map(|all| Times::middle(&all))
+    let stretch = |request: String, what: &'static str| {
+        bed.ask_client(&request).and_then(|answer| times(&answer)).context(what)
     };
-    let round_trip = stretches(format!("rr {address} {seconds} 1 {ROUND_TRIPS}"), "round trips")?;
-    let connection = stretches(format!("crr {address} {seconds} {CONNECTIONS}"), "connections")?;
+    let round_trip = stretch(format!("rr {address} {seconds} 1 {ROUND_TRIPS}"), "round trips")?;
+    let connection = stretch(format!("crr {address} {seconds} {CONNECTIONS}"), "connections")?;
     Ok(Reached { out_gbits, in_gbits, round_trip, connection })
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    Summary::of(values).map_or(f64::NAN, |summary| summary.median)
-}
-
-impl Times {
-    /// The medians; all that came to nothing.
-    fn middle(all: &[Times]) -> Times {
-        Times {
-            p50: median(all.iter().map(|times| times.p50)),
-            p99: median(all.iter().map(|times| times.p99)),
-            failed: all.iter().map(|times| times.failed).sum(),
-        }
-    }
 }
 
 fn times(answer: &serde_json::Value) -> Result<Times> {

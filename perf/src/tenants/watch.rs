@@ -45,11 +45,16 @@ impl Most {
     }
 }
 
-/// Does something and tells the most of everything meanwhile. `backend` is a sandbox's first process.
+/// Does something and notes the most of everything meanwhile. `backend` is a sandbox's first process.
 ///
 /// # Errors
-/// What `work` returned; what cannot be looked at is 0.
-pub(super) fn beside<T>(backend: Pid, node: &Netns, work: impl FnOnce() -> Result<T>) -> Result<(T, Most)> {
+/// What `work` returned; what cannot be looked at is not noted.
+pub(super) fn beside<T>(
+    backend: Pid,
+    node: &Netns,
+    most: &mut Most,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     let goes = AtomicBool::new(true);
     thread::scope(|scope| {
         let watch = scope.spawn(|| {
@@ -65,8 +70,8 @@ pub(super) fn beside<T>(backend: Pid, node: &Netns, work: impl FnOnce() -> Resul
         });
         let done = work();
         goes.store(false, Ordering::Relaxed);
-        let most = watch.join().unwrap_or_default();
-        Ok((done?, most))
+        most.take(watch.join().unwrap_or_default());
+        done
     })
 }
 

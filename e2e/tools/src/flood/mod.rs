@@ -24,6 +24,8 @@ pub const CLOSED_PORT: u16 = 7103;
 pub enum Kind {
     /// It computes, and sends nothing: what its share of the processors costs by itself.
     Computes,
+    /// A process of its pod sends UDP datagrams from many ports by itself, without any guest: what any pod can do.
+    Plain,
     /// TCP SYNs from changing ports to open and closed ports and addresses that never answer.
     Syn,
     /// UDP datagrams from changing ports to the same.
@@ -48,8 +50,9 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Computes,
+        Kind::Plain,
         Kind::Syn,
         Kind::Udp,
         Kind::Flows,
@@ -66,6 +69,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::Computes => "computes",
+            Kind::Plain => "plain",
             Kind::Syn => "syn",
             Kind::Udp => "udp",
             Kind::Flows => "flows",
@@ -162,7 +166,7 @@ impl Flood {
         self.count += 1;
         let port = |of: u64| FIRST_PORT + (of % 60_000) as u16;
         match self.kind {
-            Kind::Computes | Kind::Descriptors | Kind::SlowGuest => None,
+            Kind::Computes | Kind::Plain | Kind::Descriptors | Kind::SlowGuest => None,
             Kind::Syn => {
                 let (from, to) = (port(self.random.next()), self.target(n));
                 Some(self.syn(from, to))
@@ -195,7 +199,7 @@ impl Flood {
 
     /// Whether frames of [`Flood::next_frame`] are to be sent as fast as the ring takes them.
     pub fn is_eager(&self) -> bool {
-        !matches!(self.kind, Kind::Urgent | Kind::SlowPeers | Kind::SlowGuest | Kind::Computes)
+        !matches!(self.kind, Kind::Urgent | Kind::SlowPeers | Kind::SlowGuest | Kind::Computes | Kind::Plain)
     }
 
     fn syn(&self, from: u16, to: (Ipv4Addr, u16)) -> Vec<u8> {
