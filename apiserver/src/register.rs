@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use crate::admission::evict::LAUNCHER_PREFIX;
-use crate::admission::{HOOKS, Hook, Looking, Task};
+use crate::admission::{Alone, HOOKS, Hook, Looking, Task};
 use crate::target::{GROUP, VERSIONS};
 
 /// Name of the mutating webhooks' configuration.
@@ -79,13 +79,7 @@ impl Registration {
             "failurePolicy": if evicts { "Ignore" } else { "Fail" },
             "matchPolicy": "Equivalent",
             "timeoutSeconds": TIMEOUT_SECONDS,
-            "rules": [{
-                "apiGroups": [if evicts { "" } else { "kubevirt.io" }],
-                "apiVersions": ["v1"],
-                "operations": hook.operations,
-                "resources": [hook.resource],
-                "scope": "*",
-            }],
+            "rules": hook.resources.iter().map(|resource| rule(hook, resource, evicts)).collect::<Vec<_>>(),
             "clientConfig": {
                 "service": {"namespace": self.namespace, "name": SERVICE, "port": 443, "path": hook.path},
                 "caBundle": self.ca(),
@@ -132,6 +126,23 @@ impl Registration {
             },
         })
     }
+}
+
+fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
+    let (resource, group) = match resource.split_once('.') {
+        Some((resource, group)) => (resource, format!("{group}.kubevirt.io")),
+        None if evicts => (resource, String::new()),
+        None => (resource, "kubevirt.io".to_owned()),
+    };
+    // Other versions of the kinds that are carried out are converted to this one first.
+    let version = if hook.task == Task::Alone(Alone::Refuse) { "*" } else { "v1" };
+    json!({
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": hook.operations,
+        "resources": [resource],
+        "scope": "*",
+    })
 }
 
 async fn apply<K>(client: &Client, object: &Value) -> Result<(), kube::Error>
@@ -224,6 +235,11 @@ mod tests {
             assert_eq!(hook.client_config.ca_bundle.unwrap().0, b"pem");
             assert_eq!(hook.client_config.service.unwrap().name, "virt-api");
         }
+        let refused =
+            registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
+        let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
+        assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancereplicasets")));
+        assert_eq!(rule(2), (json!("backup.kubevirt.io"), json!("*")));
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

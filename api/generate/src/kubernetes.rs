@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use crate::model::{self, Shape};
-use crate::{MESSAGES, ROOTS};
+use crate::{MESSAGES, crd};
 
 /// Schemas by the types' short names; one refers to another as `{"$ref": name}`.
 pub(crate) type Shapes = BTreeMap<String, Value>;
@@ -21,6 +21,9 @@ const KEPT: &[&str] = &[
     "x-kubernetes-list-map-keys",
     "x-kubernetes-map-type",
 ];
+
+/// Types that have a form of their own in a CustomResourceDefinition.
+const OWN_FORM: &[&str] = &["Quantity", "IntOrString", "Time"];
 
 /// Reads the shapes.
 pub(crate) fn read(path: &Path) -> Result<Shapes> {
@@ -42,6 +45,7 @@ pub(crate) fn short(go: &str) -> Option<&str> {
     ];
     match package {
         "k8sv1" | "corev1" | "v1" => (!scalar.contains(&name)).then_some(name),
+        "intstr" => Some(name),
         "metav1" => (name == "LabelSelector").then_some(name),
         _ => None,
     }
@@ -58,11 +62,14 @@ pub(crate) fn extract(model: &Path, openapi: &Path, shapes: &Path) -> Result<()>
         .map(|(name, schema)| (name.rsplit('.').next().unwrap_or(name), schema))
         .collect();
 
-    let roots: Vec<&str> = ROOTS.iter().map(|r| r.kind).chain(MESSAGES.iter().copied()).collect();
+    let served: Vec<String> = crd::kinds().collect();
+    let roots: Vec<&str> = served.iter().map(String::as_str).chain(MESSAGES.iter().copied()).collect();
     let mut todo: BTreeSet<String> = BTreeSet::new();
     for name in model::reachable(&types, &roots) {
         for field in &types[&name].fields {
-            todo.extend(short(Shape::parse(&field.go).core()).map(str::to_owned));
+            let shape = Shape::parse(&field.go);
+            let name = short(shape.core()).filter(|name| !OWN_FORM.contains(name));
+            todo.extend(name.map(str::to_owned));
         }
     }
     let mut found = Shapes::new();
@@ -82,8 +89,7 @@ fn cleaned(schema: &Value, needs: &mut BTreeSet<String>) -> Result<Value> {
     let reference = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref"));
     if let Some(reference) = reference {
         let name = reference.as_str().and_then(|r| r.rsplit('.').next()).context("a reference is no text")?;
-        // These have their own form in a CustomResourceDefinition.
-        if !["Quantity", "IntOrString", "Time"].contains(&name) {
+        if !OWN_FORM.contains(&name) {
             needs.insert(name.to_owned());
         }
         return Ok(json!({ "$ref": name }));

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// Types by name.
+/// Types by name: those of the group kubevirt.io by their own, those of another group as `<group>.<name>`.
 pub(crate) type Types = BTreeMap<String, Type>;
 
 /// One named type.
@@ -71,16 +71,44 @@ impl Shape {
     }
 }
 
+/// The package of the group kubevirt.io.
+const CORE: &str = "core/v1";
+
 /// Reads the model and puts the fields of inlined types in place of the inlining.
 pub(crate) fn read(path: &Path) -> Result<Types> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let packages: BTreeMap<String, Types> =
         serde_json::from_str(&text).with_context(|| format!("{} is not a model", path.display()))?;
-    let types = packages.get("core/v1").context("the model has no package core/v1")?;
+    let core = packages.get(CORE).with_context(|| format!("the model has no package {CORE}"))?;
+    let mut types = core.clone();
+    for (package, own) in packages.iter().filter(|(package, _)| *package != CORE) {
+        let group = package.split('/').next().unwrap_or(package);
+        for (name, ty) in own {
+            let fields = ty
+                .fields
+                .iter()
+                .map(|field| Field { go: qualified(&field.go, group, own, core), ..field.clone() });
+            types.insert(format!("{group}.{name}"), Type { fields: fields.collect(), ..ty.clone() });
+        }
+    }
     types
         .iter()
-        .map(|(name, ty)| Ok((name.clone(), Type { fields: flatten(name, types)?, ..ty.clone() })))
+        .map(|(name, ty)| Ok((name.clone(), Type { fields: flatten(name, &types)?, ..ty.clone() })))
         .collect()
+}
+
+/// The type of a field in a package of another group, by the names of [`Types`].
+fn qualified(go: &str, group: &str, own: &Types, core: &Types) -> String {
+    let shape = Shape::parse(go);
+    let name = shape.core();
+    let outer = go.strip_suffix(name).unwrap_or_default();
+    // Go's file names the imported package so.
+    let imported = ["v1.", "virtv1."].iter().find_map(|package| name.strip_prefix(package));
+    match imported.filter(|name| core.contains_key(*name)) {
+        Some(name) => format!("{outer}{name}"),
+        None if own.contains_key(name) => format!("{outer}{group}.{name}"),
+        None => go.to_owned(),
+    }
 }
 
 fn flatten(name: &str, types: &Types) -> Result<Vec<Field>> {
@@ -132,4 +160,28 @@ pub(crate) fn reachable(types: &Types, roots: &[&str]) -> BTreeSet<String> {
         }
     }
     seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_of_another_group_finds_its_own_and_those_of_the_core() {
+        let types = |names: &[&str]| {
+            names.iter().map(|name| ((*name).to_owned(), Type::default())).collect::<Types>()
+        };
+        let (own, core) = (types(&["PoolSpec", "CPU"]), types(&["CPU", "VirtualMachineSpec"]));
+        for (go, expected) in [
+            ("*PoolSpec", "*pool.PoolSpec"),
+            ("[]CPU", "[]pool.CPU"),
+            ("map[string]v1.CPU", "map[string]CPU"),
+            ("virtv1.VirtualMachineSpec", "VirtualMachineSpec"),
+            ("v1.LocalObjectReference", "v1.LocalObjectReference"),
+            ("*metav1.Time", "*metav1.Time"),
+            ("string", "string"),
+        ] {
+            assert_eq!(qualified(go, "pool", &own, &core), expected);
+        }
+    }
 }

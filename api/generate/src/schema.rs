@@ -159,6 +159,7 @@ fn mark(schema: &mut Value, owner: &str, field: &Field, marker: &str, value: &st
         "kubebuilder:validation:MaxItems" => schema["maxItems"] = number()?.into(),
         "kubebuilder:validation:MaxLength" => schema["maxLength"] = number()?.into(),
         "kubebuilder:validation:MinLength" => schema["minLength"] = number()?.into(),
+        "kubebuilder:validation:Maximum" => schema["maximum"] = number()?.into(),
         "kubebuilder:validation:Minimum" => schema["minimum"] = number()?.into(),
         "kubebuilder:default" => {
             schema["default"] = serde_json::from_str(value).unwrap_or_else(|_| value.into());

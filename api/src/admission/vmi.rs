@@ -21,6 +21,14 @@ use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, s
 /// like the one before.
 const FIXED: [&str; 3] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS, annotation::BINDING_PLUGINS];
 
+/// Keeps the revision in the status of a new instance that `given` has, if virt-controller makes it for a VirtualMachine.
+pub fn mutate_revision(object: &mut Value, given: &Value, by: By) {
+    let revision = &given["status"]["virtualMachineRevisionName"];
+    if by != By::User && revision.is_string() {
+        object["status"] = json!({ "virtualMachineRevisionName": revision });
+    }
+}
+
 /// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
 ///
 /// Addresses, UUID and host name are left open: they follow the identity, which the object does not have yet.

@@ -50,7 +50,7 @@ pub enum Alone {
     /// Judges a change of a migration.
     ValidateMigrationUpdate,
     /// Refuses a kind that podvirt does not carry out.
-    Refuse(&'static str),
+    Refuse,
 }
 
 /// A webhook.
@@ -60,8 +60,9 @@ pub struct Hook {
     pub name: &'static str,
     /// Path of the server.
     pub path: &'static str,
-    /// Plural of the kind it is asked about.
-    pub resource: &'static str,
+    /// Plurals of the kinds it is asked about, `*` for all of a group; behind a dot the first part of their group where that is
+    /// not kubevirt.io itself.
+    pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
     /// What it does.
@@ -81,79 +82,88 @@ pub const HOOKS: &[Hook] = &[
     Hook {
         name: "virtualmachines-mutator.kubevirt.io",
         path: "/virtualmachines-mutate",
-        resource: "virtualmachines",
+        resources: &["virtualmachines"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::MutateVm),
     },
     Hook {
         name: "virtualmachineinstances-mutator.kubevirt.io",
         path: "/virtualmachineinstances-mutate",
-        resource: "virtualmachineinstances",
+        resources: &["virtualmachineinstances"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::MutateInstance),
     },
     Hook {
         name: "migrations-mutator.kubevirt.io",
         path: "/migration-mutate-create",
-        resource: "virtualmachineinstancemigrations",
+        resources: &["virtualmachineinstancemigrations"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::MutateMigration),
     },
     Hook {
         name: "virtualmachine-validator.kubevirt.io",
         path: "/virtualmachines-validate",
-        resource: "virtualmachines",
+        resources: &["virtualmachines"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::ValidateVm),
     },
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
         path: "/virtualmachineinstances-validate-create",
-        resource: "virtualmachineinstances",
+        resources: &["virtualmachineinstances"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::ValidateInstanceCreate),
     },
     Hook {
         name: "virtualmachineinstances-update-validator.kubevirt.io",
         path: "/virtualmachineinstances-validate-update",
-        resource: "virtualmachineinstances",
+        resources: &["virtualmachineinstances"],
         operations: &["UPDATE"],
         task: Task::Alone(Alone::ValidateInstanceUpdate),
     },
     Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
-        resource: "kubevirts",
+        resources: &["kubevirts"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::ValidateKubeVirt),
     },
     Hook {
         name: "migration-create-validator.kubevirt.io",
         path: "/migration-validate-create",
-        resource: "virtualmachineinstancemigrations",
+        resources: &["virtualmachineinstancemigrations"],
         operations: &["CREATE"],
         task: Task::Looking(Looking::ValidateMigrationCreate),
     },
     Hook {
         name: "migration-update-validator.kubevirt.io",
         path: "/migration-validate-update",
-        resource: "virtualmachineinstancemigrations",
+        resources: &["virtualmachineinstancemigrations"],
         operations: &["UPDATE"],
         task: Task::Alone(Alone::ValidateMigrationUpdate),
     },
     Hook {
         name: "virt-launcher-eviction-interceptor.kubevirt.io",
         path: "/launcher-eviction-validate",
-        resource: "pods/eviction",
+        resources: &["pods/eviction"],
         operations: &["CREATE"],
         task: Task::Looking(Looking::Evict),
     },
     Hook {
-        name: "virtualmachinereplicaset-validator.kubevirt.io",
-        path: "/virtualmachinereplicaset-validate",
-        resource: "virtualmachineinstancereplicasets",
+        name: "not-carried-out.kubevirt.io",
+        path: "/not-carried-out-validate",
+        resources: &[
+            "virtualmachineinstancereplicasets",
+            "virtualmachineinstancepresets",
+            "*.backup",
+            "*.clone",
+            "*.export",
+            "*.instancetype",
+            "*.pool",
+            "*.snapshot",
+        ],
         operations: &["CREATE"],
-        task: Task::Alone(Alone::Refuse("VirtualMachineInstanceReplicaSet")),
+        task: Task::Alone(Alone::Refuse),
     },
 ];
 
@@ -173,6 +183,7 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
             let mut object = new.clone();
             if is_create {
                 vmi::mutate_create(&mut object, config);
+                vmi::mutate_revision(&mut object, new, by);
                 vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
                 vmi::mutate_plugins(&mut object, &cluster.configuration);
             } else {
@@ -192,7 +203,7 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
-        Alone::Refuse(kind) => judged(request, not_supported(kind)),
+        Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Request {
     pub uid: String,
     /// `CREATE`, `UPDATE`.
     pub operation: String,
+    /// Kind of the object.
+    pub kind: Kind,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object; empty while it is generated.
@@ -57,6 +59,14 @@ pub struct Request {
     pub object: Value,
     /// The object as it is.
     pub old_object: Value,
+}
+
+/// Kind of an object, whose group and version do not matter here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Kind {
+    /// As in its manifest.
+    pub kind: String,
 }
 
 /// Who asks.

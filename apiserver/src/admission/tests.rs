@@ -101,6 +101,15 @@ fn a_new_instance_gets_its_finalizer_and_loses_a_status() {
     let stored = patched(&object, &create("/virtualmachineinstances-mutate", object.clone()));
     assert_eq!(stored["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
     assert_eq!(stored.get("status"), None);
+    // virt-controller's says which revision of its VirtualMachine it was made from.
+    object["status"]["virtualMachineRevisionName"] = json!("revision-start-vm-1-2");
+    let made = |user: &str| {
+        let answer = ask("/virtualmachineinstances-mutate", "CREATE", Value::Null, object.clone(), user);
+        patched(&object, &answer).get("status").cloned()
+    };
+    assert_eq!(made("jane"), None);
+    let of_daemon = made("system:serviceaccount:kubevirt:kubevirt-controller").unwrap();
+    assert_eq!(of_daemon, json!({"virtualMachineRevisionName": "revision-start-vm-1-2"}));
 }
 
 #[test]
@@ -129,8 +138,7 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    let response =
-        &create("/virtualmachinereplicaset-validate", json!({"metadata": {"name": "x"}}))["response"];
+    let response = &create("/not-carried-out-validate", json!({"metadata": {"name": "x"}}))["response"];
     assert_eq!(response["allowed"], false);
     assert!(response["status"]["message"].as_str().unwrap().contains("not supported by podvirt"));
 }

@@ -10,7 +10,7 @@ use podvirt_api::v1::{
     VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy, VirtualMachineStatus,
 };
 
-use super::instance::{Link, generation_of, is_outdated, links, render};
+use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
 use super::nics;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
@@ -256,7 +256,7 @@ fn unchanged_generation(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Op
     let generation = vm.metadata.generation?;
     let ends = is_final(vmi) || vmi.metadata.deletion_timestamp.is_some();
     let noted = generation_of(vmi) == Some(generation);
-    (!ends && !noted && !is_outdated(vm, vmi)).then_some(())?;
+    (!ends && !noted && !is_outdated(vm, vmi) && !has_other_metadata(vm, vmi)).then_some(())?;
     Some(Action::NoteGeneration { uid: vmi.uid()?, generation })
 }
 

@@ -14,11 +14,16 @@ use podvirt_api::v1::{
     Firmware, Interface, InterfaceState, StartStrategy, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceSpec,
 };
+use serde::Serialize;
 
-use super::nics;
+use super::{nics, revision};
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
+
+/// The same: digest of the template's labels and annotations. A change of those asks for no restart, but the instance was made
+/// from another template.
+const METADATA_DIGEST: &str = "podvirt.io/template-metadata-digest";
 
 /// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
 /// while the machine runs is no part of it: the state of links, and [interfaces that come and go](nics).
@@ -39,6 +44,16 @@ pub fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
     // An earlier release's had the state of links in it.
     let whole = || digest(vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()));
     *made_from != template_digest(vm, &vmi.spec) && *made_from != whole()
+}
+
+/// Whether `vmi` was made from other labels or annotations than the template of `vm` has. One of an earlier release does not say.
+pub fn has_other_metadata(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
+    vmi.annotations().get(METADATA_DIGEST).is_some_and(|made_from| *made_from != metadata_digest(vm))
+}
+
+fn metadata_digest(vm: &VirtualMachine) -> String {
+    let metadata = vm.spec.template.as_ref().and_then(|template| template.metadata.as_ref());
+    digest(metadata.map(|metadata| (&metadata.labels, &metadata.annotations)))
 }
 
 /// Links that are to be others than they are: place of the interface in the instance, its name, and the state that the
@@ -74,10 +89,10 @@ pub struct Link {
 /// The state of a link that the manifest does not name.
 const UP: &str = "up";
 
-fn digest(spec: Option<&VirtualMachineInstanceSpec>) -> String {
+fn digest(part: Option<impl Serialize>) -> String {
     // Values that were read from JSON can be written again. Were it not so, all templates would be equal: a
     // machine would run on, and miss a hint.
-    let text = serde_json::to_vec(&spec).unwrap_or_default();
+    let text = serde_json::to_vec(&part).unwrap_or_default();
     // FNV-1a: must be the same in all replicas and versions, and need not withstand anybody.
     let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -99,6 +114,7 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     let mut spec = template.spec.unwrap_or_default();
     nics::leave_absent_out(&mut spec);
     annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm, &spec));
+    annotations.insert(METADATA_DIGEST.into(), metadata_digest(vm));
     let metadata = ObjectMeta {
         name: Some(vm.name_any()),
         namespace: vm.namespace(),
@@ -114,7 +130,9 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     if paused {
         spec.start_strategy = Some(StartStrategy::Paused);
     }
-    VirtualMachineInstance { metadata, spec, ..VirtualMachineInstance::default() }
+    let mut vmi = VirtualMachineInstance { metadata, spec, ..VirtualMachineInstance::default() };
+    vmi.status.virtual_machine_revision_name = Some(revision::name(vm));
+    vmi
 }
 
 /// Gives firmware and interfaces the identity that the template leaves open.

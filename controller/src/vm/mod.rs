@@ -33,6 +33,7 @@ pub mod nics;
 pub mod printable;
 pub mod reconcile;
 pub mod request;
+pub mod revision;
 #[cfg(test)]
 mod shell_tests;
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
 use super::decide::{Action, Instance, decide, fail, has_failed_for};
-use super::{nics, request};
+use super::{nics, request, revision};
 use crate::vmi::{Change, View};
 use crate::watch;
 
@@ -207,6 +207,9 @@ impl Shell {
                 // The cache may not have the last instance yet, or no longer.
                 if instances.get_metadata_opt(&name).await.map_err(Error::Ask)?.is_some() {
                     return Ok(false);
+                }
+                if let Err(error) = revision::renew(&self.client, vm).await {
+                    return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
                 }
                 match instances.create(&PostParams::default(), &vmi).await {
                     Ok(made) => {

@@ -118,6 +118,11 @@ async fn a_refusal_with_another_text_each_time_is_written_once() {
             }
             _ if what.ends_with(INSTANCE) => Some(failure(404, "none")),
             _ if what.contains("/virtualmachines/") => Some((200, stored.clone())),
+            _ if what.starts_with("GET") && what.contains("/controllerrevisions") => {
+                let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": {}, "items": []});
+                Some((200, list))
+            }
             _ => None,
         });
         // Its own conditions first, as in the pass before.
