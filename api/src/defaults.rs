@@ -8,8 +8,8 @@ use crate::v1;
 use crate::vmi::{
     CdRomTarget, Cpu, CpuFeaturePolicy, DEFAULT_GRACE_PERIOD_SECONDS, Disk, DiskBus, DiskTarget, DnsPolicy,
     DomainSpec, FeatureState, Features, Firmware, Interface, InterfaceBridge, InterfaceMasquerade,
-    InterfacePasstBinding, InterfaceState, Machine, Memory, Network, PodNetwork, PortProtocol, RebootPolicy,
-    TrayState, VirtualMachineInstance, VirtualMachineInstanceSpec,
+    InterfacePasstBinding, InterfaceState, MAX_VCPUS, Machine, Memory, Network, PodNetwork, PortProtocol,
+    RebootPolicy, TrayState, VirtualMachineInstance, VirtualMachineInstanceSpec,
 };
 
 /// Name of the interface and network that a manifest without any gets.
@@ -136,7 +136,9 @@ fn machine(domain: &mut DomainSpec, choices: &Choices) {
     let from_resources = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
     let cpu = domain.cpu.get_or_insert_with(Cpu::default);
     if cpu.cores == 0 && cpu.sockets == 0 && cpu.threads == 0 {
-        cpu.sockets = from_resources.map_or(1, |q| u32::try_from(q.value()).unwrap_or(u32::MAX)).max(1);
+        // Whether there is a node with as much is the scheduler's to say.
+        cpu.sockets =
+            from_resources.map_or(1, |q| u32::try_from(q.value()).unwrap_or(MAX_VCPUS)).clamp(1, MAX_VCPUS);
     }
     for count in [&mut cpu.cores, &mut cpu.sockets, &mut cpu.threads] {
         *count = (*count).max(1);

@@ -23,10 +23,10 @@ pub fn check(vmi: &VirtualMachineInstance, subresource: &str) -> Result<(), Stat
     let devices = &vmi.spec.domain.devices;
     match subresource {
         "console" if devices.autoattach_serial_console == Some(false) => {
-            return refuse("No serial consoles are present.");
+            return Err(Status::bad_request("No serial consoles are present."));
         }
         "vnc" if devices.autoattach_graphics_device == Some(false) => {
-            return refuse("No graphics devices are present.");
+            return Err(Status::bad_request("No graphics devices are present."));
         }
         _ => {}
     }

@@ -58,6 +58,9 @@ pub struct Pod {
     /// Let QEMU translate where KVM cannot be used
     #[arg(long)]
     pub allow_emulation: bool,
+    /// End at once, as if it had crashed: for tests of what starts machines again
+    #[arg(long)]
+    pub simulate_crash: bool,
     /// How many hook sidecars the pod has
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub hook_sidecars: usize,

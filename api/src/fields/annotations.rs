@@ -3,8 +3,7 @@
 //! An annotation of a user is a wish as much as a field is: one that asks for something that podvirt does not carry
 //! out is refused with its path. [`ANNOTATIONS`] lists every annotation by which KubeVirt's users or its parts tell
 //! each other something on the objects that users write, and [`check_annotations()`] judges by it. A key that is not
-//! in the table is the user's own, or another program's: it is kept, and a VirtualMachineInstance hands it on to its
-//! launcher pod unless its prefix ends with `kubevirt.io`.
+//! in the table is the user's own, or another program's: it is kept.
 
 use serde_json::Value;
 
@@ -14,7 +13,7 @@ use crate::{hooks, kernel};
 
 use Effect::{Carried, Refused, Unneeded, Written};
 use On::{KubeVirt, Migration, Vm, Vmi};
-use Wish::{Any, But, Hooks, Is, OneOf, Port};
+use Wish::{Any, But, Hooks, Is, OneOf, Port, Seconds};
 
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +51,8 @@ pub enum Wish {
     But(&'static [&'static str]),
     /// A TCP port; nothing else is allowed.
     Port,
+    /// A number of seconds; nothing else is allowed.
+    Seconds,
     /// One of these; nothing else is allowed.
     OneOf(&'static [&'static str]),
     /// A list of hook sidecars; nothing else is allowed.
@@ -107,7 +108,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/keep-launcher-alive-after-failure", Refused(But(&["", "false"])), ""),
     row(Vmi, "kubevirt.io/create-migration-target", Refused(Is("true")), "machines are not migrated between clusters"),
     row(Vmi, "kubevirt.io/testWorkloadUpdateMigrationAbortion", Refused(Any), "of upstream's tests"),
-    row(Vmi, "kubevirt.io/func-test-virt-launcher-fail-fast", Refused(Any), "of upstream's tests"),
+    row(Vmi, name::FAIL_FAST, Carried(Any), "the launcher ends at once, as if it had crashed; of upstream's tests"),
     row(Vmi, "kubevirt.io/func-test-force-launcher-migration-failure", Refused(Any), "of upstream's tests"),
     row(Vmi, "kubevirt.io/func-test-block-migration-target-preparation", Refused(Any), "of upstream's tests"),
     row(Vmi, "kubevirt.io/func-test-memory-hotplug-fail", Refused(Any), "of upstream's tests"),
@@ -146,8 +147,8 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(KubeVirt, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives pods no hooks for backups"),
     row(KubeVirt, name::LATEST_OBSERVED_API_VERSION, Written, ""),
     row(KubeVirt, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
-    row(Migration, "kubevirt.io/migrationUnschedulablePodTimeoutSeconds", Refused(Any), "a target pod may wait 300 s for a node"),
-    row(Migration, "kubevirt.io/migrationPendingPodTimeoutSeconds", Refused(Any), "a target pod may take 900 s to start"),
+    row(Migration, name::UNSCHEDULABLE_SECONDS, Carried(Seconds), "how long a target pod may wait for a node; 300 s where it is not said"),
+    row(Migration, name::PENDING_SECONDS, Carried(Seconds), "how long a target pod may take to start; 900 s where it is not said"),
     row(Migration, "kubevirt.io/func-test-migration-target-image-override", Refused(Any), "of upstream's tests"),
     row(Migration, "kubevirt.io/migrationUtilityVolumesTimeoutSeconds", Unneeded, "`utilityVolumes`, which it is about, are refused"),
     row(Migration, "kubevirt.io/func-test-ignore-migration-backoff", Unneeded, "a user's own migration never waits for an earlier failure"),
@@ -172,6 +173,9 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
             Carried(Port) if !value.parse::<u16>().is_ok_and(|port| port != 0) => {
                 problems.invalid(here, value.escape_debug(), "a port from 1 to 65535 is allowed");
             }
+            Carried(Seconds) if value.parse::<u32>().is_err() => {
+                problems.invalid(here, value.escape_debug(), "a whole number of seconds is allowed");
+            }
             Carried(OneOf(values)) if !values.contains(&value) => {
                 let allowed = format!("one of {} is allowed", quoted(values));
                 problems.invalid(here, value.escape_debug(), &allowed);
@@ -187,7 +191,7 @@ pub fn check_annotations(on: On, annotations: &Value, path: &str, problems: &mut
 
 fn is_wish(wish: Wish, value: &str) -> bool {
     match wish {
-        Any | Port | OneOf(_) | Hooks => true,
+        Any | Port | Seconds | OneOf(_) | Hooks => true,
         Is(asked) => value == asked,
         But(idle) => !idle.contains(&value.trim()),
     }
@@ -196,7 +200,9 @@ fn is_wish(wish: Wish, value: &str) -> bool {
 /// What a wish that is not carried out is answered with: what is allowed, and the row's remark.
 fn refusal(wish: Wish, note: &str) -> String {
     let what = match wish {
-        Any | Port | OneOf(_) | Hooks => "not supported by podvirt; the annotation is not allowed".to_owned(),
+        Any | Port | Seconds | OneOf(_) | Hooks => {
+            "not supported by podvirt; the annotation is not allowed".to_owned()
+        }
         Is(asked) => format!("'{asked}' is not supported by podvirt; any other value is allowed"),
         But(idle) => format!("not supported by podvirt; allowed: {}", quoted(idle)),
     };
@@ -210,7 +216,7 @@ fn quoted(values: &[&str]) -> String {
 /// Which values are refused, for people.
 pub(super) fn refused_values(wish: Wish) -> String {
     match wish {
-        Any | Port | OneOf(_) | Hooks => "all".to_owned(),
+        Any | Port | Seconds | OneOf(_) | Hooks => "all".to_owned(),
         Is(asked) => format!("`{asked}`"),
         But(idle) => {
             let idle = idle
@@ -243,7 +249,7 @@ mod tests {
                 Vmi,
                 json!({
                     "hooks.kubevirt.io/hookSidecars": hooks, "kubevirt.io/memfd": "false",
-                    "kubevirt.io/func-test-virt-launcher-fail-fast": "", "podvirt.io/netd-metrics-port": "http",
+                    "kubevirt.io/testWorkloadUpdateMigrationAbortion": "", "podvirt.io/netd-metrics-port": "http",
                 })
             ),
             [
@@ -254,7 +260,7 @@ mod tests {
                  `args`, `configMap`, `pvc`",
                 "metadata.annotations[kubevirt.io/memfd]: 'false' is not supported by podvirt; any other value is \
                  allowed: netd needs the guest's memory as a memfd",
-                "metadata.annotations[kubevirt.io/func-test-virt-launcher-fail-fast]: not supported by podvirt; the \
+                "metadata.annotations[kubevirt.io/testWorkloadUpdateMigrationAbortion]: not supported by podvirt; the \
                  annotation is not allowed: of upstream's tests",
             ]
         );
@@ -289,7 +295,9 @@ mod tests {
             assert!(seen.insert((row.on.kind(), row.key)), "{} stands twice on {:?}", row.key, row.on);
             let asked = |value: &str| !lines(row.on, json!({ row.key: value })).is_empty();
             match row.effect {
-                Refused(Any | Port | OneOf(_) | Hooks) => assert!(asked("") && asked("x"), "{}", row.key),
+                Refused(Any | Port | Seconds | OneOf(_) | Hooks) => {
+                    assert!(asked("") && asked("x"), "{}", row.key);
+                }
                 Refused(Is(value)) => assert!(asked(value) && !asked(""), "{}", row.key),
                 Refused(But(idle)) => assert!(asked("x") && !idle.iter().any(|v| asked(v)), "{}", row.key),
                 Carried(OneOf(values)) => {
@@ -297,6 +305,9 @@ mod tests {
                 }
                 Carried(Hooks) => {
                     assert!(asked("x") && asked("[{}]") && !asked("") && !asked("[]"), "{}", row.key);
+                }
+                Carried(Seconds) => {
+                    assert!(asked("-1") && asked("1.5") && asked("") && !asked("130"), "{}", row.key);
                 }
                 Carried(Port) => assert!(asked("0") && asked("65536") && !asked("1"), "{}", row.key),
                 Carried(_) | Unneeded | Written => assert!(!asked("x") && !asked("true"), "{}", row.key),

@@ -107,8 +107,8 @@ pub fn refused_markdown() -> String {
     out.push_str(
         "\n### Annotations\n\n\
          What stands here for a VirtualMachineInstance holds for the template of a VirtualMachine as well. Annotations\n\
-         that no table names are their users' own: they are kept, and a VirtualMachineInstance hands them on to its\n\
-         launcher pod unless their prefix ends with `kubevirt.io`.\n",
+         that no table names are their users' own: they are kept. A VirtualMachineInstance hands its annotations on to its\n\
+         launcher pod, but for kubectl's.\n",
     );
     let plain = "| Object | Annotation | Remarks |";
     let of = |effect: Effect| move |row: &Annotation| (row.effect == effect).then(String::new);

@@ -19,7 +19,9 @@
 //! sidecars  each containerDisk, kernelBoot.container, each hook sidecar
 //! ```
 //!
-//! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod.
+//! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod. Where the
+//! machine's requests of processors and memory are its limits, so are the sidecars': the pod's class is `Guaranteed`, which
+//! Kubernetes gives to pods whose every container is so.
 //!
 //! What a guest writes beside its claims lies on the node, in a volume of the pod. [`storage`] says how large that
 //! volume may become.
@@ -116,11 +118,11 @@ impl PodResources {
             compute.limit(STORAGE, scratch(limit.value()));
         }
         if !emulated {
-            compute.request(pod::KVM_DEVICE, "1".into());
-            compute.limit(pod::KVM_DEVICE, "1".into());
+            compute.both(pod::KVM_DEVICE, "1");
         }
 
         let limited = Limited {
+            guaranteed: ["cpu", "memory"].iter().all(|name| compute.is_guaranteed(name)),
             memory: amount(limits, "memory").is_some(),
             cpu: amount(limits, "cpu").is_some(),
             storage: amount(limits, STORAGE).is_some(),
@@ -170,10 +172,14 @@ struct Sidecar {
     memory: u64,
     cpu_limit: u64,
     memory_limit: u64,
+    /// Both where the machine's requests are its limits: of the node's processors it is taken away, used or not.
+    guaranteed_cpu: u64,
 }
 
 /// Of what the machine has a limit.
 struct Limited {
+    /// Requests of processors and memory are the limits.
+    guaranteed: bool,
     memory: bool,
     cpu: bool,
     storage: bool,
@@ -181,12 +187,17 @@ struct Limited {
 
 fn sidecar(needs: &Sidecar, limited: &Limited) -> ResourceRequirements {
     let mut amounts = Amounts::default();
-    amounts.request("cpu", millis(needs.cpu));
-    amounts.request("memory", bytes(needs.memory));
+    if limited.guaranteed {
+        amounts.both("cpu", &millis(needs.guaranteed_cpu));
+        amounts.both("memory", &bytes(needs.memory_limit));
+    } else {
+        amounts.request("cpu", millis(needs.cpu));
+        amounts.request("memory", bytes(needs.memory));
+    }
     if limited.memory {
         amounts.limit("memory", bytes(needs.memory_limit));
     }
-    if limited.cpu {
+    if limited.cpu && !limited.guaranteed {
         amounts.limit("cpu", millis(needs.cpu_limit));
     }
     if limited.storage {
@@ -280,6 +291,15 @@ impl Amounts {
 
     fn limit(&mut self, name: &str, amount: String) {
         self.limits.insert(name.to_owned(), K8sQuantity(amount));
+    }
+
+    fn both(&mut self, name: &str, amount: &str) {
+        self.request(name, amount.to_owned());
+        self.limit(name, amount.to_owned());
+    }
+
+    fn is_guaranteed(&self, name: &str) -> bool {
+        self.limits.get(name).is_some_and(|limit| self.requests.get(name) == Some(limit))
     }
 }
 

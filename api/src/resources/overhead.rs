@@ -20,23 +20,23 @@ const GRAPHICS: u64 = 32 * MI;
 const PAGE_TABLE_SHARE: u64 = 512;
 /// Code that QEMU's emulator translates, where there is no KVM: 85 to 105 Mi after a small guest has booted.
 /// QEMU itself would keep up to 1 Gi for a guest that goes on to run other code.
-const TRANSLATED_CODE: u64 = 128 * MI;
+const TRANSLATED_CODE: u64 = 112 * MI;
 /// Firmware of arm64 and its flash, upstream's number.
 const ARM64: u64 = 128 * MI;
 
 /// netd: 9 Mi when idle (docs/performance.md), up to 3 Mi of the guest's pages which it touches first, the rest
 /// for flows. The limit leaves room for its largest tables.
 pub(super) const NETD: Sidecar =
-    Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 1000, memory_limit: 192 * MI };
+    Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 1000, memory_limit: 192 * MI, guaranteed_cpu: 500 };
 
 /// A process that opened a file and waits: 1.4 Mi measured. Its limit has room for the image's page cache, which
 /// the kernel takes back when it must.
 pub(super) const CONTAINER_DISK: Sidecar =
-    Sidecar { cpu: 1, memory: 4 * MI, cpu_limit: 100, memory_limit: 40 * MI };
+    Sidecar { cpu: 1, memory: 4 * MI, cpu_limit: 100, memory_limit: 40 * MI, guaranteed_cpu: 100 };
 
 /// A hook sidecar, a program of the machine's users: upstream's limits, and what its own example asks of a node.
 pub(super) const HOOK: Sidecar =
-    Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 200, memory_limit: 64_000_000 };
+    Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 200, memory_limit: 64_000_000, guaranteed_cpu: 200 };
 
 /// What the programs around a guest need, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -45,7 +45,7 @@ fn processors_graphics_and_emulation_change_the_overhead() {
     assert_eq!(bare.overhead.graphics, 0);
     assert_eq!(request(&bare.compute, "cpu").unwrap(), "400m");
     let emulated = resources(base, json!({"developerConfiguration": {"useEmulation": true}}));
-    assert_eq!(emulated.overhead.emulation / MI, 128);
+    assert_eq!(emulated.overhead.emulation / MI, 112);
     assert_eq!(request(&emulated.compute, pod::KVM_DEVICE), None);
     assert_eq!(emulated.compute.limits, None);
 }
@@ -66,6 +66,32 @@ fn the_manifests_own_requests_and_limits_hold() {
     assert_eq!(request(&got.compute, "cpu").unwrap(), "1500m");
     assert_eq!(limit(&got.compute, "cpu").unwrap(), "2000m");
     assert!(limit(&got.netd, "memory").is_some() && limit(&got.container_disk, "cpu").is_some());
+}
+
+#[test]
+fn where_requests_are_limits_every_container_asks_for_its_limits() {
+    let got = |resources: Value| {
+        resources_of(json!({"domain": {"memory": {"guest": "64Mi"}, "resources": resources, "devices": {}}}))
+    };
+    let same = json!({"cpu": "1", "memory": "64M"});
+    for resources in
+        [json!({"requests": same, "limits": {"cpu": "1000m", "memory": "64M"}}), json!({"limits": same})]
+    {
+        let got = got(resources);
+        for container in [&got.compute, &got.netd, &got.container_disk, &got.hook_sidecar] {
+            for name in ["cpu", "memory"] {
+                assert!(limit(container, name).is_some());
+                assert_eq!(request(container, name), limit(container, name), "{name} of {container:?}");
+            }
+        }
+        assert_eq!(request(&got.netd, "cpu").unwrap(), "500m");
+    }
+    let other =
+        got(json!({"requests": {"cpu": "1", "memory": "64M"}, "limits": {"cpu": "1", "memory": "65M"}}));
+    assert_eq!(
+        (request(&other.netd, "cpu").unwrap(), limit(&other.netd, "cpu").unwrap()),
+        ("10m".into(), "1000m".into())
+    );
 }
 
 #[test]

@@ -1,21 +1,19 @@
 //! Processors, memory, firmware, clock.
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{Clock, DomainSpec, Firmware, KernelBoot};
+use crate::vmi::{Clock, DomainSpec, Firmware, KernelBoot, MAX_VCPUS};
 
 use super::{is_plain_serial, is_uuid};
 
-/// Most virtual processors of a machine; QEMU's q35 has more only with an emulated IOMMU.
-const MAX_VCPUS: u64 = 255;
-/// Least memory that firmware can start in, bytes.
-const MIN_MEMORY: u64 = 2 << 20;
+/// Least memory of a machine, bytes: upstream's, below what any firmware starts in.
+const MIN_MEMORY: u64 = 1_000_000;
 
 const DOMAIN: &str = "spec.domain";
 
 pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
     resources(domain, problems);
     if let Some(cpu) = &domain.cpu {
-        if cpu.count() > MAX_VCPUS {
+        if cpu.count() > u64::from(MAX_VCPUS) {
             problems.add(
                 Reason::FieldValueInvalid,
                 format!("{DOMAIN}.cpu"),
@@ -42,7 +40,7 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
             "memory.guest, resources.requests.memory or resources.limits.memory is required",
         ),
         Some(guest) if guest.value() < MIN_MEMORY => {
-            problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 2Mi is allowed");
+            problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 1M is allowed");
         }
         // The kernel would end QEMU as soon as the guest uses its memory. A request above the limit is told already.
         Some(guest)

@@ -61,7 +61,7 @@ fn identity_is_required() {
 fn processors_memory_and_machine() {
     let cases = [
         ("cpu: {sockets: 16, cores: 16}, memory: {guest: 1Gi}", "spec.domain.cpu FieldValueInvalid"),
-        ("memory: {guest: 1Mi}", "spec.domain.memory.guest FieldValueInvalid"),
+        ("memory: {guest: 999k}", "spec.domain.memory.guest FieldValueInvalid"),
         ("memory: {guest: 1Gi}, machine: {type: pc}", "spec.domain.machine.type FieldValueInvalid"),
         ("memory: {guest: 1Gi}, machine: {type: pc-q35-}", "spec.domain.machine.type FieldValueInvalid"),
         (

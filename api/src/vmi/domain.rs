@@ -270,6 +270,9 @@ impl FeatureState {
     }
 }
 
+/// Most virtual processors of a machine; QEMU's q35 has more only with an emulated IOMMU.
+pub(crate) const MAX_VCPUS: u32 = 255;
+
 impl Cpu {
     /// Number of virtual processors.
     pub fn count(&self) -> u64 {

@@ -56,22 +56,24 @@ pub fn judge(pod: &Pod, vmi: &VirtualMachineInstance, config: &KubeVirtConfigura
         meta.name.as_deref().unwrap_or_default()
     );
     let movable = migratable(vmi);
-    let stays = match (eviction_strategy(vmi, config), movable) {
+    let waits = match (eviction_strategy(vmi, config), movable) {
         (EvictionStrategy::LiveMigrate, Err(why)) => {
-            Some(format!("VMI {machine} must be migrated and cannot be: {why}"))
+            Err(format!("VMI {machine} must be migrated and cannot be: {why}"))
         }
-        (EvictionStrategy::LiveMigrate | EvictionStrategy::LiveMigrateIfPossible, Ok(())) => None,
-        (EvictionStrategy::External, _) => {
-            Some(format!("VMI {machine} is moved by another controller (evictionStrategy External)"))
-        }
+        (EvictionStrategy::LiveMigrate | EvictionStrategy::LiveMigrateIfPossible, Ok(())) => Ok(""),
+        (EvictionStrategy::External, _) => Ok(" (evictionStrategy External: another controller moves it)"),
         _ => return Verdict::Allow,
     };
     let node = vmi.status.node_name.clone();
     let marked = node.is_some() && vmi.status.evacuation_node_name == node;
-    let message = stays.unwrap_or_else(|| {
-        let word = if marked { "Evacuation in progress:" } else { "Eviction triggered evacuation of" };
-        format!("{word} VMI {machine}")
-    });
+    let message = match waits {
+        // The descheduler looks for these words.
+        Ok(more) => {
+            let again = if marked { "Evacuation in progress: " } else { "" };
+            format!("{again}Eviction triggered evacuation of VMI {machine}{more}")
+        }
+        Err(why) => why,
+    };
     Verdict::Deny { message, mark: node.filter(|_| !marked) }
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::migration::{is_final, is_under_way, migratable};
-use podvirt_api::names::{MIGRATION_FINALIZER, condition, event, label, label_value};
+use podvirt_api::names::{MIGRATION_FINALIZER, annotation, condition, event, label, label_value};
 use podvirt_api::v1::{
     MigrationConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationConditionType as ConditionType,
@@ -23,9 +23,9 @@ use crate::settings::Settings;
 use crate::template::{self, Images};
 use crate::vmi::{Note, observe, pods};
 
-/// How long no node may fit the target pod (upstream's limit).
+/// How long no node may fit the target pod where the migration does not say it (upstream's limit).
 pub const UNSCHEDULABLE_LIMIT: Duration = Duration::from_secs(300);
-/// How long the target pod may take to run, for whatever reason (upstream's limit).
+/// How long the target pod may take to run, for whatever reason, where the migration does not say it (upstream's limit).
 pub const PENDING_LIMIT: Duration = Duration::from_secs(900);
 
 /// When to look again without a change, in case one was missed.
@@ -268,6 +268,10 @@ fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
     let unscheduled = observe::condition(pod, condition::POD_SCHEDULED).filter(|c| {
         c.status == condition::FALSE && c.reason.as_deref() == Some(condition::reason::UNSCHEDULABLE)
     });
+    let limit = |annotation: &str, otherwise: Duration| {
+        let told = seen.migration.annotations().get(annotation).and_then(|text| text.parse().ok());
+        told.map_or(otherwise, Duration::from_secs)
+    };
     let (limit, why) = match unscheduled {
         Some(told) => {
             let told = told.message.as_deref().unwrap_or("no node was found");
@@ -282,12 +286,15 @@ fn scheduling(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
             ) {
                 decision.note(true, event::MIGRATION_TARGET_UNSCHEDULABLE, &message);
             }
-            (UNSCHEDULABLE_LIMIT, message)
+            (limit(annotation::UNSCHEDULABLE_SECONDS, UNSCHEDULABLE_LIMIT), message)
         }
         None => {
             remove(&mut decision.migration.status, &ConditionType::from(UNSCHEDULABLE));
             let held_up = observe::waiting(pod, now);
-            (PENDING_LIMIT, held_up.map_or_else(|| "the target pod does not start".into(), |t| t.message))
+            (
+                limit(annotation::PENDING_SECONDS, PENDING_LIMIT),
+                held_up.map_or_else(|| "the target pod does not start".into(), |t| t.message),
+            )
         }
     };
     let made = pod.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);

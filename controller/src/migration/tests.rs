@@ -276,6 +276,17 @@ fn a_target_pod_that_does_not_run_in_time_ends_the_migration() {
     for lost in [None, Some(&ended())] {
         assert_eq!(phase(&look(&scheduling, &vmi, lost)), "Failed");
     }
+    let said = json!({"metadata": {"annotations": {
+        "kubevirt.io/migrationUnschedulablePodTimeoutSeconds": "130", "kubevirt.io/migrationPendingPodTimeoutSeconds": "9"}}});
+    let said = migration("Scheduling", said);
+    for (pod, outcome) in [
+        (unschedulable(129), "Scheduling"),
+        (unschedulable(130), "Failed"),
+        (slow(8), "Scheduling"),
+        (slow(9), "Failed"),
+    ] {
+        assert_eq!(phase(&look(&said, &vmi, Some(&pod))), outcome);
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, ResourceRequirements, SecurityContext, VolumeMount,
 };
-use podvirt_api::names::{path, pod};
+use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::resources::PodResources;
 use podvirt_api::v1::{Interface, KubeVirtConfiguration, VirtualMachineInstance};
 
@@ -51,6 +51,9 @@ pub(super) fn compute(
     ];
     if uses_emulation(config) {
         command.push("--allow-emulation".into());
+    }
+    if vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(annotation::FAIL_FAST)) {
+        command.push("--simulate-crash".into());
     }
     let ports: Vec<_> = vmi.spec.domain.devices.interfaces.iter().flat_map(ports).collect();
     Container {

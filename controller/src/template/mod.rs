@@ -236,10 +236,16 @@ pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
     vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name)
 }
 
-/// Whether an annotation of the machine is for whoever reads the pod, too: a mesh, a backup, a CNI plugin.
+/// Whether the launcher pod has an annotation of the machine, too: for a mesh, a backup, a CNI plugin. As upstream, all but
+/// kubectl's and those that podvirt's daemons write on pods or for themselves.
 fn is_inherited(key: &str) -> bool {
-    let of_podvirt = key.split_once('/').is_some_and(|(prefix, _)| prefix.ends_with("kubevirt.io"));
-    !of_podvirt && key != "kubectl.kubernetes.io/last-applied-configuration"
+    let written = [
+        annotation::LATEST_OBSERVED_API_VERSION,
+        annotation::STORAGE_OBSERVED_API_VERSION,
+        annotation::MIGRATION_JOB_NAME,
+        annotation::NETWORK_INFO,
+    ];
+    !key.starts_with("kubectl.kubernetes.io/") && !written.contains(&key)
 }
 
 fn owner(identity: Identity<'_>) -> OwnerReference {

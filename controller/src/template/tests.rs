@@ -135,6 +135,9 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
     vmi.metadata.annotations = Some(BTreeMap::from([
         ("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into()),
         ("kubevirt.io/latest-observed-api-version".into(), "v1".into()),
+        ("kubevirt.io/network-info".into(), "{}".into()),
+        ("kubevirt.io/domain".into(), "another".into()),
+        ("kubevirt.io/test".into(), "test".into()),
         ("sidecar.istio.io/inject".into(), "true".into()),
     ]));
     let meta = launcher_pod(&vmi, &config(json!({})), &images()).unwrap().metadata;
@@ -155,7 +158,8 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
     assert_eq!(annotations["kubevirt.io/domain"], "web");
     assert_eq!(annotations["kubectl.kubernetes.io/default-container"], "compute");
     assert_eq!(annotations["sidecar.istio.io/inject"], "true");
-    assert_eq!(annotations.len(), 4, "{annotations:?}");
+    assert_eq!(annotations["kubevirt.io/test"], "test");
+    assert_eq!(annotations.len(), 5, "{annotations:?}");
     let owner = &meta.owner_references.unwrap()[0];
     assert_eq!(
         (owner.uid.as_str(), owner.controller, owner.block_owner_deletion),
@@ -426,7 +430,7 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             json!({"volumes": [{"name": "a", "hostDisk": {"path": "/d", "type": "Disk"}}]}),
             "spec.volumes[0].hostDisk",
         ),
-        (json!({"volumes": [{"name": "a", "secret": {"secretName": "s"}}]}), "spec.volumes[0].secret"),
+        (json!({"volumes": [{"name": "a", "memoryDump": {"claimName": "s"}}]}), "spec.volumes[0].memoryDump"),
         (json!({"volumes": [{"name": "a", "dataVolume": {"name": "s"}}]}), "spec.volumes[0].dataVolume"),
         (
             json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}}]}),

@@ -2,7 +2,8 @@
 //!
 //! Bytes go through one buffer a direction: who reads slowly makes the other end wait. Either end closing closes
 //! the other. A console has one user: whoever comes later takes it over, as with upstream, since a forgotten
-//! window must not lock out the person at the machine.
+//! window must not lock out the person at the machine. The connection of the one before ends without a farewell, as with
+//! upstream: its virtctl takes a farewell for the wish of its own user, and says nothing.
 
 use std::collections::HashMap;
 use std::io;
@@ -187,9 +188,9 @@ async fn splice(client: WebSocket, machine: UnixStream, left: oneshot::Receiver<
     let (mut to_client, from_client) = client.split();
     let (from_machine, to_machine) = machine.into_split();
     let why = tokio::select! {
-        () = up(from_client, to_machine) => return farewell(&mut to_client, "").await,
+        () = up(from_client, to_machine) => "",
         () = down(from_machine, &mut to_client) => "the machine closed the connection",
-        _ = left => "another user has taken over",
+        _ = left => return tracing::info!("another user has taken over"),
     };
     farewell(&mut to_client, why).await;
 }

@@ -5,6 +5,9 @@
 //! later freeze or thaw has come, so an old timer does not end a newer freeze. An agent that did not answer in time may
 //! freeze all the same: the timer runs then, too.
 //!
+//! The agent of a frozen guest refuses a freeze. Backups ask for one nonetheless, each for its disk: it succeeds, and its
+//! time limit, if it has one, is the one that counts from then on.
+//!
 //! Timers and what is known of the guest are this launcher's alone. So a frozen guest does not move to another launcher,
 //! which would never thaw it: a migration is refused while the guest is frozen or may be, and a freeze is refused while the
 //! machine moves. Both are decided under one lock.
@@ -93,8 +96,11 @@ impl Freezes {
             }
             let result = guest.tell(FREEZE).await;
             let silent = matches!(result, Err(AgentError::Refused(HypervisorError::Silent { .. })));
-            let result = result.map_err(|e| e.to_string());
+            let refused = matches!(result, Err(AgentError::Refused(HypervisorError::Refused { .. })));
+            let again = refused && guest.is_frozen();
+            let result = if again { Ok(()) } else { result.map_err(|e| e.to_string()) };
             match limit {
+                None if again => return result,
                 // What was before stands, an older freeze's timer among it.
                 _ if result.is_err() && !silent => return result,
                 None if silent => return result,
@@ -266,6 +272,27 @@ mod tests {
         assert_eq!(heard.recv().await, Some(FREEZE));
         sleep(Duration::from_secs(1000)).await;
         heard.try_recv().unwrap_err();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frozen_guest_can_be_frozen_again_and_its_time_limit_is_kept_or_renewed() {
+        let (guest, mut heard) = guest(None);
+        let freezes = Freezes::default();
+        freezes.freeze(guest.clone(), LIMIT).await.unwrap();
+        let (action, message) =
+            ("ask the guest agent", "Command guest-fsfreeze-freeze has been disabled".into());
+        *guest.0.answer.lock().unwrap() = Some(HypervisorError::Refused { action, message });
+        let begin = tokio::time::Instant::now();
+        freezes.freeze(guest.clone(), None).await.unwrap();
+        let longer = Duration::from_secs(400);
+        freezes.freeze(guest.clone(), Some(longer)).await.unwrap();
+        for told in [FREEZE, FREEZE, FREEZE, THAW] {
+            assert_eq!(heard.recv().await, Some(told));
+        }
+        assert!(begin.elapsed() >= longer);
+        drop(freezes.0.lock().await);
+        assert!(!guest.is_frozen());
+        freezes.freeze(guest.clone(), None).await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]

@@ -59,7 +59,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use podvirt_api::names::path;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
@@ -93,6 +93,9 @@ const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// The pod's directories or sockets cannot be used, or libvirt cannot be started.
 pub async fn run(args: &Pod) -> Result<End> {
+    if args.simulate_crash {
+        bail!("the machine's annotation {} asks for it", podvirt_api::names::annotation::FAIL_FAST);
+    }
     let signals = StopSignals::new()?;
     let identity =
         Identity { name: args.name.clone(), namespace: args.namespace.clone(), uid: args.uid.clone() };

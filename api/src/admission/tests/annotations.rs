@@ -28,7 +28,7 @@ fn a_wish_in_an_annotation_is_refused_where_it_counts() {
     assert_eq!(paths(&vm::validate_update(&vm, &wishing, &config(), By::User)), of_template);
     let on_the_vm = asking(vm, "/metadata");
     assert_eq!(vm::validate(&on_the_vm, &config(), By::User), Problems::default(), "of the VM alone");
-    let mut migration = json!({"metadata": {"annotations": {"kubevirt.io/migrationPendingPodTimeoutSeconds": "9"}},
+    let mut migration = json!({"metadata": {"annotations": {"kubevirt.io/migrationPendingPodTimeoutSeconds": "soon"}},
         "spec": {"vmiName": "web"}});
     let asked = migration::validate_create(&migration, None, &[]);
     assert!(
