@@ -49,7 +49,7 @@ pub enum Obstacle {
     /// The volume has another source, or none.
     #[error(
         "volume {0}: its source cannot be moved; allowed: containerDisk, emptyDisk, ephemeral, persistentVolumeClaim, \
-         cloudInitNoCloud and cloudInitConfigDrive"
+         cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount and sysprep"
     )]
     Source(String),
     /// The machine's status does not tell of the claim.
@@ -149,7 +149,14 @@ fn fate(volume: &Volume, told: &[VolumeStatus]) -> Result<Fate, Obstacle> {
         Err(Obstacle::HostDisk(name()))
     } else if volume.container_disk.is_some() || volume.empty_disk.is_some() {
         Ok(Fate::Copied)
-    } else if volume.cloud_init_no_cloud.is_some() || volume.cloud_init_config_drive.is_some() {
+    } else if volume.cloud_init_no_cloud.is_some()
+        || volume.cloud_init_config_drive.is_some()
+        || volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.service_account.is_some()
+        || volume.sysprep.is_some()
+    {
         Ok(Fate::MadeAnew)
     } else {
         Err(Obstacle::Source(name()))
@@ -213,6 +220,8 @@ mod tests {
             (json!({"emptyDisk": {"capacity": "1Gi"}}), Fate::Copied),
             (json!({"cloudInitNoCloud": {"userData": "x"}}), Fate::MadeAnew),
             (json!({"cloudInitConfigDrive": {"userData": "x"}}), Fate::MadeAnew),
+            (json!({"configMap": {"name": "x"}}), Fate::MadeAnew),
+            (json!({"serviceAccount": {"serviceAccountName": "x"}}), Fate::MadeAnew),
         ] {
             assert_eq!(fate_of(volume.clone(), &[]), Ok(fate), "{volume}");
         }

@@ -168,9 +168,11 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
     let sources = ImageSources {
         container_disks: &container_disks,
         overlays: &directory,
-        private: &directory,
+        cloud_init: &directory,
         claims: None,
         secrets: None,
+        credentials: None,
+        configs: None,
         change: None,
     };
     let images = prepare(vmi, &sources)?;

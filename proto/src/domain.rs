@@ -57,6 +57,9 @@ pub struct Domain {
     pub guest_os_info: Option<GuestOsInfo>,
     /// Whether the guest's file systems are frozen.
     pub filesystems_frozen: bool,
+    /// What became of the credentials that the guest's agent is to set; absent before the first attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_credentials: Option<AccessCredentials>,
     /// The live migration from here that runs, or was the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
@@ -67,6 +70,17 @@ pub struct Domain {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_since_ms: Option<u64>,
     /// What went wrong last, for people; empty when nothing did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// What became of credentials of the guest's users.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AccessCredentials {
+    /// Whether the guest has them.
+    pub synchronized: bool,
+    /// Why not.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

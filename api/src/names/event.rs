@@ -22,6 +22,10 @@ pub const SHUTTING_DOWN: &str = "ShuttingDown";
 pub const DELETED: &str = "Deleted";
 /// The machine could not be made as its specification says.
 pub const SYNC_FAILED: &str = "SyncFailed";
+/// The guest's agent has set the credentials of the guest's users.
+pub const CREDENTIALS_SYNCED: &str = "AccessCredentialsSyncSuccess";
+/// It has not.
+pub const CREDENTIALS_SYNC_FAILED: &str = "AccessCredentialsSyncFailed";
 /// The machine's launcher has not answered its node for a while.
 pub const LAUNCHER_SILENT: &str = "LauncherSilent";
 /// The guest was paused.

@@ -22,8 +22,12 @@ pub const BIN_SHARE: &str = "/init/usr/bin";
 pub const HOOKS: &str = "/var/run/kubevirt-hooks";
 /// Claims in filesystem mode are mounted below it, under their volumes' names.
 pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
+/// What disks of configuration are made from is mounted below it, under the names of their volumes.
+pub const CONFIGS: &str = "/var/run/kubevirt-private/config";
 /// Secrets of cloud-init are mounted below it, under their volumes' names.
 pub const SECRETS: &str = "/var/run/kubevirt-private/secret";
+/// Secrets with credentials of the guest's users are mounted below it, each under its place in `spec.accessCredentials`.
+pub const ACCESS_CREDENTIALS: &str = "/var/run/kubevirt-private/access-credentials";
 
 /// The disk image on a claim in filesystem mode.
 pub const DISK_IMAGE: &str = "disk.img";

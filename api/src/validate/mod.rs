@@ -3,6 +3,7 @@
 //! Every check runs, whatever the others found: the user sees all problems at once. The types of values were
 //! judged before ([`crate::fields`]); here stand the rules between fields and the forms of texts.
 
+mod credentials;
 mod devices;
 mod machine;
 mod network;
@@ -28,6 +29,7 @@ pub fn validate(vmi: &VirtualMachineInstance) -> Problems {
     devices::check(vmi, &mut problems);
     network::check(vmi, &mut problems);
     volumes::check(vmi, &mut problems);
+    credentials::check(vmi, &mut problems);
     names(vmi, &mut problems);
     problems
 }

@@ -7,7 +7,8 @@ use base64::prelude::BASE64_STANDARD;
 
 use crate::problem::{Problems, Reason};
 use crate::vmi::{
-    CloudInitSource, HostDiskType, PersistentVolumeClaimSource, VirtualMachineInstance, Volume,
+    CloudInitSource, HostDiskType, LocalObjectReference, PersistentVolumeClaimSource, VirtualMachineInstance,
+    Volume,
 };
 
 use super::machine::is_path_in_image;
@@ -28,6 +29,47 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
             problems.duplicate(format!("{path}.name"), &volume.name, &format!("spec.volumes[{other}].name"));
         }
         source(volume, &path, problems);
+        config(volume, &path, problems);
+    }
+    let accounts = vmi.spec.volumes.iter().enumerate().filter(|(_, volume)| volume.service_account.is_some());
+    for (n, _) in accounts.skip(1) {
+        let path = format!("spec.volumes[{n}].serviceAccount");
+        problems.add(Reason::FieldValueInvalid, path, "one volume with a ServiceAccount is allowed");
+    }
+}
+
+/// A disk with files of the cluster's.
+fn config(volume: &Volume, path: &str, problems: &mut Problems) {
+    let name = |of: &LocalObjectReference| of.name.clone();
+    let named = [
+        ("configMap.name", volume.config_map.as_ref().map(|source| source.name.clone())),
+        ("secret.secretName", volume.secret.as_ref().map(|source| source.secret_name.clone())),
+        (
+            "serviceAccount.serviceAccountName",
+            volume.service_account.as_ref().map(|source| source.service_account_name.clone()),
+        ),
+        (
+            "sysprep.configMap.name",
+            volume.sysprep.as_ref().and_then(|source| source.config_map.as_ref()).map(name),
+        ),
+        ("sysprep.secret.name", volume.sysprep.as_ref().and_then(|source| source.secret.as_ref()).map(name)),
+    ];
+    for (field, name) in named {
+        if name.is_some_and(|name| !is_dns_subdomain(&name)) {
+            problems.required(
+                format!("{path}.{field}"),
+                "a name of at most 253 of a-z, 0-9, '-' and '.' is required",
+            );
+        }
+    }
+    if let Some(source) = &volume.sysprep
+        && source.config_map.is_some() == source.secret.is_some()
+    {
+        problems.required(format!("{path}.sysprep"), "either configMap or secret is required");
+    }
+    // A volume identifier (ECMA-119, 8.4.7) and a Joliet one, which has half as many letters.
+    if let Some(label) = volume.config_label().filter(|label| label.len() > 16 || !label.is_ascii()) {
+        problems.invalid(format!("{path}.volumeLabel"), label, "at most 16 ASCII letters are allowed");
     }
 }
 
@@ -40,6 +82,11 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
         ("ephemeral", volume.ephemeral.is_some()),
         ("emptyDisk", volume.empty_disk.is_some()),
+        ("configMap", volume.config_map.is_some()),
+        ("secret", volume.secret.is_some()),
+        ("downwardAPI", volume.downward_api.is_some()),
+        ("serviceAccount", volume.service_account.is_some()),
+        ("sysprep", volume.sysprep.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, given)| given.then_some(name))
@@ -48,7 +95,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         problems.required(
             path,
             "a source is required: containerDisk, persistentVolumeClaim, ephemeral, emptyDisk, hostDisk, \
-             cloudInitNoCloud or cloudInitConfigDrive",
+             cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount or sysprep",
         );
     } else if given.len() > 1 {
         problems.add(

@@ -210,6 +210,8 @@ words! {
         Sata = "sata",
         /// virtio-scsi.
         Scsi = "scsi",
+        /// USB mass storage.
+        Usb = "usb",
     }
 
     /// A CD-ROM's tray.

@@ -40,6 +40,8 @@ objects! {
         start_strategy: Option<StartStrategy>,
         /// Seconds between the request to shut down and the end by force.
         termination_grace_period_seconds: Option<i64>,
+        /// Credentials of the guest's users that lie in Secrets.
+        access_credentials: Vec<AccessCredential>,
         /// Where the disks' contents come from.
         volumes: Vec<Volume>,
         /// Networks that interfaces attach to.
@@ -55,6 +57,70 @@ objects! {
         /// Processor architecture in Go's words.
         architecture: String,
     }
+
+    /// A credential of the guest's users.
+    AccessCredential {
+        /// Keys with which users may log in by SSH.
+        ssh_public_key: Option<SshPublicKey>,
+        /// Passwords of users.
+        user_password: Option<UserPassword>,
+    }
+
+    /// Passwords of users.
+    UserPassword {
+        /// Where they lie, each under its user's name.
+        source: CredentialSource,
+        /// How the guest gets them.
+        propagation_method: UserPasswordPropagation,
+    }
+
+    /// How the guest gets passwords.
+    UserPasswordPropagation {
+        /// By its agent.
+        qemu_guest_agent: Option<PasswordByAgent>,
+    }
+
+    /// Passwords by the guest's agent.
+    PasswordByAgent {}
+
+    /// Keys with which users may log in by SSH.
+    SshPublicKey {
+        /// Where they lie.
+        source: CredentialSource,
+        /// How the guest gets them.
+        propagation_method: SshPublicKeyPropagation,
+    }
+
+    /// Where a credential lies.
+    CredentialSource {
+        /// In a Secret of the machine's namespace: the values of all of its keys.
+        secret: Option<CredentialSecret>,
+    }
+
+    /// A Secret with a credential.
+    CredentialSecret {
+        /// Its name.
+        secret_name: String,
+    }
+
+    /// How the guest gets SSH keys.
+    SshPublicKeyPropagation {
+        /// By cloud-init's NoCloud disk, as it is made when the machine starts.
+        no_cloud: Option<ByCloudInit>,
+        /// By cloud-init's ConfigDrive disk, as it is made when the machine starts.
+        config_drive: Option<ByCloudInit>,
+        /// By its agent, also while it runs.
+        qemu_guest_agent: Option<KeysByAgent>,
+    }
+
+    /// Keys by the guest's agent.
+    KeysByAgent {
+        /// Users whose keys they are.
+        users: Vec<String>,
+    }
+
+    /// By a disk of cloud-init.
+    ByCloudInit {}
 
     /// Resolvers that are added to, or stand in place of, the pod's.
     PodDnsConfig {

@@ -21,6 +21,57 @@ objects! {
         ephemeral: Option<EphemeralSource>,
         /// An empty disk that is lost when the machine ends.
         empty_disk: Option<EmptyDiskSource>,
+        /// A disk with the files of a ConfigMap.
+        config_map: Option<ConfigMapSource>,
+        /// A disk with the files of a Secret.
+        secret: Option<SecretSource>,
+        /// A disk with what Kubernetes tells a pod of itself.
+        #[serde(rename = "downwardAPI")]
+        downward_api: Option<DownwardApiSource>,
+        /// A disk with the token of a ServiceAccount.
+        service_account: Option<ServiceAccountSource>,
+        /// A disk with the answers of Windows' set-up.
+        sysprep: Option<SysprepSource>,
+    }
+
+    /// A disk with the files of a ConfigMap.
+    ConfigMapSource {
+        /// Its name.
+        name: String,
+        /// Whether it may be missing: the disk is empty then.
+        optional: Option<bool>,
+        /// Label of the disk.
+        volume_label: String,
+    }
+
+    /// A disk with the files of a Secret.
+    SecretSource {
+        /// Its name.
+        secret_name: String,
+        /// Whether it may be missing: the disk is empty then.
+        optional: Option<bool>,
+        /// Label of the disk.
+        volume_label: String,
+    }
+
+    /// A disk with what Kubernetes tells a pod of itself.
+    DownwardApiSource {
+        /// Label of the disk.
+        volume_label: String,
+    }
+
+    /// A disk with the token of a ServiceAccount.
+    ServiceAccountSource {
+        /// Its name.
+        service_account_name: String,
+    }
+
+    /// A disk with the answers of Windows' set-up, in a file `autounattend.xml` or `unattend.xml`.
+    SysprepSource {
+        /// A Secret with it.
+        secret: Option<LocalObjectReference>,
+        /// A ConfigMap with it.
+        config_map: Option<LocalObjectReference>,
     }
 
     /// A disk image in a container image.
@@ -85,6 +136,25 @@ objects! {
     EmptyDiskSource {
         /// Size.
         capacity: Option<Quantity>,
+    }
+}
+
+impl Volume {
+    /// Label of the volume's disk, if that is made from files of the cluster's: upstream's where the manifest names none.
+    pub fn config_label(&self) -> Option<&str> {
+        const CONFIG: &str = "cfgdata";
+        let given = if let Some(source) = &self.config_map {
+            &source.volume_label
+        } else if let Some(source) = &self.secret {
+            &source.volume_label
+        } else if let Some(source) = &self.downward_api {
+            &source.volume_label
+        } else if self.service_account.is_some() {
+            return Some(CONFIG);
+        } else {
+            return self.sysprep.as_ref().map(|_| "unattendCD");
+        };
+        Some(if given.is_empty() { CONFIG } else { given })
     }
 }
 

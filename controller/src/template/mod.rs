@@ -18,6 +18,7 @@
 //! gives the same pod, with the same name. The name looks like one that the API server made up, but its last
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
+mod configs;
 mod containers;
 mod hooks;
 mod networks;
@@ -144,6 +145,7 @@ pub fn launcher_pod(
             termination_grace_period_seconds: Some(pod::termination_grace_period_seconds(grace)),
             enable_service_links: Some(false),
             automount_service_account_token: Some(false),
+            service_account_name: configs::service_account(vmi),
             hostname: Some(hostname),
             subdomain,
             dns_policy: spec.dns_policy.clone(),

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
-    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, Volume, VolumeMount,
-    VolumeProjection,
+    PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource, Volume,
+    VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{annotation, path, pod::volume};
@@ -11,7 +11,7 @@ use podvirt_api::resources::storage as size;
 use podvirt_api::storage::claim;
 use podvirt_api::v1::{self, VirtualMachineInstance};
 
-use super::TemplateError;
+use super::{TemplateError, configs};
 
 /// The pod's own volumes and where `compute` has them.
 const OWN: &[(&str, &str)] = &[
@@ -25,14 +25,14 @@ const OWN: &[(&str, &str)] = &[
 ];
 
 /// Mode of the files of a Secret: the pod's group reads them, nobody else.
-const SECRET_MODE: i32 = 0o440;
+pub(super) const SECRET_MODE: i32 = 0o440;
 
 /// Start of the names of volumes that hook sidecars have.
 const HOOKS: &str = "hook-sidecar-";
 
 /// Sources that a volume of a machine may have.
-const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral and \
-                       persistentVolumeClaim";
+const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral, persistentVolumeClaim, \
+                       configMap, secret, downwardAPI, serviceAccount and sysprep";
 
 /// Volumes of the pod and mounts of `compute`.
 #[derive(Debug, Default)]
@@ -57,6 +57,9 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
     }
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, &mut storage)?;
+    }
+    for (n, credential) in vmi.spec.access_credentials.iter().enumerate() {
+        access_credential(credential, n, &mut storage);
     }
     Ok(storage)
 }
@@ -115,14 +118,16 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
     if source.container_disk.is_some() || source.empty_disk.is_some() {
         return Ok(());
     }
+    if let Some(config) = configs::volume(source, pod_volume(source)) {
+        let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::CONFIGS, source.name));
+        mounted.read_only = Some(true);
+        storage.mounts.push(mounted);
+        storage.volumes.push(config);
+        return Ok(());
+    }
     let refused = [
         ("hostDisk", source.host_disk.is_some()),
-        ("sysprep", source.sysprep.is_some()),
         ("dataVolume", source.data_volume.is_some()),
-        ("configMap", source.config_map.is_some()),
-        ("secret", source.secret.is_some()),
-        ("downwardAPI", source.downward_api.is_some()),
-        ("serviceAccount", source.service_account.is_some()),
         ("downwardMetrics", source.downward_metrics.is_some()),
         ("memoryDump", source.memory_dump.is_some()),
         ("containerPath", source.container_path.is_some()),
@@ -134,7 +139,7 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
 /// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
 fn pod_volume(volume: &v1::Volume) -> String {
     let taken = [volume::BIN_SHARE, volume::NETWORK_INFO].contains(&volume.name.as_str())
-        || volume.name.starts_with(HOOKS);
+        || [HOOKS, volume::ACCESS_CREDENTIAL].iter().any(|own| volume.name.starts_with(own));
     if taken || OWN.iter().any(|(own, _)| *own == volume.name) {
         return format!("vmi-{}", volume.name);
     }
@@ -181,6 +186,24 @@ fn cloud_init(
         ..Volume::default()
     });
     Ok(())
+}
+
+/// Mounts the Secret of a credential. The pod waits until it exists.
+fn access_credential(credential: &v1::AccessCredential, n: usize, storage: &mut Storage) {
+    let key = credential.ssh_public_key.as_ref().and_then(|key| key.source.secret.as_ref());
+    let password = || credential.user_password.as_ref().and_then(|password| password.source.secret.as_ref());
+    let secret = key.or_else(password);
+    let Some(secret) = secret else { return };
+    let name = format!("{}{n}", volume::ACCESS_CREDENTIAL);
+    let mut mounted = mount(&name, &format!("{}/{n}", path::ACCESS_CREDENTIALS));
+    mounted.read_only = Some(true);
+    storage.mounts.push(mounted);
+    let source = SecretVolumeSource {
+        secret_name: Some(secret.secret_name.clone()),
+        default_mode: Some(SECRET_MODE),
+        ..SecretVolumeSource::default()
+    };
+    storage.volumes.push(Volume { name, secret: Some(source), ..Volume::default() });
 }
 
 /// A volume on the node of at most so many bytes; the kubelet evicts a pod that has more in it.

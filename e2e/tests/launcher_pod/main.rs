@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 
 use launched::{BOOT, GREETER, LIMIT, Launched, MARK, request, vmi};
 
+/// A public key.
+const SSH_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
 /// Boot to GUEST-READY of a Debian.
 const BOOT_DEBIAN: Duration = Duration::from_secs(400);
 
@@ -255,12 +257,25 @@ fn debian() -> Value {
     spec["domain"]["memory"]["guest"] = json!("512Mi");
     spec["domain"].as_object_mut().unwrap().remove("firmware");
     spec["domain"]["devices"]["disks"] = json!([{"name": "root", "disk": {"bus": "virtio"}, "bootOrder": 1}, {"name": "init", "disk": {"bus": "virtio"}}]);
-    let user_data = "#cloud-config\nwrite_files: [{path: /etc/mark, content: from-cloud-init}]\n";
+    let user_data = "#cloud-config\nusers: [default, {name: jane}]\nwrite_files: [{path: /etc/mark, content: from-cloud-init}]\n";
     spec["volumes"] = json!([
         {"name": "root", "containerDisk": {"image": "registry.example/debian"}},
         {"name": "init", "cloudInitNoCloud": {"userData": user_data}},
     ]);
+    let key = |method: Value| json!({"sshPublicKey": {"source": {"secret": {"secretName": "keys"}}, "propagationMethod": method}});
+    spec["accessCredentials"] = json!([
+        key(json!({"noCloud": {}})),
+        key(json!({"qemuGuestAgent": {"users": ["root"]}})),
+        {"userPassword": {"source": {"secret": {"secretName": "words"}}, "propagationMethod": {"qemuGuestAgent": {}}}},
+    ]);
     vmi
+}
+
+/// Writes the Secret of one of [`debian()`]'s credentials as the pod has it mounted.
+fn credential(launched: &Launched, place: usize, key: &str, value: &str) {
+    let directory = launched.pod.path(&format!("private/access-credentials/{place}"));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join(key), value).unwrap();
 }
 
 #[test]
@@ -271,6 +286,9 @@ fn long_the_guests_agent_is_heard_and_asked() {
     let mut launched = Launched::with("--allow-emulation", &vmi, &disks);
     let (heard, _handler) = launched.handler();
     let mut client = launched.client();
+    credential(&launched, 0, "key", &format!("{SSH_KEY} by-cloud-init\n"));
+    credential(&launched, 1, "key", &format!("{SSH_KEY} by-agent"));
+    credential(&launched, 2, "jane", "a word");
     let answer = launched.sync(&mut client, &vmi);
     assert!(answer.success, "{answer:?}\n{}", launched.compute.log());
     let runtime = &launched.runtime;
@@ -285,15 +303,30 @@ fn long_the_guests_agent_is_heard_and_asked() {
     let interface = &report.interfaces[0];
     assert_eq!((interface.ip.as_str(), interface.info_source.as_str()), ("10.9.0.2", "domain, guest-agent"));
 
-    let exec = ExecRequest {
-        domain_name: "demo_tiny".into(),
-        command: "/bin/sh".into(),
-        args: vec!["-c".into(), "cloud-init status --wait >/dev/null; cat /etc/mark; exit 7".into()],
-        timeout_seconds: 240,
+    let mut exec = |command: &str| {
+        let exec = ExecRequest {
+            domain_name: "demo_tiny".into(),
+            command: "/bin/sh".into(),
+            args: vec!["-c".into(), command.into()],
+            timeout_seconds: 240,
+        };
+        let executed = runtime.block_on(client.exec(exec)).unwrap().into_inner();
+        assert!(executed.response.unwrap().success);
+        (executed.std_out, executed.exit_code)
     };
-    let executed = runtime.block_on(client.exec(exec)).unwrap().into_inner();
-    assert!(executed.response.unwrap().success);
-    assert_eq!((executed.std_out.as_str(), executed.exit_code), ("from-cloud-init", 7));
+    let waited = exec("cloud-init status --wait >/dev/null; cat /etc/mark; exit 7");
+    assert_eq!(waited, ("from-cloud-init".into(), 7));
+    // The agent cannot have set jane's password before cloud-init made her: it was told again.
+    let set = |d: &Domain| d.access_credentials.as_ref().is_some_and(|told| told.synchronized);
+    heard.wait_within(LIMIT, "credentials", set);
+    assert_eq!(exec("cat /home/*/.ssh/authorized_keys | grep -c by-cloud-init").0, "1\n");
+    assert_eq!(exec("cat /root/.ssh/authorized_keys").0.trim(), format!("{SSH_KEY} by-agent"));
+    assert_eq!(exec("grep -c '^jane:[$]' /etc/shadow").0, "1\n");
+    credential(&launched, 1, "key", &format!("{SSH_KEY} another"));
+    until("another key", LIMIT, || {
+        Ok(exec("cat /root/.ssh/authorized_keys").0.contains("another").then_some(()))
+    })
+    .unwrap();
     let ping = GuestPingRequest { domain_name: "demo_tiny".into(), timeout_seconds: 5 };
     assert!(runtime.block_on(client.guest_ping(ping)).unwrap().into_inner().response.unwrap().success);
     let info = runtime.block_on(client.get_guest_info(EmptyRequest {})).unwrap().into_inner();

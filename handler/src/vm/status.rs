@@ -13,7 +13,7 @@ use podvirt_api::names::{condition, event};
 use podvirt_api::v1::{
     self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase,
 };
-use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, Status, reason};
+use podvirt_proto::domain::{AccessCredentials, Domain, GuestOsInfo, Interface, Status, reason};
 use podvirt_proto::migration::Mode;
 
 use super::{Event, Launcher, SILENCE, View, WAIT_TOLD, Weight, elapsed, from_ms, phase};
@@ -57,6 +57,11 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
         set(&mut status, Type::AgentConnected, agent(view).filter(|_| live), view.now);
+        if let Some(domain) = view.domain {
+            let told = domain.access_credentials.as_ref().filter(|_| live);
+            events.extend(told.and_then(|told| credentials_event(view, told)));
+            set(&mut status, Type::AccessCredentialsSynchronized, told.map(credentials), view.now);
+        }
         let trouble = if live { trouble(view, &new) } else { failure };
         if !(new == Phase::Scheduled && is_of_containers(view)) {
             if let Some(Trouble { says: (_, reason, message), event: true }) = &trouble
@@ -181,6 +186,31 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
 fn agent<'a>(view: &View<'a>) -> Option<Says<'a>> {
     view.domain.filter(|domain| domain.status.is_active() && domain.agent_connected)?;
     Some(("True", "", "".into()))
+}
+
+fn credentials(told: &AccessCredentials) -> Says<'_> {
+    (if told.synchronized { "True" } else { "False" }, "", Cow::from(&told.message))
+}
+
+/// The event of credentials about which the condition says something else.
+fn credentials_event(view: &View<'_>, told: &AccessCredentials) -> Option<Event> {
+    let (state, _, message) = credentials(told);
+    let conditions = &view.vmi.status.conditions;
+    let known = conditions.iter().find(|c| c.r#type == Type::AccessCredentialsSynchronized);
+    let is_told =
+        known.is_some_and(|c| c.status == state && c.message.as_deref().unwrap_or_default() == message);
+    (!is_told).then(|| match told.synchronized {
+        true => Event {
+            weight: Weight::Normal,
+            reason: event::CREDENTIALS_SYNCED,
+            message: "the guest's agent has set the credentials of the guest's users".into(),
+        },
+        false => Event {
+            weight: Weight::Warning,
+            reason: event::CREDENTIALS_SYNC_FAILED,
+            message: told.message.clone(),
+        },
+    })
 }
 
 /// What keeps the machine from being what the VMI says.

@@ -70,7 +70,7 @@ pub(super) fn convert(
         .collect::<Result<Vec<_>, _>>()?;
 
     let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
-    let usb = inputs.iter().any(|i| i.bus == "usb");
+    let usb = inputs.iter().any(|i| i.bus == "usb") || disks.iter().any(|d| d.target.bus == "usb");
     let mut controllers = vec![xml::Controller {
         kind: "usb".into(),
         index: "0".into(),
@@ -231,7 +231,7 @@ impl DiskNames {
     fn next(&mut self, bus: DiskBus) -> String {
         let (prefix, count) = match bus {
             DiskBus::Virtio => ("vd", &mut self.vd),
-            DiskBus::Sata | DiskBus::Scsi => ("sd", &mut self.sd),
+            DiskBus::Sata | DiskBus::Scsi | DiskBus::Usb => ("sd", &mut self.sd),
         };
         let name = format!("{prefix}{}", letters(*count));
         *count += 1;
@@ -448,10 +448,10 @@ mod tests {
     }
 
     #[test]
-    fn sata_and_scsi_share_their_names() {
+    fn sata_scsi_and_usb_share_their_names() {
         let mut names = DiskNames::default();
-        let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi].map(|bus| names.next(bus));
-        assert_eq!(given, ["sda", "vda", "sdb"]);
+        let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi, DiskBus::Usb].map(|bus| names.next(bus));
+        assert_eq!(given, ["sda", "vda", "sdb", "sdc"]);
     }
 
     #[test]

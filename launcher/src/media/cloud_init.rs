@@ -20,7 +20,8 @@ use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::CloudInitSource;
 use serde_json::{Map, Value};
 
-use super::MediaError;
+use super::images::ImageSources;
+use super::{MediaError, ssh_keys};
 
 /// Keys of user data in a Secret.
 const USER_DATA_KEYS: (&[&str], &str) = (&["userdata", "userData"], "userdata, userData");
@@ -37,6 +38,22 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Under which cloud-init finds the keys of its default user in the description of the machine.
+    const fn keys_name(self) -> &'static str {
+        match self {
+            Kind::NoCloud => "public-keys",
+            Kind::ConfigDrive => "public_keys",
+        }
+    }
+
+    /// Upstream's name of the disk's file.
+    pub(super) const fn file_name(self) -> &'static str {
+        match self {
+            Kind::NoCloud => "noCloud.iso",
+            Kind::ConfigDrive => "configdrive.iso",
+        }
+    }
+
     /// By this label cloud-init finds the disk.
     const fn label(self) -> &'static str {
         match self {
@@ -71,34 +88,52 @@ pub trait Change: std::fmt::Debug {
     fn change(&self, seed: Seed) -> Result<Seed, String>;
 }
 
-/// Writes the disk of `volume` to `path`; `secrets` is the directory below which Secrets are mounted, and `change` has a say
-/// in what is written.
+/// What the disk of `volume` is to hold.
 ///
 /// # Errors
 ///
-/// base64 or a Secret that cannot be read, or a file that cannot be written.
-pub fn write(
+/// base64 or a Secret that cannot be read, or what has a say in it fails.
+pub fn seed(
     vmi: &VirtualMachineInstance,
     volume: &str,
     kind: Kind,
     source: &CloudInitSource,
-    (secrets, change): (Option<&Path>, Option<&dyn Change>),
-    path: &Path,
-) -> Result<(), MediaError> {
-    let Data { user, network } = Data::read(volume, source, secrets)?;
-    let mut seed = Seed { kind, volume: volume.to_owned(), meta: meta(vmi, kind), user, network };
-    if let Some(change) = change {
-        seed = change.change(seed).map_err(|why| MediaError::Change(volume.to_owned(), why))?;
+    sources: &ImageSources<'_>,
+) -> Result<Seed, MediaError> {
+    let Data { user, network } = Data::read(volume, source, sources.secrets)?;
+    let mut meta = meta(vmi, kind);
+    let keys = ssh_keys::of(vmi, kind, sources.credentials)?;
+    if !keys.is_empty() {
+        let keys = keys.into_iter().enumerate().map(|(n, key)| (n.to_string(), key.into()));
+        meta.insert(kind.keys_name().into(), keys.collect::<Map<String, Value>>().into());
     }
+    let seed = Seed { kind, volume: volume.to_owned(), meta, user, network };
+    match sources.change {
+        Some(change) => change.change(seed).map_err(|why| MediaError::Change(volume.to_owned(), why)),
+        None => Ok(seed),
+    }
+}
+
+/// Writes a disk to `path`.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write(seed: Seed, path: &Path) -> Result<(), MediaError> {
+    let kind = seed.kind;
     let entries = match kind {
         Kind::NoCloud => no_cloud(seed),
         Kind::ConfigDrive => config_drive(seed),
     };
     let image = iso(kind.label(), entries)?;
+    write_file(path, &image)
+}
+
+/// Writes a disk that may hold passwords.
+pub(super) fn write_file(path: &Path, image: &[u8]) -> Result<(), MediaError> {
     let mut options = std::fs::OpenOptions::new();
-    // It may hold passwords.
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| io::Write::write_all(&mut file, &image))
+    file.and_then(|mut file| io::Write::write_all(&mut file, image))
         .map_err(|e| MediaError::file("write", path, e))
 }
 
@@ -197,7 +232,7 @@ fn config_drive(seed: Seed) -> Vec<InputEntry> {
 /// Sizes of disks are multiples of this, bytes.
 const SIZE_STEP: usize = 1 << 20;
 
-fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
+pub(super) fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
     let options = IsoFormatOptions {
         volume_name: label.into(),
         system_id: None,
@@ -225,6 +260,8 @@ fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, MediaError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use hadris_iso::read::IsoImage;
 
     use super::*;
@@ -245,7 +282,18 @@ mod tests {
     fn disk(kind: Kind, source: &CloudInitSource, secrets: Option<&Path>) -> Result<String, MediaError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.iso");
-        write(&vmi(), "v", kind, source, (secrets, None), &path)?;
+        let none = BTreeMap::new();
+        let sources = ImageSources {
+            container_disks: &none,
+            overlays: dir.path(),
+            cloud_init: dir.path(),
+            claims: None,
+            secrets,
+            credentials: None,
+            configs: None,
+            change: None,
+        };
+        write(seed(&vmi(), "v", kind, source, &sources)?, &path)?;
         Ok(String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned())
     }
 

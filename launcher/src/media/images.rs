@@ -20,7 +20,7 @@ use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
 use podvirt_api::vmi::{HostDisk, HostDiskType, PersistentVolumeClaimSource, Volume};
 
-use super::{MediaError, cloud_init};
+use super::{MediaError, cloud_init, config};
 use crate::domain::{Base, Image, ImageFormat};
 
 /// Where volumes come from and where made files go.
@@ -31,11 +31,15 @@ pub struct ImageSources<'a> {
     /// Directory for overlays and empty disks; it exists.
     pub overlays: &'a Path,
     /// Directory for cloud-init disks, which may hold passwords; it exists.
-    pub private: &'a Path,
+    pub cloud_init: &'a Path,
     /// Directory below which claims are mounted; none outside a cluster.
     pub claims: Option<&'a Path>,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
     pub secrets: Option<&'a Path>,
+    /// Directory below which Secrets with credentials are mounted; none outside a cluster.
+    pub credentials: Option<&'a Path>,
+    /// Directory below which the files of disks of configuration are mounted; none outside a cluster.
+    pub configs: Option<&'a Path>,
     /// Has a say in what cloud-init gets.
     pub change: Option<&'a dyn cloud_init::Change>,
 }
@@ -90,11 +94,31 @@ fn volume(
     ];
     for (source, kind) in cloud_init {
         let Some(source) = source else { continue };
-        let path = sources.private.join(format!("{}.iso", volume.name));
-        cloud_init::write(vmi, &volume.name, kind, source, (sources.secrets, sources.change), &path)?;
+        let path = sources.cloud_init.join(file_name(vmi, volume, kind));
+        let seed = cloud_init::seed(vmi, &volume.name, kind, source, sources)?;
+        cloud_init::write(seed, &path)?;
+        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+    }
+    if let Some(label) = volume.config_label() {
+        let missing = || MediaError::NoConfigs(volume.name.clone());
+        let directory = sources.configs.ok_or_else(missing)?.join(&volume.name);
+        let path = made("iso");
+        config::write(label, &directory, volume, &path)?;
         return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
     Err(MediaError::NoSource(volume.name.clone()))
+}
+
+/// Of a disk of cloud-init: upstream's name, which a machine's first disk of its kind has.
+fn file_name(vmi: &VirtualMachineInstance, volume: &Volume, kind: cloud_init::Kind) -> String {
+    let is_of_kind = |one: &&Volume| match kind {
+        cloud_init::Kind::NoCloud => one.cloud_init_no_cloud.is_some(),
+        cloud_init::Kind::ConfigDrive => one.cloud_init_config_drive.is_some(),
+    };
+    match vmi.spec.volumes.iter().find(is_of_kind) {
+        Some(first) if first.name != volume.name => format!("{}.iso", volume.name),
+        _ => kind.file_name().into(),
+    }
 }
 
 /// The disk image on a claim.
@@ -202,19 +226,25 @@ pub fn format_of_file(file: &mut File, path: &Path) -> Result<ImageFormat, Media
 mod tests {
     use super::*;
 
-    fn prepare_with(claims: &Path, dir: &Path, volumes: &str) -> Result<BTreeMap<String, Image>, MediaError> {
+    fn prepare_all(
+        claims: &Path,
+        dir: &Path,
+        volumes: Vec<Volume>,
+    ) -> Result<BTreeMap<String, Image>, MediaError> {
         let manifest = serde_json::json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
             "spec": {"domain": {"memory": {"guest": "64Mi"}}},
         });
         let mut vmi = VirtualMachineInstance::from_value(manifest).unwrap();
-        vmi.spec.volumes = vec![serde_saphyr::from_str(volumes).unwrap()];
+        vmi.spec.volumes = volumes;
         let sources = ImageSources {
             container_disks: &BTreeMap::new(),
             overlays: dir,
-            private: dir,
+            cloud_init: dir,
             claims: Some(claims),
             secrets: None,
+            credentials: None,
+            configs: None,
             change: None,
         };
         prepare(&vmi, &sources)
@@ -234,8 +264,8 @@ mod tests {
         assert_eq!(image, Image { path: disk, format: ImageFormat::Raw, base: None });
     }
 
-    fn prepare_in(dir: &Path, volumes: &str) -> Result<BTreeMap<String, Image>, MediaError> {
-        prepare_with(&dir.join("claims"), dir, volumes)
+    fn prepare_in(dir: &Path, volume: &str) -> Result<BTreeMap<String, Image>, MediaError> {
+        prepare_all(&dir.join("claims"), dir, vec![serde_saphyr::from_str(volume).unwrap()])
     }
 
     #[test]
@@ -258,6 +288,20 @@ mod tests {
         std::fs::write(&path, "kept").unwrap();
         prepare_in(dir.path(), &disk).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn disks_of_cloud_init_have_upstreams_names_and_whole_blocks() {
+        let dir = tempfile::tempdir().unwrap();
+        let volumes = serde_saphyr::from_str(
+            "[{name: a, cloudInitNoCloud: {userData: x}}, {name: b, cloudInitConfigDrive: {userData: x}}, \
+              {name: c, cloudInitNoCloud: {userData: x}}]",
+        );
+        let images = prepare_all(dir.path(), dir.path(), volumes.unwrap()).unwrap();
+        for (volume, name) in [("a", "noCloud.iso"), ("b", "configdrive.iso"), ("c", "c.iso")] {
+            assert_eq!(images[volume].path, dir.path().join(name));
+            assert_eq!(std::fs::metadata(&images[volume].path).unwrap().len() % 4096, 0);
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What a machine's disks are made of: image files, their overlays, and the disk that cloud-init reads.
 
 pub mod cloud_init;
+mod config;
 pub mod images;
 pub mod kernel;
+pub(crate) mod ssh_keys;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -75,6 +77,15 @@ pub enum MediaError {
     /// A hook sidecar fails.
     #[error("the cloud-init of the volume {0}: {1}")]
     Change(String, String),
+    /// A machine has keys in Secrets, and no directory is known for those.
+    #[error("spec.accessCredentials[{0}]: Secrets are read in a cluster only")]
+    NoCredentials(usize),
+    /// A disk is made from files of the cluster's, and no directory is known for those.
+    #[error("the volume {0} is made from what a cluster has, and there is none")]
+    NoConfigs(String),
+    /// Windows' set-up would find no answers.
+    #[error("the volume {0} has neither autounattend.xml nor unattend.xml")]
+    NoAnswers(String),
     /// base64 cannot be read.
     #[error("the base64 of the volume {0} cannot be read")]
     Base64(String, #[source] base64::DecodeError),

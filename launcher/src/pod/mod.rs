@@ -38,6 +38,7 @@
 mod agent;
 mod answers;
 mod brought;
+mod credentials;
 mod descriptor;
 mod devices;
 mod end;

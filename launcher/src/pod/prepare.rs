@@ -37,8 +37,8 @@ use crate::process::daemon::wait_for_socket;
 const CONTAINER_DISK_LINKS: &str = "container-disk-data";
 /// Overlays and empty disks, below [`path::EPHEMERAL_DISKS`].
 const OVERLAYS: &str = "disks";
-/// cloud-init's disks, in the machine's private directory.
-const PRIVATE_DISKS: &str = "disks";
+/// cloud-init's disks, by namespace and machine, below [`path::EPHEMERAL_DISKS`].
+const CLOUD_INIT: &str = "cloud-init-data";
 /// The pod's interfaces.
 const NET: &str = "/sys/class/net";
 /// What the guest sends to the serial console, beside its socket.
@@ -78,13 +78,15 @@ pub(super) async fn prepare(
     }
     let hooks = hooks(shared, hook_sidecars).await?;
     let directory = path::machine_dir(&shared.identity.uid);
-    let (links, overlays, private) = (
+    let (links, overlays, cloud_init) = (
         Path::new(path::EPHEMERAL_DISKS).join(CONTAINER_DISK_LINKS),
         Path::new(path::EPHEMERAL_DISKS).join(OVERLAYS),
-        directory.join(PRIVATE_DISKS),
+        Path::new(path::EPHEMERAL_DISKS).join(CLOUD_INIT).join(vmi.namespace()).join(&vmi.metadata.name),
     );
+    // QEMU's sockets are there, too.
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
     // What an earlier attempt left is of no use.
-    for made in [&links, &overlays, &private] {
+    for made in [&links, &overlays, &cloud_init] {
         renew(made)?;
     }
     let mut files = Vec::new();
@@ -101,9 +103,11 @@ pub(super) async fn prepare(
         let sources = ImageSources {
             container_disks: &container_disks,
             overlays: &overlays,
-            private: &private,
+            cloud_init: &cloud_init,
             claims: Some(Path::new(path::VMI_DISKS)),
             secrets: Some(Path::new(path::SECRETS)),
+            credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),
+            configs: Some(Path::new(path::CONFIGS)),
             change,
         };
         prepare_images(&image_vmi, &sources)
@@ -141,6 +145,7 @@ pub(super) async fn prepare(
         serial_log: directory.join(SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
     };
+    shared.credentials.send_replace(vmi.spec.access_credentials.clone());
     let xml = convert(vmi, &environment)?.to_xml()?;
     let xml = hooks.on_define_domain(xml, &wanted.json, &|what| waits_for(shared, what)).await?;
     Ok(Prepared {

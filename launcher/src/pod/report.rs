@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use podvirt_proto::domain::{Domain, Interface, Status, info_source, reason};
+use podvirt_proto::domain::{AccessCredentials, Domain, Interface, Status, info_source, reason};
 
 use super::shared::{AgentFacts, Facts, Links, ManifestInterface};
 use crate::hypervisor::DomainStatus;
@@ -50,6 +50,10 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         agent_version: seen.agent.version.clone(),
         guest_os_info: seen.agent.os.clone(),
         filesystems_frozen: alive && facts.frozen,
+        access_credentials: facts.credentials.as_ref().filter(|_| alive).map(|result| AccessCredentials {
+            synchronized: result.is_ok(),
+            message: result.as_ref().err().cloned().unwrap_or_default(),
+        }),
         migration: facts.migration.clone(),
         waiting_for: facts.waiting_for.clone(),
         waiting_since_ms: facts.waiting_since.map(millis),

@@ -13,7 +13,7 @@ use tracing::{debug, info};
 use super::freeze::Guest as _;
 use super::report::{self, Seen};
 use super::shared::Shared;
-use super::{agent, link};
+use super::{agent, credentials, link};
 use crate::domain::AGENT_CHANNEL;
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
@@ -33,7 +33,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut reboots = 0;
     let agent_poll = agent::poll(&shared);
     let link_poll = link::poll(&shared);
-    tokio::pin!(agent_poll, link_poll);
+    let credentials_poll = credentials::poll(&shared);
+    tokio::pin!(agent_poll, link_poll, credentials_poll);
     loop {
         let rebooted = view.borrow_and_update().reboots;
         if std::mem::replace(&mut reboots, rebooted) != rebooted {
@@ -71,6 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = sleep(RECHECK) => {}
             () = &mut agent_poll => {}
             () = &mut link_poll => {}
+            () = &mut credentials_poll => {}
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::vmi::AccessCredential;
 use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, Status};
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -56,6 +57,8 @@ pub(super) struct Facts {
     pub(super) message: String,
     /// Whether the guest's file systems are frozen.
     pub(super) frozen: bool,
+    /// How the guest's agent has set the machine's credentials the last time; none: there was no attempt.
+    pub(super) credentials: Option<Result<(), String>>,
     /// The machine's interfaces by its manifest; there are some once it is prepared.
     pub(super) interfaces: Vec<ManifestInterface>,
     /// The migration away from here that runs, or was the last one.
@@ -139,6 +142,8 @@ pub(super) struct Shared {
     /// Whether the guest's agent is connected.
     pub(super) agent_connected: watch::Sender<bool>,
     pub(super) agent: watch::Sender<AgentFacts>,
+    /// Credentials of the guest's users by the manifest, once the machine is prepared.
+    pub(super) credentials: watch::Sender<Vec<AccessCredential>>,
     pub(super) links: watch::Sender<Links>,
     /// The present report.
     pub(super) report: watch::Sender<Domain>,
@@ -178,6 +183,7 @@ impl Shared {
             facts: watch::Sender::new(Facts::default()),
             agent_connected: watch::Sender::new(false),
             agent: watch::Sender::new(AgentFacts::default()),
+            credentials: watch::Sender::default(),
             links: watch::Sender::new(Links::default()),
             report: watch::Sender::new(report),
             taken: watch::Sender::new(0),

@@ -217,11 +217,11 @@ fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
 fn every_problem_is_told_by_its_path() {
     let mut spec = small();
     spec["domain"]["devices"]["tpm"] = json!({});
-    spec["accessCredentials"] = json!([{}]);
+    spec["domain"]["devices"]["gpus"] = json!([{}]);
     assert_eq!(
         fields(&vmi::validate_create(&instance(spec), &config(), By::User)),
         [
-            ("spec.accessCredentials", Reason::FieldValueNotSupported),
+            ("spec.domain.devices.gpus", Reason::FieldValueNotSupported),
             ("spec.domain.devices.tpm", Reason::FieldValueNotSupported),
         ]
     );

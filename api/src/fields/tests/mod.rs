@@ -77,6 +77,7 @@ const OF_THE_POD: &[&str] = &[
     "spec.topologySpreadConstraints",
     "spec.domain.firmware.kernelBoot.container.imagePull",
     "spec.volumes[].containerDisk.imagePull",
+    "spec.volumes[].downwardAPI.fields",
 ];
 
 #[test]
@@ -194,7 +195,7 @@ fn values_of_wrong_types_and_ranges_are_told_with_what_is_allowed() {
                 "cpu": {"cores": "2"},
                 "memory": {"guest": "1 Gi"},
                 "resources": {"requests": {"memory": []}},
-                "devices": {"rng": true, "disks": [{"disk": {"bus": "usb"}}]},
+                "devices": {"rng": true, "disks": [{"disk": {"bus": "ide"}}]},
             },
         },
     });
@@ -208,7 +209,7 @@ fn values_of_wrong_types_and_ranges_are_told_with_what_is_allowed() {
             "apiVersion: 'v1' is not supported by podvirt; allowed: kubevirt.io/v1",
             "spec.dnsConfig.nameservers[0]: 1 has the wrong type; a text is allowed",
             "spec.domain.cpu.cores: \"2\" has the wrong type; a whole number is allowed",
-            "spec.domain.devices.disks[0].disk.bus: 'usb' is not supported by podvirt; allowed: virtio, sata, scsi",
+            "spec.domain.devices.disks[0].disk.bus: 'ide' is not supported by podvirt; allowed: virtio, sata, scsi, usb",
             "spec.domain.devices.rng: true has the wrong type; an object is allowed",
             "spec.domain.memory.guest: '1 Gi' is not allowed; a quantity is allowed: a number, with one of \
              n u m k M G T P E Ki Mi Gi Ti Pi Ei or an exponent behind it",

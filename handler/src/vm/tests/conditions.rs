@@ -26,6 +26,27 @@ fn conditions_come_and_go_with_what_they_tell() {
 }
 
 #[test]
+fn what_became_of_credentials_is_a_condition_and_an_event_when_it_changes() {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    let mut says = |synchronized: bool, message: &str| {
+        let told = AccessCredentials { synchronized, message: message.into() };
+        pass.domain.as_mut().expect("a report").access_credentials = Some(told);
+        let decision = pass.decide();
+        let condition =
+            decision.status.conditions.iter().find(|c| c.r#type == Type::AccessCredentialsSynchronized);
+        let state = condition.map(|c| c.status.clone()).expect("a condition");
+        let events: Vec<_> = decision.events.iter().map(|event| event.reason).collect();
+        pass.vmi.status = decision.status;
+        (state, events)
+    };
+    assert_eq!(says(false, "no such user"), ("False".into(), vec!["AccessCredentialsSyncFailed"]));
+    assert_eq!(says(false, "no such user"), ("False".into(), vec![]));
+    assert_eq!(says(false, "no such command"), ("False".into(), vec!["AccessCredentialsSyncFailed"]));
+    assert_eq!(says(true, ""), ("True".into(), vec!["AccessCredentialsSyncSuccess"]));
+    assert_eq!(says(true, ""), ("True".into(), vec![]));
+}
+
+#[test]
 fn a_condition_that_says_something_else_keeps_the_time_it_turned() {
     let mut pass = Pass::with(Phase::Running, Status::Paused, reason::USER);
     pass.vmi.status = pass.decide().status;

@@ -1,7 +1,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podvirt_api::v1::VirtualMachineInstanceConditionType as Type;
-use podvirt_proto::domain::{Interface, Status, reason};
+use podvirt_proto::domain::{AccessCredentials, Interface, Status, reason};
 
 use super::*;
 
