@@ -123,7 +123,7 @@ perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)
 	$(BUILT)/release/perf report
 
-perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: half an hour, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
+perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: 36 minutes, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
 	e2e/jail $(BUILT)/release/perf tenants $(if $(QUICK),--quick) $(ARGS)
 
 bench: ## instructions of netd's inner loops under valgrind against those committed; UPDATE=1 writes new ones

@@ -251,8 +251,8 @@ impl Record {
              that turn; a p99 is then divided by the median of that of the first row, whose neighbour sends nothing and computes, as the price of sharing processors by limits is not \
              the flood's. In the second row a plain process of the neighbour's pod sends datagrams from {SPRAYED} ports, without guest and backend: what any pod can do to its neighbours. \
              The table has the median of the turns and their range. \
-             Required are a throughput ≥ {SHARE:.2}, both p99 ≤ {LONGER:.0}, no connection that fails, and a flooded backend that lives: *yes* where at least four of five turns \
-             have each of them, *no* where one of them at most has one of them, and *undecided* between. \
+             Required are a throughput ≥ {SHARE:.2} in both directions, both p99 ≤ {LONGER:.0}, no connection that fails, and a flooded backend that lives. *Yes*: at least four of \
+             five turns meet each requirement. *No*: there is a requirement that at most one of five turns meets. All else is *undecided*. \
              A turn has a stream of {} s each way and a stretch of {} s of round trips and of connections each \
              ({}, commit {}; `perf tenants`).\n",
             self.processors,
