@@ -3,7 +3,4 @@
 // Package conformance names what e2e/mk-conformance builds of the upstream project.
 package conformance
 
-import (
-	_ "kubevirt.io/kubevirt/pkg/virt-operator/resource/generate/components"
-	_ "kubevirt.io/kubevirt/tests"
-)
+import _ "kubevirt.io/kubevirt/tests"
