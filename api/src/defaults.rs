@@ -136,7 +136,8 @@ fn machine(domain: &mut DomainSpec, choices: &Choices) {
     let from_resources = resources.limits.get("cpu").or_else(|| resources.requests.get("cpu"));
     let cpu = domain.cpu.get_or_insert_with(Cpu::default);
     if cpu.cores == 0 && cpu.sockets == 0 && cpu.threads == 0 {
-        // Whether there is a node with as much is the scheduler's to say.
+        // More processors than a machine can have are not refused here, as upstream does not refuse them: the scheduler finds no
+        // node for the pod and says so.
         cpu.sockets =
             from_resources.map_or(1, |q| u32::try_from(q.value()).unwrap_or(MAX_VCPUS)).clamp(1, MAX_VCPUS);
     }

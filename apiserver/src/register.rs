@@ -134,7 +134,8 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         None if evicts => (resource, String::new()),
         None => (resource, "kubevirt.io".to_owned()),
     };
-    // Other versions of the kinds that are carried out are converted to this one first.
+    // The API server converts an object of kubevirt.io/v1alpha3 to v1 before it calls a webhook (matchPolicy Equivalent). The
+    // kinds that podvirt refuses have other versions, and the webhook refuses all of them.
     let version = if hook.task == Task::Alone(Alone::Refuse) { "*" } else { "v1" };
     json!({
         "apiGroups": [group],

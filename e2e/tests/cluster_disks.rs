@@ -163,6 +163,49 @@ fn a_machine_waits_for_its_claim_and_then_boots_with_it() {
 }
 
 #[test]
+fn disks_of_configuration_have_the_files_of_the_namespace() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    for object in [
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {option1: value1, option2: value2}}",
+        "{apiVersion: v1, kind: Secret, metadata: {name: keys}, stringData: {password: hidden}}",
+        "{apiVersion: v1, kind: ServiceAccount, metadata: {name: robot}}",
+    ] {
+        namespace.apply(object).unwrap();
+    }
+    let fields = "[{path: labels, fieldRef: {fieldPath: metadata.labels}}]";
+    let manifest = machine(&[
+        ("settings", "configMap: {name: settings}"),
+        ("keys", "secret: {secretName: keys, volumeLabel: mine}"),
+        ("labels", &format!("downwardAPI: {{fields: {fields}}}")),
+        ("token", "serviceAccount: {serviceAccountName: robot}"),
+        ("stick", "emptyDisk: {capacity: 1Mi}"),
+    ]);
+    let stick = "{name: stick, serial: stick, disk: {bus: virtio}}";
+    assert!(manifest.contains(stick));
+    namespace.apply(&manifest.replace(stick, &stick.replace("virtio", "usb"))).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = namespace.shell("vm").unwrap();
+    let mut files = |serial: &str, command: &str| {
+        let device = device(serial);
+        let text =
+            format!("mkdir -p /m; mount -t iso9660 -o ro {device} /m && (cd /m; {command}); umount /m");
+        console.sh(&text, COMMAND).unwrap()
+    };
+    assert_eq!(files("settings", "ls | tr '\\n' ' '; cat option1 option2"), "option1 option2 value1value2");
+    assert_eq!(files("keys", "cat password"), "hidden");
+    assert!(files("labels", "cat labels").contains("vm.kubevirt.io/name=\"vm\""));
+    assert_eq!(files("token", "cat namespace; cut -c 1-3 token"), format!("{}eyJ", namespace.name()));
+    // The volume identifier of the primary volume descriptor (ECMA-119, 8.4.7).
+    let label = format!("dd if={} bs=1 skip=32808 count=7 2>/dev/null", device("keys"));
+    assert_eq!(console.sh(&label, COMMAND).unwrap().trim(), "mine");
+    // The guest's kernel has no driver for it.
+    let pod = namespace.launcher("vm").unwrap().metadata.name.unwrap();
+    let qemu = namespace.exec(&pod, &["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).unwrap();
+    assert!(qemu.contains("usb-storage"), "{qemu}");
+}
+
+#[test]
 fn long_disks_live_as_long_as_their_kind() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();

@@ -119,6 +119,10 @@ fn virtctl_starts_pauses_restarts_and_stops() {
     assert!(error.contains("not running"), "{error}");
     assert!(namespace.virtctl(&["start", "vm"]).unwrap().contains("VM vm was scheduled to start"));
     let first = namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let revision = first.status.virtual_machine_revision_name.clone().unwrap();
+    let started =
+        ["get", "controllerrevision", &revision, "-o", "jsonpath={.revision} {.data.spec.runStrategy}"];
+    assert_eq!(namespace.kubectl(&started).unwrap(), "1 Manual");
     let (mut console, _running) = namespace.shell("vm").unwrap();
 
     assert!(namespace.virtctl(&["pause", "vm", "vm"]).unwrap().contains("scheduled to pause"));
@@ -134,6 +138,8 @@ fn virtctl_starts_pauses_restarts_and_stops() {
             && i.status.phase.as_ref().is_some_and(|p| p.as_str() == "Running")
     };
     namespace.wait("vm", "another instance", BOOT, other).unwrap();
+    let revisions = namespace.kubectl(&["get", "controllerrevisions", "-o", "name"]).unwrap();
+    assert_eq!(revisions.trim(), format!("controllerrevision.apps/{revision}"), "the same generation");
     let (console, _running) = namespace.shell("vm").unwrap();
     assert!(namespace.virtctl(&["stop", "vm"]).unwrap().contains("VM vm was scheduled to stop"));
     console.wait_for("Power down", SOON).unwrap();

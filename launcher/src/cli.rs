@@ -58,7 +58,7 @@ pub struct Pod {
     /// Let QEMU translate where KVM cannot be used
     #[arg(long)]
     pub allow_emulation: bool,
-    /// End at once, as if it had crashed: for tests of what starts machines again
+    /// End at once, as if virt-launcher had crashed: for upstream's tests of machines that are started again
     #[arg(long)]
     pub simulate_crash: bool,
     /// How many hook sidecars the pod has

@@ -57,7 +57,7 @@ pub struct Domain {
     pub guest_os_info: Option<GuestOsInfo>,
     /// Whether the guest's file systems are frozen.
     pub filesystems_frozen: bool,
-    /// What became of the credentials that the guest's agent is to set; absent before the first attempt.
+    /// What became of the last attempt to have the guest's agent set the machine's credentials; absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_credentials: Option<AccessCredentials>,
     /// The live migration from here that runs, or was the last one.

@@ -9,7 +9,7 @@ const HEAD: &str = "# Written by podvirt-api-generate from api/model. Do not edi
 
 /// What a user sees of a resource besides its schema.
 struct Face {
-    /// First part of the group before `kubevirt.io`; empty where that is the group.
+    /// First part of the group, as `pool` of `pool.kubevirt.io`; empty for the group `kubevirt.io`.
     group: &'static str,
     kind: &'static str,
     plural: &'static str,
@@ -18,7 +18,7 @@ struct Face {
     versions: &'static [Version],
     columns: &'static [Column],
     subresources: Option<fn() -> Value>,
-    /// A sentence for types whose descriptions the model does not have.
+    /// What the resource is; empty where api/model/descriptions.json says it.
     about: &'static str,
 }
 
@@ -67,7 +67,7 @@ const READY_TO_USE: Column = ("ReadyToUse", "boolean", ".status.readyToUse", 0);
 const CREATION_TIME: Column = ("CreationTime", "date", ".status.creationTime", 0);
 const ERROR: Column = ("Error", "string", ".status.error.message", 0);
 
-/// A namespaced resource of the group kubevirt.io with a status, to be changed from.
+/// A namespaced resource of the group kubevirt.io with a status: what the resources below have in common.
 const FACE: Face = Face {
     group: "",
     kind: "",
@@ -257,7 +257,7 @@ const FACES: &[Face] = &[
         columns: &[
             SOURCE_KIND,
             SOURCE_NAME,
-            // Upstream's columns read fields of these spellings, which there are not.
+            // Upstream's columns read .status.Type and .status.CheckpointName, which no backup has.
             ("Type", "string", ".status.type", 0),
             ("CheckpointName", "string", ".status.checkpointName", 0),
         ],
@@ -294,6 +294,11 @@ impl Face {
 
 /// The group of most resources, and the end of the others' groups.
 const DOMAIN: &str = "kubevirt.io";
+
+/// The plural by which the resource of this kind is served.
+pub(crate) fn plural(kind: &str) -> Option<&'static str> {
+    FACES.iter().find(|face| face.kind == kind).map(|face| face.plural)
+}
 
 /// The resources' types in the model.
 pub(crate) fn kinds() -> impl Iterator<Item = String> {

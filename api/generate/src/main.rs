@@ -24,13 +24,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Resources that a user creates, and the kinds of their lists.
-const ROOTS: &[Root] = &[
-    Root { kind: "VirtualMachine", plural: "virtualmachines" },
-    Root { kind: "VirtualMachineInstance", plural: "virtualmachineinstances" },
-    Root { kind: "VirtualMachineInstanceMigration", plural: "virtualmachineinstancemigrations" },
-    Root { kind: "VirtualMachineInstanceReplicaSet", plural: "virtualmachineinstancereplicasets" },
-    Root { kind: "KubeVirt", plural: "kubevirts" },
+/// Resources whose types podvirt's programs have in Rust.
+const ROOTS: &[&str] = &[
+    "VirtualMachine",
+    "VirtualMachineInstance",
+    "VirtualMachineInstanceMigration",
+    "VirtualMachineInstanceReplicaSet",
+    "KubeVirt",
 ];
 
 /// Types that travel in requests to subresources and in their answers.
@@ -47,12 +47,6 @@ const MESSAGES: &[&str] = &[
     "VirtualMachineInstanceGuestOSUserList",
     "VirtualMachineInstanceFileSystemList",
 ];
-
-/// A resource.
-struct Root {
-    kind: &'static str,
-    plural: &'static str,
-}
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

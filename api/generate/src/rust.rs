@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::model::{Field, Shape, Type, Types, reachable};
-use crate::{MESSAGES, ROOTS};
+use crate::{MESSAGES, ROOTS, crd};
 
 /// Go's zero time is null in JSON, also where the field may be missing.
 const NULLABLE_TIME: &str = "Option<meta::Time>";
@@ -18,7 +18,7 @@ const NULLABLE_TIME: &str = "Option<meta::Time>";
 const HEAD: &str = "// Written by podvirt-api-generate from api/model. Do not edit.\n\n";
 
 fn wanted(types: &Types) -> BTreeSet<String> {
-    let roots: Vec<&str> = ROOTS.iter().map(|r| r.kind).chain(MESSAGES.iter().copied()).collect();
+    let roots: Vec<&str> = ROOTS.iter().chain(MESSAGES).copied().collect();
     reachable(types, &roots)
 }
 
@@ -37,8 +37,8 @@ pub(crate) fn types(types: &Types) -> Result<String> {
             record(&mut out, &name, ty, types)?;
         }
     }
-    for root in ROOTS {
-        let (kind, plural) = (root.kind, root.plural);
+    for kind in ROOTS {
+        let plural = crd::plural(kind).with_context(|| format!("{kind} is not served"))?;
         write!(out, "\nresource!({kind}, \"{plural}\");\n")?;
     }
     Ok(out)
@@ -56,7 +56,7 @@ fn record(out: &mut String, name: &str, ty: &Type, types: &Types) -> Result<()> 
         if !seen.insert(field.json.as_str()) {
             bail!("{name} has {} twice", field.json);
         }
-        let is_root = ROOTS.iter().any(|r| r.kind == name);
+        let is_root = ROOTS.contains(&name);
         let (rust, attributes) = match field.json.as_str() {
             "kind" if is_root => {
                 ("String".into(), format!(", default, serialize_with = \"{name}::write_kind\""))

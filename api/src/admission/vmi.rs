@@ -21,7 +21,8 @@ use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, s
 /// like the one before.
 const FIXED: [&str; 3] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS, annotation::BINDING_PLUGINS];
 
-/// Keeps the revision in the status of a new instance that `given` has, if virt-controller makes it for a VirtualMachine.
+/// Puts the name of the revision from the status of `given`, the object as it was sent, into the status of the new instance. Only
+/// virt-controller, which makes instances for VirtualMachines, can set it.
 pub fn mutate_revision(object: &mut Value, given: &Value, by: By) {
     let revision = &given["status"]["virtualMachineRevisionName"];
     if by != By::User && revision.is_string() {

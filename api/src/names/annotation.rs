@@ -12,11 +12,11 @@ pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
 pub const MEMORY_OVERHEAD_BYTES: &str = "kubevirt.io/memory-overhead-bytes";
 /// Name of the migration that a launcher pod was made for as its target.
 pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
-/// Seconds that no node may fit a migration's target pod: on the migration.
+/// For how many seconds a migration's target pod may wait for a node that has room for it: on the migration.
 pub const UNSCHEDULABLE_SECONDS: &str = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
-/// Seconds that a migration's target pod may take to run: on the migration.
+/// How many seconds a migration's target pod may take until it runs: on the migration.
 pub const PENDING_SECONDS: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
-/// The launcher ends at once, as if it had crashed: of upstream's tests.
+/// virt-launcher ends as soon as it has begun, as if it had crashed: on the machine, by upstream's tests.
 pub const FAIL_FAST: &str = "kubevirt.io/func-test-virt-launcher-fail-fast";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";

@@ -24,7 +24,7 @@ pub const DELETED: &str = "Deleted";
 pub const SYNC_FAILED: &str = "SyncFailed";
 /// The guest's agent has set the credentials of the guest's users.
 pub const CREDENTIALS_SYNCED: &str = "AccessCredentialsSyncSuccess";
-/// It has not.
+/// The guest's agent has not set the credentials of the guest's users.
 pub const CREDENTIALS_SYNC_FAILED: &str = "AccessCredentialsSyncFailed";
 /// The machine's launcher has not answered its node for a while.
 pub const LAUNCHER_SILENT: &str = "LauncherSilent";

@@ -22,11 +22,13 @@ pub const BIN_SHARE: &str = "/init/usr/bin";
 pub const HOOKS: &str = "/var/run/kubevirt-hooks";
 /// Claims in filesystem mode are mounted below it, under their volumes' names.
 pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
-/// What disks of configuration are made from is mounted below it, under the names of their volumes.
+/// ConfigMaps, Secrets and other files from which disks of configuration are made are mounted below it, each in a directory with
+/// the name of its volume.
 pub const CONFIGS: &str = "/var/run/kubevirt-private/config";
 /// Secrets of cloud-init are mounted below it, under their volumes' names.
 pub const SECRETS: &str = "/var/run/kubevirt-private/secret";
-/// Secrets with credentials of the guest's users are mounted below it, each under its place in `spec.accessCredentials`.
+/// Secrets with credentials of the guest's users are mounted below it, each in a directory with the number of its place in
+/// `spec.accessCredentials`, from 0.
 pub const ACCESS_CREDENTIALS: &str = "/var/run/kubevirt-private/access-credentials";
 
 /// The disk image on a claim in filesystem mode.

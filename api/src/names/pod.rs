@@ -46,7 +46,7 @@ pub mod volume {
     pub const NETD: &str = "netd";
     /// What the pod's networks say of their devices.
     pub const NETWORK_INFO: &str = "network-info-annotation";
-    /// Start of the names of Secrets with credentials of the guest's users.
+    /// Start of the names of the volumes that hold credentials of the guest's users; the place in `spec.accessCredentials` follows.
     pub const ACCESS_CREDENTIAL: &str = "access-credential-";
     /// Sockets of the hook sidecars, each in a directory of its container's name.
     pub const HOOKS: &str = "hook-sidecar-sockets";

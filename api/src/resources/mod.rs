@@ -20,8 +20,8 @@
 //! ```
 //!
 //! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod. Where the
-//! machine's requests of processors and memory are its limits, so are the sidecars': the pod's class is `Guaranteed`, which
-//! Kubernetes gives to pods whose every container is so.
+//! machine's requests of processors and memory equal its limits, the requests of every sidecar equal its limits as well:
+//! Kubernetes gives the class `Guaranteed` only to a pod of which that is true for every container.
 //!
 //! What a guest writes beside its claims lies on the node, in a volume of the pod. [`storage`] says how large that
 //! volume may become.
@@ -172,13 +172,14 @@ struct Sidecar {
     memory: u64,
     cpu_limit: u64,
     memory_limit: u64,
-    /// Both where the machine's requests are its limits: of the node's processors it is taken away, used or not.
+    /// Request and limit in a pod of the class `Guaranteed`, in thousandths of a processor. The scheduler takes the request from
+    /// what the node has, whether the sidecar uses it or not.
     guaranteed_cpu: u64,
 }
 
 /// Of what the machine has a limit.
 struct Limited {
-    /// Requests of processors and memory are the limits.
+    /// Whether the machine's requests of processors and memory equal its limits.
     guaranteed: bool,
     memory: bool,
     cpu: bool,

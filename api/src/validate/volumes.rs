@@ -38,7 +38,7 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     }
 }
 
-/// A disk with files of the cluster's.
+/// Checks a volume whose disk holds the files of a ConfigMap, a Secret, the downward API or a ServiceAccount.
 fn config(volume: &Volume, path: &str, problems: &mut Problems) {
     let name = |of: &LocalObjectReference| of.name.clone();
     let named = [
@@ -67,9 +67,18 @@ fn config(volume: &Volume, path: &str, problems: &mut Problems) {
     {
         problems.required(format!("{path}.sysprep"), "either configMap or secret is required");
     }
-    // A volume identifier (ECMA-119, 8.4.7) and a Joliet one, which has half as many letters.
-    if let Some(label) = volume.config_label().filter(|label| label.len() > 16 || !label.is_ascii()) {
-        problems.invalid(format!("{path}.volumeLabel"), label, "at most 16 ASCII letters are allowed");
+    let labels = [
+        ("configMap", volume.config_map.as_ref().map(|source| &source.volume_label)),
+        ("secret", volume.secret.as_ref().map(|source| &source.volume_label)),
+        ("downwardAPI", volume.downward_api.as_ref().map(|source| &source.volume_label)),
+    ];
+    for (source, label) in labels {
+        // The disk has the label as its volume identifier, 32 bytes long (ECMA-119, 8.4.7), and again as Joliet's, whose letters
+        // take two bytes.
+        if let Some(label) = label.filter(|label| label.len() > 16 || !label.is_ascii()) {
+            let field = format!("{path}.{source}.volumeLabel");
+            problems.invalid(field, label.escape_debug(), "at most 16 ASCII letters are allowed");
+        }
     }
 }
 

@@ -140,7 +140,8 @@ objects! {
 }
 
 impl Volume {
-    /// Label of the volume's disk, if that is made from files of the cluster's: upstream's where the manifest names none.
+    /// Label of the disk that virt-launcher makes from the files of a ConfigMap, a Secret, the downward API or a ServiceAccount:
+    /// the manifest's, or upstream's where the manifest names none. None for a volume of another kind.
     pub fn config_label(&self) -> Option<&str> {
         const CONFIG: &str = "cfgdata";
         let given = if let Some(source) = &self.config_map {

@@ -60,8 +60,8 @@ pub struct Hook {
     pub name: &'static str,
     /// Path of the server.
     pub path: &'static str,
-    /// Plurals of the kinds it is asked about, `*` for all of a group; behind a dot the first part of their group where that is
-    /// not kubevirt.io itself.
+    /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.pool` of the group
+    /// pool.kubevirt.io, `*.pool` for all of that group.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],

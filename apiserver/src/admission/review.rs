@@ -61,7 +61,7 @@ pub struct Request {
     pub old_object: Value,
 }
 
-/// Kind of an object, whose group and version do not matter here.
+/// Kind of an object. Its group and version are in the request as well, and no webhook needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Kind {

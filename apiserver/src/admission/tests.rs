@@ -32,7 +32,7 @@ fn vm_object() -> Value {
 fn ask(path: &str, operation: &str, old: Value, new: Value, user: &str) -> Value {
     let review: Review = serde_json::from_value(json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "request": {"uid": "r-1", "operation": operation, "namespace": "ns", "name": "vm1",
+        "request": {"uid": "r-1", "operation": operation, "namespace": "ns", "name": "vm1", "kind": {"kind": new["kind"].as_str().unwrap_or_default()},
             "userInfo": {"username": user, "groups": []}, "object": new, "oldObject": old, "dryRun": false},
     }))
     .unwrap();
@@ -138,9 +138,11 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    let response = &create("/not-carried-out-validate", json!({"metadata": {"name": "x"}}))["response"];
+    let pool = json!({"apiVersion": "pool.kubevirt.io/v1beta1", "kind": "VirtualMachinePool", "metadata": {"name": "x"}});
+    let response = &create("/not-carried-out-validate", pool)["response"];
     assert_eq!(response["allowed"], false);
-    assert!(response["status"]["message"].as_str().unwrap().contains("not supported by podvirt"));
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(message.contains("VirtualMachinePool is not supported by podvirt"), "{message}");
 }
 
 #[test]

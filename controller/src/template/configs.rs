@@ -1,4 +1,5 @@
-//! Volumes of the pod from which disks of configuration are made.
+//! Volumes of the pod from whose files virt-launcher makes disks of configuration: ConfigMaps, Secrets, the downward API and
+//! ServiceAccounts.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,
@@ -9,8 +10,8 @@ use podvirt_api::v1::{self, VirtualMachineInstance};
 
 use super::volumes::SECRET_MODE;
 
-/// How long the token of a ServiceAccount is valid, seconds: as those that Kubernetes mounts into pods by itself, which an
-/// API server may extend.
+/// For how many seconds the token of a ServiceAccount is valid. Kubernetes asks for the same number where it mounts a token into a
+/// pod by itself; an API server with `--service-account-extend-token-expiration` makes a year of just this number.
 const TOKEN_SECONDS: i64 = 3607;
 /// ConfigMap in each namespace with the CA of the API server.
 const ROOT_CA: &str = "kube-root-ca.crt";

@@ -238,8 +238,8 @@ pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
     vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name)
 }
 
-/// Whether the launcher pod has an annotation of the machine, too: for a mesh, a backup, a CNI plugin. As upstream, all but
-/// kubectl's and those that podvirt's daemons write on pods or for themselves.
+/// Whether the launcher pod gets an annotation of the machine: a mesh, a backup or a CNI plugin may read it there. As with
+/// upstream all annotations are handed on but kubectl's and those that podvirt's daemons write.
 fn is_inherited(key: &str) -> bool {
     let written = [
         annotation::LATEST_OBSERVED_API_VERSION,

@@ -21,8 +21,8 @@ use super::{nics, revision};
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 
-/// The same: digest of the template's labels and annotations. A change of those asks for no restart, but the instance was made
-/// from another template.
+/// Annotation on a VirtualMachineInstance: digest of the labels and annotations of the template it was made from. A change of
+/// them in the VirtualMachine asks for no restart; the instance keeps the generation of the VirtualMachine it was made from.
 const METADATA_DIGEST: &str = "podvirt.io/template-metadata-digest";
 
 /// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
@@ -46,7 +46,8 @@ pub fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
     *made_from != template_digest(vm, &vmi.spec) && *made_from != whole()
 }
 
-/// Whether `vmi` was made from other labels or annotations than the template of `vm` has. One of an earlier release does not say.
+/// Whether the template of `vm` has other labels or annotations now than when `vmi` was made from it. False for an instance of a
+/// release that did not write their digest.
 pub fn has_other_metadata(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
     vmi.annotations().get(METADATA_DIGEST).is_some_and(|made_from| *made_from != metadata_digest(vm))
 }

@@ -1,8 +1,8 @@
 //! ControllerRevisions: the specification with which a VirtualMachine was started last.
 //!
-//! As upstream has it, a machine's instance names in its status the revision that it was made from, whose data are
-//! `{"spec": ...}` of the VirtualMachine. There is one a machine: a start deletes those of earlier generations. It belongs to the
-//! VirtualMachine and goes with it.
+//! As with upstream, the status of an instance names the revision that the instance was made from. The revision's data are
+//! `{"spec": ...}` of the VirtualMachine, its number is the VirtualMachine's generation. A VirtualMachine has one revision: a start
+//! deletes those of earlier generations. The VirtualMachine owns it, so the garbage collector deletes it after the VirtualMachine.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Serial console and screen: a WebSocket on one side, QEMU's socket in the pod on the other.
 //!
 //! Bytes go through one buffer a direction: who reads slowly makes the other end wait. Either end closing closes
-//! the other. A console has one user: whoever comes later takes it over, as with upstream, since a forgotten
-//! window must not lock out the person at the machine. The connection of the one before ends without a farewell, as with
-//! upstream: its virtctl takes a farewell for the wish of its own user, and says nothing.
+//! the other. One client at a time is connected to a console: a second client takes it over, as with upstream, since a
+//! forgotten window must not lock out the person at the machine. virt-handler closes the first client's connection without a
+//! WebSocket Close frame then: upstream's virtctl tells its user that the connection was lost only if there was no Close frame.
 
 use std::collections::HashMap;
 use std::io;

@@ -138,7 +138,7 @@ async fn a_console_carries_bytes_until_somebody_else_takes_it() {
 
     assert_eq!(refused("?preserveSession=true").await, 409);
     let (mut second, _) = open("").await.unwrap();
-    // As with upstream, whose client shows its user an end without a farewell alone.
+    // The first client's connection ends without a Close frame: only then does upstream's virtctl tell its user.
     assert!(matches!(first.next().await, Some(Err(_))));
     assert_eq!(guest.read(&mut said).await.unwrap(), 0, "the first one's connection is closed");
 

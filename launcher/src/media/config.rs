@@ -1,4 +1,4 @@
-//! Disks of configuration: an ISO 9660 image with the files of a ConfigMap, a Secret, the downward API or a ServiceAccount.
+//! Disks of configuration: ISO 9660 images with the files of a ConfigMap, a Secret, the downward API or a ServiceAccount.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use hadris_iso::write::InputEntry;
 use podvirt_api::vmi::Volume;
 
 use super::cloud_init::iso;
-use super::{MediaError, ssh_keys};
+use super::{MediaError, mounted};
 
 /// Names, in small letters, of which Windows' set-up looks for one.
 const ANSWERS: [&str; 2] = ["autounattend.xml", "unattend.xml"];
@@ -17,7 +17,7 @@ const ANSWERS: [&str; 2] = ["autounattend.xml", "unattend.xml"];
 ///
 /// A file cannot be read or written; there are no answers for Windows' set-up.
 pub(super) fn write(label: &str, directory: &Path, volume: &Volume, path: &Path) -> Result<(), MediaError> {
-    let files = ssh_keys::files(directory).map_err(|error| MediaError::file("read", directory, error))?;
+    let files = mounted::files(directory).map_err(|error| MediaError::file("read", directory, error))?;
     let mut entries = Vec::new();
     for file in files {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -42,15 +42,10 @@ mod tests {
         let mut volume: Volume = serde_json::from_value(source).unwrap();
         volume.name = "c".into();
         let dir = tempfile::tempdir().unwrap();
-        let data = dir.path().join("mounted/..data");
-        std::fs::create_dir_all(&data).unwrap();
-        for (name, text) in files {
-            std::fs::write(data.join(name), text).unwrap();
-            std::os::unix::fs::symlink(Path::new("..data").join(name), dir.path().join("mounted").join(name))
-                .unwrap();
-        }
+        let directory = dir.path().join("mounted");
+        mounted::mount(&directory, files);
         let path = dir.path().join("c.iso");
-        write(volume.config_label().unwrap(), &dir.path().join("mounted"), &volume, &path)?;
+        write(volume.config_label().unwrap(), &directory, &volume, &path)?;
         Ok(std::fs::read(path).unwrap())
     }
 

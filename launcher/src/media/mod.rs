@@ -4,6 +4,7 @@ pub mod cloud_init;
 mod config;
 pub mod images;
 pub mod kernel;
+pub(crate) mod mounted;
 pub(crate) mod ssh_keys;
 
 use std::io;

@@ -1,12 +1,12 @@
 //! Public keys of the guest's users, from mounted Secrets.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use podvirt_api::VirtualMachineInstance;
 
-use super::MediaError;
 use super::cloud_init::Kind;
+use super::{MediaError, mounted};
 
 /// The keys that the disk of this kind has, in the order of the manifest and of the Secrets' keys: each line that is no comment.
 ///
@@ -40,26 +40,12 @@ pub(super) fn of(
 /// It cannot be read.
 pub(crate) fn read(directory: &Path) -> io::Result<Vec<String>> {
     let mut keys = Vec::new();
-    for file in files(directory)? {
+    for file in mounted::files(directory)? {
         let text = std::fs::read_to_string(file)?;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         keys.extend(lines.map(str::to_owned));
     }
     Ok(keys)
-}
-
-/// The files of a mounted Secret, in the order of its keys.
-///
-/// # Errors
-///
-/// It cannot be read.
-pub(crate) fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(directory)?;
-    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    // Directories there are the kubelet's own.
-    files.retain(|file| file.is_file());
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]
@@ -83,12 +69,7 @@ mod tests {
             ("1", "key", "ssh-rsa CCCC"),
             ("2", "key", "ssh-rsa DDDD"),
         ] {
-            // As the kubelet mounts a Secret.
-            let data = dir.path().join(place).join("..data");
-            std::fs::create_dir_all(&data).unwrap();
-            std::fs::write(data.join(file), text).unwrap();
-            std::os::unix::fs::symlink(Path::new("..data").join(file), dir.path().join(place).join(file))
-                .unwrap();
+            mounted::mount(&dir.path().join(place), &[(file, text)]);
         }
         let keys = |kind| of(&vmi, kind, Some(dir.path())).unwrap();
         let plain = ["ssh-ed25519 AAAA jane", "ssh-ed25519 BBBB joe", "ssh-rsa DDDD"];

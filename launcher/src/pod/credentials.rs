@@ -1,9 +1,18 @@
 //! Credentials that the guest's agent sets: SSH keys and passwords of the guest's users, from mounted Secrets.
 //!
-//! While the agent is connected the Secrets are read every [`AGAIN`], which the kubelet keeps as they are in the cluster. What
-//! they say is told to the agent when it is something else than before, when it has failed, when the agent has come anew (the
-//! guest may have started from another disk), and in any case after [`ANYHOW`]. A user's authorized_keys are replaced as a
-//! whole: a key that leaves a Secret leaves the guest. How the last attempt went is a fact that the report tells.
+//! # Theory of operation
+//!
+//! ```text
+//!  Secret in the cluster ──kubelet──> mounted Secret ──every AGAIN──> Orders ──agent──> the guest's users
+//!                                                                       └──> Facts::credentials ──> the launcher's report
+//! ```
+//!
+//! While the guest's agent is connected, the launcher reads the mounted Secrets every [`AGAIN`] and gives the agent the orders that
+//! follow from them, unless the agent has carried out the same orders within [`ANYHOW`]. An order that failed is given again. An
+//! agent that connects anew gets the orders in any case: the guest may have been started again.
+//!
+//! A user's authorized_keys are replaced as a whole, so a key that leaves the Secret leaves the guest. How the last attempt went
+//! is a fact, which the report tells virt-handler and the condition `AccessCredentialsSynchronized` tells users.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,14 +29,14 @@ use tracing::{info, warn};
 
 use super::agent::{ANSWER, AgentError};
 use super::shared::Shared;
-use crate::media::ssh_keys;
+use crate::media::{mounted, ssh_keys};
 
 /// Between two looks at the Secrets.
 const AGAIN: Duration = Duration::from_secs(15);
-/// After this time the agent is told again, though nothing has changed.
+/// After this time the agent gets orders again that it has carried out.
 const ANYHOW: Duration = Duration::from_secs(300);
 
-/// What the agent is to set. It is not for people: it holds passwords.
+/// What the agent is to set. It has no `Debug`, as it holds passwords.
 #[derive(Default, PartialEq)]
 struct Orders {
     /// Public keys by user.
@@ -95,7 +104,8 @@ fn is_by_agent(credential: &AccessCredential) -> bool {
 }
 
 impl Orders {
-    /// What mounted Secrets say. `directory` has one for each credential, under its place in the manifest.
+    /// The orders that follow from the mounted Secrets. `directory` has a directory for each credential, which is named by the
+    /// credential's place in the manifest.
     fn read(credentials: &[AccessCredential], directory: &Path) -> io::Result<Orders> {
         let mut orders = Orders::default();
         for (n, credential) in credentials.iter().enumerate() {
@@ -109,7 +119,7 @@ impl Orders {
                 }
             }
             if credential.user_password.is_some() {
-                for file in ssh_keys::files(&secret)? {
+                for file in mounted::files(&secret)? {
                     let user = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
                     let password = std::fs::read_to_string(&file)?;
                     orders.passwords.insert(user, password.trim_end_matches(['\r', '\n']).to_owned());
@@ -159,8 +169,7 @@ mod tests {
             ("2", "k", "ssh-rsa C"),
             ("3", "jane", "secret word\n"),
         ] {
-            std::fs::create_dir_all(dir.path().join(place).join("..2026")).unwrap();
-            std::fs::write(dir.path().join(place).join(file), text).unwrap();
+            mounted::mount(&dir.path().join(place), &[(file, text)]);
         }
         let orders = Orders::read(&credentials, dir.path()).unwrap();
         assert_eq!(orders.keys["jane"], ["ssh-rsa A", "ssh-rsa C"]);

@@ -5,8 +5,9 @@
 //! later freeze or thaw has come, so an old timer does not end a newer freeze. An agent that did not answer in time may
 //! freeze all the same: the timer runs then, too.
 //!
-//! The agent of a frozen guest refuses a freeze. Backups ask for one nonetheless, each for its disk: it succeeds, and its
-//! time limit, if it has one, is the one that counts from then on.
+//! The agent of a frozen guest refuses to freeze it. A backup of several disks orders a freeze for each of them, so a freeze of
+//! a guest that is known to be frozen succeeds. If it has a time limit, that one counts from then on; if it has none, the time
+//! limit of the freeze before stands.
 //!
 //! Timers and what is known of the guest are this launcher's alone. So a frozen guest does not move to another launcher,
 //! which would never thaw it: a migration is refused while the guest is frozen or may be, and a freeze is refused while the

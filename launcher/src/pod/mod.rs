@@ -95,7 +95,8 @@ const LIBVIRT_INTERVAL: Duration = Duration::from_millis(100);
 /// The pod's directories or sockets cannot be used, or libvirt cannot be started.
 pub async fn run(args: &Pod) -> Result<End> {
     if args.simulate_crash {
-        bail!("the machine's annotation {} asks for it", podvirt_api::names::annotation::FAIL_FAST);
+        let annotation = podvirt_api::names::annotation::FAIL_FAST;
+        bail!("virt-launcher ends at once, because the machine has the annotation {annotation}");
     }
     let signals = StopSignals::new()?;
     let identity =

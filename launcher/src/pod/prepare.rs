@@ -83,7 +83,7 @@ pub(super) async fn prepare(
         Path::new(path::EPHEMERAL_DISKS).join(OVERLAYS),
         Path::new(path::EPHEMERAL_DISKS).join(CLOUD_INIT).join(vmi.namespace()).join(&vmi.metadata.name),
     );
-    // QEMU's sockets are there, too.
+    // QEMU makes the sockets of console and display in it, not the directory itself.
     std::fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
     // What an earlier attempt left is of no use.
     for made in [&links, &overlays, &cloud_init] {

@@ -57,7 +57,7 @@ pub(super) struct Facts {
     pub(super) message: String,
     /// Whether the guest's file systems are frozen.
     pub(super) frozen: bool,
-    /// How the guest's agent has set the machine's credentials the last time; none: there was no attempt.
+    /// What became of the last attempt to have the guest's agent set the machine's credentials; none: there was no attempt.
     pub(super) credentials: Option<Result<(), String>>,
     /// The machine's interfaces by its manifest; there are some once it is prepared.
     pub(super) interfaces: Vec<ManifestInterface>,

@@ -259,6 +259,43 @@ fn claims_and_cloud_init_must_be_whole() {
 }
 
 #[test]
+fn disks_of_configuration_name_what_they_are_made_from() {
+    let mut spec = small();
+    spec["volumes"] = json!([
+        {"name": "a", "configMap": {"volumeLabel": "seventeen letters"}},
+        {"name": "b", "secret": {"secretName": "No"}},
+        {"name": "c", "downwardAPI": {"fields": [], "volumeLabel": "größe"}},
+        {"name": "d", "serviceAccount": {"serviceAccountName": "one"}},
+        {"name": "e", "serviceAccount": {"serviceAccountName": "two"}},
+        {"name": "f", "sysprep": {}},
+        {"name": "g", "sysprep": {"secret": {"name": "s"}, "configMap": {}}},
+    ]);
+    let found = vmi::validate_create(&instance(spec), &config(), By::User);
+    assert_eq!(
+        fields(&found),
+        [
+            ("spec.volumes[0].configMap.name", Reason::FieldValueRequired),
+            ("spec.volumes[0].configMap.volumeLabel", Reason::FieldValueInvalid),
+            ("spec.volumes[1].secret.secretName", Reason::FieldValueRequired),
+            ("spec.volumes[2].downwardAPI.volumeLabel", Reason::FieldValueInvalid),
+            ("spec.volumes[5].sysprep", Reason::FieldValueRequired),
+            ("spec.volumes[6].sysprep.configMap.name", Reason::FieldValueRequired),
+            ("spec.volumes[6].sysprep", Reason::FieldValueRequired),
+            ("spec.volumes[4].serviceAccount", Reason::FieldValueInvalid),
+        ]
+    );
+    let mut spec = small();
+    spec["volumes"] = json!([
+        {"name": "a", "configMap": {"name": "m", "optional": true, "volumeLabel": "sixteen letters!"}},
+        {"name": "b", "secret": {"secretName": "s"}},
+        {"name": "c", "downwardAPI": {"fields": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+        {"name": "d", "serviceAccount": {"serviceAccountName": "one"}},
+        {"name": "e", "sysprep": {"configMap": {"name": "m"}}},
+    ]);
+    assert_eq!(vmi::validate_create(&instance(spec), &config(), By::User), Problems::default());
+}
+
+#[test]
 fn a_guest_must_fit_into_its_limit() {
     let mut spec = small();
     spec["domain"]["resources"] = json!({"limits": {"memory": "32Mi"}});
