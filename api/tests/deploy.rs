@@ -24,7 +24,7 @@ fn objects(directory: &str) -> Vec<Value> {
 }
 
 fn all() -> Vec<Value> {
-    [objects("base"), objects("cni")].concat()
+    [objects("base"), objects("cni"), objects("operator")].concat()
 }
 
 fn of_kind<'a>(objects: &'a [Value], kinds: &'a [&str]) -> impl Iterator<Item = &'a Value> {
@@ -52,7 +52,7 @@ fn every_daemon_has_a_priority_class_that_is_there() {
         assert!(known, "{} has the priority class {class}", daemon["metadata"]["name"]);
         daemons += 1;
     }
-    assert!(daemons >= 5, "{daemons}");
+    assert!(daemons >= 6, "{daemons}");
 }
 
 #[test]

@@ -44,6 +44,9 @@ struct Args {
     /// podvirt's own namespace.
     #[arg(long, default_value = podvirt_api::names::NAMESPACE)]
     namespace: String,
+    /// Leave it to virt-operator to judge the KubeVirt object.
+    #[arg(long)]
+    operated: bool,
     /// Port of virt-handler's HTTPS server.
     #[arg(long, default_value_t = HANDLER_PORT)]
     console_server_port: u16,
@@ -121,7 +124,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             issuer.run(),
             signer.run(),
             config::follow(client.clone(), namespace, configuration, known),
-            register::keep_registered(client.clone(), namespace, identity.ca_bundle(), opened),
+            register::keep_registered(client.clone(), namespace, args.operated, identity.ca_bundle(), opened),
         );
     });
     let at_last = async {

@@ -48,6 +48,8 @@ pub struct Registration {
     pub ca_bundle: String,
     /// Identity of [`CLUSTER_ROLE`], when it exists.
     pub owner_uid: Option<String>,
+    /// Whether virt-operator judges the KubeVirt object.
+    pub operated: bool,
 }
 
 impl Registration {
@@ -105,8 +107,12 @@ impl Registration {
         } else {
             (ValidatingWebhookConfiguration::KIND, VALIDATOR)
         };
-        let webhooks: Vec<Value> =
-            HOOKS.iter().filter(|hook| hook.mutates() == mutating).map(|hook| self.webhook(hook)).collect();
+        let left_out = |hook: &Hook| self.operated && hook.task == Task::Alone(Alone::ValidateKubeVirt);
+        let webhooks: Vec<Value> = HOOKS
+            .iter()
+            .filter(|hook| hook.mutates() == mutating && !left_out(hook))
+            .map(|hook| self.webhook(hook))
+            .collect();
         json!({
             "apiVersion": MutatingWebhookConfiguration::API_VERSION, "kind": kind,
             "metadata": self.metadata(name), "webhooks": webhooks,
@@ -167,11 +173,20 @@ where
 /// # Errors
 ///
 /// The API server refuses one.
-pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
+pub async fn register(
+    client: &Client,
+    namespace: &str,
+    operated: bool,
+    ca_bundle: &str,
+) -> Result<(), kube::Error> {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let owner_uid = roles.get_opt(CLUSTER_ROLE).await?.and_then(|role| role.metadata.uid);
-    let registration =
-        Registration { namespace: namespace.to_owned(), ca_bundle: ca_bundle.to_owned(), owner_uid };
+    let registration = Registration {
+        namespace: namespace.to_owned(),
+        ca_bundle: ca_bundle.to_owned(),
+        owner_uid,
+        operated,
+    };
     apply::<MutatingWebhookConfiguration>(client, &registration.webhooks(true)).await?;
     apply::<ValidatingWebhookConfiguration>(client, &registration.webhooks(false)).await?;
     for version in VERSIONS {
@@ -184,12 +199,13 @@ pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Resu
 pub async fn keep_registered(
     client: Client,
     namespace: &str,
+    operated: bool,
     mut ca_bundle: watch::Receiver<std::sync::Arc<str>>,
     registered: impl Fn(),
 ) {
     loop {
         let bundle = std::sync::Arc::clone(&ca_bundle.borrow_and_update());
-        let pause = match register(&client, namespace, &bundle).await {
+        let pause = match register(&client, namespace, operated, &bundle).await {
             Ok(()) => {
                 registered();
                 PERIOD
@@ -211,7 +227,12 @@ mod tests {
     use super::*;
 
     fn registration() -> Registration {
-        Registration { namespace: "kubevirt".into(), ca_bundle: "pem".into(), owner_uid: Some("u-1".into()) }
+        Registration {
+            namespace: "kubevirt".into(),
+            ca_bundle: "pem".into(),
+            owner_uid: Some("u-1".into()),
+            operated: false,
+        }
     }
 
     #[test]
@@ -246,6 +267,19 @@ mod tests {
         let spec = service.spec.unwrap();
         assert_eq!((spec.group_priority_minimum, spec.version_priority), (1000, 15));
         assert_eq!(service.metadata.owner_references.unwrap()[0].name, CLUSTER_ROLE);
+    }
+
+    #[test]
+    fn the_kubevirt_object_is_judged_by_one_daemon() {
+        let names = |operated: bool| -> Vec<String> {
+            let hooks = Registration { operated, ..registration() }.webhooks(false);
+            let hooks = hooks["webhooks"].as_array().unwrap().clone();
+            hooks.iter().map(|hook| hook["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let judged = "kubevirt-validator.kubevirt.io".to_owned();
+        assert!(names(false).contains(&judged));
+        assert!(!names(true).contains(&judged));
+        assert_eq!(names(true).len() + 1, names(false).len());
     }
 
     #[test]

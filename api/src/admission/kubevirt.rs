@@ -12,6 +12,48 @@ use super::ratchet::Change;
 use super::{EMULATED_MACHINES, is_emulated};
 
 const CONFIGURATION: &str = "spec.configuration";
+/// What virt-operator carries out.
+const BY_OPERATOR: &[&str] = &[
+    "customizeComponents.flags",
+    "customizeComponents.patches",
+    "imagePullPolicy",
+    "imageRegistry",
+    "imageTag",
+    "infra",
+    "productComponent",
+    "productName",
+    "productVersion",
+    "uninstallStrategy",
+    "workloads",
+];
+
+/// Judges a new KubeVirt object, or a change of one, in a cluster where podvirt was installed without virt-operator:
+/// what only that carries out is refused.
+pub fn validate_plain(old: Option<&Value>, new: &Value) -> Problems {
+    let mut problems = old.map_or_else(|| validate(new), |old| validate_update(old, new));
+    let of = |object: &Value, path: &str| {
+        let value = path.split('.').fold(&object["spec"], |value, name| &value[name]).clone();
+        let empty = value.is_null()
+            || value == ""
+            || value.as_array().is_some_and(Vec::is_empty)
+            || value.as_object().is_some_and(serde_json::Map::is_empty);
+        (!empty).then_some(value)
+    };
+    if !new["metadata"]["deletionTimestamp"].is_null() {
+        return problems;
+    }
+    for path in BY_OPERATOR {
+        let wanted = of(new, path);
+        if wanted.is_some() && wanted != old.and_then(|old| of(old, path)) {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                format!("spec.{path}"),
+                "virt-operator carries this out, and podvirt was installed without it: nothing is allowed here",
+            );
+        }
+    }
+    problems
+}
 
 /// Judges a new KubeVirt object.
 pub fn validate(object: &Value) -> Problems {

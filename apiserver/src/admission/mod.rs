@@ -43,7 +43,7 @@ pub enum Alone {
     ValidateInstanceCreate,
     /// Judges a change of an instance.
     ValidateInstanceUpdate,
-    /// Judges the cluster's configuration.
+    /// Judges the cluster's configuration where podvirt was installed without virt-operator, which judges it else.
     ValidateKubeVirt,
     /// Sets a migration's finalizer and label.
     MutateMigration,
@@ -195,8 +195,9 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         Alone::ValidateVm => judged(request, vm::validate_update(old, new, config, by)),
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
-        Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
-        Alone::ValidateKubeVirt => judged(request, kubevirt::validate_update(old, new)),
+        Alone::ValidateKubeVirt => {
+            judged(request, kubevirt::validate_plain((!is_create).then_some(old), new))
+        }
         Alone::MutateMigration => {
             let mut object = new.clone();
             migration::mutate_create(&mut object);

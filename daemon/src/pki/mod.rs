@@ -2,7 +2,7 @@
 //!
 //! # Who does what
 //!
-//! virt-api runs an [`Issuer`] in every replica. It keeps one CA in a Secret only virt-api may read, the CA
+//! virt-api runs an [`Issuer`] in every replica, and virt-operator, where there is one, for its own certificate. It keeps one CA in a Secret only virt-api may read, the CA
 //! certificates that are trusted at the moment in a ConfigMap, and virt-api's own leaf certificates in Secrets. virt-api
 //! follows its Secrets and the ConfigMap through an [`Identity`], whose TLS configurations take the newest key and the
 //! newest trust at every handshake.
@@ -74,6 +74,8 @@ pub const CA_BUNDLE_KEY: &str = "ca-bundle";
 pub const API_SERVER_SECRET: &str = "kubevirt-virt-api-certs";
 /// Secret of virt-controller's server certificate.
 pub const CONTROLLER_SECRET: &str = "kubevirt-controller-certs";
+/// Secret of virt-operator's server certificate.
+pub const OPERATOR_SECRET: &str = "kubevirt-operator-certs";
 /// Secret of the client certificate with which virt-api calls virt-handler.
 pub const HANDLER_CLIENT_SECRET: &str = "kubevirt-virt-handler-certs";
 /// Common name of every node's certificate; which node it is says the DNS name, see [`node_name`].

@@ -52,7 +52,25 @@ impl LeafRequest {
     /// [`Signer`](super::Signer).
     pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
         use super::{API_SERVER_SECRET, CONTROLLER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
-        let server = |secret: &str, service: &str| LeafRequest {
+        vec![
+            Self::server(API_SERVER_SECRET, "virt-api", namespace),
+            LeafRequest {
+                secret: HANDLER_CLIENT_SECRET.to_owned(),
+                common_name: HANDLER_CLIENT_NAME.to_owned(),
+                dns_names: Vec::new(),
+                purpose: Purpose::Client,
+            },
+            Self::server(CONTROLLER_SECRET, "virt-controller", namespace),
+        ]
+    }
+
+    /// virt-operator's leaf in `namespace`.
+    pub fn of_the_operator(namespace: &str) -> LeafRequest {
+        Self::server(super::OPERATOR_SECRET, "kubevirt-operator-webhook", namespace)
+    }
+
+    fn server(secret: &str, service: &str, namespace: &str) -> LeafRequest {
+        LeafRequest {
             secret: secret.to_owned(),
             common_name: format!("{service}.{namespace}.svc"),
             dns_names: vec![
@@ -62,17 +80,7 @@ impl LeafRequest {
                 service.to_owned(),
             ],
             purpose: Purpose::Server,
-        };
-        vec![
-            server(API_SERVER_SECRET, "virt-api"),
-            LeafRequest {
-                secret: HANDLER_CLIENT_SECRET.to_owned(),
-                common_name: HANDLER_CLIENT_NAME.to_owned(),
-                dns_names: Vec::new(),
-                purpose: Purpose::Client,
-            },
-            server(CONTROLLER_SECRET, "virt-controller"),
-        ]
+        }
     }
 
     fn is_met_by(&self, leaf: &Certificate) -> bool {

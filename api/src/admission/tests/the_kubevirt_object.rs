@@ -1,4 +1,4 @@
-use super::super::kubevirt::{validate, validate_update};
+use super::super::kubevirt::{validate, validate_plain, validate_update};
 use super::*;
 
 fn problems_of(configuration: Value) -> Vec<String> {
@@ -62,4 +62,24 @@ fn another_binding_is_refused_with_what_is_allowed() {
           passtBinding, masquerade, bridge"
         ]
     );
+}
+
+#[test]
+fn what_only_virt_operator_carries_out_is_refused_without_it() {
+    let object = |spec: Value| json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec});
+    let all = object(json!({
+        "imageTag": "v1", "infra": {"replicas": 1}, "workloads": {}, "uninstallStrategy": "",
+        "customizeComponents": {"flags": {"api": {"log-level": "debug"}}},
+    }));
+    let none: [&str; 0] = [];
+    assert_eq!(lines(&validate(&all)), none);
+    let fields = |problems: Problems| problems.0.into_iter().map(|problem| problem.field).collect::<Vec<_>>();
+    assert_eq!(
+        fields(validate_plain(None, &all)),
+        ["spec.customizeComponents.flags", "spec.imageTag", "spec.infra"]
+    );
+    assert_eq!(fields(validate_plain(Some(&all), &all)), none, "it was there before");
+    let more = object(json!({"imageTag": "v2", "infra": {"replicas": 1}}));
+    assert_eq!(fields(validate_plain(Some(&all), &more)), ["spec.imageTag"]);
+    assert_eq!(lines(&validate_plain(None, &object(json!({})))), none);
 }

@@ -1,0 +1,198 @@
+//! Applying, listing and deleting objects of any of podvirt's kinds.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PropagationPolicy};
+use kube::core::{ApiResource, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt};
+use serde_json::Value;
+
+use crate::customize::{MANAGED_BY, OPERATOR};
+use crate::manifests::{Kind, Object};
+
+/// Namespace of a RoleBinding that podvirt has outside of its own: who may read the API server's client CA.
+pub const SYSTEM: &str = "kube-system";
+
+/// What the API server did not do.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} {title}: {source}")]
+pub struct ClusterError {
+    what: &'static str,
+    title: String,
+    source: Box<kube::Error>,
+}
+
+/// An object that virt-operator has made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Whether it is on its way out.
+    pub deleting: bool,
+    /// Its version in the API server.
+    pub version: Option<String>,
+}
+
+/// How an object was applied last: the digest of what was sent, and the version that was stored.
+type Applied = HashMap<(&'static str, Option<String>, String), (u64, Option<String>)>;
+
+/// The cluster, with virt-operator's eyes.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    namespace: String,
+    /// Spares the API server requests that change nothing; definitions of kinds are large.
+    applied: Arc<Mutex<Applied>>,
+}
+
+impl Cluster {
+    /// A cluster in which podvirt is in `namespace`.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { client, namespace: namespace.to_owned(), applied: Arc::default() }
+    }
+
+    /// podvirt's namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    fn resource(kind: Kind) -> ApiResource {
+        ApiResource {
+            group: kind.group.to_owned(),
+            version: kind.version.to_owned(),
+            api_version: kind.api_version(),
+            kind: kind.kind.to_owned(),
+            plural: kind.plural.to_owned(),
+        }
+    }
+
+    fn api(&self, kind: Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+        let resource = Self::resource(kind);
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    /// Metadata of all objects of a kind in a place.
+    pub fn metadata(&self, kind: Kind, namespace: Option<&str>) -> Api<PartialObjectMeta<DynamicObject>> {
+        let resource = Self::resource(kind);
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        }
+    }
+
+    /// Where objects of a kind can be.
+    pub fn places(&self, kind: Kind) -> Vec<Option<&str>> {
+        match (kind.namespaced, kind.kind) {
+            (false, _) => vec![None],
+            (true, "RoleBinding") => vec![Some(self.namespace()), Some(SYSTEM)],
+            (true, _) => vec![Some(self.namespace())],
+        }
+    }
+
+    /// Selects what virt-operator has made.
+    pub fn selector() -> String {
+        format!("{MANAGED_BY}={OPERATOR}")
+    }
+
+    /// Makes an object as it shall be; the object as it is stored then. One that is so already is not written.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn apply(&self, object: &Object) -> Result<Value, ClusterError> {
+        let api = self.api(object.kind, object.namespace());
+        let params = PatchParams::apply(OPERATOR).force();
+        let stored = api.patch(object.name(), &params, &Patch::Apply(&object.value)).await;
+        let stored = stored.and_then(|stored| serde_json::to_value(stored).map_err(kube::Error::SerdeError));
+        stored.map_err(|source| ClusterError {
+            what: "applying",
+            title: object.title(),
+            source: Box::new(source),
+        })
+    }
+
+    /// Makes an object as it shall be, unless it is stored as this virt-operator has left it; `there` are the objects
+    /// that virt-operator has made of this kind.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn keep(&self, object: &Object, there: &[Own]) -> Result<(), ClusterError> {
+        let mut hasher = DefaultHasher::new();
+        object.value.to_string().hash(&mut hasher);
+        let digest = hasher.finish();
+        let key = (object.kind.plural, object.namespace().map(str::to_owned), object.name().to_owned());
+        let stored = there
+            .iter()
+            .find(|own| own.name == object.name() && own.namespace.as_deref() == object.namespace());
+        let known = self.applied.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let (Some(stored), Some(known)) = (stored, known)
+            && known == (digest, stored.version.clone())
+        {
+            return Ok(());
+        }
+        let version = self.apply(object).await?["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (digest, version));
+        Ok(())
+    }
+
+    /// What virt-operator has made of a kind.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn own(&self, kind: Kind) -> Result<Vec<Own>, ClusterError> {
+        let mut found = Vec::new();
+        for place in self.places(kind) {
+            let params = ListParams::default().labels(&Self::selector());
+            let list = self.metadata(kind, place).list(&params).await.map_err(|source| ClusterError {
+                what: "listing",
+                title: kind.plural.to_owned(),
+                source: Box::new(source),
+            })?;
+            found.extend(list.items.into_iter().map(|object| Own {
+                kind,
+                namespace: object.namespace(),
+                name: object.name_any(),
+                deleting: object.metadata.deletion_timestamp.is_some(),
+                version: object.metadata.resource_version,
+            }));
+        }
+        Ok(found)
+    }
+
+    /// Deletes an object, what belongs to it first. One that is gone is no error.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn delete(&self, own: &Own) -> Result<(), ClusterError> {
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Foreground),
+            ..DeleteParams::default()
+        };
+        match self.api(own.kind, own.namespace.as_deref()).delete(&own.name, &params).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(source) => Err(ClusterError {
+                what: "deleting",
+                title: format!("{} {}", own.kind.kind, own.name),
+                source: Box::new(source),
+            }),
+        }
+    }
+}

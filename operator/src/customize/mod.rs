@@ -1,0 +1,158 @@
+//! The objects of podvirt as the KubeVirt object wants them: a function of `deploy/`, the target and the object.
+
+mod patch;
+mod placement;
+
+use podvirt_api::v1::{ComponentConfig, KubeVirtSpec};
+use serde_json::{Map, Value, json};
+
+use crate::manifests::{DEPLOYMENT, ManifestError, Object, all};
+use crate::target::Target;
+
+pub use patch::PatchError;
+
+/// Label by which virt-operator finds what it has made.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Its value.
+pub const OPERATOR: &str = "virt-operator";
+/// Annotation: the version that an object belongs to.
+pub const VERSION: &str = "kubevirt.io/install-strategy-version";
+/// Annotation: the registry that an object's images are of.
+pub const REGISTRY: &str = "kubevirt.io/install-strategy-registry";
+/// Annotation: digest of the target.
+pub const IDENTIFIER: &str = "kubevirt.io/install-strategy-identifier";
+/// Namespace that the manifests of `deploy/` name.
+const NAMESPACE: &str = podvirt_api::names::NAMESPACE;
+/// virt-controller's variable that names the image of machines' pods.
+const LAUNCHER_IMAGE: &str = "LAUNCHER_IMAGE";
+/// Argument of virt-api: virt-operator judges the KubeVirt object.
+const OPERATED: &str = "--operated";
+
+/// Why the objects cannot be as the KubeVirt object wants them.
+#[derive(Debug, thiserror::Error)]
+pub enum CustomizeError {
+    /// A manifest of the program.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A patch of `spec.customizeComponents`.
+    #[error(transparent)]
+    Patch(#[from] PatchError),
+}
+
+/// All objects, for podvirt in `namespace`.
+///
+/// # Errors
+///
+/// A patch does not fit what it is for.
+pub fn objects(spec: &KubeVirtSpec, target: &Target, namespace: &str) -> Result<Vec<Object>, CustomizeError> {
+    let mut objects = all()?;
+    for object in &mut objects {
+        place(&mut object.value, namespace);
+        mark(&mut object.value["metadata"], spec, target);
+        if object.is_daemon() {
+            daemon(object, spec, target);
+        }
+    }
+    if let Some(customize) = &spec.customize_components {
+        patch::apply(&mut objects, &customize.patches)?;
+    }
+    Ok(objects)
+}
+
+/// Puts a document into `namespace` where `deploy/` has podvirt's own.
+fn place(value: &mut Value, namespace: &str) {
+    let subjects = value.get_mut("subjects").and_then(Value::as_array_mut);
+    for subject in subjects.into_iter().flatten() {
+        if subject["namespace"] == NAMESPACE {
+            subject["namespace"] = json!(namespace);
+        }
+    }
+    if value["metadata"]["namespace"] == NAMESPACE {
+        value["metadata"]["namespace"] = json!(namespace);
+    }
+}
+
+/// An object within `value`, made where it is not there.
+fn object<'a>(value: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
+    if !value[name].is_object() {
+        value[name] = json!({});
+    }
+    match &mut value[name] {
+        Value::Object(map) => map,
+        _ => unreachable!("it was just made an object"),
+    }
+}
+
+/// Labels and annotations that say whose an object is and of which version.
+fn mark(metadata: &mut Value, spec: &KubeVirtSpec, target: &Target) {
+    let labels = object(metadata, "labels");
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    labels.insert(MANAGED_BY.to_owned(), json!(OPERATOR));
+    let component = given(&spec.product_component).unwrap_or_else(|| "kubevirt".to_owned());
+    labels.insert("app.kubernetes.io/component".to_owned(), json!(component));
+    for (label, text) in [
+        ("app.kubernetes.io/version", given(&spec.product_version)),
+        ("app.kubernetes.io/part-of", given(&spec.product_name)),
+    ] {
+        if let Some(text) = text {
+            labels.insert(label.to_owned(), json!(text));
+        }
+    }
+    let annotations = object(metadata, "annotations");
+    annotations.insert(VERSION.to_owned(), json!(target.version));
+    annotations.insert(REGISTRY.to_owned(), json!(target.registry));
+    annotations.insert(IDENTIFIER.to_owned(), json!(target.id));
+}
+
+/// Images, replicas, place and flags of a daemon.
+fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
+    let name = daemon.name().to_owned();
+    let is_infra = daemon.kind == DEPLOYMENT;
+    let component: Option<&ComponentConfig> =
+        if is_infra { spec.infra.as_ref() } else { spec.workloads.as_ref() };
+    if is_infra && let Some(replicas) = component.and_then(|component| component.replicas) {
+        daemon.value["spec"]["replicas"] = json!(replicas);
+    }
+    let template = &mut daemon.value["spec"]["template"];
+    mark(&mut template["metadata"], spec, target);
+    let pod = &mut template["spec"];
+    placement::put(pod, component.and_then(|component| component.node_placement.as_ref()));
+    if !spec.image_pull_secrets.is_empty() {
+        pod["imagePullSecrets"] = json!(spec.image_pull_secrets);
+    }
+    let flags = spec.customize_components.as_ref().and_then(|customize| customize.flags.as_ref());
+    let container = &mut pod["containers"][0];
+    if let Some(image) = target.image(&name) {
+        container["image"] = json!(image);
+    }
+    if let Some(policy) = spec.image_pull_policy.as_deref().filter(|policy| !policy.is_empty()) {
+        container["imagePullPolicy"] = json!(policy);
+    }
+    let mut arguments = Vec::new();
+    let flags = match name.as_str() {
+        "virt-api" => {
+            arguments.push(json!(OPERATED));
+            flags.map(|flags| &flags.api)
+        }
+        "virt-controller" => {
+            let image = target.image("virt-launcher");
+            let variables = container["env"].as_array_mut().into_iter().flatten();
+            for variable in variables.filter(|variable| variable["name"] == LAUNCHER_IMAGE) {
+                variable["value"] = json!(image);
+            }
+            flags.map(|flags| &flags.controller)
+        }
+        _ => flags.map(|flags| &flags.handler),
+    };
+    for (flag, value) in flags.into_iter().flatten() {
+        let text = if value.is_empty() { format!("--{flag}") } else { format!("--{flag}={value}") };
+        arguments.push(json!(text));
+    }
+    if !arguments.is_empty() {
+        let given = container["args"].as_array().cloned().unwrap_or_default();
+        container["args"] = Value::Array([given, arguments].concat());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! virt-operator: see the library.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use kube::Client;
+use podvirt_api::names;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::http::{self, Readiness};
+use podvirt_daemon::leader::{self, LeaseConfig};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
+use podvirt_daemon::{crypto, shutdown, telemetry};
+use prometheus_client::registry::Registry;
+use virt_operator::cluster::Cluster;
+use virt_operator::metrics::Metrics;
+use virt_operator::reconcile::{self, Parts};
+use virt_operator::target::Own;
+use virt_operator::webhook::{self, Judge};
+
+/// Name of the daemon, of its Lease and of the source of its events.
+const NAME: &str = "virt-operator";
+/// Names this replica: the pod's name.
+const POD_NAME: &str = "POD_NAME";
+/// Wait before the certificate is tried again at the start.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Installs, configures, updates and removes podvirt as the KubeVirt object says.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version)]
+struct Flags {
+    /// Namespace of podvirt itself and of the KubeVirt object.
+    #[arg(long, default_value = names::NAMESPACE)]
+    namespace: String,
+    /// Address of the webhook.
+    #[arg(long, default_value = "[::]:8443")]
+    listen_tls: SocketAddr,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, default_value = "[::]:8080")]
+    listen: SocketAddr,
+    /// How logs are written: json or text.
+    #[arg(long, default_value = "json")]
+    log_format: telemetry::Format,
+    /// What is logged, in the form of RUST_LOG.
+    #[arg(long, default_value = "info")]
+    log_filter: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let flags = Flags::parse();
+    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    crypto::install();
+    let namespace = flags.namespace.as_str();
+    let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
+    let own = Own::from_env(|name| std::env::var(name).ok());
+    let client = Client::try_default().await.context("find the API server")?;
+    let shutdown = shutdown::signal().context("take over signals")?;
+
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let readiness = Readiness::new();
+    let registered = readiness.gate("webhook");
+    let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
+    let serving = tokio::spawn(serving);
+
+    let issuer = Issuer::new(
+        client.clone(),
+        namespace,
+        vec![LeafRequest::of_the_operator(namespace)],
+        Policy::default(),
+    );
+    let certificate = async {
+        while let Err(error) = issuer.ensure().await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "no certificate yet");
+            tokio::time::sleep(RETRY).await;
+        }
+        pki::watch(client.clone(), namespace, pki::OPERATOR_SECRET, pki::CA_CONFIG_MAP).await
+    };
+    let Some(identity) = shutdown.or(certificate).await else { return Ok(()) };
+    let identity = identity?;
+    let tls = identity.server_config(false)?;
+    let judge = Judge::new(client.clone(), namespace, own.clone());
+    let router = judge.router();
+
+    let mut lease = LeaseConfig::new(namespace, NAME, &replica);
+    lease.leading = metrics.leading.clone();
+    let parts = Parts {
+        cluster: Cluster::new(client.clone(), namespace),
+        own,
+        recorder: Recorder::new(client.clone(), NAME, Some(replica)),
+        metrics: metrics.clone(),
+    };
+    let leading = leader::run(client.clone(), lease, &shutdown, || Box::pin(reconcile::run(parts.clone())));
+    let keeping = webhook::keep_registered(client.clone(), namespace, identity.ca_bundle(), || {
+        registered.open();
+        metrics.ready.set(1);
+    });
+    tokio::try_join!(
+        async {
+            let served = http::serve_tls(flags.listen_tls, tls, router, shutdown.clone()).await;
+            served.context("serve the webhook")
+        },
+        async {
+            shutdown.or(Box::pin(async { tokio::join!(issuer.run(), keeping) })).await;
+            Ok(())
+        },
+        async {
+            let ended = Box::pin(leading).await.context("elect a leader")?;
+            anyhow::ensure!(ended.is_none(), "the passes ended by themselves");
+            Ok(())
+        },
+    )?;
+    serving.await?.context("serve health and metrics")?;
+    tracing::info!("ended");
+    Ok(())
+}

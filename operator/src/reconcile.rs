@@ -1,0 +1,275 @@
+//! One pass over everything, and what starts the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::ListParams;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, watcher};
+use kube::{Api, ResourceExt};
+use podvirt_api::admission::kubevirt::validate;
+use podvirt_api::names;
+use podvirt_api::v1::KubeVirt;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::follow::follow;
+use podvirt_daemon::patch;
+use tokio::sync::Notify;
+
+use crate::cluster::{Cluster, ClusterError};
+use crate::customize::objects;
+use crate::manifests::{KINDS, Object, Wave};
+use crate::metrics::Metrics;
+use crate::order::waves;
+use crate::remove;
+use crate::rollout::{Rollout, trouble};
+use crate::status::{DELETION_FAILED, DOWNGRADE, FAILED, INVALID, Outcome, READY, after};
+use crate::target::{Own, Target};
+
+/// The KubeVirt object stays until podvirt is removed; upstream's name.
+pub const FINALIZER: &str = "foregroundDeleteKubeVirt";
+/// Least time between two passes: what changes at once is seen at once.
+const SPACING: Duration = Duration::from_millis(500);
+/// Wait after a pass that failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// The daemons' pods.
+const PODS: &str = "kubevirt.io in (virt-api,virt-controller,virt-handler)";
+
+/// What a pass needs.
+#[derive(Clone)]
+pub struct Parts {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// virt-operator's own version and images.
+    pub own: Own,
+    /// Events on the KubeVirt object.
+    pub recorder: Recorder,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// Passes whenever something changed, for as long as it is polled.
+pub async fn run(parts: Parts) {
+    let changed = Arc::new(Notify::new());
+    let api: Api<KubeVirt> = Api::namespaced(parts.cluster.client().clone(), parts.cluster.namespace());
+    let (send, mut seen) = tokio::sync::watch::channel(None);
+    let following = async {
+        let mut versions = Box::pin(follow(api, names::KUBEVIRT));
+        while let Some(version) = versions.next().await {
+            match version {
+                Ok(kubevirt) => {
+                    send.send_replace(Some(kubevirt));
+                    changed.notify_one();
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "watch of the KubeVirt object");
+                }
+            }
+        }
+    };
+    let passing = async {
+        loop {
+            changed.notified().await;
+            let there = seen.borrow_and_update().clone();
+            let again = match there {
+                // Not read yet, or there is none: nothing to do.
+                None | Some(None) => false,
+                Some(Some(kubevirt)) => Box::pin(parts.pass(kubevirt)).await,
+            };
+            if again {
+                tokio::time::sleep(RETRY).await;
+                changed.notify_one();
+            } else {
+                tokio::time::sleep(SPACING).await;
+            }
+        }
+    };
+    tokio::join!(following, passing, watch(&parts.cluster, &changed));
+}
+
+/// Tells `changed` of every change of an object that virt-operator has made, and of the daemons' pods.
+async fn watch(cluster: &Cluster, changed: &Notify) {
+    let told = |result: bool, what: &'static str| {
+        if result {
+            changed.notify_one();
+        } else {
+            tracing::warn!(what, "watch failed");
+        }
+    };
+    let mut watches = FuturesUnordered::new();
+    for kind in KINDS {
+        for place in cluster.places(*kind) {
+            let config = Config::default().labels(&Cluster::selector());
+            let events = watcher(cluster.metadata(*kind, place), config).default_backoff();
+            watches.push(Box::pin(async move {
+                events.for_each(async |event| told(event.is_ok(), kind.plural)).await;
+            }) as std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>);
+        }
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client().clone(), cluster.namespace());
+    let events = watcher(pods, Config::default().labels(PODS)).default_backoff();
+    watches.push(Box::pin(async move {
+        events.for_each(async |event| told(event.is_ok(), "pods")).await;
+    }));
+    while watches.next().await.is_some() {}
+}
+
+impl Parts {
+    /// One pass. Whether it shall be tried again without a change.
+    pub(crate) async fn pass(&self, kubevirt: KubeVirt) -> bool {
+        self.metrics.passes.inc();
+        let target = Target::of(&kubevirt.spec, &self.own);
+        let deleting = kubevirt.metadata.deletion_timestamp.is_some();
+        let outcome =
+            if deleting { remove::pass(&self.cluster).await } else { self.install(&kubevirt, &target).await };
+        let outcome = outcome.unwrap_or_else(|error| {
+            let reason = if deleting { DELETION_FAILED } else { FAILED };
+            Outcome::Failed { reason, message: format!("An error occurred: {error}") }
+        });
+        let failed = matches!(outcome, Outcome::Failed { .. });
+        if failed {
+            self.metrics.failures.inc();
+        }
+        let written = Box::pin(self.tell(&kubevirt, &target, &outcome)).await;
+        let written = match written {
+            Ok(()) => true,
+            Err(error) if error.is_stale() => false,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "status not written");
+                false
+            }
+        };
+        failed || !written
+    }
+
+    /// Brings everything to where it shall be, as far as it goes now.
+    async fn install(&self, kubevirt: &KubeVirt, target: &Target) -> Result<Outcome, ClusterError> {
+        let failed = |reason, message| Ok(Outcome::Failed { reason, message });
+        // The webhook may have been away when the object was stored.
+        let document = serde_json::to_value(kubevirt).unwrap_or_default();
+        if let Err(problems) = validate(&document).into_result() {
+            let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+            return failed(INVALID, texts.join("; "));
+        }
+        let order = match waves(kubevirt.status.observed_kube_virt_version.as_deref(), &target.version) {
+            Ok(order) => order,
+            Err(refused) => return failed(DOWNGRADE, refused.to_string()),
+        };
+        let objects = match objects(&kubevirt.spec, target, self.cluster.namespace()) {
+            Ok(objects) => objects,
+            Err(error) => return failed(INVALID, error.to_string()),
+        };
+        for kind in KINDS {
+            let common = |object: &&Object| object.kind == *kind && object.wave() == Wave::Common;
+            let common: Vec<&Object> = objects.iter().filter(common).collect();
+            if common.is_empty() {
+                continue;
+            }
+            let there = self.cluster.own(*kind).await?;
+            for object in common {
+                self.cluster.keep(object, &there).await?;
+            }
+        }
+        for wave in order {
+            let mut waiting = Vec::new();
+            for object in objects.iter().filter(|object| object.wave() == wave) {
+                let rollout = Rollout::of(object, &self.cluster.apply(object).await?);
+                if !rollout.serves {
+                    waiting.push(rollout);
+                }
+            }
+            if !waiting.is_empty() {
+                let waits: Vec<String> = waiting.iter().map(Rollout::told).collect();
+                let stuck = waiting.into_iter().find_map(|rollout| rollout.stuck);
+                let trouble = self.trouble().await?.or(stuck);
+                return Ok(Outcome::Waits { waits: waits.join("; "), trouble });
+            }
+        }
+        self.forget(&objects).await?;
+        Ok(Outcome::Available)
+    }
+
+    /// Why pods of the daemons do not come up, if one says so.
+    async fn trouble(&self) -> Result<Option<String>, ClusterError> {
+        let pods: Api<Pod> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
+        let list = pods.list(&ListParams::default().labels(PODS)).await;
+        // What is known of the pods is a help to people; without it the pass goes on.
+        Ok(list.ok().and_then(|list| list.items.iter().find_map(trouble)))
+    }
+
+    /// Deletes what an older version had made and this one has not. Definitions stay: their objects go with them.
+    async fn forget(&self, objects: &[Object]) -> Result<(), ClusterError> {
+        for kind in KINDS.iter().filter(|kind| **kind != crate::manifests::DEFINITION) {
+            for own in self.cluster.own(*kind).await? {
+                let wanted = objects.iter().any(|object| {
+                    object.kind == own.kind
+                        && object.name() == own.name
+                        && object.namespace() == own.namespace.as_deref()
+                });
+                if !wanted && !own.deleting {
+                    tracing::info!(kind = own.kind.kind, name = own.name, "not of this version: deleted");
+                    self.cluster.delete(&own).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes status and finalizer, and an event when something begins or ends.
+    async fn tell(&self, old: &KubeVirt, target: &Target, outcome: &Outcome) -> Result<(), patch::Error> {
+        let api: Api<KubeVirt> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
+        let own_version = Target::of(&Default::default(), &self.own).version;
+        let mut new = old.clone();
+        new.status = after(
+            &old.status,
+            old.metadata.generation,
+            target,
+            &own_version,
+            outcome,
+            &Time(Timestamp::now()),
+        );
+        let written = patch::status_subresource(&api, old, &new).await?;
+        if written.is_some() {
+            self.event(old, &new, outcome).await;
+        }
+        let mut base = written.unwrap_or_else(|| old.clone());
+        base.status = new.status;
+        let mut held = base.clone();
+        let finalizers = held.finalizers_mut();
+        let holds = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+        let deleting = old.metadata.deletion_timestamp.is_some();
+        if *outcome == Outcome::Deleted {
+            finalizers.retain(|finalizer| finalizer != FINALIZER);
+        } else if !deleting && !holds {
+            finalizers.push(FINALIZER.to_owned());
+        }
+        patch::metadata(&api, &base, &held).await?;
+        Ok(())
+    }
+
+    /// Tells of what a condition says for the first time.
+    async fn event(&self, old: &KubeVirt, new: &KubeVirt, outcome: &Outcome) {
+        let reason = |kubevirt: &KubeVirt, kind: &str| {
+            let condition = kubevirt.status.conditions.iter().find(|c| c.r#type.as_str() == kind);
+            condition.and_then(|condition| condition.reason.clone())
+        };
+        let differs = |kind: &str| reason(old, kind) != reason(new, kind);
+        match outcome {
+            Outcome::Available if differs("Available") => {
+                let version = new.status.observed_kube_virt_version.as_deref().unwrap_or_default();
+                let text = format!("Version {version} of podvirt is installed and ready.");
+                self.recorder.normal(new, READY, &text).await;
+            }
+            Outcome::Waits { waits, trouble: Some(trouble) } if differs("Synchronized") => {
+                self.recorder.warning(new, FAILED, &format!("{waits}: {trouble}")).await;
+            }
+            Outcome::Failed { reason: word, message } if differs("Synchronized") => {
+                self.recorder.warning(new, word, message).await;
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Passes against an API server that notes what it is asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use podvirt_api::v1::KubeVirt;
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::testing::{self, Asked, failure};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::metrics::Metrics;
+use crate::reconcile::{FINALIZER, Parts};
+use crate::target::Own;
+
+type Log = Arc<Mutex<VecDeque<Asked>>>;
+
+/// virt-operator of version `tag` before a server whose answers are a function's.
+fn operator(
+    tag: &str,
+    answer: impl Fn(&Asked) -> Option<(u16, Value)> + Send + Sync + 'static,
+) -> (Parts, Log) {
+    let (client, log) = testing::recorded("kubevirt", move |asked| {
+        answer(asked).or_else(|| {
+            if asked.0.contains("/kubevirts/kubevirt") {
+                let mut stored = serde_json::to_value(kubevirt(json!({}), json!({}))).unwrap();
+                json_patch::merge(&mut stored, &asked.1);
+                return Some((200, stored));
+            }
+            let empty = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
+            asked.0.starts_with("GET ").then_some((200, empty))
+        })
+    });
+    let parts = Parts {
+        cluster: Cluster::new(client.clone(), "kubevirt"),
+        own: Own { operator_image: format!("r/virt-operator:{tag}"), ..Own::default() },
+        recorder: Recorder::new(client, "virt-operator", None),
+        metrics: Metrics::default(),
+    };
+    (parts, log)
+}
+
+/// What was asked, without reading.
+fn writes(log: &Log) -> Vec<Asked> {
+    log.lock().unwrap().drain(..).filter(|asked| !asked.0.starts_with("GET ")).collect()
+}
+
+fn place(writes: &[Asked], path: &str) -> Option<usize> {
+    writes.iter().position(|asked| asked.0.ends_with(path))
+}
+
+fn status(writes: &[Asked]) -> Value {
+    let at = place(writes, "/kubevirts/kubevirt/status").expect("the status was not written");
+    writes[at].1["status"].clone()
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
+    status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap()
+}
+
+fn kubevirt(spec: Value, status: Value) -> KubeVirt {
+    serde_json::from_value(json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec, "status": status,
+        "metadata": {"name": "kubevirt", "namespace": "kubevirt", "generation": 2, "resourceVersion": "1", "uid": "u"},
+    }))
+    .unwrap()
+}
+
+/// A daemon as the API server has it once all its pods are new.
+fn rolled_out(asked: &Asked) -> Option<(u16, Value)> {
+    let mut object = asked.1.clone();
+    object["metadata"]["generation"] = json!(1);
+    object["status"] = match object["kind"].as_str()? {
+        "Deployment" => {
+            json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2})
+        }
+        "DaemonSet" => {
+            json!({"observedGeneration": 1, "desiredNumberScheduled": 2, "updatedNumberScheduled": 2,
+            "numberAvailable": 2})
+        }
+        _ => return None,
+    };
+    Some((200, object))
+}
+
+#[tokio::test]
+async fn an_installation_goes_wave_by_wave_to_the_end() {
+    let (parts, log) = operator("v1.0.0", rolled_out);
+    assert!(!Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await);
+    let writes = writes(&log);
+    let at = |path: &str| place(&writes, path).unwrap_or_else(|| panic!("{path} was not written"));
+    assert!(
+        at("/customresourcedefinitions/virtualmachines.kubevirt.io") < at("/clusterroles/kubevirt-apiserver")
+    );
+    assert!(at("/clusterroles/kubevirt-apiserver") < at("/deployments/virt-api"));
+    assert!(at("/deployments/virt-api") < at("/deployments/virt-controller"));
+    assert!(at("/deployments/virt-controller") < at("/daemonsets/virt-handler"));
+    let status = status(&writes);
+    assert_eq!((&status["phase"], &status["observedGeneration"]), (&json!("Deployed"), &json!(2)));
+    let finalizers = &writes[at("/kubevirts/kubevirt")].1["metadata"]["finalizers"];
+    assert_eq!(*finalizers, json!([FINALIZER]));
+}
+
+#[tokio::test]
+async fn an_update_begins_on_the_nodes_and_waits_there() {
+    let (parts, log) = operator("v1.1.0", |_| None);
+    let old = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0"});
+    assert!(!Box::pin(parts.pass(kubevirt(json!({}), old))).await);
+    let writes = writes(&log);
+    assert!(place(&writes, "/daemonsets/virt-handler").is_some());
+    assert_eq!(place(&writes, "/deployments/virt-controller"), None);
+    assert_eq!(place(&writes, "/deployments/virt-api"), None);
+    let status = status(&writes);
+    assert_eq!(condition(&status, "Progressing")["reason"], "UpdateInProgress");
+    assert_eq!(condition(&status, "Available")["status"], "True");
+}
+
+#[tokio::test]
+async fn an_older_version_changes_nothing_and_says_why() {
+    let (parts, log) = operator("v0.9.0", rolled_out);
+    let newer = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0"});
+    assert!(Box::pin(parts.pass(kubevirt(json!({}), newer))).await, "it is tried again");
+    let writes = writes(&log);
+    assert_eq!(place(&writes, "/deployments/virt-api"), None);
+    assert_eq!(condition(&status(&writes), "Synchronized")["reason"], "DowngradeRefused");
+    assert!(writes.iter().any(|asked| asked.1["reason"] == "DowngradeRefused"), "no event");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_is_told_of_and_asked_again() {
+    let (parts, log) = operator("v1.0.0", |asked| {
+        asked
+            .0
+            .contains("/clusterroles/")
+            .then(|| failure(403, "Forbidden", "attempting to grant RBAC permissions"))
+    });
+    assert!(Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await);
+    let status = status(&writes(&log));
+    let message = condition(&status, "Synchronized")["message"].as_str().unwrap();
+    assert!(message.contains("applying ClusterRole") && message.contains("RBAC"), "{message}");
+}
+
+#[tokio::test]
+async fn what_is_as_it_was_left_is_not_sent_again() {
+    let stored = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
+        {"metadata": {"name": "virt-api", "namespace": "kubevirt", "resourceVersion": "7"}}]});
+    let (parts, log) = operator("v1.0.0", move |asked| {
+        if asked.0.starts_with("GET ") && asked.0.ends_with("/services") {
+            return Some((200, stored.clone()));
+        }
+        let mut object = rolled_out(asked).map_or(asked.1.clone(), |(_, object)| object);
+        object["metadata"]["resourceVersion"] = json!("7");
+        asked.0.starts_with("PATCH ").then_some((200, object))
+    });
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await;
+        sent.push(place(&writes(&log), "/services/virt-api").is_some());
+    }
+    assert_eq!(sent, [true, false]);
+}
+
+#[tokio::test]
+async fn a_removal_deletes_kinds_first_and_lets_the_object_go_at_the_end() {
+    let there = Arc::new(Mutex::new(true));
+    let state = there.clone();
+    let (parts, log) = operator("v1.0.0", move |asked| {
+        let name = if asked.0.ends_with("/customresourcedefinitions") && *state.lock().unwrap() {
+            "virtualmachines.kubevirt.io"
+        } else if asked.0.ends_with("/deployments") && *state.lock().unwrap() {
+            "virt-api"
+        } else {
+            return None;
+        };
+        let items = json!([{"metadata": {"name": name, "namespace": "kubevirt"}}]);
+        let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
+        asked.0.starts_with("GET ").then_some((200, list))
+    });
+    let mut going = kubevirt(json!({}), json!({"phase": "Deployed"}));
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    going.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    Box::pin(parts.pass(going.clone())).await;
+    let first = writes(&log);
+    assert!(place(&first, "/customresourcedefinitions/virtualmachines.kubevirt.io").is_some());
+    assert_eq!(place(&first, "/deployments/virt-api"), None, "controllers are needed to the last object");
+    assert_eq!(status(&first)["phase"], "Deleting");
+    *there.lock().unwrap() = false;
+    Box::pin(parts.pass(going)).await;
+    let last = writes(&log);
+    assert_eq!(status(&last)["phase"], "Deleted");
+    assert_eq!(last[place(&last, "/kubevirts/kubevirt").unwrap()].1["metadata"]["finalizers"], json!([]));
+}

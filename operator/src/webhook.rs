@@ -1,0 +1,315 @@
+//! Judging the KubeVirt object before it is stored.
+//!
+//! virt-operator does it and not virt-api: an administrator must be able to mend a setting that keeps virt-api from
+//! coming up. Every replica answers, and keeps the webhook's configuration in the cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Json, Router};
+use base64::Engine;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::core::{ApiResource, PartialObjectMeta};
+use kube::{Api, Client};
+use podvirt_api::admission::kubevirt::{validate, validate_update};
+use podvirt_api::names;
+use podvirt_api::problem::Problems;
+use podvirt_api::v1::{KubeVirt, KubeVirtUninstallStrategy};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::customize::objects;
+use crate::rights::ACCOUNT;
+use crate::target::{Own, Target};
+
+/// Name of the webhook's configuration.
+pub const NAME: &str = "virt-operator-validator";
+/// Service in front of virt-operator.
+pub const SERVICE: &str = "kubevirt-operator-webhook";
+const HOOK: &str = "kubevirt-validator.kubevirt.io";
+const PATH: &str = "/kubevirt-validate";
+/// How often the configuration is applied when nothing changes.
+const PERIOD: Duration = Duration::from_secs(60);
+/// Wait after a failure.
+const RETRY: Duration = Duration::from_secs(3);
+
+/// Kinds whose objects are workloads, in the order in which they are told.
+const WORKLOADS: [(&str, &str, &str, &str); 4] = [
+    ("kubevirt.io", "v1", "virtualmachines", "VirtualMachines"),
+    ("kubevirt.io", "v1", "virtualmachineinstances", "VirtualMachineInstances"),
+    ("kubevirt.io", "v1", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSets"),
+    ("pool.kubevirt.io", "v1beta1", "virtualmachinepools", "VirtualMachinePools"),
+];
+
+/// What the webhook goes by.
+#[derive(Clone)]
+pub struct Judge {
+    client: Client,
+    namespace: Arc<str>,
+    own: Arc<Own>,
+}
+
+impl Judge {
+    /// A judge of the KubeVirt object in `namespace`.
+    pub fn new(client: Client, namespace: &str, own: Own) -> Self {
+        Self { client, namespace: Arc::from(namespace), own: Arc::new(own) }
+    }
+
+    /// The webhook's route.
+    pub fn router(self) -> Router {
+        Router::new().route(PATH, post(answer)).with_state(self)
+    }
+
+    async fn judge(&self, request: &AdmissionRequest<DynamicObject>) -> Result<(), String> {
+        let value = |object: &Option<DynamicObject>| {
+            object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default()
+        };
+        let (new, old) = (value(&request.object), value(&request.old_object));
+        match request.operation {
+            Operation::Create => {
+                self.only(&new)?;
+                told(validate(&new))?;
+                self.fits(&new)
+            }
+            Operation::Update if !new["metadata"]["deletionTimestamp"].is_null() => Ok(()),
+            Operation::Update => {
+                told(validate_update(&old, &new))?;
+                if old["spec"] == new["spec"] { Ok(()) } else { self.fits(&new) }
+            }
+            Operation::Delete => self.may_go(&old).await,
+            Operation::Connect => Ok(()),
+        }
+    }
+
+    /// There is one KubeVirt object, and the daemons know its name.
+    fn only(&self, new: &Value) -> Result<(), String> {
+        let (namespace, name) = (&new["metadata"]["namespace"], &new["metadata"]["name"]);
+        if *namespace == *self.namespace && *name == names::KUBEVIRT {
+            return Ok(());
+        }
+        Err(format!(
+            "metadata.name: {name} in namespace {namespace}: a cluster has one KubeVirt object, '{}' in namespace '{}'",
+            names::KUBEVIRT,
+            self.namespace
+        ))
+    }
+
+    /// Whether podvirt's objects can be made by it.
+    fn fits(&self, new: &Value) -> Result<(), String> {
+        let kubevirt: KubeVirt = serde_json::from_value(new.clone()).map_err(|error| error.to_string())?;
+        let target = Target::of(&kubevirt.spec, &self.own);
+        objects(&kubevirt.spec, &target, &self.namespace).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Whether podvirt may be removed with the machines that are there.
+    async fn may_go(&self, old: &Value) -> Result<(), String> {
+        let blocks = KubeVirtUninstallStrategy::BlockUninstallIfWorkloadsExist;
+        if old["spec"]["uninstallStrategy"].as_str() != Some(blocks.as_str()) {
+            return Ok(());
+        }
+        for (group, version, plural, title) in WORKLOADS {
+            let resource = ApiResource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                api_version: format!("{group}/{version}"),
+                kind: title.trim_end_matches('s').to_owned(),
+                plural: plural.to_owned(),
+            };
+            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
+            match api.list(&ListParams::default().limit(1)).await {
+                Ok(list) if list.items.is_empty() => {}
+                Ok(_) => {
+                    return Err(format!(
+                        "spec.uninstallStrategy: '{}': the object is not deleted, there are still {title}; delete them \
+                         first, or set uninstallStrategy to RemoveWorkloads, which deletes them",
+                        blocks.as_str()
+                    ));
+                }
+                // The kind is not there: neither are objects of it.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(format!("whether there are {title} cannot be found out: {error}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn told(problems: Problems) -> Result<(), String> {
+    problems.into_result().map_err(|problems| {
+        let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+        texts.join("; ")
+    })
+}
+
+async fn answer(
+    State(judge): State<Judge>,
+    Json(review): Json<AdmissionReview<DynamicObject>>,
+) -> Json<AdmissionReview<DynamicObject>> {
+    let request: AdmissionRequest<DynamicObject> = match review.try_into() {
+        Ok(request) => request,
+        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()),
+    };
+    let response = AdmissionResponse::from(&request);
+    Json(match judge.judge(&request).await {
+        Ok(()) => response.into_review(),
+        Err(why) => {
+            tracing::info!(operation = ?request.operation, why, "refused");
+            response.deny(why).into_review()
+        }
+    })
+}
+
+/// The configuration that tells the API server of the webhook.
+fn configuration(namespace: &str, ca_bundle: &str, owner: Option<&str>) -> Value {
+    let mut metadata = json!({"name": NAME, "labels": {"kubevirt.io": "virt-operator"}});
+    if let Some(uid) = owner {
+        metadata["ownerReferences"] = json!([{
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": ACCOUNT, "uid": uid,
+        }]);
+    }
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": metadata,
+        "webhooks": [{
+            "name": HOOK,
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "matchPolicy": "Equivalent",
+            "timeoutSeconds": 10,
+            "rules": [{
+                "apiGroups": ["kubevirt.io"], "apiVersions": ["v1"], "resources": ["kubevirts"], "scope": "*",
+                "operations": ["CREATE", "UPDATE", "DELETE"],
+            }],
+            "clientConfig": {
+                "service": {"namespace": namespace, "name": SERVICE, "port": 443, "path": PATH},
+                "caBundle": base64::engine::general_purpose::STANDARD.encode(ca_bundle),
+            },
+        }],
+    })
+}
+
+async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let owner = roles.get_opt(ACCOUNT).await?.and_then(|role| role.metadata.uid);
+    let object = configuration(namespace, ca_bundle, owner.as_deref());
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    api.patch(NAME, &PatchParams::apply(crate::customize::OPERATOR).force(), &Patch::Apply(&object)).await?;
+    Ok(())
+}
+
+/// Keeps the configuration in the cluster; calls `registered` after each time.
+pub async fn keep_registered(
+    client: Client,
+    namespace: &str,
+    mut ca_bundle: watch::Receiver<Arc<str>>,
+    registered: impl Fn(),
+) {
+    loop {
+        let bundle = Arc::clone(&ca_bundle.borrow_and_update());
+        let pause = match register(&client, namespace, &bundle).await {
+            Ok(()) => {
+                registered();
+                PERIOD
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "registering the webhook failed");
+                RETRY
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            changed = ca_bundle.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use podvirt_daemon::testing;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// Asks a judge in a cluster whose lists hold `machines`; the refusal's words.
+    async fn asked(operation: &str, new: Value, old: Value, machines: usize) -> Option<String> {
+        let client = testing::client("kubevirt", move |_, uri, _| {
+            let there = if uri.path().ends_with("/virtualmachines") { machines } else { 0 };
+            let items = vec![json!({"metadata": {"name": "m"}}); there];
+            (200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}))
+        });
+        let judge = Judge::new(client, "kubevirt", Own::from_env(|_| None));
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "operation": operation, "object": new, "oldObject": old, "userInfo": {},
+            "kind": {"group": "kubevirt.io", "version": "v1", "kind": "KubeVirt"}, "name": "kubevirt",
+            "resource": {"group": "kubevirt.io", "version": "v1", "resource": "kubevirts"},
+        }});
+        let request = Request::post(PATH).header("content-type", "application/json");
+        let request = request.body(Body::from(review.to_string())).unwrap();
+        let answer = judge.router().oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(answer["response"]["uid"], "u", "{answer}");
+        let allowed = answer["response"]["allowed"].as_bool().unwrap();
+        (!allowed).then(|| answer["response"]["status"]["message"].as_str().unwrap().to_owned())
+    }
+
+    fn kubevirt(spec: Value) -> Value {
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec,
+            "metadata": {"name": "kubevirt", "namespace": "kubevirt"}})
+    }
+
+    #[tokio::test]
+    async fn there_is_one_kubevirt_object() {
+        assert_eq!(asked("CREATE", kubevirt(json!({})), Value::Null, 0).await, None);
+        let mut other = kubevirt(json!({}));
+        other["metadata"]["name"] = json!("second");
+        assert!(asked("CREATE", other, Value::Null, 0).await.unwrap().contains("one KubeVirt object"));
+    }
+
+    #[tokio::test]
+    async fn settings_that_cannot_be_carried_out_are_refused_with_their_field() {
+        let patch =
+            json!({"resourceType": "Deployment", "resourceName": "virt-api", "type": "merge", "patch": "{"});
+        let wrong = kubevirt(json!({"customizeComponents": {"patches": [patch]}}));
+        let why = asked("UPDATE", wrong.clone(), kubevirt(json!({})), 0).await.unwrap();
+        assert!(why.starts_with("spec.customizeComponents.patches[0].patch"), "{why}");
+        let mut going = wrong;
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(
+            asked("UPDATE", going, kubevirt(json!({})), 0).await,
+            None,
+            "its finalizer must be able to go"
+        );
+        let replicas = kubevirt(json!({"infra": {"replicas": 0}}));
+        let why = asked("UPDATE", replicas, kubevirt(json!({})), 0).await.unwrap();
+        assert!(why.starts_with("spec.infra.replicas"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn workloads_keep_podvirt_only_where_the_strategy_says_so() {
+        let blocks = kubevirt(json!({"uninstallStrategy": "BlockUninstallIfWorkloadsExist"}));
+        let why = asked("DELETE", Value::Null, blocks.clone(), 1).await.unwrap();
+        assert!(why.contains("there are still VirtualMachines"), "{why}");
+        assert_eq!(asked("DELETE", Value::Null, blocks, 0).await, None);
+        assert_eq!(asked("DELETE", Value::Null, kubevirt(json!({})), 1).await, None);
+    }
+
+    #[test]
+    fn the_configuration_is_what_kubernetes_types_hold() {
+        let object = configuration("n", "pem", Some("u"));
+        let typed: ValidatingWebhookConfiguration = serde_json::from_value(object).unwrap();
+        let hook = &typed.webhooks.unwrap()[0];
+        assert_eq!(hook.client_config.ca_bundle.as_ref().unwrap().0, b"pem");
+        assert_eq!(hook.failure_policy.as_deref(), Some("Fail"));
+        assert_eq!(typed.metadata.owner_references.unwrap()[0].uid, "u");
+    }
+}
