@@ -8,7 +8,7 @@ KubeVirt's functional tests (\(.release)) are a Go module. `make conformance` bu
 cluster of two nodes of this repository, as they are. This page is about those that are labelled `sig-network` and need no
 hardware: neither SR-IOV nor macvtap. **\(.specs | passed) of \(.specs | length)** pass (\(.date), podvirt at \(.commit); \(.machine)).
 
-What the tests want of a cluster and podvirt has not is put there by `e2e/cluster/conformance`, which writes down what: \(.stubs | join(", ")).
+\(if .stubs == [] then "Nothing stands in for a part of podvirt." else "What podvirt had not when these specs ran, and what stood in for it: \(.stubs | join(", "))." end)
 The guests are not upstream's, which no package registry has: they are small Linux systems with the names, users, prompts and programs that
 the tests look for (`e2e/conformance/guests`). In place of BusyBox's `nc` and of Python they have scripts around socat. The
 tests of Istio and of NetworkPolicies run with the real ones in the cluster (`e2e/cluster/mesh up`, `e2e/cluster/policies.yaml`).

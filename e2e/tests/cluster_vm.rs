@@ -366,20 +366,29 @@ fn daemons_may_die_while_a_machine_runs() {
     namespace.wait("vm", "another instance", BOOT, again).unwrap();
 }
 
-/// Replicas of virt-api: none, until this is dropped.
+/// Replicas of virt-api, and of virt-operator, which would bring them back: none, until this is dropped.
 struct NoApi<'c>(&'c Cluster);
 
 impl<'c> NoApi<'c> {
     fn new(cluster: &'c Cluster) -> NoApi<'c> {
         let none = NoApi(cluster);
         none.scale("0");
-        let wait = ["wait", "pod", "-l", "kubevirt.io=virt-api", "--for=delete", "--timeout=60s"];
+        let pods = "kubevirt.io in (virt-operator, virt-api)";
+        let wait = ["wait", "pod", "-l", pods, "--for=delete", "--timeout=60s"];
         cluster.kubectl(&[&["-n", "kubevirt"], &wait[..]].concat()).unwrap();
         none
     }
 
     fn scale(&self, replicas: &str) {
-        let scale = ["-n", "kubevirt", "scale", "deployment/virt-api", "--replicas", replicas];
+        let scale = [
+            "-n",
+            "kubevirt",
+            "scale",
+            "deployment/virt-operator",
+            "deployment/virt-api",
+            "--replicas",
+            replicas,
+        ];
         self.0.kubectl(&scale).unwrap();
     }
 }

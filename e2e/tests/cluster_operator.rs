@@ -1,0 +1,165 @@
+//! virt-operator: podvirt is what the KubeVirt object says.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, ResourceExt};
+use podvirt_api::v1::{KubeVirt, VirtualMachineInstance};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
+use serde_json::{Value, json};
+
+/// The daemons of both nodes, one after the other.
+const ROLLOUT: Duration = Duration::from_secs(180);
+/// podvirt's programs with another tag.
+const NEXT: &str = "next";
+
+fn kubevirts(cluster: &Cluster) -> Api<KubeVirt> {
+    Api::namespaced(cluster.client(), "kubevirt")
+}
+
+fn configure(cluster: &Cluster, spec: Value) -> anyhow::Result<String> {
+    let patch = json!({ "spec": spec }).to_string();
+    cluster.kubectl(&["-n", "kubevirt", "patch", "kubevirt", "kubevirt", "--type=merge", "-p", &patch])
+}
+
+/// Waits until the KubeVirt object, as it is stored now, is carried out.
+fn wait_carried_out(namespace: &Namespace<'_>) -> KubeVirt {
+    let cluster = namespace.cluster();
+    let api = kubevirts(cluster);
+    let carried_out = || {
+        let kubevirt = cluster.block_on(async { api.get("kubevirt").await })?;
+        let available =
+            kubevirt.status.conditions.iter().any(|c| c.r#type.as_str() == "Available" && c.status == "True");
+        let observed = kubevirt.status.observed_generation == kubevirt.metadata.generation;
+        Ok((observed && available).then_some(kubevirt))
+    };
+    namespace.until("the KubeVirt object is carried out", ROLLOUT, carried_out).unwrap()
+}
+
+/// Takes a setting back when it is dropped.
+struct Set<'n>(&'n Namespace<'n>, Value);
+
+impl Drop for Set<'_> {
+    fn drop(&mut self) {
+        drop(configure(self.0.cluster(), self.1.clone()));
+        wait_carried_out(self.0);
+    }
+}
+
+#[test]
+fn what_is_changed_by_hand_comes_back_and_settings_that_cannot_be_are_refused() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let services: Api<Service> = Api::namespaced(cluster.client(), "kubevirt");
+    let old = cluster.block_on(async { services.get("virt-controller").await }).unwrap();
+    cluster.kubectl(&["-n", "kubevirt", "delete", "service", "virt-controller"]).unwrap();
+    let again = || {
+        let service = cluster.block_on(async { services.get_opt("virt-controller").await })?;
+        Ok(service.filter(|service| service.uid() != old.uid()))
+    };
+    namespace.until("the Service is there again", SOON, again).unwrap();
+
+    for (spec, field) in [
+        (json!({"infra": {"replicas": 0}}), "spec.infra.replicas"),
+        (json!({"monitorAccount": "prometheus"}), "spec.monitorAccount"),
+        (
+            json!({"customizeComponents": {"patches": [
+                {"resourceType": "Secret", "resourceName": "*", "type": "merge", "patch": "{}"}]}}),
+            "spec.customizeComponents.patches[0].resourceName",
+        ),
+    ] {
+        let refused = configure(&cluster, spec).unwrap_err().to_string();
+        assert!(refused.contains(field), "{refused}");
+    }
+    let second = json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": {}, "metadata": {"name": "second"}});
+    let refused = namespace.apply(&second.to_string()).unwrap_err().to_string();
+    assert!(refused.contains("a cluster has one KubeVirt object"), "{refused}");
+}
+
+#[test]
+fn long_daemons_have_the_replicas_and_the_changes_that_the_object_says() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let before = wait_carried_out(&namespace);
+    let mut customize = serde_json::to_value(&before.spec.customize_components).unwrap();
+    let _back = Set(&namespace, json!({"infra": null, "customizeComponents": customize.clone()}));
+    let label = json!({"resourceType": "Deployment", "resourceName": "virt-controller", "type": "strategic",
+        "patch": json!({"metadata": {"labels": {"podvirt.io/test": "there"}}}).to_string()});
+    customize["patches"].as_array_mut().unwrap().push(label);
+    configure(&cluster, json!({"infra": {"replicas": 1}, "customizeComponents": customize})).unwrap();
+    wait_carried_out(&namespace);
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client(), "kubevirt");
+    for name in ["virt-api", "virt-controller"] {
+        let deployment = cluster.block_on(async { deployments.get(name).await }).unwrap();
+        assert_eq!(deployment.spec.as_ref().unwrap().replicas, Some(1), "{name}");
+        let labelled = deployment.labels().contains_key("podvirt.io/test");
+        assert_eq!(labelled, name == "virt-controller", "{name}");
+    }
+}
+
+/// Gives podvirt's images of every node a second name.
+fn name_images(cluster: &Cluster) {
+    for node in [1, 2] {
+        for image in ["virt-api", "virt-controller", "virt-handler", "virt-launcher"] {
+            let (from, to) =
+                (format!("docker.io/podvirt/{image}:dev"), format!("docker.io/podvirt/{image}:{NEXT}"));
+            let tag = ["ctr", "-n", "k8s.io", "images", "tag", "--force", &from, &to];
+            cluster.node(node).run(&tag).unwrap();
+        }
+    }
+}
+
+#[test]
+fn long_an_update_that_fails_says_so_and_is_taken_back_and_one_that_goes_leaves_machines_alone() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    wait_carried_out(&namespace);
+    namespace.apply(&Manifest { name: "stays", ..Manifest::default() }.instance()).unwrap();
+    let machine = namespace.wait_phase("stays", "Running", BOOT).unwrap();
+
+    let _back = Set(&namespace, json!({"imageTag": null}));
+    configure(&cluster, json!({"imageTag": "no-such-tag"})).unwrap();
+    let api = kubevirts(&cluster);
+    let told = || {
+        let kubevirt = cluster.block_on(async { api.get("kubevirt").await })?;
+        let failed = kubevirt
+            .status
+            .conditions
+            .into_iter()
+            .find(|c| c.r#type.as_str() == "Synchronized" && c.status == "False");
+        Ok(failed.and_then(|condition| condition.message))
+    };
+    let message = namespace.until("the update says why it fails", SOON, told).unwrap();
+    assert!(message.contains("virt-handler") && message.contains("no-such-tag"), "{message}");
+    let ready = cluster.kubectl(&[
+        "-n",
+        "kubevirt",
+        "get",
+        "deployment",
+        "virt-api",
+        "-o",
+        "jsonpath={.status.readyReplicas}",
+    ]);
+    assert_eq!(ready.unwrap(), "2", "virt-api goes last");
+    configure(&cluster, json!({"imageTag": null})).unwrap();
+    wait_carried_out(&namespace);
+
+    name_images(&cluster);
+    configure(&cluster, json!({"imageTag": NEXT})).unwrap();
+    let kubevirt = wait_carried_out(&namespace);
+    assert_eq!(kubevirt.status.observed_kube_virt_version.as_deref(), Some(NEXT));
+    let still = namespace.wait_phase("stays", "Running", SOON).unwrap();
+    assert_eq!(still.metadata.uid, machine.metadata.uid);
+    namespace.apply(&Manifest { name: "new", ..Manifest::default() }.instance()).unwrap();
+    let new = namespace.wait_phase("new", "Running", BOOT).unwrap();
+    let image =
+        |machine: &VirtualMachineInstance| machine.status.launcher_container_image_version.clone().unwrap();
+    assert!(image(&new).ends_with(NEXT) && !image(&still).ends_with(NEXT));
+    // The old launcher under the new daemons.
+    namespace.virtctl(&["pause", "vmi", "stays"]).unwrap();
+    namespace.virtctl(&["unpause", "vmi", "stays"]).unwrap();
+    namespace.kubectl(&["delete", "vmi", "stays", "new"]).unwrap();
+}
