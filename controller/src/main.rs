@@ -91,6 +91,7 @@ async fn main() -> Result<()> {
         reached.open();
         let parts = Parts {
             client: client.clone(),
+            namespace: flags.namespace.clone(),
             recorder,
             metrics,
             launcher_image: image,

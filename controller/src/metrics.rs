@@ -4,6 +4,7 @@ use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as St
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -40,6 +41,7 @@ pub struct Metrics {
     between: Family<TransitionLabels, Histogram>,
     reconciles: Family<ReconcileLabels, Counter>,
     migrations: Family<MigrationLabels, Counter>,
+    outdated: Gauge,
 }
 
 impl Metrics {
@@ -51,7 +53,13 @@ impl Metrics {
             between: Family::new_with_constructor(histogram),
             reconciles: Family::default(),
             migrations: Family::default(),
+            outdated: Gauge::default(),
         };
+        registry.register(
+            "kubevirt_vmi_number_of_outdated",
+            "Machines that need another pod: their launcher is of an older image, or they wait for a migration",
+            metrics.outdated.clone(),
+        );
         registry.register(
             "kubevirt_vmi_phase_transition_time_from_creation_seconds",
             "Time from a machine's creation until it reached a phase",
@@ -73,6 +81,11 @@ impl Metrics {
             metrics.migrations.clone(),
         );
         metrics
+    }
+
+    /// Tells how many machines need another pod.
+    pub fn outdated(&self, machines: usize) {
+        self.outdated.set(i64::try_from(machines).unwrap_or(i64::MAX));
     }
 
     /// Counts a migration that ended.

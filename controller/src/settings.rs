@@ -3,11 +3,12 @@
 //! A cluster without one is configured by defaults. What changes applies to what is made from then on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
-use podvirt_api::names;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
+use podvirt_api::{duration, names};
 use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
 use tokio::sync::watch;
@@ -19,19 +20,44 @@ pub struct Settings {
     pub configuration: KubeVirtConfiguration,
     /// Secrets to pull podvirt's own images with.
     pub image_pull_secrets: Vec<String>,
-    /// Whether machines that have to move are migrated without being asked for it.
+    /// Whether machines that have to move, or whose launcher is of an older image, are migrated without being asked for
+    /// it.
     pub live_migrates: bool,
+    /// Whether those of them that cannot be migrated are evicted.
+    pub evicts: bool,
+    /// Most machines to evict at once.
+    pub batch: usize,
+    /// Time between two batches.
+    pub batch_interval: Duration,
+    /// Whether virt-operator, where there is one, has replaced all daemons.
+    pub is_rolled_out: bool,
+    /// Whether there is a KubeVirt object.
+    pub is_there: bool,
+    /// How many machines with an older launcher the object's status tells of.
+    pub outdated: Option<i64>,
 }
+
+/// Machines that are evicted at once where the KubeVirt object says nothing; upstream's.
+const BATCH: usize = 10;
+/// Time between two batches where the KubeVirt object says nothing; upstream's.
+const BATCH_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Settings {
     fn of(kubevirt: &KubeVirt) -> Self {
+        let strategy = kubevirt.spec.workload_update_strategy.clone().unwrap_or_default();
+        let method = |method| strategy.workload_update_methods.contains(&method);
+        let (size, interval) = (strategy.batch_eviction_size, &strategy.batch_eviction_interval);
         let secrets = kubevirt.spec.image_pull_secrets.iter().map(|s| s.name.clone());
         Self {
             configuration: kubevirt.spec.configuration.clone().unwrap_or_default(),
             image_pull_secrets: secrets.collect(),
-            live_migrates: kubevirt.spec.workload_update_strategy.iter().any(|strategy| {
-                strategy.workload_update_methods.contains(&WorkloadUpdateMethod::LiveMigrate)
-            }),
+            live_migrates: method(WorkloadUpdateMethod::LiveMigrate),
+            evicts: method(WorkloadUpdateMethod::Evict),
+            batch: size.and_then(|size| size.try_into().ok()).unwrap_or(BATCH),
+            batch_interval: interval.as_deref().and_then(duration::parse).unwrap_or(BATCH_INTERVAL),
+            is_rolled_out: kubevirt.status.target_deployment_id == kubevirt.status.observed_deployment_id,
+            is_there: true,
+            outdated: kubevirt.status.outdated_virtual_machine_instance_workloads,
         }
     }
 }

@@ -24,6 +24,8 @@ use crate::{drain, migration, node, settings, vm, vmi};
 pub struct Parts {
     /// Client for the API server.
     pub client: Client,
+    /// Namespace of the KubeVirt object.
+    pub namespace: String,
     /// Writes events.
     pub recorder: Recorder,
     /// Counts.
@@ -38,7 +40,7 @@ pub struct Parts {
 
 /// Works until it is dropped. To be run while leading; it leaves nothing behind that runs.
 pub async fn run(parts: Parts) {
-    let Parts { client, recorder, metrics, launcher_image, cluster, nodes: judged } = parts;
+    let Parts { client, namespace, recorder, metrics, launcher_image, cluster, nodes: judged } = parts;
     let (view, writer) = View::new();
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
@@ -64,6 +66,8 @@ pub async fn run(parts: Parts) {
         view: view.clone(),
         migrations,
         nodes,
+        namespace,
+        metrics: metrics.clone(),
     });
     let instances =
         vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
@@ -86,6 +90,7 @@ mod tests {
         let (client, asked) = testing::idle("shop");
         let (cluster, following) = settings::follow(client.clone(), "kubevirt", Health::default());
         let parts = Parts {
+            namespace: "kubevirt".into(),
             recorder: Recorder::new(client.clone(), "virt-controller", None),
             client,
             metrics: Metrics::new(&mut Default::default()),

@@ -161,5 +161,24 @@ fn long_an_update_that_fails_says_so_and_is_taken_back_and_one_that_goes_leaves_
     // The old launcher under the new daemons.
     namespace.virtctl(&["pause", "vmi", "stays"]).unwrap();
     namespace.virtctl(&["unpause", "vmi", "stays"]).unwrap();
+    let outdated = "kubevirt.io/outdatedLauncherImage";
+    let labelled = |machine: &VirtualMachineInstance| machine.labels().contains_key(outdated);
+    namespace.wait("stays", "the label of an older launcher", SOON, labelled).unwrap();
+    assert!(!labelled(&new));
+    let counted = || {
+        let kubevirt = cluster.block_on(async { api.get("kubevirt").await })?;
+        Ok((kubevirt.status.outdated_virtual_machine_instance_workloads == Some(1)).then_some(()))
+    };
+    namespace.until("the number of machines with an older launcher", SOON, counted).unwrap();
+    let _methods = Set(&namespace, json!({"workloadUpdateStrategy": null}));
+    configure(
+        &cluster,
+        json!({"workloadUpdateStrategy": {"workloadUpdateMethods": ["LiveMigrate", "Evict"]}}),
+    )
+    .unwrap();
+    let moved = |machine: &VirtualMachineInstance| !labelled(machine) && image(machine).ends_with(NEXT);
+    let moved = namespace.wait("stays", "a launcher of the new version", ROLLOUT, moved).unwrap();
+    assert_eq!(moved.metadata.uid, machine.metadata.uid);
+    assert_ne!(moved.status.node_name, machine.status.node_name);
     namespace.kubectl(&["delete", "vmi", "stays", "new"]).unwrap();
 }

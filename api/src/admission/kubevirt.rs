@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::defaults::Choices;
+use crate::duration;
 use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
@@ -97,6 +98,11 @@ fn configured(object: &Value) -> Problems {
     } else {
         <v1::KubeVirtConfiguration as serde::Deserialize>::deserialize(given)
     };
+    let interval = &object["spec"]["workloadUpdateStrategy"]["batchEvictionInterval"];
+    if let Some(text) = interval.as_str().filter(|text| duration::parse(text).is_none()) {
+        let allowed = "a duration such as '90s' or '1m30s' is allowed";
+        problems.invalid("spec.workloadUpdateStrategy.batchEvictionInterval".to_owned(), text, allowed);
+    }
     match config {
         Ok(config) => configuration(&config, &mut problems),
         Err(error) => problems.add(Reason::FieldValueTypeInvalid, CONFIGURATION, error.to_string()),

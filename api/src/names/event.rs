@@ -54,6 +54,10 @@ pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
 pub const MIGRATION_RESTRICTED: &str = "MigrationRestricted";
 /// A machine that is to leave its node cannot be migrated.
 pub const EVACUATION_BLOCKED: &str = "EvacuationBlocked";
+/// A machine with an older launcher was evicted.
+pub const SUCCESSFUL_EVICT: &str = "SuccessfulEvict";
+/// A machine with an older launcher could not be evicted.
+pub const FAILED_EVICT: &str = "FailedEvict";
 /// Interfaces of a running machine come or go.
 pub const INTERFACES_CHANGED: &str = "InterfacesChanged";
 /// What the specification asks for comes with a migration.

@@ -10,7 +10,8 @@
 //! as those end; what users have asked for takes no room from them, and waits ([`crate::migration`] lets the more urgent
 //! start first). A machine that cannot be migrated is told so once.
 //!
-//! **Upkeep** does the same for machines that have to move because their pod lacks what they ask for ([`update`]).
+//! **Upkeep** gives another pod to machines whose pod lacks what they ask for, or whose launcher is of an older image
+//! ([`update`]).
 //!
 //! **Budgets.** A machine that an eviction must not end has a PodDisruptionBudget over its pods: one must stay, two
 //! while it migrates. It holds evictions back also while no virt-api answers.
@@ -26,20 +27,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::reflector::{Store, reflector, store};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::defaults;
-use podvirt_api::names::{event, label};
-use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
+use podvirt_api::names::{self, event, label};
+use podvirt_api::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use podvirt_daemon::events::Recorder;
-use tokio::time::{MissedTickBehavior, interval};
+use serde_json::json;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::settings::Cluster;
+use crate::metrics::Metrics;
+use crate::settings::{Cluster, Settings};
 use crate::vmi::View;
 
 use budget::Change;
@@ -61,6 +64,11 @@ struct Drain {
     told: BTreeSet<String>,
     /// Migrations that were made and are not in the cache yet: `namespace/machine`, and looks left to wait for them.
     asked: Vec<(String, u32)>,
+    /// Namespace of the KubeVirt object.
+    namespace: String,
+    metrics: Metrics,
+    /// When machines with an older launcher were evicted last.
+    evicted: Option<Instant>,
 }
 
 /// Looks that a migration that was made may take to show up in the cache.
@@ -80,11 +88,15 @@ pub struct Context {
     pub migrations: Store<Migration>,
     /// All nodes.
     pub nodes: Store<Node>,
+    /// Namespace of the KubeVirt object.
+    pub namespace: String,
+    /// Counts.
+    pub metrics: Metrics,
 }
 
 /// Runs until it is dropped. To be run while leading.
 pub async fn run(context: Context) {
-    let Context { client, recorder, cluster, view, migrations, nodes } = context;
+    let Context { client, recorder, cluster, view, migrations, nodes, namespace, metrics } = context;
     let (budgets, budget_writer) = store();
     let of_machines = watcher::Config::default().labels(label::CREATED_BY);
     let follow_budgets = reflector(
@@ -106,6 +118,9 @@ pub async fn run(context: Context) {
         budgets,
         told: BTreeSet::new(),
         asked: Vec::new(),
+        namespace,
+        metrics,
+        evicted: None,
     };
     // Each runs until both are dropped.
     tokio::join!(follow_budgets, drain.look_forever());
@@ -158,13 +173,7 @@ impl Drain {
         for machine in plan.migrate {
             self.migrate(&machine, &evacuate::migration(&machine), "to empty the node").await;
         }
-        if settings.live_migrates {
-            let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
-            for machine in update::plan(&machines, &migrations, &asked, config) {
-                let why = "for what its pod lacks";
-                self.migrate(&machine, &update::migration(&machine), why).await;
-            }
-        }
+        self.update(&machines, &migrations, &settings).await;
         for (machine, why) in &plan.blocked {
             if self.told.insert(machine.uid().unwrap_or_default()) {
                 let message =
@@ -175,6 +184,60 @@ impl Drain {
         let blocked: BTreeSet<String> =
             plan.blocked.iter().filter_map(|(machine, _)| machine.uid()).collect();
         self.told.retain(|uid| blocked.contains(uid));
+    }
+
+    /// Gives another pod to machines that need one, as far as the cluster's strategy says so, and tells how many they are.
+    async fn update(
+        &mut self,
+        machines: &[Arc<VirtualMachineInstance>],
+        migrations: &[Arc<Migration>],
+        settings: &Settings,
+    ) {
+        let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
+        let due = self.evicted.is_none_or(|at| at.elapsed() >= settings.batch_interval);
+        let plan = update::plan(machines, migrations, &asked, settings, due);
+        for machine in &plan.migrate {
+            self.migrate(machine, &update::migration(machine), "to give it another pod").await;
+        }
+        if !plan.evict.is_empty() {
+            self.evicted = Some(Instant::now());
+        }
+        for machine in &plan.evict {
+            self.evict(machine).await;
+        }
+        self.metrics.outdated(plan.outdated);
+        let outdated = i64::try_from(plan.outdated).unwrap_or(i64::MAX);
+        if settings.is_there && settings.outdated != Some(outdated) {
+            let api: Api<KubeVirt> = Api::namespaced(self.client.clone(), &self.namespace);
+            let status =
+                Patch::Merge(json!({"status": {"outdatedVirtualMachineInstanceWorkloads": outdated}}));
+            if let Err(error) = api.patch_status(names::KUBEVIRT, &PatchParams::default(), &status).await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the number of machines with an older launcher is not told"
+                );
+            }
+        }
+    }
+
+    /// Evicts the pod of a machine: its guest shuts down, and its run strategy decides what follows.
+    async fn evict(&self, machine: &VirtualMachineInstance) {
+        let namespace = machine.namespace().unwrap_or_default();
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
+        let pods = self.view.pods_of(&machine.uid().unwrap_or_default());
+        for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+            match api.evict(&pod.name_any(), &EvictParams::default()).await {
+                Ok(_) => {
+                    tracing::info!(namespace, machine = machine.name_any(), "evicted for an update");
+                    let message = "evicted the machine to give it another pod";
+                    self.recorder.normal(machine, event::SUCCESSFUL_EVICT, message).await;
+                }
+                Err(error) => {
+                    let message = format!("the machine cannot be evicted to give it another pod: {error}");
+                    self.recorder.warning(machine, event::FAILED_EVICT, &message).await;
+                }
+            }
+        }
     }
 
     /// Forgets what was asked for and is in the cache now, or will not come any more.

@@ -1,52 +1,86 @@
-//! Which machines are migrated because what their specification asks for comes with another pod.
+//! Which machines get another pod without being asked for it.
 //!
-//! The condition `MigrationRequired` says so; the KubeVirt object says whether the cluster sees to it
-//! (`workloadUpdateStrategy.workloadUpdateMethods: [LiveMigrate]`). Without that the user's own migration does. These
-//! migrations are upkeep: they leave room to evacuations, wait behind users' migrations, and after failures.
+//! Two kinds of machines need one: those whose specification asks for what comes with another pod (condition
+//! `MigrationRequired`), and those whose launcher is of an older image (label `kubevirt.io/outdatedLauncherImage`). The
+//! KubeVirt object says what the cluster does about them (`workloadUpdateStrategy`):
+//!
+//! | methods | machines that can be migrated | others |
+//! |---|---|---|
+//! | none | are only counted | are only counted |
+//! | `LiveMigrate` | are migrated, as many at a time as may run | are only counted |
+//! | `Evict` | are evicted | are evicted |
+//! | both | are migrated | are evicted |
+//!
+//! Migrations of this kind are upkeep: they leave room to evacuations, wait behind users' migrations, and after
+//! failures. Evictions come in batches. Nothing begins before virt-operator has replaced all daemons: the new
+//! launchers need them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use podvirt_api::migration::{defaults, is_final, migratable};
-use podvirt_api::names::annotation;
 use podvirt_api::names::condition::{MIGRATION_REQUIRED, TRUE};
+use podvirt_api::names::{annotation, label};
 use podvirt_api::v1::{
-    KubeVirtConfiguration, MigrationPriority, VirtualMachineInstance,
-    VirtualMachineInstanceMigration as Migration, VirtualMachineInstancePhase as Phase,
+    MigrationPriority, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstancePhase as Phase,
 };
 
 use super::evacuate::{key, migration_for};
 use crate::migration::admit::Limits;
+use crate::settings::Settings;
 
-/// The machines to migrate now. `asked`: [keys](key) of machines for which a migration was made that is not among
-/// `migrations` yet.
+/// What to do now.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Machines that need another pod.
+    pub outdated: usize,
+    /// Machines to migrate.
+    pub migrate: Vec<Arc<VirtualMachineInstance>>,
+    /// Machines to evict, if a batch is due.
+    pub evict: Vec<Arc<VirtualMachineInstance>>,
+}
+
+/// What to do with the machines. `asked`: [keys](key) of machines for which a migration was made that is not among
+/// `migrations` yet. `batch_due`: the last batch of evictions is long enough ago.
 pub fn plan(
     machines: &[Arc<VirtualMachineInstance>],
     migrations: &[Arc<Migration>],
     asked: &[String],
-    config: &KubeVirtConfiguration,
-) -> Vec<Arc<VirtualMachineInstance>> {
+    settings: &Settings,
+    batch_due: bool,
+) -> Plan {
     let open = migrations.iter().filter(|migration| !is_final(migration));
     let mut moving: BTreeSet<String> =
         open.map(|migration| key(migration.namespace(), migration.spec.vmi_name.as_deref())).collect();
     moving.extend(asked.iter().cloned());
-    let room = Limits::of(&defaults(config)).cluster.saturating_sub(moving.len());
     let of = |machine: &VirtualMachineInstance| key(machine.namespace(), machine.metadata.name.as_deref());
-    let mut wanted: Vec<&Arc<VirtualMachineInstance>> = machines
-        .iter()
-        .filter(|machine| {
-            is_required(machine) && migratable(machine).is_ok() && !moving.contains(&of(machine))
-        })
-        .collect();
+    let mut wanted: Vec<&Arc<VirtualMachineInstance>> =
+        machines.iter().filter(|machine| needs_another_pod(machine)).collect();
+    let mut plan = Plan { outdated: wanted.len(), ..Plan::default() };
+    if !settings.is_rolled_out {
+        return plan;
+    }
+    wanted.retain(|machine| !moving.contains(&of(machine)));
     wanted.sort_by_key(|machine| of(machine));
-    wanted.into_iter().take(room).cloned().collect()
+    let (move_them, rest): (Vec<_>, Vec<_>) =
+        wanted.into_iter().partition(|machine| settings.live_migrates && migratable(machine).is_ok());
+    let room = Limits::of(&defaults(&settings.configuration)).cluster.saturating_sub(moving.len());
+    plan.migrate = move_them.into_iter().take(room).cloned().collect();
+    if settings.evicts && batch_due {
+        plan.evict = rest.into_iter().take(settings.batch).cloned().collect();
+    }
+    plan
 }
 
-fn is_required(machine: &VirtualMachineInstance) -> bool {
+fn needs_another_pod(machine: &VirtualMachineInstance) -> bool {
     let required =
         machine.status.conditions.iter().any(|c| c.r#type.as_str() == MIGRATION_REQUIRED && c.status == TRUE);
-    required && machine.metadata.deletion_timestamp.is_none() && machine.status.phase == Some(Phase::Running)
+    let is_outdated = machine.labels().contains_key(label::OUTDATED_LAUNCHER_IMAGE);
+    (required || is_outdated)
+        && machine.metadata.deletion_timestamp.is_none()
+        && machine.status.phase == Some(Phase::Running)
 }
 
 /// The migration that takes a machine into a pod that has what it asks for.
@@ -84,8 +118,36 @@ mod tests {
         asked: &[&str],
     ) -> Vec<String> {
         let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
-        let plan = plan(machines, migrations, &asked, &KubeVirtConfiguration::default());
-        plan.iter().map(|machine| machine.name_any()).collect()
+        let settings = Settings { live_migrates: true, is_rolled_out: true, ..Settings::default() };
+        told(&plan(machines, migrations, &asked, &settings, true).migrate)
+    }
+
+    fn told(machines: &[Arc<VirtualMachineInstance>]) -> Vec<String> {
+        machines.iter().map(|machine| machine.name_any()).collect()
+    }
+
+    #[test]
+    fn the_strategy_says_what_happens_to_machines_with_an_older_launcher() {
+        let old = |name: &str, migratable: &str| {
+            let conditions = json!([{"type": "LiveMigratable", "status": migratable}]);
+            let labels = json!({"kubevirt.io/outdatedLauncherImage": ""});
+            machine(name, json!({"metadata": {"labels": labels}, "status": {"conditions": conditions}}))
+        };
+        let current = json!({"status": {"conditions": [{"type": "LiveMigratable", "status": "True"}]}});
+        let all = [old("a", "True"), old("b", "False"), old("c", "False"), machine("current", current)];
+        let planned = |live_migrates, evicts, is_rolled_out, batch_due| {
+            let settings = Settings { live_migrates, evicts, is_rolled_out, batch: 2, ..Settings::default() };
+            let plan = plan(&all, &[], &[], &settings, batch_due);
+            assert_eq!(plan.outdated, 3);
+            (told(&plan.migrate).join(" "), told(&plan.evict).join(" "))
+        };
+        let texts = |migrate: &str, evict: &str| (migrate.to_owned(), evict.to_owned());
+        assert_eq!(planned(false, false, true, true), texts("", ""));
+        assert_eq!(planned(true, false, true, true), texts("a", ""));
+        assert_eq!(planned(false, true, true, true), texts("", "a b"), "a batch");
+        assert_eq!(planned(true, true, true, true), texts("a", "b c"));
+        assert_eq!(planned(true, true, true, false), texts("a", ""), "the last batch was just now");
+        assert_eq!(planned(true, true, false, true), texts("", ""), "daemons are being replaced");
     }
 
     #[test]

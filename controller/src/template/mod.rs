@@ -182,8 +182,9 @@ fn metadata(
 ) -> ObjectMeta {
     let meta = &vmi.metadata;
     let mut labels = meta.labels.clone().unwrap_or_default();
-    // Where the machine runs is not known yet; the label of an object that was copied says nothing here.
-    for label in [label::NODE_NAME, label::MIGRATION_TARGET_NODE_NAME] {
+    // Where the machine runs is not known yet, and the pod's image is the present one; labels of an object that was copied
+    // say nothing here.
+    for label in [label::NODE_NAME, label::MIGRATION_TARGET_NODE_NAME, label::OUTDATED_LAUNCHER_IMAGE] {
         labels.remove(label);
     }
     // Istio's webhooks select pods by the label alone; the annotation is how a machine asks for its proxy.

@@ -77,6 +77,7 @@ pub(super) fn migration(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut D
             }
         }
     }
+    outdated(seen, decision);
     let status = &mut decision.vmi.status;
     let Some(pod) = pod.filter(|_| pod_by_migration(seen.vmi).is_some()) else { return };
     if status.migration_state.as_ref().is_some_and(is_under_way) {
@@ -89,6 +90,25 @@ pub(super) fn migration(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut D
         status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
     }
     status.launcher_container_image_version = image(pod);
+    outdated(seen, decision);
+}
+
+/// The label of a machine whose launcher is of another image than new machines' are.
+fn outdated(seen: &Observed<'_>, decision: &mut Decision) {
+    let vmi = &mut decision.vmi;
+    let is_outdated = vmi
+        .status
+        .launcher_container_image_version
+        .as_deref()
+        .is_some_and(|image| image != seen.launcher_image);
+    if is_outdated {
+        vmi.metadata
+            .labels
+            .get_or_insert_default()
+            .insert(label::OUTDATED_LAUNCHER_IMAGE.into(), String::new());
+    } else if let Some(labels) = &mut vmi.metadata.labels {
+        labels.remove(label::OUTDATED_LAUNCHER_IMAGE);
+    }
 }
 
 /// Image of virt-launcher.

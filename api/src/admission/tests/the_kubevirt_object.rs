@@ -65,6 +65,17 @@ fn another_binding_is_refused_with_what_is_allowed() {
 }
 
 #[test]
+fn the_interval_of_batches_is_a_duration() {
+    let of = |interval: &str| {
+        let spec = json!({"workloadUpdateStrategy": {"batchEvictionInterval": interval}});
+        lines(&validate(&json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec})))
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(of("1m30s"), none);
+    assert!(of("soon")[0].starts_with("spec.workloadUpdateStrategy.batchEvictionInterval: 'soon'"));
+}
+
+#[test]
 fn what_only_virt_operator_carries_out_is_refused_without_it() {
     let object = |spec: Value| json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec});
     let all = object(json!({

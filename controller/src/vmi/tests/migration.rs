@@ -70,6 +70,22 @@ fn a_machine_that_moved_is_in_the_target_and_its_old_pod_goes() {
 }
 
 #[test]
+fn a_machine_whose_launcher_is_of_another_image_has_the_label() {
+    let label = "kubevirt.io/outdatedLauncherImage";
+    let labelled = |decision: &Decision| {
+        decision.vmi.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label))
+    };
+    let of =
+        |image: &str| handed_over("Running", json!({"status": {"launcherContainerImageVersion": image}}));
+    let old = look(&of("launcher:0"), &[running(json!({}))]);
+    assert!(labelled(&old));
+    assert!(!labelled(&look(&of("launcher:1"), &[running(json!({}))])));
+    let mut moved = old.vmi.clone();
+    moved.status.launcher_container_image_version = Some("launcher:1".into());
+    assert!(!labelled(&look(&moved, &[running(json!({}))])));
+}
+
+#[test]
 fn the_old_pod_is_left_the_time_to_end_by_itself() {
     let ended_before = |seconds: i64| {
         let at = (now() - jiff::SignedDuration::from_secs(seconds)).to_string();
