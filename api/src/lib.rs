@@ -28,6 +28,7 @@ pub mod duration;
 pub mod fields;
 pub mod guest_network;
 pub mod hooks;
+pub mod instancetype;
 pub mod ip;
 pub mod kernel;
 pub mod kvm;

@@ -33,7 +33,7 @@ const ROOTS: &[&str] = &[
     "KubeVirt",
 ];
 
-/// Types that travel in requests to subresources and in their answers.
+/// Types that travel in requests to subresources and in their answers, and those of instance types and preferences.
 const MESSAGES: &[&str] = &[
     "StartOptions",
     "StopOptions",
@@ -46,6 +46,8 @@ const MESSAGES: &[&str] = &[
     "VirtualMachineInstanceGuestAgentInfo",
     "VirtualMachineInstanceGuestOSUserList",
     "VirtualMachineInstanceFileSystemList",
+    "instancetype.VirtualMachineInstancetypeSpec",
+    "instancetype.VirtualMachinePreferenceSpec",
 ];
 
 fn main() -> Result<()> {

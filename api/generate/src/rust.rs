@@ -31,7 +31,11 @@ pub(crate) fn types(types: &Types) -> Result<String> {
          use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;\nuse serde::{Deserialize, Serialize};\n\n\
          use super::word::resource;\nuse super::words::*;\n",
     );
+    let mut taken = BTreeSet::new();
     for name in wanted(types) {
+        if !taken.insert(camel(&name)) {
+            bail!("two types are called {}", camel(&name));
+        }
         let ty = &types[&name];
         if ty.alias.is_none() {
             record(&mut out, &name, ty, types)?;
@@ -170,8 +174,9 @@ pub(crate) fn words(types: &Types) -> Result<String> {
     Ok(out)
 }
 
-/// `VMRolloutStrategy` as Rust writes it: `VmRolloutStrategy`.
+/// `VMRolloutStrategy` as Rust writes it: `VmRolloutStrategy`. A type of another group goes without the group's name.
 fn camel(name: &str) -> String {
+    let name = name.rsplit_once('.').map_or(name, |(_, name)| name);
     split(name).iter().map(|w| w[..1].to_uppercase() + &w[1..]).collect()
 }
 
@@ -225,6 +230,7 @@ mod tests {
     fn names_follow_rusts_conventions() {
         assert_eq!(camel("VMRolloutStrategy"), "VmRolloutStrategy");
         assert_eq!(camel("ACPI"), "Acpi");
+        assert_eq!(camel("instancetype.CPUPreferences"), "CpuPreferences");
         assert_eq!(snake("dedicatedCpuPlacement"), "dedicated_cpu_placement");
         assert_eq!(snake("ipAddresses"), "ip_addresses");
         assert_eq!(snake("guestOSInfo"), "guest_os_info");

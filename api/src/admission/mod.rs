@@ -8,6 +8,7 @@
 //! nothing is lost that the types do not know. What an API server checks by itself (names, owner references,
 //! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
 
+pub mod instancetype;
 pub mod kubevirt;
 pub mod migration;
 mod probe;
@@ -79,7 +80,7 @@ fn is_emulated<S: AsRef<str>>(machine: &str, patterns: &[S]) -> bool {
 }
 
 /// Adds to `into` what only `from` has: members of objects and items behind the end of lists.
-fn add_missing(into: &mut Value, from: &Value) {
+pub(crate) fn add_missing(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (name, value) in from {
@@ -113,7 +114,7 @@ fn object_at<'a>(map: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut 
 }
 
 /// Whether two documents say the same: a null and an empty list count as not set.
-fn same(a: &Value, b: &Value) -> bool {
+pub(crate) fn same(a: &Value, b: &Value) -> bool {
     fn empty(value: &Value) -> bool {
         match value {
             Value::Null => true,

@@ -7,7 +7,7 @@
 //! | a problem at | counts when this has changed |
 //! |---|---|
 //! | `spec.running`, `spec.runStrategy` | either of the two |
-//! | `spec.template.spec...` | `spec.template.spec`: its fields are judged together |
+//! | `spec.template.spec...`, `spec.instancetype...`, `spec.preference...` | one of the three: they are judged together |
 //! | `spec.template.metadata.x`, `metadata.x`, `spec.configuration.x`, `x` a map or a field | that field |
 //! | `...annotations[key]` | that annotation |
 //! | `spec.x...` | `spec.x` |
@@ -60,6 +60,16 @@ fn parts(field: &str) -> Vec<Vec<&str>> {
             return vec![vec!["spec", "running"], vec!["spec", "runStrategy"]];
         }
         ["spec", "template", "metadata", ..] => 4,
+        // Conflicts with an instance type are told by upstream's paths, which are not all the object's own.
+        ["spec", "template", "spec", ..]
+        | ["spec", "instancetype" | "preference", ..]
+        | ["annotations" | "instancetype", ..] => {
+            return vec![
+                vec!["spec", "template", "spec"],
+                vec!["spec", "instancetype"],
+                vec!["spec", "preference"],
+            ];
+        }
         ["spec", "template" | "configuration", ..] => 3,
         _ => 2,
     };

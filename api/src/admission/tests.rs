@@ -1,4 +1,5 @@
 mod annotations;
+mod instancetypes;
 mod readable;
 mod the_kubevirt_object;
 mod virtual_machine;

@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use crate::defaults::Choices;
 use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::hooks;
+use crate::instancetype::Specs;
 use crate::kernel;
 use crate::names::annotation;
-use crate::problem::{Problem, Problems, Reason};
+use crate::problem::{Problems, Reason};
 use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, object_at};
+use super::{By, instancetype, object_at};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -29,12 +30,12 @@ pub fn mutate(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     if is_being_deleted(object) {
         return;
     }
+    // A preference has a word in how long a guest is given; virt-controller sets the default where it has none.
+    let grace = object["spec"]["preference"].is_null().then_some(DEFAULT_GRACE_PERIOD_SECONDS);
     let spec = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut);
     let Some(spec) = spec else { return };
-    for (name, value) in [
-        ("terminationGracePeriodSeconds", json!(DEFAULT_GRACE_PERIOD_SECONDS)),
-        ("architecture", json!("amd64")),
-    ] {
+    let grace = grace.map(|seconds| ("terminationGracePeriodSeconds", json!(seconds)));
+    for (name, value) in grace.into_iter().chain([("architecture", json!("amd64"))]) {
         let there = spec.entry(name).or_insert(Value::Null);
         if there.is_null() || there == "" {
             *there = value;
@@ -49,21 +50,37 @@ pub fn mutate(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     }
 }
 
-/// Judges a new VirtualMachine.
+/// Judges a new VirtualMachine that names neither an instance type nor a preference.
 pub fn validate(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
-    judge_change(Change { old: &[], new: object }, config, by)
+    validate_with(object, &Specs::default(), config, by)
+}
+
+/// Judges a new VirtualMachine by what it names.
+pub fn validate_with(object: &Value, specs: &Specs, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    judge_change(Change { old: &[], new: object }, specs, config, by)
 }
 
 /// Judges a change of a VirtualMachine. What is wrong with it already and stays as it is does not count: a machine
 /// that older rules took can be started, stopped and relabelled.
 pub fn validate_update(old: &Value, new: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+    validate_update_with(old, new, &Specs::default(), config, by)
+}
+
+/// Judges a change of a VirtualMachine, as [`validate_update`], by what it names then.
+pub fn validate_update_with(
+    old: &Value,
+    new: &Value,
+    specs: &Specs,
+    config: &v1::KubeVirtConfiguration,
+    by: By,
+) -> Problems {
     // The new object may have the defaults that the webhook sets today.
     let mut filled = old.clone();
     mutate(&mut filled, config);
-    judge_change(Change { old: &[old, &filled], new }, config, by)
+    judge_change(Change { old: &[old, &filled], new }, specs, config, by)
 }
 
-fn judge_change(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+fn judge_change(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
     // One object that the controllers cannot read would end their lists of all: no exception while it is deleted. One
     // that they could not read before may lose its finalizers.
     let unread = unread(change.new).filter(|_| change.old.first().is_none_or(|old| unread(old).is_none()));
@@ -71,7 +88,7 @@ fn judge_change(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) 
         // Only its finalizers go; an object that older rules took must not stay for ever.
         return unread.unwrap_or_default();
     }
-    let mut problems = judge(change, config, by);
+    let mut problems = judge(change, specs, config, by);
     if let Some(unread) = unread.filter(|_| problems.0.is_empty()) {
         problems = unread;
     }
@@ -88,10 +105,11 @@ fn unread(object: &Value) -> Option<Problems> {
     }
 }
 
-fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
+fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
     let object = change.new;
     let mut problems = Problems::default();
     check(Resource::Vm, Place::Cluster, object, &mut problems);
+    instancetype::check_matchers(change.old.first().copied(), object, &mut problems);
     let spec = &object["spec"];
     run_strategy(spec, &mut problems);
     let template = &spec["template"];
@@ -110,6 +128,16 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;
     }
+    let made = match instancetype::make(object, specs, config) {
+        Ok(made) => made,
+        Err(found) => {
+            problems.0.extend(found.0);
+            return change.ratchet(problems);
+        }
+    };
+    problems.0.extend(made.problems.0.iter().cloned());
+    let template = &made.template;
+    let wishes = &template["metadata"]["annotations"];
     let judged = |way: &str| {
         let mut annotations = wishes.as_object().cloned().unwrap_or_default();
         annotations.insert(annotation::MASQUERADE.into(), way.into());
@@ -135,7 +163,7 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
             by_kernel.filter(|problem| by_netd.contains(problem)).collect()
         }
     };
-    problems.0.extend(found.into_iter().map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
+    problems.0.extend(found.into_iter().filter_map(|problem| made.explain(problem)));
     change.ratchet(problems)
 }
 

@@ -64,3 +64,7 @@ pub const INTERFACES_CHANGED: &str = "InterfacesChanged";
 pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
 /// A change takes effect at the next start.
 pub const RESTART_REQUIRED: &str = "RestartRequired";
+/// The instance type that a VirtualMachine names is not there.
+pub const FAILED_FIND_INSTANCETYPE: &str = "FailedFindInstancetype";
+/// The preference that a VirtualMachine names is not there.
+pub const FAILED_FIND_PREFERENCE: &str = "FailedFindPreference";

@@ -281,6 +281,17 @@ pub struct Clock {
     pub timer: Option<Timer>,
 }
 
+/// `ClockOffset` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ClockOffset {
+    /// `utc`.
+    #[serde(rename = "utc", default, skip_serializing_if = "Option::is_none")]
+    pub utc: Option<ClockOffsetUtc>,
+    /// `timezone`.
+    #[serde(rename = "timezone", default, skip_serializing_if = "Option::is_none")]
+    pub timezone: Option<String>,
+}
+
 /// `ClockOffsetUTC` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ClockOffsetUtc {
@@ -4529,6 +4540,371 @@ pub struct Watchdog {
     /// `diag288`.
     #[serde(rename = "diag288", default, skip_serializing_if = "Option::is_none")]
     pub diag288: Option<Diag288Watchdog>,
+}
+
+/// `instancetype.CPUInstancetype` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct CpuInstancetype {
+    /// `guest`.
+    #[serde(rename = "guest", default, deserialize_with = "super::null::as_default")]
+    pub guest: u32,
+    /// `model`.
+    #[serde(rename = "model", default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// `dedicatedCPUPlacement`.
+    #[serde(rename = "dedicatedCPUPlacement", default, skip_serializing_if = "Option::is_none")]
+    pub dedicated_cpu_placement: Option<bool>,
+    /// `numa`.
+    #[serde(rename = "numa", default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<Numa>,
+    /// `isolateEmulatorThread`.
+    #[serde(rename = "isolateEmulatorThread", default, skip_serializing_if = "Option::is_none")]
+    pub isolate_emulator_thread: Option<bool>,
+    /// `realtime`.
+    #[serde(rename = "realtime", default, skip_serializing_if = "Option::is_none")]
+    pub realtime: Option<Realtime>,
+    /// `maxSockets`.
+    #[serde(rename = "maxSockets", default, skip_serializing_if = "Option::is_none")]
+    pub max_sockets: Option<u32>,
+}
+
+/// `instancetype.CPUPreferenceRequirement` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct CpuPreferenceRequirement {
+    /// `guest`.
+    #[serde(rename = "guest", default, deserialize_with = "super::null::as_default")]
+    pub guest: u32,
+}
+
+/// `instancetype.CPUPreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct CpuPreferences {
+    /// `preferredCPUTopology`.
+    #[serde(rename = "preferredCPUTopology", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_cpu_topology: Option<PreferredCpuTopology>,
+    /// `spreadOptions`.
+    #[serde(rename = "spreadOptions", default, skip_serializing_if = "Option::is_none")]
+    pub spread_options: Option<SpreadOptions>,
+    /// `preferredCPUFeatures`.
+    #[serde(
+        rename = "preferredCPUFeatures",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub preferred_cpu_features: Vec<CpuFeature>,
+}
+
+/// `instancetype.ClockPreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ClockPreferences {
+    /// `preferredClockOffset`.
+    #[serde(rename = "preferredClockOffset", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_clock_offset: Option<ClockOffset>,
+    /// `preferredTimer`.
+    #[serde(rename = "preferredTimer", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_timer: Option<Timer>,
+}
+
+/// `instancetype.DevicePreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DevicePreferences {
+    /// `preferredAutoattachGraphicsDevice`.
+    #[serde(rename = "preferredAutoattachGraphicsDevice", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_autoattach_graphics_device: Option<bool>,
+    /// `preferredAutoattachMemBalloon`.
+    #[serde(rename = "preferredAutoattachMemBalloon", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_autoattach_mem_balloon: Option<bool>,
+    /// `preferredAutoattachPodInterface`.
+    #[serde(rename = "preferredAutoattachPodInterface", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_autoattach_pod_interface: Option<bool>,
+    /// `preferredAutoattachSerialConsole`.
+    #[serde(rename = "preferredAutoattachSerialConsole", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_autoattach_serial_console: Option<bool>,
+    /// `preferredAutoattachInputDevice`.
+    #[serde(rename = "preferredAutoattachInputDevice", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_autoattach_input_device: Option<bool>,
+    /// `preferredDisableHotplug`.
+    #[serde(rename = "preferredDisableHotplug", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disable_hotplug: Option<bool>,
+    /// `preferredVirtualGPUOptions`.
+    #[serde(rename = "preferredVirtualGPUOptions", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_virtual_gpu_options: Option<VgpuOptions>,
+    /// `preferredSoundModel`.
+    #[serde(rename = "preferredSoundModel", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_sound_model: Option<String>,
+    /// `preferredUseVirtioTransitional`.
+    #[serde(rename = "preferredUseVirtioTransitional", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_use_virtio_transitional: Option<bool>,
+    /// `preferredInputBus`.
+    #[serde(rename = "preferredInputBus", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_input_bus: Option<InputBus>,
+    /// `preferredInputType`.
+    #[serde(rename = "preferredInputType", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_input_type: Option<InputType>,
+    /// `preferredDiskBus`.
+    #[serde(rename = "preferredDiskBus", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disk_bus: Option<DiskBus>,
+    /// `preferredLunBus`.
+    #[serde(rename = "preferredLunBus", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_lun_bus: Option<DiskBus>,
+    /// `preferredCdromBus`.
+    #[serde(rename = "preferredCdromBus", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_cdrom_bus: Option<DiskBus>,
+    /// `preferredDiskDedicatedIoThread`.
+    #[serde(rename = "preferredDiskDedicatedIoThread", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disk_dedicated_io_thread: Option<bool>,
+    /// `preferredDiskCache`.
+    #[serde(rename = "preferredDiskCache", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disk_cache: Option<DriverCache>,
+    /// `preferredDiskIO`.
+    #[serde(rename = "preferredDiskIO", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disk_io: Option<DriverIo>,
+    /// `preferredDiskBlockSize`.
+    #[serde(rename = "preferredDiskBlockSize", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_disk_block_size: Option<BlockSize>,
+    /// `preferredInterfaceModel`.
+    #[serde(rename = "preferredInterfaceModel", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_interface_model: Option<String>,
+    /// `preferredRng`.
+    #[serde(rename = "preferredRng", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_rng: Option<Rng>,
+    /// `preferredBlockMultiQueue`.
+    #[serde(rename = "preferredBlockMultiQueue", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_block_multi_queue: Option<bool>,
+    /// `preferredNetworkInterfaceMultiQueue`.
+    #[serde(
+        rename = "preferredNetworkInterfaceMultiQueue",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub preferred_network_interface_multi_queue: Option<bool>,
+    /// `preferredTPM`.
+    #[serde(rename = "preferredTPM", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_tpm: Option<TpmDevice>,
+    /// `preferredInterfaceMasquerade`.
+    #[serde(rename = "preferredInterfaceMasquerade", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_interface_masquerade: Option<InterfaceMasquerade>,
+    /// `preferredPanicDeviceModel`.
+    #[serde(rename = "preferredPanicDeviceModel", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_panic_device_model: Option<PanicDeviceModel>,
+}
+
+/// `instancetype.FeaturePreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FeaturePreferences {
+    /// `preferredAcpi`.
+    #[serde(rename = "preferredAcpi", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_acpi: Option<FeatureState>,
+    /// `preferredApic`.
+    #[serde(rename = "preferredApic", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_apic: Option<FeatureApic>,
+    /// `preferredHyperv`.
+    #[serde(rename = "preferredHyperv", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_hyperv: Option<FeatureHyperv>,
+    /// `preferredKvm`.
+    #[serde(rename = "preferredKvm", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_kvm: Option<FeatureKvm>,
+    /// `preferredPvspinlock`.
+    #[serde(rename = "preferredPvspinlock", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_pvspinlock: Option<FeatureState>,
+    /// `preferredSmm`.
+    #[serde(rename = "preferredSmm", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_smm: Option<FeatureState>,
+}
+
+/// `instancetype.FirmwarePreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct FirmwarePreferences {
+    /// `preferredUseBios`.
+    #[serde(rename = "preferredUseBios", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_use_bios: Option<bool>,
+    /// `preferredUseBiosSerial`.
+    #[serde(rename = "preferredUseBiosSerial", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_use_bios_serial: Option<bool>,
+    /// `preferredUseEfi`.
+    #[serde(rename = "preferredUseEfi", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_use_efi: Option<bool>,
+    /// `preferredUseSecureBoot`.
+    #[serde(rename = "preferredUseSecureBoot", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_use_secure_boot: Option<bool>,
+    /// `preferredEfi`.
+    #[serde(rename = "preferredEfi", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_efi: Option<Efi>,
+}
+
+/// `instancetype.MachinePreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct MachinePreferences {
+    /// `preferredMachineType`.
+    #[serde(rename = "preferredMachineType", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_machine_type: Option<String>,
+}
+
+/// `instancetype.MemoryInstancetype` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct MemoryInstancetype {
+    /// `guest`.
+    #[serde(rename = "guest", default, deserialize_with = "super::null::as_default")]
+    pub guest: Quantity,
+    /// `hugepages`.
+    #[serde(rename = "hugepages", default, skip_serializing_if = "Option::is_none")]
+    pub hugepages: Option<Hugepages>,
+    /// `overcommitPercent`.
+    #[serde(rename = "overcommitPercent", default, skip_serializing_if = "Option::is_none")]
+    pub overcommit_percent: Option<i64>,
+    /// `maxGuest`.
+    #[serde(rename = "maxGuest", default, skip_serializing_if = "Option::is_none")]
+    pub max_guest: Option<Quantity>,
+}
+
+/// `instancetype.MemoryPreferenceRequirement` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct MemoryPreferenceRequirement {
+    /// `guest`.
+    #[serde(rename = "guest", default, deserialize_with = "super::null::as_default")]
+    pub guest: Quantity,
+}
+
+/// `instancetype.PreferenceRequirements` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PreferenceRequirements {
+    /// `cpu`.
+    #[serde(rename = "cpu", default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuPreferenceRequirement>,
+    /// `memory`.
+    #[serde(rename = "memory", default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryPreferenceRequirement>,
+    /// `architecture`.
+    #[serde(rename = "architecture", default, skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+}
+
+/// `instancetype.SpreadOptions` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SpreadOptions {
+    /// `across`.
+    #[serde(rename = "across", default, skip_serializing_if = "Option::is_none")]
+    pub across: Option<SpreadAcross>,
+    /// `ratio`.
+    #[serde(rename = "ratio", default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<u32>,
+}
+
+/// `instancetype.VirtualMachineInstancetypeSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineInstancetypeSpec {
+    /// `nodeSelector`.
+    #[serde(
+        rename = "nodeSelector",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub node_selector: BTreeMap<String, String>,
+    /// `schedulerName`.
+    #[serde(rename = "schedulerName", default, skip_serializing_if = "Option::is_none")]
+    pub scheduler_name: Option<String>,
+    /// `cpu`.
+    #[serde(rename = "cpu", default, deserialize_with = "super::null::as_default")]
+    pub cpu: CpuInstancetype,
+    /// `memory`.
+    #[serde(rename = "memory", default, deserialize_with = "super::null::as_default")]
+    pub memory: MemoryInstancetype,
+    /// `gpus`.
+    #[serde(
+        rename = "gpus",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub gpus: Vec<Gpu>,
+    /// `hostDevices`.
+    #[serde(
+        rename = "hostDevices",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub host_devices: Vec<HostDevice>,
+    /// `ioThreadsPolicy`.
+    #[serde(rename = "ioThreadsPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub iothreads_policy: Option<IothreadsPolicy>,
+    /// `ioThreads`.
+    #[serde(rename = "ioThreads", default, skip_serializing_if = "Option::is_none")]
+    pub iothreads: Option<DiskIothreads>,
+    /// `launchSecurity`.
+    #[serde(rename = "launchSecurity", default, skip_serializing_if = "Option::is_none")]
+    pub launch_security: Option<LaunchSecurity>,
+    /// `annotations`.
+    #[serde(
+        rename = "annotations",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// `instancetype.VirtualMachinePreferenceSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePreferenceSpec {
+    /// `clock`.
+    #[serde(rename = "clock", default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<ClockPreferences>,
+    /// `cpu`.
+    #[serde(rename = "cpu", default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuPreferences>,
+    /// `devices`.
+    #[serde(rename = "devices", default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DevicePreferences>,
+    /// `features`.
+    #[serde(rename = "features", default, skip_serializing_if = "Option::is_none")]
+    pub features: Option<FeaturePreferences>,
+    /// `firmware`.
+    #[serde(rename = "firmware", default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<FirmwarePreferences>,
+    /// `machine`.
+    #[serde(rename = "machine", default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachinePreferences>,
+    /// `volumes`.
+    #[serde(rename = "volumes", default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<VolumePreferences>,
+    /// `preferredSubdomain`.
+    #[serde(rename = "preferredSubdomain", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_subdomain: Option<String>,
+    /// `preferredTerminationGracePeriodSeconds`.
+    #[serde(
+        rename = "preferredTerminationGracePeriodSeconds",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub preferred_termination_grace_period_seconds: Option<i64>,
+    /// `requirements`.
+    #[serde(rename = "requirements", default, skip_serializing_if = "Option::is_none")]
+    pub requirements: Option<PreferenceRequirements>,
+    /// `annotations`.
+    #[serde(
+        rename = "annotations",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+    /// `preferSpreadSocketToCoreRatio`.
+    #[serde(rename = "preferSpreadSocketToCoreRatio", default, skip_serializing_if = "Option::is_none")]
+    pub prefer_spread_socket_to_core_ratio: Option<u32>,
+    /// `preferredArchitecture`.
+    #[serde(rename = "preferredArchitecture", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_architecture: Option<String>,
+}
+
+/// `instancetype.VolumePreferences` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VolumePreferences {
+    /// `preferredStorageClassName`.
+    #[serde(rename = "preferredStorageClassName", default, skip_serializing_if = "Option::is_none")]
+    pub preferred_storage_class_name: Option<String>,
 }
 
 resource!(VirtualMachine, "virtualmachines");

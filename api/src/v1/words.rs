@@ -717,3 +717,41 @@ open_words! {
         Evict = "Evict",
     }
 }
+
+open_words! {
+    /// `instancetype.PreferredCPUTopology` of upstream's API.
+    PreferredCpuTopology {
+        /// `preferCores`.
+        PreferCores = "preferCores",
+        /// `preferSockets`.
+        PreferSockets = "preferSockets",
+        /// `preferThreads`.
+        PreferThreads = "preferThreads",
+        /// `preferSpread`.
+        PreferSpread = "preferSpread",
+        /// `preferAny`.
+        PreferAny = "preferAny",
+        /// `cores`.
+        Cores = "cores",
+        /// `sockets`.
+        Sockets = "sockets",
+        /// `threads`.
+        Threads = "threads",
+        /// `spread`.
+        Spread = "spread",
+        /// `any`.
+        Any = "any",
+    }
+}
+
+open_words! {
+    /// `instancetype.SpreadAcross` of upstream's API.
+    SpreadAcross {
+        /// `SocketsCoresThreads`.
+        SocketsCoresThreads = "SocketsCoresThreads",
+        /// `SocketsCores`.
+        SocketsCores = "SocketsCores",
+        /// `CoresThreads`.
+        CoresThreads = "CoresThreads",
+    }
+}

@@ -18,7 +18,10 @@ fn a_change_is_judged_by_the_parts_that_it_changes() {
     assert_eq!(update(&|new| new["spec"]["runStrategy"] = json!("Halted")), none);
     assert_eq!(update(&|new| new["metadata"]["labels"] = json!({"a": "b"})), none);
     assert_eq!(update(&|new| new["spec"]["running"] = json!(true)), ["spec.running"]);
-    assert_eq!(update(&|new| new["spec"]["instancetype"]["name"] = json!("b")), ["spec.instancetype"]);
+    assert_eq!(
+        update(&|new| new["spec"]["instancetype"]["name"] = json!("b")),
+        ["spec.template.spec.domain.devices.tpm"]
+    );
     assert_eq!(
         update(&|new| new["spec"]["template"]["spec"]["hostname"] = json!("h")),
         ["spec.template.spec.domain.devices.tpm"]

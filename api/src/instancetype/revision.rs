@@ -1,0 +1,119 @@
+//! ControllerRevisions that keep an instance type or a preference as it was when a VirtualMachine was given it.
+//!
+//! An instance type may be changed or deleted while machines are of it. So virt-controller stores it once for each machine, as
+//! upstream does, and makes all later instances from what is stored. The VirtualMachine owns its revisions. Names, labels
+//! and data are upstream's: a revision that upstream's controller has made is read, one of podvirt's is read there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::v1::{self, VirtualMachine};
+
+use super::matcher::{Scope, Subject};
+use super::{GROUP, VERSION};
+
+/// Label of a revision: kind of the object in it.
+pub const REVISION_KIND_LABEL: &str = "instancetype.kubevirt.io/object-kind";
+const GENERATION_LABEL: &str = "instancetype.kubevirt.io/object-generation";
+const NAME_LABEL: &str = "instancetype.kubevirt.io/object-name";
+const UID_LABEL: &str = "instancetype.kubevirt.io/object-uid";
+const VERSION_LABEL: &str = "instancetype.kubevirt.io/object-version";
+
+/// A revision that does not hold what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum RevisionError {
+    /// It holds something else.
+    #[error(
+        "unexpected type in ControllerRevision {revision}: {found}; {wanted} of {GROUP}/{VERSION} is allowed"
+    )]
+    Kind {
+        /// Its name.
+        revision: String,
+        /// What it holds.
+        found: String,
+        /// What it should hold.
+        wanted: &'static str,
+    },
+    /// What it holds cannot be read.
+    #[error("failed to decode object in ControllerRevision {0}")]
+    Unreadable(String, #[source] serde_json::Error),
+}
+
+/// The revision that keeps `object`, an instance type or a preference of `scope`, for `vm`.
+pub fn revision(vm: &VirtualMachine, subject: Subject, scope: Scope, object: &Value) -> ControllerRevision {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let (name, uid) = (text("name"), text("uid"));
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or_default();
+    let kind = subject.kind(scope);
+    let machine = vm.metadata.name.clone().unwrap_or_default();
+    let mut data = object.clone();
+    data["apiVersion"] = format!("{GROUP}/{VERSION}").into();
+    data["kind"] = kind.into();
+    if let Some(metadata) = data["metadata"].as_object_mut() {
+        for field in ["labels", "annotations", "finalizers", "ownerReferences", "managedFields"] {
+            metadata.remove(field);
+        }
+    }
+    let mut revision = ControllerRevision { data: Some(RawExtension(data)), ..ControllerRevision::default() };
+    let metadata = &mut revision.metadata;
+    metadata.name = Some(format!("{machine}-{name}-{VERSION}-{uid}-{generation}"));
+    metadata.namespace.clone_from(&vm.metadata.namespace);
+    let labels = [
+        (GENERATION_LABEL, generation.to_string()),
+        (REVISION_KIND_LABEL, kind.to_owned()),
+        (NAME_LABEL, name),
+        (UID_LABEL, uid),
+        (VERSION_LABEL, VERSION.to_owned()),
+    ];
+    metadata.labels = Some(labels.map(|(label, value)| (label.to_owned(), value)).into_iter().collect());
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: v1::API_VERSION.into(),
+        kind: "VirtualMachine".into(),
+        name: machine,
+        uid: vm.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+    revision
+}
+
+/// What a revision keeps.
+///
+/// # Errors
+///
+/// It keeps something else than the subject, or something that cannot be read.
+pub fn spec_of<T: DeserializeOwned>(
+    revision: &ControllerRevision,
+    subject: Subject,
+) -> Result<T, RevisionError> {
+    let nothing = Value::Null;
+    let data = revision.data.as_ref().map_or(&nothing, |data| &data.0);
+    let name = || revision.metadata.name.clone().unwrap_or_default();
+    let is_kind = [Scope::Namespace, Scope::Cluster].iter().any(|scope| data["kind"] == subject.kind(*scope));
+    if !is_kind || data["apiVersion"] != format!("{GROUP}/{VERSION}") {
+        let text = |field: &str| data[field].as_str().unwrap_or("nothing").to_owned();
+        return Err(RevisionError::Kind {
+            revision: name(),
+            found: format!("{} of {}", text("kind"), text("apiVersion")),
+            wanted: subject.kind(Scope::Namespace),
+        });
+    }
+    T::deserialize(&data["spec"]).map_err(|error| RevisionError::Unreadable(name(), error))
+}
+
+/// Whether a revision keeps an object of this name.
+pub fn is_of(revision: &ControllerRevision, name: &str) -> bool {
+    let none = BTreeMap::new();
+    revision.metadata.labels.as_ref().unwrap_or(&none).get(NAME_LABEL).is_some_and(|known| known == name)
+}
+
+/// Whether two revisions keep the same specification.
+pub fn is_same(a: &ControllerRevision, b: &ControllerRevision) -> bool {
+    let spec = |revision: &ControllerRevision| revision.data.as_ref().map(|data| data.0["spec"].clone());
+    spec(a).zip(spec(b)).is_some_and(|(a, b)| crate::admission::same(&a, &b))
+}
