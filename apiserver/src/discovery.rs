@@ -3,7 +3,7 @@
 use podvirt_api::names::NODE_MACHINES;
 use serde_json::{Value, json};
 
-use crate::target::{Action, GROUP, SUBRESOURCES, VERSIONS};
+use crate::target::{Action, EXPAND, GROUP, SUBRESOURCES, VERSIONS};
 
 /// Verbs of a method in resource lists.
 fn verb(method: &http::Method) -> &'static str {
@@ -36,6 +36,9 @@ pub fn resources(version: &str) -> Value {
             "singularName": "", "namespaced": true, "kind": "", "verbs": [verb(&row.method)],
         }));
     }
+    resources.push(json!({
+        "name": EXPAND.name, "singularName": "", "namespaced": true, "kind": "", "verbs": [verb(&EXPAND.method)],
+    }));
     resources.push(json!({
         "name": NODE_MACHINES, "singularName": "", "namespaced": true, "group": "kubevirt.io", "version": "v1",
         "kind": "VirtualMachineInstance", "verbs": ["get", "list", "watch"],
@@ -82,6 +85,9 @@ fn go_architecture() -> &'static str {
 
 /// Path of a row with its parameters in braces.
 fn path(version: &str, row: &crate::target::Subresource) -> Vec<String> {
+    if row.action == Action::Expand {
+        return vec![format!("/apis/{GROUP}/{version}/namespaces/{{namespace}}/{}", row.name)];
+    }
     let base = format!(
         "/apis/{GROUP}/{version}/namespaces/{{namespace}}/{}/{{name}}/{}",
         row.kind.plural(),
@@ -119,7 +125,7 @@ fn operation(row: &crate::target::Subresource, path: &str, parameter: impl Fn(&s
 fn paths(versions: &[&str], parameter: impl Fn(&str) -> Value + Copy) -> Value {
     let mut paths = serde_json::Map::new();
     for version in versions {
-        for row in SUBRESOURCES.iter().filter(|row| row.action != Action::Refused) {
+        for row in SUBRESOURCES.iter().chain([&EXPAND]).filter(|row| row.action != Action::Refused) {
             for path in path(version, row) {
                 let operation = operation(row, &path, parameter);
                 paths.insert(path, operation);
@@ -181,6 +187,8 @@ mod tests {
             "virtualmachines/portforward",
             "virtualmachineinstances/console",
             "virtualmachineinstances/pause",
+            "virtualmachines/expand-spec",
+            "expand-vm-spec",
             "version",
         ] {
             assert!(names.contains(&name), "{name}");

@@ -92,7 +92,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let app = App {
         client: client.clone(),
         proxy: Arc::clone(&proxy),
-        subresources: Subresources::new(client.clone(), handlers, metrics.clone()),
+        subresources: Subresources::new(
+            client.clone(),
+            handlers,
+            metrics.clone(),
+            Arc::clone(&configuration),
+        ),
         config: Arc::clone(&configuration),
         health: known.clone(),
         namespace: Arc::from(namespace),

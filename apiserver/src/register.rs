@@ -15,6 +15,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use podvirt_api::instancetype;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -142,7 +143,11 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
     };
     // The API server converts an object of kubevirt.io/v1alpha3 to v1 before it calls a webhook (matchPolicy Equivalent). The
     // kinds that podvirt refuses have other versions, and the webhook refuses all of them.
-    let version = if hook.task == Task::Alone(Alone::Refuse) { "*" } else { "v1" };
+    let version = match hook.task {
+        Task::Alone(Alone::Refuse) => "*",
+        Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,
+        _ => "v1",
+    };
     json!({
         "apiGroups": [group],
         "apiVersions": [version],
@@ -262,6 +267,13 @@ mod tests {
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
         assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancereplicasets")));
         assert_eq!(rule(2), (json!("backup.kubevirt.io"), json!("*")));
+        let all = registration.webhooks(false);
+        let is_own =
+            |hook: &&Value| hook["name"] == "virtualmachinepreference-validator.instancetype.kubevirt.io";
+        let own = all["webhooks"].as_array().unwrap().iter().find(is_own).unwrap();
+        let rule = json!({"apiGroups": ["instancetype.kubevirt.io"], "apiVersions": ["v1beta1"],
+            "operations": ["CREATE", "UPDATE"], "resources": ["virtualmachinepreferences"], "scope": "*"});
+        assert_eq!(own["rules"], json!([rule]));
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

@@ -5,6 +5,7 @@
 //! the API server has to allow the request, before its body is read. What bodies and reviews may take of memory stands
 //! in [`limits`](crate::limits).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
 use crate::admission::review::Review;
-use crate::admission::{self, HOOKS, Hook, Task};
+use crate::admission::{self, HOOKS, Hook, Task, instancetypes};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
@@ -30,8 +31,8 @@ use crate::limits::{Limits, Turn};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
 use crate::status::Status;
-use crate::subresource::{MAX_OPTIONS_BYTES, Subresources, labels};
-use crate::target::{GROUP, Target, VERSIONS};
+use crate::subresource::{MAX_DOCUMENT_BYTES, MAX_OPTIONS_BYTES, Subresources, labels};
+use crate::target::{Action, GROUP, Target, VERSIONS};
 use crate::tls::Peer;
 
 /// Largest review: two objects of etcd's limit of 1.5 MiB each, and what is around them.
@@ -152,7 +153,7 @@ async fn review(app: &App, hook: &'static Hook, peer: &Peer, body: Body) -> Resu
     let review = serde_json::from_slice(&body)
         .map_err(|error| Status::bad_request(format!("the AdmissionReview cannot be read: {error}")))?;
     body.clear();
-    let answer = answer(app, hook, review, turn).await?;
+    let answer = answer(app, hook, review, turn, source).await?;
     let mut response = Response::new(());
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
@@ -179,7 +180,13 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
-async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) -> Result<Vec<u8>, Status> {
+async fn answer(
+    app: &App,
+    hook: &'static Hook,
+    review: Review,
+    turn: Turn<'_>,
+    source: IpAddr,
+) -> Result<Vec<u8>, Status> {
     let request = review.into_request().map_err(Status::bad_request)?;
     // Not the review's own text: a label of a metric lives as long as the process.
     let operation =
@@ -187,6 +194,13 @@ async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) 
     let config = app.config.load_full();
     // Held until the answer is written; a review that looks around has little to write, and waits for others.
     let (answer, _turn) = match hook.task {
+        // Its turn is given back before it waits for the other.
+        Task::Alone(task) if instancetypes::concerns(task, &request) => {
+            drop(turn);
+            let _look = app.limits.look(source).await;
+            let answered = instancetypes::answer(task, &request, &config, &app.namespace, &app.client);
+            (Box::pin(answered).await, None)
+        }
         Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
         Task::Looking(task) => {
             drop(turn);
@@ -251,7 +265,8 @@ async fn serve(app: &App, peer: &Peer, target: &Target, request: Request<Body>) 
         (request, Bytes::new())
     } else {
         let (parts, body) = request.into_parts();
-        let body = app.limits.read(peer.address.ip(), body, MAX_OPTIONS_BYTES).await?;
+        let max = if row.action == Action::Expand { MAX_DOCUMENT_BYTES } else { MAX_OPTIONS_BYTES };
+        let body = app.limits.read(peer.address.ip(), body, max).await?;
         (Request::from_parts(parts, Body::empty()), body.into_bytes())
     };
     let outcome = app.subresources.serve(row, target, &user, request, options).await;

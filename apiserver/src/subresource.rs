@@ -1,7 +1,9 @@
 //! The subresources of VMs and instances: from an authorised request to its answer.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{Request, StatusCode};
@@ -11,7 +13,7 @@ use json_patch::Patch as JsonPatch;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use podvirt_api::admission::migration;
+use podvirt_api::admission::{Cluster, migration};
 use podvirt_api::migration::pod_by_migration;
 use podvirt_api::names::label;
 use podvirt_api::v1::{
@@ -29,10 +31,12 @@ use crate::options;
 use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
-use crate::{instance, target};
+use crate::{expand, instance, target};
 
 /// Largest body of a request for a subresource.
 pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
+/// Largest body of a request that is a VM.
+pub const MAX_DOCUMENT_BYTES: usize = 256 << 10;
 /// Start of the names of migrations that a VM's subresource makes (upstream's).
 const MIGRATION_PREFIX: &str = "kubevirt-migrate-vm-";
 /// How often a decision is made anew because the VM changed meanwhile.
@@ -46,6 +50,7 @@ pub struct Subresources {
     client: Client,
     handlers: Handlers,
     metrics: Metrics,
+    config: Arc<ArcSwap<Cluster>>,
 }
 
 /// What a VM's subresource changes.
@@ -56,9 +61,9 @@ struct Plan {
 }
 
 impl Subresources {
-    /// Requests are carried out by way of `client` and `handlers`.
-    pub fn new(client: Client, handlers: Handlers, metrics: Metrics) -> Self {
-        Subresources { client, handlers, metrics }
+    /// Requests are carried out by way of `client` and `handlers`, in a cluster that is configured by `config`.
+    pub fn new(client: Client, handlers: Handlers, metrics: Metrics, config: Arc<ArcSwap<Cluster>>) -> Self {
+        Subresources { client, handlers, metrics, config }
     }
 
     /// Answers an authorised request. `options` is its body, but for a stream's.
@@ -86,6 +91,8 @@ impl Subresources {
             Action::Handler => self.handler(row, target, options).await,
             Action::Stream => self.stream(row, target, user, request).await,
             Action::PortForward => self.port_forward(row, target, user, request).await,
+            Action::ExpandStored => expand::stored(&self.client, &self.config.load(), target).await,
+            Action::Expand => expand::given(&self.client, &self.config.load(), target, &options).await,
         }
     }
 

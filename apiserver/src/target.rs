@@ -62,6 +62,10 @@ pub enum Action {
     Stream,
     /// A stream between the client and a port of the guest.
     PortForward,
+    /// The VM with its instance type and its preference in its template.
+    ExpandStored,
+    /// The same of a VM that comes as the request's body.
+    Expand,
     /// Nothing: 501.
     Refused,
 }
@@ -102,7 +106,7 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::VirtualMachine, "memorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
-    row(Kind::VirtualMachine, "expand-spec", Method::GET, Action::Refused),
+    row(Kind::VirtualMachine, "expand-spec", Method::GET, Action::ExpandStored),
     row(Kind::VirtualMachine, "objectgraph", Method::GET, Action::Refused),
     row(Kind::Instance, "console", Method::GET, Action::Stream),
     row(Kind::Instance, "vnc", Method::GET, Action::Stream),
@@ -130,6 +134,9 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::Instance, "sev/fetchcertchain", Method::GET, Action::Refused),
     row(Kind::Instance, "sev/querylaunchmeasurement", Method::GET, Action::Refused),
 ];
+
+/// What stands below a namespace itself, with its own name as the resource.
+pub static EXPAND: Subresource = row(Kind::VirtualMachine, "expand-vm-spec", Method::PUT, Action::Expand);
 
 /// Protocol of a forwarded port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,14 +203,13 @@ impl Target {
     ///
     /// There is none, or it has another method.
     pub fn find(&self, method: &Method) -> Result<&'static Subresource, Status> {
-        if self.name.is_empty() && self.resource == "expand-vm-spec" {
-            return Err(Status::not_supported("expand-vm-spec"));
-        }
-        let kind = Kind::from_plural(&self.resource).ok_or_else(Status::no_such_path)?;
-        let found = SUBRESOURCES
-            .iter()
-            .find(|row| row.kind == kind && row.name == self.subresource)
-            .ok_or_else(Status::no_such_path)?;
+        let found = if self.name.is_empty() && self.resource == EXPAND.name {
+            &EXPAND
+        } else {
+            let kind = Kind::from_plural(&self.resource).ok_or_else(Status::no_such_path)?;
+            let is_it = |row: &&Subresource| row.kind == kind && row.name == self.subresource;
+            SUBRESOURCES.iter().find(is_it).ok_or_else(Status::no_such_path)?
+        };
         if found.method == *method {
             Ok(found)
         } else {
@@ -292,10 +298,12 @@ mod tests {
             (format!("{VMI}/nothing"), 404),
             (VMI.to_owned(), 404),
             (format!("/apis/{GROUP}/v1/namespaces/ns/pods/vm1/console"), 404),
-            (format!("/apis/{GROUP}/v1/namespaces/ns/expand-vm-spec"), 501),
+            (format!("/apis/{GROUP}/v1/namespaces/ns/expand-vm-spec"), 405),
         ] {
             assert_eq!(Target::parse(&path).unwrap().find(&Method::GET).unwrap_err().code, code, "{path}");
         }
+        let expand = format!("/apis/{GROUP}/v1/namespaces/ns/expand-vm-spec");
+        assert_eq!(Target::parse(&expand).unwrap().find(&Method::PUT).unwrap(), &EXPAND);
     }
 
     #[test]

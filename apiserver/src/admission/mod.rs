@@ -4,11 +4,14 @@
 //! is judged and defaulted stands in [`podvirt_api::admission`]; here is the protocol around it.
 
 pub mod evict;
+pub mod instancetypes;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, vm, vmi};
+use podvirt_api::admission::{By, Cluster, instancetype, kubevirt, migration, not_supported, vm, vmi};
+use podvirt_api::instancetype::Specs;
 use podvirt_api::problem::Problems;
+use serde_json::Value;
 
 use review::{Request, Response};
 
@@ -39,6 +42,10 @@ pub enum Alone {
     MutateInstance,
     /// Judges a VM.
     ValidateVm,
+    /// Judges an instance type.
+    ValidateInstancetype,
+    /// Judges a preference.
+    ValidatePreference,
     /// Judges a new instance.
     ValidateInstanceCreate,
     /// Judges a change of an instance.
@@ -60,8 +67,8 @@ pub struct Hook {
     pub name: &'static str,
     /// Path of the server.
     pub path: &'static str,
-    /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.pool` of the group
-    /// pool.kubevirt.io, `*.pool` for all of that group.
+    /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
+    /// instancetype.kubevirt.io, `*.pool` for all of the group pool.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -143,6 +150,34 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateMigrationUpdate),
     },
     Hook {
+        name: "virtualmachineinstancetype-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineinstancetypes-validate",
+        resources: &["virtualmachineinstancetypes.instancetype"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateInstancetype),
+    },
+    Hook {
+        name: "virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineclusterinstancetypes-validate",
+        resources: &["virtualmachineclusterinstancetypes.instancetype"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateInstancetype),
+    },
+    Hook {
+        name: "virtualmachinepreference-validator.instancetype.kubevirt.io",
+        path: "/virtualmachinepreferences-validate",
+        resources: &["virtualmachinepreferences.instancetype"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePreference),
+    },
+    Hook {
+        name: "virtualmachineclusterpreference-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineclusterpreferences-validate",
+        resources: &["virtualmachineclusterpreferences.instancetype"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePreference),
+    },
+    Hook {
         name: "virt-launcher-eviction-interceptor.kubevirt.io",
         path: "/launcher-eviction-validate",
         resources: &["pods/eviction"],
@@ -158,7 +193,6 @@ pub const HOOKS: &[Hook] = &[
             "*.backup",
             "*.clone",
             "*.export",
-            "*.instancetype",
             "*.pool",
             "*.snapshot",
         ],
@@ -169,13 +203,26 @@ pub const HOOKS: &[Hook] = &[
 
 /// Answers a request from itself. `namespace` is podvirt's own.
 pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str) -> Response {
+    answer_with(task, request, &request.object, &Specs::default(), cluster, namespace)
+}
+
+/// Answers a request about `object`, which is the request's with what was changed of it already, and about the VM's instance
+/// type and preference.
+fn answer_with(
+    task: Alone,
+    request: &Request,
+    object: &Value,
+    specs: &Specs,
+    cluster: &Cluster,
+    namespace: &str,
+) -> Response {
     let config = &cluster.configuration;
     let by = By::of(&request.user_info.username, namespace);
     let (old, new) = (&request.old_object, &request.object);
     let is_create = request.operation == "CREATE";
     match task {
         Alone::MutateVm => {
-            let mut object = new.clone();
+            let mut object = object.clone();
             vm::mutate(&mut object, config);
             Response::patched(&request.uid, new, &object)
         }
@@ -191,8 +238,15 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
             }
             Response::patched(&request.uid, new, &object)
         }
-        Alone::ValidateVm if is_create => judged(request, vm::validate(new, config, by)),
-        Alone::ValidateVm => judged(request, vm::validate_update(old, new, config, by)),
+        Alone::ValidateVm if is_create => judged(request, vm::validate_with(new, specs, config, by)),
+        Alone::ValidateVm => judged(request, vm::validate_update_with(old, new, specs, config, by)),
+        Alone::ValidateInstancetype => judged(request, instancetype::validate_instancetype(new)),
+        Alone::ValidatePreference => {
+            let (problems, warnings) = instancetype::validate_preference(new);
+            let mut response = judged(request, problems);
+            response.warnings = warnings;
+            response
+        }
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
         Alone::ValidateKubeVirt => {

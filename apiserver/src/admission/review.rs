@@ -87,6 +87,9 @@ pub struct Response {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<Refusal>,
+    /// What the user should know although the object may be stored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     /// A JSON patch (RFC 6902) in base64.
@@ -117,7 +120,14 @@ pub struct Causes {
 impl Response {
     /// The object may be stored as it is.
     pub fn allowed(uid: &str) -> Self {
-        Response { uid: uid.to_owned(), allowed: true, status: None, patch_type: None, patch: None }
+        Response {
+            uid: uid.to_owned(),
+            allowed: true,
+            status: None,
+            warnings: Vec::new(),
+            patch_type: None,
+            patch: None,
+        }
     }
 
     /// The object may be stored with the changes from `old` to `new`.

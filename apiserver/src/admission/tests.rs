@@ -146,6 +146,26 @@ fn kinds_that_are_not_carried_out_are_refused() {
 }
 
 #[test]
+fn instance_types_and_preferences_are_judged_in_namespaces_and_in_the_cluster() {
+    for scope in ["", "cluster"] {
+        let memory = json!({"guest": "1Gi", "overcommitPercent": 101});
+        let object =
+            json!({"kind": "VirtualMachineInstancetype", "spec": {"cpu": {"guest": 1}, "memory": memory}});
+        let response = &create(&format!("/virtualmachine{scope}instancetypes-validate"), object)["response"];
+        assert_eq!(response["allowed"], false);
+        let cause = &response["status"]["details"]["causes"][0];
+        assert_eq!(cause["field"], "spec.memory.overcommitPercent");
+        let object = json!({"kind": "VirtualMachinePreference", "spec": {"cpu": {"preferredCPUTopology": "preferCores"}}});
+        let response = &create(&format!("/virtualmachine{scope}preferences-validate"), object)["response"];
+        assert_eq!(response["allowed"], true);
+        assert!(
+            response["warnings"][0].as_str().unwrap().contains("preferCores is deprecated"),
+            "{response}"
+        );
+    }
+}
+
+#[test]
 fn a_user_cannot_change_a_running_instance_but_a_daemon_can() {
     let path = "/virtualmachineinstances-validate-update";
     let (old, mut new) = (vmi_object(), vmi_object());

@@ -224,7 +224,7 @@ impl World {
         let app = App {
             client: client.clone(),
             proxy: Arc::clone(&proxy),
-            subresources: Subresources::new(client, handlers, metrics.clone()),
+            subresources: Subresources::new(client, handlers, metrics.clone(), Arc::default()),
             config: Arc::new(ArcSwap::default()),
             health: Health::default(),
             namespace: Arc::from("kubevirt"),
