@@ -23,7 +23,18 @@ pub fn all<K>(client: &Client) -> impl Stream<Item = Result<Event<K>, watcher::E
 where
     K: Resource<DynamicType = ()> + Clone + Default + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    watcher(Api::<DeserializeGuard<K>>::all(client.clone()), watcher::Config::default())
+    selected(client, watcher::Config::default())
+}
+
+/// As [`all`], of the objects that `config` selects.
+pub fn selected<K>(
+    client: &Client,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Default + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    watcher(Api::<DeserializeGuard<K>>::all(client.clone()), config)
         .default_backoff()
         .filter_map(|event| future::ready(event.map(readable).transpose()))
         // Who wrote which field is half of an object, and nothing here asks.

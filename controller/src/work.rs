@@ -4,7 +4,7 @@
 //!
 //! | kind | watched by | read by |
 //! |---|---|---|
-//! | VirtualMachine | [`vm`] | |
+//! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | |
 //! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`migration`], [`drain`], [`node`], through [`View`] |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
@@ -44,7 +44,7 @@ pub async fn run(parts: Parts) {
     let (view, writer) = View::new();
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
-    let machines = vm::run(client.clone(), recorder.clone(), view.clone());
+    let machines = vm::run(client.clone(), recorder.clone(), cluster.clone(), view.clone());
     let judging =
         node::run(client.clone(), recorder.clone(), judged, view.clone(), (nodes.clone(), node_writer));
     let moving = migration::run(
@@ -109,6 +109,7 @@ mod tests {
         let kinds = [
             "/api/v1/nodes",
             "/api/v1/pods",
+            "/apis/apps/v1/controllerrevisions",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
             "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
             "/apis/kubevirt.io/v1/virtualmachineinstances",

@@ -11,6 +11,7 @@ use podvirt_api::v1::{
 };
 
 use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
+use super::instancetype::Problem;
 use super::nics;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
@@ -101,9 +102,19 @@ pub struct Plan {
     pub warnings: Vec<(&'static str, String)>,
 }
 
-/// Decides on `vm` with what is there under its name, at `now`.
+/// Decides on `vm`, which is its own shape, with what is there under its name, at `now`.
 pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Plan {
-    let mut status = vm.status.clone();
+    decide_by(vm, Ok(vm), instance, now)
+}
+
+/// Decides on `vm` by its shape, or without one.
+pub fn decide_by(
+    vm: &VirtualMachine,
+    shape: Result<&VirtualMachine, &Problem>,
+    instance: Instance<'_>,
+    now: Timestamp,
+) -> Plan {
+    let mut status = shape.unwrap_or(vm).status.clone();
     let vmi = match instance {
         Instance::Own(vmi) => Some(vmi),
         Instance::None | Instance::Foreign => None,
@@ -134,9 +145,16 @@ pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Pl
                 problem = Some((INVALID_SPEC, "spec.template: required".to_owned()));
                 Step::None
             }
-            (Ok(strategy), Some(_)) => keep(*strategy, &mut status, vm, vmi, now),
+            (Ok(strategy), Some(_)) => keep(*strategy, &mut status, shape.unwrap_or(vm), vmi, now),
         }
     };
+    let step = match (step, shape) {
+        (Step::Do(Action::Start(_)) | Step::Later(_), Err(_)) => Step::None,
+        (step, _) => step,
+    };
+    if let (Err(Problem { reason, message }), None) = (shape, &problem) {
+        problem = Some((reason, message.clone()));
+    }
     let (mut action, again_after) = match step {
         Step::None => (None, None),
         Step::Do(action) => (Some(action), None),
@@ -154,13 +172,16 @@ pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Pl
     }
     if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
         let clear = || nics::of_template(vm, vmi).map(|change| Action::ClearTemplate(Box::new(change)));
-        action = vmi
-            .and_then(|vmi| changed_links(vm, vmi).or_else(|| changed_interfaces(vm, vmi)))
+        let shape = shape.ok();
+        action = shape
+            .zip(vmi)
+            .and_then(|(shape, vmi)| changed_links(shape, vmi).or_else(|| changed_interfaces(shape, vmi)))
             .or_else(clear)
-            .or_else(|| unchanged_generation(vm, vmi?));
+            .or_else(|| unchanged_generation(shape?, vmi?));
     }
 
-    let warnings = tell(vm, &mut status, strategy.ok(), vmi, &action, problem, now);
+    let seen = Seen { vm, shape: shape.ok(), vmi };
+    let warnings = tell(&seen, &mut status, strategy.ok(), &action, problem, now);
     Plan { status, action, again_after, warnings }
 }
 
@@ -274,16 +295,23 @@ fn changed_interfaces(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Opti
     Some(Action::SetInterfaces { uid: vmi.uid()?, change })
 }
 
+/// What a pass looks at.
+struct Seen<'a> {
+    vm: &'a VirtualMachine,
+    shape: Option<&'a VirtualMachine>,
+    vmi: Option<&'a VirtualMachineInstance>,
+}
+
 /// Writes into `status` how the machine is. Returns what people should be told of.
 fn tell(
-    vm: &VirtualMachine,
+    seen: &Seen<'_>,
     status: &mut VirtualMachineStatus,
     strategy: Option<Strategy>,
-    vmi: Option<&VirtualMachineInstance>,
     action: &Option<Action>,
     problem: Option<(&'static str, String)>,
     now: Timestamp,
 ) -> Vec<(&'static str, String)> {
+    let &Seen { vm, shape, vmi } = seen;
     let mut warnings = Vec::new();
     // An absent field is upstream's way to write a false.
     status.created = vmi.is_some().then_some(true);
@@ -318,10 +346,12 @@ fn tell(
         None => {}
     }
 
-    let outdated = vmi.is_some_and(|vmi| {
-        !is_final(vmi) && vmi.metadata.deletion_timestamp.is_none() && is_outdated(vm, vmi)
-    });
-    if outdated {
+    let lives = |vmi: &&VirtualMachineInstance| !is_final(vmi) && vmi.metadata.deletion_timestamp.is_none();
+    // Without a shape there is nothing to compare with: what was told before stands while the instance lives.
+    // So it is with a machine that is being deleted, of which no shape is made.
+    let shape = shape.filter(|_| vm.metadata.deletion_timestamp.is_none());
+    let outdated = vmi.filter(lives).map(|vmi| shape.map(|shape| is_outdated(shape, vmi)));
+    if outdated == Some(Some(true)) {
         let message = "the template changed: it takes effect when the machine is started the next time";
         let known =
             status.conditions.iter().any(|c| c.r#type == VirtualMachineConditionType::RestartRequired);
@@ -330,7 +360,7 @@ fn tell(
         }
         let kind = VirtualMachineConditionType::RestartRequired;
         condition::set(status, kind, names_condition::TRUE, event::RESTART_REQUIRED, message, now);
-    } else {
+    } else if outdated != Some(None) {
         condition::clear(status, &VirtualMachineConditionType::RestartRequired);
     }
 

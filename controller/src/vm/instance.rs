@@ -7,7 +7,9 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Resource, ResourceExt};
+use podvirt_api::admission::vm::DEFAULT_GRACE_PERIOD_SECONDS;
 use podvirt_api::defaults::uuid;
+use podvirt_api::instancetype::{Matcher, Subject};
 use podvirt_api::names;
 use podvirt_api::names::annotation;
 use podvirt_api::v1::{
@@ -106,13 +108,27 @@ pub fn generation_of(vmi: &VirtualMachineInstance) -> Option<i64> {
     vmi.annotations().get(annotation::VM_GENERATION)?.parse().ok()
 }
 
-/// The instance to start `vm` with. `paused`: the guest's processors wait for an unpause.
+/// Annotations that tell which instance type and which preference `vm` names.
+fn origins(vm: &VirtualMachine) -> impl Iterator<Item = (String, String)> {
+    Subject::ALL.into_iter().filter_map(|subject| {
+        let matcher = Matcher::of(vm, subject)?;
+        let scope = matcher.scope(subject).ok()?;
+        Some((subject.annotation(scope).to_owned(), matcher.name()?.to_owned()))
+    })
+}
+
+/// The instance to start `vm` with, whose template has its instance type and its preference applied. `paused`: the guest's processors wait for an unpause.
 pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     let template = vm.spec.template.clone().unwrap_or_default();
     let given = template.metadata.unwrap_or_default();
     let mut annotations = given.annotations.unwrap_or_default();
     annotations.insert(annotation::VM_GENERATION.into(), vm.meta().generation.unwrap_or(0).to_string());
+    annotations.extend(origins(vm));
     let mut spec = template.spec.unwrap_or_default();
+    if vm.spec.preference.is_some() {
+        // The webhook has left it to the preference, which says nothing.
+        spec.termination_grace_period_seconds.get_or_insert(DEFAULT_GRACE_PERIOD_SECONDS);
+    }
     nics::leave_absent_out(&mut spec);
     annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm, &spec));
     annotations.insert(METADATA_DIGEST.into(), metadata_digest(vm));

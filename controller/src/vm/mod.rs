@@ -23,12 +23,16 @@
 //! the next pass. Every write is tied to what was read by resource version or UID. An instance is made, a request
 //! dropped, the finalizer taken away only after a look at the API server itself, never from a cache alone.
 //!
+//! A machine that names an instance type or a preference is decided on by its [shape](instancetype): its template with both
+//! applied. Without it nothing is started.
+//!
 //! An instance of the machine's name that is not its own is left alone, and told in the condition Failure.
 
 pub mod condition;
 pub mod decide;
 pub mod failure;
 pub mod instance;
+pub mod instancetype;
 pub mod nics;
 pub mod printable;
 pub mod reconcile;
@@ -43,7 +47,7 @@ use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy,
 };
 
-pub use decide::{Action, Instance, Plan, decide};
+pub use decide::{Action, Instance, Plan, decide, decide_by};
 pub use reconcile::run;
 
 /// When a machine shall run: the strategies that podvirt carries out.

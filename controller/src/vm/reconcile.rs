@@ -1,16 +1,18 @@
-//! The shell around [`decide()`]: caches, writes, events, retries.
+//! The shell around [`decide_by()`]: caches, writes, events, retries.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future, stream};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
 use kube::runtime::reflector::store::WriterDropped;
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::instancetype::REVISION_KIND_LABEL;
 use podvirt_api::names::{self, event};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::backoff::Backoff;
@@ -20,15 +22,18 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
-use super::decide::{Action, Instance, decide, fail, has_failed_for};
+use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
+use super::instancetype::{Problem, Shape};
 use super::{nics, request, revision};
 use crate::vmi::{Change, View};
-use crate::watch;
+use crate::{settings, watch};
 
 /// Machines that are worked on at the same time.
 const CONCURRENCY: u16 = 16;
 /// When to look again at a machine of which the cache is too old to act on. Its change comes by itself, as a rule.
 const STALE_RETRY: Duration = Duration::from_secs(1);
+/// When to look again for an instance type that is not there: first, and at most.
+const MISSING_RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Why a pass failed. It is tried again after a growing delay.
 #[derive(Debug, thiserror::Error)]
@@ -50,21 +55,48 @@ pub enum Error {
 pub(super) struct Shell {
     pub(super) client: Client,
     pub(super) recorder: Recorder,
+    pub(super) cluster: settings::Cluster,
     pub(super) instances: Store<VirtualMachineInstance>,
+    /// Those of instance types and preferences. They may lag: what is not here is asked for.
+    pub(super) revisions: Store<ControllerRevision>,
     /// By UID: another machine of the same name starts anew.
     pub(super) backoff: Backoff<String>,
+    /// The same of machines whose instance type is not there.
+    pub(super) missing: Backoff<String>,
+}
+
+impl Shell {
+    pub(super) fn new(
+        client: Client,
+        recorder: Recorder,
+        cluster: settings::Cluster,
+        instances: Store<VirtualMachineInstance>,
+        revisions: Store<ControllerRevision>,
+    ) -> Self {
+        let [first, limit] = MISSING_RETRY;
+        let (backoff, missing) = (Backoff::default(), Backoff::new(first, limit));
+        Shell { client, recorder, cluster, instances, revisions, backoff, missing }
+    }
 }
 
 /// Runs the controller until it is dropped; `view` shows instances. To be run while leading; it leaves nothing behind
 /// that runs.
-pub async fn run(client: Client, recorder: Recorder, view: View) {
+pub async fn run(client: Client, recorder: Recorder, cluster: settings::Cluster, view: View) {
     let (machines, machine_writer) = store();
+    let (revisions, revision_writer) = store();
     let instances = view.store().clone();
-    let shell = Arc::new(Shell { client: client.clone(), recorder, instances, backoff: Backoff::default() });
+    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, revisions));
     let forgetful = shell.clone();
+    let of_types = watcher::Config::default().labels(REVISION_KIND_LABEL);
+    let keeping = reflector(revision_writer, watch::selected(&client, of_types)).for_each(|event| {
+        if let Err(error) = event {
+            tracing::warn!(error = &error as &dyn std::error::Error, "watch of ControllerRevisions");
+        }
+        future::ready(())
+    });
     let mut roster = watch::Roster::default();
     let of_machines = reflector(machine_writer, watch::all::<VirtualMachine>(&client))
-        .flat_map(move |event| stream::iter(changed_machine(event, &mut roster, &forgetful.backoff)));
+        .flat_map(move |event| stream::iter(changed_machine(event, &mut roster, &forgetful)));
     let of_instances =
         stream::unfold((view.changes(), machines.clone()), |(mut changes, known)| async move {
             let found = machines_of(changes.recv().await, &known)?;
@@ -73,7 +105,7 @@ pub async fn run(client: Client, recorder: Recorder, view: View) {
     let queue = stream::select(of_machines, of_instances.flatten());
 
     let config = Config::default().concurrency(CONCURRENCY);
-    applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
+    let working = applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
         .for_each(|result| async {
             match result {
                 // A machine that is gone, or an instance without one.
@@ -82,8 +114,8 @@ pub async fn run(client: Client, recorder: Recorder, view: View) {
                 Err(PassError::ReconcilerFailed(..)) => {}
                 Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "watching"),
             }
-        })
-        .await;
+        });
+    tokio::join!(keeping, working);
 }
 
 type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
@@ -91,10 +123,13 @@ type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
 fn changed_machine(
     event: Result<Event<VirtualMachine>, watcher::Error>,
     roster: &mut watch::Roster,
-    backoff: &Backoff<String>,
+    shell: &Shell,
 ) -> Option<Reference> {
     if let Ok(event) = &event {
-        roster.take(event).iter().for_each(|gone| backoff.forget(gone));
+        for gone in roster.take(event) {
+            shell.backoff.forget(&gone);
+            shell.missing.forget(&gone);
+        }
     }
     match event {
         Ok(Event::Apply(vm) | Event::InitApply(vm)) => Some(Ok(ObjectRef::from_obj(&vm))),
@@ -148,7 +183,14 @@ impl Shell {
         self.instances.wait_until_ready().await?;
         let namespace = vm.namespace().unwrap_or_default();
         let vmi = self.instances.get(&ObjectRef::new(&vm.name_any()).within(&namespace));
-        let plan = decide(vm, Instance::of(vm, vmi.as_deref()), Timestamp::now());
+        let shape = Box::pin(self.shape(vm)).await?;
+        let judged = match &shape {
+            Shape::Plain => Ok(vm),
+            Shape::Made(made) => Ok(&**made),
+            Shape::Failed(problem) => Err(problem),
+            Shape::Rewritten => return Ok(Next::await_change()),
+        };
+        let plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), Timestamp::now());
 
         // What cannot be taken back rests on the instance itself, never on a cache that may lag.
         let drops = request::drops(&vm.status, &plan.status);
@@ -177,6 +219,13 @@ impl Shell {
                 return Ok(Next::requeue(STALE_RETRY));
             }
         }
+        let uid = vm.uid().unwrap_or_default();
+        if let Err(Problem { reason, message }) = judged {
+            let again = self.missing.failed(uid);
+            tracing::info!(reason, message, retry_s = again.as_secs_f32(), "the machine has no shape");
+            return Ok(Next::requeue(again));
+        }
+        self.missing.forget(&uid);
         Ok(plan.again_after.map_or_else(Next::await_change, Next::requeue))
     }
 
@@ -370,7 +419,7 @@ impl Shell {
 
 /// Whether a test in a patch has failed: what was seen is not so any more. A refused object is invalid as well, and its
 /// status names what is wrong.
-fn is_failed_test(status: &kube::core::Status) -> bool {
+pub(super) fn is_failed_test(status: &kube::core::Status) -> bool {
     status.is_invalid() && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 
@@ -405,20 +454,25 @@ async fn is_current(machines: &Api<VirtualMachine>, vm: &VirtualMachine) -> Resu
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {
+    #[tokio::test]
+    async fn the_failures_of_a_machine_that_went_unseen_are_forgotten() {
         let mut vm = VirtualMachine::default();
         vm.metadata.uid = Some("v1".into());
         vm.metadata.name = Some("vm".into());
-        let (mut roster, backoff) = (watch::Roster::default(), Backoff::default());
-        let first = backoff.failed("v1".into());
+        let (client, _) = podvirt_daemon::testing::idle("ns");
+        let recorder = Recorder::new(client.clone(), "virt-controller", None);
+        let cluster = settings::Cluster::fixed(settings::Settings::default());
+        let shell = Shell::new(client, recorder, cluster, store().0, store().0);
+        let mut roster = watch::Roster::default();
+        let first = shell.backoff.failed("v1".into());
         for event in [Event::Init, Event::InitApply(vm), Event::InitDone] {
-            changed_machine(Ok(event), &mut roster, &backoff);
+            changed_machine(Ok(event), &mut roster, &shell);
         }
-        assert!(backoff.failed("v1".into()) > first);
+        assert!(shell.backoff.failed("v1".into()) > first);
+        shell.missing.failed("v1".into());
         for event in [Event::Init, Event::InitDone] {
-            changed_machine(Ok(event), &mut roster, &backoff);
+            changed_machine(Ok(event), &mut roster, &shell);
         }
-        assert_eq!(backoff.failing(), 0);
+        assert_eq!((shell.backoff.failing(), shell.missing.failing()), (0, 0));
     }
 }

@@ -8,12 +8,12 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use podvirt_api::names;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
-use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::testing;
 use serde_json::{Value, json};
 
 use super::reconcile::{Error, Shell};
+use crate::settings::{Cluster, Settings};
 
 type Asked = Arc<Mutex<VecDeque<testing::Asked>>>;
 
@@ -34,7 +34,8 @@ fn shell(
     }
     writer.apply_watcher_event(&Event::InitDone);
     let recorder = Recorder::new(client.clone(), "virt-controller", None);
-    (Shell { client, recorder, instances, backoff: Backoff::default() }, asked, writer)
+    let cluster = Cluster::fixed(Settings::default());
+    (Shell::new(client, recorder, cluster, instances, store().0), asked, writer)
 }
 
 fn machine(more: &Value) -> VirtualMachine {
