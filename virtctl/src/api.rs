@@ -141,6 +141,30 @@ impl Cluster {
         Ok(())
     }
 
+    /// Reads a virtual machine with its instance type and its preference in its template.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn expanded(&self, object: &Object) -> Result<serde_json::Value, ApiError> {
+        let asked = asked("get", object, "expand-spec");
+        self.json(path(object, "expand-spec")).await.map_err(|cause| self.error(&asked, cause))
+    }
+
+    /// The same of a manifest, which is not stored.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn expand(&self, manifest: &serde_json::Value) -> Result<serde_json::Value, ApiError> {
+        let asked = Asked { verb: "update", group: SUBRESOURCES, resource: "expand-vm-spec".into() };
+        let request =
+            Request::put(format!("/apis/{SUBRESOURCES}/v1/namespaces/{}/expand-vm-spec", self.namespace))
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::ACCEPT, "application/json")
+                .body(Body::from(manifest.to_string().into_bytes()))
+                .map_err(|error| self.error(&asked, Cause::Protocol(error.to_string())))?;
+        self.read(request).await.map_err(|cause| self.error(&asked, cause))
+    }
+
     /// Reads the version of the server.
     ///
     /// # Errors
@@ -188,6 +212,11 @@ impl Cluster {
             .header(header::ACCEPT, "application/json")
             .body(Body::empty())
             .map_err(|error| Cause::Protocol(error.to_string()))?;
+        self.read(request).await
+    }
+
+    /// The JSON of a success.
+    async fn read<T: DeserializeOwned>(&self, request: Request<Body>) -> Result<T, Cause> {
         let body = self.limited(self.answer(request)).await?;
         serde_json::from_slice(&body)
             .map_err(|error| Cause::Protocol(format!("the answer makes no sense: {error}")))

@@ -94,6 +94,8 @@ pub(crate) enum Command {
     Console(Console),
     /// Cancel the evacuation of a virtual machine or of a node: what was to leave stays.
     EvacuateCancel(EvacuateCancel),
+    /// Print a virtual machine with its instance type and its preference in its template.
+    Expand(Expand),
     /// Migrate a virtual machine: it moves to another node while it runs.
     Migrate(Migrate),
     /// Cancel the migration of a virtual machine: it stays where it is.
@@ -189,6 +191,26 @@ pub(crate) struct Pause {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) dry_run: DryRun,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Expand {
+    /// Name of the virtual machine
+    #[arg(long, value_name = "VM", required_unless_present = "file", conflicts_with = "file")]
+    pub(crate) vm: Option<String>,
+    /// File with the manifest of a virtual machine, YAML or JSON; - is the standard input
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    /// How to print it: yaml or json
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml", hide_possible_values = true)]
+    pub(crate) output: Format,
+}
+
+/// How an object is printed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Format {
+    Yaml,
+    Json,
 }
 
 #[derive(Debug, Args)]

@@ -35,6 +35,17 @@ Ctrl+] or Ctrl+5 leaves the console.",
 A migration that was made for it goes on: migrate-cancel ends it.",
     ),
     (
+        "expand",
+        "  # Expand a virtual machine called 'myvm':
+  virtctl expand --vm myvm
+
+  # Expand one that is in a file, which is not stored:
+  virtctl expand --file myvm.yaml
+
+  # Expand one from the standard input, as JSON:
+  virtctl expand --file - --output json",
+    ),
+    (
         "migrate",
         "  # Migrate a virtual machine called 'myvm':
   virtctl migrate myvm

@@ -2,6 +2,7 @@
 
 mod console;
 mod evacuate_cancel;
+mod expand;
 mod migrate;
 mod migrate_cancel;
 mod pause;
@@ -44,6 +45,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Migrate(args) => migrate::run(&cluster(&global).await?, &args).await,
         Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
         Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,
+        Command::Expand(args) => expand::run(&cluster(&global).await?, &args).await,
         Command::Options => output::say(help::options().trim_end()),
     }
 }

@@ -17,6 +17,7 @@ async fn help_texts_are_as_recorded() {
     let commands = [
         "console",
         "evacuate-cancel",
+        "expand",
         "migrate",
         "migrate-cancel",
         "pause",

@@ -66,6 +66,31 @@ async fn states_are_asked_for_as_upstream_does() {
 }
 
 #[tokio::test]
+async fn a_machine_is_printed_with_what_its_instance_type_says() {
+    let expanded = json!({"kind": "VirtualMachine", "spec": {"runStrategy": "Halted"}});
+    let answer = expanded.clone();
+    let fake = Fake::start(move |_| Reply::Json(200, answer.clone())).await;
+    let done = fake.run(&["expand", "--vm", "testvm", "-o", "json"]).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert_eq!(serde_json::from_str::<Value>(&done.out).unwrap(), expanded);
+    assert_eq!(fake.seen().pop().unwrap().line, format!("GET {VM}/expand-spec"));
+    let file = fake.home.path().join("vm.yaml");
+    std::fs::write(&file, "kind: VirtualMachine\nmetadata: {name: testvm}\n").unwrap();
+    let done = fake.run(&["expand", "--file", file.to_str().unwrap()]).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert_eq!(done.out, "kind: VirtualMachine\nspec:\n  runStrategy: Halted\n");
+    let asked = fake.seen().pop().unwrap();
+    assert_eq!(asked.line, "PUT /apis/subresources.kubevirt.io/v1/namespaces/blue/expand-vm-spec");
+    let sent: Value = serde_json::from_str(&asked.body).unwrap();
+    assert_eq!(sent, json!({"kind": "VirtualMachine", "metadata": {"name": "testvm"}}));
+    for words in
+        [&["expand"][..], &["expand", "--vm", "a", "--file", "b"], &["expand", "--vm", "a", "-o", "xml"]]
+    {
+        assert_ne!(fake.run(words).await.code, Some(0), "{words:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_machine_is_looked_up_before_it_is_paused() {
     let fake = Fake::start(|asked| match asked.line.as_str() {
         "GET /apis/kubevirt.io/v1/namespaces/blue/virtualmachines/testvm" => {
