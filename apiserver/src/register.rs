@@ -239,8 +239,8 @@ mod tests {
         let refused =
             registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
-        assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancereplicasets")));
-        assert_eq!(rule(2), (json!("backup.kubevirt.io"), json!("*")));
+        assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancepresets")));
+        assert_eq!(rule(1), (json!("backup.kubevirt.io"), json!("*")));
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

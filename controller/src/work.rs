@@ -5,7 +5,8 @@
 //! | kind | watched by | read by |
 //! |---|---|---|
 //! | VirtualMachine | [`vm`] | |
-//! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | VirtualMachineInstanceReplicaSet | [`replicaset`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
 //! | PodDisruptionBudget of machines | [`drain`] | |
@@ -17,7 +18,7 @@ use podvirt_daemon::events::Recorder;
 
 use crate::metrics::Metrics;
 use crate::vmi::View;
-use crate::{drain, migration, node, settings, vm, vmi};
+use crate::{drain, migration, node, replicaset, settings, vm, vmi};
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -43,6 +44,12 @@ pub async fn run(parts: Parts) {
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
     let machines = vm::run(client.clone(), recorder.clone(), view.clone());
+    let sets = replicaset::run(replicaset::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        view: view.clone(),
+    });
     let judging =
         node::run(client.clone(), recorder.clone(), judged, view.clone(), (nodes.clone(), node_writer));
     let moving = migration::run(
@@ -68,7 +75,7 @@ pub async fn run(parts: Parts) {
     let instances =
         vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
     // Those that read are polled before those that fill, and so miss no change.
-    tokio::join!(machines, moving, draining, judging, instances);
+    tokio::join!(machines, sets, moving, draining, judging, instances);
 }
 
 #[cfg(test)]
@@ -106,6 +113,7 @@ mod tests {
             "/api/v1/pods",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
             "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
+            "/apis/kubevirt.io/v1/virtualmachineinstancereplicasets",
             "/apis/kubevirt.io/v1/virtualmachineinstances",
             "/apis/kubevirt.io/v1/virtualmachines",
             "/apis/policy/v1/poddisruptionbudgets",

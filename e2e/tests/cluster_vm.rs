@@ -194,17 +194,13 @@ fn what_cannot_be_is_refused_or_says_why() {
     let resolver = Manifest { name: "refused", spec, ..Default::default() };
     let error = namespace.apply(&resolver.instance()).unwrap_err().to_string();
     assert!(error.contains("spec.dnsConfig.nameservers[0]: '127.0.0.1' is not allowed"), "{error}");
-    let set = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceReplicaSet, metadata: {name: r}, \
-               spec: {selector: {matchLabels: {r: r}}, template: {metadata: {labels: {r: r}}, spec: {domain: {devices: {}}}}}}";
     let instancetype = "{apiVersion: instancetype.kubevirt.io/v1beta1, kind: VirtualMachineInstancetype, metadata: {name: r}, \
                         spec: {cpu: {guest: 1}, memory: {guest: 64Mi}}}";
     let snapshot = "{apiVersion: snapshot.kubevirt.io/v1alpha1, kind: VirtualMachineSnapshot, metadata: {name: r}, \
                     spec: {source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: r}}}";
-    for (kind, manifest) in [
-        ("VirtualMachineInstanceReplicaSet", set),
-        ("VirtualMachineInstancetype", instancetype),
-        ("VirtualMachineSnapshot", snapshot),
-    ] {
+    for (kind, manifest) in
+        [("VirtualMachineInstancetype", instancetype), ("VirtualMachineSnapshot", snapshot)]
+    {
         let error = namespace.apply(manifest).unwrap_err().to_string();
         assert!(error.contains(&format!("{kind} is not supported by podvirt")), "{error}");
     }

@@ -12,6 +12,7 @@ pub mod kubevirt;
 pub mod migration;
 mod probe;
 mod ratchet;
+pub mod replica_set;
 pub mod vm;
 pub mod vmi;
 

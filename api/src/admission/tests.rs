@@ -1,5 +1,6 @@
 mod annotations;
 mod readable;
+mod replica_set;
 mod the_kubevirt_object;
 mod virtual_machine;
 mod vmi_create;

@@ -110,6 +110,18 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;
     }
+    problems.0.extend(of_template(template, &object["metadata"]["name"], object, config));
+    change.ratchet(problems)
+}
+
+/// What is wrong with the instances, called `name`, that the template of `object` makes.
+pub(super) fn of_template(
+    template: &Value,
+    name: &Value,
+    object: &Value,
+    config: &v1::KubeVirtConfiguration,
+) -> Vec<Problem> {
+    let wishes = &template["metadata"]["annotations"];
     let judged = |way: &str| {
         let mut annotations = wishes.as_object().cloned().unwrap_or_default();
         annotations.insert(annotation::MASQUERADE.into(), way.into());
@@ -117,7 +129,7 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
             "apiVersion": v1::API_VERSION,
             "kind": "VirtualMachineInstance",
             "metadata": {
-                "name": object["metadata"]["name"],
+                "name": name,
                 "namespace": object["metadata"]["namespace"],
                 "labels": template["metadata"]["labels"],
                 "annotations": annotations,
@@ -135,11 +147,10 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
             by_kernel.filter(|problem| by_netd.contains(problem)).collect()
         }
     };
-    problems.0.extend(found.into_iter().map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }));
-    change.ratchet(problems)
+    found.into_iter().map(|p| Problem { field: format!("{TEMPLATE}.{}", p.field), ..p }).collect()
 }
 
-fn is_being_deleted(object: &Value) -> bool {
+pub(super) fn is_being_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 

@@ -18,7 +18,7 @@ use Wish::{Any, But, Hooks, Is, OneOf, Port, Seconds};
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// A VirtualMachineInstance, and the template of a VirtualMachine.
+    /// A VirtualMachineInstance, and the template of one.
     Vmi,
     /// A VirtualMachine itself.
     Vm,

@@ -7,7 +7,7 @@ pub mod evict;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, vm, vmi};
+use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, replica_set, vm, vmi};
 use podvirt_api::problem::Problems;
 
 use review::{Request, Response};
@@ -43,6 +43,8 @@ pub enum Alone {
     ValidateInstanceCreate,
     /// Judges a change of an instance.
     ValidateInstanceUpdate,
+    /// Judges a replica set.
+    ValidateReplicaSet,
     /// Judges the cluster's configuration.
     ValidateKubeVirt,
     /// Sets a migration's finalizer and label.
@@ -122,6 +124,13 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateInstanceUpdate),
     },
     Hook {
+        name: "virtualmachinereplicaset-validator.kubevirt.io",
+        path: "/virtualmachinereplicaset-validate",
+        resources: &["virtualmachineinstancereplicasets"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateReplicaSet),
+    },
+    Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
         resources: &["kubevirts"],
@@ -153,7 +162,6 @@ pub const HOOKS: &[Hook] = &[
         name: "not-carried-out.kubevirt.io",
         path: "/not-carried-out-validate",
         resources: &[
-            "virtualmachineinstancereplicasets",
             "virtualmachineinstancepresets",
             "*.backup",
             "*.clone",
@@ -195,6 +203,8 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         Alone::ValidateVm => judged(request, vm::validate_update(old, new, config, by)),
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
+        Alone::ValidateReplicaSet if is_create => judged(request, replica_set::validate(new, config, by)),
+        Alone::ValidateReplicaSet => judged(request, replica_set::validate_update(old, new, config, by)),
         Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
         Alone::ValidateKubeVirt => judged(request, kubevirt::validate_update(old, new)),
         Alone::MutateMigration => {

@@ -146,6 +146,22 @@ fn kinds_that_are_not_carried_out_are_refused() {
 }
 
 #[test]
+fn a_replica_set_is_judged_when_it_is_made_and_when_it_changes() {
+    let path = "/virtualmachinereplicaset-validate";
+    let set = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": vmi_object()["spec"]}},
+    });
+    assert_eq!(create(path, set.clone())["response"]["allowed"], true);
+    let mut other = set.clone();
+    other["spec"]["template"]["metadata"]["labels"] = json!({"app": "db"});
+    let status = &create(path, other.clone())["response"]["status"];
+    assert_eq!(status["details"]["causes"][0]["field"], "spec.selector");
+    assert_eq!(ask(path, "UPDATE", set, other, "jane")["response"]["allowed"], false);
+}
+
+#[test]
 fn a_user_cannot_change_a_running_instance_but_a_daemon_can() {
     let path = "/virtualmachineinstances-validate-update";
     let (old, mut new) = (vmi_object(), vmi_object());

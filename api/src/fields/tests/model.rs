@@ -82,6 +82,8 @@ fn every_field_of_upstream_is_carried_out_or_refused() {
     let vmi = Node::build(VMI);
     let mut wrong = Vec::new();
     compare(&types, "VirtualMachine", &Node::of_vm(&vmi), "VM", &mut wrong);
+    let set = Node::with(REPLICA_SET, "spec.template.spec", &vmi, "spec");
+    compare(&types, "VirtualMachineInstanceReplicaSet", &set, "VMIRS", &mut wrong);
     compare(&types, "KubeVirt", &Node::build(KUBEVIRT), "KubeVirt", &mut wrong);
     compare(&types, "VirtualMachineInstance", &vmi, "VMI", &mut wrong);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
