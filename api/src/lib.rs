@@ -24,6 +24,7 @@ mod object;
 pub mod admission;
 pub mod bridge;
 pub mod defaults;
+pub mod duration;
 pub mod fields;
 pub mod guest_network;
 pub mod hooks;

@@ -28,6 +28,7 @@ const KINDS: &[(&str, Again)] = &[
     ("VirtualMachineInstanceMigration", again::<v1::VirtualMachineInstanceMigration>),
     ("VirtualMachineInstanceReplicaSet", again::<v1::VirtualMachineInstanceReplicaSet>),
     ("KubeVirt", again::<v1::KubeVirt>),
+    ("VirtualMachinePool", again::<v1::VirtualMachinePool>),
     ("StartOptions", again::<v1::StartOptions>),
     ("StopOptions", again::<v1::StopOptions>),
     ("RestartOptions", again::<v1::RestartOptions>),

@@ -15,6 +15,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use podvirt_api::v1::VirtualMachinePool;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -134,9 +135,13 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         None if evicts => (resource, String::new()),
         None => (resource, "kubevirt.io".to_owned()),
     };
-    // The API server converts an object of kubevirt.io/v1alpha3 to v1 before it calls a webhook (matchPolicy Equivalent). The
-    // kinds that podvirt refuses have other versions, and the webhook refuses all of them.
-    let version = if hook.task == Task::Alone(Alone::Refuse) { "*" } else { "v1" };
+    // The API server converts an object of another version to this one before it calls a webhook (matchPolicy Equivalent):
+    // of kubevirt.io/v1alpha3 to v1. The kinds that podvirt refuses have other versions, and the webhook refuses all of them.
+    let version = match hook.task {
+        Task::Alone(Alone::Refuse) => "*",
+        Task::Alone(Alone::ValidatePool) => VirtualMachinePool::VERSION,
+        _ => "v1",
+    };
     json!({
         "apiGroups": [group],
         "apiVersions": [version],
@@ -241,6 +246,15 @@ mod tests {
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
         assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancepresets")));
         assert_eq!(rule(1), (json!("backup.kubevirt.io"), json!("*")));
+        let hooks = registration.webhooks(false);
+        let hooks = hooks["webhooks"].as_array().unwrap();
+        let pool =
+            hooks.iter().find(|hook| hook["name"] == "virtualmachinepool-validator.kubevirt.io").unwrap();
+        let rule = &pool["rules"][0];
+        assert_eq!(
+            (&rule["apiGroups"], &rule["apiVersions"]),
+            (&json!(["pool.kubevirt.io"]), &json!(["v1beta1"]))
+        );
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

@@ -1,4 +1,4 @@
-//! Machines by the number, as the users of replica sets see them.
+//! Machines by the number, as the users of replica sets and pools see them.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
@@ -23,7 +23,7 @@ fn instances(namespace: &Namespace<'_>, number: usize) -> Vec<String> {
 fn a_replica_set_is_scaled_and_replaces_what_is_deleted() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
-    let template = Manifest { name: "web", domain: "", ..Default::default() }.template();
+    let template = Manifest { name: "web", ..Default::default() }.template();
     let set = format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstanceReplicaSet, metadata: {{name: web}}, \
          spec: {{replicas: 2, selector: {{matchLabels: {{vm: web}}}}, template: {template}}}}}"
@@ -68,4 +68,69 @@ fn a_replica_set_is_scaled_and_replaces_what_is_deleted() {
     // A pass that did not rest would have deleted them by the time another object's is done.
     namespace.kubectl(&["delete", "vmi", &three[1], "--wait=false"]).unwrap();
     assert_eq!(instances(&namespace, 2).len(), 2, "nothing comes in its place, and nothing goes");
+}
+
+/// A pool's VirtualMachine that is ready.
+fn ready(namespace: &Namespace<'_>, name: &str) -> v1::VirtualMachine {
+    let is = |vm: &v1::VirtualMachine| vm.status.ready == Some(true);
+    namespace.wait(name, &format!("{name} ready"), BOOT, is).unwrap()
+}
+
+#[test]
+fn a_pool_makes_numbered_machines_and_restarts_them_for_a_changed_template() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let pool = |memory: &str| {
+        let template = Manifest { name: "web", ..Default::default() }.template().replace("256Mi", memory);
+        format!(
+            "{{apiVersion: pool.kubevirt.io/v1beta1, kind: VirtualMachinePool, metadata: {{name: web}}, \
+             spec: {{replicas: 2, maxUnavailable: 1, selector: {{matchLabels: {{pool: web}}}}, \
+             updateStrategy: {{proactive: {{selectionPolicy: {{sortPolicy: AscendingOrder}}}}}}, \
+             virtualMachineTemplate: {{metadata: {{labels: {{pool: web}}}}, spec: {{runStrategy: Always, template: {template}}}}}}}}}"
+        )
+    };
+    let preserving = pool("256Mi")
+        .replace("replicas: 2", "replicas: 2, scaleInStrategy: {proactive: {statePreservation: Offline}}");
+    let error = namespace.apply(&preserving).unwrap_err().to_string();
+    assert!(error.contains("spec.scaleInStrategy.proactive.statePreservation"), "{error}");
+    namespace.apply(&pool("256Mi")).unwrap();
+    let names = ["web-0", "web-1"];
+    let first = names.map(|name| ready(&namespace, name).uid().unwrap());
+    let counted = |pool: &v1::VirtualMachinePool| {
+        pool.status.replicas == Some(2) && pool.status.ready_replicas == Some(2)
+    };
+    namespace.wait("web", "two machines that are ready", SOON, counted).unwrap();
+    let instance = |name: &str| {
+        let api = namespace.api::<v1::VirtualMachineInstance>();
+        cluster.block_on(api.get_opt(name)).unwrap().map(|vmi| vmi.uid().unwrap())
+    };
+    let before = names.map(|name| instance(name).unwrap());
+
+    namespace.apply(&pool("288Mi")).unwrap();
+    for (name, before) in names.iter().zip(&before) {
+        let renewed = |vmi: &v1::VirtualMachineInstance| {
+            let memory = vmi.spec.domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+            vmi.uid().as_ref() != Some(before) && memory.is_some_and(|guest| guest.0 == "288Mi")
+        };
+        namespace.wait(name, &format!("{name} made anew"), BOOT, renewed).unwrap();
+    }
+    let second = names.map(|name| ready(&namespace, name).uid().unwrap());
+    assert_eq!(first, second, "the VirtualMachines are the same");
+    let revisions = || {
+        let list =
+            ["get", "controllerrevisions", "-o", "jsonpath={range .items[*]}{.metadata.name}{'\\n'}{end}"];
+        let list = namespace.kubectl(&list)?;
+        let of_pool: Vec<String> =
+            list.lines().filter(|name| name.starts_with("web-")).map(str::to_owned).collect();
+        Ok((of_pool.len() == 1).then_some(()))
+    };
+    namespace.until("one revision of the pool", SOON, revisions).unwrap();
+
+    namespace.kubectl(&["scale", "vmpool", "web", "--replicas", "1"]).unwrap();
+    let one = |pool: &v1::VirtualMachinePool| pool.status.replicas == Some(1);
+    namespace.wait("web", "one machine", BOOT, one).unwrap();
+    namespace.kubectl(&["delete", "vmpool", "web"]).unwrap();
+    for name in names {
+        namespace.wait_gone::<v1::VirtualMachine>(name, BOOT).unwrap();
+    }
 }

@@ -31,6 +31,7 @@ const ROOTS: &[&str] = &[
     "VirtualMachineInstanceMigration",
     "VirtualMachineInstanceReplicaSet",
     "KubeVirt",
+    "pool.VirtualMachinePool",
 ];
 
 /// Types that travel in requests to subresources and in their answers.

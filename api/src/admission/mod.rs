@@ -10,6 +10,7 @@
 
 pub mod kubevirt;
 pub mod migration;
+pub mod pool;
 mod probe;
 mod ratchet;
 pub mod replica_set;

@@ -1,4 +1,5 @@
 mod annotations;
+mod pool;
 mod readable;
 mod replica_set;
 mod the_kubevirt_object;

@@ -100,6 +100,7 @@ pub fn refused_markdown() -> String {
             "VirtualMachineInstanceReplicaSet" => {
                 "Those of a VirtualMachineInstance, below `spec.template.spec`.\n"
             }
+            "VirtualMachinePool" => "Those of a VirtualMachine, below `spec.virtualMachineTemplate.spec`.\n",
             _ => "",
         };
         let _ = write!(out, "\n### {kind}\n\n{text}");

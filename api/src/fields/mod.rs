@@ -19,7 +19,7 @@ pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotatio
 pub use check::{Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};
-pub use sets::REPLICA_SET;
+pub use sets::{POOL, REPLICA_SET};
 pub use table::VMI;
 
 /// The kinds that have a table.
@@ -33,6 +33,8 @@ pub enum Resource {
     KubeVirt,
     /// VirtualMachineInstanceReplicaSet; its `spec.template.spec` is a VirtualMachineInstance's.
     ReplicaSet,
+    /// VirtualMachinePool; its `spec.virtualMachineTemplate.spec` is a VirtualMachine's, and is judged as one.
+    Pool,
 }
 
 /// The tables by their kinds, in the order of the documents that are written from them.
@@ -40,6 +42,7 @@ pub const TABLES: &[(&str, &[Field])] = &[
     ("VirtualMachineInstance", VMI),
     ("VirtualMachine", VM),
     ("VirtualMachineInstanceReplicaSet", REPLICA_SET),
+    ("VirtualMachinePool", POOL),
     ("KubeVirt", KUBEVIRT),
 ];
 

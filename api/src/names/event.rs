@@ -16,6 +16,8 @@ pub const SUCCESSFUL_UPDATE: &str = "SuccessfulUpdate";
 pub const FAILED_UPDATE: &str = "FailedUpdate";
 /// A replica set or a pool rests, as it was asked to.
 pub const SUCCESSFUL_PAUSED: &str = "SuccessfulPaused";
+/// A pool goes on.
+pub const SUCCESSFUL_RESUME: &str = "SuccessfulResume";
 /// A replica set goes on.
 pub const SUCCESSFUL_RESUMED: &str = "SuccessfulResumed";
 /// The guest was defined.

@@ -7,7 +7,7 @@ pub mod evict;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, replica_set, vm, vmi};
+use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, pool, replica_set, vm, vmi};
 use podvirt_api::problem::Problems;
 
 use review::{Request, Response};
@@ -45,6 +45,8 @@ pub enum Alone {
     ValidateInstanceUpdate,
     /// Judges a replica set.
     ValidateReplicaSet,
+    /// Judges a pool.
+    ValidatePool,
     /// Judges the cluster's configuration.
     ValidateKubeVirt,
     /// Sets a migration's finalizer and label.
@@ -63,7 +65,7 @@ pub struct Hook {
     /// Path of the server.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.pool` of the group
-    /// pool.kubevirt.io, `*.pool` for all of that group.
+    /// pool.kubevirt.io, `*.clone` for all of the group clone.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -131,6 +133,13 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateReplicaSet),
     },
     Hook {
+        name: "virtualmachinepool-validator.kubevirt.io",
+        path: "/virtualmachinepool-validate",
+        resources: &["virtualmachinepools.pool"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePool),
+    },
+    Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
         resources: &["kubevirts"],
@@ -167,7 +176,6 @@ pub const HOOKS: &[Hook] = &[
             "*.clone",
             "*.export",
             "*.instancetype",
-            "*.pool",
             "*.snapshot",
         ],
         operations: &["CREATE"],
@@ -205,6 +213,8 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
         Alone::ValidateReplicaSet if is_create => judged(request, replica_set::validate(new, config, by)),
         Alone::ValidateReplicaSet => judged(request, replica_set::validate_update(old, new, config, by)),
+        Alone::ValidatePool if is_create => judged(request, pool::validate(new, config, by)),
+        Alone::ValidatePool => judged(request, pool::validate_update(old, new, config, by)),
         Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
         Alone::ValidateKubeVirt => judged(request, kubevirt::validate_update(old, new)),
         Alone::MutateMigration => {

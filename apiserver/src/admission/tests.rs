@@ -138,11 +138,11 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    let pool = json!({"apiVersion": "pool.kubevirt.io/v1beta1", "kind": "VirtualMachinePool", "metadata": {"name": "x"}});
-    let response = &create("/not-carried-out-validate", pool)["response"];
+    let clone = json!({"apiVersion": "clone.kubevirt.io/v1beta1", "kind": "VirtualMachineClone", "metadata": {"name": "x"}});
+    let response = &create("/not-carried-out-validate", clone)["response"];
     assert_eq!(response["allowed"], false);
     let message = response["status"]["message"].as_str().unwrap();
-    assert!(message.contains("VirtualMachinePool is not supported by podvirt"), "{message}");
+    assert!(message.contains("VirtualMachineClone is not supported by podvirt"), "{message}");
 }
 
 #[test]
@@ -159,6 +159,24 @@ fn a_replica_set_is_judged_when_it_is_made_and_when_it_changes() {
     let status = &create(path, other.clone())["response"]["status"];
     assert_eq!(status["details"]["causes"][0]["field"], "spec.selector");
     assert_eq!(ask(path, "UPDATE", set, other, "jane")["response"]["allowed"], false);
+}
+
+#[test]
+fn a_pool_is_judged_when_it_is_made_and_when_it_changes() {
+    let path = "/virtualmachinepool-validate";
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": vm_object()["spec"]});
+    let pool = json!({
+        "apiVersion": "pool.kubevirt.io/v1beta1", "kind": "VirtualMachinePool", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "virtualMachineTemplate": template},
+    });
+    assert_eq!(create(path, pool.clone())["response"], json!({"uid": "r-1", "allowed": true}));
+    let mut other = pool.clone();
+    other["spec"]["virtualMachineTemplate"]["spec"]["template"]["spec"]["domain"]["devices"]["gpus"] =
+        json!([{"name": "g"}]);
+    let status = &create(path, other.clone())["response"]["status"];
+    let field = "spec.virtualMachineTemplate.spec.template.spec.domain.devices.gpus";
+    assert_eq!(status["details"]["causes"][0]["field"], field);
+    assert_eq!(ask(path, "UPDATE", pool, other, "jane")["response"]["allowed"], false);
 }
 
 #[test]
