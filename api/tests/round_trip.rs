@@ -27,6 +27,7 @@ const KINDS: &[(&str, Again)] = &[
     ("VirtualMachineInstance", again::<v1::VirtualMachineInstance>),
     ("VirtualMachineInstanceMigration", again::<v1::VirtualMachineInstanceMigration>),
     ("VirtualMachineInstanceReplicaSet", again::<v1::VirtualMachineInstanceReplicaSet>),
+    ("VirtualMachineInstancePreset", again::<v1::VirtualMachineInstancePreset>),
     ("KubeVirt", again::<v1::KubeVirt>),
     ("VirtualMachinePool", again::<v1::VirtualMachinePool>),
     ("StartOptions", again::<v1::StartOptions>),

@@ -244,8 +244,8 @@ mod tests {
         let refused =
             registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
-        assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancepresets")));
-        assert_eq!(rule(1), (json!("backup.kubevirt.io"), json!("*")));
+        assert_eq!(rule(0), (json!("backup.kubevirt.io"), json!("*")));
+        assert_eq!(rule(1), (json!("clone.kubevirt.io"), json!("*")));
         let hooks = registration.webhooks(false);
         let hooks = hooks["webhooks"].as_array().unwrap();
         let pool =

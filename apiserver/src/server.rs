@@ -21,14 +21,15 @@ use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
-use crate::admission::review::Review;
-use crate::admission::{self, HOOKS, Hook, Task};
+use crate::admission::review::{Request as Asked, Response as Answer, Review};
+use crate::admission::{self, Alone, HOOKS, Hook, Task};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
 use crate::limits::{Limits, Turn};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
+use crate::presets::Presets;
 use crate::status::Status;
 use crate::subresource::{MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{GROUP, Target, VERSIONS};
@@ -55,6 +56,8 @@ pub struct App {
     pub subresources: Subresources,
     /// The cluster's configuration.
     pub config: Arc<ArcSwap<Cluster>>,
+    /// The presets of new instances.
+    pub presets: Presets,
     /// What is known of the API server and of the configuration.
     pub health: Health,
     /// podvirt's namespace.
@@ -179,6 +182,14 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
+/// A new instance, with its presets.
+fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
+    match app.presets.of(&request.namespace) {
+        Some(presets) => admission::new_instance(request, config, &app.namespace, &presets),
+        None => Answer::failed(&request.uid, "the presets are not known yet: try again".to_owned()),
+    }
+}
+
 async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) -> Result<Vec<u8>, Status> {
     let request = review.into_request().map_err(Status::bad_request)?;
     // Not the review's own text: a label of a metric lives as long as the process.
@@ -187,6 +198,9 @@ async fn answer(app: &App, hook: &'static Hook, review: Review, turn: Turn<'_>) 
     let config = app.config.load_full();
     // Held until the answer is written; a review that looks around has little to write, and waits for others.
     let (answer, _turn) = match hook.task {
+        Task::Alone(Alone::MutateInstance) if request.operation == "CREATE" => {
+            (new_instance(app, &request, &config), Some(turn))
+        }
         Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
         Task::Looking(task) => {
             drop(turn);

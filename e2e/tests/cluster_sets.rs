@@ -1,4 +1,4 @@
-//! Machines by the number, as the users of replica sets and pools see them.
+//! Machines by the number and by presets, as the users of replica sets, pools and presets see them.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
@@ -133,4 +133,38 @@ fn a_pool_makes_numbered_machines_and_restarts_them_for_a_changed_template() {
     for name in names {
         namespace.wait_gone::<v1::VirtualMachine>(name, BOOT).unwrap();
     }
+}
+
+#[test]
+fn a_new_machine_gets_what_its_preset_says() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let preset = "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstancePreset, metadata: {name: two}, \
+                  spec: {selector: {matchLabels: {vm: small}}, domain: {cpu: {cores: 2}, devices: {}}}}";
+    namespace.apply(preset).unwrap();
+    let manifest = Manifest { name: "small", spec: "nodeSelector: {nowhere: here}", ..Default::default() };
+    // Whether virt-api has seen the preset is not told to anybody.
+    let has_it = || {
+        namespace.apply(&manifest.instance())?;
+        let vmi = cluster.block_on(namespace.api::<v1::VirtualMachineInstance>().get("small"))?;
+        if vmi.annotations().get("virtualmachinepreset.kubevirt.io/two").is_some() {
+            return Ok(Some(vmi));
+        }
+        namespace.kubectl(&["delete", "vmi", "small"])?;
+        Ok(None)
+    };
+    let vmi = namespace.until("a machine with its preset", SOON, has_it).unwrap();
+    assert_eq!(vmi.spec.domain.cpu.as_ref().and_then(|cpu| cpu.cores), Some(2));
+    let clashing = preset.replace("name: two", "name: three").replace("cores: 2", "cores: 3");
+    namespace.apply(&clashing).unwrap();
+    let other = Manifest { name: "other", ..manifest }.instance().replace("vm: \"other\"", "vm: small");
+    let refused = || {
+        let error = namespace.apply(&other).err().map(|error| error.to_string());
+        if error.is_none() {
+            namespace.kubectl(&["delete", "vmi", "other"])?;
+        }
+        Ok(error)
+    };
+    let error = namespace.until("a refusal", SOON, refused).unwrap();
+    assert!(error.contains("cannot be applied due to conflicts"), "{error}");
 }

@@ -30,6 +30,7 @@ const ROOTS: &[&str] = &[
     "VirtualMachineInstance",
     "VirtualMachineInstanceMigration",
     "VirtualMachineInstanceReplicaSet",
+    "VirtualMachineInstancePreset",
     "KubeVirt",
     "pool.VirtualMachinePool",
 ];

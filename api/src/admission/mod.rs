@@ -11,6 +11,7 @@
 pub mod kubevirt;
 pub mod migration;
 pub mod pool;
+pub mod preset;
 mod probe;
 mod ratchet;
 pub mod replica_set;

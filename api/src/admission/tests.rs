@@ -1,5 +1,6 @@
 mod annotations;
 mod pool;
+mod preset;
 mod readable;
 mod replica_set;
 mod the_kubevirt_object;

@@ -100,6 +100,7 @@ pub fn refused_markdown() -> String {
             "VirtualMachineInstanceReplicaSet" => {
                 "Those of a VirtualMachineInstance, below `spec.template.spec`.\n"
             }
+            "VirtualMachineInstancePreset" => "Those of a VirtualMachineInstance, below `spec.domain`.\n",
             "VirtualMachinePool" => "Those of a VirtualMachine, below `spec.virtualMachineTemplate.spec`.\n",
             _ => "",
         };

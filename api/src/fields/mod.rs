@@ -19,7 +19,7 @@ pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotatio
 pub use check::{Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};
-pub use sets::{POOL, REPLICA_SET};
+pub use sets::{POOL, PRESET, REPLICA_SET};
 pub use table::VMI;
 
 /// The kinds that have a table.
@@ -35,6 +35,8 @@ pub enum Resource {
     ReplicaSet,
     /// VirtualMachinePool; its `spec.virtualMachineTemplate.spec` is a VirtualMachine's, and is judged as one.
     Pool,
+    /// VirtualMachineInstancePreset; its `spec.domain` is a VirtualMachineInstance's.
+    Preset,
 }
 
 /// The tables by their kinds, in the order of the documents that are written from them.
@@ -43,6 +45,7 @@ pub const TABLES: &[(&str, &[Field])] = &[
     ("VirtualMachine", VM),
     ("VirtualMachineInstanceReplicaSet", REPLICA_SET),
     ("VirtualMachinePool", POOL),
+    ("VirtualMachineInstancePreset", PRESET),
     ("KubeVirt", KUBEVIRT),
 ];
 

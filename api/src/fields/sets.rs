@@ -1,4 +1,4 @@
-//! The rows of the kinds that make machines from a template.
+//! The rows of the kinds that make machines from a template, and of presets.
 
 use super::Field;
 use super::Kind::{Any, Bool, Int, Object, OneOf, Text, TextMap};
@@ -98,4 +98,15 @@ pub const POOL: &[Field] = &[
     row(Kept, "spec.virtualMachineTemplate.metadata.ownerReferences", Any, ""),
     row(Kept, "spec.virtualMachineTemplate.metadata.managedFields", Any, ""),
     row(Carried, "spec.virtualMachineTemplate.spec", Any, "[as of a VirtualMachine](#virtualmachine)"),
+];
+
+/// Every field of a VirtualMachineInstancePreset but those below `spec.domain`, which are a VirtualMachineInstance's.
+#[rustfmt::skip] // One row a line.
+pub const PRESET: &[Field] = &[
+    row(Carried, "apiVersion", OneOf(&["kubevirt.io/v1"]), "`v1alpha3` is served as well"),
+    row(Carried, "kind", OneOf(&["VirtualMachineInstancePreset"]), "deprecated upstream"),
+    row(Kept, "metadata", Any, ""),
+    row(Carried, "spec", Object, ""),
+    row(Carried, "spec.selector", Any, "of the labels of new VirtualMachineInstances"),
+    row(Carried, "spec.domain", Object, "[as of a VirtualMachineInstance](#virtualmachineinstance); only [some parts](instances.md#presets) have an effect"),
 ];

@@ -3847,6 +3847,34 @@ pub struct VirtualMachineInstancePhaseTransitionTimestamp {
     pub phase_transition_timestamp: Option<Option<meta::Time>>,
 }
 
+/// `VirtualMachineInstancePreset` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineInstancePreset {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineInstancePreset::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "super::word::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<VirtualMachineInstancePresetSpec>,
+}
+
+/// `VirtualMachineInstancePresetSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineInstancePresetSpec {
+    /// `selector`.
+    #[serde(rename = "selector", default, deserialize_with = "super::null::as_default")]
+    pub selector: meta::LabelSelector,
+    /// `domain`.
+    #[serde(rename = "domain", default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainSpec>,
+}
+
 /// `VirtualMachineInstanceProfile` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct VirtualMachineInstanceProfile {
@@ -4763,6 +4791,8 @@ resource!(VirtualMachineInstance, "virtualmachineinstances");
 resource!(VirtualMachineInstanceMigration, "virtualmachineinstancemigrations");
 
 resource!(VirtualMachineInstanceReplicaSet, "virtualmachineinstancereplicasets");
+
+resource!(VirtualMachineInstancePreset, "virtualmachineinstancepresets");
 
 resource!(KubeVirt, "kubevirts");
 

@@ -7,8 +7,11 @@ pub mod evict;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, Cluster, kubevirt, migration, not_supported, pool, replica_set, vm, vmi};
+use podvirt_api::admission::{
+    By, Cluster, kubevirt, migration, not_supported, pool, preset, replica_set, vm, vmi,
+};
 use podvirt_api::problem::Problems;
+use podvirt_api::v1::VirtualMachineInstancePreset as Preset;
 
 use review::{Request, Response};
 
@@ -47,6 +50,8 @@ pub enum Alone {
     ValidateReplicaSet,
     /// Judges a pool.
     ValidatePool,
+    /// Judges a preset.
+    ValidatePreset,
     /// Judges the cluster's configuration.
     ValidateKubeVirt,
     /// Sets a migration's finalizer and label.
@@ -140,6 +145,13 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidatePool),
     },
     Hook {
+        name: "virtualmachinepreset-validator.kubevirt.io",
+        path: "/vmipreset-validate",
+        resources: &["virtualmachineinstancepresets"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePreset),
+    },
+    Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
         resources: &["kubevirts"],
@@ -170,14 +182,7 @@ pub const HOOKS: &[Hook] = &[
     Hook {
         name: "not-carried-out.kubevirt.io",
         path: "/not-carried-out-validate",
-        resources: &[
-            "virtualmachineinstancepresets",
-            "*.backup",
-            "*.clone",
-            "*.export",
-            "*.instancetype",
-            "*.snapshot",
-        ],
+        resources: &["*.backup", "*.clone", "*.export", "*.instancetype", "*.snapshot"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::Refuse),
     },
@@ -195,16 +200,10 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
             vm::mutate(&mut object, config);
             Response::patched(&request.uid, new, &object)
         }
+        Alone::MutateInstance if is_create => new_instance(request, cluster, namespace, &[]),
         Alone::MutateInstance => {
             let mut object = new.clone();
-            if is_create {
-                vmi::mutate_create(&mut object, config);
-                vmi::mutate_revision(&mut object, new, by);
-                vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
-                vmi::mutate_plugins(&mut object, &cluster.configuration);
-            } else {
-                vmi::mutate_update(old, &mut object, by);
-            }
+            vmi::mutate_update(old, &mut object, by);
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateVm if is_create => judged(request, vm::validate(new, config, by)),
@@ -215,6 +214,12 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         Alone::ValidateReplicaSet => judged(request, replica_set::validate_update(old, new, config, by)),
         Alone::ValidatePool if is_create => judged(request, pool::validate(new, config, by)),
         Alone::ValidatePool => judged(request, pool::validate_update(old, new, config, by)),
+        Alone::ValidatePreset if is_create => {
+            judged(request, preset::validate(new)).warning(preset::warnings(new))
+        }
+        Alone::ValidatePreset => {
+            judged(request, preset::validate_update(old, new)).warning(preset::warnings(new))
+        }
         Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
         Alone::ValidateKubeVirt => judged(request, kubevirt::validate_update(old, new)),
         Alone::MutateMigration => {
@@ -225,6 +230,22 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
         Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
     }
+}
+
+/// Makes of a new instance what is stored: with what the presets of its namespace say, and its defaults.
+pub fn new_instance(request: &Request, cluster: &Cluster, namespace: &str, presets: &[Preset]) -> Response {
+    let by = By::of(&request.user_info.username, namespace);
+    let new = &request.object;
+    let mut object = new.clone();
+    let warnings = match preset::apply(&mut object, presets) {
+        Ok(warnings) => warnings,
+        Err(problems) => return judged(request, problems),
+    };
+    vmi::mutate_create(&mut object, &cluster.configuration);
+    vmi::mutate_revision(&mut object, new, by);
+    vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
+    vmi::mutate_plugins(&mut object, &cluster.configuration);
+    Response::patched(&request.uid, new, &object).warning(warnings)
 }
 
 pub(crate) fn judged(request: &Request, problems: Problems) -> Response {

@@ -92,6 +92,9 @@ pub struct Response {
     /// A JSON patch (RFC 6902) in base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
+    /// What the client shows its user.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// Why an object may not be stored.
@@ -117,7 +120,14 @@ pub struct Causes {
 impl Response {
     /// The object may be stored as it is.
     pub fn allowed(uid: &str) -> Self {
-        Response { uid: uid.to_owned(), allowed: true, status: None, patch_type: None, patch: None }
+        Response {
+            uid: uid.to_owned(),
+            allowed: true,
+            status: None,
+            patch_type: None,
+            patch: None,
+            warnings: Vec::new(),
+        }
     }
 
     /// The object may be stored with the changes from `old` to `new`.
@@ -131,6 +141,12 @@ impl Response {
             response.patch = Some(base64::engine::general_purpose::STANDARD.encode(text));
         }
         response
+    }
+
+    /// The answer, with warnings for the client's user; the API server hands on as much as it takes.
+    #[must_use]
+    pub fn warning(self, warnings: Vec<String>) -> Self {
+        Response { warnings, ..self }
     }
 
     /// The object may not be stored.

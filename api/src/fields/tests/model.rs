@@ -88,6 +88,8 @@ fn every_field_of_upstream_is_carried_out_or_refused() {
     compare(&types, "VirtualMachine", &Node::of_vm(&vmi), "VM", &mut wrong);
     let set = Node::with(REPLICA_SET, "spec.template.spec", &vmi, "spec");
     compare(&types, "VirtualMachineInstanceReplicaSet", &set, "VMIRS", &mut wrong);
+    let preset = Node::with(PRESET, "spec.domain", &vmi, "spec.domain");
+    compare(&types, "VirtualMachineInstancePreset", &preset, "VMIPreset", &mut wrong);
     compare(&types, "VirtualMachinePool", &Node::build(POOL), "VMPool", &mut wrong);
     compare(&types, "KubeVirt", &Node::build(KUBEVIRT), "KubeVirt", &mut wrong);
     compare(&types, "VirtualMachineInstance", &vmi, "VMI", &mut wrong);
