@@ -33,6 +33,7 @@ pub mod listen;
 pub mod metrics;
 pub mod node;
 pub mod options;
+pub mod presets;
 pub mod register;
 pub mod server;
 pub mod status;

@@ -20,6 +20,7 @@ use virt_api::handler::{HANDLER_PORT, Handlers};
 use virt_api::limits::Limits;
 use virt_api::listen::Server;
 use virt_api::metrics::Metrics;
+use virt_api::presets::Presets;
 use virt_api::server::{App, router};
 use virt_api::subresource::Subresources;
 use virt_api::{config, register, tls};
@@ -71,6 +72,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let metrics = Metrics::register(&mut registry);
     let readiness = Readiness::new();
     let (serving, registered) = (readiness.gate("certificates"), readiness.gate("registration"));
+    let presets_known = readiness.gate("presets");
     let health = http::serve(args.listen, Arc::new(registry), readiness, shutdown.clone());
     let health = tokio::spawn(health);
 
@@ -89,6 +91,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let known = Health::default();
     let limits = Limits::new(metrics.clone());
     let (close, closing) = Shutdown::manual();
+    let (presets, presets_followed) = Presets::follow(client.clone(), move || presets_known.open());
     let app = App {
         client: client.clone(),
         proxy: Arc::clone(&proxy),
@@ -99,6 +102,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             Arc::clone(&configuration),
         ),
         config: Arc::clone(&configuration),
+        presets,
         health: known.clone(),
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
@@ -129,6 +133,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
             issuer.run(),
             signer.run(),
             config::follow(client.clone(), namespace, configuration, known),
+            presets_followed,
             register::keep_registered(client.clone(), namespace, args.operated, identity.ca_bundle(), opened),
         );
     });

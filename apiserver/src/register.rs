@@ -16,6 +16,7 @@ use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use podvirt_api::instancetype;
+use podvirt_api::v1::VirtualMachinePool;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -141,11 +142,12 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         None if evicts => (resource, String::new()),
         None => (resource, "kubevirt.io".to_owned()),
     };
-    // The API server converts an object of kubevirt.io/v1alpha3 to v1 before it calls a webhook (matchPolicy Equivalent). The
-    // kinds that podvirt refuses have other versions, and the webhook refuses all of them.
+    // The API server converts an object of another version to this one before it calls a webhook (matchPolicy Equivalent):
+    // of kubevirt.io/v1alpha3 to v1. The kinds that podvirt refuses have other versions, and the webhook refuses all of them.
     let version = match hook.task {
         Task::Alone(Alone::Refuse) => "*",
         Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,
+        Task::Alone(Alone::ValidatePool) => VirtualMachinePool::VERSION,
         _ => "v1",
     };
     json!({
@@ -265,8 +267,8 @@ mod tests {
         let refused =
             registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
-        assert_eq!(rule(0), (json!("kubevirt.io"), json!("virtualmachineinstancereplicasets")));
-        assert_eq!(rule(2), (json!("backup.kubevirt.io"), json!("*")));
+        assert_eq!(rule(0), (json!("backup.kubevirt.io"), json!("*")));
+        assert_eq!(rule(1), (json!("clone.kubevirt.io"), json!("*")));
         let all = registration.webhooks(false);
         let is_own =
             |hook: &&Value| hook["name"] == "virtualmachinepreference-validator.instancetype.kubevirt.io";
@@ -274,6 +276,15 @@ mod tests {
         let rule = json!({"apiGroups": ["instancetype.kubevirt.io"], "apiVersions": ["v1beta1"],
             "operations": ["CREATE", "UPDATE"], "resources": ["virtualmachinepreferences"], "scope": "*"});
         assert_eq!(own["rules"], json!([rule]));
+        let hooks = registration.webhooks(false);
+        let hooks = hooks["webhooks"].as_array().unwrap();
+        let pool =
+            hooks.iter().find(|hook| hook["name"] == "virtualmachinepool-validator.kubevirt.io").unwrap();
+        let rule = &pool["rules"][0];
+        assert_eq!(
+            (&rule["apiGroups"], &rule["apiVersions"]),
+            (&json!(["pool.kubevirt.io"]), &json!(["v1beta1"]))
+        );
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

@@ -22,14 +22,15 @@ use podvirt_daemon::shutdown::Shutdown;
 use serde_json::{Value, json};
 use tracing::{Instrument, debug, info, info_span};
 
-use crate::admission::review::Review;
-use crate::admission::{self, HOOKS, Hook, Task, instancetypes};
+use crate::admission::review::{Request as Asked, Response as Answer, Review};
+use crate::admission::{self, Alone, HOOKS, Hook, Task, instancetypes};
 use crate::authorize::authorize;
 use crate::discovery;
 use crate::front_proxy::FrontProxy;
 use crate::limits::{Limits, Turn};
 use crate::metrics::{AdmissionLabels, Metrics};
 use crate::node;
+use crate::presets::Presets;
 use crate::status::Status;
 use crate::subresource::{MAX_DOCUMENT_BYTES, MAX_OPTIONS_BYTES, Subresources, labels};
 use crate::target::{Action, GROUP, Target, VERSIONS};
@@ -56,6 +57,8 @@ pub struct App {
     pub subresources: Subresources,
     /// The cluster's configuration.
     pub config: Arc<ArcSwap<Cluster>>,
+    /// The presets of new instances.
+    pub presets: Presets,
     /// What is known of the API server and of the configuration.
     pub health: Health,
     /// podvirt's namespace.
@@ -180,6 +183,14 @@ fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
+/// A new instance, with its presets.
+fn new_instance(app: &App, request: &Asked, config: &Cluster) -> Answer {
+    match app.presets.of(&request.namespace) {
+        Some(presets) => admission::new_instance(request, config, &app.namespace, &presets),
+        None => Answer::failed(&request.uid, "the presets are not known yet: try again".to_owned()),
+    }
+}
+
 async fn answer(
     app: &App,
     hook: &'static Hook,
@@ -200,6 +211,9 @@ async fn answer(
             let _look = app.limits.look(source).await;
             let answered = instancetypes::answer(task, &request, &config, &app.namespace, &app.client);
             (Box::pin(answered).await, None)
+        }
+        Task::Alone(Alone::MutateInstance) if request.operation == "CREATE" => {
+            (new_instance(app, &request, &config), Some(turn))
         }
         Task::Alone(task) => (admission::answer(task, &request, &config, &app.namespace), Some(turn)),
         Task::Looking(task) => {

@@ -15,6 +15,22 @@ pub(crate) trait Failure: Error + 'static {
     fn label(&self) -> &'static str;
 }
 
+/// How the attempt to carry out a decision went, for a condition that tells of failures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// There was none: something is waited for.
+    Waited,
+    /// It succeeded, or there was nothing to do.
+    Done,
+    /// It failed.
+    Failed {
+        /// Reason of the condition.
+        reason: &'static str,
+        /// Why, for people.
+        message: String,
+    },
+}
+
 /// The attempts of one controller.
 #[derive(Debug)]
 pub(crate) struct Attempts {

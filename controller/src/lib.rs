@@ -8,6 +8,8 @@
 //! | [`migration`] | VirtualMachineInstanceMigrations: target pods, phases, limits |
 //! | [`drain`] | machines that are to leave their node, and the budgets that protect them |
 //! | [`node`] | nodes that fall silent, and the machines on them |
+//! | [`replicaset`] | replica sets, and the machines that they make |
+//! | [`pool`] | pools, and the VirtualMachines that they make |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
 //! | [`watch`] | watches that one unreadable object does not end |
@@ -16,11 +18,15 @@
 #![forbid(unsafe_code)]
 
 mod attachments;
-mod attempt;
+pub mod attempt;
+mod claim;
 pub mod drain;
+pub mod expectations;
 pub mod metrics;
 pub mod migration;
 pub mod node;
+pub mod pool;
+pub mod replicaset;
 pub mod settings;
 pub mod template;
 pub mod vm;

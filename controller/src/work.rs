@@ -4,8 +4,10 @@
 //!
 //! | kind | watched by | read by |
 //! |---|---|---|
-//! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | |
-//! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
+//! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`pool`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | VirtualMachineInstanceReplicaSet | [`replicaset`] | |
+//! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
 //! | PodDisruptionBudget of machines | [`drain`] | |
@@ -17,7 +19,7 @@ use podvirt_daemon::events::Recorder;
 
 use crate::metrics::Metrics;
 use crate::vmi::View;
-use crate::{drain, migration, node, settings, vm, vmi};
+use crate::{drain, migration, node, pool, replicaset, settings, vm, vmi};
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -44,7 +46,28 @@ pub async fn run(parts: Parts) {
     let (view, writer) = View::new();
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
-    let machines = vm::run(client.clone(), recorder.clone(), cluster.clone(), view.clone());
+    let (shown, machine_writer) = vm::Machines::new();
+    let machines = vm::run(
+        client.clone(),
+        recorder.clone(),
+        cluster.clone(),
+        view.clone(),
+        shown.clone(),
+        machine_writer,
+    );
+    let pools = pool::run(pool::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        machines: shown,
+        view: view.clone(),
+    });
+    let sets = replicaset::run(replicaset::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        view: view.clone(),
+    });
     let judging =
         node::run(client.clone(), recorder.clone(), judged, view.clone(), (nodes.clone(), node_writer));
     let moving = migration::run(
@@ -72,7 +95,7 @@ pub async fn run(parts: Parts) {
     let instances =
         vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
     // Those that read are polled before those that fill, and so miss no change.
-    tokio::join!(machines, moving, draining, judging, instances);
+    tokio::join!(pools, machines, sets, moving, draining, judging, instances);
 }
 
 #[cfg(test)]
@@ -112,9 +135,11 @@ mod tests {
             "/apis/apps/v1/controllerrevisions",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
             "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
+            "/apis/kubevirt.io/v1/virtualmachineinstancereplicasets",
             "/apis/kubevirt.io/v1/virtualmachineinstances",
             "/apis/kubevirt.io/v1/virtualmachines",
             "/apis/policy/v1/poddisruptionbudgets",
+            "/apis/pool.kubevirt.io/v1beta1/virtualmachinepools",
         ];
         let once = ["LIST", "WATCH"].iter().flat_map(|what| kinds.map(|kind| (format!("{what} {kind}"), 1)));
         assert_eq!(counts, once.collect());

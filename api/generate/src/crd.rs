@@ -295,9 +295,12 @@ impl Face {
 /// The group of most resources, and the end of the others' groups.
 const DOMAIN: &str = "kubevirt.io";
 
-/// The plural by which the resource of this kind is served.
-pub(crate) fn plural(kind: &str) -> Option<&'static str> {
-    FACES.iter().find(|face| face.kind == kind).map(|face| face.plural)
+/// The plural by which the resource of this type in the model is served, and its group and version where they are not those
+/// of most resources.
+pub(crate) fn served_as(model: &str) -> Option<(&'static str, Option<(String, &'static str)>)> {
+    let face = FACES.iter().find(|face| face.model() == model)?;
+    let stored = face.versions.iter().find(|version| version.stored)?.name;
+    Some((face.plural, (!face.group.is_empty()).then(|| (face.group(), stored))))
 }
 
 /// The resources' types in the model.

@@ -30,7 +30,9 @@ const ROOTS: &[&str] = &[
     "VirtualMachineInstance",
     "VirtualMachineInstanceMigration",
     "VirtualMachineInstanceReplicaSet",
+    "VirtualMachineInstancePreset",
     "KubeVirt",
+    "pool.VirtualMachinePool",
 ];
 
 /// Types that travel in requests to subresources and in their answers, and those of instance types and preferences.

@@ -42,8 +42,9 @@ pub(crate) fn types(types: &Types) -> Result<String> {
         }
     }
     for kind in ROOTS {
-        let plural = crd::plural(kind).with_context(|| format!("{kind} is not served"))?;
-        write!(out, "\nresource!({kind}, \"{plural}\");\n")?;
+        let (plural, group) = crd::served_as(kind).with_context(|| format!("{kind} is not served"))?;
+        let group = group.map(|(group, version)| format!(", \"{group}\", \"{version}\"")).unwrap_or_default();
+        write!(out, "\nresource!({}, \"{plural}\"{group});\n", camel(kind))?;
     }
     Ok(out)
 }
@@ -63,10 +64,12 @@ fn record(out: &mut String, name: &str, ty: &Type, types: &Types) -> Result<()> 
         let is_root = ROOTS.contains(&name);
         let (rust, attributes) = match field.json.as_str() {
             "kind" if is_root => {
-                ("String".into(), format!(", default, serialize_with = \"{name}::write_kind\""))
+                ("String".into(), format!(", default, serialize_with = \"{}::write_kind\"", camel(name)))
             }
             "apiVersion" if is_root => {
-                ("String".into(), ", default, serialize_with = \"super::word::write_api_version\"".into())
+                // Of another group than most.
+                let writer = if name.contains('.') { camel(name) } else { "super::word".to_owned() };
+                ("String".into(), format!(", default, serialize_with = \"{writer}::write_api_version\""))
             }
             _ => {
                 let (rust, attributes) = field_type(field, is_root, types)?;
@@ -138,6 +141,7 @@ fn named(name: &str, types: &Types) -> Result<String> {
         "metav1.ObjectMeta" => "meta::ObjectMeta",
         "metav1.ListMeta" => "meta::ListMeta",
         "metav1.LabelSelector" => "meta::LabelSelector",
+        "intstr.IntOrString" => "k8s_openapi::apimachinery::pkg::util::intstr::IntOrString",
         "k8sv1.ResourceList" | "v1.ResourceList" => "BTreeMap<String, Quantity>",
         // Of projects whose types podvirt does not look into.
         "cdiv1.DataVolumeSpec" | "backupv1.BackupVolumeInfo" => "serde_json::Value",
@@ -231,6 +235,7 @@ mod tests {
         assert_eq!(camel("VMRolloutStrategy"), "VmRolloutStrategy");
         assert_eq!(camel("ACPI"), "Acpi");
         assert_eq!(camel("instancetype.CPUPreferences"), "CpuPreferences");
+        assert_eq!(camel("pool.VirtualMachinePool"), "VirtualMachinePool");
         assert_eq!(snake("dedicatedCpuPlacement"), "dedicated_cpu_placement");
         assert_eq!(snake("ipAddresses"), "ip_addresses");
         assert_eq!(snake("guestOSInfo"), "guest_os_info");

@@ -11,8 +11,11 @@
 pub mod instancetype;
 pub mod kubevirt;
 pub mod migration;
+pub mod pool;
+pub mod preset;
 mod probe;
 mod ratchet;
+pub mod replica_set;
 pub mod vm;
 pub mod vmi;
 

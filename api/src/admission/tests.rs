@@ -1,6 +1,9 @@
 mod annotations;
 mod instancetypes;
+mod pool;
+mod preset;
 mod readable;
+mod replica_set;
 mod the_kubevirt_object;
 mod virtual_machine;
 mod vmi_create;

@@ -10,7 +10,7 @@ use crate::hooks;
 use crate::instancetype::Specs;
 use crate::kernel;
 use crate::names::annotation;
-use crate::problem::{Problems, Reason};
+use crate::problem::{Problem, Problems, Reason};
 use crate::v1;
 
 use super::ratchet::Change;
@@ -137,6 +137,18 @@ fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, 
     };
     problems.0.extend(made.problems.0.iter().cloned());
     let template = &made.template;
+    let found = of_template(template, &object["metadata"]["name"], object, config);
+    problems.0.extend(found.into_iter().filter_map(|problem| made.explain(problem)));
+    change.ratchet(problems)
+}
+
+/// What is wrong with the instances, called `name`, that the template of `object` makes; fields are the instance's.
+pub(super) fn of_template(
+    template: &Value,
+    name: &Value,
+    object: &Value,
+    config: &v1::KubeVirtConfiguration,
+) -> Vec<Problem> {
     let wishes = &template["metadata"]["annotations"];
     let judged = |way: &str| {
         let mut annotations = wishes.as_object().cloned().unwrap_or_default();
@@ -145,7 +157,7 @@ fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, 
             "apiVersion": v1::API_VERSION,
             "kind": "VirtualMachineInstance",
             "metadata": {
-                "name": object["metadata"]["name"],
+                "name": name,
                 "namespace": object["metadata"]["namespace"],
                 "labels": template["metadata"]["labels"],
                 "annotations": annotations,
@@ -154,7 +166,7 @@ fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, 
         });
         spec_problems(&instance, config).0
     };
-    let found = match wishes[annotation::MASQUERADE].as_str() {
+    match wishes[annotation::MASQUERADE].as_str() {
         Some(way) => judged(way),
         // The cluster will say what carries masquerade, which is not known here: what is wrong by either way is.
         None => {
@@ -162,12 +174,10 @@ fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, 
             let by_kernel = judged(kernel::BY_NFTABLES).into_iter();
             by_kernel.filter(|problem| by_netd.contains(problem)).collect()
         }
-    };
-    problems.0.extend(found.into_iter().filter_map(|problem| made.explain(problem)));
-    change.ratchet(problems)
+    }
 }
 
-fn is_being_deleted(object: &Value) -> bool {
+pub(super) fn is_being_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 

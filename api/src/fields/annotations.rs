@@ -18,7 +18,7 @@ use Wish::{Any, But, Hooks, Is, OneOf, Port, Seconds};
 /// Kind of object that an annotation stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// A VirtualMachineInstance, and the template of a VirtualMachine.
+    /// A VirtualMachineInstance, and the template of one.
     Vmi,
     /// A VirtualMachine itself.
     Vm,
@@ -119,7 +119,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives the pod no hooks for backups"),
     row(Vmi, "kubevirt.io/nonroot", Unneeded, "no launcher runs as root"),
     row(Vmi, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
-    row(Vmi, "virtualmachineinstancepresets.admission.kubevirt.io/exclude", Unneeded, "there are no presets"),
+    row(Vmi, name::EXCLUDE_PRESETS, Carried(Any), "`true`: the machine gets nothing of [presets](instances.md#presets)"),
     row(Vmi, "smbios.vm.kubevirt.io/baseBoardManufacturer", Unneeded, "read by upstream's example of a hook alone"),
     row(Vmi, "diskimage.vm.kubevirt.io/bootImageName", Unneeded, "read by upstream's example of a hook alone"),
     row(Vmi, name::VM_GENERATION, Written, ""),

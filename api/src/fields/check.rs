@@ -4,13 +4,18 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
-use super::{Field, KUBEVIRT, Kind, Node, Resource, Support, VMI};
+use super::{Field, KUBEVIRT, Kind, Node, POOL, PRESET, REPLICA_SET, Resource, Support, VMI};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 
 static VMI_TREE: LazyLock<Node> = LazyLock::new(|| Node::build(VMI));
 static VM_TREE: LazyLock<Node> = LazyLock::new(|| Node::of_vm(&VMI_TREE));
 static KUBEVIRT_TREE: LazyLock<Node> = LazyLock::new(|| Node::build(KUBEVIRT));
+static PRESET_TREE: LazyLock<Node> =
+    LazyLock::new(|| Node::with(PRESET, "spec.domain", &VMI_TREE, "spec.domain"));
+static POOL_TREE: LazyLock<Node> = LazyLock::new(|| Node::build(POOL));
+static REPLICA_SET_TREE: LazyLock<Node> =
+    LazyLock::new(|| Node::with(REPLICA_SET, "spec.template.spec", &VMI_TREE, "spec"));
 
 /// Where a document is to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,9 @@ pub fn check(resource: Resource, place: Place, document: &Value, problems: &mut 
         Resource::Vmi => &*VMI_TREE,
         Resource::Vm => &*VM_TREE,
         Resource::KubeVirt => &*KUBEVIRT_TREE,
+        Resource::ReplicaSet => &*REPLICA_SET_TREE,
+        Resource::Pool => &*POOL_TREE,
+        Resource::Preset => &*PRESET_TREE,
     };
     match document {
         Value::Object(map) => Check { place, problems }.object(tree, map, ""),

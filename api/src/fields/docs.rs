@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::annotations::refused_values;
-use super::{ANNOTATIONS, Annotation, Effect, Field, KUBEVIRT, Kind, Support, VM, VMI};
+use super::{ANNOTATIONS, Annotation, Effect, Field, Kind, Support, TABLES};
 
 fn kind_text(kind: Kind) -> String {
     match kind {
@@ -59,7 +59,7 @@ pub fn markdown() -> String {
          A manifest that sets a field podvirt does not carry out is refused, with the field's full path. So is\n\
          one that sets a field which does not exist. A field that is null or an empty list counts as not set.\n",
     );
-    for (kind, table) in [("VirtualMachineInstance", VMI), ("VirtualMachine", VM), ("KubeVirt", KUBEVIRT)] {
+    for (kind, table) in TABLES {
         let _ = writeln!(out, "\n## {kind}");
         section(&mut out, table, Support::Carried, "Carried out", "");
         let text = "`virt-launcher` alone, outside a cluster, refuses these.\n\n";
@@ -94,19 +94,26 @@ fn annotations(out: &mut String, title: &str, head: &str, cells: impl Fn(&Annota
 /// Every field that a cluster refuses, and every annotation, as the part of `docs/compatibility.md` between its markers.
 pub fn refused_markdown() -> String {
     let mut out = String::new();
-    for (kind, table) in [("VirtualMachineInstance", VMI), ("VirtualMachine", VM), ("KubeVirt", KUBEVIRT)] {
-        let text = match kind {
+    for (kind, table) in TABLES {
+        let text = match *kind {
             "VirtualMachine" => "Besides those of a VirtualMachineInstance, below `spec.template.spec`:\n\n",
+            "VirtualMachineInstanceReplicaSet" => {
+                "Those of a VirtualMachineInstance, below `spec.template.spec`.\n"
+            }
+            "VirtualMachineInstancePreset" => "Those of a VirtualMachineInstance, below `spec.domain`.\n",
+            "VirtualMachinePool" => "Those of a VirtualMachine, below `spec.virtualMachineTemplate.spec`.\n",
             _ => "",
         };
-        let _ = write!(out, "\n### {kind}\n\n{text}| Field | Remarks |\n|---|---|\n");
-        for field in table.iter().filter(|f| matches!(f.support, Support::Refused | Support::Alone)) {
-            let _ = writeln!(out, "| `{}` | {} |", field.path, field.note);
+        let _ = write!(out, "\n### {kind}\n\n{text}");
+        let refused = table.iter().filter(|f| matches!(f.support, Support::Refused | Support::Alone));
+        for (n, field) in refused.enumerate() {
+            let head = if n == 0 { "| Field | Remarks |\n|---|---|\n" } else { "" };
+            let _ = writeln!(out, "{head}| `{}` | {} |", field.path, field.note);
         }
     }
     out.push_str(
         "\n### Annotations\n\n\
-         What stands here for a VirtualMachineInstance holds for the template of a VirtualMachine as well. Annotations\n\
+         What stands here for a VirtualMachineInstance holds for each template of one as well. Annotations\n\
          that no table names are their users' own: they are kept. A VirtualMachineInstance hands its annotations on to its\n\
          launcher pod, but for kubectl's.\n",
     );

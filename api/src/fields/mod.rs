@@ -1,6 +1,6 @@
 //! Which fields of the upstream API podvirt carries out.
 //!
-//! [`VMI`], [`VM`] and [`KUBEVIRT`] list every field of these kinds of `kubevirt.io/v1`; a test holds them against
+//! The tables of [`TABLES`] list every field of their kinds; a test holds them against
 //! the model of upstream's API. A field that is [`Support::Refused`] stands for all that is below it. [`check()`]
 //! walks a document along its kind's table and tells everything that is not known, not carried out or of the
 //! wrong type; `docs/vmi-fields.md` and a part of `docs/compatibility.md` are the same tables for people, kept in
@@ -10,6 +10,7 @@ mod annotations;
 mod check;
 mod docs;
 mod objects;
+mod sets;
 mod table;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotatio
 pub use check::{Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};
+pub use sets::{POOL, PRESET, REPLICA_SET};
 pub use table::VMI;
 
 /// The kinds that have a table.
@@ -29,7 +31,23 @@ pub enum Resource {
     Vm,
     /// KubeVirt.
     KubeVirt,
+    /// VirtualMachineInstanceReplicaSet; its `spec.template.spec` is a VirtualMachineInstance's.
+    ReplicaSet,
+    /// VirtualMachinePool; its `spec.virtualMachineTemplate.spec` is a VirtualMachine's, and is judged as one.
+    Pool,
+    /// VirtualMachineInstancePreset; its `spec.domain` is a VirtualMachineInstance's.
+    Preset,
 }
+
+/// The tables by their kinds, in the order of the documents that are written from them.
+pub const TABLES: &[(&str, &[Field])] = &[
+    ("VirtualMachineInstance", VMI),
+    ("VirtualMachine", VM),
+    ("VirtualMachineInstanceReplicaSet", REPLICA_SET),
+    ("VirtualMachinePool", POOL),
+    ("VirtualMachineInstancePreset", PRESET),
+    ("KubeVirt", KUBEVIRT),
+];
 
 /// What a field holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +135,15 @@ impl Node {
 
     /// The tree of a VirtualMachine: with the fields of a VirtualMachineInstance below its template.
     pub(crate) fn of_vm(vmi: &Node) -> Node {
-        let mut root = Node::build(VM);
-        if let Some(spec) = vmi.children.get("spec") {
-            root.at("spec.template.spec").children.clone_from(&spec.children);
+        Node::with(VM, "spec.template.spec", vmi, "spec")
+    }
+
+    /// The tree of a table, with what `other` has at the path `from` below its path `at`.
+    pub(crate) fn with(table: &'static [Field], at: &'static str, other: &Node, from: &str) -> Node {
+        let mut root = Node::build(table);
+        let found = from.split('.').try_fold(other, |node, segment| node.children.get(segment));
+        if let Some(found) = found {
+            root.at(at).children.clone_from(&found.children);
         }
         root
     }

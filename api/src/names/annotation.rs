@@ -49,6 +49,10 @@ pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 pub const NETWORK_INFO: &str = "kubevirt.io/network-info";
 /// What a pod's first network is, for Multus.
 pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+/// A machine that says `true` gets nothing of presets.
+pub const EXCLUDE_PRESETS: &str = "virtualmachineinstancepresets.admission.kubevirt.io/exclude";
+/// Before the name of a preset that is in a machine: on the machine.
+pub const PRESET_PREFIX: &str = "virtualmachinepreset.kubevirt.io/";
 /// Version of the API that an object was written with.
 pub const LATEST_OBSERVED_API_VERSION: &str = "kubevirt.io/latest-observed-api-version";
 /// Version of the API that an object was stored with.

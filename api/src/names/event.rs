@@ -10,6 +10,16 @@ pub const FAILED_CREATE: &str = "FailedCreate";
 pub const FAILED_DELETE: &str = "FailedDelete";
 /// A claim that a volume names does not exist.
 pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+/// An object was changed.
+pub const SUCCESSFUL_UPDATE: &str = "SuccessfulUpdate";
+/// An object could not be changed.
+pub const FAILED_UPDATE: &str = "FailedUpdate";
+/// A replica set or a pool rests, as it was asked to.
+pub const SUCCESSFUL_PAUSED: &str = "SuccessfulPaused";
+/// A pool goes on.
+pub const SUCCESSFUL_RESUME: &str = "SuccessfulResume";
+/// A replica set goes on.
+pub const SUCCESSFUL_RESUMED: &str = "SuccessfulResumed";
 /// The guest was defined.
 pub const CREATED: &str = "Created";
 /// The guest runs.

@@ -26,6 +26,8 @@ pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
 pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
 /// Image of the launcher is not the installed one.
 pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
+/// Revision of a VirtualMachinePool that a VirtualMachine, or its instance, was made from.
+pub const POOL_REVISION: &str = "kubevirt.io/vm-pool-revision-name";
 /// `true` on a node whose virt-handler is alive.
 pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
 /// Architecture of a node, in Go's words.

@@ -3858,6 +3858,34 @@ pub struct VirtualMachineInstancePhaseTransitionTimestamp {
     pub phase_transition_timestamp: Option<Option<meta::Time>>,
 }
 
+/// `VirtualMachineInstancePreset` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineInstancePreset {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineInstancePreset::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "super::word::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<VirtualMachineInstancePresetSpec>,
+}
+
+/// `VirtualMachineInstancePresetSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineInstancePresetSpec {
+    /// `selector`.
+    #[serde(rename = "selector", default, deserialize_with = "super::null::as_default")]
+    pub selector: meta::LabelSelector,
+    /// `domain`.
+    #[serde(rename = "domain", default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainSpec>,
+}
+
 /// `VirtualMachineInstanceProfile` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct VirtualMachineInstanceProfile {
@@ -4907,6 +4935,231 @@ pub struct VolumePreferences {
     pub preferred_storage_class_name: Option<String>,
 }
 
+/// `pool.VirtualMachineOpportunisticUpdateStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineOpportunisticUpdateStrategy {}
+
+/// `pool.VirtualMachinePool` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePool {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachinePool::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachinePool::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachinePoolSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachinePoolStatus,
+}
+
+/// `pool.VirtualMachinePoolAutohealingStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolAutohealingStrategy {
+    /// `startUpFailureThreshold`.
+    #[serde(rename = "startUpFailureThreshold", default, skip_serializing_if = "Option::is_none")]
+    pub start_up_failure_threshold: Option<u32>,
+    /// `minFailingToStartDuration`.
+    #[serde(rename = "minFailingToStartDuration", default, skip_serializing_if = "Option::is_none")]
+    pub min_failing_to_start_duration: Option<String>,
+}
+
+/// `pool.VirtualMachinePoolCondition` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolCondition {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: VirtualMachinePoolConditionType,
+    /// `status`.
+    #[serde(rename = "status", default, deserialize_with = "super::null::as_default")]
+    pub status: String,
+    /// `lastProbeTime`.
+    #[serde(
+        rename = "lastProbeTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_probe_time: Option<Option<meta::Time>>,
+    /// `lastTransitionTime`.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Option<meta::Time>>,
+    /// `reason`.
+    #[serde(rename = "reason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `pool.VirtualMachinePoolNameGeneration` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolNameGeneration {
+    /// `appendIndexToConfigMapRefs`.
+    #[serde(rename = "appendIndexToConfigMapRefs", default, skip_serializing_if = "Option::is_none")]
+    pub append_index_to_config_map_refs: Option<bool>,
+    /// `appendIndexToSecretRefs`.
+    #[serde(rename = "appendIndexToSecretRefs", default, skip_serializing_if = "Option::is_none")]
+    pub append_index_to_secret_refs: Option<bool>,
+}
+
+/// `pool.VirtualMachinePoolOpportunisticScaleInStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolOpportunisticScaleInStrategy {
+    /// `statePreservation`.
+    #[serde(rename = "statePreservation", default, skip_serializing_if = "Option::is_none")]
+    pub state_preservation: Option<StatePreservation>,
+}
+
+/// `pool.VirtualMachinePoolProactiveScaleInStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolProactiveScaleInStrategy {
+    /// `selectionPolicy`.
+    #[serde(rename = "selectionPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub selection_policy: Option<VirtualMachinePoolSelectionPolicy>,
+    /// `statePreservation`.
+    #[serde(rename = "statePreservation", default, skip_serializing_if = "Option::is_none")]
+    pub state_preservation: Option<StatePreservation>,
+}
+
+/// `pool.VirtualMachinePoolProactiveUpdateStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolProactiveUpdateStrategy {
+    /// `selectionPolicy`.
+    #[serde(rename = "selectionPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub selection_policy: Option<VirtualMachinePoolSelectionPolicy>,
+}
+
+/// `pool.VirtualMachinePoolScaleInStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolScaleInStrategy {
+    /// `unmanaged`.
+    #[serde(rename = "unmanaged", default, skip_serializing_if = "Option::is_none")]
+    pub unmanaged: Option<VirtualMachinePoolUnmanagedStrategy>,
+    /// `opportunistic`.
+    #[serde(rename = "opportunistic", default, skip_serializing_if = "Option::is_none")]
+    pub opportunistic: Option<VirtualMachinePoolOpportunisticScaleInStrategy>,
+    /// `proactive`.
+    #[serde(rename = "proactive", default, skip_serializing_if = "Option::is_none")]
+    pub proactive: Option<VirtualMachinePoolProactiveScaleInStrategy>,
+}
+
+/// `pool.VirtualMachinePoolSelectionPolicy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolSelectionPolicy {
+    /// `sortPolicy`.
+    #[serde(rename = "sortPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub sort_policy: Option<VirtualMachinePoolSortPolicy>,
+    /// `selectors`.
+    #[serde(rename = "selectors", default, skip_serializing_if = "Option::is_none")]
+    pub selectors: Option<VirtualMachinePoolSelectors>,
+}
+
+/// `pool.VirtualMachinePoolSelectors` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolSelectors {
+    /// `labelSelector`.
+    #[serde(rename = "labelSelector", default, skip_serializing_if = "Option::is_none")]
+    pub label_selector: Option<meta::LabelSelector>,
+    /// `nodeSelectorRequirementMatcher`.
+    #[serde(rename = "nodeSelectorRequirementMatcher", default, skip_serializing_if = "Option::is_none")]
+    pub node_selector_requirement_matcher: Option<Vec<core::NodeSelectorRequirement>>,
+}
+
+/// `pool.VirtualMachinePoolSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolSpec {
+    /// `replicas`.
+    #[serde(rename = "replicas", default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+    /// `selector`.
+    #[serde(rename = "selector", default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<meta::LabelSelector>,
+    /// `virtualMachineTemplate`.
+    #[serde(rename = "virtualMachineTemplate", default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine_template: Option<VirtualMachineTemplateSpec>,
+    /// `paused`.
+    #[serde(rename = "paused", default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// `nameGeneration`.
+    #[serde(rename = "nameGeneration", default, skip_serializing_if = "Option::is_none")]
+    pub name_generation: Option<VirtualMachinePoolNameGeneration>,
+    /// `maxUnavailable`.
+    #[serde(rename = "maxUnavailable", default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<k8s_openapi::apimachinery::pkg::util::intstr::IntOrString>,
+    /// `scaleInStrategy`.
+    #[serde(rename = "scaleInStrategy", default, skip_serializing_if = "Option::is_none")]
+    pub scale_in_strategy: Option<VirtualMachinePoolScaleInStrategy>,
+    /// `updateStrategy`.
+    #[serde(rename = "updateStrategy", default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<VirtualMachinePoolUpdateStrategy>,
+    /// `autohealing`.
+    #[serde(rename = "autohealing", default, skip_serializing_if = "Option::is_none")]
+    pub autohealing: Option<VirtualMachinePoolAutohealingStrategy>,
+}
+
+/// `pool.VirtualMachinePoolStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolStatus {
+    /// `replicas`.
+    #[serde(rename = "replicas", default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i32>,
+    /// `readyReplicas`.
+    #[serde(rename = "readyReplicas", default, skip_serializing_if = "Option::is_none")]
+    pub ready_replicas: Option<i32>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<VirtualMachinePoolCondition>,
+    /// `labelSelector`.
+    #[serde(rename = "labelSelector", default, skip_serializing_if = "Option::is_none")]
+    pub label_selector: Option<String>,
+}
+
+/// `pool.VirtualMachinePoolUnmanagedStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolUnmanagedStrategy {}
+
+/// `pool.VirtualMachinePoolUpdateStrategy` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachinePoolUpdateStrategy {
+    /// `unmanaged`.
+    #[serde(rename = "unmanaged", default, skip_serializing_if = "Option::is_none")]
+    pub unmanaged: Option<VirtualMachinePoolUnmanagedStrategy>,
+    /// `opportunistic`.
+    #[serde(rename = "opportunistic", default, skip_serializing_if = "Option::is_none")]
+    pub opportunistic: Option<VirtualMachineOpportunisticUpdateStrategy>,
+    /// `proactive`.
+    #[serde(rename = "proactive", default, skip_serializing_if = "Option::is_none")]
+    pub proactive: Option<VirtualMachinePoolProactiveUpdateStrategy>,
+}
+
+/// `pool.VirtualMachineTemplateSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineTemplateSpec {
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<meta::ObjectMeta>,
+    /// `spec`.
+    #[serde(rename = "spec", default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<VirtualMachineSpec>,
+}
+
 resource!(VirtualMachine, "virtualmachines");
 
 resource!(VirtualMachineInstance, "virtualmachineinstances");
@@ -4915,4 +5168,8 @@ resource!(VirtualMachineInstanceMigration, "virtualmachineinstancemigrations");
 
 resource!(VirtualMachineInstanceReplicaSet, "virtualmachineinstancereplicasets");
 
+resource!(VirtualMachineInstancePreset, "virtualmachineinstancepresets");
+
 resource!(KubeVirt, "kubevirts");
+
+resource!(VirtualMachinePool, "virtualmachinepools", "pool.kubevirt.io", "v1beta1");

@@ -68,14 +68,28 @@ pub(super) fn write_api_version<S: serde::Serializer>(version: &str, to: S) -> R
     to.serialize_str(if version.is_empty() { super::API_VERSION } else { version })
 }
 
-/// Makes a type a namespaced resource of the group, so that a client can be told by it what to ask for.
+/// Makes a type a namespaced resource of the group, or of the one that is named, so that a client can be told by it what to ask for.
 macro_rules! resource {
     ($kind:ident, $plural:literal) => {
+        resource!(@ $kind, $plural, super::GROUP, super::VERSION, super::API_VERSION);
+    };
+    // Of another group.
+    ($kind:ident, $plural:literal, $group:literal, $version:literal) => {
+        resource!(@ $kind, $plural, $group, $version, concat!($group, "/", $version));
+
+        impl $kind {
+            /// A value made by hand needs no version: the type says it.
+            fn write_api_version<S: serde::Serializer>(version: &str, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(if version.is_empty() { concat!($group, "/", $version) } else { version })
+            }
+        }
+    };
+    (@ $kind:ident, $plural:literal, $group:expr, $version:expr, $api_version:expr) => {
         impl k8s_openapi::Resource for $kind {
-            const API_VERSION: &'static str = super::API_VERSION;
-            const GROUP: &'static str = super::GROUP;
+            const API_VERSION: &'static str = $api_version;
+            const GROUP: &'static str = $group;
             const KIND: &'static str = stringify!($kind);
-            const VERSION: &'static str = super::VERSION;
+            const VERSION: &'static str = $version;
             const URL_PATH_SEGMENT: &'static str = $plural;
             type Scope = k8s_openapi::NamespaceResourceScope;
         }

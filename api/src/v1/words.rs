@@ -755,3 +755,41 @@ open_words! {
         CoresThreads = "CoresThreads",
     }
 }
+
+open_words! {
+    /// `pool.StatePreservation` of upstream's API.
+    StatePreservation {
+        /// `Disabled`.
+        Disabled = "Disabled",
+        /// `Offline`.
+        Offline = "Offline",
+        /// `Online`.
+        Online = "Online",
+    }
+}
+
+open_words! {
+    /// `pool.VirtualMachinePoolConditionType` of upstream's API.
+    VirtualMachinePoolConditionType {
+        /// `ReplicaFailure`.
+        ReplicaFailure = "ReplicaFailure",
+        /// `ReplicaPaused`.
+        ReplicaPaused = "ReplicaPaused",
+    }
+}
+
+open_words! {
+    /// `pool.VirtualMachinePoolSortPolicy` of upstream's API.
+    VirtualMachinePoolSortPolicy {
+        /// `AscendingOrder`.
+        AscendingOrder = "AscendingOrder",
+        /// `DescendingOrder`.
+        DescendingOrder = "DescendingOrder",
+        /// `Newest`.
+        Newest = "Newest",
+        /// `Oldest`.
+        Oldest = "Oldest",
+        /// `Random`.
+        Random = "Random",
+    }
+}

@@ -7,7 +7,7 @@ mod credentials;
 mod devices;
 mod machine;
 mod network;
-mod text;
+pub(crate) mod text;
 mod volumes;
 
 use crate::problem::{Problems, Reason};

@@ -14,6 +14,28 @@ pub(crate) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_dns_label)
 }
 
+/// The value of a label: at most 63 letters, digits, `-`, `_` and `.`, none of the last three at the ends; or nothing.
+pub(crate) fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_label_name(text)
+}
+
+/// The key of a label: a name, which may have a DNS name and `/` before it.
+pub(crate) fn is_label_key(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((prefix, name)) => is_dns_subdomain(prefix) && is_label_name(name),
+        None => is_label_name(text),
+    }
+}
+
+fn is_label_name(text: &str) -> bool {
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    text.len() <= 63
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
 /// A PCI address: `0000:00:1f.7`.
 pub fn is_pci_address(text: &str) -> bool {
     let hex = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -55,6 +77,18 @@ mod tests {
         for wrong in ["00:1f.7", "0000:00:1f.8", "0000:00:20.0", "0000:00:1f", "0000:00:1f.7:0", ""] {
             assert!(!is_pci_address(wrong), "{wrong}");
         }
+    }
+
+    #[test]
+    fn labels_have_kubernetes_form() {
+        let long = "a".repeat(64);
+        for (right, wrong) in
+            [("app", "-app"), ("example.com/App_1.x", "example.com/"), ("a", long.as_str()), ("a/b", "a/b/c")]
+        {
+            assert!(is_label_key(right) && !is_label_key(wrong), "{right} {wrong}");
+        }
+        assert!(is_label_value("") && is_label_value("A.b_c-1"));
+        assert!(!is_label_value("a/b") && !is_label_value("a.") && !is_label_value(&long));
     }
 
     #[test]

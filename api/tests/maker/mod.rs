@@ -13,8 +13,13 @@ fn json_file(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-static TYPES: LazyLock<Types> =
-    LazyLock::new(|| serde_json::from_value(json_file("kubevirt-v1.8.json")["core/v1"].take()).unwrap());
+static TYPES: LazyLock<Types> = LazyLock::new(|| {
+    let mut packages = json_file("kubevirt-v1.8.json");
+    let mut types = |package: &str| serde_json::from_value::<Types>(packages[package].take()).unwrap();
+    let mut all = types("core/v1");
+    all.extend(types("pool/v1beta1"));
+    all
+});
 static SHAPES: LazyLock<Value> = LazyLock::new(|| json_file("kubernetes-v1.34.json"));
 
 /// Makes documents; a seed decides what they hold.
@@ -97,6 +102,7 @@ impl Maker {
     }
 
     fn named(&mut self, name: &str) -> Value {
+        let name = name.strip_prefix("virtv1.").unwrap_or(name);
         if let Some(ty) = TYPES.get(name) {
             if ty.get("alias").is_none() {
                 return self.record(name);

@@ -8,9 +8,12 @@ pub mod instancetypes;
 pub mod look;
 pub mod review;
 
-use podvirt_api::admission::{By, Cluster, instancetype, kubevirt, migration, not_supported, vm, vmi};
+use podvirt_api::admission::{
+    By, Cluster, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set, vm, vmi,
+};
 use podvirt_api::instancetype::Specs;
 use podvirt_api::problem::Problems;
+use podvirt_api::v1::VirtualMachineInstancePreset as Preset;
 use serde_json::Value;
 
 use review::{Request, Response};
@@ -50,6 +53,12 @@ pub enum Alone {
     ValidateInstanceCreate,
     /// Judges a change of an instance.
     ValidateInstanceUpdate,
+    /// Judges a replica set.
+    ValidateReplicaSet,
+    /// Judges a pool.
+    ValidatePool,
+    /// Judges a preset.
+    ValidatePreset,
     /// Judges the cluster's configuration where podvirt was installed without virt-operator, which judges it else.
     ValidateKubeVirt,
     /// Sets a migration's finalizer and label.
@@ -68,7 +77,7 @@ pub struct Hook {
     /// Path of the server.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
-    /// instancetype.kubevirt.io, `*.pool` for all of the group pool.kubevirt.io.
+    /// instancetype.kubevirt.io, `*.clone` for all of the group clone.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -129,6 +138,27 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateInstanceUpdate),
     },
     Hook {
+        name: "virtualmachinereplicaset-validator.kubevirt.io",
+        path: "/virtualmachinereplicaset-validate",
+        resources: &["virtualmachineinstancereplicasets"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateReplicaSet),
+    },
+    Hook {
+        name: "virtualmachinepool-validator.kubevirt.io",
+        path: "/virtualmachinepool-validate",
+        resources: &["virtualmachinepools.pool"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePool),
+    },
+    Hook {
+        name: "virtualmachinepreset-validator.kubevirt.io",
+        path: "/vmipreset-validate",
+        resources: &["virtualmachineinstancepresets"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidatePreset),
+    },
+    Hook {
         name: "kubevirt-validator.kubevirt.io",
         path: "/kubevirts-validate",
         resources: &["kubevirts"],
@@ -187,15 +217,7 @@ pub const HOOKS: &[Hook] = &[
     Hook {
         name: "not-carried-out.kubevirt.io",
         path: "/not-carried-out-validate",
-        resources: &[
-            "virtualmachineinstancereplicasets",
-            "virtualmachineinstancepresets",
-            "*.backup",
-            "*.clone",
-            "*.export",
-            "*.pool",
-            "*.snapshot",
-        ],
+        resources: &["*.backup", "*.clone", "*.export", "*.snapshot"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::Refuse),
     },
@@ -226,16 +248,10 @@ fn answer_with(
             vm::mutate(&mut object, config);
             Response::patched(&request.uid, new, &object)
         }
+        Alone::MutateInstance if is_create => new_instance(request, cluster, namespace, &[]),
         Alone::MutateInstance => {
             let mut object = new.clone();
-            if is_create {
-                vmi::mutate_create(&mut object, config);
-                vmi::mutate_revision(&mut object, new, by);
-                vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
-                vmi::mutate_plugins(&mut object, &cluster.configuration);
-            } else {
-                vmi::mutate_update(old, &mut object, by);
-            }
+            vmi::mutate_update(old, &mut object, by);
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateVm if is_create => judged(request, vm::validate_with(new, specs, config, by)),
@@ -243,12 +259,20 @@ fn answer_with(
         Alone::ValidateInstancetype => judged(request, instancetype::validate_instancetype(new)),
         Alone::ValidatePreference => {
             let (problems, warnings) = instancetype::validate_preference(new);
-            let mut response = judged(request, problems);
-            response.warnings = warnings;
-            response
+            judged(request, problems).warning(warnings)
         }
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
+        Alone::ValidateReplicaSet if is_create => judged(request, replica_set::validate(new, config, by)),
+        Alone::ValidateReplicaSet => judged(request, replica_set::validate_update(old, new, config, by)),
+        Alone::ValidatePool if is_create => judged(request, pool::validate(new, config, by)),
+        Alone::ValidatePool => judged(request, pool::validate_update(old, new, config, by)),
+        Alone::ValidatePreset if is_create => {
+            judged(request, preset::validate(new)).warning(preset::warnings(new))
+        }
+        Alone::ValidatePreset => {
+            judged(request, preset::validate_update(old, new)).warning(preset::warnings(new))
+        }
         Alone::ValidateKubeVirt => {
             judged(request, kubevirt::validate_plain((!is_create).then_some(old), new))
         }
@@ -260,6 +284,22 @@ fn answer_with(
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
         Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
     }
+}
+
+/// Makes of a new instance what is stored: with what the presets of its namespace say, and its defaults.
+pub fn new_instance(request: &Request, cluster: &Cluster, namespace: &str, presets: &[Preset]) -> Response {
+    let by = By::of(&request.user_info.username, namespace);
+    let new = &request.object;
+    let mut object = new.clone();
+    let warnings = match preset::apply(&mut object, presets) {
+        Ok(warnings) => warnings,
+        Err(problems) => return judged(request, problems),
+    };
+    vmi::mutate_create(&mut object, &cluster.configuration);
+    vmi::mutate_revision(&mut object, new, by);
+    vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
+    vmi::mutate_plugins(&mut object, &cluster.configuration);
+    Response::patched(&request.uid, new, &object).warning(warnings)
 }
 
 pub(crate) fn judged(request: &Request, problems: Problems) -> Response {

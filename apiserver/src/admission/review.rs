@@ -143,6 +143,12 @@ impl Response {
         response
     }
 
+    /// The answer, with warnings for the client's user; the API server hands on as much as it takes.
+    #[must_use]
+    pub fn warning(self, warnings: Vec<String>) -> Self {
+        Response { warnings, ..self }
+    }
+
     /// The object may not be stored.
     pub fn refused(uid: &str, problems: &Problems) -> Self {
         let causes = problems

@@ -138,11 +138,88 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    let pool = json!({"apiVersion": "pool.kubevirt.io/v1beta1", "kind": "VirtualMachinePool", "metadata": {"name": "x"}});
-    let response = &create("/not-carried-out-validate", pool)["response"];
+    let clone = json!({"apiVersion": "clone.kubevirt.io/v1beta1", "kind": "VirtualMachineClone", "metadata": {"name": "x"}});
+    let response = &create("/not-carried-out-validate", clone)["response"];
     assert_eq!(response["allowed"], false);
     let message = response["status"]["message"].as_str().unwrap();
-    assert!(message.contains("VirtualMachinePool is not supported by podvirt"), "{message}");
+    assert!(message.contains("VirtualMachineClone is not supported by podvirt"), "{message}");
+}
+
+#[test]
+fn a_replica_set_is_judged_when_it_is_made_and_when_it_changes() {
+    let path = "/virtualmachinereplicaset-validate";
+    let set = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": vmi_object()["spec"]}},
+    });
+    assert_eq!(create(path, set.clone())["response"]["allowed"], true);
+    let mut other = set.clone();
+    other["spec"]["template"]["metadata"]["labels"] = json!({"app": "db"});
+    let status = &create(path, other.clone())["response"]["status"];
+    assert_eq!(status["details"]["causes"][0]["field"], "spec.selector");
+    assert_eq!(ask(path, "UPDATE", set, other, "jane")["response"]["allowed"], false);
+}
+
+#[test]
+fn a_pool_is_judged_when_it_is_made_and_when_it_changes() {
+    let path = "/virtualmachinepool-validate";
+    let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": vm_object()["spec"]});
+    let pool = json!({
+        "apiVersion": "pool.kubevirt.io/v1beta1", "kind": "VirtualMachinePool", "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "virtualMachineTemplate": template},
+    });
+    assert_eq!(create(path, pool.clone())["response"], json!({"uid": "r-1", "allowed": true}));
+    let mut other = pool.clone();
+    other["spec"]["virtualMachineTemplate"]["spec"]["template"]["spec"]["domain"]["devices"]["gpus"] =
+        json!([{"name": "g"}]);
+    let status = &create(path, other.clone())["response"]["status"];
+    let field = "spec.virtualMachineTemplate.spec.template.spec.domain.devices.gpus";
+    assert_eq!(status["details"]["causes"][0]["field"], field);
+    assert_eq!(ask(path, "UPDATE", pool, other, "jane")["response"]["allowed"], false);
+}
+
+#[test]
+fn a_new_instance_gets_its_presets_before_its_defaults() {
+    let preset = |name: &str, cores: u32| -> Preset {
+        let spec = json!({"selector": {"matchLabels": {"size": "large"}}, "domain": {"cpu": {"cores": cores}, "devices": {}}});
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec})).unwrap()
+    };
+    let mut object = vmi_object();
+    object["metadata"]["labels"] = json!({"size": "large"});
+    let made = |object: &Value, presets: &[Preset]| {
+        let review: Review = serde_json::from_value(json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {"uid": "r-1", "operation": "CREATE", "namespace": "ns", "name": "vm1", "object": object},
+        }))
+        .unwrap();
+        new_instance(&review.into_request().unwrap(), &Cluster::default(), "kubevirt", presets).into_review()
+    };
+    let answer = made(&object, &[preset("large", 3)]);
+    let stored = patched(&object, &answer);
+    assert_eq!(stored["spec"]["domain"]["cpu"]["cores"], 3);
+    assert_eq!(stored["spec"]["domain"]["cpu"]["sockets"], 1, "the defaults come behind");
+    assert_eq!(stored["metadata"]["annotations"]["virtualmachinepreset.kubevirt.io/large"], "kubevirt.io/v1");
+    assert_eq!(answer["response"].get("warnings"), None);
+    object["spec"]["domain"]["cpu"] = json!({"cores": 1});
+    let warnings = made(&object, &[preset("large", 3)])["response"]["warnings"].clone();
+    assert!(warnings[0].as_str().unwrap().contains("spec.domain.cpu"), "{warnings}");
+    let refused = made(&object, &[preset("large", 3), preset("larger", 4)]);
+    assert_eq!(refused["response"]["status"]["code"], 422);
+}
+
+#[test]
+fn a_preset_is_judged_and_told_what_has_no_effect() {
+    let preset = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstancePreset", "metadata": {"name": "p"},
+        "spec": {"selector": {}, "domain": {"cpu": {"cores": 2}, "memory": {"guest": "1Gi"}, "devices": {}}}});
+    let answer = create("/vmipreset-validate", preset.clone());
+    assert_eq!(answer["response"]["allowed"], true);
+    assert!(
+        answer["response"]["warnings"][0].as_str().unwrap().starts_with("spec.domain.memory: without effect")
+    );
+    let mut other = preset.clone();
+    other["spec"]["domain"]["devices"]["gpus"] = json!([{"name": "g"}]);
+    assert_eq!(ask("/vmipreset-validate", "UPDATE", preset, other, "jane")["response"]["allowed"], false);
 }
 
 #[test]

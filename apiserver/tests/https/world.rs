@@ -30,6 +30,7 @@ use virt_api::handler::Handlers;
 use virt_api::limits::Limits;
 use virt_api::listen::Server;
 use virt_api::metrics::Metrics;
+use virt_api::presets::Presets;
 use virt_api::server::{App, router};
 use virt_api::subresource::Subresources;
 use virt_api::tls::server_config;
@@ -226,6 +227,7 @@ impl World {
             proxy: Arc::clone(&proxy),
             subresources: Subresources::new(client, handlers, metrics.clone(), Arc::default()),
             config: Arc::new(ArcSwap::default()),
+            presets: Presets::none(),
             health: Health::default(),
             namespace: Arc::from("kubevirt"),
             limits: Arc::clone(&limits),

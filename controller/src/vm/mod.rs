@@ -42,6 +42,7 @@ pub mod revision;
 mod shell_tests;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy,
@@ -49,6 +50,7 @@ use podvirt_api::v1::{
 
 pub use decide::{Action, Instance, Plan, decide, decide_by};
 pub use reconcile::run;
+pub use view::{Changed, Machines};
 
 /// When a machine shall run: the strategies that podvirt carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

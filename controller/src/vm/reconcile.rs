@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, future, stream};
+use futures::{StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
-use kube::runtime::reflector::store::WriterDropped;
+use kube::runtime::reflector::store::{Writer, WriterDropped};
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
@@ -24,7 +24,7 @@ use tracing::Instrument;
 
 use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
 use super::instancetype::{Problem, Shape};
-use super::{nics, request, revision};
+use super::{Machines, nics, request, revision};
 use crate::vmi::{Change, View};
 use crate::{settings, watch};
 
@@ -79,10 +79,17 @@ impl Shell {
     }
 }
 
-/// Runs the controller until it is dropped; `view` shows instances. To be run while leading; it leaves nothing behind
-/// that runs.
-pub async fn run(client: Client, recorder: Recorder, cluster: settings::Cluster, view: View) {
-    let (machines, machine_writer) = store();
+/// Runs the controller until it is dropped, and fills `shown` with `writer`; `view` shows instances. To be run while leading; it
+/// leaves nothing behind that runs.
+pub async fn run(
+    client: Client,
+    recorder: Recorder,
+    cluster: settings::Cluster,
+    view: View,
+    shown: Machines,
+    writer: Writer<VirtualMachine>,
+) {
+    let machines = shown.store().clone();
     let (revisions, revision_writer) = store();
     let instances = view.store().clone();
     let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, revisions));
@@ -95,7 +102,8 @@ pub async fn run(client: Client, recorder: Recorder, cluster: settings::Cluster,
         future::ready(())
     });
     let mut roster = watch::Roster::default();
-    let of_machines = reflector(machine_writer, watch::all::<VirtualMachine>(&client))
+    let of_machines = reflector(writer, watch::all::<VirtualMachine>(&client))
+        .inspect_ok(move |event| shown.taken(event))
         .flat_map(move |event| stream::iter(changed_machine(event, &mut roster, &forgetful)));
     let of_instances =
         stream::unfold((view.changes(), machines.clone()), |(mut changes, known)| async move {
@@ -419,7 +427,7 @@ impl Shell {
 
 /// Whether a test in a patch has failed: what was seen is not so any more. A refused object is invalid as well, and its
 /// status names what is wrong.
-pub(super) fn is_failed_test(status: &kube::core::Status) -> bool {
+pub(crate) fn is_failed_test(status: &kube::core::Status) -> bool {
     status.is_invalid() && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
 }
 

@@ -32,7 +32,6 @@ mod act;
 pub mod claims;
 pub mod controller;
 pub mod decide;
-pub mod expectations;
 mod follow;
 pub mod migratable;
 mod nics;

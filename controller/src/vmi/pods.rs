@@ -19,8 +19,8 @@ use podvirt_api::names::label;
 use podvirt_api::v1::VirtualMachineInstance;
 use tokio::sync::watch;
 
-use super::expectations::Expectations;
 use super::observe;
+use crate::expectations::Expectations;
 use crate::template::pod_name;
 
 /// Pods of one machine, by UID.

@@ -12,9 +12,9 @@ use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
 use super::controller::{Context, Error, Shared, one};
-use super::expectations::Expectations;
 use super::pods::Pods;
 use crate::attempt::Attempts;
+use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;

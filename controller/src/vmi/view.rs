@@ -70,7 +70,7 @@ impl View {
     /// Completes the cache of pods as it is.
     #[cfg(test)]
     pub(crate) fn fill_pods(&self) {
-        let notes = super::expectations::Expectations::default();
+        let notes = crate::expectations::Expectations::default();
         for event in [kube::runtime::watcher::Event::Init, kube::runtime::watcher::Event::InitDone] {
             self.pods.apply(event, &notes);
         }

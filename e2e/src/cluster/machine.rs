@@ -73,15 +73,24 @@ impl Manifest<'_> {
         )
     }
 
+    /// The template of an instance, labelled `vm` with the name.
+    pub fn template(&self) -> String {
+        format!(
+            "{{metadata: {{labels: {{vm: {:?}}}, annotations: {{{}}}}}, spec: {}}}",
+            self.name,
+            self.annotations,
+            self.instance_spec(),
+        )
+    }
+
     /// The VirtualMachine.
     pub fn machine(&self) -> String {
         let run = if self.run.is_empty() { "Always" } else { self.run };
         format!(
-            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: {0:?}}}, spec: {{runStrategy: {run}, \
-             template: {{metadata: {{labels: {{vm: {0:?}}}, annotations: {{{2}}}}}, spec: {1}}}}}}}",
+            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: {:?}}}, spec: {{runStrategy: {run}, \
+             template: {}}}}}",
             self.name,
-            self.instance_spec(),
-            self.annotations,
+            self.template(),
         )
     }
 

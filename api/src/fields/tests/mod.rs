@@ -45,13 +45,13 @@ fn samples(kind: Kind) -> Vec<Value> {
 #[test]
 fn paths_are_unique_and_have_parents() {
     let mut seen = std::collections::BTreeSet::new();
-    for (n, field) in
-        [VMI, VM, KUBEVIRT].into_iter().enumerate().flat_map(|(n, t)| t.iter().map(move |f| (n, f)))
+    for (n, field) in TABLES.iter().enumerate().flat_map(|(n, (_, table))| table.iter().map(move |f| (n, f)))
     {
         assert!(seen.insert((n, field.path)), "{} stands twice", field.path);
         if let Some((parent, _)) = field.path.rsplit_once('.') {
             let parent = parent.trim_end_matches("[]");
-            let row = [VMI, VM, KUBEVIRT][n]
+            let row = TABLES[n]
+                .1
                 .iter()
                 .find(|f| f.path == parent)
                 .unwrap_or_else(|| panic!("{parent} is missing"));

@@ -11,7 +11,9 @@ fn types() -> Types {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/model/kubevirt-v1.8.json");
     let mut packages: BTreeMap<String, Types> =
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    packages.remove("core/v1").unwrap()
+    let mut types = packages.remove("core/v1").unwrap();
+    types.extend(packages.remove("pool/v1beta1").unwrap());
+    types
 }
 
 /// The type's fields in JSON and the types they are made of, those of inlined types among them.
@@ -19,7 +21,9 @@ fn members(types: &Types, name: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for field in types[name]["fields"].as_array().into_iter().flatten() {
         let go = field["type"].as_str().unwrap();
-        let core = go.rsplit(['*', ']']).next().unwrap().to_owned();
+        let core = go.rsplit(['*', ']']).next().unwrap();
+        // Of another group's file.
+        let core = core.strip_prefix("virtv1.").unwrap_or(core).to_owned();
         match (field["inline"].as_bool(), core.as_str()) {
             (Some(true), "metav1.TypeMeta") => {
                 found.extend([("apiVersion".into(), String::new()), ("kind".into(), String::new())]);
@@ -82,6 +86,11 @@ fn every_field_of_upstream_is_carried_out_or_refused() {
     let vmi = Node::build(VMI);
     let mut wrong = Vec::new();
     compare(&types, "VirtualMachine", &Node::of_vm(&vmi), "VM", &mut wrong);
+    let set = Node::with(REPLICA_SET, "spec.template.spec", &vmi, "spec");
+    compare(&types, "VirtualMachineInstanceReplicaSet", &set, "VMIRS", &mut wrong);
+    let preset = Node::with(PRESET, "spec.domain", &vmi, "spec.domain");
+    compare(&types, "VirtualMachineInstancePreset", &preset, "VMIPreset", &mut wrong);
+    compare(&types, "VirtualMachinePool", &Node::build(POOL), "VMPool", &mut wrong);
     compare(&types, "KubeVirt", &Node::build(KUBEVIRT), "KubeVirt", &mut wrong);
     compare(&types, "VirtualMachineInstance", &vmi, "VMI", &mut wrong);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,9 +1,9 @@
 //! What was asked of the API server and has not been seen yet.
 //!
 //! A controller sees the cluster through a cache that lags behind its own requests. Between a request and its
-//! echo it would ask again. So each creation and deletion of a pod is noted by the pod's UID, and the machine
-//! rests until all of its notes are crossed out, or until they are [`LIMIT`] old: an echo can be lost, for one
-//! when a watch breaks and the pod comes and goes meanwhile.
+//! echo it would ask again. So each creation and deletion of an object (a machine's pod, a replica set's instance, a
+//! pool's VirtualMachine) is noted by the object's UID, and its owner rests until all of its notes are crossed out, or
+//! until they are [`LIMIT`] old: an echo can be lost, for one when a watch breaks and the object comes and goes meanwhile.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long an echo is waited for. A watch that is cut off is noticed and made again well within it.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Notes of one machine.
+/// Notes of one owner.
 #[derive(Debug)]
 struct Notes {
     creations: HashSet<String>,
@@ -20,65 +20,73 @@ struct Notes {
     until: Instant,
 }
 
-/// Notes of all machines, by their UIDs.
+/// Notes of all owners, by their UIDs.
 #[derive(Debug, Default)]
 pub struct Expectations(Mutex<HashMap<String, Notes>>);
 
 impl Expectations {
-    /// A pod was made.
-    pub fn expect_creation(&self, machine: &str, pod: &str, now: Instant) {
-        self.note(machine, now, |notes| notes.creations.insert(pod.to_owned()));
+    /// An object was made.
+    pub fn expect_creation(&self, owner: &str, object: &str, now: Instant) {
+        self.note(owner, now, |notes| notes.creations.insert(object.to_owned()));
     }
 
-    /// A pod's deletion was accepted.
-    pub fn expect_deletion(&self, machine: &str, pod: &str, now: Instant) {
-        self.note(machine, now, |notes| notes.deletions.insert(pod.to_owned()));
+    /// An object's deletion was accepted.
+    pub fn expect_deletion(&self, owner: &str, object: &str, now: Instant) {
+        self.note(owner, now, |notes| notes.deletions.insert(object.to_owned()));
     }
 
-    /// A pod was seen in the cache, `deleting` if it has a deletion timestamp.
-    pub fn seen(&self, machine: &str, pod: &str, deleting: bool) {
-        self.cross_out(machine, |notes| {
-            notes.creations.remove(pod);
+    /// An object was seen in the cache, `deleting` if it has a deletion timestamp.
+    pub fn seen(&self, owner: &str, object: &str, deleting: bool) {
+        self.cross_out(owner, |notes| {
+            notes.creations.remove(object);
             if deleting {
-                notes.deletions.remove(pod);
+                notes.deletions.remove(object);
             }
         });
     }
 
-    /// A pod left the cache.
-    pub fn gone(&self, machine: &str, pod: &str) {
-        self.cross_out(machine, |notes| {
-            notes.creations.remove(pod);
-            notes.deletions.remove(pod);
+    /// An object left the cache.
+    pub fn gone(&self, owner: &str, object: &str) {
+        self.cross_out(owner, |notes| {
+            notes.creations.remove(object);
+            notes.deletions.remove(object);
         });
     }
 
-    /// The machine itself is gone.
-    pub fn forget(&self, machine: &str) {
-        self.lock().remove(machine);
+    /// Looks at the owner's objects as the cache has them now: the UID of each, and whether it has a deletion timestamp.
+    pub fn look(&self, owner: &str, there: &HashMap<String, bool>) {
+        self.cross_out(owner, |notes| {
+            notes.creations.retain(|object| !there.contains_key(object));
+            notes.deletions.retain(|object| there.get(object) == Some(&false));
+        });
     }
 
-    /// How long to wait at most before the machine may be acted on again. `None`: everything was seen.
-    pub fn wait(&self, machine: &str, now: Instant) -> Option<Duration> {
+    /// The owner itself is gone.
+    pub fn forget(&self, owner: &str) {
+        self.lock().remove(owner);
+    }
+
+    /// How long to wait at most before the owner may be acted on again. `None`: everything was seen.
+    pub fn wait(&self, owner: &str, now: Instant) -> Option<Duration> {
         let mut all = self.lock();
-        let notes = all.get(machine)?;
+        let notes = all.get(owner)?;
         let left = notes.until.saturating_duration_since(now);
         if left.is_zero() {
             tracing::warn!(
-                machine,
+                owner,
                 creations = notes.creations.len(),
                 deletions = notes.deletions.len(),
-                "pods were not seen in time"
+                "objects were not seen in time"
             );
-            all.remove(machine);
+            all.remove(owner);
             return None;
         }
         Some(left)
     }
 
-    fn note(&self, machine: &str, now: Instant, add: impl FnOnce(&mut Notes) -> bool) {
+    fn note(&self, owner: &str, now: Instant, add: impl FnOnce(&mut Notes) -> bool) {
         let mut all = self.lock();
-        let notes = all.entry(machine.to_owned()).or_insert_with(|| Notes {
+        let notes = all.entry(owner.to_owned()).or_insert_with(|| Notes {
             creations: HashSet::new(),
             deletions: HashSet::new(),
             until: now + LIMIT,
@@ -87,12 +95,12 @@ impl Expectations {
         notes.until = now + LIMIT;
     }
 
-    fn cross_out(&self, machine: &str, remove: impl FnOnce(&mut Notes)) {
+    fn cross_out(&self, owner: &str, remove: impl FnOnce(&mut Notes)) {
         let mut all = self.lock();
-        if let Some(notes) = all.get_mut(machine) {
+        if let Some(notes) = all.get_mut(owner) {
             remove(notes);
             if notes.creations.is_empty() && notes.deletions.is_empty() {
-                all.remove(machine);
+                all.remove(owner);
             }
         }
     }
@@ -131,6 +139,24 @@ mod tests {
         notes.expect_deletion("m", "q", now);
         notes.gone("m", "q");
         assert_eq!(notes.wait("m", now), None, "it came and went unseen");
+    }
+
+    #[test]
+    fn a_look_at_the_cache_crosses_out_what_it_shows() {
+        let (notes, now) = (Expectations::default(), Instant::now());
+        let there = |objects: &[(&str, bool)]| {
+            objects.iter().map(|(uid, deleting)| ((*uid).to_owned(), *deleting)).collect::<HashMap<_, _>>()
+        };
+        notes.expect_creation("m", "new", now);
+        for old in ["gone", "going"] {
+            notes.expect_deletion("m", old, now);
+        }
+        notes.look("m", &there(&[("gone", false), ("going", false)]));
+        assert!(notes.wait("m", now).is_some());
+        notes.look("m", &there(&[("new", false), ("going", false)]));
+        assert!(notes.wait("m", now).is_some(), "one is not being deleted yet");
+        notes.look("m", &there(&[("new", false), ("going", true)]));
+        assert_eq!(notes.wait("m", now), None);
     }
 
     #[test]
