@@ -317,6 +317,23 @@ fn the_guests_end_decides_what_comes_next() {
 }
 
 #[test]
+fn who_asks_once_a_second_sees_how_a_deleted_instance_ended() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    namespace.apply(&Manifest { name: "asked", ..Default::default() }.instance()).unwrap();
+    namespace.wait_phase("asked", "Running", BOOT).unwrap();
+    let (_console, _shown) = namespace.shell("asked").unwrap();
+    namespace.kubectl(&["delete", "vmi", "asked", "--wait=false"]).unwrap();
+    let mut phases = Vec::new();
+    while let Ok(phase) = namespace.kubectl(&["get", "vmi", "asked", "-o", "jsonpath={.status.phase}"]) {
+        phases.push(phase);
+        assert!(phases.len() < 60, "it does not go: {phases:?}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(phases.last().map(String::as_str), Some("Succeeded"), "{phases:?}");
+}
+
+#[test]
 fn daemons_may_die_while_a_machine_runs() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
