@@ -384,6 +384,9 @@ fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Times
     status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
     status.qos_class = pod.status.as_ref().and_then(|s| s.qos_class.clone());
     status.launcher_container_image_version = follow::image(pod);
+    if let Some(bytes) = follow::memory_overhead(pod) {
+        status.memory.get_or_insert_default().memory_overhead = Some(bytes);
+    }
     if !interfaces.is_empty() {
         status.interfaces = interfaces;
     }

@@ -393,6 +393,22 @@ fn the_handler_has_time_to_say_how_the_guest_ended() {
 }
 
 #[test]
+fn the_status_tells_what_the_pod_asks_for_beside_the_guests_memory() {
+    let told = |annotations: Value| {
+        let pod = running(json!({"metadata": {"annotations": annotations}}));
+        let memory = json!({"guestAtBoot": "64Mi"});
+        let decision = look(&machine("Scheduling", json!({"status": {"memory": memory}})), &[pod]);
+        assert_eq!(phase(&decision), Phase::Scheduled);
+        serde_json::to_value(decision.vmi.status.memory).unwrap()
+    };
+    assert_eq!(
+        told(json!({"kubevirt.io/memory-overhead-bytes": "209715200"})),
+        json!({"guestAtBoot": "64Mi", "memoryOverhead": "200Mi"})
+    );
+    assert_eq!(told(json!({"kubevirt.io/memory-overhead-bytes": "much"})), json!({"guestAtBoot": "64Mi"}));
+}
+
+#[test]
 fn deletion_takes_the_pods_first_and_the_finalizer_last() {
     let going = |phase: &str| {
         let finalizers = json!([VMI_FINALIZER, "other"]);

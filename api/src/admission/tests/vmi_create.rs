@@ -6,7 +6,10 @@ fn a_bare_instance_is_stored_with_its_defaults_and_finalizer() {
     object["status"] = json!({"phase": "Running"});
     vmi::mutate_create(&mut object, &config());
     assert_eq!(object["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
-    assert_eq!(object.get("status"), None);
+    let memory = json!({"guestAtBoot": "64Mi", "guestCurrent": "64Mi", "guestRequested": "64Mi"});
+    let topology = json!({"cores": 1, "sockets": 1, "threads": 1});
+    let status = json!({"memory": memory, "currentCPUTopology": topology});
+    assert_eq!(object["status"], status, "what a user says of it does not count");
     let spec = &object["spec"];
     assert_eq!(spec["networks"], json!([{"name": "default", "pod": {}}]));
     assert_eq!(
