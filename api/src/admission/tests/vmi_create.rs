@@ -338,7 +338,11 @@ fn probes_have_one_way_and_a_pod_network_to_go() {
         (json!({"tcpSocket": {"port": 22}}), json!({}), vec![]),
         (json!({"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 5}), json!({}), vec![]),
         (json!({}), json!({}), vec!["spec.livenessProbe"]),
-        (json!({"exec": {"command": ["true"]}}), json!({}), vec!["spec.livenessProbe.exec"]),
+        (json!({"exec": {"command": ["true"]}}), json!({}), vec![]),
+        (json!({"exec": {"command": ["true"]}}), json!({"autoattachPodInterface": false}), vec![]),
+        (json!({"exec": {"command": []}}), json!({}), vec!["spec.livenessProbe.exec.command"]),
+        (json!({"guestAgentPing": {}, "timeoutSeconds": 9}), json!({}), vec![]),
+        (json!({"guestAgentPing": {}, "exec": {"command": ["true"]}}), json!({}), vec!["spec.livenessProbe"]),
         (json!({"tcpSocket": {"port": 22}, "httpGet": {"port": 80}}), json!({}), vec!["spec.livenessProbe"]),
         (
             json!({"tcpSocket": {"port": 22, "host": "192.0.2.1"}}),
