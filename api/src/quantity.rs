@@ -50,6 +50,16 @@ impl Quantity {
     }
 }
 
+/// So many bytes as Kubernetes writes an amount of memory: with the largest binary unit of which it is a whole number.
+pub fn binary_text(bytes: u64) -> String {
+    let units = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let whole = usize::try_from(bytes.trailing_zeros() / 10).unwrap_or(0).min(units.len());
+    match whole.checked_sub(1).and_then(|place| units.get(place)) {
+        Some(unit) if bytes != 0 => format!("{}{unit}", bytes >> (10 * whole)),
+        _ => bytes.to_string(),
+    }
+}
+
 trait DivCeil {
     fn div_ceil_nanos(self) -> i128;
 }
@@ -254,6 +264,24 @@ mod tests {
         #[test]
         fn mebibytes_are_exact(n in 0u64..1 << 40) {
             prop_assert_eq!(q(&format!("{n}Mi")).value(), n << 20);
+        }
+    }
+
+    #[test]
+    fn bytes_are_written_with_the_largest_unit_that_divides_them() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1, "1"),
+            (1000, "1000"),
+            (1024, "1Ki"),
+            (64 << 20, "64Mi"),
+            (1536 << 20, "1536Mi"),
+            (976_563 << 10, "976563Ki"),
+            (2 << 40, "2Ti"),
+            (1 << 63, "8Ei"),
+            (u64::MAX, "18446744073709551615"),
+        ] {
+            assert_eq!(binary_text(bytes), text);
         }
     }
 }

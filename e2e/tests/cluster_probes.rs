@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Service;
 use podvirt_api::v1;
+use podvirt_e2e::artefacts::image;
 use podvirt_e2e::cluster::talk::{GREETER, echo};
 use podvirt_e2e::cluster::{BOOT, Cluster, Joined, Manifest, Namespace, SEGMENT, SOON, Security};
 use serde_json::json;
@@ -17,6 +18,9 @@ use serde_json::json;
 const COMMAND: Duration = Duration::from_secs(30);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// From a manifest to a shell in a guest with systemd, under TCG.
+const LONG_BOOT: Duration = Duration::from_secs(600);
 
 /// The port of the web server that a test starts in the guest.
 const WEB: u16 = 8080;
@@ -290,4 +294,42 @@ fn long_a_guest_that_no_longer_answers_its_liveness_probe_runs_anew() {
     console.sh("rm /tmp/www/live", COMMAND).unwrap();
     let other = |i: &v1::VirtualMachineInstance| i.metadata.uid != first.metadata.uid;
     namespace.wait("vm", "another instance", BOOT, other).unwrap();
+}
+
+#[test]
+fn long_probes_of_the_agent_ask_the_guest() {
+    // Made before this process is in the cluster's network. The usual guest has no agent.
+    let debian = image("disk-debian").unwrap();
+    let cluster = Cluster::get().unwrap();
+    cluster.load(&debian).unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let spec = "readinessProbe: {exec: {command: [/usr/bin/test, -e, /run/ready]}, periodSeconds: 2, timeoutSeconds: 5}, \
+                livenessProbe: {guestAgentPing: {}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 120}";
+    let manifest = Manifest { name: "vm", spec, ..Default::default() }.machine();
+    let manifest = manifest.replace("disk-tiny", "disk-debian").replace("guest: 256Mi", "guest: 512Mi");
+    namespace.apply(&manifest).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) =
+        namespace.until("a shell", LONG_BOOT, || Ok(namespace.shell("vm").ok())).unwrap();
+    let agent = |i: &v1::VirtualMachineInstance| {
+        i.status.conditions.iter().any(|c| c.r#type.as_str() == "AgentConnected" && c.status == "True")
+    };
+    namespace.wait("vm", "a connected agent", LONG_BOOT, agent).unwrap();
+
+    wait_ready(&namespace, false);
+    console.sh("touch /run/ready", COMMAND).unwrap();
+    wait_ready(&namespace, true);
+    console.sh("rm /run/ready", COMMAND).unwrap();
+    wait_ready(&namespace, false);
+
+    // What both probes say when there is nobody to ask.
+    console.sh("systemctl stop qemu-guest-agent", COMMAND).unwrap();
+    let says = "virt-probe: the guest's agent is not connected";
+    for probe in ["Readiness", "Liveness"] {
+        let told = || {
+            let events = namespace.kubectl(&["get", "events"]).unwrap();
+            Ok(events.lines().any(|line| line.contains(probe) && line.contains(says)).then_some(()))
+        };
+        namespace.until("a probe without an agent", SOON, told).unwrap();
+    }
 }

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::Service;
 use podvirt_api::v1;
 use podvirt_e2e::cluster::talk::{GREETER, echo, greeting};
 use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Running, SOON, Security};
@@ -190,4 +191,78 @@ fn console_display_ports_and_ssh_lead_into_the_guest() {
     console.wait_for("Power down", SOON).unwrap();
     namespace.wait_gone::<v1::VirtualMachineInstance>("vm", SOON).unwrap();
     wait_status(&namespace, "vm", "Stopped", SOON);
+}
+
+/// The document without what says nothing.
+fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
+    match &mut value {
+        serde_json::Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(|field| *field = without_nulls(field.take()));
+        }
+        serde_json::Value::Array(all) => all.iter_mut().for_each(|one| *one = without_nulls(one.take())),
+        _ => {}
+    }
+    value
+}
+
+#[test]
+fn a_machine_is_made_exposed_and_reset() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let by = |tool: Tool, args: &[&str]| namespace.run(tool(&cluster).unwrap(), args).unwrap();
+
+    // Both write the same documents.
+    let image = "--volume-containerdisk=src:podvirt/disk-tiny:dev";
+    let machine = ["create", "vm", "--name=made", "--memory=256Mi", image, "--termination-grace-period=30"];
+    for flags in [
+        &["--name=a"][..],
+        &machine[2..],
+        &["--name=a", "--run-strategy=halted", "--volume-pvc=src:data,bootorder:1", image],
+        &["--name=a", "--volume-pvc=src:data", "--infer-instancetype", "--infer-preference-from=data"],
+        &["--name=a", "--instancetype=u1.small", "--preference=virtualmachinepreference/linux", image],
+        &["--name=a", "--user=joe", "--ssh-key=ssh-ed25519 AAAA", "--cloud-init=configdrive"],
+        &[
+            "--name=a",
+            "--cloud-init-user-data=YQ==",
+            "--cloud-init-network-data=Yg==",
+            "--volume-sysprep=src:answers",
+        ],
+        &["--name=a", "--access-cred=src:keys,user:joe", "--access-cred=type:password,src:words"],
+    ] {
+        let documents = TOOLS.map(|(_, tool)| {
+            let text = by(tool, &[&["create", "vm"], flags].concat());
+            let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
+            let json = cluster.kubectl_with(&read, &text).unwrap();
+            without_nulls(serde_json::from_str(&json).unwrap())
+        });
+        assert_eq!(documents[0], documents[1], "{flags:?}");
+    }
+
+    namespace.apply(&by(Cluster::virtctl, &machine)).unwrap();
+    namespace.wait_phase("made", "Running", BOOT).unwrap();
+    for (place, (_, tool)) in TOOLS.into_iter().enumerate() {
+        let (service, port) = (format!("made{place}"), format!("--port={GREETER}"));
+        let says = by(tool, &["expose", "vm", "made", &format!("--name={service}"), &port]);
+        assert!(says.contains(&format!("Service {service} successfully created for vm made")), "{says}");
+        let service = namespace.wait(&service, "the service", SOON, |_: &Service| true).unwrap();
+        let address = service.spec.unwrap().cluster_ip.unwrap().parse().unwrap();
+        namespace.until("a greeting by the service", BOOT, || Ok(greeting(address, GREETER))).unwrap();
+    }
+
+    let boot = || -> Result<String> {
+        let (mut console, _running) = namespace.shell("made")?;
+        console.sh("cat /proc/sys/kernel/random/boot_id", COMMAND)
+    };
+    let mut last = boot().unwrap();
+    for (tool, command) in [
+        (Cluster::virtctl as Tool, "reset"),
+        (Cluster::upstream_virtctl, "reset"),
+        (Cluster::virtctl, "soft-reboot"),
+    ] {
+        let says = by(tool, &[command, "made"]);
+        assert!(says.contains(&format!("VMI made was scheduled to {command}")), "{says}");
+        let other = || Ok(boot().ok().filter(|boot| *boot != last));
+        last = namespace.until("another boot", BOOT, other).unwrap();
+    }
 }

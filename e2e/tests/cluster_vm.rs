@@ -307,6 +307,38 @@ fn the_guests_end_decides_what_comes_next() {
 }
 
 #[test]
+fn who_asks_once_a_second_sees_how_a_deleted_instance_ended() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    namespace.apply(&Manifest { name: "asked", ..Default::default() }.instance()).unwrap();
+    namespace.wait_phase("asked", "Running", BOOT).unwrap();
+    let (_console, _shown) = namespace.shell("asked").unwrap();
+
+    let told = |i: &v1::VirtualMachineInstance| {
+        let volume = |name: &str| i.status.volume_status.iter().find(|volume| volume.name == name);
+        volume("root").is_some_and(|root| root.target == "vda" && root.size.is_none())
+            && volume("seed").is_some_and(|seed| seed.target == "vdb" && seed.size.is_some())
+    };
+    let instance = namespace.wait("asked", "the places of its disks", SOON, told).unwrap();
+    let memory = serde_json::to_value(&instance.status.memory).unwrap();
+    for field in ["guestAtBoot", "guestCurrent", "guestRequested"] {
+        assert_eq!(memory[field], "256Mi", "{memory}");
+    }
+    assert!(memory["memoryOverhead"].is_string(), "{memory}");
+    let topology = serde_json::to_value(&instance.status.current_cpu_topology).unwrap();
+    assert_eq!(topology, serde_json::json!({"cores": 1, "sockets": 1, "threads": 1}));
+
+    namespace.kubectl(&["delete", "vmi", "asked", "--wait=false"]).unwrap();
+    let mut phases = Vec::new();
+    while let Ok(phase) = namespace.kubectl(&["get", "vmi", "asked", "-o", "jsonpath={.status.phase}"]) {
+        phases.push(phase);
+        assert!(phases.len() < 60, "it does not go: {phases:?}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    assert_eq!(phases.last().map(String::as_str), Some("Succeeded"), "{phases:?}");
+}
+
+#[test]
 fn daemons_may_die_while_a_machine_runs() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();

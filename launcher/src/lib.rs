@@ -12,7 +12,7 @@
 //! ```
 //!
 //! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
-//! [`probe`] is run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
+//! [`probe`] and [`virt_probe`] are run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
 
 pub mod accelerator;
 pub mod cli;
@@ -30,3 +30,4 @@ pub mod process;
 pub mod run_netd;
 pub mod rundir;
 pub mod standalone;
+pub mod virt_probe;

@@ -11,9 +11,13 @@ use tracing_subscriber::EnvFilter;
 use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
 use virt_launcher::process::init;
+use virt_launcher::virt_probe::{self, VirtProbe};
 use virt_launcher::{mesh, pod, probe, run_netd, standalone};
 
 fn main() -> ExitCode {
+    if virt_probe::is_meant(std::env::args_os().next().as_deref()) {
+        return ask_guest(&VirtProbe::parse());
+    }
     let cli = Cli::parse();
     // netd itself is process 1 of its container: it has no orphans.
     let splits = cli.init || (std::process::id() == 1 && !matches!(cli.command, Command::RunNetd(_)));
@@ -26,6 +30,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the kubelet runs under the name of virt-probe. It logs nothing: its words are those of the probe's event.
+fn ask_guest(args: &VirtProbe) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let asked =
+        runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(virt_probe::run(args)));
+    asked.unwrap_or_else(|error| {
+        eprintln!("{}: {error:#}", virt_probe::NAME);
+        ExitCode::FAILURE
+    })
 }
 
 /// Stays behind as init and runs the same command line in a child. Behind a pod's machine it asks a mesh's proxy to quit.

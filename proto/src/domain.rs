@@ -45,6 +45,15 @@ pub struct Domain {
     /// Machine type as the hypervisor resolved it, such as `pc-q35-10.1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
+    /// Memory that the guest has at present, KiB; absent before the hypervisor has told.
+    #[serde(rename = "memoryKiB", skip_serializing_if = "Option::is_none")]
+    pub memory_kib: Option<u64>,
+    /// The machine's disks, sorted by the names of their volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
+    /// What is booted directly; absent where nothing is, or before it was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_boot: Option<KernelBoot>,
     /// The machine's interfaces.
     pub interfaces: Vec<Interface>,
     /// Whether the guest's agent answers.
@@ -72,6 +81,31 @@ pub struct Domain {
     /// What went wrong last, for people; empty when nothing did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+/// A disk of a machine.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Disk {
+    /// Name of its volume.
+    pub name: String,
+    /// The hypervisor's name for its place on its bus, such as `vda`.
+    pub target: String,
+    /// Bytes of the image that the launcher has made of the volume's files; absent for other volumes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made_bytes: Option<u64>,
+}
+
+/// A kernel that is booted directly, by the CRC-32 of its files.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KernelBoot {
+    /// The kernel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<u32>,
+    /// The initial ram disk's; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initrd: Option<u32>,
 }
 
 /// What became of credentials of the guest's users.

@@ -83,6 +83,51 @@ impl Cluster {
         Ok(())
     }
 
+    /// Asks a question: GET of a subresource, whose answer is JSON.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn ask(&self, object: &Object, subresource: &str) -> Result<String, ApiError> {
+        let asked = asked("get", object, subresource);
+        self.text(path(object, subresource)).await.map_err(|cause| self.error(&asked, cause))
+    }
+
+    /// Reads an object of `kubevirt.io`. The name and the namespace are checked ones.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn read(
+        &self,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<serde_json::Value, ApiError> {
+        let asked = Asked { verb: "get", group: "kubevirt.io", resource: resource.into() };
+        let path = format!("{}/{name}", collection(resource, Some(namespace)));
+        self.json(path).await.map_err(|cause| self.error(&asked, cause))
+    }
+
+    /// Makes a Service. The namespace is a checked one.
+    ///
+    /// # Errors
+    /// When the answer is no success.
+    pub(crate) async fn create_service(
+        &self,
+        namespace: &str,
+        manifest: &impl Serialize,
+    ) -> Result<(), ApiError> {
+        let asked = Asked { verb: "create", group: "", resource: "services".into() };
+        let fail = |cause| self.error(&asked, cause);
+        let body = serde_json::to_vec(manifest).map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        let request = Request::post(format!("/api/v1/namespaces/{namespace}/services"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(Body::from(body))
+            .map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        self.limited(self.answer(request)).await.map_err(fail)?;
+        Ok(())
+    }
+
     /// Reads the object itself.
     ///
     /// # Errors
@@ -162,7 +207,7 @@ impl Cluster {
                 .header(header::ACCEPT, "application/json")
                 .body(Body::from(manifest.to_string().into_bytes()))
                 .map_err(|error| self.error(&asked, Cause::Protocol(error.to_string())))?;
-        self.read(request).await.map_err(|cause| self.error(&asked, cause))
+        self.decoded(request).await.map_err(|cause| self.error(&asked, cause))
     }
 
     /// Reads the version of the server.
@@ -207,16 +252,31 @@ impl Cluster {
         }
     }
 
+    /// What is answered, if it is JSON.
+    async fn text(&self, path: String) -> Result<String, Cause> {
+        let nonsense =
+            |error: &dyn std::fmt::Display| Cause::Protocol(format!("the answer makes no sense: {error}"));
+        let text = String::from_utf8(self.bytes(path).await?).map_err(|error| nonsense(&error))?;
+        serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| nonsense(&error))?;
+        Ok(text)
+    }
+
     async fn json<T: DeserializeOwned>(&self, path: String) -> Result<T, Cause> {
+        let body = self.bytes(path).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| Cause::Protocol(format!("the answer makes no sense: {error}")))
+    }
+
+    async fn bytes(&self, path: String) -> Result<Vec<u8>, Cause> {
         let request = Request::get(path)
             .header(header::ACCEPT, "application/json")
             .body(Body::empty())
             .map_err(|error| Cause::Protocol(error.to_string()))?;
-        self.read(request).await
+        self.limited(self.answer(request)).await
     }
 
     /// The JSON of a success.
-    async fn read<T: DeserializeOwned>(&self, request: Request<Body>) -> Result<T, Cause> {
+    async fn decoded<T: DeserializeOwned>(&self, request: Request<Body>) -> Result<T, Cause> {
         let body = self.limited(self.answer(request)).await?;
         serde_json::from_slice(&body)
             .map_err(|error| Cause::Protocol(format!("the answer makes no sense: {error}")))

@@ -5,6 +5,12 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use create::{Create, CreateVm, What};
+pub(crate) use expose::Expose;
+
+mod create;
+mod expose;
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(name = "virtctl")]
@@ -92,10 +98,18 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     /// Connect to a console of a virtual machine instance.
     Console(Console),
+    /// Create a manifest from flags; nothing is made in the cluster.
+    Create(Create),
     /// Cancel the evacuation of a virtual machine or of a node: what was to leave stays.
     EvacuateCancel(EvacuateCancel),
     /// Print a virtual machine with its instance type and its preference in its template.
     Expand(Expand),
+    /// Expose a virtual machine instance, virtual machine or replica set as a new service.
+    Expose(Box<Expose>),
+    /// Return full list of filesystems available on the guest machine.
+    Fslist(Instance),
+    /// Return guest agent info about operating system.
+    Guestosinfo(Instance),
     /// Migrate a virtual machine: it moves to another node while it runs.
     Migrate(Migrate),
     /// Cancel the migration of a virtual machine: it stays where it is.
@@ -104,10 +118,14 @@ pub(crate) enum Command {
     Pause(Pause),
     /// Forward local ports to a virtual machine or virtual machine instance.
     PortForward(PortForward),
+    /// Reset a virtual machine instance: it starts anew at once, and what its guest has not written is lost.
+    Reset(Instance),
     /// Restart a virtual machine.
     Restart(Restart),
     /// Copy files from and to a virtual machine instance with the local scp.
     Scp(Scp),
+    /// Soft reboot a virtual machine instance: its guest is asked to reboot.
+    SoftReboot(Instance),
     /// Open an SSH connection to a virtual machine instance with the local ssh.
     Ssh(Ssh),
     /// Start a virtual machine.
@@ -116,6 +134,8 @@ pub(crate) enum Command {
     Stop(Stop),
     /// Unpause a virtual machine.
     Unpause(Pause),
+    /// Return full list of logged in users on the guest machine.
+    Userlist(Instance),
     /// Print the client and server version information.
     Version(Version),
     /// Open a VNC connection to a virtual machine instance.
@@ -191,6 +211,14 @@ pub(crate) struct Pause {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) dry_run: DryRun,
+}
+
+/// An instance, and no flag.
+#[derive(Debug, Args)]
+pub(crate) struct Instance {
+    /// Name of the virtual machine instance
+    #[arg(value_name = "VMI")]
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]

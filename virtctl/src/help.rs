@@ -25,6 +25,21 @@ const EXAMPLES: &[(&str, &str)] = &[
 Ctrl+] or Ctrl+5 leaves the console.",
     ),
     (
+        "create",
+        "  # Write a manifest for a VirtualMachine with a random name:
+  virtctl create vm
+
+  # With a disk from a container image, 1 GiB of memory and a user with an SSH key:
+  virtctl create vm --name=myvm --memory=1Gi --volume-containerdisk=src:my.registry/my-image:my-tag \\
+    --user=jdoe --ssh-key='ssh-ed25519 AAAA...'
+
+  # With a claim as its disk, and keys from a Secret that the guest's agent sets:
+  virtctl create vm --volume-pvc=src:my-pvc --access-cred=type:ssh,src:my-keys,user:jdoe
+
+  # Make it:
+  virtctl create vm --name=myvm | kubectl create -f -",
+    ),
+    (
         "evacuate-cancel",
         "  # Let a virtual machine called 'myvm' stay on its node:
   virtctl evacuate-cancel vm myvm
@@ -44,6 +59,27 @@ A migration that was made for it goes on: migrate-cancel ends it.",
 
   # Expand one from the standard input, as JSON:
   virtctl expand --file - --output json",
+    ),
+    (
+        "expose",
+        "  # Expose SSH of a virtual machine instance called 'myvm' on each node:
+  virtctl expose vmi myvm --port=22 --name=myvm-ssh --type=NodePort
+
+  # Expose port 8080 of a virtual machine as port 80:
+  virtctl expose vm myvm --port=80 --target-port=8080 --name=myvm-web
+
+  # Expose all ports that a replica set's machines list for the pod network:
+  virtctl expose vmirs myvmirs --name=vmirs-service",
+    ),
+    (
+        "fslist",
+        "  # List the file systems of a virtual machine instance called 'myvm':
+  virtctl fslist myvm",
+    ),
+    (
+        "guestosinfo",
+        "  # Show what the guest's agent of a virtual machine instance called 'myvm' tells:
+  virtctl guestosinfo myvm",
     ),
     (
         "migrate",
@@ -74,6 +110,11 @@ All traffic goes through the Kubernetes API server: a Service is better for much
 gets a stream of its own, which ends after two minutes of silence.",
     ),
     (
+        "reset",
+        "  # Reset a virtual machine instance called 'myvmi':
+  virtctl reset myvmi",
+    ),
+    (
         "restart",
         "  # Restart a virtual machine called 'myvm':
   virtctl restart myvm
@@ -91,6 +132,11 @@ gets a stream of its own, which ends after two minutes of silence.",
 
   # Copy a file from a virtual machine instance:
   virtctl scp jdoe@vmi/myvmi:myfile .",
+    ),
+    (
+        "soft-reboot",
+        "  # Ask the guest of a virtual machine instance called 'myvmi' to reboot:
+  virtctl soft-reboot myvmi",
     ),
     (
         "ssh",
@@ -120,6 +166,11 @@ gets a stream of its own, which ends after two minutes of silence.",
   virtctl stop myvm --force --grace-period=0",
     ),
     ("unpause", "  # Unpause a virtual machine called 'myvm':\n  virtctl unpause vm myvm"),
+    (
+        "userlist",
+        "  # List who is logged in on a virtual machine instance called 'myvm':
+  virtctl userlist myvm",
+    ),
     (
         "version",
         "  # Print the client and server versions for the current context:

@@ -263,7 +263,7 @@ impl FromStr for Forward {
 }
 
 /// A name that may stand in a URL: RFC 1123's subdomain, which all names of the API are.
-fn checked(what: &'static str, name: &str) -> Result<String, TargetError> {
+pub(crate) fn checked(what: &'static str, name: &str) -> Result<String, TargetError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
     let valid = bytes.len() <= 253

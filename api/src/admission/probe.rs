@@ -1,4 +1,4 @@
-//! Probes: kubelet asks the pod's address, and netd takes the question to the guest.
+//! Probes: kubelet asks the pod's address, and netd takes the question to the guest; or kubelet has the guest's agent asked.
 
 use crate::problem::{Problems, Reason};
 use crate::v1;
@@ -9,23 +9,28 @@ pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Proble
     {
         let Some(probe) = probe else { continue };
         let path = format!("spec.{name}");
-        match (&probe.http_get, &probe.tcp_socket) {
-            (None, None) => {
-                problems.required(path.clone(), "a way to probe is required: tcpSocket or httpGet");
-            }
-            (Some(_), Some(_)) => {
-                problems.add(
-                    Reason::FieldValueInvalid,
-                    path.clone(),
-                    "only one of tcpSocket and httpGet is allowed",
-                );
-            }
-            (Some(_), None) | (None, Some(_)) if !has_pod_network(spec) => problems.add(
+        let by_network = usize::from(probe.http_get.is_some()) + usize::from(probe.tcp_socket.is_some());
+        let by_agent = usize::from(probe.exec.is_some()) + usize::from(probe.guest_agent_ping.is_some());
+        match (by_network, by_agent) {
+            (0, 0) => problems.required(
+                path.clone(),
+                "a way to probe is required: tcpSocket, httpGet, exec or guestAgentPing",
+            ),
+            (1, 0) if !has_pod_network(spec) => problems.add(
                 Reason::FieldValueInvalid,
                 path.clone(),
-                "a probe needs an interface on the pod's network",
+                "a probe by tcpSocket or httpGet needs an interface on the pod's network",
             ),
-            _ => {}
+            (1, 0) | (0, 1) => {}
+            _ => problems.add(
+                Reason::FieldValueInvalid,
+                path.clone(),
+                "only one of tcpSocket, httpGet, exec and guestAgentPing is allowed",
+            ),
+        }
+        let command = probe.exec.as_ref().map(|exec| exec.command.as_deref().unwrap_or_default());
+        if command.is_some_and(|command| command.first().is_none_or(String::is_empty)) {
+            problems.required(format!("{path}.exec.command"), "a program in the guest is required");
         }
         let hosts = [
             ("httpGet", probe.http_get.as_ref().and_then(|p| p.host.as_deref())),

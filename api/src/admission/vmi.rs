@@ -26,11 +26,12 @@ const FIXED: [&str; 3] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS, ann
 pub fn mutate_revision(object: &mut Value, given: &Value, by: By) {
     let revision = &given["status"]["virtualMachineRevisionName"];
     if by != By::User && revision.is_string() {
-        object["status"] = json!({ "virtualMachineRevisionName": revision });
+        add_missing(object, &json!({"status": {"virtualMachineRevisionName": revision}}));
     }
 }
 
-/// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, without a status.
+/// Makes of a new VirtualMachineInstance what is stored: with its defaults and its finalizer, and with a status that says no
+/// more than how much memory and how many processors it begins with.
 ///
 /// Addresses, UUID and host name are left open: they follow the identity, which the object does not have yet.
 pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
@@ -53,7 +54,25 @@ pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     if let Some(strategy) = &config.eviction_strategy {
         filled["spec"]["evictionStrategy"] = strategy.as_str().into();
     }
+    filled["status"] = first_status(&vmi);
     add_missing(object, &filled);
+}
+
+/// What the status tells from the beginning, as upstream's: the guest's memory and processors by the specification.
+fn first_status(vmi: &VirtualMachineInstance) -> Value {
+    let domain = &vmi.spec.domain;
+    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+    let memory =
+        guest.map(|guest| json!({"guestAtBoot": guest, "guestCurrent": guest, "guestRequested": guest}));
+    let cpu = domain.cpu.as_ref();
+    let topology = cpu.map(|cpu| json!({"cores": cpu.cores, "sockets": cpu.sockets, "threads": cpu.threads}));
+    let mut status = json!({});
+    for (name, value) in [("memory", memory), ("currentCPUTopology", topology)] {
+        if let Some(value) = value {
+            status[name] = value;
+        }
+    }
+    status
 }
 
 /// Has a new VirtualMachineInstance say what carries its binding `masquerade`, where the cluster's `way` is not podvirt's own.

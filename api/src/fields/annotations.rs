@@ -114,7 +114,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/func-test-memory-hotplug-fail", Refused(Any), "of upstream's tests"),
     row(Vmi, "kubevirt.io/free-page-reporting-disabled", Unneeded, "podvirt's machines report no free pages"),
     row(Vmi, name::MOVE_BRIDGE, Carried(Any), "a machine that is bound to the pod's network by `bridge` may move; its new pod's address is another one, unless the network sees to that"),
-    row(Vmi, "kubevirt.io/pause-guest-agent-probes", Unneeded, "`guestAgentPing`, which it is about, is refused"),
+    row(Vmi, "kubevirt.io/pause-guest-agent-probes", Refused(Is("true")), "probes of the agent are not suspended"),
     row(Vmi, "kubevirt.io/image-volume-skip-digest-resolution", Unneeded, "podvirt puts no digests into the pod's images"),
     row(Vmi, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives the pod no hooks for backups"),
     row(Vmi, "kubevirt.io/nonroot", Unneeded, "no launcher runs as root"),

@@ -95,21 +95,26 @@ fn what_the_cluster_says_of_masquerade_is_written_into_a_new_instance() {
 }
 
 #[test]
-fn a_new_instance_gets_its_finalizer_and_loses_a_status() {
+fn a_new_instance_gets_its_finalizer_and_its_size_as_its_only_status() {
     let mut object = vmi_object();
     object["status"] = json!({"phase": "Running"});
     let stored = patched(&object, &create("/virtualmachineinstances-mutate", object.clone()));
     assert_eq!(stored["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
-    assert_eq!(stored.get("status"), None);
+    let size = json!({
+        "currentCPUTopology": {"cores": 1, "sockets": 1, "threads": 1},
+        "memory": {"guestAtBoot": "128Mi", "guestCurrent": "128Mi", "guestRequested": "128Mi"},
+    });
+    assert_eq!(stored["status"], size);
     // virt-controller's says which revision of its VirtualMachine it was made from.
     object["status"]["virtualMachineRevisionName"] = json!("revision-start-vm-1-2");
     let made = |user: &str| {
         let answer = ask("/virtualmachineinstances-mutate", "CREATE", Value::Null, object.clone(), user);
         patched(&object, &answer).get("status").cloned()
     };
-    assert_eq!(made("jane"), None);
-    let of_daemon = made("system:serviceaccount:kubevirt:kubevirt-controller").unwrap();
-    assert_eq!(of_daemon, json!({"virtualMachineRevisionName": "revision-start-vm-1-2"}));
+    assert_eq!(made("jane"), Some(size.clone()));
+    let mut with_revision = size;
+    with_revision["virtualMachineRevisionName"] = json!("revision-start-vm-1-2");
+    assert_eq!(made("system:serviceaccount:kubevirt:kubevirt-controller"), Some(with_revision));
 }
 
 #[test]

@@ -3,8 +3,10 @@
 //! netd makes the guest's ports ports of the pod. So an HTTP probe of the manifest is a probe of the `compute`
 //! container, and kubelet reaches the guest as any client does. A TCP probe would end at netd, which accepts before the
 //! guest is asked: kubelet runs `virt-launcher probe` in the container instead, which knows the guest's answer. Where the kernel
-//! leads to the guest, the guest accepts itself, and a TCP probe is kubelet's own. A probe
-//! that runs a command in the guest or pings its agent needs a way into the guest, which there is not yet: it is refused.
+//! leads to the guest, the guest accepts itself, and a TCP probe is kubelet's own.
+//!
+//! A probe that runs a command in the guest, or asks whether its agent answers, is a command of the container, too: `virt-probe`,
+//! which has virt-launcher ask the agent, with upstream's flags.
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -21,6 +23,8 @@ const START_DELAY_SECONDS: i32 = 10;
 
 /// Seconds that a probe has when the manifest says nothing (kubelet's figure).
 const TIMEOUT_SECONDS: i32 = 1;
+/// The program that has virt-launcher ask the guest's agent, in the container's PATH.
+const VIRT_PROBE: &str = "virt-probe";
 /// Seconds that kubelet gives a command beyond the probe's own, to be started.
 const COMMAND_SECONDS: i32 = 1;
 
@@ -42,13 +46,7 @@ pub(super) fn probes(vmi: &VirtualMachineInstance) -> Result<Probes, TemplateErr
 }
 
 fn probe_of(vmi: &VirtualMachineInstance, probe: &Probe, field: &str) -> Result<core::Probe, TemplateError> {
-    const ALLOWED: &str = "tcpSocket and httpGet";
-    if probe.exec.is_some() {
-        return Err(TemplateError::unsupported(format!("{field}.exec"), ALLOWED));
-    }
-    if probe.guest_agent_ping.is_some() {
-        return Err(TemplateError::unsupported(format!("{field}.guestAgentPing"), ALLOWED));
-    }
+    const ALLOWED: &str = "tcpSocket, httpGet, exec and guestAgentPing";
     // A probe of another host would let a namespace's user send requests from the node; Pod Security refuses it.
     let elsewhere = |host: &Option<String>| host.as_ref().is_some_and(|h| !h.is_empty());
     if probe.http_get.as_ref().is_some_and(|p| elsewhere(&p.host)) {
@@ -63,11 +61,18 @@ fn probe_of(vmi: &VirtualMachineInstance, probe: &Probe, field: &str) -> Result<
             "no host: the pod's address",
         ));
     }
-    if probe.http_get.is_none() && probe.tcp_socket.is_none() {
+    let handlers = [
+        probe.http_get.is_some(),
+        probe.tcp_socket.is_some(),
+        probe.exec.is_some(),
+        probe.guest_agent_ping.is_some(),
+    ];
+    if !handlers.contains(&true) {
         return Err(TemplateError::unsupported(format!("{field} without a handler"), ALLOWED));
     }
     let timeout = probe.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
     let (command, tcp_socket) = match &probe.tcp_socket {
+        None => (of_agent(vmi, probe, timeout, field)?, None),
         Some(socket) => match tcp(vmi, &socket.port, field)? {
             Asked::Netd(index, port) => (Some(command(index, port, timeout)), None),
             Asked::Guest(port) => {
@@ -75,14 +80,16 @@ fn probe_of(vmi: &VirtualMachineInstance, probe: &Probe, field: &str) -> Result<
                 (None, Some(core::TCPSocketAction { host: None, port }))
             }
         },
-        None => (None, None),
     };
+    // One that names virt-probe itself is handed on as it is, as by upstream.
+    let own =
+        probe.exec.as_ref().and_then(|exec| exec.command.as_ref()?.first()).is_some_and(|c| c == VIRT_PROBE);
     Ok(core::Probe {
         http_get: probe.http_get.clone(),
         tcp_socket,
         timeout_seconds: match &command {
-            Some(_) => Some(timeout.saturating_add(COMMAND_SECONDS)),
-            None => probe.timeout_seconds,
+            Some(_) if !own => Some(timeout.saturating_add(COMMAND_SECONDS)),
+            _ => probe.timeout_seconds,
         },
         exec: command.map(|command| core::ExecAction { command: Some(command) }),
         initial_delay_seconds: Some(
@@ -93,6 +100,40 @@ fn probe_of(vmi: &VirtualMachineInstance, probe: &Probe, field: &str) -> Result<
         failure_threshold: probe.failure_threshold,
         ..core::Probe::default()
     })
+}
+
+/// The command of a probe that asks the guest's agent.
+fn of_agent(
+    vmi: &VirtualMachineInstance,
+    probe: &Probe,
+    timeout: i32,
+    field: &str,
+) -> Result<Option<Vec<String>>, TemplateError> {
+    let metadata = &vmi.metadata;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let mut command = vec![
+        VIRT_PROBE.to_owned(),
+        "--domainName".into(),
+        format!("{}_{}", text(&metadata.namespace), text(&metadata.name)),
+        "--timeoutSeconds".into(),
+        timeout.to_string(),
+    ];
+    if probe.guest_agent_ping.is_some() {
+        command.push("--guestAgentPing".into());
+        return Ok(Some(command));
+    }
+    let Some(exec) = &probe.exec else { return Ok(None) };
+    match exec.command.as_deref().and_then(<[String]>::split_first) {
+        None => {
+            Err(TemplateError::unsupported(format!("{field}.exec.command without a program"), "a command"))
+        }
+        Some((program, _)) if program == VIRT_PROBE => Ok(exec.command.clone()),
+        Some((program, arguments)) => {
+            command.extend(["--command".into(), program.clone(), "--".into()]);
+            command.extend_from_slice(arguments);
+            Ok(Some(command))
+        }
+    }
 }
 
 /// What accepts the connections of a TCP probe.

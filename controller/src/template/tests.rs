@@ -360,6 +360,39 @@ fn probes_go_to_the_guests_ports_and_start_later() {
 }
 
 #[test]
+fn a_probe_of_the_agent_is_a_command_with_upstreams_flags() {
+    let mut spec = everything();
+    spec["readinessProbe"] = json!({"exec": {"command": ["/bin/test", "-e", "/run/ready"]}, "timeoutSeconds": 5, "initialDelaySeconds": 20});
+    spec["livenessProbe"] = json!({"guestAgentPing": {}, "failureThreshold": 4});
+    let asks =
+        |probe: &k8s_openapi::api::core::v1::Probe| probe.exec.clone().unwrap().command.unwrap().join(" ");
+    let pod = render(spec.clone());
+    let compute = container(&pod, "compute");
+    let (readiness, liveness) =
+        (compute.readiness_probe.as_ref().unwrap(), compute.liveness_probe.as_ref().unwrap());
+    assert_eq!(
+        asks(readiness),
+        "virt-probe --domainName shop_web --timeoutSeconds 5 --command /bin/test -- -e /run/ready"
+    );
+    assert_eq!((readiness.timeout_seconds, readiness.initial_delay_seconds), (Some(6), Some(30)));
+    assert_eq!(asks(liveness), "virt-probe --domainName shop_web --timeoutSeconds 1 --guestAgentPing");
+    assert_eq!(
+        (liveness.timeout_seconds, liveness.initial_delay_seconds, liveness.failure_threshold),
+        (Some(2), Some(10), Some(4))
+    );
+
+    // A manifest that names virt-probe itself has its own flags.
+    spec["readinessProbe"] =
+        json!({"exec": {"command": ["virt-probe", "--guestAgentPing"]}, "timeoutSeconds": 5});
+    let pod = render(spec);
+    let readiness = container(&pod, "compute").readiness_probe.clone().unwrap();
+    assert_eq!(
+        (asks(&readiness).as_str(), readiness.timeout_seconds),
+        ("virt-probe --guestAgentPing", Some(5))
+    );
+}
+
+#[test]
 fn a_tcp_probe_names_its_port_by_number_or_by_the_interfaces_name() {
     let rendered = |port: Value| {
         let mut spec = everything();
@@ -458,8 +491,8 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             }),
             "spec.readinessProbe.tcpSocket with no interface on the pod's first network",
         ),
-        (json!({"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.livenessProbe.exec"),
-        (json!({"readinessProbe": {"guestAgentPing": {}}}), "spec.readinessProbe.guestAgentPing"),
+        (json!({"livenessProbe": {"exec": {}}}), "spec.livenessProbe.exec.command without a program"),
+        (json!({"readinessProbe": {}}), "spec.readinessProbe without a handler"),
         (
             json!({"readinessProbe": {"tcpSocket": {"host": "10.0.0.1", "port": 1}}}),
             "spec.readinessProbe.tcpSocket.host",

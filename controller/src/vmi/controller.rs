@@ -26,6 +26,7 @@ use podvirt_daemon::patch;
 use super::act;
 use super::claims::{self, Problem, Told};
 use super::decide::{self, Decision, Note, Observed, needs_claims};
+use super::ends::Ends;
 use super::pods::{self, Pods};
 use super::status::{is_final, phase};
 use super::view::{Change, View};
@@ -131,6 +132,7 @@ pub(super) struct Shared {
     pub(super) pods: Arc<Pods>,
     /// What is told of a machine's claims, by the machine's UID, once that does not change any more.
     pub(super) claims_told: Mutex<HashMap<String, Arc<Told>>>,
+    pub(super) ends: Ends,
     pub(super) expectations: Expectations,
     pub(super) attempts: Attempts,
 }
@@ -184,6 +186,7 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
         context,
         pods: Arc::clone(view.pods()),
         claims_told: Mutex::default(),
+        ends: Ends::default(),
         expectations: Expectations::default(),
         attempts,
     });
@@ -237,6 +240,7 @@ fn machines(
     let mut roster = watch::Roster::default();
     let events = watch::all::<VirtualMachineInstance>(client).inspect_ok(move |event| {
         for uid in roster.take(event) {
+            shared.ends.forget(&uid);
             shared.expectations.forget(&uid);
             shared.attempts.forget(&uid);
             shared.claims_told().remove(&uid);
@@ -284,11 +288,14 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     pods.extend(unseen.map(Arc::new));
     let claim_api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
     let (claims, claims_told) = shared.claims(&claim_api, vmi, needs_claims(vmi, &pods)).await?;
+    let ended = is_final(&phase(vmi));
+    let end_seen = if ended { shared.ends.seen(&uid, Instant::now()) } else { Duration::ZERO };
     let seen = Observed {
         vmi,
         pods: &pods,
         claims: &claims,
         claims_told: claims_told.as_deref(),
+        end_seen,
         settings: &settings,
         launcher_image: &shared.context.launcher_image,
     };

@@ -14,7 +14,7 @@ use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Pha
 use super::claims::{Problem, Told};
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
-use super::{follow, nics};
+use super::{ends, follow, nics};
 use crate::settings::Settings;
 use crate::template::{self, Images};
 
@@ -49,6 +49,8 @@ pub struct Observed<'a> {
     pub claims: &'a [(String, Problem)],
     /// What is to be told of its claims; `None` while that is not known.
     pub claims_told: Option<&'a Told>,
+    /// How long its final phase has been seen, if it has one.
+    pub end_seen: Duration,
     /// The cluster's configuration.
     pub settings: &'a Settings,
     /// Image of the launcher.
@@ -221,8 +223,14 @@ fn delete(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
         decision.actions.push(delete_action(pod));
     }
     if seen.pods.is_empty() {
-        if !is_final(&phase(&decision.vmi)) {
+        let ended = is_final(&phase(&decision.vmi));
+        if !ended {
             set_phase(&mut decision.vmi.status, Phase::Failed, now);
+        }
+        let left = ends::left(seen.vmi, if ended { seen.end_seen } else { Duration::ZERO });
+        if !left.is_zero() {
+            decision.look_again = Some(left);
+            return;
         }
         if let Some(finalizers) = &mut decision.vmi.metadata.finalizers {
             finalizers.retain(|f| f != VMI_FINALIZER);
@@ -376,6 +384,9 @@ fn hand_over(pod: &Pod, node: &str, vmi: &mut VirtualMachineInstance, now: Times
     status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
     status.qos_class = pod.status.as_ref().and_then(|s| s.qos_class.clone());
     status.launcher_container_image_version = follow::image(pod);
+    if let Some(bytes) = follow::memory_overhead(pod) {
+        status.memory.get_or_insert_default().memory_overhead = Some(bytes);
+    }
     if !interfaces.is_empty() {
         status.interfaces = interfaces;
     }

@@ -2,9 +2,11 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::migration::{is_under_way, pod_by_migration};
 use podvirt_api::names::condition::{self as conditions, FALSE, TRUE, reason};
-use podvirt_api::names::{label, pod as pod_names};
+use podvirt_api::names::{annotation, label, pod as pod_names};
+use podvirt_api::quantity::binary_text;
 use podvirt_api::v1::VirtualMachineInstancePhase as Phase;
 
 use super::claims::volume_status;
@@ -114,6 +116,12 @@ fn outdated(seen: &Observed<'_>, decision: &mut Decision) {
 /// Image of virt-launcher.
 pub(super) fn image(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.containers.iter().find(|c| c.name == pod_names::COMPUTE)?.image.clone()
+}
+
+/// Memory that the pod asks for beside the guest's.
+pub(super) fn memory_overhead(pod: &Pod) -> Option<Quantity> {
+    let bytes = pod.metadata.annotations.as_ref()?.get(annotation::MEMORY_OVERHEAD_BYTES)?;
+    bytes.parse::<u64>().ok().map(|bytes| Quantity(binary_text(bytes)))
 }
 
 fn scheduler(

@@ -22,7 +22,8 @@
 //! fails, deletes. The machine's own pod is the one that its status names: the source until `status.nodeName` is the
 //! target's. From then on the source is one pod too many, and goes.
 //!
-//! **Deletion.** The finalizer keeps the machine until no launcher pod is left: what runs is always visible.
+//! **Deletion.** The finalizer keeps the machine until no launcher pod is left: what runs is always visible. And how it
+//! ended is: where a guest has run, the final phase is seen before the machine goes, see [`ends`].
 //!
 //! **Shape.** [`decide()`] is a pure function of what is seen; [`controller`] fetches and carries out. The status
 //! is written first, with the resource version that was seen. A decision from an old copy of the machine is
@@ -32,6 +33,7 @@ mod act;
 pub mod claims;
 pub mod controller;
 pub mod decide;
+pub mod ends;
 mod follow;
 pub mod migratable;
 mod nics;

@@ -57,6 +57,7 @@ fn look(vmi: &VirtualMachineInstance, pod: &Arc<Pod>, now: Timestamp) -> Decisio
         pods: &pods,
         claims: &[],
         claims_told: None,
+        end_seen: std::time::Duration::ZERO,
         settings: &settings,
         launcher_image: "l",
     };

@@ -45,7 +45,14 @@ impl Server {
         let attempts = Attempts::new("vmi", context.metrics.clone());
         Server {
             asked,
-            shared: Shared { context, pods, claims_told: Default::default(), expectations, attempts },
+            shared: Shared {
+                context,
+                pods,
+                claims_told: Default::default(),
+                ends: Default::default(),
+                expectations,
+                attempts,
+            },
         }
     }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::claims::{Problem, Told};
 use super::decide::{Action, Decision, HANDOVER_GRACE, Observed, decide, needs_claims, refused};
+use super::ends::SEEN_FOR;
 use crate::settings::Settings;
 use crate::template::pod_name;
 
@@ -97,6 +98,7 @@ fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(Strin
             pods,
             claims,
             claims_told: Some(&told),
+            end_seen: SEEN_FOR,
             settings: &settings,
             launcher_image: "launcher:1",
         };
@@ -391,6 +393,22 @@ fn the_handler_has_time_to_say_how_the_guest_ended() {
 }
 
 #[test]
+fn the_status_tells_what_the_pod_asks_for_beside_the_guests_memory() {
+    let told = |annotations: Value| {
+        let pod = running(json!({"metadata": {"annotations": annotations}}));
+        let memory = json!({"guestAtBoot": "64Mi"});
+        let decision = look(&machine("Scheduling", json!({"status": {"memory": memory}})), &[pod]);
+        assert_eq!(phase(&decision), Phase::Scheduled);
+        serde_json::to_value(decision.vmi.status.memory).unwrap()
+    };
+    assert_eq!(
+        told(json!({"kubevirt.io/memory-overhead-bytes": "209715200"})),
+        json!({"guestAtBoot": "64Mi", "memoryOverhead": "200Mi"})
+    );
+    assert_eq!(told(json!({"kubevirt.io/memory-overhead-bytes": "much"})), json!({"guestAtBoot": "64Mi"}));
+}
+
+#[test]
 fn deletion_takes_the_pods_first_and_the_finalizer_last() {
     let going = |phase: &str| {
         let finalizers = json!([VMI_FINALIZER, "other"]);
@@ -406,15 +424,67 @@ fn deletion_takes_the_pods_first_and_the_finalizer_last() {
     assert_eq!((deleted(&decision), reason(&decision, "Ready")), (vec![], "PodTerminating".to_owned()));
     assert_eq!(decision.vmi.metadata.finalizers.as_ref().unwrap().len(), 2);
 
-    for (before, after) in
-        [("Running", Phase::Failed), ("Succeeded", Phase::Succeeded), ("Pending", Phase::Failed)]
-    {
-        let decision = look(&going(before), &[]);
+    let unmet = |phase: &str| {
+        let mut vmi = going(phase);
+        vmi.status.node_name = None;
+        vmi
+    };
+    for (before, after) in [
+        (going("Succeeded"), Phase::Succeeded),
+        (unmet("Pending"), Phase::Failed),
+        (unmet("Scheduling"), Phase::Failed),
+    ] {
+        let decision = look(&before, &[]);
         assert_eq!(phase(&decision), after);
         assert_eq!(decision.vmi.metadata.finalizers.as_deref(), Some(&["other".to_owned()][..]));
         assert_eq!(decision.actions, [], "nothing is made for it");
     }
     assert_eq!(deleted(&look(&going("Succeeded"), &[ended(0, 900)])), ["p1"], "also pods that ended");
+}
+
+#[test]
+fn the_end_of_a_guest_is_seen_before_its_machine_goes() {
+    let owner = |controller: bool| {
+        json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "web", "uid": "v1",
+            "controller": controller}])
+    };
+    let second = Duration::from_secs(1);
+    // What was, whether something controls it, how long the end was seen; the phase after, and what is left.
+    for (before, owners, end_seen, after, left) in [
+        ("Running", json!([]), Duration::ZERO, Phase::Failed, Some(SEEN_FOR)),
+        ("Succeeded", json!([]), Duration::ZERO, Phase::Succeeded, Some(SEEN_FOR)),
+        ("Succeeded", json!([]), second, Phase::Succeeded, Some(SEEN_FOR - second)),
+        ("Succeeded", owner(false), second, Phase::Succeeded, Some(SEEN_FOR - second)),
+        ("Succeeded", json!([]), SEEN_FOR, Phase::Succeeded, None),
+        ("Failed", json!([]), 2 * SEEN_FOR, Phase::Failed, None),
+        ("Succeeded", owner(true), Duration::ZERO, Phase::Succeeded, None),
+    ] {
+        let going = json!({"metadata": {"deletionTimestamp": NOW, "ownerReferences": owners}});
+        let (settings, told) = (Settings::default(), Told::new());
+        let look = |vmi: &VirtualMachineInstance, end_seen| {
+            let seen = Observed {
+                vmi,
+                pods: &[],
+                claims: &[],
+                claims_told: Some(&told),
+                end_seen,
+                settings: &settings,
+                launcher_image: "launcher:1",
+            };
+            decide(&seen, now())
+        };
+        let kept = |decision: &Decision| {
+            decision.vmi.metadata.finalizers.iter().flatten().any(|f| f == VMI_FINALIZER)
+        };
+        let decision = look(&handed_over(before, going), end_seen);
+        let seen = (phase(&decision), kept(&decision), decision.look_again);
+        assert_eq!(seen, (after, left.is_some(), left), "{before}");
+        // What was written of it meanwhile, that its pod is gone, changes nothing.
+        if left.is_some() {
+            assert!(kept(&look(&decision.vmi, Duration::ZERO)), "{before}");
+            assert!(!kept(&look(&decision.vmi, SEEN_FOR)), "{before}");
+        }
+    }
 }
 
 #[test]

@@ -11,6 +11,8 @@ use podvirt_proto::domain::Domain;
 
 /// Interfaces of a machine and addresses of an interface that are told at most.
 const LIST_MAX: usize = 64;
+/// Disks of a machine that are told at most: more than fit into one.
+const DISKS_MAX: usize = 512;
 /// Bytes of a word of the guest's that are told at most.
 const WORD_MAX: usize = 256;
 /// Bytes of a sentence of the launcher's that are told at most.
@@ -48,6 +50,8 @@ impl Newest {
 
 /// The report with everything that the guest can make long cut.
 fn bounded(mut domain: Domain) -> Domain {
+    domain.disks.truncate(DISKS_MAX);
+    domain.disks.iter_mut().for_each(|disk| cut(&mut disk.target, WORD_MAX));
     domain.interfaces.truncate(LIST_MAX);
     for interface in &mut domain.interfaces {
         interface.ips.retain(|ip| is_address(ip));

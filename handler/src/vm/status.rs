@@ -8,8 +8,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podvirt_api::names::{condition, event};
+use podvirt_api::quantity::binary_text;
 use podvirt_api::v1::{
     self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase,
 };
@@ -83,6 +85,24 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
 fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain, first: Option<&str>) {
     if let Some(machine) = &domain.machine {
         status.machine = Some(v1::Machine { r#type: Some(machine.clone()) });
+    }
+    if let Some(kib) = domain.memory_kib {
+        status.memory.get_or_insert_default().guest_current =
+            Some(Quantity(binary_text(kib.saturating_mul(1024))));
+    }
+    if let Some(boot) = &domain.kernel_boot {
+        status.kernel_boot_status = Some(v1::KernelBootStatus {
+            kernel_info: boot.kernel.map(|checksum| v1::KernelInfo { checksum: Some(checksum) }),
+            initrd_info: boot.initrd.map(|checksum| v1::InitrdInfo { checksum: Some(checksum) }),
+        });
+    }
+    // Which volumes there are is virt-controller's to say. Nothing is known of the disks before the machine is there.
+    for volume in status.volume_status.iter_mut().filter(|_| !domain.disks.is_empty()) {
+        let disk = domain.disks.iter().find(|disk| disk.name == volume.name);
+        volume.target = disk.map(|disk| disk.target.clone()).unwrap_or_default();
+        if let Some(bytes) = disk.and_then(|disk| disk.made_bytes) {
+            volume.size = i64::try_from(bytes).ok();
+        }
     }
     if !domain.interfaces.is_empty() || domain.status.is_active() {
         let known = std::mem::take(&mut status.interfaces);

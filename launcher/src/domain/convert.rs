@@ -69,6 +69,8 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
         uuid: firmware.uuid.clone(),
         // libvirt rounds up to its own granularity; bytes lose nothing before that.
         memory: xml::Memory { unit: "b".into(), amount: guest.value() },
+        // The same: nothing of it is given back to the node before the guest runs.
+        current_memory: None,
         memory_backing: shared.then(|| xml::MemoryBacking {
             source: Some(xml::TypeOnly { kind: "memfd".into() }),
             access: Some(xml::ModeOnly { mode: "shared".into() }),

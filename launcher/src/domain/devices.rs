@@ -212,6 +212,11 @@ pub fn alias_of(name: &str) -> String {
     format!("ua-{name}")
 }
 
+/// The name in the manifest of the device that has this alias.
+pub fn name_of(alias: &str) -> Option<&str> {
+    alias.strip_prefix("ua-")
+}
+
 fn alias(name: &str) -> xml::NameOnly {
     xml::NameOnly { name: alias_of(name) }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 pub use convert::{ConvertError, convert, domain_name};
-pub use devices::{AGENT_CHANNEL, alias_of, plugged};
+pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged};
 
 /// Who executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

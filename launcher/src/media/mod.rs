@@ -2,6 +2,7 @@
 
 pub mod cloud_init;
 mod config;
+pub(crate) mod crc32;
 pub mod images;
 pub mod kernel;
 pub(crate) mod mounted;

@@ -15,6 +15,8 @@ use super::shared::Shared;
 const MAX_ROWS: usize = 1_000;
 /// Between two looks whether a program in the guest has ended.
 const EXEC_INTERVAL: Duration = Duration::from_millis(100);
+/// What an agent has for an answer at least: the hypervisor counts in seconds.
+const AGENT_MIN: Duration = Duration::from_secs(1);
 
 fn rows(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten().take(MAX_ROWS)
@@ -127,11 +129,13 @@ pub(super) async fn execute(
     limit: Duration,
 ) -> Result<Option<Executed>, AgentError> {
     let end = Instant::now() + limit;
+    // An agent that does not answer is given up with the program.
+    let answer = || end.saturating_duration_since(Instant::now()).clamp(AGENT_MIN, ANSWER);
     let start = json!({"path": program, "arg": arguments, "capture-output": true});
-    let started = shared.agent_command("guest-exec", start, ANSWER).await?;
+    let started = shared.agent_command("guest-exec", start, answer()).await?;
     let pid = started.get("pid").cloned().unwrap_or_default();
     loop {
-        let status = shared.agent_command("guest-exec-status", json!({"pid": pid}), ANSWER).await?;
+        let status = shared.agent_command("guest-exec-status", json!({"pid": pid}), answer()).await?;
         if let Some(executed) = executed(&status) {
             return Ok(Some(executed));
         }

@@ -16,7 +16,8 @@ use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
 use podvirt_api::names::path;
 use podvirt_api::plugin::Joint;
-use podvirt_api::vmi::StartStrategy;
+use podvirt_api::vmi::{StartStrategy, Volume};
+use podvirt_proto::domain::KernelBoot;
 use tracing::{info, warn};
 
 use super::brought;
@@ -27,9 +28,10 @@ use super::report;
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared, Wanted};
 use crate::accelerator;
-use crate::domain::{Accelerator, Base, Environment, Kernel, Tap, convert, domain_name};
+use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Tap, convert, domain_name};
 use crate::hooks::{CloudInit, Hooks};
 use crate::media::cloud_init::Change;
+use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
 use crate::process::daemon::wait_for_socket;
 
@@ -52,6 +54,8 @@ pub(super) struct Prepared {
     pub(super) authors: Option<String>,
     pub(super) paused: bool,
     pub(super) interfaces: Vec<ManifestInterface>,
+    /// Bytes of the images that were made of volumes' files, by volume.
+    pub(super) made: BTreeMap<String, u64>,
     /// What the domain refers to by this process's descriptors.
     pub(super) files: Vec<File>,
     /// Those of the second interface's netd and of further ones; the first one's is there from the start.
@@ -114,6 +118,7 @@ pub(super) async fn prepare(
     });
     let images = images.await.context("disks were not prepared")??;
 
+    let made = made(vmi, &images);
     let devices = devices::addresses(vmi, |what| waits_for(shared, what)).await?;
     let taps = taps(vmi)?;
     let mut sockets = BTreeMap::new();
@@ -154,6 +159,7 @@ pub(super) async fn prepare(
         authors: hooks.authors(),
         paused: vmi.spec.start_strategy == Some(StartStrategy::Paused),
         interfaces: manifest_interfaces(vmi, &environment.taps),
+        made,
         files,
         holds,
     })
@@ -235,9 +241,27 @@ async fn container_disks(
     Ok(images)
 }
 
+/// Bytes of the images that were made of volumes' files: what upstream's status calls the volumes' sizes.
+fn made(vmi: &VirtualMachineInstance, images: &BTreeMap<String, Image>) -> BTreeMap<String, u64> {
+    let of_files = |volume: &&Volume| {
+        volume.cloud_init_no_cloud.is_some()
+            || volume.cloud_init_config_drive.is_some()
+            || volume.config_map.is_some()
+            || volume.secret.is_some()
+            || volume.downward_api.is_some()
+            || volume.service_account.is_some()
+            || volume.sysprep.is_some()
+    };
+    let size = |volume: &Volume| {
+        let length = images.get(&volume.name)?.path.metadata().ok()?.len();
+        Some((volume.name.clone(), length))
+    };
+    vmi.spec.volumes.iter().filter(of_files).filter_map(size).collect()
+}
+
 /// The kernel for direct boot.
 async fn kernel(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     vmi: &VirtualMachineInstance,
     links: &Path,
     files: &mut Vec<File>,
@@ -251,14 +275,34 @@ async fn kernel(
         .collect();
     let socket = Path::new(path::CONTAINER_DISKS).join(path::KERNEL_BOOT_SOCKET);
     let handed = receive(&socket, wanted.len()).await.context("spec.domain.firmware.kernelBoot.container")?;
+    let mut read = Vec::new();
     let (mut kernel, mut initrd) = (None, None);
     for (name, handed) in wanted.into_iter().zip(handed) {
         let path = link(links, "kernel-boot", name, &handed.file)?;
         *(if name == "kernel" { &mut kernel } else { &mut initrd }) = Some(path);
+        read.extend(handed.file.try_clone().map(|file| (name, file)));
         files.push(handed.file);
     }
+    // The guest need not wait for what its status tells of them.
+    drop(tokio::task::spawn_blocking({
+        let shared = shared.clone();
+        move || check(&shared, read)
+    }));
     let kernel = kernel.context("spec.domain.firmware.kernelBoot.container.kernelPath: required")?;
     Ok(Some(Kernel { kernel, initrd }))
+}
+
+/// Notes the checksums of kernel and initrd.
+fn check(shared: &Shared, read: Vec<(&str, File)>) {
+    let mut sums = KernelBoot::default();
+    for (name, file) in read {
+        match crc32::of(&file) {
+            Ok(sum) if name == "kernel" => sums.kernel = Some(sum),
+            Ok(sum) => sums.initrd = Some(sum),
+            Err(error) => warn!(%error, name, "a file that is booted has no checksum: it cannot be read"),
+        }
+    }
+    shared.facts.send_modify(|facts| facts.kernel_boot = Some(sums));
 }
 
 /// Makes a link to an open file of this process.

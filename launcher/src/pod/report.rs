@@ -1,8 +1,9 @@
 //! The report of the machine, put together from what the parts know. Pure: the same knowledge gives the same report.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use podvirt_proto::domain::{AccessCredentials, Domain, Interface, Status, info_source, reason};
+use podvirt_proto::domain::{AccessCredentials, Disk, Domain, Interface, Status, info_source, reason};
 
 use super::shared::{AgentFacts, Facts, Links, ManifestInterface};
 use crate::hypervisor::DomainStatus;
@@ -18,13 +19,26 @@ pub(super) fn now() -> Duration {
 pub(super) struct Seen {
     /// The hypervisor's last word.
     pub(super) domain: DomainStatus,
-    /// The machine type that it chose.
-    pub(super) machine: Option<String>,
+    /// What its XML tells.
+    pub(super) shape: Shape,
     pub(super) agent_connected: bool,
     pub(super) agent: AgentFacts,
     pub(super) links: Links,
     /// Whether a source has promised its word and not given it.
     pub(super) promised: bool,
+}
+
+/// What the hypervisor's XML tells of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The machine type that the hypervisor chose.
+    pub(super) machine: Option<String>,
+    /// Memory that the guest has at present.
+    pub(super) memory_kib: Option<u64>,
+    /// Places of the disks on their buses, by volume.
+    pub(super) disks: BTreeMap<String, String>,
+    /// Whether the channel of the guest's agent is open.
+    pub(super) agent_connected: bool,
 }
 
 /// The report that follows `previous`; none when nothing has changed.
@@ -44,7 +58,10 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         graceful_shutdown_requested: facts.stop_requested,
         kill_at_ms: facts.kill_at.map(millis),
         ended_with_pod: facts.ended.as_ref().is_some_and(|ended| ended.with_pod),
-        machine: seen.machine.clone(),
+        machine: seen.shape.machine.clone(),
+        memory_kib: seen.shape.memory_kib,
+        disks: disks(facts, seen),
+        kernel_boot: facts.kernel_boot,
         interfaces: if alive { interfaces(&facts.interfaces, seen) } else { previous.interfaces.clone() },
         agent_connected: alive && seen.agent_connected,
         agent_version: seen.agent.version.clone(),
@@ -60,6 +77,18 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         message: facts.ended.as_ref().map_or_else(|| facts.message.clone(), |ended| ended.message.clone()),
     };
     (report != *previous).then(|| Domain { generation: previous.generation + 1, ..report })
+}
+
+/// The machine's disks: their places, and how large an image the launcher has made of the files of a volume.
+fn disks(facts: &Facts, seen: &Seen) -> Vec<Disk> {
+    let disks = seen.shape.disks.iter();
+    disks
+        .map(|(name, target)| Disk {
+            name: name.clone(),
+            target: target.clone(),
+            made_bytes: facts.made.get(name).copied(),
+        })
+        .collect()
 }
 
 /// The machine's state. The launcher's word on its end is the last one.

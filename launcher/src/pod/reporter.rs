@@ -11,11 +11,11 @@ use tokio::time::sleep;
 use tracing::{debug, info};
 
 use super::freeze::Guest as _;
-use super::report::{self, Seen};
+use super::report::{self, Seen, Shape};
 use super::shared::Shared;
 use super::{agent, credentials, link};
-use crate::domain::AGENT_CHANNEL;
 use crate::domain::schema::Domain as Xml;
+use crate::domain::{AGENT_CHANNEL, name_of};
 use crate::hypervisor::{DomainStatus, Hypervisor, HypervisorError};
 use crate::life::machine::Word;
 
@@ -45,8 +45,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             Ok(look) => {
                 seen.domain = look.domain;
                 // A domain that is going down has no XML to speak of: what was known stays.
-                if let Some((machine, connected)) = look.xml {
-                    (seen.machine, seen.agent_connected) = (Some(machine), connected);
+                if let Some(shape) = look.xml {
+                    seen.agent_connected = shape.agent_connected;
+                    seen.shape = shape;
                 }
             }
             Err(HypervisorError::NotRunning(_)) => debug!("no hypervisor to ask"),
@@ -107,8 +108,7 @@ fn for_users(shared: &Shared, status: Status, why: &str) {
 
 struct Look {
     domain: DomainStatus,
-    /// Machine type, and whether the agent's channel is open.
-    xml: Option<(String, bool)>,
+    xml: Option<Shape>,
 }
 
 fn look(hypervisor: &dyn Hypervisor) -> Result<Look, HypervisorError> {
@@ -118,10 +118,44 @@ fn look(hypervisor: &dyn Hypervisor) -> Result<Look, HypervisorError> {
         Status::Shutdown => None,
         _ => hypervisor.xml().ok().and_then(|xml| Xml::from_xml(&xml).ok()),
     };
-    let xml = xml.map(|xml| {
-        let channel = xml.devices.channels.iter().find(|c| c.target.name == AGENT_CHANNEL);
-        let connected = channel.and_then(|c| c.target.state.as_deref()) == Some("connected");
-        (xml.os.kind.machine, connected)
-    });
-    Ok(Look { domain, xml })
+    Ok(Look { domain, xml: xml.map(shape) })
+}
+
+fn shape(xml: Xml) -> Shape {
+    let channel = xml.devices.channels.iter().find(|c| c.target.name == AGENT_CHANNEL);
+    let agent_connected = channel.and_then(|c| c.target.state.as_deref()) == Some("connected");
+    // A drive without a medium has no source.
+    let disks = xml.devices.disks.into_iter().filter(|disk| !disk.source.file.is_empty());
+    let disks = disks.filter_map(|disk| Some((name_of(&disk.alias.name)?.to_owned(), disk.target.dev)));
+    Shape {
+        machine: Some(xml.os.kind.machine),
+        memory_kib: xml.current_memory.filter(|memory| memory.unit == "KiB").map(|memory| memory.amount),
+        disks: disks.collect(),
+        agent_connected,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hypervisors_xml_tells_memory_and_places_of_disks() {
+        let xml = Xml::from_xml(
+            "<domain type='kvm'><name>n</name><memory unit='KiB'>65536</memory>\
+             <currentMemory unit='KiB'>32768</currentMemory><os><type machine='pc-q35-10.1'>hvm</type></os><devices>\
+             <disk type='file' device='disk'><source file='/root.qcow2'/><target dev='vda' bus='virtio'/>\
+             <alias name='ua-root'/></disk>\
+             <disk type='file' device='cdrom'><target dev='sda' bus='sata'/><alias name='ua-empty'/></disk>\
+             <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' state='connected'/></channel>\
+             </devices></domain>",
+        );
+        let expected = Shape {
+            machine: Some("pc-q35-10.1".into()),
+            memory_kib: Some(32768),
+            disks: [("root".to_owned(), "vda".to_owned())].into(),
+            agent_connected: true,
+        };
+        assert_eq!(shape(xml.unwrap()), expected);
+    }
 }

@@ -487,4 +487,24 @@ mod tests {
             assert_eq!(known(), (Wish::ShutDown, deleted), "{metadata}");
         }
     }
+
+    #[tokio::test]
+    async fn virt_probe_tells_what_the_launcher_answers() {
+        use crate::virt_probe::{self, VirtProbe};
+        use clap::Parser;
+
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("sock");
+        let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
+        let server = tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), shared));
+        let ask = async |more: &[&str]| {
+            let line = ["virt-probe", "--socket", socket.to_str().unwrap()];
+            let args = VirtProbe::try_parse_from(line.iter().chain(more)).unwrap();
+            virt_probe::run(&args).await.unwrap_err().to_string()
+        };
+        assert_eq!(ask(&["--guestAgentPing"]).await, "the guest's agent is not connected");
+        assert_eq!(ask(&["--command", "true", "--", "-e"]).await, "the guest's agent is not connected");
+        assert_eq!(ask(&[]).await, "--command or --guestAgentPing is required");
+        server.abort();
+    }
 }

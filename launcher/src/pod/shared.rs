@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::AccessCredential;
-use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, Status};
+use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, Status};
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -61,6 +61,10 @@ pub(super) struct Facts {
     pub(super) credentials: Option<Result<(), String>>,
     /// The machine's interfaces by its manifest; there are some once it is prepared.
     pub(super) interfaces: Vec<ManifestInterface>,
+    /// Bytes of the disk images that were made of a volume's files, by volume.
+    pub(super) made: BTreeMap<String, u64>,
+    /// What is booted directly, once it was read.
+    pub(super) kernel_boot: Option<KernelBoot>,
     /// The migration away from here that runs, or was the last one.
     pub(super) migration: Option<Migration>,
     /// Whether the machine comes from another node, and all is ready for it.

@@ -140,9 +140,10 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, authors, paused, interfaces, files, holds } = prepared;
+        let Prepared { name, xml, authors, paused, interfaces, made, files, holds } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
+            facts.made = made;
             facts.awaited = incoming;
         });
         let xml = (!incoming).then_some(xml);

@@ -1,12 +1,16 @@
 //! The commands, one file each.
 
 mod console;
+mod create;
 mod evacuate_cancel;
 mod expand;
+mod expose;
+mod guest;
 mod migrate;
 mod migrate_cancel;
 mod pause;
 mod port_forward;
+mod reset;
 mod restart;
 mod scp;
 mod ssh;
@@ -46,6 +50,19 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
         Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,
         Command::Expand(args) => expand::run(&cluster(&global).await?, &args).await,
+        Command::Reset(args) => reset::run(&cluster(&global).await?, &args, reset::Way::Reset).await,
+        Command::SoftReboot(args) => {
+            reset::run(&cluster(&global).await?, &args, reset::Way::SoftReboot).await
+        }
+        Command::Guestosinfo(args) => {
+            guest::run(&cluster(&global).await?, &args, guest::Question::OsInfo).await
+        }
+        Command::Userlist(args) => guest::run(&cluster(&global).await?, &args, guest::Question::Users).await,
+        Command::Fslist(args) => {
+            guest::run(&cluster(&global).await?, &args, guest::Question::Filesystems).await
+        }
+        Command::Expose(args) => expose::run(&cluster(&global).await?, &args).await,
+        Command::Create(args) => create::run(&global, &args),
         Command::Options => output::say(help::options().trim_end()),
     }
 }

@@ -16,25 +16,33 @@ async fn help_texts_are_as_recorded() {
     let mut all = String::new();
     let commands = [
         "console",
+        "create",
+        "create vm",
         "evacuate-cancel",
         "expand",
+        "expose",
+        "fslist",
+        "guestosinfo",
         "migrate",
         "migrate-cancel",
         "pause",
         "port-forward",
+        "reset",
         "restart",
         "scp",
+        "soft-reboot",
         "ssh",
         "start",
         "stop",
         "unpause",
+        "userlist",
         "version",
         "vnc",
     ];
     for words in [&[][..], &["options"]]
         .into_iter()
         .map(<[&str]>::to_vec)
-        .chain(commands.map(|name| vec![name, "--help"]))
+        .chain(commands.map(|name| name.split(' ').chain(["--help"]).collect()))
     {
         all.push_str(&format!("$ virtctl {}\n{}\n", words.join(" "), said(&program(), &words).await));
     }

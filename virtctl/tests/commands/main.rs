@@ -5,7 +5,9 @@
 
 mod config;
 mod console;
+mod expose;
 mod fake;
+mod guest;
 mod help;
 mod port_forward;
 mod ssh;

@@ -6,7 +6,10 @@ fn a_bare_instance_is_stored_with_its_defaults_and_finalizer() {
     object["status"] = json!({"phase": "Running"});
     vmi::mutate_create(&mut object, &config());
     assert_eq!(object["metadata"]["finalizers"], json!(["foregroundDeleteVirtualMachine"]));
-    assert_eq!(object.get("status"), None);
+    let memory = json!({"guestAtBoot": "64Mi", "guestCurrent": "64Mi", "guestRequested": "64Mi"});
+    let topology = json!({"cores": 1, "sockets": 1, "threads": 1});
+    let status = json!({"memory": memory, "currentCPUTopology": topology});
+    assert_eq!(object["status"], status, "what a user says of it does not count");
     let spec = &object["spec"];
     assert_eq!(spec["networks"], json!([{"name": "default", "pod": {}}]));
     assert_eq!(
@@ -335,7 +338,11 @@ fn probes_have_one_way_and_a_pod_network_to_go() {
         (json!({"tcpSocket": {"port": 22}}), json!({}), vec![]),
         (json!({"httpGet": {"port": "http", "path": "/"}, "periodSeconds": 5}), json!({}), vec![]),
         (json!({}), json!({}), vec!["spec.livenessProbe"]),
-        (json!({"exec": {"command": ["true"]}}), json!({}), vec!["spec.livenessProbe.exec"]),
+        (json!({"exec": {"command": ["true"]}}), json!({}), vec![]),
+        (json!({"exec": {"command": ["true"]}}), json!({"autoattachPodInterface": false}), vec![]),
+        (json!({"exec": {"command": []}}), json!({}), vec!["spec.livenessProbe.exec.command"]),
+        (json!({"guestAgentPing": {}, "timeoutSeconds": 9}), json!({}), vec![]),
+        (json!({"guestAgentPing": {}, "exec": {"command": ["true"]}}), json!({}), vec!["spec.livenessProbe"]),
         (json!({"tcpSocket": {"port": 22}, "httpGet": {"port": 80}}), json!({}), vec!["spec.livenessProbe"]),
         (
             json!({"tcpSocket": {"port": 22, "host": "192.0.2.1"}}),

@@ -143,6 +143,7 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
             pods: &pods,
             claims: &[],
             claims_told: told,
+            end_seen: std::time::Duration::ZERO,
             settings: &settings,
             launcher_image: "launcher:1",
         };

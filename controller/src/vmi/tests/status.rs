@@ -74,6 +74,7 @@ fn a_conditions_time_is_that_of_its_last_turn() {
         pods: &pods,
         claims: &[],
         claims_told: Some(&told),
+        end_seen: std::time::Duration::ZERO,
         settings: &settings,
         launcher_image: "launcher:1",
     };

@@ -1,7 +1,8 @@
 use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podvirt_api::v1::VirtualMachineInstanceConditionType as Type;
-use podvirt_proto::domain::{AccessCredentials, Interface, Status, reason};
+use podvirt_proto::domain::{AccessCredentials, Disk, Interface, KernelBoot, Status, reason};
 
 use super::*;
 
@@ -152,6 +153,40 @@ fn without_a_machine_the_launcher_decides() {
         let pass = Pass { launcher, exit: exit.clone(), ..Pass::of(phase.clone()) };
         assert_eq!(pass.phase(), expected, "{phase:?} {launcher:?} {exit:?}");
     }
+}
+
+#[test]
+fn the_status_tells_of_memory_disks_and_what_is_booted_directly() {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    let mib = |text: &str| Some(Quantity(text.to_owned()));
+    pass.vmi.status.memory = Some(v1::MemoryStatus {
+        guest_at_boot: mib("128M"),
+        guest_current: mib("128M"),
+        ..Default::default()
+    });
+    let volume = |name: &str| v1::VolumeStatus { name: name.into(), ..Default::default() };
+    pass.vmi.status.volume_status = vec![volume("root"), volume("seed"), volume("unused")];
+    let disk =
+        |name: &str, target: &str, made_bytes| Disk { name: name.into(), target: target.into(), made_bytes };
+    let domain = pass.domain.as_mut().unwrap();
+    domain.memory_kib = Some(125_000);
+    domain.disks =
+        vec![disk("root", "vda", None), disk("seed", "vdb", Some(1 << 20)), disk("other", "vdc", Some(1))];
+    domain.kernel_boot = Some(KernelBoot { kernel: Some(7), initrd: None });
+    let status = pass.decide().status;
+    let memory = status.memory.clone().unwrap();
+    assert_eq!((memory.guest_at_boot, memory.guest_current), (mib("128M"), mib("125000Ki")));
+    let told: Vec<_> =
+        status.volume_status.iter().map(|v| (v.name.as_str(), v.target.as_str(), v.size)).collect();
+    assert_eq!(told, [("root", "vda", None), ("seed", "vdb", Some(1 << 20)), ("unused", "", None)]);
+    let boot = status.kernel_boot_status.clone().unwrap();
+    assert_eq!((boot.kernel_info.unwrap().checksum, boot.initrd_info), (Some(7), None));
+
+    // A report without a machine's shape takes nothing back.
+    pass.vmi.status = status.clone();
+    pass.domain =
+        Some(Domain { status: Status::Running, reason: reason::BOOTED.into(), ..Domain::default() });
+    assert_eq!(pass.decide().status, status);
 }
 
 #[test]

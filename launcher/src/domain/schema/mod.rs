@@ -46,6 +46,8 @@ elements! {
         "uuid" uuid: String,
         /// Memory.
         "memory" memory: Memory,
+        /// Memory that the guest has at present, KiB where libvirt tells it.
+        "currentMemory" current_memory: Option<Memory>,
         /// Where the memory is from.
         "memoryBacking" memory_backing: Option<MemoryBacking>,
         /// Number of processors.

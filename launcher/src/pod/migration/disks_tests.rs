@@ -51,6 +51,7 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
         pods: &[],
         claims: &[],
         claims_told: Some(&told(&claims).unwrap()),
+        end_seen: std::time::Duration::ZERO,
         settings: &Settings::default(),
         launcher_image: "launcher:1",
     };
