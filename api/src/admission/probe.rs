@@ -5,6 +5,15 @@ use crate::v1;
 
 /// Judges the probes of a machine.
 pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Problems) {
+    if spec.start_strategy.as_ref().is_some_and(|way| way.as_str() == "Paused")
+        && spec.liveness_probe.is_some()
+    {
+        problems.invalid(
+            "spec.startStrategy",
+            "Paused",
+            "none is allowed with a livenessProbe, which a paused machine would fail",
+        );
+    }
     for (name, probe) in [("livenessProbe", &spec.liveness_probe), ("readinessProbe", &spec.readiness_probe)]
     {
         let Some(probe) = probe else { continue };
@@ -26,6 +35,12 @@ pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Proble
                 "a probe needs an interface on the pod's network",
             ),
             _ => {}
+        }
+        if let Some(scheme) = probe.http_get.as_ref().and_then(|p| p.scheme.as_deref())
+            && !["", "HTTP", "HTTPS"].contains(&scheme)
+        {
+            let field = format!("{path}.httpGet.scheme");
+            problems.invalid(field, scheme.escape_debug(), "one of HTTP, HTTPS is allowed");
         }
         let hosts = [
             ("httpGet", probe.http_get.as_ref().and_then(|p| p.host.as_deref())),

@@ -124,7 +124,10 @@ fn judge(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Prob
             },
             "spec": template["spec"],
         });
-        spec_problems(&instance, config).0
+        let mut problems = spec_problems(&instance, config).0;
+        // A VirtualMachine may lack its memory: its instance is refused then, and it says so.
+        problems.retain(|p| p.field != "spec.domain.memory.guest" || p.reason != Reason::FieldValueRequired);
+        problems
     };
     let found = match wishes[annotation::MASQUERADE].as_str() {
         Some(way) => judged(way),

@@ -212,14 +212,16 @@ fn sidecar(needs: &Sidecar, limited: &Limited) -> ResourceRequirements {
 /// The guest's memory in bytes; 0 when nothing says it.
 pub fn guest_memory(spec: &v1::VirtualMachineInstanceSpec) -> u64 {
     let resources = spec.domain.resources.as_ref();
-    let in_map = |map: Option<&BTreeMap<String, K8sQuantity>>| map.and_then(|m| m.get("memory")).cloned();
+    let parsed = |q: &K8sQuantity| q.0.parse::<Quantity>().ok().filter(Quantity::is_positive);
+    let in_map =
+        |map: Option<&BTreeMap<String, K8sQuantity>>| map.and_then(|m| m.get("memory")).and_then(parsed);
     spec.domain
         .memory
         .as_ref()
-        .and_then(|m| m.guest.clone())
+        .and_then(|m| m.guest.as_ref())
+        .and_then(parsed)
         .or_else(|| in_map(resources.and_then(|r| r.requests.as_ref())))
         .or_else(|| in_map(resources.and_then(|r| r.limits.as_ref())))
-        .and_then(|q| q.0.parse::<Quantity>().ok())
         .map_or(0, |q| q.value())
 }
 

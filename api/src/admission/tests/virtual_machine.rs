@@ -39,6 +39,15 @@ fn the_template_keeps_its_machine_type_and_has_a_longer_grace_period() {
 }
 
 #[test]
+fn a_machine_may_be_kept_without_memory_and_its_instance_may_not() {
+    let spec = json!({"domain": {"devices": {}}});
+    let object = machine(json!({"runStrategy": "Halted", "template": {"spec": spec}}));
+    assert_eq!(validate(&object, &config(), By::User), Problems::default());
+    let instance = vmi::validate_create(&instance(spec), &config(), By::User);
+    assert_eq!(fields(&instance), [("spec.domain.memory.guest", Reason::FieldValueRequired)]);
+}
+
+#[test]
 fn run_strategy_and_running_exclude_each_other_and_one_is_required() {
     let template = json!({"spec": small()});
     let cases = [
