@@ -18,6 +18,7 @@
 mod attachments;
 mod attempt;
 pub mod drain;
+pub mod limits;
 pub mod metrics;
 pub mod migration;
 pub mod node;

@@ -165,7 +165,8 @@ fn pod_term(term: &core::PodAffinityTerm, path: &str, problems: &mut Problems) {
     key(&term.topology_key, &format!("{path}.topologyKey"), problems);
 }
 
-fn labels(selector: &LabelSelector, path: &str, problems: &mut Problems) {
+/// Judges a selector of labels, which stands at `path`.
+pub(crate) fn labels(selector: &LabelSelector, path: &str, problems: &mut Problems) {
     for (name, value) in selector.match_labels.iter().flatten() {
         key(name, &format!("{path}.matchLabels"), problems);
         label_value(value, &format!("{path}.matchLabels[{name}]"), problems);

@@ -99,6 +99,7 @@ fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(Strin
             claims_told: Some(&told),
             settings: &settings,
             launcher_image: "launcher:1",
+            limits: podvirt_api::resources::AutoLimits::default(),
         };
         decide(&seen, now())
     };

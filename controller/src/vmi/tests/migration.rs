@@ -129,6 +129,7 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
             claims_told: told,
             settings: &settings,
             launcher_image: "launcher:1",
+            limits: podvirt_api::resources::AutoLimits::default(),
         };
         decide(&seen, now())
     };
