@@ -14,7 +14,7 @@ use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, object_at};
+use super::{By, object_at, same};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -61,6 +61,30 @@ pub fn validate_update(old: &Value, new: &Value, config: &v1::KubeVirtConfigurat
     let mut filled = old.clone();
     mutate(&mut filled, config);
     judge_change(Change { old: &[old, &filled], new }, config, by)
+}
+
+/// Judges a change of a VirtualMachine's status, which the daemons keep: a request to plug a volume, which upstream's clients
+/// write there, is refused, and what the controllers could not read.
+pub fn validate_status(old: &Value, new: &Value, by: By) -> Problems {
+    let mut problems = Problems::default();
+    if by == By::Daemon {
+        return problems;
+    }
+    let requests = |object: &Value| object["status"]["volumeRequests"].clone();
+    let asks = requests(new).as_array().is_some_and(|list| !list.is_empty());
+    if asks && !same(&requests(old), &requests(new)) {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            "status.volumeRequests",
+            "not supported by podvirt: volumes come and go with the machine's next start; change spec.template.spec.volumes",
+        );
+    }
+    if v1::VirtualMachine::deserialize(old).is_ok()
+        && let Err(error) = v1::VirtualMachine::deserialize(new)
+    {
+        problems.0.extend(unreadable("status", &error).0);
+    }
+    problems
 }
 
 fn judge_change(change: Change<'_>, config: &v1::KubeVirtConfiguration, by: By) -> Problems {

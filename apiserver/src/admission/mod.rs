@@ -39,6 +39,8 @@ pub enum Alone {
     MutateInstance,
     /// Judges a VM.
     ValidateVm,
+    /// Judges a change of a VM's status.
+    ValidateVmStatus,
     /// Judges a new instance.
     ValidateInstanceCreate,
     /// Judges a change of an instance.
@@ -106,6 +108,13 @@ pub const HOOKS: &[Hook] = &[
         resources: &["virtualmachines"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::ValidateVm),
+    },
+    Hook {
+        name: "kubevirt-crd-status-validator.kubevirt.io",
+        path: "/status-validate",
+        resources: &["virtualmachines/status"],
+        operations: &["UPDATE"],
+        task: Task::Alone(Alone::ValidateVmStatus),
     },
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
@@ -193,6 +202,7 @@ pub fn answer(task: Alone, request: &Request, cluster: &Cluster, namespace: &str
         }
         Alone::ValidateVm if is_create => judged(request, vm::validate(new, config, by)),
         Alone::ValidateVm => judged(request, vm::validate_update(old, new, config, by)),
+        Alone::ValidateVmStatus => judged(request, vm::validate_status(old, new, by)),
         Alone::ValidateInstanceCreate => judged(request, vmi::validate_create(new, config, by)),
         Alone::ValidateInstanceUpdate => judged(request, vmi::validate_update(old, new, by)),
         Alone::ValidateKubeVirt if is_create => judged(request, kubevirt::validate(new)),
