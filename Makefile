@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance cluster-up cluster-sync cluster-down kubectl perf-tenants
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance admission cluster-up cluster-sync cluster-down kubectl perf-tenants
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -97,7 +97,11 @@ cluster-up: packages ## a Kubernetes of two nodes on this machine; the first tim
 cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
 
-conformance: cluster-sync ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
+admission: ## upstream's admission webhooks and podvirt's, asked the same: 1 minute, the first time 6; SHORT=1: 10 s; SEED=1
+	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews
+	e2e/admission $(PODVIRT_BIN)/examples/reviews -seed=$(or $(SEED),1) -documents=$(if $(SHORT),500,5000)
+
+conformance: admission cluster-sync ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
 	@e2e/cluster/conformance $(or $(OUT),target/conformance) -ginkgo.label-filter='$(or $(FILTER),conformance)'$(if $(FOCUS), -ginkgo.focus='$(FOCUS)')
 
 kubectl: ## kubectl ARGS='...' on the cluster

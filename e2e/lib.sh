@@ -41,6 +41,7 @@ artefact() { local root
     istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;
     envoy) echo "$CACHE/envoy-$(key "$E2E/mk-envoy")" ;;
     conformance) echo "$CACHE/conformance-$(key "$E2E/mk-conformance" "$E2E/conformance/go.mod" "$E2E/conformance/go.sum" "$E2E/conformance/tools.go")" ;;
+    admission) echo "$CACHE/admission-$(key "$E2E/mk-admission" "$E2E/conformance/admission")" ;;
     standins) echo "$CACHE/standins-$(key "$E2E/cluster/mk-standins" "$E2E/conformance/guests" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-debian" "$E2E/guest/debian/init" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     upstream-virtctl) echo "$CACHE/upstream-virtctl-$(key "$E2E/mk-upstream-virtctl" "$E2E/upstream-virtctl")" ;;
     *) die "no artefact is called $1" ;;

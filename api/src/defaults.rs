@@ -3,13 +3,17 @@
 //! Setting defaults twice changes nothing, and a default never replaces what the manifest says. Addresses and
 //! identities are made from namespace, name and uid, so that they are the same at every start.
 
+use std::collections::BTreeMap;
+
 use crate::mac::{MacAddr, hash64};
+use crate::quantity::Quantity;
 use crate::v1;
 use crate::vmi::{
     CdRomTarget, Cpu, CpuFeaturePolicy, DEFAULT_GRACE_PERIOD_SECONDS, Disk, DiskBus, DiskTarget, DnsPolicy,
-    DomainSpec, FeatureState, Features, Firmware, Interface, InterfaceBridge, InterfaceMasquerade,
-    InterfacePasstBinding, InterfaceState, MAX_VCPUS, Machine, Memory, Network, PodNetwork, PortProtocol,
-    RebootPolicy, TrayState, VirtualMachineInstance, VirtualMachineInstanceSpec,
+    DomainSpec, FeatureState, Features, Firmware, I6300EsbWatchdog, InputBus, InputKind, Interface,
+    InterfaceBridge, InterfaceMasquerade, InterfacePasstBinding, InterfaceState, MAX_VCPUS, Machine, Memory,
+    Network, PodNetwork, PortProtocol, RebootPolicy, TrayState, VirtualMachineInstance,
+    VirtualMachineInstanceSpec, WatchdogAction,
 };
 
 /// Name of the interface and network that a manifest without any gets.
@@ -110,13 +114,40 @@ fn identify(vmi: &mut VirtualMachineInstance) {
     let firmware = spec.domain.firmware.get_or_insert_with(Firmware::default);
     if firmware.uuid.is_empty() {
         firmware.uuid = uuid(&identity);
+    } else if firmware.uuid.len() == 32 && firmware.uuid.is_ascii() {
+        firmware.uuid = with_dashes(&firmware.uuid);
+    }
+    // Devices are found by their names.
+    for (n, input) in spec.domain.devices.inputs.iter_mut().enumerate().filter(|(_, i)| i.name.is_empty()) {
+        input.name = format!("input-{n}");
+    }
+    if let Some(watchdog) = spec.domain.devices.watchdog.as_mut().filter(|w| w.name.is_empty()) {
+        "watchdog".clone_into(&mut watchdog.name);
+    }
+    for volume in &mut spec.volumes {
+        for source in
+            [&mut volume.cloud_init_no_cloud, &mut volume.cloud_init_config_drive].into_iter().flatten()
+        {
+            for secret in [&mut source.secret_ref, &mut source.network_data_secret_ref] {
+                secret.take_if(|secret| secret.name.is_empty());
+            }
+        }
     }
     for interface in &mut spec.domain.devices.interfaces {
         if interface.mac_address.is_empty() {
             let words = [&identity[..], &[interface.name.as_str()]].concat();
             interface.mac_address = MacAddr::derived(&words).to_string();
+        } else if let Ok(mac) = interface.mac_address.parse::<MacAddr>() {
+            // One spelling of all that are allowed.
+            interface.mac_address = mac.to_string();
         }
     }
+}
+
+/// A UUID's 32 digits in the form that QEMU reads.
+fn with_dashes(digits: &str) -> String {
+    let part = |from: usize, to: usize| digits.get(from..to).unwrap_or_default();
+    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
 }
 
 /// The longest host name that a VM's name gives: up to its first dot, at most 63 letters (RFC 1035, 2.3.4).
@@ -153,7 +184,9 @@ fn machine(domain: &mut DomainSpec, choices: &Choices) {
 
     let memory = domain.memory.get_or_insert_with(Memory::default);
     if memory.guest.is_none() {
-        memory.guest = resources.requests.get("memory").or_else(|| resources.limits.get("memory")).cloned();
+        // An amount of nothing says nothing.
+        let some = |map: &BTreeMap<String, Quantity>| map.get("memory").filter(|q| q.is_positive()).cloned();
+        memory.guest = some(&resources.requests).or_else(|| some(&resources.limits));
     }
 
     let features = domain.features.get_or_insert_with(Features::default);
@@ -170,6 +203,14 @@ fn machine(domain: &mut DomainSpec, choices: &Choices) {
         on.get_or_insert(true);
     }
     devices.log_serial_console.get_or_insert(choices.log_serial_console);
+    for input in &mut devices.inputs {
+        input.bus.get_or_insert(InputBus::Usb);
+        input.kind.get_or_insert(InputKind::Tablet);
+    }
+    if let Some(watchdog) = &mut devices.watchdog {
+        let model = watchdog.i6300esb.get_or_insert_with(I6300EsbWatchdog::default);
+        model.action.get_or_insert(WatchdogAction::Reset);
+    }
 }
 
 /// A UUID of version 8 (RFC 9562, section 5.8) from `words`.

@@ -9,7 +9,9 @@ pub struct MacAddr(pub [u8; 6]);
 
 /// The text is not an Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("six pairs of hexadecimal digits, separated by ':' or '-', are allowed")]
+#[error(
+    "six pairs of hexadecimal digits, separated by ':' or '-', or three groups of four, separated by '.', are allowed"
+)]
 pub struct MacError;
 
 impl MacAddr {
@@ -45,17 +47,19 @@ impl FromStr for MacAddr {
     type Err = MacError;
 
     fn from_str(text: &str) -> Result<Self, MacError> {
-        let separator = if text.contains('-') { '-' } else { ':' };
-        let mut octets = [0u8; 6];
-        let mut parts = text.split(separator);
-        for octet in &mut octets {
-            let part = parts.next().ok_or(MacError)?;
-            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return Err(MacError);
-            }
-            *octet = u8::from_str_radix(part, 16).map_err(|_| MacError)?;
+        let (separator, digits) = match text.bytes().find(|b| b":-.".contains(b)) {
+            Some(b'.') => ('.', 4),
+            Some(b'-') => ('-', 2),
+            _ => (':', 2),
+        };
+        let parts: Vec<&str> = text.split(separator).collect();
+        let right = |part: &&str| part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+        if parts.len() * digits != 12 || !parts.iter().all(right) {
+            return Err(MacError);
         }
-        if parts.next().is_some() { Err(MacError) } else { Ok(MacAddr(octets)) }
+        let number = u64::from_str_radix(&parts.concat(), 16).map_err(|_| MacError)?;
+        let [_, _, octets @ ..] = number.to_be_bytes();
+        Ok(MacAddr(octets))
     }
 }
 
@@ -75,9 +79,16 @@ mod tests {
         let mac: MacAddr = "52:54:00:AB:cd:0f".parse().unwrap();
         assert_eq!(mac.to_string(), "52:54:00:ab:cd:0f");
         assert_eq!("52-54-00-ab-cd-0f".parse(), Ok(mac));
-        for wrong in
-            ["", "52:54:00:ab:cd", "52:54:00:ab:cd:0f:11", "52:54:00:ab:cd:+f", "5254.00ab.cd0f", "é"]
-        {
+        assert_eq!("5254.00ab.cd0f".parse(), Ok(mac));
+        for wrong in [
+            "",
+            "52:54:00:ab:cd",
+            "52:54:00:ab:cd:0f:11",
+            "52:54:00:ab:cd:+f",
+            "5254.00ab.cd0",
+            "525400abcd0f",
+            "é",
+        ] {
             assert_eq!(wrong.parse::<MacAddr>(), Err(MacError), "{wrong}");
         }
     }

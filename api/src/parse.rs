@@ -67,6 +67,7 @@ impl VirtualMachineInstance {
         }
         problems.into_result()?;
         drop_nulls(&mut value);
+        fields::drop_open_words(Resource::Vmi, &mut value);
         serde_json::from_value(value).map_err(ParseError::Types)
     }
 

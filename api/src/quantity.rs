@@ -10,7 +10,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 const NANOS: i128 = 1_000_000_000;
-/// Kubernetes caps a quantity at 2⁶³-1; what is larger is refused here.
+/// Kubernetes caps a quantity at 2⁶³-1: what is larger counts as that.
 const MAX_NANOS: i128 = (i64::MAX as i128) * NANOS;
 
 /// An amount of memory, CPU or storage.
@@ -42,6 +42,11 @@ impl Quantity {
     /// Whether the amount is greater than zero.
     pub fn is_positive(&self) -> bool {
         self.nanos > 0
+    }
+
+    /// Whether the amount is less than zero.
+    pub fn is_negative(&self) -> bool {
+        self.nanos < 0
     }
 
     /// A quantity of `bytes`, written without a suffix.
@@ -117,6 +122,19 @@ fn factor(suffix: &str) -> Option<(i128, i128)> {
     })
 }
 
+/// The amount in units of 10⁻⁹, rounded up; none where it is more than can be counted.
+fn nanos(digits: i128, numerator: i128, scale: i128) -> Option<i128> {
+    if digits == 0 {
+        return Some(0);
+    }
+    // Multiply and divide by the greatest common parts first: 0.5Ei must not overflow on the way.
+    let (numerator, scale) = reduce(numerator, scale);
+    let (numerator, scale) = reduce(numerator.checked_mul(NANOS)?, scale);
+    let (digits, scale) = reduce(digits, scale);
+    let product = digits.checked_mul(numerator)?;
+    Some(product / scale + i128::from(product % scale != 0))
+}
+
 impl FromStr for Quantity {
     type Err = QuantityError;
 
@@ -138,14 +156,7 @@ impl FromStr for Quantity {
             .and_then(|n| 10_i128.checked_pow(n))
             .and_then(|s| s.checked_mul(denominator))
             .ok_or(QuantityError)?;
-        // Multiply and divide by the greatest common parts first: 0.5Ei must not overflow on the way.
-        let (numerator, scale) = reduce(numerator.checked_mul(NANOS).ok_or(QuantityError)?, scale);
-        let (digits, scale) = reduce(digits, scale);
-        let product = digits.checked_mul(numerator).ok_or(QuantityError)?;
-        let nanos = product / scale + i128::from(product % scale != 0);
-        if nanos > MAX_NANOS {
-            return Err(QuantityError);
-        }
+        let nanos = nanos(digits, numerator, scale).map_or(MAX_NANOS, |nanos| nanos.min(MAX_NANOS));
         Ok(Quantity { nanos: if negative { -nanos } else { nanos }, text: text.to_owned() })
     }
 }
@@ -239,11 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_larger_than_kubernetes_counts_is_the_largest_that_it_does() {
+        for large in ["8Ei", "9E19", "1e30"] {
+            assert_eq!(q(large).value(), i64::MAX.unsigned_abs(), "{large}");
+            assert_eq!(q(large).to_string(), large);
+        }
+        assert!(q("-1e30").is_negative() && !q("0E+30").is_positive());
+        assert_eq!(q("7Ei").value(), 7 << 60);
+    }
+
+    #[test]
     fn other_texts_are_refused() {
-        for wrong in [
-            "", "-", "Mi", "1 Mi", "1mi", "1KI", "0x10", "1.2.3", "1e", "1e99", "8Ei", "9E19", "1e30",
-            "0E+30", "1Mi ",
-        ] {
+        for wrong in ["", "-", "Mi", "1 Mi", "1mi", "1KI", "0x10", "1.2.3", "1e", "1e99", "1Mi "] {
             assert_eq!(wrong.parse::<Quantity>(), Err(QuantityError), "{wrong}");
         }
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use crate::validate::text::{is_label_key, is_label_value};
+use crate::validate::text::{is_label_name, is_label_value};
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
@@ -156,7 +156,7 @@ impl fmt::Display for Selector {
 }
 
 fn label_key(key: &str) -> Result<String, SelectorError> {
-    if is_label_key(key) { Ok(key.to_owned()) } else { Err(SelectorError::Key(key.to_owned())) }
+    if is_label_name(key) { Ok(key.to_owned()) } else { Err(SelectorError::Key(key.to_owned())) }
 }
 
 fn value_of(key: &str, value: &str) -> Result<String, SelectorError> {

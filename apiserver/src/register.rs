@@ -15,8 +15,8 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use podvirt_api::instancetype;
 use podvirt_api::v1::VirtualMachinePool;
+use podvirt_api::{instancetype, names};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -94,6 +94,14 @@ impl Registration {
             webhook["matchConditions"] = json!([{
                 "name": "launcher-pods",
                 "expression": format!("request.name.startsWith('{LAUNCHER_PREFIX}')"),
+            }]);
+        }
+        if hook.task == Task::Alone(Alone::ValidateVmStatus) {
+            // The controllers tell what is while no virt-api runs, too.
+            let daemons = names::daemons(&self.namespace).map(|daemon| format!("'{daemon}'")).join(", ");
+            webhook["matchConditions"] = json!([{
+                "name": "not-podvirts-daemons",
+                "expression": format!("!(request.userInfo.username in [{daemons}])"),
             }]);
         }
         if hook.mutates() {
@@ -257,7 +265,14 @@ mod tests {
             let evicts = hook.name.starts_with("virt-launcher-eviction");
             assert_eq!(hook.failure_policy.as_deref(), Some(if evicts { "Ignore" } else { "Fail" }));
             assert_eq!(hook.side_effects, if evicts { "NoneOnDryRun" } else { "None" });
-            assert_eq!(hook.match_conditions.is_some(), evicts);
+            let of_status = hook.name.contains("status");
+            assert_eq!(hook.match_conditions.is_some(), evicts || of_status);
+            if let Some(conditions) = hook.match_conditions.filter(|_| of_status) {
+                let daemons = ["apiserver", "controller", "handler"]
+                    .map(|name| format!("'system:serviceaccount:kubevirt:kubevirt-{name}'"))
+                    .join(", ");
+                assert_eq!(conditions[0].expression, format!("!(request.userInfo.username in [{daemons}])"));
+            }
             assert_eq!(hook.rules.unwrap()[0].api_groups.as_deref().unwrap()[0].is_empty(), evicts);
             assert_eq!(hook.timeout_seconds, Some(10));
             assert_eq!(hook.namespace_selector, None);

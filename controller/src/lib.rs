@@ -22,6 +22,7 @@ pub mod attempt;
 mod claim;
 pub mod drain;
 pub mod expectations;
+pub mod limits;
 pub mod metrics;
 pub mod migration;
 pub mod node;

@@ -8,6 +8,7 @@ use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 use crate::v1;
+use crate::validate::placement;
 
 use super::ratchet::Change;
 use super::{EMULATED_MACHINES, is_emulated};
@@ -120,6 +121,10 @@ fn configuration(config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
                 "a decimal number of at least 1 is allowed",
             );
         }
+    }
+    if let Some(selector) = &config.auto_cpu_limit_namespace_label_selector {
+        let path = format!("{CONFIGURATION}.autoCPULimitNamespaceLabelSelector");
+        placement::labels(selector, &path, problems);
     }
     if let Some(request) = &config.cpu_request
         && !request.0.parse::<Quantity>().is_ok_and(|q| q.is_positive())

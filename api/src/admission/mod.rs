@@ -16,6 +16,7 @@ pub mod preset;
 mod probe;
 mod ratchet;
 pub mod replica_set;
+mod stored;
 pub mod vm;
 pub mod vmi;
 
@@ -82,13 +83,13 @@ fn is_emulated<S: AsRef<str>>(machine: &str, patterns: &[S]) -> bool {
     })
 }
 
-/// Adds to `into` what only `from` has: members of objects and items behind the end of lists.
+/// Adds to `into` what only `from` has: members of objects and items behind the end of lists. An empty text counts as not there.
 pub(crate) fn add_missing(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (name, value) in from {
                 match into.get_mut(name) {
-                    Some(there) if !there.is_null() => add_missing(there, value),
+                    Some(there) if !there.is_null() && there != "" => add_missing(there, value),
                     _ => {
                         into.insert(name.clone(), value.clone());
                     }
@@ -116,7 +117,14 @@ fn object_at<'a>(map: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut 
     value.as_object_mut()
 }
 
-/// Whether two documents say the same: a null and an empty list count as not set.
+/// Fields of which an empty object, or false, is what holds when they are not set.
+const SAY_NOTHING_EMPTY: [&str; 7] =
+    ["default", "limits", "nodeSelector", "overcommitGuestOverhead", "readonly", "requests", "resources"];
+/// Words of which upstream tells an empty one from one that is not set, and refuses it.
+const SAY_SOMETHING: [&str; 5] =
+    ["errorPolicy", "evictionStrategy", "ioThreadsPolicy", "rebootPolicy", "startStrategy"];
+
+/// Whether two documents say the same: a null, an empty list and an empty text count as not set.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
     fn empty(value: &Value) -> bool {
         match value {
@@ -127,8 +135,14 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
     }
     match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
-            let nothing = Value::Null;
-            a.keys().chain(b.keys()).all(|k| same(a.get(k).unwrap_or(&nothing), b.get(k).unwrap_or(&nothing)))
+            let at = |of: &Map<String, Value>, name: &String| {
+                let value = of.get(name).unwrap_or(&Value::Null);
+                let idle = *value == Value::Bool(false) || value.as_object().is_some_and(Map::is_empty);
+                let says_nothing = idle && SAY_NOTHING_EMPTY.contains(&name.as_str())
+                    || value == "" && !SAY_SOMETHING.contains(&name.as_str());
+                if says_nothing { Value::Null } else { value.clone() }
+            };
+            a.keys().chain(b.keys()).all(|name| same(&at(a, name), &at(b, name)))
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a.iter().zip(b).all(|(a, b)| same(a, b)),
         _ => a == b || empty(a) && empty(b),

@@ -5,6 +5,15 @@ use crate::v1;
 
 /// Judges the probes of a machine.
 pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Problems) {
+    if spec.start_strategy.as_ref().is_some_and(|way| way.as_str() == "Paused")
+        && spec.liveness_probe.is_some()
+    {
+        problems.invalid(
+            "spec.startStrategy",
+            "Paused",
+            "none is allowed with a livenessProbe, which a paused machine would fail",
+        );
+    }
     for (name, probe) in [("livenessProbe", &spec.liveness_probe), ("readinessProbe", &spec.readiness_probe)]
     {
         let Some(probe) = probe else { continue };
@@ -31,6 +40,12 @@ pub(super) fn check(spec: &v1::VirtualMachineInstanceSpec, problems: &mut Proble
         let command = probe.exec.as_ref().map(|exec| exec.command.as_deref().unwrap_or_default());
         if command.is_some_and(|command| command.first().is_none_or(String::is_empty)) {
             problems.required(format!("{path}.exec.command"), "a program in the guest is required");
+        }
+        if let Some(scheme) = probe.http_get.as_ref().and_then(|p| p.scheme.as_deref())
+            && !["", "HTTP", "HTTPS"].contains(&scheme)
+        {
+            let field = format!("{path}.httpGet.scheme");
+            problems.invalid(field, scheme.escape_debug(), "one of HTTP, HTTPS is allowed");
         }
         let hosts = [
             ("httpGet", probe.http_get.as_ref().and_then(|p| p.host.as_deref())),

@@ -15,7 +15,7 @@ use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, instancetype, object_at};
+use super::{By, instancetype, object_at, same};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -78,6 +78,30 @@ pub fn validate_update_with(
     let mut filled = old.clone();
     mutate(&mut filled, config);
     judge_change(Change { old: &[old, &filled], new }, specs, config, by)
+}
+
+/// Judges a change of a VirtualMachine's status, which the daemons keep: a request to plug a volume, which upstream's clients
+/// write there, is refused, and what the controllers could not read.
+pub fn validate_status(old: &Value, new: &Value, by: By) -> Problems {
+    let mut problems = Problems::default();
+    if by == By::Daemon {
+        return problems;
+    }
+    let requests = |object: &Value| object["status"]["volumeRequests"].clone();
+    let asks = requests(new).as_array().is_some_and(|list| !list.is_empty());
+    if asks && !same(&requests(old), &requests(new)) {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            "status.volumeRequests",
+            "not supported by podvirt: volumes come and go with the machine's next start; change spec.template.spec.volumes",
+        );
+    }
+    if v1::VirtualMachine::deserialize(old).is_ok()
+        && let Err(error) = v1::VirtualMachine::deserialize(new)
+    {
+        problems.0.extend(unreadable("status", &error).0);
+    }
+    problems
 }
 
 fn judge_change(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
@@ -164,7 +188,10 @@ pub(super) fn of_template(
             },
             "spec": template["spec"],
         });
-        spec_problems(&instance, config).0
+        let mut problems = spec_problems(&instance, config).0;
+        // A VirtualMachine may lack its memory: its instance is refused then, and it says so.
+        problems.retain(|p| p.field != "spec.domain.memory.guest" || p.reason != Reason::FieldValueRequired);
+        problems
     };
     match wishes[annotation::MASQUERADE].as_str() {
         Some(way) => judged(way),

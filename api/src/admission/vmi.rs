@@ -10,12 +10,12 @@ use crate::defaults::{self, Choices};
 use crate::fields::{On, check_annotations};
 use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
-use crate::validate::validate;
+use crate::validate::{placement, validate};
 use crate::{ParseError, VirtualMachineInstance, v1};
 use crate::{hooks, kernel, plugin};
 
 use super::ratchet::Change;
-use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same};
+use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same, stored};
 
 /// Annotations that stay as they are while the instance is there: each pod that it moves into is made from them, and has to be
 /// like the one before.
@@ -50,12 +50,9 @@ pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     }
     let Ok(mut vmi) = VirtualMachineInstance::from_value(object.clone()) else { return };
     defaults::fill(&mut vmi, &Choices::of(config));
-    let mut filled = json!({ "spec": vmi.spec });
-    if let Some(strategy) = &config.eviction_strategy {
-        filled["spec"]["evictionStrategy"] = strategy.as_str().into();
-    }
-    filled["status"] = first_status(&vmi);
+    let filled = json!({ "spec": vmi.spec, "status": first_status(&vmi) });
     add_missing(object, &filled);
+    stored::fill(&mut object["spec"], config);
 }
 
 /// What the status tells from the beginning, as upstream's: the guest's memory and processors by the specification.
@@ -204,9 +201,13 @@ pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) 
     let mut problems = validate(&vmi);
     plugin::check(object, config, &mut problems);
     machine_type(&vmi, config, &mut problems);
+    memory_limit(&vmi, config, &mut problems);
     pod_bridge(&vmi, config, &mut problems);
     match v1::VirtualMachineInstance::deserialize(object) {
-        Ok(wire) => probe::check(&wire.spec, &mut problems),
+        Ok(wire) => {
+            probe::check(&wire.spec, &mut problems);
+            placement::check(&wire.spec, &mut problems);
+        }
         Err(error) => problems.0.extend(unreadable("spec", &error).0),
     }
     problems
@@ -240,6 +241,25 @@ fn pod_bridge(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, 
             "bridge on the pod's network is not permitted in this cluster \
              (spec.configuration.network.permitBridgeInterfaceOnPodNetwork of the KubeVirt object); passtBinding and \
              masquerade are allowed",
+        );
+    }
+}
+
+/// Judges the guest's memory beside its limit. Where machines are changed while they run, upstream takes more than the limit.
+fn memory_limit(vmi: &VirtualMachineInstance, config: &v1::KubeVirtConfiguration, problems: &mut Problems) {
+    let is_staged = config.vm_rollout_strategy.as_ref().is_some_and(|way| way.as_str() == "Stage");
+    let domain = &vmi.spec.domain;
+    let guest = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+    let limit = domain.resources.limits.get("memory").filter(|limit| limit.is_positive());
+    // A request above the limit is told already.
+    let is_told = guest == domain.resources.requests.get("memory");
+    if let Some((guest, limit)) =
+        guest.zip(limit).filter(|(guest, limit)| is_staged && !is_told && guest > limit)
+    {
+        problems.invalid(
+            "spec.domain.memory.guest",
+            guest,
+            &format!("at most spec.domain.resources.limits.memory, {limit}, is allowed"),
         );
     }
 }

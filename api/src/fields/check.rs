@@ -26,20 +26,61 @@ pub enum Place {
     Alone,
 }
 
+impl Resource {
+    /// The kind's table.
+    fn tree(self) -> &'static Node {
+        match self {
+            Resource::Vmi => &VMI_TREE,
+            Resource::Vm => &VM_TREE,
+            Resource::KubeVirt => &KUBEVIRT_TREE,
+            Resource::ReplicaSet => &REPLICA_SET_TREE,
+            Resource::Pool => &POOL_TREE,
+            Resource::Preset => &PRESET_TREE,
+        }
+    }
+}
+
 /// Tells every field of `document` that podvirt does not know or carry out and every value of a wrong type.
 pub fn check(resource: Resource, place: Place, document: &Value, problems: &mut Problems) {
-    let tree = match resource {
-        Resource::Vmi => &*VMI_TREE,
-        Resource::Vm => &*VM_TREE,
-        Resource::KubeVirt => &*KUBEVIRT_TREE,
-        Resource::ReplicaSet => &*REPLICA_SET_TREE,
-        Resource::Pool => &*POOL_TREE,
-        Resource::Preset => &*PRESET_TREE,
-    };
     match document {
-        Value::Object(map) => Check { place, problems }.object(tree, map, ""),
+        Value::Object(map) => Check { place, problems }.object(resource.tree(), map, ""),
         other => wrong_type("", other, "an object", problems),
     }
+}
+
+/// Fields of which upstream tells an empty text from one that is not set, and refuses it.
+const MUST_SAY: &[&str] = &[
+    "apiVersion",
+    "kind",
+    "spec.domain.devices.disks[].errorPolicy",
+    "spec.domain.devices.panicDevices[].model",
+    "spec.domain.devices.video.type",
+    "spec.domain.rebootPolicy",
+    "spec.evictionStrategy",
+    "spec.runStrategy",
+    "spec.startStrategy",
+];
+
+/// Takes the words out of a document that say nothing: empty texts where one of some words is allowed.
+pub(crate) fn drop_open_words(resource: Resource, document: &mut Value) {
+    fn of(node: &Node, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                map.retain(|name, value| {
+                    let field = node.children.get(name.as_str()).and_then(|child| child.field);
+                    !(*value == "" && field.is_some_and(|field| matches!(field.kind, Kind::OneOf(_))))
+                });
+                for (name, value) in map {
+                    if let Some(child) = node.children.get(name.as_str()) {
+                        of(child, value);
+                    }
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| of(node, item)),
+            _ => {}
+        }
+    }
+    of(resource.tree(), document);
 }
 
 struct Check<'a> {
@@ -150,7 +191,10 @@ impl Check<'_> {
                 None => wrong_type(here, value, "a whole number", problems),
             },
             (Kind::OneOf(names), Value::String(text)) => {
-                if !names.contains(&text.as_str()) {
+                // Go writes an empty text for a word that is not set.
+                let is_cluster = node.path().starts_with("spec.configuration.");
+                let is_open = text.is_empty() && !is_cluster && !MUST_SAY.contains(&node.path());
+                if !is_open && !names.contains(&text.as_str()) {
                     let allowed = names.join(", ");
                     problems.add(
                         Reason::FieldValueNotSupported,

@@ -16,6 +16,7 @@ mod table;
 use std::collections::BTreeMap;
 
 pub use annotations::{ANNOTATIONS, Annotation, Effect, On, Wish, check_annotations};
+pub(crate) use check::drop_open_words;
 pub use check::{Place, check};
 pub use docs::{markdown, refused_markdown};
 pub use objects::{KUBEVIRT, VM};
@@ -122,6 +123,11 @@ impl Node {
             root.at(field.path).field = Some(field);
         }
         root
+    }
+
+    /// The path in the table; empty of a node without a row.
+    pub(crate) fn path(&self) -> &'static str {
+        self.field.map_or("", |field| field.path)
     }
 
     /// The node of a path, made if it is not there.

@@ -158,7 +158,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Refused, "spec.configuration.seccompConfiguration", Any, ""),
     row(Refused, "spec.configuration.vmStateStorageClass", Any, ""),
     row(Refused, "spec.configuration.ksmConfiguration", Any, ""),
-    row(Refused, "spec.configuration.autoCPULimitNamespaceLabelSelector", Any, ""),
+    row(Carried, "spec.configuration.autoCPULimitNamespaceLabelSelector", Any, "machines of these namespaces have as much of processors as their guests, at most"),
     row(Refused, "spec.configuration.liveUpdateConfiguration", Any, ""),
     row(Refused, "spec.configuration.commonInstancetypesDeployment", Any, ""),
     row(Refused, "spec.configuration.virtTemplateDeployment", Any, ""),

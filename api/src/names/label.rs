@@ -24,6 +24,8 @@ pub const MIGRATION_TARGET_NODE_NAME: &str = "kubevirt.io/migrationTargetNodeNam
 pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
 /// Name of the VirtualMachineInstance that a migration moves: on the migration; cut by [`super::label_value`].
 pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
+/// How much of what a machine's pod asks for its limit of memory is, where a quota wants one: on a namespace.
+pub const MEMORY_LIMIT_RATIO: &str = "alpha.kubevirt.io/auto-memory-limits-ratio";
 /// Image of the launcher is not the installed one.
 pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
 /// Revision of a VirtualMachinePool that a VirtualMachine, or its instance, was made from.

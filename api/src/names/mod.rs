@@ -79,11 +79,13 @@ pub const HANDLER_ACCOUNT: &str = "kubevirt-handler";
 
 /// Whether a user is one of podvirt's daemons, which run in `namespace`: they may change what users may not.
 pub fn is_daemon(username: &str, namespace: &str) -> bool {
-    let account = username
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|rest| rest.strip_prefix(namespace))
-        .and_then(|rest| rest.strip_prefix(':'));
-    account.is_some_and(|a| [API_ACCOUNT, CONTROLLER_ACCOUNT, HANDLER_ACCOUNT].contains(&a))
+    daemons(namespace).iter().any(|daemon| daemon == username)
+}
+
+/// Users that podvirt's daemons are where podvirt runs in `namespace`.
+pub fn daemons(namespace: &str) -> [String; 3] {
+    [API_ACCOUNT, CONTROLLER_ACCOUNT, HANDLER_ACCOUNT]
+        .map(|account| format!("system:serviceaccount:{namespace}:{account}"))
 }
 
 #[cfg(test)]

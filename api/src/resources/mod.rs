@@ -10,7 +10,8 @@
 //!                   else guest * 100 / memoryOvercommit; and the overhead
 //!           cpu     resources.requests.cpu, else resources.limits.cpu, else the
 //!                   cluster's cpuRequest, else processors / cpuAllocationRatio
-//!           limits  resources.limits; memory and the overhead
+//!           limits  resources.limits; memory and the overhead; else what the
+//!                   namespace wants ([`AutoLimits`])
 //!           kvm     1 unless developerConfiguration.useEmulation
 //!           tun     1 where the machine has tap devices
 //!           storage resources.requests.ephemeral-storage and the scratch space;
@@ -26,6 +27,7 @@
 //! What a guest writes beside its claims lies on the node, in a volume of the pod. [`storage`] says how large that
 //! volume may become.
 
+mod limits;
 mod overhead;
 pub mod storage;
 
@@ -39,6 +41,7 @@ use crate::plugin::Plugins;
 use crate::quantity::Quantity;
 use crate::v1;
 
+pub use limits::AutoLimits;
 pub use overhead::MemoryOverhead;
 
 /// Processors of guests that share one of the node's, when the KubeVirt object says nothing.
@@ -72,12 +75,22 @@ pub struct PodResources {
 }
 
 impl PodResources {
-    /// The resources for a machine in a cluster that is configured so.
-    ///
-    /// A quantity that does not parse counts as not set: admission has refused it before.
+    /// The resources for a machine in a cluster that is configured so, in a namespace that wants no limits.
     pub fn for_vmi(
         spec: &v1::VirtualMachineInstanceSpec,
         config: &v1::KubeVirtConfiguration,
+    ) -> PodResources {
+        Self::for_vmi_within(spec, config, AutoLimits::default())
+    }
+
+    /// The resources for a machine in a cluster that is configured so, in a namespace that wants these limits where the machine
+    /// says none.
+    ///
+    /// A quantity that does not parse counts as not set: admission has refused it before.
+    pub fn for_vmi_within(
+        spec: &v1::VirtualMachineInstanceSpec,
+        config: &v1::KubeVirtConfiguration,
+        auto: AutoLimits,
     ) -> PodResources {
         let given = &spec.domain.resources;
         let given = given.as_ref();
@@ -108,11 +121,16 @@ impl PodResources {
         compute.request("memory", bytes(memory.saturating_add(extra)));
         let scratch = |of: u64| bytes(of.saturating_add(EPHEMERAL_STORAGE));
         compute.request(STORAGE, scratch(amount(requests, STORAGE).map_or(0, |q| q.value())));
-        if let Some(limit) = amount(limits, "memory") {
-            compute.limit("memory", bytes(limit.value().saturating_add(extra)));
+        let memory_limit = amount(limits, "memory").map(|limit| limit.value().saturating_add(extra));
+        let memory_limit =
+            memory_limit.or_else(|| auto.memory.map(|ratio| scaled(memory.saturating_add(extra), ratio)));
+        if let Some(limit) = memory_limit {
+            compute.limit("memory", bytes(limit));
         }
-        if let Some(limit) = amount(limits, "cpu") {
-            compute.limit("cpu", millis(limit.milli_value()));
+        let cpu_limit = amount(limits, "cpu").map(|limit| limit.milli_value());
+        let cpu_limit = cpu_limit.or_else(|| auto.cpu.then(|| vcpus(spec).saturating_mul(1000).max(cpu)));
+        if let Some(limit) = cpu_limit {
+            compute.limit("cpu", millis(limit));
         }
         if let Some(limit) = amount(limits, STORAGE) {
             compute.limit(STORAGE, scratch(limit.value()));
@@ -123,8 +141,8 @@ impl PodResources {
 
         let limited = Limited {
             guaranteed: ["cpu", "memory"].iter().all(|name| compute.is_guaranteed(name)),
-            memory: amount(limits, "memory").is_some(),
-            cpu: amount(limits, "cpu").is_some(),
+            memory: memory_limit.is_some(),
+            cpu: cpu_limit.is_some(),
             storage: amount(limits, STORAGE).is_some(),
         };
         PodResources {
@@ -212,14 +230,16 @@ fn sidecar(needs: &Sidecar, limited: &Limited) -> ResourceRequirements {
 /// The guest's memory in bytes; 0 when nothing says it.
 pub fn guest_memory(spec: &v1::VirtualMachineInstanceSpec) -> u64 {
     let resources = spec.domain.resources.as_ref();
-    let in_map = |map: Option<&BTreeMap<String, K8sQuantity>>| map.and_then(|m| m.get("memory")).cloned();
+    let parsed = |q: &K8sQuantity| q.0.parse::<Quantity>().ok().filter(Quantity::is_positive);
+    let in_map =
+        |map: Option<&BTreeMap<String, K8sQuantity>>| map.and_then(|m| m.get("memory")).and_then(parsed);
     spec.domain
         .memory
         .as_ref()
-        .and_then(|m| m.guest.clone())
+        .and_then(|m| m.guest.as_ref())
+        .and_then(parsed)
         .or_else(|| in_map(resources.and_then(|r| r.requests.as_ref())))
         .or_else(|| in_map(resources.and_then(|r| r.limits.as_ref())))
-        .and_then(|q| q.0.parse::<Quantity>().ok())
         .map_or(0, |q| q.value())
 }
 

@@ -202,3 +202,28 @@ fn the_document_has_the_models_numbers() {
         assert!(text.contains(&row), "docs/resources.md has no row {row}");
     }
 }
+
+#[test]
+fn a_namespace_with_a_quota_limits_machines_that_say_no_limits() {
+    let within = |spec: Value, auto: AutoLimits| {
+        PodResources::for_vmi_within(
+            &serde_json::from_value(spec).unwrap(),
+            &serde_json::from_value(json!({})).unwrap(),
+            auto,
+        )
+    };
+    let auto = AutoLimits { cpu: true, memory: Some(1500) };
+    let silent = json!({"domain": {"memory": {"guest": "1Gi"}, "cpu": {"cores": 3}, "devices": {}}});
+    let got = within(silent.clone(), auto);
+    let asked = mebibytes(request(&got.compute, "memory"));
+    assert_eq!(mebibytes(limit(&got.compute, "memory")), asked * 3 / 2);
+    assert_eq!(limit(&got.compute, "cpu").as_deref(), Some("3000m"));
+    assert!(
+        limit(&got.netd, "memory").is_some() && limit(&got.netd, "cpu").is_some(),
+        "a quota counts every container"
+    );
+    let memory = within(silent, AutoLimits { cpu: false, memory: Some(2000) });
+    assert_eq!((limit(&memory.compute, "cpu"), limit(&memory.netd, "cpu")), (None, None));
+    let own = json!({"domain": {"memory": {"guest": "1Gi"}, "resources": {"limits": {"memory": "2Gi", "cpu": "1"}}, "devices": {}}});
+    assert_eq!(within(own.clone(), auto), within(own, AutoLimits::default()));
+}

@@ -29,7 +29,13 @@ fn disks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
         if let Some(other) = seen.insert(&disk.name, n) {
             problems.duplicate(format!("{path}.name"), &disk.name, &format!("{DEVICES}.disks[{other}].name"));
         }
-        if vmi.volume_of(disk).is_none() {
+        if vmi.volume_of(disk).is_none() && disk.cdrom.is_some() {
+            problems.add(
+                Reason::FieldValueNotSupported,
+                format!("{path}.name"),
+                format!("a CD-ROM drive without a volume, here '{}', is not supported by podvirt", disk.name),
+            );
+        } else if vmi.volume_of(disk).is_none() {
             problems.add(
                 Reason::FieldValueNotFound,
                 format!("{path}.name"),
@@ -44,6 +50,13 @@ fn disks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("{path}.cdrom.readonly"),
                 false,
                 "a CD-ROM is read-only: true is allowed",
+            );
+        }
+        if disk.disk.as_ref().is_some_and(|d| d.bus == Some(DiskBus::Sata) && d.readonly) {
+            problems.invalid(
+                format!("{path}.disk.readonly"),
+                true,
+                "a disk on the SATA bus can be written: the buses virtio and scsi, and a CD-ROM, are read-only where asked",
             );
         }
         if let Some(target) = &disk.disk
@@ -93,26 +106,8 @@ fn others(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     let mut names = BTreeSet::new();
     for (n, input) in devices.inputs.iter().enumerate() {
         let path = format!("{DEVICES}.inputs[{n}]");
-        if input.name.is_empty() {
-            problems.required(format!("{path}.name"), "a name is required");
-        } else if !names.insert(&input.name) {
+        if !input.name.is_empty() && !names.insert(&input.name) {
             problems.duplicate(format!("{path}.name"), &input.name, "another input device's name");
-        }
-        if input.kind.is_none() {
-            problems.required(format!("{path}.type"), "'tablet' or 'keyboard' is required");
-        }
-    }
-    if let Some(watchdog) = &devices.watchdog {
-        if watchdog.name.is_empty() {
-            problems.required(format!("{DEVICES}.watchdog.name"), "a name is required");
-        }
-        if watchdog.i6300esb.is_none() {
-            problems.required(format!("{DEVICES}.watchdog.i6300esb"), "a watchdog's model is required");
-        }
-    }
-    for (n, panic) in devices.panic_devices.iter().enumerate() {
-        if panic.model.is_none() {
-            problems.required(format!("{DEVICES}.panicDevices[{n}].model"), "a model is required");
         }
     }
     if devices.video.is_some() && devices.autoattach_graphics_device == Some(false) {

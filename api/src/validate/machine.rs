@@ -39,20 +39,11 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
             format!("{DOMAIN}.memory.guest"),
             "memory.guest, resources.requests.memory or resources.limits.memory is required",
         ),
-        Some(guest) if guest.value() < MIN_MEMORY => {
-            problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 1M is allowed");
-        }
-        // The kernel would end QEMU as soon as the guest uses its memory. A request above the limit is told already.
+        // Where it comes from the request, that is told.
         Some(guest)
-            if domain.resources.limits.get("memory").is_some_and(|limit| guest > limit)
-                && domain.resources.requests.get("memory") != Some(guest) =>
+            if guest.value() < MIN_MEMORY && domain.resources.requests.get("memory") != Some(guest) =>
         {
-            let limit = &domain.resources.limits["memory"];
-            problems.invalid(
-                format!("{DOMAIN}.memory.guest"),
-                guest,
-                &format!("at most {DOMAIN}.resources.limits.memory, {limit}, is allowed"),
-            );
+            problems.invalid(format!("{DOMAIN}.memory.guest"), guest, "at least 1M is allowed");
         }
         Some(_) => {}
     }
@@ -60,10 +51,13 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
         && machine.kind != "q35"
         && !machine.kind.strip_prefix("pc-q35-").is_some_and(is_version)
     {
-        problems.invalid(
+        problems.add(
+            Reason::FieldValueNotSupported,
             format!("{DOMAIN}.machine.type"),
-            &machine.kind,
-            "'q35' or a version of it such as 'pc-q35-10.0' is allowed",
+            format!(
+                "'{}' is not supported by podvirt; 'q35' or a version of it such as 'pc-q35-10.0' is allowed",
+                machine.kind
+            ),
         );
     }
     if let Some(firmware) = &domain.firmware {
@@ -74,8 +68,9 @@ pub(super) fn check(domain: &DomainSpec, problems: &mut Problems) {
     }
 }
 
+/// Whether a text is a version of a machine type: QEMU's own, or a distribution's as in `rhel9.6.0`.
 fn is_version(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
 fn resources(domain: &DomainSpec, problems: &mut Problems) {
@@ -89,13 +84,19 @@ fn resources(domain: &DomainSpec, problems: &mut Problems) {
                     field,
                     "not supported by podvirt; allowed: memory, cpu, ephemeral-storage",
                 );
-            } else if !quantity.is_positive() {
-                problems.invalid(field, quantity, "an amount above zero is allowed");
+            } else if quantity.is_negative() {
+                problems.invalid(field, quantity, "zero, which is as if it were not set, or more is allowed");
+            } else if what == "requests"
+                && name == "memory"
+                && quantity.is_positive()
+                && quantity.value() < MIN_MEMORY
+            {
+                problems.invalid(field, quantity, "at least 1M is allowed");
             }
         }
     }
     for (name, request) in &resources.requests {
-        if let Some(limit) = resources.limits.get(name)
+        if let Some(limit) = resources.limits.get(name).filter(|limit| limit.is_positive())
             && request > limit
         {
             problems.invalid(
@@ -110,7 +111,7 @@ fn resources(domain: &DomainSpec, problems: &mut Problems) {
 fn firmware_and_kernel(firmware: &Firmware, domain: &DomainSpec, problems: &mut Problems) {
     let path = |field: &str| format!("{DOMAIN}.firmware.{field}");
     if !firmware.uuid.is_empty() && !is_uuid(&firmware.uuid) {
-        problems.invalid(path("uuid"), &firmware.uuid, "a UUID with dashes is allowed");
+        problems.invalid(path("uuid"), &firmware.uuid, "a UUID is allowed");
     }
     if !is_plain_serial(&firmware.serial) {
         problems.invalid(
@@ -148,18 +149,20 @@ fn firmware_and_kernel(firmware: &Firmware, domain: &DomainSpec, problems: &mut 
     }
     for (field, value) in [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)] {
         if !value.is_empty() && !is_path_in_image(value) {
-            problems.invalid(
-                path(&format!("kernelBoot.container.{field}")),
-                value,
-                "an absolute path without '..' is allowed",
-            );
+            problems.invalid(path(&format!("kernelBoot.container.{field}")), value, PATH_IN_IMAGE);
         }
     }
 }
 
-/// Whether a path stays in the image that it is read from.
+/// What is allowed for a path in an image.
+pub(super) const PATH_IN_IMAGE: &str =
+    "the absolute path of a file, without '.', '..' and empty parts, is allowed";
+
+/// Whether a path names a file of the image that it is read from, in one spelling: with a slash at its end at most.
 pub(super) fn is_path_in_image(path: &str) -> bool {
-    path.starts_with('/') && !path.contains('\0') && path.split('/').all(|part| part != "..")
+    let Some(rest) = path.strip_prefix('/') else { return false };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    !path.contains('\0') && rest.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
 fn check_clock(clock: &Clock, problems: &mut Problems) {

@@ -7,6 +7,7 @@ mod credentials;
 mod devices;
 mod machine;
 mod network;
+pub(crate) mod placement;
 pub(crate) mod text;
 mod volumes;
 
@@ -14,7 +15,9 @@ use crate::problem::{Problems, Reason};
 use crate::vmi::{DnsPolicy, VirtualMachineInstance};
 
 pub use text::is_pci_address;
-pub(crate) use text::{is_dns_label, is_dns_subdomain, is_plain_serial, is_uuid};
+pub(crate) use text::{
+    is_dns_label, is_dns_subdomain, is_label_name, is_label_value, is_plain_serial, is_uuid,
+};
 
 /// Most resolvers that a pod can have.
 const MAX_NAMESERVERS: usize = 3;
@@ -64,7 +67,9 @@ fn names(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     if !spec.hostname.is_empty() && !is_dns_label(&spec.hostname) {
         problems.invalid("spec.hostname", &spec.hostname, "at most 63 of a-z, 0-9 and '-' are allowed");
     }
-    if !spec.subdomain.is_empty() && !is_dns_subdomain(&spec.subdomain) {
+    // The guest's full name is made of it, and a part of a domain name has at most 63 letters.
+    let is_domain = |text: &str| is_dns_subdomain(text) && text.split('.').all(is_dns_label);
+    if !spec.subdomain.is_empty() && !is_domain(&spec.subdomain) {
         problems.invalid("spec.subdomain", &spec.subdomain, "a domain name in small letters is allowed");
     }
     let config = spec.dns_config.as_ref();

@@ -11,7 +11,7 @@ use crate::vmi::{
     Volume,
 };
 
-use super::machine::is_path_in_image;
+use super::machine::{PATH_IN_IMAGE, is_path_in_image};
 use super::{is_dns_label, is_dns_subdomain};
 
 pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
@@ -118,22 +118,14 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
             problems.required(format!("{path}.containerDisk.image"), "an image is required");
         }
         if !disk.path.is_empty() && !is_path_in_image(&disk.path) {
-            problems.invalid(
-                format!("{path}.containerDisk.path"),
-                &disk.path,
-                "an absolute path without '..' is allowed",
-            );
+            problems.invalid(format!("{path}.containerDisk.path"), &disk.path, PATH_IN_IMAGE);
         }
     }
     if let Some(disk) = &volume.host_disk {
         if disk.path.is_empty() {
             problems.required(format!("{path}.hostDisk.path"), "a path is required");
         } else if !is_path_in_image(&disk.path) {
-            problems.invalid(
-                format!("{path}.hostDisk.path"),
-                &disk.path,
-                "an absolute path without '..' is allowed",
-            );
+            problems.invalid(format!("{path}.hostDisk.path"), &disk.path, PATH_IN_IMAGE);
         }
         let capacity = format!("{path}.hostDisk.capacity");
         match (disk.kind, &disk.capacity) {
@@ -189,19 +181,26 @@ fn claim(source: &PersistentVolumeClaimSource, path: &str, problems: &mut Proble
 }
 
 fn cloud_init(source: &CloudInitSource, path: &str, problems: &mut Problems) {
+    // A reference without a name asks for nothing.
+    let named = |secret: &Option<LocalObjectReference>| secret.as_ref().is_some_and(|s| !s.name.is_empty());
+    let (user_secret, network_secret) = (named(&source.secret_ref), named(&source.network_data_secret_ref));
     for (field, secret) in
         [("secretRef", &source.secret_ref), ("networkDataSecretRef", &source.network_data_secret_ref)]
     {
-        if secret.as_ref().is_some_and(|s| !is_dns_subdomain(&s.name)) {
-            problems.required(format!("{path}.{field}.name"), "a Secret's name is required");
+        if let Some(secret) = secret.as_ref().filter(|s| !s.name.is_empty() && !is_dns_subdomain(&s.name)) {
+            problems.invalid(
+                format!("{path}.{field}.name"),
+                &secret.name,
+                "a Secret's name, at most 253 of a-z, 0-9, '-' and '.', is allowed",
+            );
         }
     }
     if source.user_data.is_empty()
         && source.user_data_base64.is_empty()
         && source.network_data.is_empty()
         && source.network_data_base64.is_empty()
-        && source.secret_ref.is_none()
-        && source.network_data_secret_ref.is_none()
+        && !user_secret
+        && !network_secret
     {
         problems.required(
             path,
@@ -211,14 +210,14 @@ fn cloud_init(source: &CloudInitSource, path: &str, problems: &mut Problems) {
     for (secret, secret_given, plain, encoded, given) in [
         (
             "secretRef",
-            source.secret_ref.is_some(),
+            user_secret,
             "userData",
             "userDataBase64",
             !(source.user_data.is_empty() && source.user_data_base64.is_empty()),
         ),
         (
             "networkDataSecretRef",
-            source.network_data_secret_ref.is_some(),
+            network_secret,
             "networkData",
             "networkDataBase64",
             !(source.network_data.is_empty() && source.network_data_base64.is_empty()),

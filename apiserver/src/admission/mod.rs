@@ -45,6 +45,8 @@ pub enum Alone {
     MutateInstance,
     /// Judges a VM.
     ValidateVm,
+    /// Judges a change of a VM's status.
+    ValidateVmStatus,
     /// Judges an instance type.
     ValidateInstancetype,
     /// Judges a preference.
@@ -122,6 +124,13 @@ pub const HOOKS: &[Hook] = &[
         resources: &["virtualmachines"],
         operations: &["CREATE", "UPDATE"],
         task: Task::Alone(Alone::ValidateVm),
+    },
+    Hook {
+        name: "kubevirt-crd-status-validator.kubevirt.io",
+        path: "/status-validate",
+        resources: &["virtualmachines/status"],
+        operations: &["UPDATE"],
+        task: Task::Alone(Alone::ValidateVmStatus),
     },
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
@@ -256,6 +265,7 @@ fn answer_with(
         }
         Alone::ValidateVm if is_create => judged(request, vm::validate_with(new, specs, config, by)),
         Alone::ValidateVm => judged(request, vm::validate_update_with(old, new, specs, config, by)),
+        Alone::ValidateVmStatus => judged(request, vm::validate_status(old, new, by)),
         Alone::ValidateInstancetype => judged(request, instancetype::validate_instancetype(new)),
         Alone::ValidatePreference => {
             let (problems, warnings) = instancetype::validate_preference(new);

@@ -16,6 +16,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::{defaults, is_final};
 use podvirt_api::names::label;
+use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationPhase as Phase,
@@ -30,13 +31,12 @@ use super::decide::{self, Decision, Observed, Turn, believes_in_target};
 use super::policy;
 use super::queue::Queue;
 use super::status::phase;
-use crate::attachments;
 use crate::attempt::{Attempts, Failure};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
 use crate::vmi::{Change, View, pods};
-use crate::watch;
+use crate::{attachments, limits, watch};
 
 /// Migrations that are worked on at a time.
 const CONCURRENCY: u16 = 8;
@@ -79,6 +79,9 @@ pub enum Error {
     /// The policies could not be read.
     #[error("read the migration policies")]
     Policies(#[source] kube::Error),
+    /// What the namespace wants of limits could not be read.
+    #[error("read the quotas and labels of the namespace")]
+    Limits(#[source] kube::Error),
     /// What the pod's networks take is not known.
     #[error("networks of the target pod")]
     Attachments(#[from] attachments::Error),
@@ -90,7 +93,7 @@ impl Failure for Error {
             Self::Write(_) => "write",
             Self::Create { .. } | Self::Taken(_) => "create",
             Self::Delete { .. } => "delete",
-            Self::Read { .. } | Self::Policies(_) | Self::Attachments(_) => "read",
+            Self::Read { .. } | Self::Policies(_) | Self::Limits(_) | Self::Attachments(_) => "read",
         }
     }
 }
@@ -226,6 +229,13 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         Phase::Pending => shared.turn(migration, &settings, now),
         _ => Turn::Later,
     };
+    let limits = match &vmi {
+        Some(vmi) if phase(migration) == Phase::Pending && turn != Turn::Later => {
+            let found = limits::of_namespace(&context.client, vmi, &settings.configuration).await;
+            found.map_err(Error::Limits)?
+        }
+        _ => AutoLimits::default(),
+    };
     let seen = Observed {
         migration,
         vmi: vmi.as_deref(),
@@ -235,6 +245,7 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         way: way.as_ref(),
         settings: &settings,
         launcher_image: &context.launcher_image,
+        limits,
     };
     let decision = decide::decide(&seen, now);
     if let (Some(old), Some(new)) = (&vmi, &decision.vmi) {

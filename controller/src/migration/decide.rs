@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use podvirt_api::migration::{is_final, is_under_way, migratable};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation, condition, event, label, label_value};
+use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{
     MigrationConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationConditionType as ConditionType,
@@ -72,6 +73,8 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// Image of the launcher.
     pub launcher_image: &'a str,
+    /// Limits that the namespace wants; asked for only when a pod may be made.
+    pub limits: AutoLimits,
 }
 
 /// What to ask of the API server, besides writing machine and migration.
@@ -234,6 +237,7 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
     let images = Images {
         launcher: seen.launcher_image.to_owned(),
         pull_secrets: seen.settings.image_pull_secrets.clone(),
+        limits: seen.limits,
     };
     match template::target_pod(vmi, seen.migration, &seen.settings.configuration, &images) {
         Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),

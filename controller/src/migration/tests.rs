@@ -110,6 +110,7 @@ impl Scene<'_> {
             way: Some(&self.way),
             settings: &settings,
             launcher_image: "launcher:1",
+            limits: podvirt_api::resources::AutoLimits::default(),
         };
         let decision = decide(&seen, now());
         // Seen again before the machine's write was: nothing is told twice while the phase stands.

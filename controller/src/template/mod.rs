@@ -38,7 +38,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::names::{self, annotation, condition, label, pod};
-use podvirt_api::resources::PodResources;
+use podvirt_api::resources::{AutoLimits, PodResources};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
@@ -50,13 +50,15 @@ pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Longest host name (RFC 1123, section 2.1, as Kubernetes has it for pods).
 const HOSTNAME_MAX: usize = 63;
 
-/// Images of the pod's own containers.
+/// Images of the pod's own containers, and what its namespace wants of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Images {
     /// Image that holds virt-launcher, netd and the container-disk binary.
     pub launcher: String,
     /// Secrets to pull it with.
     pub pull_secrets: Vec<String>,
+    /// Limits of a machine that says none.
+    pub limits: AutoLimits,
 }
 
 /// A pod cannot be rendered. Trying again does not help before the machine changes.
@@ -122,7 +124,7 @@ pub fn launcher_pod(
 ) -> Result<Pod, TemplateError> {
     let identity = Identity::of(vmi)?;
     let spec = &vmi.spec;
-    let mut resources = PodResources::for_vmi(spec, config);
+    let mut resources = PodResources::for_vmi_within(spec, config, images.limits);
     if vmi.has_taps() {
         resources = resources.with_taps();
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 use podvirt_api::kernel::BRIDGE;
+use podvirt_api::mac::MacAddr;
 use podvirt_api::names::{PASST_PLUGIN, annotation, path, pod};
 use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::plugin::Joint;
@@ -123,7 +124,7 @@ pub(super) fn annotations(
             name,
             namespace,
             interface: Some(pod::interface(&network.name)),
-            mac: mac.map(|mac| mac.replace('-', ":")),
+            mac: mac.map(|mac| mac.parse::<MacAddr>().map_or(mac, |mac| mac.to_string())),
             arguments: None,
         });
         // It finds the interface that it is about.

@@ -64,7 +64,7 @@ mod tests {
     fn render(vmi: &Value, migration: &Value) -> Result<Value, TemplateError> {
         let vmi: VirtualMachineInstance = serde_json::from_value(vmi.clone()).unwrap();
         let migration: VirtualMachineInstanceMigration = serde_json::from_value(migration.clone()).unwrap();
-        let images = Images { launcher: "launcher:1".into(), pull_secrets: Vec::new() };
+        let images = Images { launcher: "launcher:1".into(), ..Images::default() };
         let pod = target_pod(&vmi, &migration, &KubeVirtConfiguration::default(), &images)?;
         Ok(serde_json::to_value(pod).unwrap())
     }

@@ -28,7 +28,7 @@ fn config(value: Value) -> KubeVirtConfiguration {
 }
 
 fn images() -> Images {
-    Images { launcher: "podvirt/virt-launcher:dev".into(), pull_secrets: Vec::new() }
+    Images { launcher: "podvirt/virt-launcher:dev".into(), ..Images::default() }
 }
 
 fn render(spec: Value) -> Pod {

@@ -19,6 +19,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::label;
+use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
@@ -34,7 +35,7 @@ use crate::attempt::{Attempts, Failure};
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
-use crate::{attachments, template, watch};
+use crate::{attachments, limits, template, watch};
 
 /// Machines that are worked on at a time. Each is a few requests; the API server's own limits come first.
 const CONCURRENCY: u16 = 16;
@@ -92,6 +93,9 @@ pub enum Error {
     /// The claims could not be read.
     #[error("read the claims")]
     Claims(#[source] kube::Error),
+    /// What the namespace wants of limits could not be read.
+    #[error("read the quotas and labels of the namespace")]
+    Limits(#[source] kube::Error),
     /// What the pod's networks take is not known.
     #[error("networks of the launcher pod")]
     Attachments(#[from] attachments::Error),
@@ -106,6 +110,7 @@ impl Failure for Error {
             Self::Update { .. } => "update",
             Self::Read { .. } => "read",
             Self::Claims(_) => "claims",
+            Self::Limits(_) => "limits",
             Self::Attachments(_) => "networks",
         }
     }
@@ -287,7 +292,15 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     let is_unseen = unseen.is_some();
     pods.extend(unseen.map(Arc::new));
     let claim_api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
-    let (claims, claims_told) = shared.claims(&claim_api, vmi, needs_claims(vmi, &pods)).await?;
+    let makes_pod = needs_claims(vmi, &pods);
+    let (claims, claims_told) = shared.claims(&claim_api, vmi, makes_pod).await?;
+    let limits = if makes_pod {
+        limits::of_namespace(&shared.context.client, vmi, &settings.configuration)
+            .await
+            .map_err(Error::Limits)?
+    } else {
+        AutoLimits::default()
+    };
     let ended = is_final(&phase(vmi));
     let end_seen = if ended { shared.ends.seen(&uid, Instant::now()) } else { Duration::ZERO };
     let seen = Observed {
@@ -298,6 +311,7 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
         end_seen,
         settings: &settings,
         launcher_image: &shared.context.launcher_image,
+        limits,
     };
     let decision = decide::decide(&seen, Timestamp::now());
     if !write(vmi, &decision, shared).await? {

@@ -9,6 +9,7 @@ use podvirt_api::migration::{ended_at, is_at_target, is_under_way, pod_by_migrat
 use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
+use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
 use super::claims::{Problem, Told};
@@ -55,6 +56,8 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// Image of the launcher.
     pub launcher_image: &'a str,
+    /// Limits that the namespace wants; asked for only when a pod may be made.
+    pub limits: AutoLimits,
 }
 
 /// What to ask of the API server, besides writing the machine.
@@ -296,6 +299,7 @@ fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
     let images = Images {
         launcher: seen.launcher_image.to_owned(),
         pull_secrets: seen.settings.image_pull_secrets.clone(),
+        limits: seen.limits,
     };
     match template::launcher_pod(seen.vmi, &seen.settings.configuration, &images) {
         Ok(pod) => {

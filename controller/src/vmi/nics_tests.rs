@@ -35,7 +35,7 @@ fn machine(nics: &[(&str, &str, &str)], told: Value) -> VirtualMachineInstance {
 
 /// The pod that was made for `vmi`, attached to networks by name of interface and network.
 fn pod(vmi: &VirtualMachineInstance, attached: &[(&str, &str)]) -> Arc<Pod> {
-    let images = Images { launcher: "l".into(), pull_secrets: Vec::new() };
+    let images = Images { launcher: "l".into(), ..Images::default() };
     let mut pod = launcher_pod(vmi, &KubeVirtConfiguration::default(), &images).unwrap();
     pod.metadata.uid = Some("p1".into());
     pod.spec.as_mut().unwrap().node_name = Some("n1".into());
@@ -60,6 +60,7 @@ fn look(vmi: &VirtualMachineInstance, pod: &Arc<Pod>, now: Timestamp) -> Decisio
         end_seen: std::time::Duration::ZERO,
         settings: &settings,
         launcher_image: "l",
+        limits: podvirt_api::resources::AutoLimits::default(),
     };
     decide(&seen, now)
 }

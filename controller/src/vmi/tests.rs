@@ -101,6 +101,7 @@ fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(Strin
             end_seen: SEEN_FOR,
             settings: &settings,
             launcher_image: "launcher:1",
+            limits: podvirt_api::resources::AutoLimits::default(),
         };
         decide(&seen, now())
     };
@@ -470,6 +471,7 @@ fn the_end_of_a_guest_is_seen_before_its_machine_goes() {
                 end_seen,
                 settings: &settings,
                 launcher_image: "launcher:1",
+                limits: podvirt_api::resources::AutoLimits::default(),
             };
             decide(&seen, now())
         };

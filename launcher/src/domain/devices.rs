@@ -149,7 +149,8 @@ pub(super) fn convert(
         panics: devices
             .panic_devices
             .iter()
-            .filter_map(|p| p.model)
+            // What libvirt takes on this architecture where nothing is said.
+            .map(|p| p.model.unwrap_or(PanicModel::Isa))
             .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
             .collect(),
     })

@@ -42,6 +42,38 @@ fn the_template_keeps_its_machine_type_and_has_a_longer_grace_period() {
 }
 
 #[test]
+fn a_machine_may_be_kept_without_memory_and_its_instance_may_not() {
+    let spec = json!({"domain": {"devices": {}}});
+    let object = machine(json!({"runStrategy": "Halted", "template": {"spec": spec}}));
+    assert_eq!(validate(&object, &config(), By::User), Problems::default());
+    let instance = vmi::validate_create(&instance(spec), &config(), By::User);
+    assert_eq!(fields(&instance), [("spec.domain.memory.guest", Reason::FieldValueRequired)]);
+}
+
+#[test]
+fn a_status_asks_for_no_volume() {
+    let old = machine(json!({"runStrategy": "Halted", "template": {"spec": small()}}));
+    let with = |status: Value| {
+        let mut object = old.clone();
+        object["status"] = status;
+        object
+    };
+    let requests = json!({"volumeRequests": [{"removeVolumeOptions": {"name": "a"}}]});
+    let judged = |old: &Value, new: &Value, by: By| {
+        super::super::vm::validate_status(old, new, by).0.into_iter().map(|p| p.field).collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(judged(&old, &with(requests.clone()), By::User), ["status.volumeRequests"]);
+    assert_eq!(judged(&old, &with(requests.clone()), By::Daemon), none);
+    assert_eq!(judged(&with(requests.clone()), &with(requests), By::User), none, "it was there before");
+    assert_eq!(
+        judged(&old, &with(json!({"printableStatus": "Stopped", "volumeRequests": []})), By::User),
+        none
+    );
+    assert_eq!(judged(&old, &with(json!({"ready": "x"})), By::User), ["status"]);
+}
+
+#[test]
 fn run_strategy_and_running_exclude_each_other_and_one_is_required() {
     let template = json!({"spec": small()});
     let cases = [

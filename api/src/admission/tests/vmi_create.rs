@@ -17,9 +17,10 @@ fn a_bare_instance_is_stored_with_its_defaults_and_finalizer() {
         json!([{"name": "default", "model": "virtio", "passtBinding": {}, "state": "up"}])
     );
     assert_eq!(spec["domain"]["machine"], json!({"type": "q35"}));
-    assert_eq!(spec["domain"]["cpu"], json!({"cores": 1, "sockets": 1, "threads": 1}));
+    let cpu = json!({"cores": 1, "sockets": 1, "threads": 1, "model": "host-model"});
+    assert_eq!(spec["domain"]["cpu"], cpu);
     assert_eq!(spec["terminationGracePeriodSeconds"], 30);
-    assert_eq!(spec["evictionStrategy"], Value::Null);
+    assert_eq!(spec["evictionStrategy"], "None");
     let again = object.clone();
     vmi::mutate_create(&mut object, &config());
     assert_eq!(object, again, "a second webhook changes nothing");
@@ -256,7 +257,7 @@ fn claims_and_cloud_init_must_be_whole() {
             ("spec.volumes[1].ephemeral.persistentVolumeClaim", Reason::FieldValueRequired),
             ("spec.volumes[2].cloudInitNoCloud.secretRef", Reason::FieldValueInvalid),
             ("spec.volumes[3].cloudInitConfigDrive", Reason::FieldValueRequired),
-            ("spec.volumes[4].cloudInitConfigDrive.networkDataSecretRef.name", Reason::FieldValueRequired),
+            ("spec.volumes[4].cloudInitConfigDrive", Reason::FieldValueRequired),
         ]
     );
 }
@@ -302,8 +303,11 @@ fn disks_of_configuration_name_what_they_are_made_from() {
 fn a_guest_must_fit_into_its_limit() {
     let mut spec = small();
     spec["domain"]["resources"] = json!({"limits": {"memory": "32Mi"}});
+    let live = vmi::validate_create(&instance(spec.clone()), &config(), By::User);
+    assert_eq!(live, Problems::default(), "as upstream, where machines may change while they run");
+    let staged = serde_json::from_value(json!({"vmRolloutStrategy": "Stage"})).unwrap();
     assert_eq!(
-        lines(&vmi::validate_create(&instance(spec), &config(), By::User)),
+        lines(&vmi::validate_create(&instance(spec), &staged, By::User)),
         [
             "spec.domain.memory.guest: '64Mi' is not allowed; at most spec.domain.resources.limits.memory, 32Mi, \
           is allowed"

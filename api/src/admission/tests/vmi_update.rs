@@ -1,6 +1,28 @@
 use super::*;
 
 #[test]
+fn what_says_nothing_is_no_change() {
+    let mut old = instance(small());
+    vmi::mutate_create(&mut old, &config());
+    for (path, value) in [
+        ("nodeSelector", json!({})),
+        ("schedulerName", json!("")),
+        ("tolerations", json!([])),
+        ("hostname", Value::Null),
+    ] {
+        let mut new = old.clone();
+        new["spec"][path] = value;
+        assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default(), "{path}");
+    }
+    let mut new = old.clone();
+    new["spec"]["domain"]["devices"]["rng"] = json!({});
+    assert_eq!(
+        fields(&vmi::validate_update(&old, &new, By::User)),
+        [("spec", Reason::FieldValueNotSupported)]
+    );
+}
+
+#[test]
 fn a_users_status_is_undone_and_a_daemons_stays() {
     let mut old = instance(small());
     old["status"] = json!({"phase": "Running"});

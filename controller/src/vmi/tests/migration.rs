@@ -146,6 +146,7 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
             end_seen: std::time::Duration::ZERO,
             settings: &settings,
             launcher_image: "launcher:1",
+            limits: podvirt_api::resources::AutoLimits::default(),
         };
         decide(&seen, now())
     };

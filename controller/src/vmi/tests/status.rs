@@ -77,6 +77,7 @@ fn a_conditions_time_is_that_of_its_last_turn() {
         end_seen: std::time::Duration::ZERO,
         settings: &settings,
         launcher_image: "launcher:1",
+        limits: podvirt_api::resources::AutoLimits::default(),
     };
     let later = decide(&seen, now() + jiff::SignedDuration::from_secs(9));
     assert_eq!(time(&later), now(), "still false");

@@ -54,6 +54,7 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
         end_seen: std::time::Duration::ZERO,
         settings: &Settings::default(),
         launcher_image: "launcher:1",
+        limits: podvirt_api::resources::AutoLimits::default(),
     };
     let decision = decide(&seen, "2026-01-01T12:00:00Z".parse().unwrap());
     serde_json::from_slice(&serde_json::to_vec(&decision.vmi).unwrap()).unwrap()
