@@ -149,6 +149,22 @@ fn long_an_update_that_fails_says_so_and_is_taken_back_and_one_that_goes_leaves_
 
     name_images(&cluster);
     configure(&cluster, json!({"imageTag": NEXT})).unwrap();
+    // In the middle of it virt-operator dies, and gives nothing back.
+    let handlers = || {
+        let args = [
+            "-n",
+            "kubevirt",
+            "get",
+            "daemonset",
+            "virt-handler",
+            "-o",
+            "jsonpath={.status.updatedNumberScheduled}",
+        ];
+        Ok((cluster.kubectl(&args)? == "1").then_some(()))
+    };
+    namespace.until("one of two virt-handlers is new", SOON, handlers).unwrap();
+    let kill = ["delete", "pod", "-l", "kubevirt.io=virt-operator", "--force", "--grace-period=0"];
+    cluster.kubectl(&[&["-n", "kubevirt"], &kill[..]].concat()).unwrap();
     let kubevirt = wait_carried_out(&namespace);
     assert_eq!(kubevirt.status.observed_kube_virt_version.as_deref(), Some(NEXT));
     let still = namespace.wait_phase("stays", "Running", SOON).unwrap();
