@@ -176,6 +176,11 @@ fn long_an_update_that_fails_says_so_and_is_taken_back_and_one_that_goes_leaves_
     assert!(image(&new).ends_with(NEXT) && !image(&still).ends_with(NEXT));
     // The old launcher under the new daemons.
     namespace.virtctl(&["pause", "vmi", "stays"]).unwrap();
+    // virt-api goes by what the status tells.
+    let paused = |machine: &VirtualMachineInstance| {
+        machine.status.conditions.iter().any(|c| c.r#type.as_str() == "Paused" && c.status == "True")
+    };
+    namespace.wait("stays", "the status tells of the pause", SOON, paused).unwrap();
     namespace.virtctl(&["unpause", "vmi", "stays"]).unwrap();
     let outdated = "kubevirt.io/outdatedLauncherImage";
     let labelled = |machine: &VirtualMachineInstance| machine.labels().contains_key(outdated);
