@@ -118,11 +118,29 @@ fn object_at<'a>(map: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut 
 }
 
 /// Fields of which an empty object, or false, is what holds when they are not set.
-const SAY_NOTHING_EMPTY: [&str; 7] =
-    ["default", "limits", "nodeSelector", "overcommitGuestOverhead", "readonly", "requests", "resources"];
+const SAY_NOTHING_EMPTY: [&str; 8] = [
+    "default",
+    "disableHotplug",
+    "limits",
+    "nodeSelector",
+    "overcommitGuestOverhead",
+    "readonly",
+    "requests",
+    "resources",
+];
 /// Words of which upstream tells an empty one from one that is not set, and refuses it.
 const SAY_SOMETHING: [&str; 5] =
     ["errorPolicy", "evictionStrategy", "ioThreadsPolicy", "rebootPolicy", "startStrategy"];
+
+/// Whether a field holds what holds when it is not set.
+fn says_nothing(name: &str, value: &Value) -> bool {
+    let idle = match value {
+        Value::Bool(set) => !set,
+        Value::Object(map) => map.iter().all(|(name, value)| value.is_null() || says_nothing(name, value)),
+        _ => false,
+    };
+    idle && SAY_NOTHING_EMPTY.contains(&name) || value == "" && !SAY_SOMETHING.contains(&name)
+}
 
 /// Whether two documents say the same: a null, an empty list and an empty text count as not set.
 pub(crate) fn same(a: &Value, b: &Value) -> bool {
@@ -137,10 +155,7 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
         (Value::Object(a), Value::Object(b)) => {
             let at = |of: &Map<String, Value>, name: &String| {
                 let value = of.get(name).unwrap_or(&Value::Null);
-                let idle = *value == Value::Bool(false) || value.as_object().is_some_and(Map::is_empty);
-                let says_nothing = idle && SAY_NOTHING_EMPTY.contains(&name.as_str())
-                    || value == "" && !SAY_SOMETHING.contains(&name.as_str());
-                if says_nothing { Value::Null } else { value.clone() }
+                if says_nothing(name, value) { Value::Null } else { value.clone() }
             };
             a.keys().chain(b.keys()).all(|name| same(&at(a, name), &at(b, name)))
         }

@@ -15,6 +15,10 @@ fn what_says_nothing_is_no_change() {
         assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default(), "{path}");
     }
     let mut new = old.clone();
+    new["spec"]["domain"]["devices"]["disableHotplug"] = json!(false);
+    new["spec"]["domain"]["resources"]["limits"] = json!({});
+    assert_eq!(vmi::validate_update(&old, &new, By::User), Problems::default());
+    let mut new = old.clone();
     new["spec"]["domain"]["devices"]["rng"] = json!({});
     assert_eq!(
         fields(&vmi::validate_update(&old, &new, By::User)),
