@@ -72,9 +72,9 @@ enum Test {
     NotIn(BTreeSet<String>),
     Exists,
     DoesNotExist,
-    /// A whole number above this one.
+    /// The label is a whole number above the one that the requirement names.
     Above(i64),
-    /// A whole number below this one.
+    /// The label is a whole number below the one that the requirement names.
     Below(i64),
 }
 

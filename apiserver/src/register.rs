@@ -150,8 +150,9 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         None if evicts => (resource, String::new()),
         None => (resource, "kubevirt.io".to_owned()),
     };
-    // The API server converts an object of another version to this one before it calls a webhook (matchPolicy Equivalent):
-    // of kubevirt.io/v1alpha3 to v1. The kinds that podvirt refuses have other versions, and the webhook refuses all of them.
+    // The version that the webhook reads. The API server converts an object of another version to it before it calls the
+    // webhook (matchPolicy Equivalent): an object of kubevirt.io/v1alpha3 to v1. The kinds that podvirt refuses have other
+    // versions, and the webhook refuses all of them.
     let version = match hook.task {
         Task::Alone(Alone::Refuse) => "*",
         Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,

@@ -1,10 +1,18 @@
 //! Attempts to bring an object where it belongs: counted, told when they fail, and made again later each time.
 
 use std::error::Error;
+use std::fmt::Debug;
+use std::sync::Arc;
 
-use kube::ResourceExt;
-use kube::runtime::controller::Action as Requeue;
+use futures::{Stream, StreamExt};
+use kube::runtime::controller::{
+    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
+};
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher;
+use kube::{Api, Resource, ResourceExt};
 use podvirt_daemon::backoff::Backoff;
+use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
 use crate::metrics::Metrics;
@@ -29,6 +37,70 @@ pub enum Outcome {
         /// Why, for people.
         message: String,
     },
+}
+
+/// A controller: what it keeps, and one attempt to bring an object where it belongs.
+pub(crate) trait Keeper: Send + Sync + 'static {
+    /// Kind of the objects.
+    type Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static;
+    /// Why an attempt failed.
+    type Error: Failure + Send + Sync;
+
+    /// Its attempts.
+    fn attempts(&self) -> &Attempts;
+
+    /// One attempt.
+    async fn one(&self, object: &Self::Object) -> Result<Requeue, Self::Error>;
+}
+
+/// Attempts what `queue` asks for, of the objects in `store`, until it is dropped. `watched` names in the log what the queue
+/// comes from.
+pub(crate) async fn keep<K: Keeper>(
+    keeper: Arc<K>,
+    store: Store<K::Object>,
+    queue: impl Stream<Item = Result<ReconcileRequest<K::Object>, watcher::Error>> + Send + 'static,
+    config: Config,
+    watched: &'static str,
+) {
+    applier(
+        |object: Arc<K::Object>, keeper: Arc<K>| {
+            Box::pin(async move {
+                // Boxed, as an attempt may write several objects, and thousands may wait.
+                let work = Box::pin(keeper.one(&object));
+                keeper.attempts().make(object.as_ref(), work).await
+            })
+        },
+        |object, error, keeper| keeper.attempts().failed(object.as_ref(), error),
+        keeper,
+        store,
+        queue,
+        config,
+    )
+    .for_each(|result| async move {
+        match result {
+            // The object went while it was in the queue; a failure was logged where it happened.
+            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn Error, "watch of {watched}");
+            }
+        }
+    })
+    .await;
+}
+
+/// Whether the API server has the object as it is here: what an old copy leads to is not done.
+///
+/// # Errors
+///
+/// The API server could not be asked.
+pub(crate) async fn is_current<K>(api: &Api<K>, object: &K) -> Result<bool, kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let there = api.get_metadata_opt(&object.name_any()).await?;
+    Ok(there.is_some_and(|there| {
+        there.uid() == object.uid() && there.resource_version() == object.resource_version()
+    }))
 }
 
 /// The attempts of one controller.

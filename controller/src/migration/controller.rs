@@ -7,9 +7,7 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{
-    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
-};
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
@@ -31,7 +29,7 @@ use super::decide::{self, Decision, Observed, Turn, believes_in_target};
 use super::policy;
 use super::queue::Queue;
 use super::status::phase;
-use crate::attempt::{Attempts, Failure};
+use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
@@ -154,6 +152,19 @@ impl Shared {
     }
 }
 
+impl Keeper for Shared {
+    type Object = Migration;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, migration: &Migration) -> Result<Requeue, Error> {
+        one(migration, self).await
+    }
+}
+
 type Request = ReconcileRequest<Migration>;
 
 /// Keeps all migrations until it is dropped, and fills `store` by `writer`.
@@ -166,29 +177,8 @@ pub async fn run(context: Context, store: Store<Migration>, writer: Writer<Migra
         .applied_objects()
         .map_ok(|migration| Request::from(ObjectRef::from_obj(&migration)));
     let queue = stream::select(migrations, changes(shared.clone()));
-    applier(
-        |migration: Arc<Migration>, shared: Arc<Shared>| {
-            Box::pin(async move {
-                // Boxed, as an attempt may write several objects, and thousands may wait.
-                let work = Box::pin(one(&migration, &shared));
-                shared.attempts.make(migration.as_ref(), work).await
-            })
-        },
-        |migration, error, shared| shared.attempts.failed(migration.as_ref(), error),
-        shared.clone(),
-        store,
-        queue,
-        Config::default().concurrency(CONCURRENCY),
-    )
-    .for_each(|result| async {
-        match result {
-            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "watch of migrations");
-            }
-        }
-    })
-    .await;
+    let config = Config::default().concurrency(CONCURRENCY);
+    attempt::keep(shared, store, queue, config, "migrations").await;
 }
 
 /// Migrations whose machine changed, or a pod of it. An ended one may still hold its target pod.

@@ -8,9 +8,7 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{
-    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
-};
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -23,7 +21,7 @@ use super::act;
 use super::decide::{Observed, decide};
 use super::revision::Known;
 use super::status::status;
-use crate::attempt::{Attempts, Failure, Outcome};
+use crate::attempt::{self, Attempts, Failure, Keeper, Outcome};
 use crate::claim;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
@@ -103,6 +101,19 @@ impl Shared {
     }
 }
 
+impl Keeper for Shared {
+    type Object = Pool;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, pool: &Pool) -> Result<Requeue, Error> {
+        one(pool, self).await
+    }
+}
+
 type Request = ReconcileRequest<Pool>;
 
 /// Keeps all pools until it is dropped.
@@ -122,28 +133,8 @@ pub async fn run(context: Context) {
         .applied_objects()
         .map_ok(|pool| Request::from(ObjectRef::from_obj(&pool)));
     let queue = stream::select(of_pools, changes(&shared.context, pools.clone()));
-    applier(
-        |pool: Arc<Pool>, shared: Arc<Shared>| {
-            Box::pin(async move {
-                let work = Box::pin(one(&pool, &shared));
-                shared.attempts.make(pool.as_ref(), work).await
-            })
-        },
-        |pool, error, shared| shared.attempts.failed(pool.as_ref(), error),
-        shared.clone(),
-        pools,
-        queue,
-        Config::default().concurrency(CONCURRENCY),
-    )
-    .for_each(|result| async {
-        match result {
-            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "watch of pools");
-            }
-        }
-    })
-    .await;
+    let config = Config::default().concurrency(CONCURRENCY);
+    attempt::keep(shared, pools, queue, config, "pools").await;
 }
 
 /// Pools whose VMs or instances changed.
@@ -215,7 +206,7 @@ pub(super) async fn one(pool: &Pool, shared: &Shared) -> Result<Requeue, Error> 
     };
     let plan = decide(&seen, Timestamp::now());
     let pools: Api<Pool> = Api::namespaced(context.client.clone(), &namespace);
-    if !plan.actions.is_empty() && !is_current(&pools, pool).await? {
+    if !plan.actions.is_empty() && !attempt::is_current(&pools, pool).await.map_err(Error::Ask)? {
         return Ok(Requeue::requeue(STALE_RETRY));
     }
     let result = act::carry_out(pool, &plan.actions, shared).await;
@@ -265,12 +256,4 @@ fn instances(
         Some((name, vmi))
     })
     .collect()
-}
-
-/// Whether the API server has the pool as it is here. Nothing is made, deleted or written by an old one.
-async fn is_current(pools: &Api<Pool>, pool: &Pool) -> Result<bool, Error> {
-    let there = pools.get_metadata_opt(&pool.name_any()).await.map_err(Error::Ask)?;
-    Ok(there.is_some_and(|there| {
-        there.uid() == pool.uid() && there.resource_version() == pool.resource_version()
-    }))
 }

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{
-    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
-};
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::{ObjectRef, Store, store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
@@ -21,7 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::act;
 use super::decide::{Observed, decide};
 use super::status::status;
-use crate::attempt::{Attempts, Failure, Outcome};
+use crate::attempt::{self, Attempts, Failure, Keeper, Outcome};
 use crate::claim;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
@@ -90,6 +88,19 @@ impl Shared {
     }
 }
 
+impl Keeper for Shared {
+    type Object = ReplicaSet;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, set: &ReplicaSet) -> Result<Requeue, Error> {
+        one(set, self).await
+    }
+}
+
 type Request = ReconcileRequest<ReplicaSet>;
 
 /// Keeps all replica sets until it is dropped.
@@ -108,28 +119,8 @@ pub async fn run(context: Context) {
         .applied_objects()
         .map_ok(|set| Request::from(ObjectRef::from_obj(&set)));
     let queue = stream::select(of_sets, changes(shared.context.view.clone(), sets.clone()));
-    applier(
-        |set: Arc<ReplicaSet>, shared: Arc<Shared>| {
-            Box::pin(async move {
-                let work = Box::pin(one(&set, &shared));
-                shared.attempts.make(set.as_ref(), work).await
-            })
-        },
-        |set, error, shared| shared.attempts.failed(set.as_ref(), error),
-        shared.clone(),
-        sets,
-        queue,
-        Config::default().concurrency(CONCURRENCY),
-    )
-    .for_each(|result| async {
-        match result {
-            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "watch of replica sets");
-            }
-        }
-    })
-    .await;
+    let config = Config::default().concurrency(CONCURRENCY);
+    attempt::keep(shared, sets, queue, config, "replica sets").await;
 }
 
 /// Replica sets whose instances changed.
@@ -182,7 +173,7 @@ pub(super) async fn one(set: &ReplicaSet, shared: &Shared) -> Result<Requeue, Er
     let wait = shared.expectations.wait(&uid, Instant::now());
     let plan = decide(&Observed { set, instances: &instances, waits: wait.is_some() });
     let sets: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &namespace);
-    if !plan.actions.is_empty() && !is_current(&sets, set).await? {
+    if !plan.actions.is_empty() && !attempt::is_current(&sets, set).await.map_err(Error::Ask)? {
         return Ok(Requeue::requeue(STALE_RETRY));
     }
     let result = act::carry_out(set, &plan.actions, shared).await;
@@ -206,11 +197,4 @@ pub(super) async fn one(set: &ReplicaSet, shared: &Shared) -> Result<Requeue, Er
     }
     result?;
     Ok(wait.map_or_else(Requeue::await_change, Requeue::requeue))
-}
-
-/// Whether the API server has the replica set as it is here. Nothing is adopted, made or deleted by an old one.
-async fn is_current(sets: &Api<ReplicaSet>, set: &ReplicaSet) -> Result<bool, Error> {
-    let there = sets.get_metadata_opt(&set.name_any()).await.map_err(Error::Ask)?;
-    Ok(there
-        .is_some_and(|there| there.uid() == set.uid() && there.resource_version() == set.resource_version()))
 }

@@ -26,7 +26,7 @@ use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
 use super::instancetype::{Problem, Shape};
 use super::{Machines, nics, request, revision};
 use crate::vmi::{Change, View};
-use crate::{settings, watch};
+use crate::{attempt, settings, watch};
 
 /// Machines that are worked on at the same time.
 const CONCURRENCY: u16 = 16;
@@ -220,7 +220,7 @@ impl Shell {
             // What was just written on top of the cached state proves that the cache is right.
             let proven = written.is_some();
             let vm = written.as_ref().unwrap_or(vm);
-            if !proven && !is_current(&machines, vm).await? {
+            if !proven && !attempt::is_current(&machines, vm).await.map_err(Error::Ask)? {
                 return Ok(Next::requeue(STALE_RETRY));
             }
             if !Box::pin(self.act(&machines, vm, action)).await? {
@@ -450,12 +450,6 @@ fn json_patch_of(operations: Vec<serde_json::Value>) -> Result<Patch<()>, Error>
     let patch =
         serde_json::from_value(operations.into()).map_err(kube::Error::SerdeError).map_err(Error::Ask)?;
     Ok(Patch::Json(patch))
-}
-
-/// Whether the API server has the machine as it is here.
-async fn is_current(machines: &Api<VirtualMachine>, vm: &VirtualMachine) -> Result<bool, Error> {
-    let there = machines.get_metadata_opt(&vm.name_any()).await.map_err(Error::Ask)?;
-    Ok(there.is_some_and(|there| there.resource_version() == vm.resource_version()))
 }
 
 #[cfg(test)]

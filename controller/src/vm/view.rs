@@ -44,7 +44,7 @@ impl Machines {
             Event::InitDone => None,
             Event::Init | Event::InitApply(_) => return,
         };
-        // Without a listener there is none to tell.
+        // It fails when no controller listens, which loses nothing: a controller that begins to listen reads the cache.
         let _unheard = self.changes.send(changed);
     }
 }

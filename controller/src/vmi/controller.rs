@@ -7,13 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{
-    Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
-};
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
@@ -31,7 +29,7 @@ use super::ends::Ends;
 use super::pods::{self, Pods};
 use super::status::{is_final, phase};
 use super::view::{Change, View};
-use crate::attempt::{Attempts, Failure};
+use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -183,6 +181,19 @@ fn is_in_use(vmi: &VirtualMachineInstance) -> bool {
     matches!(phase(vmi), Phase::Scheduled | Phase::Running)
 }
 
+impl Keeper for Shared {
+    type Object = VirtualMachineInstance;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, vmi: &VirtualMachineInstance) -> Result<Requeue, Error> {
+        one(vmi, self).await
+    }
+}
+
 /// Keeps all machines until it is dropped, and fills `view` with `writer`.
 pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInstance>) {
     let client = context.client.clone();
@@ -201,29 +212,7 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let queue = futures::stream::select(machines, launchers);
     let config = Config::default().concurrency(CONCURRENCY);
     let filled = fill(&store, &shared);
-    let work = applier(
-        |vmi: Arc<VirtualMachineInstance>, shared: Arc<Shared>| {
-            Box::pin(async move {
-                // Boxed, as an attempt may write several objects, and thousands may wait.
-                let work = Box::pin(one(&vmi, &shared));
-                shared.attempts.make(vmi.as_ref(), work).await
-            })
-        },
-        |vmi, error, shared| shared.attempts.failed(vmi.as_ref(), error),
-        shared.clone(),
-        store.clone(),
-        queue,
-        config,
-    )
-    .for_each(|result| async {
-        match result {
-            // The object went while it was in the queue; a failure was logged where it happened.
-            Ok(_) | Err(ControllerError::ObjectNotFound(_) | ControllerError::ReconcilerFailed(..)) => {}
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "watch of machines or pods");
-            }
-        }
-    });
+    let work = attempt::keep(shared.clone(), store.clone(), queue, config, "machines or pods");
     futures::join!(work, filled);
 }
 

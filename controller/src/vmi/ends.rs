@@ -8,8 +8,8 @@
 //! Upstream's objects stay for about 8 s then, without a rule that says so: virt-launcher-monitor asks four times, with
 //! growing pauses, whether a mesh's proxy is in the pod before it lets the container end.
 //!
-//! A machine that another object controls is let go at once. Its owner makes the next one when this one is gone, and tells
-//! in its own status how this one ended.
+//! A machine that another object controls (a VirtualMachine, a replica set) is let go at once. The controlling object makes
+//! the next machine when the ended machine is gone, and tells in its own status how the ended machine ended.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +20,8 @@ use podvirt_api::v1::VirtualMachineInstance;
 /// How long a final phase is to be seen. Clients ask once a second, and a question and its answer take time.
 pub const SEEN_FOR: Duration = Duration::from_secs(2);
 
-/// When each final phase was seen first, by the machine's UID. A clock of this process: times that another node wrote
-/// are by another clock. Whoever leads next counts anew.
+/// When each final phase was seen first, by the machine's UID. The times are by the clock of this process, because times that
+/// a virt-handler wrote are by the clock of its node. A replica of virt-controller that takes the lead counts from its start.
 #[derive(Debug, Default)]
 pub(super) struct Ends(Mutex<HashMap<String, Instant>>);
 

@@ -39,11 +39,12 @@ use podvirt_api::v1::VirtualMachine;
 /// What a machine is decided on by.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
-    /// Itself: it names nothing, or is being deleted.
+    /// The VirtualMachine as it is stored: it names no instance type and no preference, or is being deleted.
     Plain,
-    /// This one: with its template as instances are made from it, and its references as they are to be.
+    /// The VirtualMachine with the template that its instances are made from, and with the references to the instance type
+    /// and the preference that its status is to have.
     Made(Box<VirtualMachine>),
-    /// Nothing.
+    /// Nothing can be decided: an instance type or a preference is missing or does not fit.
     Failed(Problem),
     /// It was written anew, and its change calls for the next pass.
     Rewritten,
