@@ -12,7 +12,7 @@ use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
 use podvirt_daemon::shutdown::Shutdown;
-use podvirt_daemon::{crypto, http, net, shutdown, telemetry};
+use podvirt_daemon::{crypto, http, net, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 use virt_api::front_proxy::FrontProxy;
@@ -128,13 +128,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
     };
     let server = Server { listener, tls, proxy, limits, router: router(app) }.run(drained);
     let background = Box::pin(async {
+        let register =
+            async |ca_bundle: &str| register::register(&client, namespace, args.operated, ca_bundle).await;
         let opened = || registered.open();
         tokio::join!(
             issuer.run(),
             signer.run(),
             config::follow(client.clone(), namespace, configuration, known),
             presets_followed,
-            register::keep_registered(client.clone(), namespace, args.operated, identity.ca_bundle(), opened),
+            registration::keep(identity.ca_bundle(), register, opened),
         );
     });
     let at_last = async {

@@ -4,8 +4,6 @@
 //! minute: what somebody deleted or changed comes back. The objects belong to virt-api's ClusterRole; deleting
 //! podvirt's manifests removes them with it, so no dead APIService stays behind and blocks namespaces from going.
 
-use std::time::Duration;
-
 use base64::Engine;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -19,8 +17,7 @@ use podvirt_api::v1::VirtualMachinePool;
 use podvirt_api::{instancetype, names};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::admission::evict::LAUNCHER_PREFIX;
 use crate::admission::{Alone, HOOKS, Hook, Looking, Task};
@@ -34,10 +31,6 @@ pub const VALIDATOR: &str = "virt-api-validator";
 pub const SERVICE: &str = "virt-api";
 /// ClusterRole that the objects belong to.
 pub const CLUSTER_ROLE: &str = "kubevirt-apiserver";
-/// How often the objects are applied when nothing changes.
-const PERIOD: Duration = Duration::from_secs(60);
-/// Wait after a failure.
-const RETRY: Duration = Duration::from_secs(3);
 /// Longest time the API server waits for a webhook, seconds.
 const TIMEOUT_SECONDS: u32 = 10;
 
@@ -209,33 +202,6 @@ pub async fn register(
         apply::<APIService>(client, &registration.api_service(version)).await?;
     }
     Ok(())
-}
-
-/// Applies all objects for ever; calls `registered` after the first time.
-pub async fn keep_registered(
-    client: Client,
-    namespace: &str,
-    operated: bool,
-    mut ca_bundle: watch::Receiver<std::sync::Arc<str>>,
-    registered: impl Fn(),
-) {
-    loop {
-        let bundle = std::sync::Arc::clone(&ca_bundle.borrow_and_update());
-        let pause = match register(&client, namespace, operated, &bundle).await {
-            Ok(()) => {
-                registered();
-                PERIOD
-            }
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "registering with the API server failed");
-                RETRY
-            }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            changed = ca_bundle.changed() => if changed.is_err() { return },
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //! | [`events`] | Kubernetes events |
 //! | [`net`] | listening, also where there is no IPv6 |
 //! | [`pki`] | the daemons' certificates, and TLS that follows their renewal |
+//! | [`registration`] | keeping a daemon's webhooks known to the API server |
 //! | [`follow`] | each version of one object |
 //! | [`patch`] | writing the changed part of an object's status, or nothing |
 //! | [`backoff`] | growing delays per object |
@@ -29,6 +30,7 @@ pub mod leader;
 pub mod net;
 pub mod patch;
 pub mod pki;
+pub mod registration;
 pub mod shutdown;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::customize::{MANAGED_BY, OPERATOR};
-use crate::manifests::{Kind, Object};
+use crate::manifests::{KINDS, Kind, Object};
 
 /// Namespace of a RoleBinding that podvirt has outside of its own: who may read the API server's client CA.
 pub const SYSTEM: &str = "kube-system";
@@ -24,9 +24,9 @@ pub struct ClusterError {
     source: Box<kube::Error>,
 }
 
-/// An object that virt-operator has made.
+/// An object that virt-operator has made, as the API server lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Own {
+pub struct Stored {
     /// Its kind.
     pub kind: Kind,
     /// Its namespace.
@@ -37,6 +37,15 @@ pub struct Own {
     pub deleting: bool,
     /// Its version in the API server.
     pub version: Option<String>,
+}
+
+impl Stored {
+    /// Whether it is the stored form of `object`.
+    pub fn is(&self, object: &Object) -> bool {
+        self.kind == object.kind
+            && self.name == object.name()
+            && self.namespace.as_deref() == object.namespace()
+    }
 }
 
 /// How an object was applied last: the digest of what was sent, and the version that was stored.
@@ -126,19 +135,17 @@ impl Cluster {
     }
 
     /// Makes an object as it shall be, unless it is stored as this virt-operator has left it; `there` are the objects
-    /// that virt-operator has made of this kind.
+    /// that virt-operator has made.
     ///
     /// # Errors
     ///
     /// The API server refuses.
-    pub async fn keep(&self, object: &Object, there: &[Own]) -> Result<(), ClusterError> {
+    pub async fn keep(&self, object: &Object, there: &[Stored]) -> Result<(), ClusterError> {
         let mut hasher = DefaultHasher::new();
         object.value.to_string().hash(&mut hasher);
         let digest = hasher.finish();
         let key = (object.kind.plural, object.namespace().map(str::to_owned), object.name().to_owned());
-        let stored = there
-            .iter()
-            .find(|own| own.name == object.name() && own.namespace.as_deref() == object.namespace());
+        let stored = there.iter().find(|own| own.is(object));
         let known = self.applied.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let (Some(stored), Some(known)) = (stored, known)
             && known == (digest, stored.version.clone())
@@ -150,12 +157,25 @@ impl Cluster {
         Ok(())
     }
 
+    /// What virt-operator has made of every kind.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn all(&self) -> Result<Vec<Stored>, ClusterError> {
+        let mut there = Vec::new();
+        for kind in KINDS {
+            there.extend(self.own(*kind).await?);
+        }
+        Ok(there)
+    }
+
     /// What virt-operator has made of a kind.
     ///
     /// # Errors
     ///
     /// The API server refuses.
-    pub async fn own(&self, kind: Kind) -> Result<Vec<Own>, ClusterError> {
+    async fn own(&self, kind: Kind) -> Result<Vec<Stored>, ClusterError> {
         let mut found = Vec::new();
         for place in self.places(kind) {
             let params = ListParams::default().labels(&Self::selector());
@@ -164,7 +184,7 @@ impl Cluster {
                 title: kind.plural.to_owned(),
                 source: Box::new(source),
             })?;
-            found.extend(list.items.into_iter().map(|object| Own {
+            found.extend(list.items.into_iter().map(|object| Stored {
                 kind,
                 namespace: object.namespace(),
                 name: object.name_any(),
@@ -180,7 +200,7 @@ impl Cluster {
     /// # Errors
     ///
     /// The API server refuses.
-    pub async fn delete(&self, own: &Own) -> Result<(), ClusterError> {
+    pub async fn delete(&self, own: &Stored) -> Result<(), ClusterError> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Foreground),
             ..DeleteParams::default()

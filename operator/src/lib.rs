@@ -9,6 +9,7 @@
 //! | [`rollout`] | whether a daemon's pods are the new ones, and what keeps them from it |
 //! | [`status`] | phase and conditions of the KubeVirt object |
 //! | [`cluster`] | applying, listing and deleting objects |
+//! | [`metrics`] | what is counted |
 //! | [`reconcile`] | one pass over everything, and what starts the next |
 //! | [`remove`] | taking podvirt out of the cluster |
 //! | [`webhook`] | judging the KubeVirt object before it is stored |

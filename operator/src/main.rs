@@ -12,7 +12,7 @@ use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
-use podvirt_daemon::{crypto, shutdown, telemetry};
+use podvirt_daemon::{crypto, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use virt_operator::cluster::Cluster;
 use virt_operator::metrics::Metrics;
@@ -94,7 +94,8 @@ async fn main() -> Result<()> {
         metrics: metrics.clone(),
     };
     let leading = leader::run(client.clone(), lease, &shutdown, || Box::pin(reconcile::run(parts.clone())));
-    let keeping = webhook::keep_registered(client.clone(), namespace, identity.ca_bundle(), || {
+    let register = async |ca_bundle: &str| webhook::register(&client, namespace, ca_bundle).await;
+    let keeping = registration::keep(identity.ca_bundle(), register, || {
         registered.open();
         metrics.ready.set(1);
     });

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, watcher};
+use kube::runtime::watcher::{self, Config, watcher};
 use kube::{Api, ResourceExt};
 use podvirt_api::admission::kubevirt::validate;
 use podvirt_api::names;
@@ -19,9 +19,9 @@ use podvirt_daemon::follow::follow;
 use podvirt_daemon::patch;
 use tokio::sync::Notify;
 
-use crate::cluster::{Cluster, ClusterError};
+use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::customize::objects;
-use crate::manifests::{KINDS, Object, Wave};
+use crate::manifests::{DEFINITION, KINDS, Object, Wave};
 use crate::metrics::Metrics;
 use crate::order::waves;
 use crate::remove;
@@ -92,11 +92,10 @@ pub async fn run(parts: Parts) {
 
 /// Tells `changed` of every change of an object that virt-operator has made, and of the daemons' pods.
 async fn watch(cluster: &Cluster, changed: &Notify) {
-    let told = |result: bool, what: &'static str| {
-        if result {
-            changed.notify_one();
-        } else {
-            tracing::warn!(what, "watch failed");
+    let told = |event: Result<(), watcher::Error>, what: &'static str| match event {
+        Ok(()) => changed.notify_one(),
+        Err(error) => {
+            tracing::warn!(what, error = &error as &dyn std::error::Error, "watch failed");
         }
     };
     let mut watches = FuturesUnordered::new();
@@ -105,14 +104,14 @@ async fn watch(cluster: &Cluster, changed: &Notify) {
             let config = Config::default().labels(&Cluster::selector());
             let events = watcher(cluster.metadata(*kind, place), config).default_backoff();
             watches.push(Box::pin(async move {
-                events.for_each(async |event| told(event.is_ok(), kind.plural)).await;
+                events.for_each(async |event| told(event.map(drop), kind.plural)).await;
             }) as std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>);
         }
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client().clone(), cluster.namespace());
     let events = watcher(pods, Config::default().labels(PODS)).default_backoff();
     watches.push(Box::pin(async move {
-        events.for_each(async |event| told(event.is_ok(), "pods")).await;
+        events.for_each(async |event| told(event.map(drop), "pods")).await;
     }));
     while watches.next().await.is_some() {}
 }
@@ -162,16 +161,9 @@ impl Parts {
             Ok(objects) => objects,
             Err(error) => return failed(INVALID, error.to_string()),
         };
-        for kind in KINDS {
-            let common = |object: &&Object| object.kind == *kind && object.wave() == Wave::Common;
-            let common: Vec<&Object> = objects.iter().filter(common).collect();
-            if common.is_empty() {
-                continue;
-            }
-            let there = self.cluster.own(*kind).await?;
-            for object in common {
-                self.cluster.keep(object, &there).await?;
-            }
+        let there = self.cluster.all().await?;
+        for object in objects.iter().filter(|object| object.wave() == Wave::Common) {
+            self.cluster.keep(object, &there).await?;
         }
         for wave in order {
             let mut waiting = Vec::new();
@@ -184,35 +176,28 @@ impl Parts {
             if !waiting.is_empty() {
                 let waits: Vec<String> = waiting.iter().map(Rollout::told).collect();
                 let stuck = waiting.into_iter().find_map(|rollout| rollout.stuck);
-                let trouble = self.trouble().await?.or(stuck);
+                let trouble = self.trouble().await.or(stuck);
                 return Ok(Outcome::Waits { waits: waits.join("; "), trouble });
             }
         }
-        self.forget(&objects).await?;
+        self.forget(&objects, &there).await?;
         Ok(Outcome::Available)
     }
 
     /// Why pods of the daemons do not come up, if one says so.
-    async fn trouble(&self) -> Result<Option<String>, ClusterError> {
+    async fn trouble(&self) -> Option<String> {
         let pods: Api<Pod> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
         let list = pods.list(&ListParams::default().labels(PODS)).await;
         // What is known of the pods is a help to people; without it the pass goes on.
-        Ok(list.ok().and_then(|list| list.items.iter().find_map(trouble)))
+        list.ok()?.items.iter().find_map(trouble)
     }
 
     /// Deletes what an older version had made and this one has not. Definitions stay: their objects go with them.
-    async fn forget(&self, objects: &[Object]) -> Result<(), ClusterError> {
-        for kind in KINDS.iter().filter(|kind| **kind != crate::manifests::DEFINITION) {
-            for own in self.cluster.own(*kind).await? {
-                let wanted = objects.iter().any(|object| {
-                    object.kind == own.kind
-                        && object.name() == own.name
-                        && object.namespace() == own.namespace.as_deref()
-                });
-                if !wanted && !own.deleting {
-                    tracing::info!(kind = own.kind.kind, name = own.name, "not of this version: deleted");
-                    self.cluster.delete(&own).await?;
-                }
+    async fn forget(&self, objects: &[Object], there: &[Stored]) -> Result<(), ClusterError> {
+        for stored in there.iter().filter(|stored| stored.kind != DEFINITION && !stored.deleting) {
+            if !objects.iter().any(|object| stored.is(object)) {
+                tracing::info!(kind = stored.kind.kind, name = stored.name, "not of this version: deleted");
+                self.cluster.delete(stored).await?;
             }
         }
         Ok(())

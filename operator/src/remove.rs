@@ -8,7 +8,7 @@
 //! daemons that are still there; nothing else goes before the last definition is gone. Whether machines may be deleted
 //! so is asked before, by the webhook ([`crate::webhook`]): `uninstallStrategy: BlockUninstallIfWorkloadsExist`.
 
-use crate::cluster::{Cluster, ClusterError, Own};
+use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::manifests::{DEFINITION, KINDS, Kind};
 use crate::status::Outcome;
 
@@ -16,21 +16,21 @@ use crate::status::Outcome;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Objects to delete.
-    pub delete: Vec<Own>,
+    pub delete: Vec<Stored>,
     /// What is still there, in a sentence; empty: nothing.
     pub waits: String,
 }
 
 /// Decides by what is there.
-pub fn plan(there: &[Own]) -> Plan {
-    let definitions: Vec<&Own> = there.iter().filter(|own| own.kind == DEFINITION).collect();
+pub fn plan(there: &[Stored]) -> Plan {
+    let definitions: Vec<&Stored> = there.iter().filter(|own| own.kind == DEFINITION).collect();
     if !definitions.is_empty() {
         let names: Vec<&str> = definitions.iter().map(|own| own.name.as_str()).collect();
         let delete = definitions.iter().filter(|own| !own.deleting).map(|own| (*own).clone()).collect();
         return Plan { delete, waits: format!("waiting for the objects of {}", names.join(", ")) };
     }
     let place = |kind: Kind| KINDS.iter().position(|known| *known == kind);
-    let mut rest: Vec<&Own> = there.iter().collect();
+    let mut rest: Vec<&Stored> = there.iter().collect();
     // Rights go first: virt-api's webhooks and APIServices belong to its ClusterRole, and it must not make them again.
     rest.sort_by_key(|own| place(own.kind));
     let titles: Vec<String> = rest.iter().map(|own| format!("{} {}", own.kind.kind, own.name)).collect();
@@ -45,11 +45,7 @@ pub fn plan(there: &[Own]) -> Plan {
 ///
 /// The API server refuses.
 pub async fn pass(cluster: &Cluster) -> Result<Outcome, ClusterError> {
-    let mut there = Vec::new();
-    for kind in KINDS {
-        there.extend(cluster.own(*kind).await?);
-    }
-    let plan = plan(&there);
+    let plan = plan(&cluster.all().await?);
     for own in &plan.delete {
         tracing::info!(kind = own.kind.kind, name = own.name, "deleted");
         cluster.delete(own).await?;
@@ -62,14 +58,14 @@ mod tests {
     use super::*;
     use crate::manifests::{CLUSTER_ROLE, DEPLOYMENT};
 
-    fn own(kind: Kind, name: &str, deleting: bool) -> Own {
-        Own { kind, namespace: None, name: name.into(), deleting, version: None }
+    fn own(kind: Kind, name: &str, deleting: bool) -> Stored {
+        Stored { kind, namespace: None, name: name.into(), deleting, version: None }
     }
 
     #[test]
     fn daemons_stay_until_the_last_definition_is_gone() {
         let daemon = own(DEPLOYMENT, "virt-controller", false);
-        let plan_of = |there: &[Own]| plan(there);
+        let plan_of = |there: &[Stored]| plan(there);
         let first = plan_of(&[daemon.clone(), own(DEFINITION, "a", false), own(DEFINITION, "b", true)]);
         assert_eq!(first.delete, [own(DEFINITION, "a", false)]);
         assert_eq!(first.waits, "waiting for the objects of a, b");

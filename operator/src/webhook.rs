@@ -4,7 +4,6 @@
 //! coming up. Every replica answers, and keeps the webhook's configuration in the cluster.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::routing::post;
@@ -21,7 +20,6 @@ use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::{KubeVirt, KubeVirtUninstallStrategy};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::customize::objects;
 use crate::rights::ACCOUNT;
@@ -33,10 +31,6 @@ pub const NAME: &str = "virt-operator-validator";
 pub const SERVICE: &str = "kubevirt-operator-webhook";
 const HOOK: &str = "kubevirt-validator.kubevirt.io";
 const PATH: &str = "/kubevirt-validate";
-/// How often the configuration is applied when nothing changes.
-const PERIOD: Duration = Duration::from_secs(60);
-/// Wait after a failure.
-const RETRY: Duration = Duration::from_secs(3);
 
 /// Kinds whose objects are workloads, in the order in which they are told.
 const WORKLOADS: [(&str, &str, &str, &str); 4] = [
@@ -195,39 +189,18 @@ fn configuration(namespace: &str, ca_bundle: &str, owner: Option<&str>) -> Value
     })
 }
 
-async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
+/// Applies the configuration.
+///
+/// # Errors
+///
+/// The API server refuses it.
+pub async fn register(client: &Client, namespace: &str, ca_bundle: &str) -> Result<(), kube::Error> {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let owner = roles.get_opt(ACCOUNT).await?.and_then(|role| role.metadata.uid);
     let object = configuration(namespace, ca_bundle, owner.as_deref());
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     api.patch(NAME, &PatchParams::apply(crate::customize::OPERATOR).force(), &Patch::Apply(&object)).await?;
     Ok(())
-}
-
-/// Keeps the configuration in the cluster; calls `registered` after each time.
-pub async fn keep_registered(
-    client: Client,
-    namespace: &str,
-    mut ca_bundle: watch::Receiver<Arc<str>>,
-    registered: impl Fn(),
-) {
-    loop {
-        let bundle = Arc::clone(&ca_bundle.borrow_and_update());
-        let pause = match register(&client, namespace, &bundle).await {
-            Ok(()) => {
-                registered();
-                PERIOD
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "registering the webhook failed");
-                RETRY
-            }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            changed = ca_bundle.changed() => if changed.is_err() { return },
-        }
-    }
 }
 
 #[cfg(test)]

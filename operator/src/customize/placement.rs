@@ -1,6 +1,6 @@
 //! Where a daemon's pods may run.
 
-use k8s_openapi::api::core::v1::{Affinity, PodSpec, Toleration};
+use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 use podvirt_api::v1::NodePlacement;
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(super) fn put(pod: &mut Value, placement: Option<&NodePlacement>) {
     pod["nodeSelector"] = json!(selector);
     let Some(placement) = placement else { return };
     if let Some(affinity) = &placement.affinity {
-        pod["affinity"] = json!(joined(typed.affinity.unwrap_or_default(), affinity.clone()));
+        pod["affinity"] = joined(pod["affinity"].take(), &json!(affinity));
     }
     if !placement.tolerations.is_empty() {
         let own: Vec<Toleration> = typed.tolerations.unwrap_or_default();
@@ -26,60 +26,18 @@ pub(super) fn put(pod: &mut Value, placement: Option<&NodePlacement>) {
     }
 }
 
-/// The terms of both. Of required terms on nodes one is enough, so those of `more` replace none of `own`.
-fn joined(own: Affinity, more: Affinity) -> Affinity {
-    fn lists<T>(own: Option<Vec<T>>, more: Option<Vec<T>>) -> Option<Vec<T>> {
-        match (own, more) {
-            (Some(mut own), Some(more)) => {
-                own.extend(more);
-                Some(own)
+/// The terms of both, as upstream joins them: every list of the one with what the other has behind it. Of the required terms on
+/// nodes a node has to meet one, so those of `more` widen what `own` allows.
+fn joined(own: Value, more: &Value) -> Value {
+    match (own, more) {
+        (Value::Object(mut own), Value::Object(more)) => {
+            for (name, more) in more {
+                let there = own.remove(name).unwrap_or_default();
+                own.insert(name.clone(), joined(there, more));
             }
-            (own, more) => own.or(more),
+            Value::Object(own)
         }
+        (Value::Array(own), Value::Array(more)) => Value::Array([own.as_slice(), more.as_slice()].concat()),
+        (_, more) => more.clone(),
     }
-    let node = match (own.node_affinity, more.node_affinity) {
-        (Some(mut own), Some(more)) => {
-            own.preferred_during_scheduling_ignored_during_execution = lists(
-                own.preferred_during_scheduling_ignored_during_execution,
-                more.preferred_during_scheduling_ignored_during_execution,
-            );
-            let required = &mut own.required_during_scheduling_ignored_during_execution;
-            match (required.as_mut(), more.required_during_scheduling_ignored_during_execution) {
-                (Some(own), Some(more)) => own.node_selector_terms.extend(more.node_selector_terms),
-                (None, more) => *required = more,
-                (Some(_), None) => {}
-            }
-            Some(own)
-        }
-        (own, more) => own.or(more),
-    };
-    let near = match (own.pod_affinity, more.pod_affinity) {
-        (Some(mut own), Some(more)) => {
-            own.preferred_during_scheduling_ignored_during_execution = lists(
-                own.preferred_during_scheduling_ignored_during_execution,
-                more.preferred_during_scheduling_ignored_during_execution,
-            );
-            own.required_during_scheduling_ignored_during_execution = lists(
-                own.required_during_scheduling_ignored_during_execution,
-                more.required_during_scheduling_ignored_during_execution,
-            );
-            Some(own)
-        }
-        (own, more) => own.or(more),
-    };
-    let apart = match (own.pod_anti_affinity, more.pod_anti_affinity) {
-        (Some(mut own), Some(more)) => {
-            own.preferred_during_scheduling_ignored_during_execution = lists(
-                own.preferred_during_scheduling_ignored_during_execution,
-                more.preferred_during_scheduling_ignored_during_execution,
-            );
-            own.required_during_scheduling_ignored_during_execution = lists(
-                own.required_during_scheduling_ignored_during_execution,
-                more.required_during_scheduling_ignored_during_execution,
-            );
-            Some(own)
-        }
-        (own, more) => own.or(more),
-    };
-    Affinity { node_affinity: node, pod_affinity: near, pod_anti_affinity: apart }
 }
