@@ -71,14 +71,7 @@ impl Cluster {
     ) -> Result<(), ApiError> {
         let asked = asked("update", object, subresource);
         let fail = |cause| self.error(&asked, cause);
-        let body = serde_json::to_vec(body).map_err(|error| fail(Cause::Protocol(error.to_string())))?;
-        let request = Request::builder()
-            .method(Method::PUT)
-            .uri(path(object, subresource))
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        let request = with_json(Method::PUT, path(object, subresource), body).map_err(fail)?;
         self.limited(self.answer(request)).await.map_err(fail)?;
         Ok(())
     }
@@ -118,12 +111,8 @@ impl Cluster {
     ) -> Result<(), ApiError> {
         let asked = Asked { verb: "create", group: "", resource: "services".into() };
         let fail = |cause| self.error(&asked, cause);
-        let body = serde_json::to_vec(manifest).map_err(|error| fail(Cause::Protocol(error.to_string())))?;
-        let request = Request::post(format!("/api/v1/namespaces/{namespace}/services"))
-            .header(header::CONTENT_TYPE, "application/json")
-            .header(header::ACCEPT, "application/json")
-            .body(Body::from(body))
-            .map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        let path = format!("/api/v1/namespaces/{namespace}/services");
+        let request = with_json(Method::POST, path, manifest).map_err(fail)?;
         self.limited(self.answer(request)).await.map_err(fail)?;
         Ok(())
     }
@@ -201,13 +190,10 @@ impl Cluster {
     /// When the answer is no success or no JSON.
     pub(crate) async fn expand(&self, manifest: &serde_json::Value) -> Result<serde_json::Value, ApiError> {
         let asked = Asked { verb: "update", group: SUBRESOURCES, resource: "expand-vm-spec".into() };
-        let request =
-            Request::put(format!("/apis/{SUBRESOURCES}/v1/namespaces/{}/expand-vm-spec", self.namespace))
-                .header(header::CONTENT_TYPE, "application/json")
-                .header(header::ACCEPT, "application/json")
-                .body(Body::from(manifest.to_string().into_bytes()))
-                .map_err(|error| self.error(&asked, Cause::Protocol(error.to_string())))?;
-        self.decoded(request).await.map_err(|cause| self.error(&asked, cause))
+        let path = format!("/apis/{SUBRESOURCES}/v1/namespaces/{}/expand-vm-spec", self.namespace);
+        let fail = |cause| self.error(&asked, cause);
+        let request = with_json(Method::PUT, path, manifest).map_err(fail)?;
+        self.decoded(request).await.map_err(fail)
     }
 
     /// Reads the version of the server.
@@ -344,6 +330,18 @@ fn check_handshake(headers: &HeaderMap, key: &str) -> Result<(), Cause> {
 
 fn asked(verb: &'static str, object: &Object, subresource: &str) -> Asked {
     Asked { verb, group: SUBRESOURCES, resource: format!("{}/{subresource}", object.kind.resource()) }
+}
+
+/// A request with `body` as JSON, whose answer is to be JSON.
+fn with_json(method: Method, path: String, body: &impl Serialize) -> Result<Request<Body>, Cause> {
+    let body = serde_json::to_vec(body).map_err(|error| Cause::Protocol(error.to_string()))?;
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::ACCEPT, "application/json")
+        .body(Body::from(body))
+        .map_err(|error| Cause::Protocol(error.to_string()))
 }
 
 fn collection(resource: &str, namespace: Option<&str>) -> String {
