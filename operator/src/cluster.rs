@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::customize::{MANAGED_BY, OPERATOR};
 use crate::manifests::{KINDS, Kind, Object};
 
-/// Namespace of a RoleBinding that podvirt has outside of its own: who may read the API server's client CA.
+/// Namespace of a RoleBinding that podvirt has outside of its own: by it virt-api reads the API server's client CA.
 pub const SYSTEM: &str = "kube-system";
 
 /// What the API server did not do.

@@ -116,12 +116,34 @@ async fn watch(cluster: &Cluster, changed: &Notify) {
     while watches.next().await.is_some() {}
 }
 
+/// Whether the KubeVirt object stays until podvirt is removed.
+fn holds(kubevirt: &KubeVirt) -> bool {
+    kubevirt.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+/// Whether a write was done; why not stands in the log, unless a newer object is on its way by the watch.
+fn written(result: Result<(), patch::Error>) -> bool {
+    match result {
+        Ok(()) => true,
+        Err(error) if error.is_stale() => false,
+        Err(error) => {
+            tracing::warn!(error = &error as &dyn std::error::Error, "the KubeVirt object is not written");
+            false
+        }
+    }
+}
+
 impl Parts {
     /// One pass. Whether it shall be tried again without a change.
     pub(crate) async fn pass(&self, kubevirt: KubeVirt) -> bool {
         self.metrics.passes.inc();
         let target = Target::of(&kubevirt.spec, &self.own);
         let deleting = kubevirt.metadata.deletion_timestamp.is_some();
+        if !deleting && !holds(&kubevirt) {
+            // Nothing is made before the object is held: what is made must be removed with it. Its change calls for the
+            // next pass.
+            return !written(self.hold(&kubevirt, true).await);
+        }
         let outcome =
             if deleting { remove::pass(&self.cluster).await } else { self.install(&kubevirt, &target).await };
         let outcome = outcome.unwrap_or_else(|error| {
@@ -132,16 +154,21 @@ impl Parts {
         if failed {
             self.metrics.failures.inc();
         }
-        let written = Box::pin(self.tell(&kubevirt, &target, &outcome)).await;
-        let written = match written {
-            Ok(()) => true,
-            Err(error) if error.is_stale() => false,
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "status not written");
-                false
-            }
-        };
-        failed || !written
+        let told = written(Box::pin(self.tell(&kubevirt, &target, &outcome)).await);
+        // What the object itself is refused for changes with the object alone.
+        let passes = matches!(outcome, Outcome::Failed { reason: FAILED | DELETION_FAILED, .. });
+        passes || !told
+    }
+
+    /// Takes or gives back the finalizer by which the KubeVirt object stays until podvirt is removed.
+    async fn hold(&self, kubevirt: &KubeVirt, holds: bool) -> Result<(), patch::Error> {
+        let api: Api<KubeVirt> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
+        let mut held = kubevirt.clone();
+        held.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
+        if holds {
+            held.finalizers_mut().push(FINALIZER.to_owned());
+        }
+        patch::metadata(&api, kubevirt, &held).await.map(drop)
     }
 
     /// Brings everything to where it shall be, as far as it goes now.
@@ -203,7 +230,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Writes status and finalizer, and an event when something begins or ends.
+    /// Writes the status, and an event when something begins or ends; lets the object go when nothing is left of podvirt.
     async fn tell(&self, old: &KubeVirt, target: &Target, outcome: &Outcome) -> Result<(), patch::Error> {
         let api: Api<KubeVirt> = Api::namespaced(self.cluster.client().clone(), self.cluster.namespace());
         let own_version = Target::of(&Default::default(), &self.own).version;
@@ -220,18 +247,9 @@ impl Parts {
         if written.is_some() {
             self.event(old, &new, outcome).await;
         }
-        let mut base = written.unwrap_or_else(|| old.clone());
-        base.status = new.status;
-        let mut held = base.clone();
-        let finalizers = held.finalizers_mut();
-        let holds = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
-        let deleting = old.metadata.deletion_timestamp.is_some();
         if *outcome == Outcome::Deleted {
-            finalizers.retain(|finalizer| finalizer != FINALIZER);
-        } else if !deleting && !holds {
-            finalizers.push(FINALIZER.to_owned());
+            self.hold(&written.unwrap_or_else(|| old.clone()), false).await?;
         }
-        patch::metadata(&api, &base, &held).await?;
         Ok(())
     }
 

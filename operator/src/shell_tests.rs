@@ -66,6 +66,13 @@ fn kubevirt(spec: Value, status: Value) -> KubeVirt {
     .unwrap()
 }
 
+/// The same, held by virt-operator.
+fn held(spec: Value, status: Value) -> KubeVirt {
+    let mut held = kubevirt(spec, status);
+    held.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    held
+}
+
 /// A daemon as the API server has it once all its pods are new.
 fn rolled_out(asked: &Asked) -> Option<(u16, Value)> {
     let mut object = asked.1.clone();
@@ -86,7 +93,7 @@ fn rolled_out(asked: &Asked) -> Option<(u16, Value)> {
 #[tokio::test]
 async fn an_installation_goes_wave_by_wave_to_the_end() {
     let (parts, log) = operator("v1.0.0", rolled_out);
-    assert!(!Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await);
+    assert!(!Box::pin(parts.pass(held(json!({}), json!({})))).await);
     let writes = writes(&log);
     let at = |path: &str| place(&writes, path).unwrap_or_else(|| panic!("{path} was not written"));
     assert!(
@@ -97,15 +104,26 @@ async fn an_installation_goes_wave_by_wave_to_the_end() {
     assert!(at("/deployments/virt-controller") < at("/daemonsets/virt-handler"));
     let status = status(&writes);
     assert_eq!((&status["phase"], &status["observedGeneration"]), (&json!("Deployed"), &json!(2)));
-    let finalizers = &writes[at("/kubevirts/kubevirt")].1["metadata"]["finalizers"];
-    assert_eq!(*finalizers, json!([FINALIZER]));
+}
+
+#[tokio::test]
+async fn nothing_is_made_before_the_object_is_held() {
+    let (parts, log) = operator("v1.0.0", rolled_out);
+    assert!(
+        !Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await,
+        "its change calls for the next pass"
+    );
+    let writes = writes(&log);
+    assert_eq!(writes.len(), 1, "{writes:?}");
+    assert!(writes[0].0.ends_with("/kubevirts/kubevirt"));
+    assert_eq!(writes[0].1["metadata"]["finalizers"], json!([FINALIZER]));
 }
 
 #[tokio::test]
 async fn an_update_begins_on_the_nodes_and_waits_there() {
     let (parts, log) = operator("v1.1.0", |_| None);
     let old = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0"});
-    assert!(!Box::pin(parts.pass(kubevirt(json!({}), old))).await);
+    assert!(!Box::pin(parts.pass(held(json!({}), old))).await);
     let writes = writes(&log);
     assert!(place(&writes, "/daemonsets/virt-handler").is_some());
     assert_eq!(place(&writes, "/deployments/virt-controller"), None);
@@ -119,7 +137,7 @@ async fn an_update_begins_on_the_nodes_and_waits_there() {
 async fn an_older_version_changes_nothing_and_says_why() {
     let (parts, log) = operator("v0.9.0", rolled_out);
     let newer = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.0.0"});
-    assert!(Box::pin(parts.pass(kubevirt(json!({}), newer))).await, "it is tried again");
+    assert!(!Box::pin(parts.pass(held(json!({}), newer))).await, "only a change of the object helps");
     let writes = writes(&log);
     assert_eq!(place(&writes, "/deployments/virt-api"), None);
     assert_eq!(condition(&status(&writes), "Synchronized")["reason"], "DowngradeRefused");
@@ -134,7 +152,7 @@ async fn a_server_that_refuses_is_told_of_and_asked_again() {
             .contains("/clusterroles/")
             .then(|| failure(403, "Forbidden", "attempting to grant RBAC permissions"))
     });
-    assert!(Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await);
+    assert!(Box::pin(parts.pass(held(json!({}), json!({})))).await);
     let status = status(&writes(&log));
     let message = condition(&status, "Synchronized")["message"].as_str().unwrap();
     assert!(message.contains("applying ClusterRole") && message.contains("RBAC"), "{message}");
@@ -154,7 +172,7 @@ async fn what_is_as_it_was_left_is_not_sent_again() {
     });
     let mut sent = Vec::new();
     for _ in 0..2 {
-        Box::pin(parts.pass(kubevirt(json!({}), json!({})))).await;
+        Box::pin(parts.pass(held(json!({}), json!({})))).await;
         sent.push(place(&writes(&log), "/services/virt-api").is_some());
     }
     assert_eq!(sent, [true, false]);
@@ -176,9 +194,8 @@ async fn a_removal_deletes_kinds_first_and_lets_the_object_go_at_the_end() {
         let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items});
         asked.0.starts_with("GET ").then_some((200, list))
     });
-    let mut going = kubevirt(json!({}), json!({"phase": "Deployed"}));
+    let mut going = held(json!({}), json!({"phase": "Deployed"}));
     going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    going.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     Box::pin(parts.pass(going.clone())).await;
     let first = writes(&log);
     assert!(place(&first, "/customresourcedefinitions/virtualmachines.kubevirt.io").is_some());
