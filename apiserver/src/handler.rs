@@ -32,8 +32,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// Longest time for the word on a guest's acceptance. virt-handler waits for the guest and answers before that: beyond it
 /// virt-handler hangs, which is no word about the guest.
 const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Largest answer to a short request.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest answer to a short request: a picture of a screen.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Finds and calls virt-handlers.
 #[derive(Clone)]

@@ -25,7 +25,7 @@ pub fn check(vmi: &VirtualMachineInstance, subresource: &str) -> Result<(), Stat
         "console" if devices.autoattach_serial_console == Some(false) => {
             return Err(Status::bad_request("No serial consoles are present."));
         }
-        "vnc" if devices.autoattach_graphics_device == Some(false) => {
+        "vnc" | "vnc/screenshot" if devices.autoattach_graphics_device == Some(false) => {
             return Err(Status::bad_request("No graphics devices are present."));
         }
         _ => {}
@@ -33,7 +33,7 @@ pub fn check(vmi: &VirtualMachineInstance, subresource: &str) -> Result<(), Stat
     let phase = vmi.status.phase.as_ref().map_or("", Phase::as_str);
     if phase != Phase::Running.as_str() || vmi.status.node_name.is_none() {
         let on_its_way = !matches!(vmi.status.phase, Some(Phase::Succeeded | Phase::Failed));
-        if on_its_way && matches!(subresource, "console" | "vnc" | "portforward") {
+        if on_its_way && matches!(subresource, "console" | "vnc" | "vnc/screenshot" | "portforward") {
             // Upstream's virtctl tries again after a 400, and only then.
             return Err(Status::bad_request(format!(
                 "Unable to connect to VirtualMachineInstance because phase is {phase} instead of Running"
@@ -98,6 +98,9 @@ mod tests {
             ("console", "Failed", &[], &plain, "VMI is not running"),
             ("pause", "Scheduled", &[], &plain, "VMI is not running"),
             ("console", "Running", &[], &no_devices, "No serial consoles are present."),
+            ("vnc/screenshot", "Scheduled", &[], &plain, "because phase is Scheduled instead of Running"),
+            ("vnc/screenshot", "Running", paused, &plain, ""),
+            ("vnc/screenshot", "Running", &[], &no_devices, "No graphics devices are present."),
             ("vnc", "Running", paused, &plain, ""),
             ("vnc", "Running", &[], &no_devices, "No graphics devices are present."),
             ("portforward", "Succeeded", &[], &plain, "VMI is not running"),

@@ -122,7 +122,7 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::Instance, "filesystemlist", Method::GET, Action::Handler),
     row(Kind::Instance, "usbredir", Method::GET, Action::Refused),
     row(Kind::Instance, "vsock", Method::GET, Action::Refused),
-    row(Kind::Instance, "vnc/screenshot", Method::GET, Action::Refused),
+    row(Kind::Instance, "vnc/screenshot", Method::GET, Action::Handler),
     row(Kind::Instance, "addvolume", Method::PUT, Action::Refused),
     row(Kind::Instance, "removevolume", Method::PUT, Action::Refused),
     row(Kind::Instance, "backup", Method::PUT, Action::Refused),

@@ -110,6 +110,16 @@ fn display(namespace: &Namespace<'_>, tool: Tool) {
     assert!(ended.success(), "{ended}");
 }
 
+/// The display as a picture.
+fn screenshot(namespace: &Namespace<'_>, tool: Tool) {
+    let virtctl = tool(namespace.cluster()).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    namespace.run(virtctl, &["vnc", "screenshot", "vm", "-f", file.path().to_str().unwrap()]).unwrap();
+    let picture = std::fs::read(file.path()).unwrap();
+    assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"), "{:?}", picture.get(..16));
+    assert!(picture.len() > 100, "{} bytes", picture.len());
+}
+
 fn forwards(namespace: &Namespace<'_>, tool: Tool, target: &str) {
     let (tcp, udp) = (free_port(), free_port());
     let ports = [format!("{tcp}:{GREETER}"), format!("udp/{udp}:{ECHO}")];
@@ -162,6 +172,7 @@ fn console_display_ports_and_ssh_lead_into_the_guest() {
         eprintln!("{whose} virtctl");
         console(&namespace, tool);
         display(&namespace, tool);
+        screenshot(&namespace, tool);
     }
     let (mut console, _running) = namespace.shell("vm").unwrap();
     console.sh(&format!("socat UDP6-RECVFROM:{ECHO},fork PIPE &"), COMMAND).unwrap();

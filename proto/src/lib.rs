@@ -33,6 +33,9 @@ pub mod cmd {
     /// The version that is spoken, as [`info`] and [`v1`] name it.
     pub const VERSION: &str = "v1";
 
+    /// Largest picture of a screen, in bytes.
+    pub const MAX_PICTURE: usize = 16 << 20;
+
     /// Version 1.
     #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, clippy::nursery)]
     #[allow(clippy::large_futures, clippy::uninlined_format_args, rust_2018_idioms)]

@@ -26,8 +26,8 @@ use crate::target::{Object, Target};
 pub(crate) const SUBRESOURCES: &str = "subresources.kubevirt.io";
 /// The WebSocket subprotocol of streams: binary messages, nothing around the bytes.
 pub(crate) const SUBPROTOCOL: &str = "plain.kubevirt.io";
-/// Errors are short; this bounds what a wrong server makes us hold.
-const MAX_ANSWER: usize = 4 << 20;
+/// What a wrong server makes us hold at most; the largest right answer is a picture of a display.
+const MAX_ANSWER: usize = 16 << 20;
 
 /// A stream into a machine.
 pub(crate) type Stream = WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>;
@@ -203,6 +203,16 @@ impl Cluster {
     pub(crate) async fn version<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         let asked = Asked { verb: "get", group: SUBRESOURCES, resource: "version".into() };
         self.json(format!("/apis/{SUBRESOURCES}/v1/version")).await.map_err(|cause| self.error(&asked, cause))
+    }
+
+    /// A picture of a machine's display.
+    ///
+    /// # Errors
+    /// When the answer is no success.
+    pub(crate) async fn screenshot(&self, object: &Object, move_cursor: bool) -> Result<Vec<u8>, ApiError> {
+        let asked = asked("get", object, "vnc/screenshot");
+        let path = path(object, &format!("vnc/screenshot?moveCursor={move_cursor}"));
+        self.bytes(path).await.map_err(|cause| self.error(&asked, cause))
     }
 
     /// Opens a stream. `subresource` may have a query.

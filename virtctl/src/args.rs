@@ -285,10 +285,13 @@ pub(crate) struct Console {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Vnc {
     /// Name of the virtual machine instance
-    #[arg(value_name = "VMI")]
-    pub(crate) name: String,
+    #[arg(value_name = "VMI", required = true)]
+    pub(crate) name: Option<String>,
+    #[command(subcommand)]
+    pub(crate) instead: Option<VncCommand>,
     /// Start no viewer: print the port as JSON and wait for one viewer to connect
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
@@ -309,6 +312,27 @@ pub(crate) struct Vnc {
     /// Path of the viewer to start
     #[arg(long, value_name = "PATH", requires = "vnc_type")]
     pub(crate) vnc_path: Option<PathBuf>,
+}
+
+/// What is done with a display other than to show it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VncCommand {
+    /// Take a picture of the display.
+    Screenshot(Screenshot),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Screenshot {
+    /// Name of the virtual machine instance
+    #[arg(value_name = "VMI")]
+    pub(crate) name: String,
+    /// File to write, in the format PNG; - is the standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Move the pointer before, to wake a screen saver. Taken for the sake of scripts, and not carried out
+    #[arg(short, long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub(crate) move_cursor: bool,
 }
 
 #[derive(Debug, Args)]

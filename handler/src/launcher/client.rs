@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use podvirt_api::names::{path, pod};
 use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_proto::cmd::MAX_PICTURE;
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
 use podvirt_proto::domain::Domain;
@@ -30,6 +31,9 @@ const START: Duration = Duration::from_secs(300);
 const ORDER: Duration = Duration::from_secs(20);
 /// Deadline of freezing and thawing: the launcher gives the guest's agent a minute.
 const FREEZE: Duration = Duration::from_secs(65);
+
+/// Bytes of an answer beside its picture.
+const BESIDE: usize = 64 << 10;
 
 /// Bytes of a launcher that are read at most on the connection by which its end is seen.
 const GREETING: u64 = 64 << 10;
@@ -245,6 +249,18 @@ impl Client {
         };
         judge(response)?;
         Ok(json)
+    }
+
+    /// A picture of the machine's screen, and its media type in the launcher's words.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn picture(&self, vmi: &VirtualMachineInstance) -> Result<(String, Vec<u8>), Error> {
+        let mut inner = self.inner.clone().max_decoding_message_size(MAX_PICTURE + BESIDE);
+        let answer = within(ORDER, inner.get_screenshot(request(vmi)?)).await?;
+        judge(answer.response)?;
+        Ok((answer.mime, answer.data))
     }
 }
 

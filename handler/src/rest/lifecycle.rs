@@ -6,7 +6,8 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
 use jiff::SignedDuration;
 use podvirt_api::v1;
 use podvirt_proto::domain::{Domain, Status};
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 
 use super::{Failure, Server, not_running};
 use crate::launcher::client::{Order, Question};
+
+/// What QEMU makes pictures of the screen in.
+const PICTURES: [&str; 2] = ["image/png", "image/x-portable-pixmap"];
 
 type Name = Path<(String, String)>;
 type Answer<T> = Result<T, Failure>;
@@ -69,6 +73,18 @@ pub(super) async fn user_list(server: State<Server>, name: Name) -> Answer<Json<
 pub(super) async fn filesystem_list(server: State<Server>, name: Name) -> Answer<Json<Value>> {
     let all: Vec<v1::VirtualMachineInstanceFileSystem> = ask(&server, &name, Question::Filesystems).await?;
     Ok(Json(json!({ "metadata": {}, "items": all })))
+}
+
+/// A picture of the screen.
+pub(super) async fn screenshot(server: State<Server>, Path((namespace, name)): Name) -> Answer<Response> {
+    let (vmi, pod) = server.find(&namespace, &name)?;
+    let client = server.launcher(&pod).await?;
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    client.domain(uid).await?.filter(|domain| domain.status.is_active()).ok_or_else(not_running)?;
+    let (mime, data) = client.picture(&vmi).await?;
+    // A launcher is its user's: what it says is shown as a picture, and as nothing that a browser would run.
+    let mime = PICTURES.iter().find(|known| **known == mime).copied().unwrap_or("application/octet-stream");
+    Ok(([(header::CONTENT_TYPE, mime)], data).into_response())
 }
 
 /// Orders something, if the machine is in the state for it.

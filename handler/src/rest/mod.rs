@@ -55,6 +55,7 @@ impl Server {
         let vmi = Router::new()
             .route("/console", get(stream::console))
             .route("/vnc", get(stream::vnc))
+            .route("/vnc/screenshot", get(lifecycle::screenshot))
             .route("/pause", put(lifecycle::pause))
             .route("/unpause", put(lifecycle::unpause))
             .route("/reset", put(lifecycle::reset))

@@ -56,6 +56,12 @@ async fn buttons_work_once() {
     assert!(put(address, "unpause").await.starts_with("HTTP/1.1 202"));
     assert!(put(address, "freeze").await.contains("guest agent"), "there is no agent");
     assert!(put(address, "dance").await.starts_with("HTTP/1.1 404"));
+    let picture = call(address, "GET", "vnc/screenshot").await;
+    assert!(picture.starts_with("HTTP/1.1 200") && picture.ends_with("<script>"), "{picture}");
+    assert!(
+        picture.contains("content-type: application/octet-stream\r\n"),
+        "no type of the launcher's: {picture}"
+    );
     handler.stop().await;
 }
 

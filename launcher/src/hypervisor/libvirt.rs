@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
+use podvirt_proto::cmd::MAX_PICTURE;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
 use serde_json::{Value, json};
 use virt::connect::Connect;
 use virt::domain::{Domain, MigrateParameters};
 use virt::error::{Error, ErrorNumber};
+use virt::stream::Stream;
 use virt::sys;
 
 use super::events::{self, Subscription};
 use super::{
-    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Stopped, job, slots,
+    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
+    job, slots,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
@@ -166,6 +169,27 @@ impl Hypervisor for Libvirt {
         // libvirt tries them in its own order: the agent, if one is connected, comes first.
         let ways = sys::VIR_DOMAIN_REBOOT_GUEST_AGENT | sys::VIR_DOMAIN_REBOOT_ACPI_POWER_BTN;
         domain.reboot(ways).map_err(|e| self.failed(&domain, "reboot the domain", &e))
+    }
+
+    fn picture(&self) -> Result<Picture, HypervisorError> {
+        const ACTION: &str = "take a picture of the screen";
+        let domain = self.domain()?;
+        let stream = Stream::new(&self.connection, 0).map_err(|e| refused(ACTION, &e))?;
+        let mime = domain.screenshot(&stream, 0, 0).map_err(|e| self.failed(&domain, ACTION, &e))?;
+        let (mut data, mut part) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            match stream.recv(&mut part).map_err(|e| refused(ACTION, &e))? {
+                0 => break,
+                size => data.extend_from_slice(&part[..size]),
+            }
+            if data.len() > MAX_PICTURE {
+                // libvirt would hold the rest of it.
+                let _ = stream.abort();
+                return Err(wrong(ACTION, format!("it has more than {MAX_PICTURE} bytes")));
+            }
+        }
+        stream.finish().map_err(|e| refused(ACTION, &e))?;
+        Ok(Picture { mime, data })
     }
 
     fn shutdown(&self) -> Result<(), HypervisorError> {

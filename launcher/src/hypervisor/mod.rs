@@ -124,6 +124,15 @@ pub enum Event {
 /// Where a connection reports events of its domain; called from any thread, must not block.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// A picture of a guest's screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Media type of `data`: `image/png` of any QEMU that can.
+    pub mime: String,
+    /// The picture.
+    pub data: Vec<u8>,
+}
+
 /// What a domain is doing, in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DomainStatus {
@@ -194,6 +203,13 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run.
     fn reboot(&self) -> Result<(), HypervisorError>;
+
+    /// A picture of the first screen.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, it has no screen, or the picture is larger than [`MAX_PICTURE`](podvirt_proto::cmd::MAX_PICTURE).
+    fn picture(&self) -> Result<Picture, HypervisorError>;
 
     /// Presses the ACPI power button. The guest may take its time, or not listen.
     ///

@@ -5,7 +5,7 @@ use podvirt_proto::domain::{Status, reason};
 
 use podvirt_proto::migration::Progress;
 
-use crate::hypervisor::{DomainStatus, Move, Stopped};
+use crate::hypervisor::{DomainStatus, Move, Picture, Stopped};
 
 /// A hypervisor in memory: the domain outlives connections, and every call is written down.
 #[derive(Default)]
@@ -123,6 +123,10 @@ impl Hypervisor for Fake {
     }
 
     fn reboot(&self) -> Result<(), HypervisorError> {
+        Err(HypervisorError::NotRunning("fake".into()))
+    }
+
+    fn picture(&self) -> Result<Picture, HypervisorError> {
         Err(HypervisorError::NotRunning("fake".into()))
     }
 

@@ -404,6 +404,19 @@ impl Cmd for Server {
         }))
     }
 
+    async fn get_screenshot(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::ScreenshotResponse> {
+        let picture = match self.mine(request.into_inner().vmi.as_ref()) {
+            Ok(()) => self.0.call(|hypervisor| hypervisor.picture()).await.map_err(|e| e.to_string()),
+            Err(error) => Err(error),
+        };
+        let (response, picture) = match picture {
+            Ok(picture) => (outcome(Ok::<_, String>(())), Some(picture)),
+            Err(error) => (outcome(Err(error)), None),
+        };
+        let (mime, data) = picture.map(|picture| (picture.mime, picture.data)).unwrap_or_default();
+        Ok(Response::new(cmd::ScreenshotResponse { response: Some(response), mime, data }))
+    }
+
     async fn guest_ping(&self, request: Request<cmd::GuestPingRequest>) -> Answer<cmd::GuestPingResponse> {
         let limit = seconds(request.into_inner().timeout_seconds);
         let result = self.agent("guest-ping", limit).await.map(drop);
@@ -438,7 +451,6 @@ impl Cmd for Server {
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
         get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",
-        get_screenshot(cmd::VmiRequest) -> cmd::ScreenshotResponse = "GetScreenshot",
         virtual_machine_memory_dump(cmd::MemoryDumpRequest) -> cmd::Response = "VirtualMachineMemoryDump",
         backup_virtual_machine(cmd::BackupRequest) -> cmd::Response = "BackupVirtualMachine",
         redefine_checkpoint(cmd::RedefineCheckpointRequest) -> cmd::RedefineCheckpointResponse = "RedefineCheckpoint",

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::warn_if_paused;
 use crate::api::{Cluster, Stream};
-use crate::args::Vnc;
+use crate::args::{Screenshot, Vnc, VncCommand};
 use crate::output::say;
 use crate::pump::{End, Options, pump};
 use crate::target::{Kind, Object};
@@ -30,7 +30,11 @@ const START: Duration = Duration::from_secs(60);
 const LINGER: Options = Options { linger: Duration::from_millis(300) };
 
 pub(super) async fn run(cluster: &Cluster, args: &Vnc) -> anyhow::Result<()> {
-    let vmi = Object::new(Kind::Vmi, &args.name, cluster.namespace())?;
+    if let Some(VncCommand::Screenshot(args)) = &args.instead {
+        return screenshot(cluster, args).await;
+    }
+    let name = args.name.as_deref().unwrap_or_default();
+    let vmi = Object::new(Kind::Vmi, name, cluster.namespace())?;
     let path = format!("vnc?preserveSession={}", args.preserve_session);
     let stream =
         cluster.open(&vmi, &path).await.map_err(|error| error.explain("open the display of", &vmi))?;
@@ -51,6 +55,20 @@ pub(super) async fn run(cluster: &Cluster, args: &Vnc) -> anyhow::Result<()> {
         served = serve(cluster, &vmi, stream, listener, viewer) => served,
         signal = end_signal() => signal.map(|_| ()).context("cannot watch signals"),
     }
+}
+
+async fn screenshot(cluster: &Cluster, args: &Screenshot) -> anyhow::Result<()> {
+    let vmi = Object::new(Kind::Vmi, &args.name, cluster.namespace())?;
+    let picture = cluster.screenshot(&vmi, args.move_cursor).await;
+    let picture = picture.map_err(|error| error.explain("take a picture of", &vmi))?;
+    if args.file == Path::new("-") {
+        let mut out = tokio::io::stdout();
+        out.write_all(&picture).await.context("cannot write to the standard output")?;
+        return out.flush().await.context("cannot write to the standard output");
+    }
+    tokio::fs::write(&args.file, &picture)
+        .await
+        .with_context(|| format!("cannot write {}", args.file.display()))
 }
 
 async fn serve(

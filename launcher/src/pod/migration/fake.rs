@@ -7,7 +7,7 @@ use std::time::Duration;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
 
-use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move};
+use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move, Picture};
 
 pub(in crate::pod) type Outcome = Result<(), HypervisorError>;
 
@@ -75,6 +75,9 @@ impl Hypervisor for Fake {
         Err(no())
     }
     fn reboot(&self) -> Outcome {
+        Err(no())
+    }
+    fn picture(&self) -> Result<Picture, HypervisorError> {
         Err(no())
     }
     fn shutdown(&self) -> Outcome {
