@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance admission cluster-up cluster-sync cluster-down kubectl perf-tenants
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -103,6 +103,9 @@ admission: ## upstream's admission webhooks and podvirt's, asked the same: 1 min
 
 conformance: admission cluster-sync ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
 	@e2e/cluster/conformance $(or $(OUT),target/conformance) -ginkgo.label-filter='$(or $(FILTER),conformance)'$(if $(FOCUS), -ginkgo.focus='$(FOCUS)')
+
+upgrade: $(if $(FROM),build cluster-up) ## an older podvirt in a fresh cluster, updated to this one under a machine that runs: FROM=COMMIT; PROFILE=dev
+	e2e/cluster/upgrade $(or $(FROM),$(error FROM=COMMIT names the older podvirt))
 
 kubectl: ## kubectl ARGS='...' on the cluster
 	@e2e/cluster/cluster kubectl $(ARGS)

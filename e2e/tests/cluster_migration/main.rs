@@ -17,6 +17,7 @@ mod queues;
 mod stream;
 mod streams;
 mod switch_over;
+mod upgrade;
 
 use std::net::IpAddr;
 
