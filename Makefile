@@ -97,7 +97,7 @@ cluster-up: packages ## a Kubernetes of two nodes on this machine; the first tim
 cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
 
-admission: ## upstream's admission webhooks and podvirt's, asked the same: 1 minute, the first time 6; SHORT=1: 10 s; SEED=1
+admission: ## upstream's CustomResourceDefinitions and admission webhooks beside podvirt's: 1 minute, the first time 6; SHORT=1: 10 s; SEED=1
 	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews
 	e2e/admission $(PODVIRT_BIN)/examples/reviews -seed=$(or $(SEED),1) -documents=$(if $(SHORT),500,5000)
 

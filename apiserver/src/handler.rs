@@ -32,8 +32,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// Longest time for the word on a guest's acceptance. virt-handler waits for the guest and answers before that: beyond it
 /// virt-handler hangs, which is no word about the guest.
 const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Largest answer to a short request: a picture of a screen.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+/// Largest answer to a short request.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest picture of a screen.
+const MAX_PICTURE_BYTES: usize = 16 << 20;
 
 /// Finds and calls virt-handlers.
 #[derive(Clone)]
@@ -152,10 +154,11 @@ impl Handlers {
         let mut request = self.request(vmi, method, subresource, None, Full::new(body))?;
         let json = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json);
+        let limit = if subresource == "vnc/screenshot" { MAX_PICTURE_BYTES } else { MAX_ANSWER_BYTES };
         let answer = async {
             let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|e| e.to_string())?;
+            let body = Limited::new(body, limit).collect().await.map_err(|e| e.to_string())?;
             Ok::<_, String>((parts, body.to_bytes()))
         };
         match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {

@@ -217,6 +217,79 @@ fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
     value
 }
 
+/// What both virtctls write with these words is the same document.
+fn write_the_same(namespace: &Namespace<'_>, words: &[&str]) {
+    let documents = TOOLS.map(|(_, tool)| {
+        let text = namespace.run(tool(namespace.cluster()).unwrap(), words).unwrap();
+        let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
+        let json = namespace.cluster().kubectl_with(&read, &text).unwrap();
+        without_nulls(serde_json::from_str(&json).unwrap())
+    });
+    assert_eq!(documents[0], documents[1], "{words:?}");
+}
+
+#[test]
+fn instance_types_are_written_and_credentials_changed_as_upstream_does() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let device =
+        ["--gpu=name:g,devicename:a/b", "--hostdevice=name:h,devicename:c/d", "--iothreadspolicy=auto"];
+    for (kind, flags) in [
+        ("instancetype", &["--cpu=2", "--memory=512Mi"][..]),
+        ("instancetype", &[&["--cpu=2", "--memory=1Gi", "--namespaced"], &device[..]].concat()),
+        ("preference", &[]),
+        (
+            "preference",
+            &["--cpu-topology=spread", "--machine-type=q35", "--volume-storage-class=fast", "--namespaced"],
+        ),
+    ] {
+        write_the_same(&namespace, &[&["create", kind, "--name=a"], flags].concat());
+    }
+
+    let says = |tool: Tool, args: &[&str]| namespace.run(tool(&cluster).unwrap(), args);
+    for (place, (name, tool)) in TOOLS.into_iter().enumerate() {
+        let vm = format!("vm{place}");
+        namespace.apply(&Manifest { name: &vm, run: "Halted", ..Default::default() }.machine()).unwrap();
+        let change = |words: &[&str]| says(tool, &[&["credentials"], words, &["--user=joe", &vm]].concat());
+        let of_secret = || {
+            let path =
+                "jsonpath={.spec.template.spec.accessCredentials[0].sshPublicKey.source.secret.secretName}";
+            let secret = namespace.kubectl(&["get", "vm", &vm, "-o", path]).unwrap();
+            assert!(secret.starts_with(&format!("{vm}-ssh-key-")), "{name}: {secret}");
+            let all = namespace.kubectl(&[
+                "get",
+                "secret",
+                &secret,
+                "-o",
+                "go-template={{range .data}}{{. | base64decode}} {{end}}",
+            ]);
+            let mut all: Vec<String> = all.unwrap().split_whitespace().map(str::to_owned).collect();
+            all.sort();
+            all
+        };
+        change(&["add-ssh-key", "--value=first"]).unwrap();
+        assert_eq!(of_secret(), ["first"], "{name}");
+        let told = change(&["add-ssh-key", "--value=second"]).unwrap();
+        assert!(told.contains("Successfully added the key to secret"), "{name}: {told}");
+        assert_eq!(of_secret(), ["first", "second"], "{name}");
+        let told = change(&["add-ssh-key", "--value=second"]).unwrap();
+        assert!(told.contains("already contains this SSH key"), "{name}: {told}");
+        change(&["remove-ssh-key", "--value=first"]).unwrap();
+        assert_eq!(of_secret(), ["second"], "{name}");
+        let error = change(&["set-password", "--password=secret"]).unwrap_err().to_string();
+        assert!(error.contains("no secrets assigned to UserPassword AccessCredentials"), "{name}: {error}");
+    }
+
+    for (name, tool) in TOOLS {
+        let shown = says(tool, &["adm", "log-verbosity", "--virt-api"]).unwrap();
+        assert!(shown.contains("virt-api=2"), "{name}: {shown}");
+        let error = says(tool, &["adm", "log-verbosity", "--virt-api=5"]).unwrap_err().to_string();
+        assert!(error.contains("developerConfiguration.logVerbosity"), "{name}: {error}");
+        let error = says(tool, &["permitted-devices"]).unwrap_err().to_string();
+        assert!(error.contains("no KubeVirt resource in"), "{name}: {error}");
+    }
+}
+
 #[test]
 fn a_machine_is_made_exposed_and_reset() {
     let cluster = Cluster::get().unwrap();
@@ -241,13 +314,7 @@ fn a_machine_is_made_exposed_and_reset() {
         ],
         &["--name=a", "--access-cred=src:keys,user:joe", "--access-cred=type:password,src:words"],
     ] {
-        let documents = TOOLS.map(|(_, tool)| {
-            let text = by(tool, &[&["create", "vm"], flags].concat());
-            let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
-            let json = cluster.kubectl_with(&read, &text).unwrap();
-            without_nulls(serde_json::from_str(&json).unwrap())
-        });
-        assert_eq!(documents[0], documents[1], "{flags:?}");
+        write_the_same(&namespace, &[&["create", "vm"], flags].concat());
     }
 
     namespace.apply(&by(Cluster::virtctl, &machine)).unwrap();

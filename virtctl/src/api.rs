@@ -22,6 +22,8 @@ use crate::config::Settings;
 use crate::explain::{ApiError, Asked, Cause, cause};
 use crate::target::{Object, Target};
 
+pub(crate) mod objects;
+
 /// Group of the API that starts, stops and streams.
 pub(crate) const SUBRESOURCES: &str = "subresources.kubevirt.io";
 /// The WebSocket subprotocol of streams: binary messages, nothing around the bytes.
@@ -98,23 +100,6 @@ impl Cluster {
         let asked = Asked { verb: "get", group: "kubevirt.io", resource: resource.into() };
         let path = format!("{}/{name}", collection(resource, Some(namespace)));
         self.json(path).await.map_err(|cause| self.error(&asked, cause))
-    }
-
-    /// Makes a Service. The namespace is a checked one.
-    ///
-    /// # Errors
-    /// When the answer is no success.
-    pub(crate) async fn create_service(
-        &self,
-        namespace: &str,
-        manifest: &impl Serialize,
-    ) -> Result<(), ApiError> {
-        let asked = Asked { verb: "create", group: "", resource: "services".into() };
-        let fail = |cause| self.error(&asked, cause);
-        let path = format!("/api/v1/namespaces/{namespace}/services");
-        let request = with_json(Method::POST, path, manifest).map_err(fail)?;
-        self.limited(self.answer(request)).await.map_err(fail)?;
-        Ok(())
     }
 
     /// Reads the object itself.

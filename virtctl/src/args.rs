@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use create::{Create, CreateVm, What};
+pub(crate) use adm::{Adm, AdmWhat, LogVerbosity, SHOW};
+pub(crate) use create::{Create, CreateInstancetype, CreatePreference, CreateVm, What};
+pub(crate) use credentials::{AddSshKey, Credentials, CredentialsWhat, Key, RemoveSshKey, SetPassword};
 pub(crate) use expose::Expose;
 
+mod adm;
 mod create;
+mod credentials;
 mod expose;
 
 /// The whole command line.
@@ -96,10 +100,14 @@ pub(crate) struct Global {
 /// The commands, in the order help lists them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Administrate the installation.
+    Adm(Adm),
     /// Connect to a console of a virtual machine instance.
     Console(Console),
     /// Create a manifest from flags; nothing is made in the cluster.
     Create(Create),
+    /// Change SSH keys and passwords of a virtual machine's users.
+    Credentials(Credentials),
     /// Cancel the evacuation of a virtual machine or of a node: what was to leave stays.
     EvacuateCancel(EvacuateCancel),
     /// Print a virtual machine with its instance type and its preference in its template.
@@ -116,6 +124,8 @@ pub(crate) enum Command {
     MigrateCancel(MigrateCancel),
     /// Pause a virtual machine: its guest stops, its memory stays.
     Pause(Pause),
+    /// List the devices of nodes that virtual machines may have.
+    PermittedDevices,
     /// Forward local ports to a virtual machine or virtual machine instance.
     PortForward(PortForward),
     /// Reset a virtual machine instance: it starts anew at once, and what its guest has not written is lost.

@@ -15,6 +15,14 @@ const ABOUT: &str = "controls virtual machine related operations on your kuberne
 /// Examples of each command. `virtctl` in them stands for the name the program goes by.
 const EXAMPLES: &[(&str, &str)] = &[
     (
+        "adm",
+        "  # Show how much all components log:
+  virtctl adm log-verbosity --all
+
+  # Have virt-handler log more, and take back what else was set:
+  virtctl adm log-verbosity --reset --virt-handler=7",
+    ),
+    (
         "console",
         "  # Connect to the console of virtual machine instance 'myvmi':
   virtctl console myvmi
@@ -37,7 +45,25 @@ Ctrl+] or Ctrl+5 leaves the console.",
   virtctl create vm --volume-pvc=src:my-pvc --access-cred=type:ssh,src:my-keys,user:jdoe
 
   # Make it:
-  virtctl create vm --name=myvm | kubectl create -f -",
+  virtctl create vm --name=myvm | kubectl create -f -
+
+  # Write an instance type of the cluster and a preference of a namespace:
+  virtctl create instancetype --name=small --cpu=1 --memory=1Gi
+  virtctl create preference --name=linux --cpu-topology=cores --namespace=mynamespace",
+    ),
+    (
+        "credentials",
+        "  # Add an SSH key of user jdoe to the Secret that the virtual machine has for the user, or to a new one:
+  virtctl credentials add-ssh-key --user=jdoe --file=id_ed25519.pub myvm
+
+  # Remove it:
+  virtctl credentials remove-ssh-key --user=jdoe --file=id_ed25519.pub myvm
+
+  # Set a password:
+  virtctl credentials set-password --user=jdoe --password=secret myvm
+
+--user is the guest's user here, never the kubeconfig's. A Secret that the virtual machine does not own is changed with
+--force only.",
     ),
     (
         "evacuate-cancel",
@@ -95,6 +121,11 @@ A migration that was made for it goes on: migrate-cancel ends it.",
   virtctl migrate-cancel myvm",
     ),
     ("pause", "  # Pause a virtual machine called 'myvm':\n  virtctl pause vm myvm"),
+    (
+        "permitted-devices",
+        "  # List the devices that virtual machines may have:
+  virtctl permitted-devices",
+    ),
     (
         "port-forward",
         "  # Forward the local port 8080 to the same port of a virtual machine instance:

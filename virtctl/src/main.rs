@@ -31,6 +31,7 @@ mod explain;
 mod help;
 mod output;
 mod pump;
+mod random;
 mod target;
 mod tty;
 

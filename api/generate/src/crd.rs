@@ -14,6 +14,7 @@ struct Face {
     kind: &'static str,
     plural: &'static str,
     short: &'static [&'static str],
+    categories: &'static [&'static str],
     scope: &'static str,
     versions: &'static [Version],
     columns: &'static [Column],
@@ -73,6 +74,7 @@ const FACE: Face = Face {
     kind: "",
     plural: "",
     short: &[],
+    categories: &["all"],
     scope: "Namespaced",
     versions: CORE,
     columns: &[],
@@ -151,6 +153,7 @@ const FACES: &[Face] = &[
         kind: "VirtualMachineClusterInstancetype",
         plural: "virtualmachineclusterinstancetypes",
         short: &["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"],
+        categories: &[],
         scope: "Cluster",
         versions: BETA,
         subresources: None,
@@ -172,6 +175,7 @@ const FACES: &[Face] = &[
         kind: "VirtualMachineClusterPreference",
         plural: "virtualmachineclusterpreferences",
         short: &["vmcp", "vmcps"],
+        categories: &[],
         scope: "Cluster",
         versions: BETA,
         subresources: None,
@@ -371,11 +375,14 @@ fn policies() -> Value {
                 "anyOf": [{ "type": "integer" }, { "type": "string" }],
                 "pattern": QUANTITY,
                 "x-kubernetes-int-or-string": true,
+                "x-kubernetes-validations": [
+                    { "rule": "!string(self).startsWith('-')", "message": "at least 0 is allowed" },
+                ],
                 "description": "Bytes a second that a migration may use. 0: unlimited.",
             },
             "completionTimeoutPerGiB": {
-                "type": "integer", "format": "int64", "minimum": 1,
-                "description": "Seconds that a migration has for each GiB of its guest.",
+                "type": "integer", "format": "int64", "minimum": 0,
+                "description": "Seconds that a migration has for each GiB of its guest. 0: as many as it takes.",
             },
             "allowPostCopy": flag(
                 "Whether a guest may go on at the target before it is copied. Not carried out: an event says so."
@@ -394,7 +401,6 @@ fn policies() -> Value {
                 "listKind": "MigrationPolicyList",
                 "plural": "migrationpolicies",
                 "singular": "migrationpolicy",
-                "categories": ["all"],
             },
             "scope": "Cluster",
             "conversion": { "strategy": "None" },
@@ -459,7 +465,7 @@ fn definition(face: &Face, schema: &Value) -> Value {
         version
     };
     let (group, plural) = (face.group(), face.plural);
-    json!({
+    let mut definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{plural}.{group}"), "labels": { "kubevirt.io": "" } },
@@ -471,11 +477,14 @@ fn definition(face: &Face, schema: &Value) -> Value {
                 "plural": plural,
                 "singular": face.kind.to_lowercase(),
                 "shortNames": face.short,
-                "categories": ["all"],
             },
             "scope": face.scope,
             "conversion": { "strategy": "None" },
             "versions": face.versions.iter().map(version).collect::<Vec<_>>(),
         },
-    })
+    });
+    if !face.categories.is_empty() {
+        definition["spec"]["names"]["categories"] = json!(face.categories);
+    }
+    definition
 }

@@ -17,7 +17,13 @@ pub(crate) struct Type {
     pub(crate) alias: Option<String>,
     #[serde(default, rename = "enum")]
     pub(crate) values: Vec<String>,
+    /// What upstream says of each value of the type to its schema generator.
+    #[serde(default)]
+    pub(crate) markers: Markers,
 }
+
+/// Values by the markers' names.
+pub(crate) type Markers = BTreeMap<String, String>;
 
 /// One field of a type.
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +40,7 @@ pub(crate) struct Field {
     pub(crate) inline: bool,
     /// What upstream says to its schema generator.
     #[serde(default)]
-    pub(crate) markers: BTreeMap<String, String>,
+    pub(crate) markers: Markers,
 }
 
 /// A field's type taken apart.
@@ -74,6 +80,9 @@ impl Shape {
 /// The package of the group kubevirt.io.
 const CORE: &str = "core/v1";
 
+/// A reference to an object of the same namespace, in Go's notation.
+const LOCAL_REFERENCE: &str = "v1.LocalObjectReference";
+
 /// Reads the model and puts the fields of inlined types in place of the inlining.
 pub(crate) fn read(path: &Path) -> Result<Types> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -93,8 +102,23 @@ pub(crate) fn read(path: &Path) -> Result<Types> {
     }
     types
         .iter()
-        .map(|(name, ty)| Ok((name.clone(), Type { fields: flatten(name, &types)?, ..ty.clone() })))
+        .map(|(name, ty)| {
+            let (fields, markers) = (flatten(name, &types)?, with_inlined(ty));
+            Ok((name.clone(), Type { fields, markers, ..ty.clone() }))
+        })
         .collect()
+}
+
+/// The markers of a type: those of what it inlines are its own.
+fn with_inlined(ty: &Type) -> Markers {
+    let mut markers = ty.markers.clone();
+    for field in ty.fields.iter().filter(|field| field.inline) {
+        markers.extend(field.markers.clone());
+        if field.go == LOCAL_REFERENCE {
+            markers.insert("mapType".into(), "atomic".into());
+        }
+    }
+    markers
 }
 
 /// The type of a field in a package of another group, by the names of [`Types`].
@@ -121,7 +145,9 @@ fn flatten(name: &str, types: &Types) -> Result<Vec<Field>> {
         let shape = Shape::parse(&field.go);
         let mut inner = match shape.core() {
             "metav1.TypeMeta" => vec![text("kind"), text("apiVersion")],
-            "v1.LocalObjectReference" => vec![text("name")],
+            LOCAL_REFERENCE => {
+                vec![Field { markers: [("default".into(), String::new())].into(), ..text("name") }]
+            }
             "v1.PersistentVolumeClaimVolumeSource" => {
                 vec![required("claimName", "string"), optional("readOnly", "bool")]
             }
@@ -138,7 +164,7 @@ fn flatten(name: &str, types: &Types) -> Result<Vec<Field>> {
 }
 
 fn required(json: &str, go: &str) -> Field {
-    Field { json: json.into(), go: go.into(), optional: false, inline: false, markers: BTreeMap::new() }
+    Field { json: json.into(), go: go.into(), optional: false, inline: false, markers: Markers::new() }
 }
 
 fn optional(json: &str, go: &str) -> Field {

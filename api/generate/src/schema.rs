@@ -2,14 +2,14 @@
 //!
 //! The API server prunes what a schema does not name and refuses what is of another type, so a schema names all of
 //! upstream's fields, those among them that podvirt refuses: a webhook can only tell a user about a field that it
-//! still sees. Numbers are bounded as the Rust types are.
+//! still sees. Numbers are bounded as the Rust types are, since the API server holds them to 64 bits whatever their format.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
 use crate::describe::Docs;
 use crate::kubernetes::{self, Shapes};
-use crate::model::{Field, Shape, Types};
+use crate::model::{Field, Markers, Shape, Types};
 
 /// What a schema is made from.
 pub(crate) struct Schemas<'a> {
@@ -49,6 +49,7 @@ impl Schemas<'_> {
             required.sort();
             schema["required"] = required.into();
         }
+        mark_all(&mut schema, (name, ""), &ty.markers)?;
         Ok(schema)
     }
 
@@ -57,9 +58,7 @@ impl Schemas<'_> {
         if let Some(text) = self.docs.of_field(owner, &field.json) {
             schema["description"] = text.into();
         }
-        for (marker, value) in &field.markers {
-            mark(&mut schema, owner, field, marker, value)?;
-        }
+        mark_all(&mut schema, (owner, &field.json), &field.markers)?;
         Ok(schema)
     }
 
@@ -74,24 +73,33 @@ impl Schemas<'_> {
 
     fn named(&self, name: &str) -> Result<Value> {
         if let Some(ty) = self.types.get(name) {
-            return if ty.alias.is_some() { Ok(json!({ "type": "string" })) } else { self.object(name) };
+            if ty.alias.is_none() {
+                return self.object(name);
+            }
+            let mut schema = json!({ "type": "string" });
+            mark_all(&mut schema, (name, ""), &ty.markers)?;
+            return Ok(schema);
         }
         if let Some(short) = kubernetes::short(name) {
             return self.of_kubernetes(short);
         }
         Ok(match name {
             "bool" => json!({ "type": "boolean" }),
-            "int" | "int64" => json!({ "type": "integer", "format": "int64" }),
+            "int" => json!({ "type": "integer" }),
+            "int64" => json!({ "type": "integer", "format": "int64" }),
             "int32" => int32(),
-            "uint" | "uint64" => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
-            "uint32" => json!({ "type": "integer", "format": "int64", "minimum": 0, "maximum": u32::MAX }),
-            "uint8" => json!({ "type": "integer", "format": "int32", "minimum": 0, "maximum": u8::MAX }),
+            "uint" => json!({ "type": "integer", "minimum": 0 }),
+            "uint64" => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
+            // Upstream's format, which the API server does not look at.
+            "uint32" => json!({ "type": "integer", "format": "int32", "minimum": 0, "maximum": u32::MAX }),
+            "uint8" => json!({ "type": "integer", "minimum": 0, "maximum": u8::MAX }),
             "float32" => json!({ "type": "number" }),
             "[]byte" => json!({ "type": "string", "format": "byte" }),
             "resource.Quantity" => quantity(),
             "metav1.Time" => json!({ "type": "string", "format": "date-time" }),
-            // Of projects whose types podvirt does not look into, and which it refuses.
-            "cdiv1.DataVolumeSpec" | "backupv1.BackupVolumeInfo" => open_object(),
+            "backupv1.BackupVolumeInfo" => self.object("backup.BackupVolumeInfo")?,
+            // Of a project whose types podvirt does not look into, and which it refuses.
+            "cdiv1.DataVolumeSpec" => open_object(),
             // Metadata of objects that are made from a template: the API server would keep nothing of it.
             "metav1.ObjectMeta" => open_object(),
             "metav1.ListMeta" => json!({ "type": "object" }),
@@ -120,7 +128,11 @@ impl Schemas<'_> {
                 let shape = self.shapes.get(name).with_context(|| {
                     format!("no shape of {name}: take it from an API server with --kubernetes")
                 })?;
-                self.resolved(shape)
+                let mut schema = self.resolved(shape)?;
+                if name == "LocalObjectReference" {
+                    schema["properties"]["name"]["default"] = "".into();
+                }
+                Ok(schema)
             }
         }
     }
@@ -150,8 +162,12 @@ impl Schemas<'_> {
     }
 }
 
-/// Puts what a marker of upstream's says into a schema.
-fn mark(schema: &mut Value, owner: &str, field: &Field, marker: &str, value: &str) -> Result<()> {
+/// Puts what upstream says of a type, or of a field of a type, into its schema.
+fn mark_all(schema: &mut Value, place: (&str, &str), markers: &Markers) -> Result<()> {
+    markers.iter().try_for_each(|(marker, value)| mark(schema, place, marker, value))
+}
+
+fn mark(schema: &mut Value, place: (&str, &str), marker: &str, value: &str) -> Result<()> {
     let number = || value.parse::<u64>().with_context(|| format!("{marker} is no number: {value}"));
     match marker.trim_end_matches(':') {
         "nullable" => schema["nullable"] = true.into(),
@@ -161,28 +177,32 @@ fn mark(schema: &mut Value, owner: &str, field: &Field, marker: &str, value: &st
         "kubebuilder:validation:MinLength" => schema["minLength"] = number()?.into(),
         "kubebuilder:validation:Maximum" => schema["maximum"] = number()?.into(),
         "kubebuilder:validation:Minimum" => schema["minimum"] = number()?.into(),
-        "kubebuilder:default" => {
+        "kubebuilder:default" | "default" => {
             schema["default"] = serde_json::from_str(value).unwrap_or_else(|_| value.into());
         }
         "kubebuilder:validation:XValidation:rule" => {
-            let (rule, message) = value.split_once(",message=").context("a rule without a message")?;
-            let text = |quoted: &str| quoted.trim_matches('"').to_owned();
-            schema["x-kubernetes-validations"] = json!([{ "rule": text(rule), "message": text(message) }]);
+            // One a line.
+            let rule = |line: &str| -> Result<Value> {
+                let (rule, message) = line.split_once(",message=").context("a rule without a message")?;
+                let text = serde_json::from_str::<String>;
+                Ok(json!({ "rule": text(rule)?, "message": text(message)? }))
+            };
+            schema["x-kubernetes-validations"] = value.lines().map(rule).collect::<Result<Vec<_>>>()?.into();
         }
+        "kubebuilder:validation:Pattern" => schema["pattern"] = value.into(),
         "kubebuilder:pruning:PreserveUnknownFields" => {
             schema["x-kubernetes-preserve-unknown-fields"] = true.into();
         }
-        "listType" | "listtype" => schema["x-kubernetes-list-type"] = value.into(),
+        "listType" => schema["x-kubernetes-list-type"] = value.into(),
+        "mapType" => schema["x-kubernetes-map-type"] = value.into(),
         // Two keys, of which the model holds one.
-        "listMapKey"
-            if (owner, field.json.as_str())
-                == ("VirtualMachineInstanceSpec", "topologySpreadConstraints") =>
-        {
+        "listMapKey" if place == ("VirtualMachineInstanceSpec", "topologySpreadConstraints") => {
             schema["x-kubernetes-list-map-keys"] = json!(["topologyKey", "whenUnsatisfiable"]);
         }
         "listMapKey" => schema["x-kubernetes-list-map-keys"] = json!([value]),
-        // Strategic merge is not for custom resources; what is optional is so by its type.
-        "patchMergeKey" | "patchStrategy" | "kubebuilder:validation:Optional" => {}
+        // Strategic merge is not for custom resources; what is optional is so by its type; upstream's generator does not
+        // know the misspelt one.
+        "patchMergeKey" | "patchStrategy" | "kubebuilder:validation:Optional" | "listtype" => {}
         _ => bail!("the marker {marker} is not known"),
     }
     Ok(())

@@ -129,7 +129,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.migrations.parallelOutboundMigrationsPerNode", Int(1, u32::MAX as i64), "2 when not set"),
     row(Carried, "spec.configuration.migrations.allowAutoConverge", Bool, "slow a guest down that writes faster than it is copied"),
     row(Carried, "spec.configuration.migrations.bandwidthPerMigration", Quantity, "bytes a second; unlimited when 0 or not set"),
-    row(Carried, "spec.configuration.migrations.completionTimeoutPerGiB", Int(1, i64::MAX), "seconds; 150 when not set"),
+    row(Carried, "spec.configuration.migrations.completionTimeoutPerGiB", Int(0, i64::MAX), "seconds; 150 when not set, 0: no limit"),
     row(Carried, "spec.configuration.migrations.progressTimeout", Int(1, i64::MAX), "seconds; 150 when not set"),
     row(Carried, "spec.configuration.migrations.allowPostCopy", Bool, "without effect: a guest is copied before it moves, and an event says so"),
     row(Carried, "spec.configuration.migrations.allowWorkloadDisruption", Bool, "pause a guest that does not converge in time, and finish"),

@@ -45,7 +45,7 @@ pub const REPLICA_SET: &[Field] = &[
 /// Every field of a VirtualMachinePool but those below `spec.virtualMachineTemplate.spec`, which are a VirtualMachine's.
 #[rustfmt::skip] // One row a line.
 pub const POOL: &[Field] = &[
-    row(Carried, "apiVersion", OneOf(&["pool.kubevirt.io/v1beta1"]), "`v1alpha1` is served as well"),
+    row(Carried, "apiVersion", OneOf(&["pool.kubevirt.io/v1beta1", "pool.kubevirt.io/v1alpha1"]), "the two are the same"),
     row(Carried, "kind", OneOf(&["VirtualMachinePool"]), ""),
     row(Kept, "metadata", Any, "labels and annotations do not go to the VirtualMachines: those of the template do"),
     row(Kept, "status", Any, ""),

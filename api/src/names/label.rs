@@ -12,9 +12,10 @@ pub const APP_CONTROLLER: &str = "virt-controller";
 pub const APP_API: &str = "virt-api";
 /// UID of the VirtualMachineInstance that a launcher pod was made for.
 pub const CREATED_BY: &str = "kubevirt.io/created-by";
-/// Name of the VirtualMachineInstance, on its launcher pod; cut by [`super::label_value`].
+/// Name of the VirtualMachineInstance, on its launcher pod, by [`super::label_value`].
 pub const VM_NAME: &str = "vm.kubevirt.io/name";
-/// Name of the VirtualMachineInstance as a migration-proof selector, on its launcher pod.
+/// Name of the VirtualMachineInstance for selectors, on its launcher pod, by [`super::label_value`]: the pods of a machine and
+/// of no other have it, also while it migrates.
 pub const VMI_ID: &str = "vmi.kubevirt.io/id";
 /// Node that a VirtualMachineInstance runs on: on the VMI and its launcher pod.
 pub const NODE_NAME: &str = "kubevirt.io/nodeName";
@@ -22,7 +23,7 @@ pub const NODE_NAME: &str = "kubevirt.io/nodeName";
 pub const MIGRATION_TARGET_NODE_NAME: &str = "kubevirt.io/migrationTargetNodeName";
 /// UID of a migration: on the target's launcher pod.
 pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
-/// Name of the VirtualMachineInstance that a migration moves: on the migration; cut by [`super::label_value`].
+/// Name of the VirtualMachineInstance that a migration moves: on the migration, by [`super::label_value`].
 pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
 /// How much of what a machine's pod asks for its limit of memory is, where a quota wants one: on a namespace.
 pub const MEMORY_LIMIT_RATIO: &str = "alpha.kubevirt.io/auto-memory-limits-ratio";

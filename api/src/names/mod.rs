@@ -3,6 +3,8 @@
 //! Where a client can see a name it is upstream's, so that selectors, dashboards and scripts go on working.
 //! A name that only podvirt has stands under `podvirt.io/`.
 
+use sha1::{Digest as _, Sha1};
+
 pub mod annotation;
 pub mod condition;
 pub mod event;
@@ -59,10 +61,17 @@ pub fn short_name(prefix: &str, uid: &str) -> String {
     name
 }
 
-/// `name` as a label's value: cut where it is too long, and ended so that it is still valid.
+/// The name of a machine as a label's value: where it is too long, its beginning and eight digits of its SHA-1, as upstream
+/// and its virtctl make it. Two machines have two values.
 pub fn label_value(name: &str) -> String {
-    let cut: String = name.chars().take(LABEL_VALUE_MAX).collect();
-    cut.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+    const DIGITS: usize = 8;
+    if name.len() <= LABEL_VALUE_MAX {
+        return name.to_owned();
+    }
+    let begin: String = name.chars().take(LABEL_VALUE_MAX - DIGITS - 1).collect();
+    let hash = Sha1::digest(name.as_bytes());
+    let digits: String = hash.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    format!("{begin}-{digits}")
 }
 
 /// Group of the API that virt-api serves itself.
@@ -105,9 +114,16 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_to_a_valid_label() {
-        assert_eq!(label_value("short"), "short");
-        let name = format!("{}.{}", "a".repeat(62), "b");
-        assert_eq!(label_value(&name), "a".repeat(62));
+    fn long_names_that_begin_alike_have_two_valid_labels() {
+        let begin = "a".repeat(63);
+        assert_eq!(label_value(&begin), begin);
+        // What upstream's CalculateVirtualMachineInstanceID says.
+        let (one, other) = (label_value(&format!("{begin}b")), label_value(&format!("{begin}c")));
+        assert_eq!(one, format!("{}-f9ade178", "a".repeat(54)));
+        assert_eq!(other, format!("{}-efa59683", "a".repeat(54)));
+        for name in [format!("{}.b.{begin}", "a".repeat(53)), format!("{}-.{begin}", "a".repeat(53))] {
+            let value = label_value(&name);
+            assert!(crate::validate::text::is_label_value(&value), "{value}");
+        }
     }
 }

@@ -61,7 +61,7 @@ async fn migration_create(request: &Request, client: &Client) -> Result<Response
             let params = ListParams::default().labels(&selector);
             let (vmi, of_machine) = tokio::try_join!(vmis.get_opt(name), migrations.list(&params))?;
             let open = of_machine.items.into_iter().filter(|m| {
-                // Names that are cut alike have the same label.
+                // The label of a long name ends with a hash, which another name may have as well.
                 m.spec.vmi_name.as_deref() == Some(name) && !is_final(m)
             });
             (vmi, open.map(|m| m.metadata.name.unwrap_or_default()).collect::<Vec<_>>())

@@ -21,7 +21,7 @@ use super::{API, NO_HANDLER};
 
 const SUBPROTOCOL: &str = "plain.kubevirt.io";
 /// Largest answer of a virt-handler to a short request, in bytes.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 4 << 20;
 
 type Socket = WebSocketStream<TlsStream<TcpStream>>;
 

@@ -408,6 +408,24 @@ fn a_vm_that_does_not_come_up_is_replaced_where_the_pool_wants_it() {
 }
 
 #[test]
+fn a_pool_of_the_older_version_is_the_same_pool() {
+    let plans = ["v1beta1", "v1alpha1"].map(|version| {
+        let version = format!("pool.kubevirt.io/{version}");
+        let mut world = World::new(&json!({"apiVersion": version, "spec": {"replicas": 4}}));
+        // A VM that was made when the pool was written so.
+        let owner = json!([{"apiVersion": version, "kind": "VirtualMachinePool", "name": "web", "uid": "p1", "controller": true}]);
+        world.vms[1] = vm(1, &json!({"metadata": {"ownerReferences": owner}}));
+        world.decide()
+    });
+    assert_eq!(words(&plans[1]), words(&plans[0]));
+    for plan in &plans {
+        let Action::Create(made) = &plan.actions[0] else { panic!("{plan:?}") };
+        let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!(owner.api_version, "pool.kubevirt.io/v1beta1", "the version that is stored");
+    }
+}
+
+#[test]
 fn failures_and_pauses_are_told_once() {
     let mut pool = pool(&json!({"spec": {"paused": true}}));
     let plan = Plan { stage: Stage::ScaleOut, ..Plan::default() };

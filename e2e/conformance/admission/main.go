@@ -3,7 +3,8 @@
 // Each side is an API server in small: its CustomResourceDefinitions, its mutating and its validating webhooks, in the order of
 // a real API server. Upstream's webhooks are linked in, podvirt's are a process (apiserver/examples/reviews.rs). The requests
 // are documents of bases.yaml with changes that a seed chooses. Differences that are meant stand in differences.yaml, each with
-// its reason; any other one fails the program.
+// its reason; any other one fails the program. Before that it compares all CustomResourceDefinitions of the two; what is meant of
+// their differences stands in definitions.yaml.
 package main
 
 import (
@@ -35,12 +36,17 @@ func main() {
 	records := flag.String("records", "", "file for each request with both answers, a line of JSON each")
 	only := flag.Int("only", -1, "print this request and both answers alone")
 	flag.Parse()
+	differ, err := compareDefinitions(*crds)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(2)
+	}
 	failed, err := run(*reviews, *crds, *seed, *count, *updates, *records, *only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(2)
 	}
-	if failed {
+	if failed || differ {
 		os.Exit(1)
 	}
 }

@@ -1,4 +1,4 @@
-//! `create vm`: flags that become a manifest.
+//! `create`: flags that become a manifest.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,60 @@ pub(crate) struct Create {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
+    /// Create a VirtualMachineInstancetype or VirtualMachineClusterInstancetype manifest.
+    Instancetype(CreateInstancetype),
+    /// Create a VirtualMachinePreference or VirtualMachineClusterPreference manifest.
+    Preference(CreatePreference),
     /// Create a VirtualMachine manifest.
     Vm(Box<CreateVm>),
+}
+
+/// Flags of `create instancetype`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateInstancetype {
+    /// Name of the instance type; a random one when not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Number of processors of the guest
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) cpu: u32,
+    /// Memory of the guest
+    #[arg(long, value_name = "QUANTITY")]
+    pub(crate) memory: String,
+    /// A vGPU of the node: name:NAME,devicename:RESOURCE; may be repeated
+    #[arg(long, value_name = "PARAMETERS")]
+    pub(crate) gpu: Vec<String>,
+    /// A device of the node: name:NAME,devicename:RESOURCE; may be repeated
+    #[arg(long, value_name = "PARAMETERS")]
+    pub(crate) hostdevice: Vec<String>,
+    /// Threads of disks: auto or shared
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) iothreadspolicy: Option<String>,
+    /// Whether it is of a namespace, as with --namespace, not of the cluster
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub(crate) namespaced: bool,
+}
+
+/// Flags of `create preference`.
+#[derive(Debug, Args)]
+pub(crate) struct CreatePreference {
+    /// Name of the preference; a random one when not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// How processors are shown to the guest: sockets, cores, threads, spread or any
+    #[arg(long, value_name = "TOPOLOGY")]
+    pub(crate) cpu_topology: Option<String>,
+    /// Machine type
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) machine_type: Option<String>,
+    /// Storage class of volumes
+    #[arg(long, value_name = "NAME")]
+    pub(crate) volume_storage_class: Option<String>,
+    /// Whether it is of a namespace, as with --namespace, not of the cluster
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
+          hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
+    pub(crate) namespaced: bool,
 }
 
 /// Flags of `create vm`. Those that are `None` were not given, which matters: some take effect only where others were not.

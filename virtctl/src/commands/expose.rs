@@ -5,6 +5,7 @@ use podvirt_api::names::{self, label};
 use serde_json::{Map, Value, json};
 
 use crate::api::Cluster;
+use crate::api::objects::SERVICES;
 use crate::args::Expose;
 use crate::output::say;
 use crate::target::checked;
@@ -74,7 +75,7 @@ pub(super) async fn run(cluster: &Cluster, args: &Expose) -> anyhow::Result<()> 
     let selector = exposed.selector(&object, &target)?;
     let ports = wishes.ports(args, exposed.instance_spec(&object))?;
     let manifest = wishes.service(args, &service, &selector, &ports);
-    cluster.create_service(&namespace, &manifest).await.map_err(|error| {
+    cluster.create(SERVICES, &namespace, &manifest).await.map_err(|error| {
         error.explain_plain(&format!("make the service {service:?} in namespace {namespace:?}"))
     })?;
     say(&format!("Service {service} successfully created for {word} {target}"))

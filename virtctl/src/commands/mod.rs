@@ -2,13 +2,16 @@
 
 mod console;
 mod create;
+mod credentials;
 mod evacuate_cancel;
 mod expand;
 mod expose;
 mod guest;
+mod log_verbosity;
 mod migrate;
 mod migrate_cancel;
 mod pause;
+mod permitted_devices;
 mod port_forward;
 mod reset;
 mod restart;
@@ -20,7 +23,7 @@ mod version;
 mod vnc;
 
 use crate::api::Cluster;
-use crate::args::{Cli, Command, DryRun, Ending, Global};
+use crate::args::{AdmWhat, Cli, Command, DryRun, Ending, Global};
 use crate::target::Object;
 use crate::{config, help, output};
 
@@ -63,6 +66,15 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Expose(args) => expose::run(&cluster(&global).await?, &args).await,
         Command::Create(args) => create::run(&global, &args),
+        Command::Credentials(args) => {
+            // The command's own flag of that name says the guest's user.
+            let global = Global { user: None, ..global };
+            credentials::run(&cluster(&global).await?, &args).await
+        }
+        Command::PermittedDevices => permitted_devices::run(&cluster(&global).await?).await,
+        Command::Adm(args) => match args.what {
+            AdmWhat::LogVerbosity(args) => log_verbosity::run(&cluster(&global).await?, &args).await,
+        },
         Command::Options => output::say(help::options().trim_end()),
     }
 }

@@ -15,9 +15,17 @@ async fn said(program: &Path, words: &[&str]) -> String {
 async fn help_texts_are_as_recorded() {
     let mut all = String::new();
     let commands = [
+        "adm",
+        "adm log-verbosity",
         "console",
         "create",
+        "create instancetype",
+        "create preference",
         "create vm",
+        "credentials",
+        "credentials add-ssh-key",
+        "credentials remove-ssh-key",
+        "credentials set-password",
         "evacuate-cancel",
         "expand",
         "expose",
@@ -26,6 +34,7 @@ async fn help_texts_are_as_recorded() {
         "migrate",
         "migrate-cancel",
         "pause",
+        "permitted-devices",
         "port-forward",
         "reset",
         "restart",

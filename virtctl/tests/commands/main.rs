@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper of a test fails it")]
 
+mod adm;
 mod config;
 mod console;
+mod credentials;
 mod expose;
 mod fake;
 mod guest;

@@ -1,15 +1,20 @@
 use serde_json::{Value, json};
 
 use super::vm::{Made, manifest};
-use super::{LETTERS, suffix};
+use super::{instancetype, of_group, preference};
 use crate::args::{Command, CreateVm, What};
 
-fn flags(line: &[&str]) -> CreateVm {
-    let line: Vec<_> = ["virtctl", "create", "vm"].iter().chain(line).map(Into::into).collect();
+fn what(line: &[&str]) -> What {
+    let line: Vec<_> = ["virtctl", "create"].iter().chain(line).map(Into::into).collect();
     match crate::help::parse(&line).unwrap_or_else(|error| panic!("{error}")).command {
-        Some(Command::Create(args)) => match args.what {
-            What::Vm(flags) => *flags,
-        },
+        Some(Command::Create(args)) => args.what,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn flags(line: &[&str]) -> CreateVm {
+    match what(&[&["vm"], line].concat()) {
+        What::Vm(flags) => *flags,
         other => panic!("{other:?}"),
     }
 }
@@ -253,11 +258,90 @@ fn what_is_made_is_taken_by_virt_api() {
     assert_eq!(problems, podvirt_api::problem::Problems::default());
 }
 
-#[test]
-fn a_random_name_has_letters_that_names_may_have() {
-    for random in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
-        let suffix = suffix(random);
-        assert_eq!(suffix.len(), 5);
-        assert!(suffix.bytes().all(|byte| LETTERS.contains(&byte)), "{suffix}");
+/// The specification of the instance type or the preference that these flags make.
+fn spec(line: &[&str]) -> anyhow::Result<Value> {
+    match what(line) {
+        What::Instancetype(flags) => instancetype::spec(&flags),
+        What::Preference(flags) => preference::spec(&flags),
+        other @ What::Vm(_) => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn an_instance_type_has_processors_memory_and_devices() {
+    let made = spec(&[
+        "instancetype",
+        "--cpu=2",
+        "--memory=256Mi",
+        "--gpu=name:gpu1,devicename:nvidia.com/a",
+        "--hostdevice=devicename:intel.com/qat,name:qat",
+        "--iothreadspolicy=auto",
+    ]);
+    assert_eq!(
+        made.unwrap(),
+        json!({
+            "cpu": {"guest": 2}, "memory": {"guest": "256Mi"}, "ioThreadsPolicy": "auto",
+            "gpus": [{"name": "gpu1", "deviceName": "nvidia.com/a"}],
+            "hostDevices": [{"name": "qat", "deviceName": "intel.com/qat"}],
+        })
+    );
+    for (flag, why) in [
+        ("--cpu=0", "cpu value must be greater than zero"),
+        ("--memory=much", "--memory \"much\": "),
+        ("--gpu=devicename:a", "failed to parse \"--gpu\" flag: name must be specified"),
+        ("--gpu=name:a", "failed to parse \"--gpu\" flag: deviceName must be specified"),
+        ("--hostdevice=name:a", "failed to parse \"--hostdevice\" flag: deviceName must be specified"),
+        (
+            "--hostdevice=name:a,devicename:b,c:d",
+            "failed to parse \"--hostdevice\" flag: unknown param(s): c:d",
+        ),
+        (
+            "--iothreadspolicy=Auto",
+            "failed to parse \"--iothreadspolicy\" flag: IOThread must be of value auto or shared",
+        ),
+    ] {
+        let all = ["instancetype", "--cpu=1", "--memory=1Gi", flag];
+        let line: Vec<&str> = all
+            .into_iter()
+            .filter(|one| *one == flag || one.split('=').next() != flag.split('=').next())
+            .collect();
+        let error = spec(&line).unwrap_err().to_string();
+        assert!(error.starts_with(why), "{error}");
+    }
+    let line = ["virtctl", "create", "instancetype", "--cpu=1"].map(Into::into);
+    assert!(crate::help::parse(&line).is_err(), "memory is required");
+}
+
+#[test]
+fn a_preference_says_what_its_flags_do() {
+    assert_eq!(spec(&["preference"]).unwrap(), json!({}));
+    let line = ["preference", "--cpu-topology=spread", "--machine-type=q35", "--volume-storage-class=fast"];
+    assert_eq!(
+        spec(&line).unwrap(),
+        json!({
+            "cpu": {"preferredCPUTopology": "spread"}, "machine": {"preferredMachineType": "q35"},
+            "volumes": {"preferredStorageClassName": "fast"},
+        })
+    );
+    let error = spec(&["preference", "--cpu-topology=heap"]).unwrap_err().to_string();
+    let why = "CPU topology must have a value of sockets, cores, threads or spread";
+    assert_eq!(error, format!("failed to parse \"--cpu-topology\" flag: {why}"));
+}
+
+#[test]
+fn a_namespace_makes_an_instance_type_and_a_preference_of_it() {
+    let made = |name: Option<&str>, namespaced: bool, namespace: Option<&str>| {
+        let made = of_group("Preference", name, namespaced, namespace, &json!({}));
+        (made["kind"].as_str().unwrap().to_owned(), made["metadata"].clone())
+    };
+    let own = "VirtualMachinePreference".to_owned();
+    assert_eq!(
+        made(Some("a"), false, Some("blue")),
+        (own.clone(), json!({"name": "a", "namespace": "blue"}))
+    );
+    assert_eq!(made(Some("a"), true, None), (own, json!({"name": "a"})));
+    let (kind, metadata) = made(None, false, None);
+    assert_eq!(kind, "VirtualMachineClusterPreference");
+    let name = metadata["name"].as_str().unwrap();
+    assert!(name.starts_with("clusterpreference-") && name.len() == 23, "{name}");
 }

@@ -1,0 +1,126 @@
+//! Objects as kubectl handles them: read, made, replaced, changed by a JSON patch.
+
+use http::Method;
+use http::header::{self, HeaderValue};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Cluster, with_json};
+use crate::explain::{ApiError, Asked};
+
+/// A kind of objects of a namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resource {
+    group: &'static str,
+    plural: &'static str,
+}
+
+/// `Secret`.
+pub(crate) const SECRETS: Resource = Resource { group: "", plural: "secrets" };
+/// `Service`.
+pub(crate) const SERVICES: Resource = Resource { group: "", plural: "services" };
+/// `VirtualMachine`.
+pub(crate) const MACHINES: Resource = Resource { group: "kubevirt.io", plural: "virtualmachines" };
+/// `KubeVirt`.
+pub(crate) const KUBEVIRTS: Resource = Resource { group: "kubevirt.io", plural: "kubevirts" };
+
+impl Resource {
+    fn collection(self, namespace: &str) -> String {
+        let root = match self.group {
+            "" => "/api/v1".to_owned(),
+            group => format!("/apis/{group}/v1"),
+        };
+        format!("{root}/namespaces/{namespace}/{}", self.plural)
+    }
+
+    fn asked(self, verb: &'static str) -> Asked {
+        Asked { verb, group: self.group, resource: self.plural.into() }
+    }
+}
+
+/// Names and namespaces are checked ones.
+impl Cluster {
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn object(&self, of: Resource, namespace: &str, name: &str) -> Result<Value, ApiError> {
+        let path = format!("{}/{name}", of.collection(namespace));
+        self.json(path).await.map_err(|cause| self.error(&of.asked("get"), cause))
+    }
+
+    /// Makes an object and returns it as it is stored.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn create(
+        &self,
+        of: Resource,
+        namespace: &str,
+        manifest: &impl Serialize,
+    ) -> Result<Value, ApiError> {
+        self.send(of, ("create", Method::POST), of.collection(namespace), manifest).await
+    }
+
+    /// Puts an object in the place of the stored one.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn replace(
+        &self,
+        of: Resource,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<Value, ApiError> {
+        self.send(of, ("update", Method::PUT), format!("{}/{name}", of.collection(namespace)), object).await
+    }
+
+    /// Changes an object by the steps of a JSON patch (RFC 6902).
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn patch(
+        &self,
+        of: Resource,
+        namespace: &str,
+        name: &str,
+        steps: &[Value],
+    ) -> Result<Value, ApiError> {
+        self.send(of, ("patch", Method::PATCH), format!("{}/{name}", of.collection(namespace)), &steps).await
+    }
+
+    async fn send(
+        &self,
+        of: Resource,
+        (verb, method): (&'static str, Method),
+        path: String,
+        body: &impl Serialize,
+    ) -> Result<Value, ApiError> {
+        let fail = |cause| self.error(&of.asked(verb), cause);
+        let is_patch = method == Method::PATCH;
+        let mut request = with_json(method, path, body).map_err(fail)?;
+        if is_patch {
+            let kind = HeaderValue::from_static("application/json-patch+json");
+            request.headers_mut().insert(header::CONTENT_TYPE, kind);
+        }
+        self.decoded(request).await.map_err(fail)
+    }
+}
+
+/// A place in a document (RFC 6901).
+pub(crate) fn pointer(parts: &[&str]) -> String {
+    parts.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_the_paths_of_their_groups() {
+        assert_eq!(SECRETS.collection("blue"), "/api/v1/namespaces/blue/secrets");
+        assert_eq!(MACHINES.collection("blue"), "/apis/kubevirt.io/v1/namespaces/blue/virtualmachines");
+        assert_eq!(pointer(&["data", "a/b~c"]), "/data/a~1b~0c");
+    }
+}

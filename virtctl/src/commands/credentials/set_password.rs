@@ -1,0 +1,24 @@
+//! `credentials set-password`: a user's password comes into the Secret that the machine has for passwords.
+
+use anyhow::bail;
+
+use super::{Machine, secrets};
+use crate::api::Cluster;
+use crate::args::SetPassword;
+use crate::output::say;
+use crate::target::checked;
+
+pub(super) async fn run(cluster: &Cluster, args: &SetPassword) -> anyhow::Result<()> {
+    let machine = Machine::read(cluster, &args.of.vm).await?;
+    let assigned = secrets::with_passwords(&machine);
+    if assigned.is_empty() {
+        bail!("no secrets assigned to UserPassword AccessCredentials");
+    }
+    let name = checked("secret", secrets::choose(args.of.secret.as_deref(), &assigned)?)?;
+    let secret = machine.secret(cluster, &name).await?;
+    if !args.of.force {
+        secrets::check_owned(&secret, &name, &machine)?;
+    }
+    machine.write(cluster, &name, &secret, (&args.of.user, &args.password)).await?;
+    say(&format!("Successfully set password in secret \"{name}\""))
+}
