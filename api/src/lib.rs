@@ -45,6 +45,7 @@ pub mod policy;
 pub mod problem;
 pub mod quantity;
 pub mod resources;
+pub mod rotation;
 pub mod selector;
 pub mod storage;
 pub mod v1;

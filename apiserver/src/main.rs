@@ -10,7 +10,8 @@ use clap::Parser;
 use kube::Client;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::Shutdown;
 use podvirt_daemon::{crypto, http, net, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
@@ -78,17 +79,28 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let client = Client::try_default().await.context("no way to the API server")?;
     let namespace = args.namespace.as_str();
-    let issuer =
-        Issuer::new(client.clone(), namespace, LeafRequest::of_the_daemons(namespace), Policy::default());
-    let signer =
-        Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, &Policy::default());
-    let started = shutdown.or(start(client.clone(), &issuer, namespace)).await;
+    let (own, policies) = Settings::new();
+    let configuration = Arc::new(ArcSwap::default());
+    let known = Health::default();
+    let mut following = std::pin::pin!(config::follow(
+        client.clone(),
+        namespace,
+        Arc::clone(&configuration),
+        own,
+        known.clone()
+    ));
+    let leaves = LeafRequest::of_the_daemons(namespace);
+    let issuer = Issuer::new(client.clone(), namespace, leaves, policies.clone());
+    let signer = Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, policies);
+    // The certificates' lives come with the configuration.
+    let started = tokio::select! {
+        started = shutdown.or(start(client.clone(), &issuer, namespace)) => started,
+        () = &mut following => None,
+    };
     let Some(started) = started else { return Ok(()) };
     let (identity, towards_handlers, proxy) = started?;
 
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
-    let configuration = Arc::new(ArcSwap::default());
-    let known = Health::default();
     let limits = Limits::new(metrics.clone());
     let (close, closing) = Shutdown::manual();
     let (presets, presets_followed) = Presets::follow(client.clone(), move || presets_known.open());
@@ -101,9 +113,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
             metrics.clone(),
             Arc::clone(&configuration),
         ),
-        config: Arc::clone(&configuration),
+        config: configuration,
         presets,
-        health: known.clone(),
+        health: known,
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
         metrics,
@@ -134,7 +146,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::join!(
             issuer.run(),
             signer.run(),
-            config::follow(client.clone(), namespace, configuration, known),
+            following,
             presets_followed,
             registration::keep(identity.ca_bundle(), register, opened),
         );

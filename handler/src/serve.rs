@@ -13,7 +13,8 @@ use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::http::{Gate, Readiness};
-use podvirt_daemon::pki::{Identity, watch_node};
+use podvirt_daemon::pki::{Identity, WatchError, watch_node};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
 use prometheus_client::registry::Registry;
 
@@ -72,6 +73,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     let name = settings.node_name.clone();
 
     let health = Health::default();
+    let (own, policies) = Settings::new();
     let ended = tokio::try_join!(
         async {
             podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
@@ -81,10 +83,11 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
         async { node::run(&node, triggers, &synced, &shutdown).await.context("VMIs of this node") },
         async {
             let told = health.clone();
-            serve_by_tls(rest, told, client.clone(), &settings, &identity, &certified, &shutdown).await
+            let identified = watch_node(client.clone(), &settings.namespace, &settings.node_name, policies);
+            serve_by_tls(rest, told, identified, &settings, &identity, &certified, &shutdown).await
         },
         async {
-            shutdown.or(configuration(client.clone(), &settings.namespace, &health)).await;
+            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &health)).await;
             Ok(())
         },
         async {
@@ -111,14 +114,17 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Tells `health` which version of the KubeVirt object there is. No setting of it is this daemon's own: what a machine
+/// Takes what of the KubeVirt object is this daemon's own, and tells `health` which version of it there is. What a machine
 /// needs of it comes with the machine.
-async fn configuration(client: Client, namespace: &str, health: &Health) {
+async fn configuration(client: Client, namespace: &str, own: &Settings, health: &Health) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut versions = Box::pin(follow(api, names::KUBEVIRT));
     while let Some(seen) = versions.next().await {
         match seen {
-            Ok(kubevirt) => health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version)),
+            Ok(kubevirt) => {
+                own.take(kubevirt.as_ref());
+                health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
+            }
             Err(error) => {
                 health.failed(&error);
                 tracing::warn!(error = &error as &dyn std::error::Error, "watch of the KubeVirt object");
@@ -131,14 +137,13 @@ async fn configuration(client: Client, namespace: &str, health: &Health) {
 async fn serve_by_tls(
     rest: Server,
     health: Health,
-    client: Client,
+    identified: impl Future<Output = Result<Identity, WatchError>>,
     settings: &Serve,
     migrations: &OnceLock<Identity>,
     certified: &Gate,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let identity = watch_node(client, &settings.namespace, &settings.node_name);
-    let Some(identity) = shutdown.or(identity).await else { return Ok(()) };
+    let Some(identity) = shutdown.or(identified).await else { return Ok(()) };
     let identity = identity.context("certificates")?;
     let (config, open) = (identity.server_config(true)?, identity.server_config(false)?);
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.console_server_port));

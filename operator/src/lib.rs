@@ -11,6 +11,7 @@
 //! | [`cluster`] | applying, listing and deleting objects |
 //! | [`metrics`] | what is counted |
 //! | [`reconcile`] | one pass over everything, and what starts the next |
+//! | [`settings`] | settings of the KubeVirt object that are virt-operator's own |
 //! | [`remove`] | taking podvirt out of the cluster |
 //! | [`webhook`] | judging the KubeVirt object before it is stored |
 //! | [`rights`] | virt-operator's own manifest, with the rights that follow from what it installs |
@@ -46,6 +47,7 @@ pub mod reconcile;
 pub mod remove;
 pub mod rights;
 pub mod rollout;
+pub mod settings;
 pub mod status;
 pub mod target;
 pub mod webhook;

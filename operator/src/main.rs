@@ -11,12 +11,14 @@ use podvirt_api::names;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::{crypto, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use virt_operator::cluster::Cluster;
 use virt_operator::metrics::Metrics;
 use virt_operator::reconcile::{self, Parts};
+use virt_operator::settings;
 use virt_operator::target::Own;
 use virt_operator::webhook::{self, Judge};
 
@@ -66,12 +68,10 @@ async fn main() -> Result<()> {
     let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
     let serving = tokio::spawn(serving);
 
-    let issuer = Issuer::new(
-        client.clone(),
-        namespace,
-        vec![LeafRequest::of_the_operator(namespace)],
-        Policy::default(),
-    );
+    let (settings, policies) = Settings::new();
+    let mut following = std::pin::pin!(settings::follow(client.clone(), namespace, settings));
+    let leaves = vec![LeafRequest::of_the_operator(namespace)];
+    let issuer = Issuer::new(client.clone(), namespace, leaves, policies);
     let certificate = async {
         while let Err(error) = issuer.ensure().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "no certificate yet");
@@ -79,7 +79,12 @@ async fn main() -> Result<()> {
         }
         pki::watch(client.clone(), namespace, pki::OPERATOR_SECRET, pki::CA_CONFIG_MAP).await
     };
-    let Some(identity) = shutdown.or(certificate).await else { return Ok(()) };
+    // The certificate's life comes with the settings.
+    let identity = tokio::select! {
+        identity = shutdown.or(certificate) => identity,
+        () = &mut following => None,
+    };
+    let Some(identity) = identity else { return Ok(()) };
     let identity = identity?;
     let tls = identity.server_config(false)?;
     let judge = Judge::new(client.clone(), namespace, own.clone());
@@ -105,7 +110,7 @@ async fn main() -> Result<()> {
             served.context("serve the webhook")
         },
         async {
-            shutdown.or(Box::pin(async { tokio::join!(issuer.run(), keeping) })).await;
+            shutdown.or(Box::pin(async { tokio::join!(issuer.run(), keeping, following) })).await;
             Ok(())
         },
         async {

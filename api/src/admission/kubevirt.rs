@@ -7,6 +7,7 @@ use crate::duration;
 use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
+use crate::rotation;
 use crate::v1;
 use crate::validate::placement;
 
@@ -103,6 +104,13 @@ fn configured(object: &Value) -> Problems {
     if let Some(text) = interval.as_str().filter(|text| duration::parse(text).is_none()) {
         let allowed = "a duration such as '90s' or '1m30s' is allowed";
         problems.invalid("spec.workloadUpdateStrategy.batchEvictionInterval".to_owned(), text, allowed);
+    }
+    let lives = &object["spec"]["certificateRotateStrategy"]["selfSigned"];
+    if !lives.is_null() {
+        match <v1::KubeVirtSelfSignConfiguration as serde::Deserialize>::deserialize(lives) {
+            Ok(lives) => rotation::check(&lives, &mut problems),
+            Err(error) => problems.add(Reason::FieldValueTypeInvalid, rotation::PATH, error.to_string()),
+        }
     }
     match config {
         Ok(config) => configuration(&config, &mut problems),
