@@ -50,6 +50,7 @@ pub mod selector;
 pub mod storage;
 pub mod v1;
 pub mod validate;
+pub mod verbosity;
 pub mod vmi;
 
 pub use mac::MacAddr;

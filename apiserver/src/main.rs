@@ -8,11 +8,13 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use clap::Parser;
 use kube::Client;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::Shutdown;
+use podvirt_daemon::telemetry::Logs;
 use podvirt_daemon::{crypto, http, net, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
@@ -55,19 +57,19 @@ struct Args {
     /// Form of the log lines: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
-    /// What is logged, in the form of RUST_LOG.
-    #[arg(long, default_value = "info")]
-    log_level: String,
+    /// What is logged, in the form of RUST_LOG; the KubeVirt object says it when not given.
+    #[arg(long, alias = "log-level")]
+    log_filter: Option<String>,
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    telemetry::init("virt-api", args.log_format, &args.log_level)?;
+    let logs = telemetry::init("virt-api", args.log_format, args.log_filter.as_deref())?;
     crypto::install();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args, logs))
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
+async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     let shutdown = shutdown::signal()?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
@@ -79,7 +81,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let client = Client::try_default().await.context("no way to the API server")?;
     let namespace = args.namespace.as_str();
-    let (own, policies) = Settings::new();
+    let (own, policies) = Settings::new(Component::Api, logs);
     let configuration = Arc::new(ArcSwap::default());
     let known = Health::default();
     let mut following = std::pin::pin!(config::follow(

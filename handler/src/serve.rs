@@ -9,6 +9,7 @@ use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
@@ -16,6 +17,7 @@ use podvirt_daemon::http::{Gate, Readiness};
 use podvirt_daemon::pki::{Identity, WatchError, watch_node};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
+use podvirt_daemon::telemetry::Logs;
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
@@ -32,12 +34,12 @@ use crate::{device, heartbeat};
 /// Time for the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Serves the node until SIGTERM. Its machines go on without.
+/// Serves the node until SIGTERM; `logs` follow the KubeVirt object. Its machines go on without.
 ///
 /// # Errors
 ///
 /// A part cannot start, or has failed.
-pub async fn serve(settings: Serve) -> anyhow::Result<()> {
+pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let shutdown = shutdown::signal()?;
     let client = Client::try_default().await.context("the API server")?;
     let readiness = Readiness::new();
@@ -73,7 +75,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     let name = settings.node_name.clone();
 
     let health = Health::default();
-    let (own, policies) = Settings::new();
+    let (own, policies) = Settings::new(Component::Handler { node: settings.node_name.clone() }, logs);
     let ended = tokio::try_join!(
         async {
             podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())

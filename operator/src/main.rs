@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Client;
 use podvirt_api::names;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
@@ -45,15 +46,15 @@ struct Flags {
     /// How logs are written: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
-    /// What is logged, in the form of RUST_LOG.
-    #[arg(long, default_value = "info")]
-    log_filter: String,
+    /// What is logged, in the form of RUST_LOG; the KubeVirt object says it when not given.
+    #[arg(long)]
+    log_filter: Option<String>,
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let flags = Flags::parse();
-    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    let logs = telemetry::init(NAME, flags.log_format, flags.log_filter.as_deref())?;
     crypto::install();
     let namespace = flags.namespace.as_str();
     let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
@@ -68,7 +69,7 @@ async fn main() -> Result<()> {
     let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
     let serving = tokio::spawn(serving);
 
-    let (settings, policies) = Settings::new();
+    let (settings, policies) = Settings::new(Component::Operator, logs);
     let mut following = std::pin::pin!(settings::follow(client.clone(), namespace, settings));
     let leaves = vec![LeafRequest::of_the_operator(namespace)];
     let issuer = Issuer::new(client.clone(), namespace, leaves, policies);

@@ -10,6 +10,7 @@ use crate::quantity::Quantity;
 use crate::rotation;
 use crate::v1;
 use crate::validate::placement;
+use crate::verbosity;
 
 use super::ratchet::Change;
 use super::{EMULATED_MACHINES, is_emulated};
@@ -112,8 +113,13 @@ fn configured(object: &Value) -> Problems {
             Err(error) => problems.add(Reason::FieldValueTypeInvalid, rotation::PATH, error.to_string()),
         }
     }
+    let nodes = &given["developerConfiguration"]["logVerbosity"]["nodeVerbosity"];
+    let path = format!("{CONFIGURATION}.developerConfiguration.logVerbosity.nodeVerbosity");
+    verbosity::check_nodes(nodes, &path, &mut problems);
     match config {
         Ok(config) => configuration(&config, &mut problems),
+        // It is told of already, more exactly.
+        Err(_) if !problems.is_empty() => {}
         Err(error) => problems.add(Reason::FieldValueTypeInvalid, CONFIGURATION, error.to_string()),
     }
     problems
