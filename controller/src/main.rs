@@ -75,8 +75,8 @@ async fn main() -> Result<()> {
 
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let lease = LeaseConfig::new(&flags.namespace, NAME, &replica);
-    registry.register("podvirt_controller_leading", "Whether this replica works", lease.leading.clone());
+    let mut lease = LeaseConfig::new(&flags.namespace, NAME, &replica);
+    lease.leading = metrics.leading.clone();
     let readiness = Readiness::new();
     let reached = readiness.gate("API server");
 
@@ -93,6 +93,7 @@ async fn main() -> Result<()> {
         }
         // A replica that waits for the lead is ready, too: it takes over at any time.
         reached.open();
+        metrics.ready.set(1);
         let parts = Parts {
             client: client.clone(),
             namespace: flags.namespace.clone(),

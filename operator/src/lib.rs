@@ -10,6 +10,7 @@
 //! | [`status`] | phase and conditions of the KubeVirt object |
 //! | [`cluster`] | applying, listing and deleting objects |
 //! | [`metrics`] | what is counted |
+//! | [`monitoring`] | having that collected by Prometheus, and its alerts |
 //! | [`reconcile`] | one pass over everything, and what starts the next |
 //! | [`settings`] | settings of the KubeVirt object that are virt-operator's own |
 //! | [`remove`] | taking podvirt out of the cluster |
@@ -22,7 +23,8 @@
 //! ([`customize`]), applies them by server-side apply in waves ([`order`]), and stops at the first wave whose pods are
 //! not all new yet. Nothing is remembered between two passes but in the cluster. A pass starts when the KubeVirt
 //! object, an object that carries virt-operator's label, or a daemon's pod changes; applying an object that is as it
-//! shall be changes nothing, so passes come to rest by themselves. What somebody changed or deleted by hand comes back
+//! shall be changes nothing, so passes come to rest by themselves. One starts every few minutes besides, for what is not
+//! watched. What somebody changed or deleted by hand comes back
 //! with the next pass.
 //!
 //! ```text
@@ -42,6 +44,7 @@ pub mod cluster;
 pub mod customize;
 pub mod manifests;
 pub mod metrics;
+pub mod monitoring;
 pub mod order;
 pub mod reconcile;
 pub mod remove;

@@ -9,7 +9,7 @@ use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
 use crate::rotation;
 use crate::v1;
-use crate::validate::placement;
+use crate::validate::{is_dns_label, is_dns_subdomain, placement};
 use crate::verbosity;
 
 use super::ratchet::Change;
@@ -24,9 +24,12 @@ const BY_OPERATOR: &[&str] = &[
     "imageRegistry",
     "imageTag",
     "infra",
+    "monitorAccount",
+    "monitorNamespace",
     "productComponent",
     "productName",
     "productVersion",
+    "serviceMonitorNamespace",
     "uninstallStrategy",
     "workloads",
 ];
@@ -105,6 +108,16 @@ fn configured(object: &Value) -> Problems {
     if let Some(text) = interval.as_str().filter(|text| duration::parse(text).is_none()) {
         let allowed = "a duration such as '90s' or '1m30s' is allowed";
         problems.invalid("spec.workloadUpdateStrategy.batchEvictionInterval".to_owned(), text, allowed);
+    }
+    for (field, is_name, allowed) in [
+        ("monitorNamespace", is_dns_label as fn(&str) -> bool, "the name of a namespace is allowed"),
+        ("serviceMonitorNamespace", is_dns_label, "the name of a namespace is allowed"),
+        ("monitorAccount", is_dns_subdomain, "the name of a ServiceAccount is allowed"),
+    ] {
+        let text = object["spec"][field].as_str().filter(|text| !text.is_empty() && !is_name(text));
+        if let Some(text) = text {
+            problems.invalid(format!("spec.{field}"), text, allowed);
+        }
     }
     let lives = &object["spec"]["certificateRotateStrategy"]["selfSigned"];
     if !lives.is_null() {
