@@ -45,10 +45,12 @@ pub mod policy;
 pub mod problem;
 pub mod quantity;
 pub mod resources;
+pub mod rotation;
 pub mod selector;
 pub mod storage;
 pub mod v1;
 pub mod validate;
+pub mod verbosity;
 pub mod vmi;
 
 pub use mac::MacAddr;

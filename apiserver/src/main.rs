@@ -8,10 +8,13 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use clap::Parser;
 use kube::Client;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy, Signer};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest, Signer};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::Shutdown;
+use podvirt_daemon::telemetry::Logs;
 use podvirt_daemon::{crypto, http, net, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use tracing::{info, warn};
@@ -54,19 +57,19 @@ struct Args {
     /// Form of the log lines: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
-    /// What is logged, in the form of RUST_LOG.
-    #[arg(long, default_value = "info")]
-    log_level: String,
+    /// What is logged, in the form of RUST_LOG; the KubeVirt object says it when not given.
+    #[arg(long, alias = "log-level")]
+    log_filter: Option<String>,
 }
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
-    telemetry::init("virt-api", args.log_format, &args.log_level)?;
+    let logs = telemetry::init("virt-api", args.log_format, args.log_filter.as_deref())?;
     crypto::install();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(args, logs))
 }
 
-async fn run(args: Args) -> anyhow::Result<()> {
+async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     let shutdown = shutdown::signal()?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
@@ -78,17 +81,28 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let client = Client::try_default().await.context("no way to the API server")?;
     let namespace = args.namespace.as_str();
-    let issuer =
-        Issuer::new(client.clone(), namespace, LeafRequest::of_the_daemons(namespace), Policy::default());
-    let signer =
-        Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, &Policy::default());
-    let started = shutdown.or(start(client.clone(), &issuer, namespace)).await;
+    let (own, policies) = Settings::new(Component::Api, logs);
+    let configuration = Arc::new(ArcSwap::default());
+    let known = Health::default();
+    let mut following = std::pin::pin!(config::follow(
+        client.clone(),
+        namespace,
+        Arc::clone(&configuration),
+        own,
+        known.clone()
+    ));
+    let leaves = LeafRequest::of_the_daemons(namespace);
+    let issuer = Issuer::new(client.clone(), namespace, leaves, policies.clone());
+    let signer = Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, policies);
+    // The certificates' lives come with the configuration.
+    let started = tokio::select! {
+        started = shutdown.or(start(client.clone(), &issuer, namespace)) => started,
+        () = &mut following => None,
+    };
     let Some(started) = started else { return Ok(()) };
     let (identity, towards_handlers, proxy) = started?;
 
     let handlers = Handlers::new(client.clone(), namespace, towards_handlers, args.console_server_port);
-    let configuration = Arc::new(ArcSwap::default());
-    let known = Health::default();
     let limits = Limits::new(metrics.clone());
     let (close, closing) = Shutdown::manual();
     let (presets, presets_followed) = Presets::follow(client.clone(), move || presets_known.open());
@@ -101,9 +115,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
             metrics.clone(),
             Arc::clone(&configuration),
         ),
-        config: Arc::clone(&configuration),
+        config: configuration,
         presets,
-        health: known.clone(),
+        health: known,
         namespace: Arc::from(namespace),
         limits: Arc::clone(&limits),
         metrics,
@@ -134,7 +148,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::join!(
             issuer.run(),
             signer.run(),
-            config::follow(client.clone(), namespace, configuration, known),
+            following,
             presets_followed,
             registration::keep(identity.ca_bundle(), register, opened),
         );

@@ -124,7 +124,7 @@ async fn on_node() -> Result<Plugin<Cluster>> {
 
 fn daemon() -> Result<()> {
     let flags = Flags::parse();
-    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    telemetry::init(NAME, flags.log_format, Some(&flags.log_filter))?;
     crypto::install();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

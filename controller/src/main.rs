@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Client;
 use podvirt_api::names;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
 use podvirt_daemon::{crypto, pki, telemetry};
 use prometheus_client::registry::Registry;
@@ -50,15 +52,15 @@ struct Flags {
     /// How logs are written: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
-    /// What is logged, in the form of RUST_LOG.
-    #[arg(long, default_value = "info")]
-    log_filter: String,
+    /// What is logged, in the form of RUST_LOG; the KubeVirt object says it when not given.
+    #[arg(long)]
+    log_filter: Option<String>,
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let flags = Flags::parse();
-    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    let logs = telemetry::init(NAME, flags.log_format, flags.log_filter.as_deref())?;
     crypto::install();
     let image = flags
         .launcher_image
@@ -73,15 +75,17 @@ async fn main() -> Result<()> {
 
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
-    let lease = LeaseConfig::new(&flags.namespace, NAME, &replica);
-    registry.register("podvirt_controller_leading", "Whether this replica works", lease.leading.clone());
+    let mut lease = LeaseConfig::new(&flags.namespace, NAME, &replica);
+    lease.leading = metrics.leading.clone();
     let readiness = Readiness::new();
     let reached = readiness.gate("API server");
 
     let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
     let recorder = Recorder::new(client.clone(), NAME, Some(replica));
     let health = Health::default();
-    let (cluster, following) = settings::follow(client.clone(), &flags.namespace, health.clone());
+    // Its certificate is virt-api's to make.
+    let (own, _) = Settings::new(Component::Controller, logs);
+    let (cluster, following) = settings::follow(client.clone(), &flags.namespace, own, health.clone());
     let telling = shutdown.or(tell(client.clone(), &flags.namespace, flags.listen_tls, health, &shutdown));
     let leading = async {
         if shutdown.or(reachable(&client)).await.is_none() {
@@ -89,6 +93,7 @@ async fn main() -> Result<()> {
         }
         // A replica that waits for the lead is ready, too: it takes over at any time.
         reached.open();
+        metrics.ready.set(1);
         let parts = Parts {
             client: client.clone(),
             namespace: flags.namespace.clone(),

@@ -42,6 +42,10 @@ pub struct Metrics {
     reconciles: Family<ReconcileLabels, Counter>,
     migrations: Family<MigrationLabels, Counter>,
     outdated: Gauge,
+    /// 1 while this replica works.
+    pub leading: Gauge,
+    /// 1 once this replica can take the lead.
+    pub ready: Gauge,
 }
 
 impl Metrics {
@@ -54,7 +58,17 @@ impl Metrics {
             reconciles: Family::default(),
             migrations: Family::default(),
             outdated: Gauge::default(),
+            leading: Gauge::default(),
+            ready: Gauge::default(),
         };
+        for name in ["kubevirt_virt_controller_leading_status", "podvirt_controller_leading"] {
+            registry.register(name, "Whether this replica works", metrics.leading.clone());
+        }
+        registry.register(
+            "kubevirt_virt_controller_ready_status",
+            "Whether this replica can take the lead",
+            metrics.ready.clone(),
+        );
         registry.register(
             "kubevirt_vmi_number_of_outdated",
             "Machines that need another pod: their launcher is of an older image, or they wait for a migration",

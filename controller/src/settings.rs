@@ -11,6 +11,7 @@ use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
 use podvirt_api::{duration, names};
 use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
+use podvirt_daemon::settings::Settings as Own;
 use tokio::sync::watch;
 
 /// What the KubeVirt object says to controllers.
@@ -83,10 +84,11 @@ impl Cluster {
     }
 }
 
-/// Follows the KubeVirt object of `namespace` for as long as the future is polled, and tells `health`.
+/// Follows the KubeVirt object of `namespace` for as long as the future is polled, and tells `own` and `health`.
 pub fn follow(
     client: Client,
     namespace: &str,
+    own: Own,
     health: Health,
 ) -> (Cluster, impl Future<Output = ()> + Send + use<>) {
     let (sender, receiver) = watch::channel(None);
@@ -101,6 +103,7 @@ pub fn follow(
                         tracing::warn!("KubeVirt object deleted: defaults apply");
                     }
                     found = kubevirt.is_some();
+                    own.take(kubevirt.as_ref());
                     set(&sender, kubevirt.as_ref().map(Settings::of).unwrap_or_default());
                     health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
                 }

@@ -103,7 +103,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use podvirt_api::verbosity::Component;
     use podvirt_daemon::health::Health;
+    use podvirt_daemon::settings::Settings;
+    use podvirt_daemon::telemetry::Logs;
     use podvirt_daemon::testing;
 
     use super::*;
@@ -111,7 +114,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_kind_is_listed_and_watched_once() {
         let (client, asked) = testing::idle("shop");
-        let (cluster, following) = settings::follow(client.clone(), "kubevirt", Health::default());
+        let (own, _) = Settings::new(Component::Controller, Logs::fixed());
+        let (cluster, following) = settings::follow(client.clone(), "kubevirt", own, Health::default());
         let parts = Parts {
             namespace: "kubevirt".into(),
             recorder: Recorder::new(client.clone(), "virt-controller", None),

@@ -6,6 +6,7 @@
 //! | [`http`] | `/healthz`, `/readyz`, `/metrics` |
 //! | [`health`] | `/healthz` in upstream's form, by HTTPS |
 //! | [`connections`] | how many connections a server holds, and from where |
+//! | [`settings`] | what of the KubeVirt object is a daemon's own |
 //! | [`shutdown`] | one future for SIGTERM and SIGINT, for many tasks |
 //! | [`crypto`] | the process's one provider of cryptography |
 //! | [`leader`] | one working replica among several, by a Lease |
@@ -31,6 +32,7 @@ pub mod net;
 pub mod patch;
 pub mod pki;
 pub mod registration;
+pub mod settings;
 pub mod shutdown;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]

@@ -2,12 +2,17 @@
 //!
 //! Levels: `error` needs a person, `warn` is handled but should not be, `info` tells the life of objects a few
 //! lines each, `debug` tells decisions, `trace` tells messages. Logs go to standard error.
+//!
+//! How much is logged says the command line or the environment; where neither does, the KubeVirt object, and a change of it
+//! takes effect at once ([`Logs::set`]).
 
 use std::io::IsTerminal;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tracing_subscriber::EnvFilter;
+use podvirt_api::verbosity;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::{EnvFilter, reload};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,32 +57,83 @@ pub enum Error {
     Started(#[from] TryInitError),
 }
 
+/// The log of this process, whose filter can change. Clones are the same.
+#[derive(Clone)]
+pub struct Logs {
+    /// Puts another filter in place.
+    put: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
+    /// The number that the filter in place was made of; `None` when the command line or the environment has given it.
+    verbosity: Option<Arc<Mutex<u64>>>,
+}
+
+impl std::fmt::Debug for Logs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Logs").field("verbosity", &self.verbosity).finish_non_exhaustive()
+    }
+}
+
+impl Logs {
+    /// A log whose filter stays what it is, for tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fixed() -> Self {
+        Self { put: Arc::new(|_| Ok(())), verbosity: None }
+    }
+
+    /// Logs as much as a number of [`verbosity`] says, from the next line on, unless the command line or the environment
+    /// says what is logged: these are about this one process, and win.
+    pub fn set(&self, number: u64) {
+        let Some(known) = &self.verbosity else { return };
+        if std::mem::replace(&mut *known.lock().unwrap_or_else(PoisonError::into_inner), number) == number {
+            return;
+        }
+        let filter = verbosity::filter(number);
+        let put = EnvFilter::try_new(&filter).map(|parsed| (self.put)(parsed));
+        match put {
+            Ok(Ok(())) => tracing::info!(verbosity = number, filter, "another filter of the log"),
+            Ok(Err(error)) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the log's filter is as before");
+            }
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the log's filter is as before");
+            }
+        }
+    }
+}
+
 /// Starts logging for the daemon called `name`, which its first line tells.
 ///
-/// `filter` has the form of `RUST_LOG` (`info`, `info,kube=debug`); the variable `RUST_LOG` wins over it.
+/// `filter` has the form of `RUST_LOG` (`info`, `info,kube=debug`); the variable `RUST_LOG` wins over it. Without either
+/// the log begins at `info`, and follows [`Logs::set`].
 ///
 /// # Errors
 ///
 /// A filter that cannot be read, or logging that is already there.
-pub fn init(name: &str, format: Format, filter: &str) -> Result<(), Error> {
-    let filter =
-        std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.is_empty()).unwrap_or(filter.into());
+pub fn init(name: &str, format: Format, filter: Option<&str>) -> Result<Logs, Error> {
+    let variable = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|text| !text.is_empty());
+    let given = variable.or(filter.map(str::to_owned));
+    let own = given.is_none().then(|| Arc::new(Mutex::new(verbosity::DEFAULT)));
+    let filter = given.unwrap_or_else(|| verbosity::filter(verbosity::DEFAULT));
     let parsed =
         EnvFilter::try_new(&filter).map_err(|source| Error::Filter { filter: filter.clone(), source })?;
     let lines = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
     let lines = lines.with_ansi(std::io::stderr().is_terminal());
-    match format {
-        Format::Json => lines
-            .json()
-            .flatten_event(true)
-            .with_current_span(true)
-            .with_span_list(false)
-            .finish()
-            .try_init()?,
-        Format::Text => lines.finish().try_init()?,
-    }
+    let put: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync> = match format {
+        Format::Json => {
+            let lines = lines.json().flatten_event(true).with_current_span(true).with_span_list(false);
+            let lines = lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.finish().try_init()?;
+            Arc::new(move |filter| handle.reload(filter))
+        }
+        Format::Text => {
+            let lines = lines.with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.finish().try_init()?;
+            Arc::new(move |filter| handle.reload(filter))
+        }
+    };
     tracing::info!(daemon = name, version = env!("CARGO_PKG_VERSION"), filter, "starting");
-    Ok(())
+    Ok(Logs { put, verbosity: own })
 }
 
 #[cfg(test)]
@@ -91,5 +147,34 @@ mod tests {
             "xml".parse::<Format>().unwrap_err().to_string(),
             "log format \"xml\": json and text are allowed"
         );
+    }
+
+    /// Each is logged at its level, by target.
+    fn logged() -> [bool; 4] {
+        use tracing::{Level, enabled};
+        [
+            enabled!(target: "podvirt_daemon::pki", Level::DEBUG),
+            enabled!(target: "virt_handler", Level::TRACE),
+            enabled!(target: "hyper::proto", Level::DEBUG),
+            enabled!(target: "virt", Level::INFO),
+        ]
+    }
+
+    // The process's subscriber is one: tests run in a process each, by nextest, and this one alone sets it.
+    #[test]
+    fn the_filter_follows_the_number_while_the_process_runs() {
+        let logs = init("test", Format::Json, None).unwrap();
+        assert_eq!(logged(), [false, false, false, true]);
+        logs.set(4);
+        assert_eq!(logged(), [true, false, false, true]);
+        logs.set(9);
+        assert_eq!(logged(), [true; 4]);
+        logs.set(1);
+        assert_eq!(logged(), [false; 4]);
+        logs.set(verbosity::DEFAULT);
+        assert_eq!(logged(), [false, false, false, true]);
+        let given = Logs { verbosity: None, ..logs };
+        given.set(9);
+        assert_eq!(logged(), [false, false, false, true], "the command line wins");
     }
 }

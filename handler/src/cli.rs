@@ -65,9 +65,9 @@ pub struct Serve {
     /// Form of the log: json or text
     #[arg(long, default_value = "json")]
     pub log_format: Format,
-    /// What is logged, in the form of RUST_LOG, which wins
-    #[arg(long, default_value = "info")]
-    pub log_filter: String,
+    /// What is logged, in the form of RUST_LOG, which wins; the KubeVirt object says it when neither is given
+    #[arg(long)]
+    pub log_filter: Option<String>,
 }
 
 #[cfg(test)]

@@ -9,12 +9,15 @@ use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
 use podvirt_daemon::http::{Gate, Readiness};
-use podvirt_daemon::pki::{Identity, watch_node};
+use podvirt_daemon::pki::{Identity, WatchError, watch_node};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
+use podvirt_daemon::telemetry::Logs;
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
@@ -31,12 +34,12 @@ use crate::{device, heartbeat};
 /// Time for the last events.
 const LAST_EVENTS: Duration = Duration::from_secs(2);
 
-/// Serves the node until SIGTERM. Its machines go on without.
+/// Serves the node until SIGTERM; `logs` follow the KubeVirt object. Its machines go on without.
 ///
 /// # Errors
 ///
 /// A part cannot start, or has failed.
-pub async fn serve(settings: Serve) -> anyhow::Result<()> {
+pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let shutdown = shutdown::signal()?;
     let client = Client::try_default().await.context("the API server")?;
     let readiness = Readiness::new();
@@ -72,6 +75,7 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     let name = settings.node_name.clone();
 
     let health = Health::default();
+    let (own, policies) = Settings::new(Component::Handler { node: settings.node_name.clone() }, logs);
     let ended = tokio::try_join!(
         async {
             podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
@@ -81,10 +85,11 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
         async { node::run(&node, triggers, &synced, &shutdown).await.context("VMIs of this node") },
         async {
             let told = health.clone();
-            serve_by_tls(rest, told, client.clone(), &settings, &identity, &certified, &shutdown).await
+            let identified = watch_node(client.clone(), &settings.namespace, &settings.node_name, policies);
+            serve_by_tls(rest, told, identified, &settings, &identity, &certified, &shutdown).await
         },
         async {
-            shutdown.or(configuration(client.clone(), &settings.namespace, &health)).await;
+            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &health)).await;
             Ok(())
         },
         async {
@@ -111,14 +116,17 @@ pub async fn serve(settings: Serve) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Tells `health` which version of the KubeVirt object there is. No setting of it is this daemon's own: what a machine
+/// Takes what of the KubeVirt object is this daemon's own, and tells `health` which version of it there is. What a machine
 /// needs of it comes with the machine.
-async fn configuration(client: Client, namespace: &str, health: &Health) {
+async fn configuration(client: Client, namespace: &str, own: &Settings, health: &Health) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut versions = Box::pin(follow(api, names::KUBEVIRT));
     while let Some(seen) = versions.next().await {
         match seen {
-            Ok(kubevirt) => health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version)),
+            Ok(kubevirt) => {
+                own.take(kubevirt.as_ref());
+                health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
+            }
             Err(error) => {
                 health.failed(&error);
                 tracing::warn!(error = &error as &dyn std::error::Error, "watch of the KubeVirt object");
@@ -131,14 +139,13 @@ async fn configuration(client: Client, namespace: &str, health: &Health) {
 async fn serve_by_tls(
     rest: Server,
     health: Health,
-    client: Client,
+    identified: impl Future<Output = Result<Identity, WatchError>>,
     settings: &Serve,
     migrations: &OnceLock<Identity>,
     certified: &Gate,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let identity = watch_node(client, &settings.namespace, &settings.node_name);
-    let Some(identity) = shutdown.or(identity).await else { return Ok(()) };
+    let Some(identity) = shutdown.or(identified).await else { return Ok(()) };
     let identity = identity.context("certificates")?;
     let (config, open) = (identity.server_config(true)?, identity.server_config(false)?);
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.console_server_port));

@@ -21,6 +21,7 @@ pub mod domain;
 pub mod hooks;
 pub mod hypervisor;
 pub mod life;
+pub mod log;
 pub mod media;
 pub mod mesh;
 pub mod netd;

@@ -61,11 +61,7 @@ fn split(cli: &Cli) -> Result<u8> {
 }
 
 fn log(cli: &Cli) -> Result<()> {
-    let filter = match (&cli.log, std::env::var("RUST_LOG")) {
-        (Some(filter), _) => filter.clone(),
-        (None, Ok(filter)) => filter,
-        (None, Err(_)) => "info".into(),
-    };
+    let filter = virt_launcher::log::filter(cli.log.as_deref(), |name| std::env::var(name).ok());
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(&filter).with_context(|| format!("log filter '{filter}'"))?)
         .with_writer(std::io::stderr)

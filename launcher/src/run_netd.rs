@@ -19,6 +19,7 @@ use podvirt_api::netd::{ENVIRONMENT, NetdSpec};
 use podvirt_api::{ParseError, VirtualMachineInstance, defaults};
 use serde_json::Value;
 
+use crate::log;
 use crate::netd::{NetdConfig, NetdSockets};
 
 /// The variable that pods of earlier releases have in place of [`ENVIRONMENT`]: a part of the machine's manifest.
@@ -38,7 +39,8 @@ pub fn run(program: &Path, interface: Option<&str>) -> Result<Infallible> {
     let file = Path::new(path::NETD).join(format!("n{}.yaml", spec.index));
     let config = config(spec, &resolv_conf)?;
     std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
-    let error = Command::new(program).arg("--config").arg(&file).exec();
+    let log = log::filter(None, |name| std::env::var(name).ok());
+    let error = Command::new(program).arg("--config").arg(&file).env(log::RUST_LOG, log).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 

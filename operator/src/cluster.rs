@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
 use crate::customize::{MANAGED_BY, OPERATOR};
-use crate::manifests::{KINDS, Kind, Object};
+use crate::manifests::{KINDS, Kind, MONITORING_GROUP, OPTIONAL, Object, SERVICE_MONITOR};
 
 /// Namespace of a RoleBinding that podvirt has outside of its own: by it virt-api reads the API server's client CA.
 pub const SYSTEM: &str = "kube-system";
@@ -22,6 +22,12 @@ pub struct ClusterError {
     what: &'static str,
     title: String,
     source: Box<kube::Error>,
+}
+
+impl ClusterError {
+    pub(crate) fn new(what: &'static str, title: String, source: kube::Error) -> Self {
+        Self { what, title, source: Box::new(source) }
+    }
 }
 
 /// An object that virt-operator has made, as the API server lists it.
@@ -108,6 +114,8 @@ impl Cluster {
         match (kind.namespaced, kind.kind) {
             (false, _) => vec![None],
             (true, "RoleBinding") => vec![Some(self.namespace()), Some(SYSTEM)],
+            // The namespace of Prometheus may be another one now than it was.
+            (true, _) if kind == SERVICE_MONITOR => vec![None],
             (true, _) => vec![Some(self.namespace())],
         }
     }
@@ -157,14 +165,32 @@ impl Cluster {
         Ok(())
     }
 
-    /// What virt-operator has made of every kind.
+    /// Those of the [`OPTIONAL`] kinds that the cluster has.
     ///
     /// # Errors
     ///
     /// The API server refuses.
-    pub async fn all(&self) -> Result<Vec<Stored>, ClusterError> {
+    pub async fn served(&self) -> Result<Vec<Kind>, ClusterError> {
+        let version = SERVICE_MONITOR.api_version();
+        let listed = match self.client.list_api_group_resources(&version).await {
+            Ok(listed) => listed.resources,
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+            Err(error) => {
+                return Err(ClusterError::new("asking for the kinds of", MONITORING_GROUP.into(), error));
+            }
+        };
+        let has = |kind: &&Kind| listed.iter().any(|resource| resource.name == kind.plural);
+        Ok(OPTIONAL.iter().filter(has).copied().collect())
+    }
+
+    /// What virt-operator has made of every kind; of the [`OPTIONAL`] ones those in `served` are there.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses.
+    pub async fn all(&self, served: &[Kind]) -> Result<Vec<Stored>, ClusterError> {
         let mut there = Vec::new();
-        for kind in KINDS {
+        for kind in KINDS.iter().chain(served) {
             there.extend(self.own(*kind).await?);
         }
         Ok(there)

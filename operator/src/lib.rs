@@ -10,7 +10,9 @@
 //! | [`status`] | phase and conditions of the KubeVirt object |
 //! | [`cluster`] | applying, listing and deleting objects |
 //! | [`metrics`] | what is counted |
+//! | [`monitoring`] | having that collected by Prometheus, and its alerts |
 //! | [`reconcile`] | one pass over everything, and what starts the next |
+//! | [`settings`] | settings of the KubeVirt object that are virt-operator's own |
 //! | [`remove`] | taking podvirt out of the cluster |
 //! | [`webhook`] | judging the KubeVirt object before it is stored |
 //! | [`rights`] | virt-operator's own manifest, with the rights that follow from what it installs |
@@ -21,7 +23,8 @@
 //! ([`customize`]), applies them by server-side apply in waves ([`order`]), and stops at the first wave whose pods are
 //! not all new yet. Nothing is remembered between two passes but in the cluster. A pass starts when the KubeVirt
 //! object, an object that carries virt-operator's label, or a daemon's pod changes; applying an object that is as it
-//! shall be changes nothing, so passes come to rest by themselves. What somebody changed or deleted by hand comes back
+//! shall be changes nothing, so passes come to rest by themselves. One starts every few minutes besides, for what is not
+//! watched. What somebody changed or deleted by hand comes back
 //! with the next pass.
 //!
 //! ```text
@@ -41,11 +44,13 @@ pub mod cluster;
 pub mod customize;
 pub mod manifests;
 pub mod metrics;
+pub mod monitoring;
 pub mod order;
 pub mod reconcile;
 pub mod remove;
 pub mod rights;
 pub mod rollout;
+pub mod settings;
 pub mod status;
 pub mod target;
 pub mod webhook;

@@ -8,15 +8,18 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use kube::Client;
 use podvirt_api::names;
+use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::http::{self, Readiness};
 use podvirt_daemon::leader::{self, LeaseConfig};
-use podvirt_daemon::pki::{self, Issuer, LeafRequest, Policy};
+use podvirt_daemon::pki::{self, Issuer, LeafRequest};
+use podvirt_daemon::settings::Settings;
 use podvirt_daemon::{crypto, registration, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use virt_operator::cluster::Cluster;
 use virt_operator::metrics::Metrics;
 use virt_operator::reconcile::{self, Parts};
+use virt_operator::settings;
 use virt_operator::target::Own;
 use virt_operator::webhook::{self, Judge};
 
@@ -43,15 +46,15 @@ struct Flags {
     /// How logs are written: json or text.
     #[arg(long, default_value = "json")]
     log_format: telemetry::Format,
-    /// What is logged, in the form of RUST_LOG.
-    #[arg(long, default_value = "info")]
-    log_filter: String,
+    /// What is logged, in the form of RUST_LOG; the KubeVirt object says it when not given.
+    #[arg(long)]
+    log_filter: Option<String>,
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let flags = Flags::parse();
-    telemetry::init(NAME, flags.log_format, &flags.log_filter)?;
+    let logs = telemetry::init(NAME, flags.log_format, flags.log_filter.as_deref())?;
     crypto::install();
     let namespace = flags.namespace.as_str();
     let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
@@ -66,12 +69,10 @@ async fn main() -> Result<()> {
     let serving = http::serve(flags.listen, Arc::new(registry), readiness, shutdown.clone());
     let serving = tokio::spawn(serving);
 
-    let issuer = Issuer::new(
-        client.clone(),
-        namespace,
-        vec![LeafRequest::of_the_operator(namespace)],
-        Policy::default(),
-    );
+    let (settings, policies) = Settings::new(Component::Operator, logs);
+    let mut following = std::pin::pin!(settings::follow(client.clone(), namespace, settings));
+    let leaves = vec![LeafRequest::of_the_operator(namespace)];
+    let issuer = Issuer::new(client.clone(), namespace, leaves, policies);
     let certificate = async {
         while let Err(error) = issuer.ensure().await {
             tracing::warn!(error = &error as &dyn std::error::Error, "no certificate yet");
@@ -79,7 +80,12 @@ async fn main() -> Result<()> {
         }
         pki::watch(client.clone(), namespace, pki::OPERATOR_SECRET, pki::CA_CONFIG_MAP).await
     };
-    let Some(identity) = shutdown.or(certificate).await else { return Ok(()) };
+    // The certificate's life comes with the settings.
+    let identity = tokio::select! {
+        identity = shutdown.or(certificate) => identity,
+        () = &mut following => None,
+    };
+    let Some(identity) = identity else { return Ok(()) };
     let identity = identity?;
     let tls = identity.server_config(false)?;
     let judge = Judge::new(client.clone(), namespace, own.clone());
@@ -105,7 +111,7 @@ async fn main() -> Result<()> {
             served.context("serve the webhook")
         },
         async {
-            shutdown.or(Box::pin(async { tokio::join!(issuer.run(), keeping) })).await;
+            shutdown.or(Box::pin(async { tokio::join!(issuer.run(), keeping, following) })).await;
             Ok(())
         },
         async {

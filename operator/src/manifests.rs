@@ -40,6 +40,9 @@ impl Kind {
     }
 }
 
+/// Group of the Prometheus operator.
+pub const MONITORING_GROUP: &str = "monitoring.coreos.com";
+
 /// `CustomResourceDefinition`.
 pub const DEFINITION: Kind =
     Kind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", false);
@@ -50,6 +53,11 @@ pub const DAEMON_SET: Kind = Kind::new("apps", "v1", "DaemonSet", "daemonsets", 
 /// `ClusterRole`.
 pub const CLUSTER_ROLE: Kind =
     Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", false);
+/// `ServiceMonitor` of the Prometheus operator.
+pub const SERVICE_MONITOR: Kind =
+    Kind::new(MONITORING_GROUP, "v1", "ServiceMonitor", "servicemonitors", true);
+/// `PrometheusRule` of the Prometheus operator.
+pub const RULE: Kind = Kind::new(MONITORING_GROUP, "v1", "PrometheusRule", "prometheusrules", true);
 /// `Role`.
 pub const ROLE: Kind = Kind::new("rbac.authorization.k8s.io", "v1", "Role", "roles", true);
 
@@ -82,10 +90,13 @@ pub const KINDS: &[Kind] = &[
     DAEMON_SET,
 ];
 
+/// Kinds of which objects are made where the cluster has them ([`crate::monitoring`]).
+pub const OPTIONAL: &[Kind] = &[SERVICE_MONITOR, RULE];
+
 /// The kind of a document, if virt-operator makes objects of it.
 pub fn kind_of(object: &Value) -> Option<Kind> {
     let (version, kind) = (object["apiVersion"].as_str()?, object["kind"].as_str()?);
-    KINDS.iter().find(|known| known.kind == kind && known.api_version() == version).copied()
+    KINDS.iter().chain(OPTIONAL).find(|known| known.kind == kind && known.api_version() == version).copied()
 }
 
 /// Part of the installation that is replaced at once.
@@ -156,6 +167,7 @@ pub enum ManifestError {
 /// The documents of `deploy/base` that virt-operator applies. The namespace and the priority class have to be there
 /// before virt-operator itself is, so they are in its own manifest ([`crate::rights`]).
 const BASE: &[&str] = &[
+    include_str!("../../deploy/base/metrics.yaml"),
     include_str!("../../deploy/base/network-policies.yaml"),
     include_str!("../../deploy/base/virt-api.yaml"),
     include_str!("../../deploy/base/virt-controller.yaml"),

@@ -21,8 +21,9 @@ use tokio::sync::Notify;
 
 use crate::cluster::{Cluster, ClusterError, Stored};
 use crate::customize::objects;
-use crate::manifests::{DEFINITION, KINDS, Object, Wave};
+use crate::manifests::{DEFINITION, KINDS, OPTIONAL, Object, Wave};
 use crate::metrics::Metrics;
+use crate::monitoring;
 use crate::order::waves;
 use crate::remove;
 use crate::rollout::{Rollout, trouble};
@@ -33,6 +34,8 @@ use crate::target::{Own, Target};
 pub const FINALIZER: &str = "foregroundDeleteKubeVirt";
 /// Least time between two passes: what changes at once is seen at once.
 const SPACING: Duration = Duration::from_millis(500);
+/// Longest time between two passes: what is not watched, as the account of Prometheus, is looked at then.
+const LONGEST: Duration = Duration::from_secs(300);
 /// Wait after a pass that failed.
 const RETRY: Duration = Duration::from_secs(5);
 /// The daemons' pods.
@@ -87,10 +90,17 @@ pub async fn run(parts: Parts) {
             }
         }
     };
-    tokio::join!(following, passing, watch(&parts.cluster, &changed));
+    let looking = async {
+        loop {
+            tokio::time::sleep(LONGEST).await;
+            changed.notify_one();
+        }
+    };
+    tokio::join!(following, passing, looking, watch(&parts.cluster, &changed));
 }
 
-/// Tells `changed` of every change of an object that virt-operator has made, and of the daemons' pods.
+/// Tells `changed` of every change of an object that virt-operator has made, of the daemons' pods, and of the kinds of which
+/// objects are made where there are any.
 async fn watch(cluster: &Cluster, changed: &Notify) {
     let told = |event: Result<(), watcher::Error>, what: &'static str| match event {
         Ok(()) => changed.notify_one(),
@@ -107,6 +117,13 @@ async fn watch(cluster: &Cluster, changed: &Notify) {
                 events.for_each(async |event| told(event.map(drop), kind.plural)).await;
             }) as std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>>);
         }
+    }
+    for kind in OPTIONAL {
+        let config = Config::default().fields(&format!("metadata.name={}.{}", kind.plural, kind.group));
+        let events = watcher(cluster.metadata(DEFINITION, None), config).default_backoff();
+        watches.push(Box::pin(async move {
+            events.for_each(async |event| told(event.map(drop), kind.plural)).await;
+        }));
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client().clone(), cluster.namespace());
     let events = watcher(pods, Config::default().labels(PODS)).default_backoff();
@@ -188,7 +205,8 @@ impl Parts {
             Ok(objects) => objects,
             Err(error) => return failed(INVALID, error.to_string()),
         };
-        let there = self.cluster.all().await?;
+        let served = self.cluster.served().await?;
+        let there = self.cluster.all(&served).await?;
         for object in objects.iter().filter(|object| object.wave() == Wave::Common) {
             self.cluster.keep(object, &there).await?;
         }
@@ -207,7 +225,12 @@ impl Parts {
                 return Ok(Outcome::Waits { waits: waits.join("; "), trouble });
             }
         }
-        self.forget(&objects, &there).await?;
+        // Last: podvirt is there also where something is wrong with the monitoring.
+        let monitoring = monitoring::wanted(&self.cluster, &served, &kubevirt.spec, target).await?;
+        for object in &monitoring {
+            self.cluster.keep(object, &there).await?;
+        }
+        self.forget(&[objects, monitoring].concat(), &there).await?;
         Ok(Outcome::Available)
     }
 

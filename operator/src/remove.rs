@@ -45,7 +45,8 @@ pub fn plan(there: &[Stored]) -> Plan {
 ///
 /// The API server refuses.
 pub async fn pass(cluster: &Cluster) -> Result<Outcome, ClusterError> {
-    let plan = plan(&cluster.all().await?);
+    let served = cluster.served().await?;
+    let plan = plan(&cluster.all(&served).await?);
     for own in &plan.delete {
         tracing::info!(kind = own.kind.kind, name = own.name, "deleted");
         cluster.delete(own).await?;

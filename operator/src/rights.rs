@@ -6,7 +6,10 @@
 use serde_json::{Value, json};
 
 use crate::cluster::SYSTEM;
-use crate::manifests::{CLUSTER_ROLE, KINDS, Kind, ManifestError, Object, ROLE, all, documents};
+use crate::manifests::{
+    CLUSTER_ROLE, KINDS, Kind, ManifestError, Object, ROLE, RULE, SERVICE_MONITOR, all, documents,
+};
+use crate::monitoring::{self, Place};
 
 /// virt-operator's account, and the name of its roles.
 pub const ACCOUNT: &str = "kubevirt-operator";
@@ -25,6 +28,19 @@ const BEFORE: &[&str] = &[
     include_str!("../../deploy/base/priority.yaml"),
 ];
 const OPERATOR: &str = include_str!("../../deploy/operator/virt-operator.yaml");
+
+/// All that virt-operator may make.
+fn installed() -> Result<Vec<Object>, ManifestError> {
+    Ok([all()?, monitoring::objects(&Place::usual(), NAMESPACE)].concat())
+}
+
+/// What it takes to keep the one object of a kind that the cluster may have; it is not watched.
+fn monitors(kind: Kind) -> [Value; 2] {
+    [
+        rule(kind.group, &[kind.plural], &[], &["create", "list"]),
+        rule(kind.group, &[kind.plural], &[monitoring::NAME], &["patch", "delete"]),
+    ]
+}
 
 fn rule(group: &str, resources: &[&str], names: &[&str], verbs: &[&str]) -> Value {
     let mut rule = json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
@@ -88,7 +104,11 @@ fn in_cluster(objects: &[Object]) -> Vec<Value> {
             &["patch"],
         ),
         rule(RBAC, &["clusterroles"], &[ACCOUNT], &["get"]),
+        // Whether Prometheus is where the KubeVirt object says.
+        rule("", &["serviceaccounts"], &[], &["get"]),
     ];
+    // The KubeVirt object says in which namespace.
+    rules.extend(monitors(SERVICE_MONITOR));
     for kind in KINDS.iter().filter(|kind| !kind.namespaced) {
         rules.extend(keeping(objects, *kind, None));
     }
@@ -114,6 +134,7 @@ fn in_namespace(objects: &[Object]) -> Vec<Value> {
     for kind in KINDS.iter().filter(|kind| kind.namespaced) {
         rules.extend(keeping(objects, *kind, Some(NAMESPACE)));
     }
+    rules.extend(monitors(RULE));
     rules.extend(given(objects, ROLE, Some(NAMESPACE)));
     distinct(rules)
 }
@@ -148,7 +169,7 @@ fn role(kind: &str, namespace: Option<&str>, rules: &[Value]) -> [Value; 2] {
 ///
 /// A manifest that the program was built with cannot be used.
 pub fn manifest() -> Result<String, ManifestError> {
-    let objects = all()?;
+    let objects = installed()?;
     let mut text = HEAD.to_owned();
     let mut add = |value: &Value| {
         let document =
@@ -220,7 +241,7 @@ mod tests {
 
     #[test]
     fn it_has_every_right_that_it_gives() {
-        let objects = all().unwrap();
+        let objects = installed().unwrap();
         let (cluster, namespace) = (in_cluster(&objects), in_namespace(&objects));
         let mut checked = 0;
         for object in &objects {
@@ -239,7 +260,7 @@ mod tests {
 
     #[test]
     fn no_rule_is_without_bounds() {
-        let objects = all().unwrap();
+        let objects = installed().unwrap();
         for rule in [in_cluster(&objects), in_namespace(&objects), in_system(&objects)].concat() {
             for field in ["apiGroups", "resources", "verbs"] {
                 assert!(!rule[field].as_array().unwrap().contains(&json!("*")), "{rule}");

@@ -27,6 +27,9 @@ fn operator(
                 json_patch::merge(&mut stored, &asked.1);
                 return Some((200, stored));
             }
+            if asked.0 == "GET /apis/monitoring.coreos.com/v1" {
+                return Some(failure(404, "NotFound", "page not found"));
+            }
             let empty = json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []});
             asked.0.starts_with("GET ").then_some((200, empty))
         })
@@ -206,4 +209,81 @@ async fn a_removal_deletes_kinds_first_and_lets_the_object_go_at_the_end() {
     let last = writes(&log);
     assert_eq!(status(&last)["phase"], "Deleted");
     assert_eq!(last[place(&last, "/kubevirts/kubevirt").unwrap()].1["metadata"]["finalizers"], json!([]));
+}
+
+/// An API server on which the Prometheus operator is, as far as `state` says: its kinds, and the account.
+fn monitored(state: Arc<Mutex<(Vec<&'static str>, bool)>>) -> (Parts, Log) {
+    operator("v1.0.0", move |asked| {
+        let (kinds, account) = state.lock().unwrap().clone();
+        if asked.0 == "GET /apis/monitoring.coreos.com/v1" && !kinds.is_empty() {
+            let resource = |name: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "K", "verbs": ["list"]});
+            let resources: Vec<Value> = kinds.iter().map(|name| resource(name)).collect();
+            let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "resources": resources,
+                "groupVersion": "monitoring.coreos.com/v1"});
+            return Some((200, list));
+        }
+        if asked.0.starts_with("GET ") && asked.0.contains("/serviceaccounts/") {
+            if account && asked.0 == "GET /api/v1/namespaces/monitoring/serviceaccounts/prometheus-k8s" {
+                return Some((
+                    200,
+                    json!({"metadata": {"name": "prometheus-k8s", "namespace": "monitoring"}}),
+                ));
+            }
+            return Some(failure(404, "NotFound", "not found"));
+        }
+        if asked.0 == "GET /apis/monitoring.coreos.com/v1/servicemonitors" && account {
+            let items =
+                json!([{"metadata": {"name": "prometheus-kubevirt-rules", "namespace": "elsewhere"}}]);
+            return Some((200, json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})));
+        }
+        rolled_out(asked)
+    })
+}
+
+const MONITOR: &str = "/namespaces/monitoring/servicemonitors/prometheus-kubevirt-rules";
+const RULES: &str = "/namespaces/kubevirt/prometheusrules/prometheus-kubevirt-rules";
+
+#[tokio::test]
+async fn what_prometheus_needs_is_made_once_its_kinds_and_its_account_are_there() {
+    let state = Arc::new(Mutex::new((vec!["servicemonitors", "prometheusrules"], false)));
+    let (parts, log) = monitored(state.clone());
+    assert!(!Box::pin(parts.pass(held(json!({}), json!({})))).await, "without an account nothing fails");
+    let without = writes(&log);
+    assert_eq!(status(&without)["phase"], "Deployed");
+    assert!(!without.iter().any(|asked| asked.0.contains("monitoring")), "{without:?}");
+
+    state.lock().unwrap().1 = true;
+    Box::pin(parts.pass(held(json!({}), json!({})))).await;
+    let with = writes(&log);
+    let at = |path: &str| place(&with, path).unwrap_or_else(|| panic!("{path} was not written"));
+    let monitor = &with[at(MONITOR)].1;
+    assert_eq!(monitor["spec"]["namespaceSelector"]["matchNames"], json!(["kubevirt"]));
+    assert_eq!(monitor["metadata"]["labels"]["app.kubernetes.io/managed-by"], "virt-operator");
+    assert_eq!(with[at("/rolebindings/kubevirt-monitoring")].1["subjects"][0]["namespace"], "monitoring");
+    at("/namespaces/kubevirt/roles/kubevirt-monitoring");
+    at("/networkpolicies/podvirt-monitoring");
+    at(RULES);
+    let elsewhere = at("/namespaces/elsewhere/servicemonitors/prometheus-kubevirt-rules");
+    assert!(with[elsewhere].0.starts_with("DELETE "), "Prometheus was there before");
+}
+
+#[tokio::test]
+async fn of_two_kinds_the_one_that_is_there_is_made() {
+    let state = Arc::new(Mutex::new((vec!["prometheusrules"], true)));
+    let (parts, log) = monitored(state);
+    Box::pin(parts.pass(held(json!({}), json!({})))).await;
+    let writes = writes(&log);
+    assert!(place(&writes, RULES).is_some());
+    assert_eq!((place(&writes, MONITOR), place(&writes, "/roles/kubevirt-monitoring")), (None, None));
+}
+
+#[tokio::test]
+async fn a_removal_takes_the_monitoring_along() {
+    let (parts, log) = monitored(Arc::new(Mutex::new((vec!["servicemonitors"], true))));
+    let mut going = held(json!({}), json!({"phase": "Deployed"}));
+    going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    Box::pin(parts.pass(going)).await;
+    let writes = writes(&log);
+    let gone = place(&writes, "/namespaces/elsewhere/servicemonitors/prometheus-kubevirt-rules").unwrap();
+    assert!(writes[gone].0.starts_with("DELETE "), "{writes:?}");
 }

@@ -7,8 +7,10 @@ use crate::duration;
 use crate::fields::{On, Place, Resource, check, check_annotations};
 use crate::problem::{Problems, Reason};
 use crate::quantity::Quantity;
+use crate::rotation;
 use crate::v1;
-use crate::validate::placement;
+use crate::validate::{is_dns_label, is_dns_subdomain, placement};
+use crate::verbosity;
 
 use super::ratchet::Change;
 use super::{EMULATED_MACHINES, is_emulated};
@@ -22,9 +24,12 @@ const BY_OPERATOR: &[&str] = &[
     "imageRegistry",
     "imageTag",
     "infra",
+    "monitorAccount",
+    "monitorNamespace",
     "productComponent",
     "productName",
     "productVersion",
+    "serviceMonitorNamespace",
     "uninstallStrategy",
     "workloads",
 ];
@@ -104,8 +109,30 @@ fn configured(object: &Value) -> Problems {
         let allowed = "a duration such as '90s' or '1m30s' is allowed";
         problems.invalid("spec.workloadUpdateStrategy.batchEvictionInterval".to_owned(), text, allowed);
     }
+    for (field, is_name, allowed) in [
+        ("monitorNamespace", is_dns_label as fn(&str) -> bool, "the name of a namespace is allowed"),
+        ("serviceMonitorNamespace", is_dns_label, "the name of a namespace is allowed"),
+        ("monitorAccount", is_dns_subdomain, "the name of a ServiceAccount is allowed"),
+    ] {
+        let text = object["spec"][field].as_str().filter(|text| !text.is_empty() && !is_name(text));
+        if let Some(text) = text {
+            problems.invalid(format!("spec.{field}"), text, allowed);
+        }
+    }
+    let lives = &object["spec"]["certificateRotateStrategy"]["selfSigned"];
+    if !lives.is_null() {
+        match <v1::KubeVirtSelfSignConfiguration as serde::Deserialize>::deserialize(lives) {
+            Ok(lives) => rotation::check(&lives, &mut problems),
+            Err(error) => problems.add(Reason::FieldValueTypeInvalid, rotation::PATH, error.to_string()),
+        }
+    }
+    let nodes = &given["developerConfiguration"]["logVerbosity"]["nodeVerbosity"];
+    let path = format!("{CONFIGURATION}.developerConfiguration.logVerbosity.nodeVerbosity");
+    verbosity::check_nodes(nodes, &path, &mut problems);
     match config {
         Ok(config) => configuration(&config, &mut problems),
+        // It is told of already, more exactly.
+        Err(_) if !problems.is_empty() => {}
         Err(error) => problems.add(Reason::FieldValueTypeInvalid, CONFIGURATION, error.to_string()),
     }
     problems

@@ -31,6 +31,8 @@ pub const MEMORY_LIMIT_RATIO: &str = "alpha.kubevirt.io/auto-memory-limits-ratio
 pub const OUTDATED_LAUNCHER_IMAGE: &str = "kubevirt.io/outdatedLauncherImage";
 /// Revision of a VirtualMachinePool that a VirtualMachine, or its instance, was made from.
 pub const POOL_REVISION: &str = "kubevirt.io/vm-pool-revision-name";
+/// How much the launcher of a VirtualMachineInstance logs, from 0 to 9: on the VMI.
+pub const LOG_VERBOSITY: &str = "logVerbosity";
 /// `true` on a node whose virt-handler is alive.
 pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
 /// Architecture of a node, in Go's words.

@@ -29,6 +29,7 @@ mod restricted;
 mod target;
 #[cfg(test)]
 mod tests;
+mod verbosity;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,6 +137,7 @@ pub fn launcher_pod(
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
     let init = containers::sidecars(vmi, config, images, &resources)?;
     let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
+    compute.env = verbosity::variable(vmi, config)?.map(|variable| vec![variable]);
     hooks::told(&mut compute, hooks.len());
     Ok(Pod {
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),

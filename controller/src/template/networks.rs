@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::containers::{LAUNCHER, SIDECAR, own};
 use super::volumes::mount;
-use super::{Identity, Images, TemplateError};
+use super::{Identity, Images, TemplateError, verbosity};
 
 const INTERFACES: &str = "spec.domain.devices.interfaces";
 /// Where what is told of an interface comes from.
@@ -285,9 +285,10 @@ pub(super) fn netds(
         // Nothing of it is secret: a pod's environment is no place for what volumes hold.
         let spec = NetdSpec::of(&machine, index).map_err(TemplateError::Invalid)?;
         let value = serde_json::to_string(&spec).map_err(|e| TemplateError::Json(e.to_string()))?;
+        let told = EnvVar { name: ENVIRONMENT.into(), value: Some(value), value_from: None };
         Ok(Container {
             command: Some(vec![LAUNCHER.to_owned(), "run-netd".into()]),
-            env: Some(vec![EnvVar { name: ENVIRONMENT.into(), value: Some(value), value_from: None }]),
+            env: Some(std::iter::once(told).chain(verbosity::variable(vmi, config)?).collect()),
             restart_policy: Some(SIDECAR.into()),
             volume_mounts: Some(vec![mount(pod::volume::NETD, path::NETD)]),
             ..own(&pod::netd(index), config, images, &resources.netd)

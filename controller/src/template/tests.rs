@@ -365,3 +365,33 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
     let error = launcher_pod(&nobody, &config(json!({})), &images()).unwrap_err();
     assert_eq!(error, TemplateError::Identity("uid"));
 }
+
+#[test]
+fn the_pods_containers_are_told_how_much_to_log() {
+    let rendered = |label: Option<&str>, verbosity: Value| {
+        let mut vmi = machine(json!({}));
+        if let Some(label) = label {
+            let labels = vmi.metadata.labels.get_or_insert_default();
+            labels.insert(label::LOG_VERBOSITY.to_owned(), label.to_owned());
+        }
+        let config = config(json!({"developerConfiguration": {"logVerbosity": verbosity}}));
+        launcher_pod(&vmi, &config, &images())
+    };
+    let said = |label: Option<&str>, verbosity: Value| {
+        let pod = rendered(label, verbosity).unwrap();
+        ["compute", "netd"].map(|name| {
+            let mut variables = container(&pod, name).env.iter().flatten();
+            let found = variables.find(|variable| variable.name == "VIRT_LAUNCHER_LOG_VERBOSITY");
+            found.and_then(|variable| variable.value.clone())
+        })
+    };
+    let both = |number: &str| [Some(number.to_owned()), Some(number.to_owned())];
+    assert_eq!(said(None, json!({"virtLauncher": 2})), [None, None], "pods are as they were");
+    assert_eq!(said(None, json!({"virtLauncher": 6})), both("6"));
+    assert_eq!(said(Some("2"), json!({"virtLauncher": 6})), both("2"), "the machine goes first");
+    let refused = rendered(Some("high"), json!({})).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "metadata.labels[logVerbosity]: 'high' is not supported by podvirt; allowed: a whole number from 0 to 9"
+    );
+}

@@ -12,11 +12,10 @@ use kube::{Api, Client};
 use tracing::{debug, info, warn};
 
 use super::certificate::{Certificate, CertificateError, KeyPairPem, make_ca, make_leaf};
-use super::plan::{LeafRequest, Observed, Policy, Step, next_step};
+use super::plan::{LeafRequest, Observed, Step, next_step};
+use super::policy::{Policies, Policy};
 use super::{CA_BUNDLE_KEY, CA_CONFIG_MAP, CA_SECRET};
 
-/// How often the stored certificates are looked at.
-const PERIOD: Duration = Duration::from_secs(60);
 /// Wait after an error.
 const RETRY: Duration = Duration::from_secs(5);
 /// More steps than any plan has; reaching it means that somebody else undoes them.
@@ -100,49 +99,59 @@ pub struct Issuer {
     config_maps: Api<ConfigMap>,
     namespace: String,
     requests: Vec<LeafRequest>,
-    policy: Policy,
+    policies: Policies,
 }
 
 impl Issuer {
     /// An issuer of `requests`, all of them kept in `namespace`.
-    pub fn new(client: Client, namespace: &str, requests: Vec<LeafRequest>, policy: Policy) -> Self {
+    pub fn new(client: Client, namespace: &str, requests: Vec<LeafRequest>, policies: Policies) -> Self {
         Issuer {
             secrets: Api::namespaced(client.clone(), namespace),
             config_maps: Api::namespaced(client, namespace),
             namespace: namespace.to_owned(),
             requests,
-            policy,
+            policies,
         }
     }
 
-    /// Does all that is due now.
+    /// Does all that is due now; waits until the lives of certificates are known.
     ///
     /// # Errors
     ///
     /// The API server refused, or a certificate could not be made. What was done stays; calling again goes on.
     pub async fn ensure(&self) -> Result<(), IssueError> {
+        let policy = self.policies.clone().get().await;
+        self.ensure_by(&policy).await
+    }
+
+    async fn ensure_by(&self, policy: &Policy) -> Result<(), IssueError> {
         for _ in 0..MAX_STEPS {
             let stored = self.read().await?;
             let now = Timestamp::now();
-            let Some(step) = next_step(&stored.observed(), &self.requests, &self.policy, now) else {
+            let Some(step) = next_step(&stored.observed(), &self.requests, policy, now) else {
                 return Ok(());
             };
-            self.carry_out(step, stored, now).await?;
+            self.carry_out(step, stored, policy, now).await?;
         }
         Err(IssueError::Restless)
     }
 
     /// Looks after the certificates for ever; errors are logged and retried.
     pub async fn run(&self) {
+        let mut policies = self.policies.clone();
         loop {
-            let pause = match self.ensure().await {
-                Ok(()) => PERIOD,
+            let policy = policies.get().await;
+            let pause = match self.ensure_by(&policy).await {
+                Ok(()) => policy.look(),
                 Err(error) => {
                     warn!(error = &error as &dyn std::error::Error, "looking after the certificates failed");
                     RETRY
                 }
             };
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = policies.changed() => {}
+            }
         }
     }
 
@@ -160,10 +169,16 @@ impl Issuer {
         Ok(Stored { ca: secret(CA_SECRET).await?, bundle, leaves })
     }
 
-    async fn carry_out(&self, step: Step, stored: Stored, now: Timestamp) -> Result<(), IssueError> {
+    async fn carry_out(
+        &self,
+        step: Step,
+        stored: Stored,
+        policy: &Policy,
+        now: Timestamp,
+    ) -> Result<(), IssueError> {
         match step {
             Step::MakeCa => {
-                let pair = make_ca(now, self.policy.ca_life)
+                let pair = make_ca(now, policy.ca.duration)
                     .map_err(|source| IssueError::Make { secret: CA_SECRET.to_owned(), source })?;
                 self.store_secret(CA_SECRET, stored.ca, &pair).await
             }
@@ -181,7 +196,7 @@ impl Issuer {
                     &request.dns_names,
                     request.purpose,
                     now,
-                    self.policy.leaf_life,
+                    policy.leaf.duration,
                 )
                 .map_err(|source| IssueError::Make { secret: request.secret.clone(), source })?;
                 let old = stored.leaves.into_iter().nth(index).flatten();

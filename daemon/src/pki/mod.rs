@@ -20,8 +20,8 @@
 //! the API: virt-handler makes it, keeps it in memory, and asks for a certificate by a `CertificateSigningRequest`
 //! ([`watch_node`]), in which the API server notes on which node the token of the asking pod is valid. virt-api's
 //! [`Signer`] signs for the name of that node and for nothing else. Who speaks to a node checks that name
-//! ([`node_name`], [`is_node`]). A virt-handler asks anew when four fifths of its certificate's life are over, and when
-//! there is a new CA.
+//! ([`node_name`], [`is_node`]). A virt-handler asks anew some time before its certificate ends, and when there is a new
+//! CA.
 //!
 //! # Rotation
 //!
@@ -30,14 +30,18 @@
 //! was read, so two replicas that want the same step do it once: the loser reads the winner's work and goes on.
 //!
 //! ```text
-//!  CA 80 % old ──> new CA ──> bundle = new + old ──(distribution)──> leaves signed by the new CA
-//!                                     │                                        │
-//!                                     └──── old CA leaves the bundle <── overlap over and no leaf left
+//!  CA near its end ──> new CA ──> bundle = new + old ──(distribution)──> leaves signed by the new CA
+//!                                         │                                        │
+//!                                         └──── old CA leaves the bundle <── overlap over and no leaf left
 //! ```
 //!
 //! A leaf of a new CA is not made before every reader had time to see the new bundle, and an old CA stays trusted
 //! until no leaf of it is left and the overlap is over: at no moment does a daemon meet a certificate it cannot
 //! check. A lost or spoilt object is made anew at once.
+//!
+//! How long certificates live, and how long before the end they are replaced, says the KubeVirt object ([`Policies`]). A
+//! change takes effect at once: what lives longer than it should now is replaced, by the same plan. What lives shorter
+//! stays until it is due.
 //!
 //! # Secrets
 //!
@@ -48,6 +52,7 @@ mod identity;
 mod issuer;
 mod node;
 mod plan;
+mod policy;
 mod request;
 mod signer;
 mod tls;
@@ -59,7 +64,8 @@ pub use certificate::{Certificate, CertificateError, KeyPairPem, Purpose, common
 pub use identity::{Identity, WatchError, watch};
 pub use issuer::{IssueError, Issuer};
 pub use node::{Refused, is_node, node_name, node_of_token};
-pub use plan::{LeafRequest, Observed, Policy, Step, next_step};
+pub use plan::{LeafRequest, Observed, Step, next_step};
+pub use policy::{Policies, Policy, PolicySource};
 pub use request::watch_node;
 pub use signer::{SignError, Signer};
 pub use tls::{TlsError, TrustedClients, provider};

@@ -3,36 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use podvirt_api::rotation::Life;
 
 use super::certificate::{BACKDATE, Certificate, Purpose};
-
-/// Spans of the certificates' lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Life of a CA.
-    pub ca_life: Duration,
-    /// Life of a leaf.
-    pub leaf_life: Duration,
-    /// How long after a new CA was made its first leaves may be signed: the time every reader has to take the
-    /// new bundle. A watch takes less than a second; a daemon that lost its connection takes a minute or so.
-    pub distribution: Duration,
-    /// How long an old CA stays trusted at least after a new one was made. The nodes' leaves, which are in no Secret, are
-    /// renewed within this time.
-    pub overlap: Duration,
-}
-
-impl Default for Policy {
-    /// Upstream's: a week for the CA, a day for the leaves.
-    fn default() -> Self {
-        const HOUR: u64 = 3600;
-        Policy {
-            ca_life: Duration::from_secs(168 * HOUR),
-            leaf_life: Duration::from_secs(24 * HOUR),
-            distribution: Duration::from_secs(120),
-            overlap: Duration::from_secs(HOUR),
-        }
-    }
-}
+use super::policy::Policy;
 
 /// A leaf certificate that has to exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,20 +91,43 @@ fn after(moment: Timestamp, span: Duration) -> Timestamp {
     moment.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// Whether four fifths of the certificate's life are over, or it is not valid at all.
-fn is_due(certificate: &Certificate, now: Timestamp) -> bool {
-    now < certificate.not_before || now >= due(certificate)
+/// When a certificate was made: it says an earlier moment, for peers whose clock is behind.
+fn made(certificate: &Certificate) -> Timestamp {
+    after(certificate.not_before, BACKDATE)
 }
 
-/// When four fifths of the certificate's life are over.
-pub(super) fn due(certificate: &Certificate) -> Timestamp {
-    let life = certificate.not_after.as_second().saturating_sub(certificate.not_before.as_second());
-    after(certificate.not_before, Duration::from_secs(u64::try_from(life).unwrap_or(0) * 4 / 5))
+/// The life that a certificate was made with.
+fn duration(certificate: &Certificate) -> Duration {
+    let seconds = certificate.not_after.as_second().saturating_sub(made(certificate).as_second());
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// Whether the certificate lives longer than those that are made now.
+///
+/// It is not replaced for living shorter: of two replicas that see two versions of the policy for a while, each would
+/// replace what the other has made.
+pub(super) fn is_too_long(certificate: &Certificate, life: &Life) -> bool {
+    duration(certificate) > life.duration
+}
+
+/// Whether it is time to replace the certificate, or it is not valid at all.
+fn is_due(certificate: &Certificate, life: &Life, now: Timestamp) -> bool {
+    now < certificate.not_before || now >= due(certificate, life) || is_too_long(certificate, life)
+}
+
+/// When the certificate is to be replaced.
+///
+/// One that lives no longer than the policy's time before the end was made by another policy, or by a CA near its end: a
+/// fifth of its own life is left.
+pub(super) fn due(certificate: &Certificate, life: &Life) -> Timestamp {
+    let own = duration(certificate);
+    let left = if life.renew_before < own { life.renew_before } else { Life::of(own).renew_before };
+    certificate.not_after.checked_sub(left).unwrap_or(Timestamp::MIN)
 }
 
 /// When the first leaves of this CA may be signed: every reader has it among the trusted ones by then.
 pub(super) fn distributed(ca: &Certificate, policy: &Policy) -> Timestamp {
-    after(after(ca.not_before, BACKDATE), policy.distribution)
+    after(made(ca), policy.distribution)
 }
 
 fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
@@ -144,12 +141,10 @@ pub fn next_step(
     policy: &Policy,
     now: Timestamp,
 ) -> Option<Step> {
-    let Some(ca) = observed.ca.as_ref().filter(|ca| ca.is_ca && !is_due(ca, now)) else {
+    let Some(ca) = observed.ca.as_ref().filter(|ca| ca.is_ca && !is_due(ca, &policy.ca, now)) else {
         return Some(Step::MakeCa);
     };
-    let made = after(ca.not_before, BACKDATE);
-
-    let in_overlap = now < after(made, policy.overlap);
+    let in_overlap = now < after(made(ca), policy.overlap);
     let signed_a_leaf = |old: &Certificate| {
         observed.leaves.iter().flatten().any(|leaf| leaf.authority_key == old.subject_key)
     };
@@ -173,7 +168,7 @@ pub fn next_step(
             let of_this_ca = leaf.authority_key == ca.subject_key;
             let trusted = bundle.iter().any(|ca| ca.subject_key == leaf.authority_key);
             let unusable = !request.is_met_by(leaf) || !trusted || !is_valid(leaf, now);
-            unusable || (distributed && !of_this_ca) || (of_this_ca && is_due(leaf, now))
+            unusable || (distributed && !of_this_ca) || (of_this_ca && is_due(leaf, &policy.leaf, now))
         });
         needed.then_some(Step::MakeLeaf(index))
     })

@@ -6,10 +6,12 @@
 //! `CertificateSigningRequest` object, which virt-api answers ([`super::Signer`]): it has a certificate then, or the
 //! condition `Denied`. One request is open at a time; it is asked for by `get`, since a watch would need the right to
 //! list the requests of all nodes. What fails is said in the log and tried again after [`RETRY`]; a request that no
-//! virt-api answers stays open, and is asked for as long as it is there.
+//! virt-api answers stays open, and is asked for as long as it is there. A change of the policy after which certificates
+//! live shorter is followed by one request; the answer is kept even where it comes from a virt-api that has not seen the
+//! change yet.
 //!
 //! ```text
-//!   no certificate ──> request open ──> certificate ──(4/5 of its life, or a new CA is distributed)──┐
+//!   no certificate ──> request open ──> certificate ──(it is due, or a new CA is distributed)────────┐
 //!         ^                 │                 ^                                                      │
 //!         └──── denied or gone, RETRY         └──────────────── request open <────────────────────────┘
 //! ```
@@ -29,7 +31,8 @@ use tracing::{info, warn};
 use super::certificate::{Certificate, CertificateError, KeyPairPem, make_request};
 use super::identity::{Identity, Update, WatchError, bundles, follow};
 use super::node::{USAGES, node_name};
-use super::plan::{Policy, distributed, due};
+use super::plan::{distributed, due, is_too_long};
+use super::policy::{Policies, Policy};
 use super::{CA_CONFIG_MAP, NODE_COMMON_NAME, NODE_SIGNER};
 
 /// Wait after a request that failed.
@@ -60,12 +63,18 @@ pub(super) enum AskError {
 /// # Errors
 ///
 /// The watch of the ConfigMap ended. What fails is retried and logged.
-pub async fn watch_node(client: Client, namespace: &str, node: &str) -> Result<Identity, WatchError> {
+pub async fn watch_node(
+    client: Client,
+    namespace: &str,
+    node: &str,
+    policies: Policies,
+) -> Result<Identity, WatchError> {
     let of = format!("node {node}");
     let asks = Asks {
         requests: Api::all(client.clone()),
         node: node.to_owned(),
         bundles: Box::pin(bundles(client, namespace, CA_CONFIG_MAP)),
+        policies,
         asking: None,
         leaf: None,
         cas: Vec::new(),
@@ -79,6 +88,7 @@ struct Asks {
     requests: Api<CertificateSigningRequest>,
     node: String,
     bundles: Pin<Box<dyn Stream<Item = Option<String>> + Send>>,
+    policies: Policies,
     /// The request that is open.
     asking: Option<BoxFuture<'static, Result<KeyPairPem, AskError>>>,
     /// The certificate that was taken last.
@@ -126,6 +136,7 @@ impl Asks {
                         }
                     }
                 }
+                () = self.policies.changed() => self.shorten(),
                 () = tokio::time::sleep(wait), if idle => {
                     self.asking = Some(ask(self.requests.clone(), self.node.clone()).boxed());
                 }
@@ -133,9 +144,16 @@ impl Asks {
         }
     }
 
+    /// Forgets a certificate that lives longer than those that are made now, so that another one is asked for.
+    fn shorten(&mut self) {
+        let policy = self.policies.now();
+        self.leaf.take_if(|leaf| policy.is_some_and(|policy| is_too_long(leaf, &policy.leaf)));
+    }
+
     /// When the next request is to be made.
     fn due(&self) -> Timestamp {
-        renewal(self.leaf.as_ref(), &self.cas, &Policy::default()).max(self.not_before)
+        let policy = self.policies.now().unwrap_or_default();
+        renewal(self.leaf.as_ref(), &self.cas, &policy).max(self.not_before)
     }
 }
 
@@ -149,11 +167,11 @@ fn renewal(leaf: Option<&Certificate>, cas: &[Certificate], policy: &Policy) -> 
     let Some(leaf) = leaf else { return Timestamp::MIN };
     let is_of = |ca: &Certificate| ca.subject_key == leaf.authority_key;
     match cas.first() {
-        Some(ca) if is_of(ca) => due(leaf),
-        Some(ca) if cas.iter().any(is_of) => distributed(ca, policy).min(due(leaf)),
+        Some(ca) if is_of(ca) => due(leaf, &policy.leaf),
+        Some(ca) if cas.iter().any(is_of) => distributed(ca, policy).min(due(leaf, &policy.leaf)),
         // Others trust it no more.
         Some(_) => Timestamp::MIN,
-        None => due(leaf),
+        None => due(leaf, &policy.leaf),
     }
 }
 
@@ -214,15 +232,15 @@ mod tests {
     fn a_certificate_is_renewed_before_its_end_and_for_a_new_ca() {
         let policy = Policy::default();
         let at = |seconds: i64| Timestamp::from_second(1_900_000_000 + seconds).unwrap();
-        let ca = |now| make_ca(now, policy.ca_life).unwrap();
+        let ca = |now| make_ca(now, policy.ca.duration).unwrap();
         let read = |pair: &KeyPairPem| first(pair).unwrap();
         let old = ca(at(0));
         let names = [node_name("node1")];
-        let leaf = make_leaf(&old, NODE_COMMON_NAME, &names, Purpose::Node, at(0), policy.leaf_life).unwrap();
+        let leaf =
+            make_leaf(&old, NODE_COMMON_NAME, &names, Purpose::Node, at(0), policy.leaf.duration).unwrap();
         let leaf = read(&leaf);
         assert_eq!(renewal(None, &[], &policy), Timestamp::MIN, "at once");
-        // 300 s before the moment it was made it begins to be valid.
-        let four_fifths = at((86_400 + 300) * 4 / 5 - 300);
+        let four_fifths = at(86_400 * 4 / 5);
         assert_eq!(renewal(Some(&leaf), &[read(&old)], &policy), four_fifths);
         assert_eq!(renewal(Some(&leaf), &[], &policy), four_fifths);
         let new = read(&ca(at(1000)));

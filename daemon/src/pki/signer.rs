@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 use super::certificate::{CertificateError, Purpose, sign};
 use super::issuer::key_pair;
 use super::node::{judge, node_name};
-use super::plan::Policy;
+use super::policy::Policies;
 use super::{CA_SECRET, NODE_COMMON_NAME, NODE_SIGNER};
 
 /// Wait until what failed is tried again.
@@ -66,17 +66,17 @@ pub struct Signer {
     requests: Api<CertificateSigningRequest>,
     secrets: Api<Secret>,
     user: String,
-    life: Duration,
+    policies: Policies,
 }
 
 impl Signer {
     /// A signer with the CA in `namespace`, where virt-handler's ServiceAccount `account` is, too.
-    pub fn new(client: Client, namespace: &str, account: &str, policy: &Policy) -> Self {
+    pub fn new(client: Client, namespace: &str, account: &str, policies: Policies) -> Self {
         Signer {
             requests: Api::all(client.clone()),
             secrets: Api::namespaced(client, namespace),
             user: format!("system:serviceaccount:{namespace}:{account}"),
-            life: policy.leaf_life,
+            policies,
         }
     }
 
@@ -154,8 +154,9 @@ impl Signer {
         let ca = ca.map_err(api(format!("reading Secret {CA_SECRET}")))?;
         let ca = ca.as_ref().and_then(key_pair).ok_or(SignError::NoCa)?;
         let names = [node_name(&node)];
+        let life = self.policies.clone().get().await.leaf.duration;
         let now = Timestamp::now();
-        let signed = sign(&ca, &granted.key, NODE_COMMON_NAME, &names, Purpose::Node, now, self.life);
+        let signed = sign(&ca, &granted.key, NODE_COMMON_NAME, &names, Purpose::Node, now, life);
         let signed = signed.map_err(|source| SignError::Make { node: node.clone(), source })?;
         let patch = json!({
             "metadata": { "resourceVersion": request.metadata.resource_version },

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use podvirt_api::rotation::{Life, Rotation};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -9,6 +10,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
 /// A name of virt-api's server certificate.
 const SERVER_NAME: &str = "virt-api";
 
@@ -48,11 +50,11 @@ impl Store {
         while let Some(step) = next_step(&self.observed(), requests, policy, now) {
             assert!(steps.len() < 32, "the plan never ends: {steps:?}");
             match &step {
-                Step::MakeCa => self.ca = Some(make_ca(now, policy.ca_life).unwrap()),
+                Step::MakeCa => self.ca = Some(make_ca(now, policy.ca.duration).unwrap()),
                 Step::WriteBundle(bundle) => self.bundle.clone_from(bundle),
                 Step::MakeLeaf(n) => {
                     let ca = self.ca.as_ref().unwrap();
-                    self.leaves[*n] = Some(leaf(ca, &requests[*n], now, policy.leaf_life));
+                    self.leaves[*n] = Some(leaf(ca, &requests[*n], now, policy.leaf.duration));
                 }
             }
             steps.push(step);
@@ -91,7 +93,7 @@ fn an_empty_store_is_filled_in_order_and_then_left_alone() {
 #[test]
 fn a_leaf_is_renewed_at_four_fifths_of_its_life_and_not_before() {
     let (mut store, requests, policy) = settled();
-    let life = i64::try_from(policy.leaf_life.as_secs()).unwrap();
+    let life = i64::try_from(policy.leaf.duration.as_secs()).unwrap();
     assert_eq!(store.settle(&requests, &policy, at(life * 4 / 5 - 600)), []);
     assert_eq!(kinds(&store.settle(&requests, &policy, at(life * 4 / 5))), ["leaf", "leaf", "leaf"]);
 }
@@ -126,9 +128,9 @@ fn a_leaf_with_other_names_or_another_purpose_is_replaced() {
     let ca = store.ca.clone().unwrap();
     let mut other = requests[1].clone();
     other.dns_names.push("somebody-else".into());
-    store.leaves[1] = Some(leaf(&ca, &other, at(0), policy.leaf_life));
+    store.leaves[1] = Some(leaf(&ca, &other, at(0), policy.leaf.duration));
     let client = LeafRequest { purpose: Purpose::Client, ..requests[0].clone() };
-    store.leaves[0] = Some(leaf(&ca, &client, at(0), policy.leaf_life));
+    store.leaves[0] = Some(leaf(&ca, &client, at(0), policy.leaf.duration));
     assert_eq!(store.settle(&requests, &policy, at(10)), [Step::MakeLeaf(0), Step::MakeLeaf(1)]);
 }
 
@@ -136,35 +138,109 @@ fn a_leaf_with_other_names_or_another_purpose_is_replaced() {
 fn a_ca_from_the_future_or_of_the_past_is_replaced() {
     for shift in [-200 * 3600, 24 * 3600] {
         let (mut store, requests, policy) = settled();
-        store.ca = Some(make_ca(at(shift), policy.ca_life).unwrap());
+        store.ca = Some(make_ca(at(shift), policy.ca.duration).unwrap());
         let steps = store.settle(&requests, &policy, at(0));
         assert_eq!(steps[0], Step::MakeCa, "shift {shift}");
     }
 }
 
-#[test]
-fn through_many_rotations_every_leaf_is_trusted_by_readers_that_lag() {
+/// What a span of virtual time has seen.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    /// CAs that were made.
+    cas: usize,
+    /// Most CAs that were trusted at once.
+    most: usize,
+    /// Leaves that were made.
+    leaves: usize,
+}
+
+/// Looks at the store from `from` to `to` as an issuer does; at each look every leaf is valid, and trusted by a reader that
+/// has the leaf already, but still the bundle of the look before.
+fn pass_time(store: &mut Store, policy: &Policy, from: i64, to: i64) -> Seen {
     let requests = LeafRequest::of_the_daemons("kubevirt");
-    let policy = Policy { ca_life: 30 * HOUR, leaf_life: 7 * HOUR, ..Policy::default() };
-    let mut store = Store::default();
-    let (mut cas, mut most, mut before) = (0, 0, Vec::new());
-    for minute in 0..60 * 24 * 4 {
-        let now = at(minute * 60);
-        let steps = store.settle(&requests, &policy, now);
-        cas += steps.iter().filter(|step| **step == Step::MakeCa).count();
-        most = most.max(store.bundle.len());
+    let (mut seen, mut before) = (Seen::default(), store.bundle.clone());
+    let look = usize::try_from(policy.look().as_secs()).unwrap();
+    for second in (from..to).step_by(look) {
+        let now = at(second);
+        let steps = store.settle(&requests, policy, now);
+        seen.cas += steps.iter().filter(|step| **step == Step::MakeCa).count();
+        seen.leaves += steps.iter().filter(|step| matches!(step, Step::MakeLeaf(_))).count();
+        seen.most = seen.most.max(store.bundle.len());
         for leaf in store.observed().leaves.into_iter().flatten() {
-            assert!(leaf.not_before <= now && now < leaf.not_after, "minute {minute}");
-            // A reader that has the leaf already, but still the bundle of a minute ago.
+            assert!(leaf.not_before <= now && now < leaf.not_after, "second {second}");
             let known = |bundle: &[Certificate]| {
                 bundle.iter().any(|ca| ca.subject_key == leaf.authority_key && now < ca.not_after)
             };
-            assert!(known(&store.bundle), "minute {minute}");
-            assert!(minute == 0 || known(&before), "minute {minute}");
+            assert!(known(&store.bundle), "second {second}");
+            assert!(before.is_empty() || known(&before), "second {second}");
         }
         before.clone_from(&store.bundle);
     }
-    assert_eq!((cas, most), (5, 2), "CAs made, CAs trusted at once");
+    seen
+}
+
+fn policy(ca: Life, server: Life, overlap: Duration) -> Policy {
+    Rotation { ca, server, overlap }.into()
+}
+
+fn minutes(duration: u64, renew_before: u64) -> Life {
+    Life {
+        duration: MINUTE * u32::try_from(duration).unwrap(),
+        renew_before: MINUTE * u32::try_from(renew_before).unwrap(),
+    }
+}
+
+#[test]
+fn through_many_rotations_every_leaf_is_trusted_by_readers_that_lag() {
+    let policy = policy(Life::of(30 * HOUR), Life::of(7 * HOUR), HOUR);
+    let seen = pass_time(&mut Store::default(), &policy, 0, 4 * 24 * 3600);
+    assert_eq!((seen.cas, seen.most), (4, 2), "CAs made, CAs trusted at once");
+}
+
+#[test]
+fn the_shortest_lives_and_those_of_upstreams_tests_hold_as_well() {
+    for (ca, server, overlap) in [
+        (minutes(20, 12), minutes(14, 10), 12 * MINUTE),
+        (minutes(5, 1), minutes(5, 1), MINUTE),
+        (minutes(10, 9), minutes(5, 4), 9 * MINUTE),
+        // The last leaf of a CA ends with it, long before a leaf's own time.
+        (minutes(60, 1), minutes(60, 50), MINUTE),
+        (minutes(60, 50), minutes(60, 1), 50 * MINUTE),
+    ] {
+        let policy = policy(ca, server, overlap);
+        let seen = pass_time(&mut Store::default(), &policy, 0, 4 * 3600);
+        let period = (ca.duration - ca.renew_before).as_secs();
+        assert!(seen.cas as u64 >= 4 * 3600 / period - 1, "{policy:?}: {seen:?}");
+        assert!(seen.most <= 11, "{policy:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn shorter_lives_take_effect_at_once_and_longer_ones_with_the_next_renewal() {
+    let (mut store, requests, long) = settled();
+    let short = policy(minutes(120, 24), minutes(60, 12), 24 * MINUTE);
+    let steps = store.settle(&requests, &short, at(600));
+    assert_eq!(kinds(&steps), ["ca", "bundle"], "leaves wait until the new CA is known");
+    assert_eq!(kinds(&store.settle(&requests, &short, at(600 + 120))), ["leaf", "leaf", "leaf"]);
+    let leaf = store.observed().leaves[0].clone().unwrap();
+    assert_eq!(leaf.not_after, at(720 + 3600));
+    // A replica that has not seen the change yet undoes nothing.
+    assert_eq!(store.settle(&requests, &long, at(730)), []);
+    assert_eq!(store.settle(&requests, &short, at(731)), []);
+    // Back again: what lives shorter stays until it is due.
+    let due = 720 + 3600 * 4 / 5;
+    assert_eq!(store.settle(&requests, &long, at(due - 1)), []);
+    assert_eq!(kinds(&store.settle(&requests, &long, at(due))), ["leaf", "leaf", "leaf"]);
+}
+
+#[test]
+fn only_the_leaves_are_made_anew_when_only_their_life_is_shorter() {
+    let (mut store, requests, long) = settled();
+    let short = Policy { leaf: minutes(60, 12), ..long };
+    assert_eq!(kinds(&store.settle(&requests, &short, at(600))), ["leaf", "leaf", "leaf"]);
+    let seen = pass_time(&mut store, &short, 660, 24 * 3600);
+    assert_eq!((seen.cas, seen.leaves / 3), (0, 29), "one each 48 minutes");
 }
 
 #[test]
@@ -334,7 +410,6 @@ async fn clients_may_be_nobody_but_not_somebody_else() {
 #[test]
 fn spans_of_the_default_policy_leave_room_for_each_other() {
     let policy = Policy::default();
-    let rest_of_ca = policy.ca_life / 5;
-    assert!(policy.leaf_life < rest_of_ca, "the last leaf of a CA lives its whole life");
-    assert!(policy.distribution < policy.leaf_life / 5, "a due leaf outlives the wait for the new CA");
+    assert!(policy.leaf.duration < policy.ca.renew_before, "the last leaf of a CA lives its whole life");
+    assert!(policy.distribution < policy.leaf.renew_before, "a due leaf outlives the wait for the new CA");
 }

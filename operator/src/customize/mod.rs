@@ -84,7 +84,7 @@ fn object<'a>(value: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
 }
 
 /// Labels and annotations that say whose an object is and of which version.
-fn mark(metadata: &mut Value, spec: &KubeVirtSpec, target: &Target) {
+pub(crate) fn mark(metadata: &mut Value, spec: &KubeVirtSpec, target: &Target) {
     let labels = object(metadata, "labels");
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     labels.insert(MANAGED_BY.to_owned(), json!(OPERATOR));

@@ -76,6 +76,45 @@ fn the_interval_of_batches_is_a_duration() {
 }
 
 #[test]
+fn lives_of_certificates_are_judged_with_or_without_virt_operator() {
+    let of = |lives: Value| {
+        let spec = json!({"certificateRotateStrategy": {"selfSigned": lives}});
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec})
+    };
+    let none: [&str; 0] = [];
+    let good = of(json!({"ca": {"duration": "48h", "renewBefore": "24h"}, "server": {"renewBefore": "12h"}}));
+    assert_eq!(lines(&validate(&good)), none);
+    assert_eq!(lines(&validate_plain(None, &good)), none);
+    let bad = of(json!({"server": {"duration": "1h", "renewBefore": "1h"}}));
+    let [refused] = &lines(&validate(&bad))[..] else { panic!("one problem") };
+    assert!(
+        refused.starts_with("spec.certificateRotateStrategy.selfSigned.server.renewBefore: 3600s"),
+        "{refused}"
+    );
+    assert_eq!(lines(&validate_update(&bad, &bad)), none, "it was there before");
+    assert_eq!(lines(&validate(&of(json!({"client": {}})))).len(), 1, "upstream has none");
+}
+
+#[test]
+fn how_much_is_logged_is_a_number_up_to_nine() {
+    let of = |verbosity: Value| problems_of(json!({"developerConfiguration": {"logVerbosity": verbosity}}));
+    let none: [&str; 0] = [];
+    assert_eq!(of(json!({"virtAPI": 9, "virtLauncher": 0, "nodeVerbosity": {"node1": 4}})), none);
+    let path = "spec.configuration.developerConfiguration.logVerbosity";
+    for (verbosity, field) in [
+        (json!({"virtHandler": 10}), "virtHandler"),
+        (json!({"virtOperator": -1}), "virtOperator"),
+        (json!({"virtSynchronizationController": 3}), "virtSynchronizationController"),
+        (json!({"nodeVerbosity": {"node1": 10}}), "nodeVerbosity[node1]"),
+        (json!({"nodeVerbosity": {"node1": "high"}}), "nodeVerbosity[node1]"),
+        (json!({"nodeVerbosity": 3}), "nodeVerbosity"),
+    ] {
+        let [refused] = &of(verbosity)[..] else { panic!("one problem of {field}") };
+        assert!(refused.starts_with(&format!("{path}.{field}: ")), "{refused}");
+    }
+}
+
+#[test]
 fn what_only_virt_operator_carries_out_is_refused_without_it() {
     let object = |spec: Value| json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "spec": spec});
     let all = object(json!({

@@ -53,7 +53,12 @@ fn client(server: &Arc<Mutex<Server>>) -> Client {
 }
 
 fn issuer(server: &Arc<Mutex<Server>>) -> Issuer {
-    Issuer::new(client(server), "kubevirt", LeafRequest::of_the_daemons("kubevirt"), Policy::default())
+    Issuer::new(
+        client(server),
+        "kubevirt",
+        LeafRequest::of_the_daemons("kubevirt"),
+        Policies::fixed(Policy::default()),
+    )
 }
 
 #[tokio::test]
@@ -109,7 +114,7 @@ async fn a_spoilt_secret_is_replaced_and_keeps_its_labels() {
 #[tokio::test]
 async fn a_server_that_refuses_is_an_error_that_says_what_was_tried() {
     let refusing = testing::client("x", |_, _, _| failure(403, "Forbidden", "no"));
-    let issuer = Issuer::new(refusing, "kubevirt", Vec::new(), Policy::default());
+    let issuer = Issuer::new(refusing, "kubevirt", Vec::new(), Policies::fixed(Policy::default()));
     let error = issuer.ensure().await.unwrap_err();
     assert_eq!(error.to_string(), "reading ConfigMap kubevirt-ca");
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::certificate::{Certificate, KeyPairPem, make_ca};
 use super::super::node::is_node;
+use super::super::policy::Policy;
 use super::super::request::{AskError, ask};
 use super::*;
 use crate::testing::{self, failure};
@@ -66,7 +67,7 @@ impl Server {
 }
 
 fn signer(server: &Arc<Mutex<Server>>) -> Signer {
-    Signer::new(Server::client(server), "kubevirt", "kubevirt-handler", &Policy::default())
+    Signer::new(Server::client(server), "kubevirt", "kubevirt-handler", Policies::fixed(Policy::default()))
 }
 
 /// Longer than an answer takes, in virtual time: a request without one is asked for without end.
