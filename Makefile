@@ -101,7 +101,11 @@ admission: ## upstream's CustomResourceDefinitions and admission webhooks beside
 	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews
 	e2e/admission $(PODVIRT_BIN)/examples/reviews -seed=$(or $(SEED),1) -documents=$(if $(SHORT),500,5000)
 
-conformance: admission cluster-sync ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
+examples: cluster-sync ## upstream's example manifests on the cluster, against the answers in e2e/conformance/examples.tsv: 10 minutes; UPDATE=1 writes new ones
+	e2e/cluster/examples start >$(BUILT)/examples.tsv
+	$(if $(UPDATE),cp $(BUILT)/examples.tsv e2e/conformance/examples.tsv,diff -u e2e/conformance/examples.tsv $(BUILT)/examples.tsv)
+
+conformance: admission $(if $(FILTER)$(FOCUS),cluster-sync,examples) ## upstream's functional tests on the cluster: FILTER='sig-network && !SRIOV' by label, FOCUS=regex by name; OUT=target/conformance
 	@e2e/cluster/conformance $(or $(OUT),target/conformance) -ginkgo.label-filter='$(or $(FILTER),conformance)'$(if $(FOCUS), -ginkgo.focus='$(FOCUS)')
 
 upgrade: $(if $(FROM),build cluster-up) ## an older podvirt in a fresh cluster, updated to this one under a machine that runs: FROM=COMMIT; PROFILE=dev
