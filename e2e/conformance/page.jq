@@ -12,7 +12,7 @@ def told: [.how | select(. != null and . != "")]
 "# Upstream's own tests
 
 KubeVirt's functional tests (\($results[0].release)) are a Go module. `make conformance` builds them and runs them against podvirt on the
-cluster of two nodes of this repository, as they are, with nothing that stands in for a part of podvirt.
+cluster of two nodes of this repository, as they are. Nothing stands in for a part of podvirt, except where that is said below.
 The guests are not upstream's, which no package registry has: they are small Linux systems with the names, users, prompts and programs that
 the tests look for (`e2e/conformance/guests`). In place of BusyBox's `nc` and of Python they have scripts around socat.
 
