@@ -61,12 +61,13 @@ pub fn validate_create(object: &Value, vmi: Option<&VirtualMachineInstance>, ope
     if vmi.metadata.deletion_timestamp.is_some() {
         let message = format!("the VirtualMachineInstance '{name}' is being deleted");
         problems.add(Reason::FieldValueInvalid, VMI_NAME, message);
-    } else if phase != Phase::Running {
-        let shown = if phase.is_empty() { "not started" } else { phase.as_str() };
-        let message =
-            format!("the VirtualMachineInstance '{name}' is {shown}; a running one can be migrated");
+    } else if matches!(phase, Phase::Succeeded | Phase::Failed) {
+        let message = format!("the VirtualMachineInstance '{name}' is {phase}: it has ended");
         problems.add(Reason::FieldValueInvalid, VMI_NAME, message);
-    } else if let Err(why) = migratable(vmi) {
+    } else if phase == Phase::Running
+        && let Err(why) = migratable(vmi)
+    {
+        // Whether one that does not run yet can be migrated is known when it runs: until then its migration waits.
         let message = format!("the VirtualMachineInstance '{name}' cannot be migrated: {why}");
         problems.add(Reason::FieldValueInvalid, VMI_NAME, message);
     }
@@ -182,16 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn only_a_running_machine_that_can_be_migrated_and_is_not_already_is() {
+    fn a_machine_that_has_ended_cannot_be_migrated_or_is_already_is_not() {
         let object = json!({"spec": {"vmiName": "web"}});
         let judge = |vmi: Option<VirtualMachineInstance>, open: &[&str]| {
             let open: Vec<String> = open.iter().map(ToString::to_string).collect();
             lines(&validate_create(&object, vmi.as_ref(), &open))
         };
         assert_eq!(judge(Some(vmi("Running", Some("True"))), &[]), [""; 0]);
+        assert_eq!(judge(Some(vmi("Scheduled", None)), &[]), [""; 0], "it waits");
         for (vmi, open, told) in [
             (None, &[][..], "does not exist"),
-            (Some(vmi("Scheduled", Some("True"))), &[], "is Scheduled"),
             (Some(vmi("Succeeded", Some("True"))), &[], "is Succeeded"),
             (Some(vmi("Running", Some("False"))), &[], "cannot be migrated: disk root is local"),
             (Some(vmi("Running", None)), &[], "not known yet"),

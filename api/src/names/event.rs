@@ -58,6 +58,8 @@ pub const SUCCESSFUL_ABORT_MIGRATION: &str = "SuccessfulAbortMigration";
 pub const SUCCESSFUL_HAND_OVER: &str = "SuccessfulHandOver";
 /// No node fits the target pod of a migration.
 pub const MIGRATION_TARGET_UNSCHEDULABLE: &str = "migrationTargetPodUnschedulable";
+/// A migration waits because its machine does not run yet.
+pub const MACHINE_NOT_RUNNING: &str = "MachineNotRunning";
 /// A migration waits because earlier ones of its machine failed.
 pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
 /// Something that was asked of a migration is not done, and it goes on without it.

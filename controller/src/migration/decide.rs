@@ -213,9 +213,15 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         decision.fail(&format!("migration {rival} of the same machine has not ended"), now);
         return;
     }
+    let starting = ConditionType::from(event::MACHINE_NOT_RUNNING);
     if vmi.status.phase != Some(MachinePhase::Running) {
+        let message = format!("machine {} does not run yet: its migration waits", vmi.name_any());
+        if set_true(&mut decision.migration.status, &starting, event::MACHINE_NOT_RUNNING, &message, now) {
+            decision.note(false, event::MACHINE_NOT_RUNNING, message);
+        }
         return;
     }
+    remove(&mut decision.migration.status, &starting);
     if let Err(why) = migratable(vmi) {
         decision.fail(&why, now);
         return;

@@ -5,7 +5,7 @@
 //! machine and on the limits, not on how many wait.
 //!
 //! ```text
-//!  watch of migrations ──┐            ┌─ Over      new, ended, or deleted before its turn: neither waits nor runs
+//!  watch of migrations ──┐            ┌─ Over      new, ended, deleted before its turn, or its machine does not run yet
 //!  change of a machine ──┼─ settle ──>├─ Resting   an evacuation after failed ones, until its time has come
 //!  target pod asked for ─┘            ├─ Waiting   has its place among those that leave the same node
 //!                                     └─ Running   counts against the limits
@@ -33,7 +33,7 @@ use kube::runtime::watcher::Event;
 use podvirt_api::migration::is_final;
 use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
-    VirtualMachineInstanceMigrationPhase as Phase,
+    VirtualMachineInstanceMigrationPhase as Phase, VirtualMachineInstancePhase as MachinePhase,
 };
 
 use super::admit::{Limits, Urgency};
@@ -197,6 +197,10 @@ fn is_leaving(machine: &VirtualMachineInstance) -> bool {
     status.node_name.is_some() && status.evacuation_node_name == status.node_name
 }
 
+fn runs(machine: &VirtualMachineInstance) -> bool {
+    machine.status.phase == Some(MachinePhase::Running)
+}
+
 impl State {
     fn insert(&mut self, migration: &Migration, view: &View, now: Timestamp) {
         let (uid, machine) = (migration.uid().unwrap_or_default(), machine_of(migration));
@@ -269,6 +273,8 @@ impl State {
             _ if is_final(migration) => Stage::Over,
             _ if self.started.contains(uid) => Stage::Running,
             Phase::Pending if migration.metadata.deletion_timestamp.is_some() => Stage::Over,
+            // It has no node to leave, and would keep a place from those that can start.
+            Phase::Pending if machine.is_some_and(|machine| !runs(machine)) => Stage::Over,
             Phase::Pending => match backoff(migration, siblings, now) {
                 Some(left) => Stage::Resting(now + left),
                 None => {

@@ -129,6 +129,21 @@ fn what_a_user_asked_for_does_not_hold_up_the_drain_of_its_machines_node() {
 }
 
 #[test]
+fn a_machine_that_does_not_run_yet_keeps_no_place_from_others() {
+    let mut bed = Bed::new(pairs(&[("a", "n"), ("b", "n")]));
+    let starts = machine("a", "n", json!({"status": {"phase": "Scheduled"}}));
+    bed.machines.apply_watcher_event(&Event::Apply(starts));
+    for name in ["a", "b"] {
+        bed.put(migration(name, "Pending", json!({})));
+    }
+    let limits = Limits { cluster: 1, node: 1 };
+    assert_eq!(bed.turns(&["a", "b"], limits), ["b"]);
+    bed.machines.apply_watcher_event(&Event::Apply(machine("a", "n", json!({}))));
+    bed.queue.changed(Some(("shop", "a")), at(0));
+    assert_eq!(bed.turns(&["a", "b"], limits), ["a"], "its turn has come");
+}
+
+#[test]
 fn an_evacuation_rests_after_a_failed_one_until_its_time_has_come() {
     let bed = Bed::new(pairs(&[("web", "n1")]));
     let evacuation = |uid: &str| json!({"metadata": {"uid": uid, "annotations": {"kubevirt.io/evacuationMigration": "n1"}}});

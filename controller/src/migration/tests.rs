@@ -195,6 +195,13 @@ fn what_cannot_be_migrated_is_not_and_the_reason_is_told() {
     assert!(why(&look(&between, &machine(json!({})), None)).contains("spec.receive"));
     let waits = look(&pending, &machine(json!({"status": {"phase": "Scheduled"}})), None);
     assert_eq!((phase(&waits), waits.actions.len()), ("Pending", 0), "its handler is starting it");
+    assert_eq!(waits.notes.len(), 1);
+    let message = waits.migration.status.conditions[0].message.as_deref();
+    assert_eq!(message, Some("machine web does not run yet: its migration waits"));
+    let again = look(&waits.migration, &machine(json!({"status": {"phase": "Scheduled"}})), None);
+    assert!(again.notes.is_empty(), "it is told once");
+    let runs = look(&waits.migration, &machine(json!({})), None);
+    assert_eq!((runs.migration.status.conditions.len(), runs.actions.len()), (0, 1));
 }
 
 #[test]
