@@ -106,6 +106,19 @@ pub fn spec_of<T: DeserializeOwned>(
     T::deserialize(&data["spec"]).map_err(|error| RevisionError::Unreadable(name(), error))
 }
 
+/// What a revision keeps that does not say by its label of which version it is, and of which scope that is.
+pub fn unlabelled(revision: &ControllerRevision, subject: Subject) -> Option<(Scope, Value)> {
+    let labels = revision.metadata.labels.as_ref();
+    if labels.is_some_and(|labels| labels.contains_key(VERSION_LABEL)) {
+        return None;
+    }
+    let object = &revision.data.as_ref()?.0;
+    let scope = [Scope::Namespace, Scope::Cluster]
+        .into_iter()
+        .find(|scope| object["kind"] == subject.kind(*scope))?;
+    (object["apiVersion"] == format!("{GROUP}/{VERSION}")).then(|| (scope, object.clone()))
+}
+
 /// Whether a revision keeps an object of this name.
 pub fn is_of(revision: &ControllerRevision, name: &str) -> bool {
     let none = BTreeMap::new();

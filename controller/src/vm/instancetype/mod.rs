@@ -22,11 +22,12 @@
 //! By the reference policies `expand` and `expandAll` of the KubeVirt object the shape is written into the machine itself, which
 //! names neither from then on: [`Shape::Rewritten`].
 //!
-//! Upstream also writes revisions anew that hold an earlier version than v1beta1. No release of podvirt has made such a one, and
-//! upstream's 1.8 cannot read them either; a machine with one tells so.
+//! A revision without the label of its version, as early releases of upstream's have made them, is made anew. One that holds
+//! an earlier version than v1beta1 cannot be read, as with upstream's 1.8; a machine with one tells so.
 
 mod find;
 pub mod refs;
+mod renew;
 mod shape;
 mod store;
 #[cfg(test)]

@@ -54,6 +54,9 @@ impl Shell {
         if Subject::ALL.iter().all(|subject| Matcher::of(vm, *subject).is_none()) {
             return self.without(vm).await;
         }
+        if self.renew(vm).await? {
+            return Ok(Shape::Rewritten);
+        }
         let settings = self.cluster.settings().await;
         let shape = self.with(vm, &settings.configuration).await?;
         Ok(shape.unwrap_or_else(Shape::Failed))

@@ -232,3 +232,45 @@ async fn a_machine_that_names_nothing_any_more_loses_its_own_revisions() {
     assert_eq!(shell.shape(&plain).await.unwrap(), Shape::Plain);
     assert_eq!(paths(&asked), [""; 0]);
 }
+
+#[tokio::test]
+async fn a_revision_that_does_not_say_its_version_is_made_anew() {
+    let reference =
+        json!({"status": {"instancetypeRef": {"name": "small", "controllerRevisionRef": {"name": "early"}}}});
+    let early = |what: &str| {
+        let mut there = stored();
+        there["metadata"]["name"] = json!("early");
+        there["metadata"]["labels"]
+            .as_object_mut()
+            .unwrap()
+            .remove("instancetype.kubevirt.io/object-version");
+        match what {
+            _ if what.starts_with("GET") => Some((200, there)),
+            _ if what.starts_with("PATCH") => Some((200, json!(machine(&json!({}))))),
+            _ => None,
+        }
+    };
+    let (shell, asked) = shell("reference", early);
+    assert_eq!(shell.shape(&machine(&reference)).await.unwrap(), Shape::Rewritten);
+    let path = "/status/instancetypeRef/controllerRevisionRef/name";
+    let writes: Vec<_> =
+        asked.lock().unwrap().iter().filter(|(what, _)| !what.starts_with("GET")).cloned().collect();
+    let what: Vec<&str> = writes.iter().map(|(what, _)| what.as_str()).collect();
+    let (post, patch, delete) =
+        (format!("POST {REVISIONS}"), format!("PATCH {MACHINE}/status"), format!("DELETE {REVISIONS}/early"));
+    assert_eq!(what, [&post, &patch, &delete], "the status never names one that is not there");
+    assert_eq!(writes[0].1["metadata"]["name"], REVISION);
+    assert_eq!(
+        writes[1].1,
+        json!([{"op": "test", "path": path, "value": "early"}, {"op": "replace", "path": path, "value": REVISION}])
+    );
+    // What the machine itself names stays.
+    let mut named = reference;
+    named["spec"]["instancetype"]["revisionName"] = json!("early");
+    let (shell, asked) = self::shell("reference", early);
+    assert_eq!(
+        made(shell.shape(&machine(&named)).await.unwrap()).status.instancetype_ref,
+        machine(&named).status.instancetype_ref
+    );
+    assert!(paths(&asked).iter().all(|what| what.starts_with("GET")));
+}
