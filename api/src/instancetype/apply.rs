@@ -139,7 +139,9 @@ fn memory(
     if let Some((_, field)) = in_the_way.into_iter().find(|(is_set, _)| *is_set) {
         return conflicts.add(path, field);
     }
-    memory.guest = Some(wanted.guest.clone());
+    // An instance type cannot leave the field out: 0 says nothing. What the machine then lacks is told when it starts.
+    let zero = wanted.guest.0.parse::<quantity::Quantity>().is_ok_and(|guest| guest.value() == 0);
+    memory.guest = (!zero).then(|| wanted.guest.clone());
     replace(&mut memory.hugepages, wanted.hugepages.as_ref());
     replace(&mut memory.max_guest, wanted.max_guest.as_ref());
     if let Some(request) = wanted.overcommit_percent.and_then(|percent| overcommitted(&wanted.guest, percent))

@@ -40,6 +40,9 @@ fn an_instance_type_sizes_the_machine() {
     assert_eq!(spec["domain"]["resources"]["requests"], json!({"memory": "1Gi"}));
     assert_eq!((&spec["nodeSelector"], &spec["schedulerName"]), (&json!({"disk": "fast"}), &json!("other")));
     assert_eq!(made["metadata"]["annotations"], json!({"a": "b"}));
+    let nothing = specs(json!({"cpu": {"guest": 4}, "memory": {"guest": "0Mi"}}), Value::Null);
+    let made = self::made(&nothing, json!({"spec": {"domain": {"devices": {}}}})).unwrap();
+    assert_eq!(made["spec"]["domain"]["memory"], json!({}), "no memory is said");
 }
 
 #[test]
