@@ -153,9 +153,16 @@ fn memory(
 
 /// What a pod asks for where `percent` of the guest's memory are not set aside for it; nothing where all of it is.
 fn overcommitted(guest: &Quantity, percent: i64) -> Option<Quantity> {
-    let percent = u64::try_from(percent).ok().filter(|percent| (1..=100).contains(percent))?;
-    let bytes = u128::from(guest.0.parse::<quantity::Quantity>().ok()?.value());
-    let bytes = bytes * u128::from(100 - percent) / 100;
+    let percent = u8::try_from(percent).ok().filter(|percent| (1..=100).contains(percent))?;
+    let bytes = guest.0.parse::<quantity::Quantity>().ok()?.value();
+    // In the precision that upstream calculates with: what is stored is compared.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "upstream's"
+    )]
+    let bytes = (bytes as f32 * (1.0 - f32::from(percent) / 100.0)) as u64;
     // Written in the largest unit of the guest's own kind that has no fraction.
     let (base, units) = if guest.0.ends_with('i') {
         (1024, ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])

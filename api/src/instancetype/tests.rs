@@ -47,9 +47,13 @@ fn an_instance_type_sizes_the_machine() {
 
 #[test]
 fn a_part_of_the_memory_is_written_without_a_fraction() {
-    for (guest, percent, expected) in
-        [("2Gi", 15, "1825361100"), ("1000Mi", 10, "900Mi"), ("2G", 10, "1800M"), ("1Gi", 100, "0")]
-    {
+    for (guest, percent, expected) in [
+        ("2Gi", 15, "1825361152"),
+        ("128Mi", 15, "114085072"),
+        ("1000Mi", 10, "900Mi"),
+        ("2G", 10, "1800M"),
+        ("1Gi", 100, "0"),
+    ] {
         let instancetype =
             json!({"cpu": {"guest": 1}, "memory": {"guest": guest, "overcommitPercent": percent}});
         let made =
