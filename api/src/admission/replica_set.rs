@@ -83,7 +83,10 @@ pub(super) fn selected(selector: &Value, labels: &Value, path: &str, problems: &
     let labels = Labels::deserialize(labels).unwrap_or_default();
     if labels.is_empty() {
         let field = format!("{path}.metadata.labels");
-        problems.required(field, "a label is required, by which spec.selector finds what is made");
+        problems.required(
+            field,
+            "selector does not match labels: a label is required, by which it finds what is made",
+        );
         return;
     }
     match Selector::of(Some(&given)) {
