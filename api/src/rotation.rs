@@ -64,7 +64,8 @@ impl Default for Rotation {
 }
 
 impl Rotation {
-    /// What is said; the defaults where that would be refused, as it may have been stored while the webhook was away.
+    /// The lives that the object says. An object that the webhook would refuse may have been stored while no webhook
+    /// answered: then the defaults hold.
     pub fn of(said: &KubeVirtSelfSignConfiguration) -> Self {
         read(said).map(|read| read.rotation()).unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! What of the KubeVirt object is a daemon's own: how much it logs, and how long certificates live.
+//! The settings of the KubeVirt object that every daemon carries out for itself: how much it logs, and how long certificates
+//! live.
 
 use podvirt_api::v1::KubeVirt;
 use podvirt_api::verbosity::Component;
@@ -6,7 +7,7 @@ use podvirt_api::verbosity::Component;
 use crate::pki::{Policies, PolicySource};
 use crate::telemetry::Logs;
 
-/// Where each version of the KubeVirt object is told.
+/// Carries the settings out: the daemon hands it each version of the KubeVirt object.
 #[derive(Debug)]
 pub struct Settings {
     daemon: Component,

@@ -3,8 +3,8 @@
 //! Levels: `error` needs a person, `warn` is handled but should not be, `info` tells the life of objects a few
 //! lines each, `debug` tells decisions, `trace` tells messages. Logs go to standard error.
 //!
-//! How much is logged says the command line or the environment; where neither does, the KubeVirt object, and a change of it
-//! takes effect at once ([`Logs::set`]).
+//! The command line or the variable `RUST_LOG` says how much the daemon logs. Where neither is given, the KubeVirt object says
+//! it, and a change of the object takes effect at once ([`Logs::set`]).
 
 use std::io::IsTerminal;
 use std::str::FromStr;
@@ -57,7 +57,7 @@ pub enum Error {
     Started(#[from] TryInitError),
 }
 
-/// The log of this process, whose filter can change. Clones are the same.
+/// The log of this process. Its filter can change while the process runs; all clones change the same filter.
 #[derive(Clone)]
 pub struct Logs {
     /// Puts another filter in place.
@@ -73,29 +73,28 @@ impl std::fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// A log whose filter stays what it is, for tests.
+    /// A log whose filter never changes, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn fixed() -> Self {
         Self { put: Arc::new(|_| Ok(())), verbosity: None }
     }
 
-    /// Logs as much as a number of [`verbosity`] says, from the next line on, unless the command line or the environment
-    /// says what is logged: these are about this one process, and win.
+    /// From the next line on the daemon logs as much as `number` says (see [`verbosity`]).
+    ///
+    /// Where the command line or `RUST_LOG` gave a filter, `set` changes nothing: they are about this one daemon, while the
+    /// KubeVirt object is about all of them, so they go first.
     pub fn set(&self, number: u64) {
         let Some(known) = &self.verbosity else { return };
         if std::mem::replace(&mut *known.lock().unwrap_or_else(PoisonError::into_inner), number) == number {
             return;
         }
         let filter = verbosity::filter(number);
-        let put = EnvFilter::try_new(&filter).map(|parsed| (self.put)(parsed));
+        let put = EnvFilter::try_new(&filter)
+            .map_err(Box::<dyn std::error::Error>::from)
+            .and_then(|parsed| (self.put)(parsed).map_err(Into::into));
         match put {
-            Ok(Ok(())) => tracing::info!(verbosity = number, filter, "another filter of the log"),
-            Ok(Err(error)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the log's filter is as before");
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the log's filter is as before");
-            }
+            Ok(()) => tracing::info!(verbosity = number, filter, "another filter of the log"),
+            Err(error) => tracing::warn!(error = &*error, "the log's filter is as before"),
         }
     }
 }
@@ -149,7 +148,7 @@ mod tests {
         );
     }
 
-    /// Each is logged at its level, by target.
+    /// Whether lines of four targets, each with its level, are logged now.
     fn logged() -> [bool; 4] {
         use tracing::{Level, enabled};
         [
@@ -160,7 +159,8 @@ mod tests {
         ]
     }
 
-    // The process's subscriber is one: tests run in a process each, by nextest, and this one alone sets it.
+    // A process has one subscriber, and can set it once. nextest gives every test a process of its own, and no other test of
+    // this crate calls `init`.
     #[test]
     fn the_filter_follows_the_number_while_the_process_runs() {
         let logs = init("test", Format::Json, None).unwrap();

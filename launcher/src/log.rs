@@ -5,8 +5,10 @@ use podvirt_api::verbosity;
 /// The variable of the filter, which netd knows as well.
 pub const RUST_LOG: &str = "RUST_LOG";
 
-/// The filter, in the form of `RUST_LOG`; `given` is that of the command line, `environment` gives a variable's value. The
-/// first that is there is taken, in the order command line, `RUST_LOG`, number.
+/// The filter, in the form of `RUST_LOG`.
+///
+/// `given` is the filter of the command line; `environment` answers the value of a variable. The command line goes first, then
+/// `RUST_LOG`, then the number; without any of them the default number holds.
 pub fn filter(given: Option<&str>, environment: impl Fn(&str) -> Option<String>) -> String {
     let by_number = || environment(verbosity::ENVIRONMENT).as_deref().and_then(verbosity::parse);
     given

@@ -23,9 +23,9 @@
 //! ([`customize`]), applies them by server-side apply in waves ([`order`]), and stops at the first wave whose pods are
 //! not all new yet. Nothing is remembered between two passes but in the cluster. A pass starts when the KubeVirt
 //! object, an object that carries virt-operator's label, or a daemon's pod changes; applying an object that is as it
-//! shall be changes nothing, so passes come to rest by themselves. One starts every few minutes besides, for what is not
-//! watched. What somebody changed or deleted by hand comes back
-//! with the next pass.
+//! shall be changes nothing, so passes come to rest by themselves. One more pass starts every few minutes, for what
+//! virt-operator does not watch. An object of podvirt's that a user changed or deleted by hand is as it shall be again after
+//! the next pass.
 //!
 //! ```text
 //!   KubeVirt object ──┐

@@ -138,7 +138,7 @@ fn holds(kubevirt: &KubeVirt) -> bool {
     kubevirt.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Whether a write was done; why not stands in the log, unless a newer object is on its way by the watch.
+/// Whether the API server took a write. A refusal is logged, but for a conflict: the watch brings the newer object then.
 fn written(result: Result<(), patch::Error>) -> bool {
     match result {
         Ok(()) => true,
@@ -157,8 +157,8 @@ impl Parts {
         let target = Target::of(&kubevirt.spec, &self.own);
         let deleting = kubevirt.metadata.deletion_timestamp.is_some();
         if !deleting && !holds(&kubevirt) {
-            // Nothing is made before the object is held: what is made must be removed with it. Its change calls for the
-            // next pass.
+            // virt-operator makes nothing before its finalizer is in the object, since what it makes must be removed with the
+            // object. The finalizer is a change of the object, which starts the next pass.
             return !written(self.hold(&kubevirt, true).await);
         }
         let outcome =
@@ -172,7 +172,7 @@ impl Parts {
             self.metrics.failures.inc();
         }
         let told = written(Box::pin(self.tell(&kubevirt, &target, &outcome)).await);
-        // What the object itself is refused for changes with the object alone.
+        // An object that is refused for what it says is judged again when it changes; no time helps.
         let passes = matches!(outcome, Outcome::Failed { reason: FAILED | DELETION_FAILED, .. });
         passes || !told
     }

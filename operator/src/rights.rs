@@ -1,7 +1,7 @@
 //! virt-operator's own manifest, `deploy/kubevirt-operator.yaml`, with the rights that follow from what it installs.
 //!
-//! Kubernetes lets a daemon give only rights that the daemon has itself, so virt-operator has every right of the daemons. Beyond these
-//! it may make objects of the kinds it installs, and change or delete those that it installs, each by its name.
+//! Kubernetes lets a daemon give only rights that the daemon has itself, so virt-operator has every right of the daemons.
+//! Beyond these it may make objects of the kinds it installs, and change or delete those that it installs, each by its name.
 
 use serde_json::{Value, json};
 

@@ -67,7 +67,8 @@ pub fn validate_create(object: &Value, vmi: Option<&VirtualMachineInstance>, ope
     } else if phase == Phase::Running
         && let Err(why) = migratable(vmi)
     {
-        // Whether one that does not run yet can be migrated is known when it runs: until then its migration waits.
+        // Of a machine that does not run yet it is not known whether it can be migrated. virt-controller judges that when the
+        // machine runs; until then its migration waits.
         let message = format!("the VirtualMachineInstance '{name}' cannot be migrated: {why}");
         problems.add(Reason::FieldValueInvalid, VMI_NAME, message);
     }

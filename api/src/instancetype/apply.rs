@@ -139,7 +139,8 @@ fn memory(
     if let Some((_, field)) = in_the_way.into_iter().find(|(is_set, _)| *is_set) {
         return conflicts.add(path, field);
     }
-    // An instance type cannot leave the field out: 0 says nothing. What the machine then lacks is told when it starts.
+    // The field is required, so an instance type that sets no memory has 0 there. A machine without memory of its own is then
+    // refused when it starts.
     let zero = wanted.guest.0.parse::<quantity::Quantity>().is_ok_and(|guest| guest.value() == 0);
     memory.guest = (!zero).then(|| wanted.guest.clone());
     replace(&mut memory.hugepages, wanted.hugepages.as_ref());
@@ -155,7 +156,7 @@ fn memory(
 fn overcommitted(guest: &Quantity, percent: i64) -> Option<Quantity> {
     let percent = u8::try_from(percent).ok().filter(|percent| (1..=100).contains(percent))?;
     let bytes = guest.0.parse::<quantity::Quantity>().ok()?.value();
-    // In the precision that upstream calculates with: what is stored is compared.
+    // Upstream calculates in single precision. Only in the same precision is the stored request equal to upstream's.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

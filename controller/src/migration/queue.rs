@@ -273,7 +273,7 @@ impl State {
             _ if is_final(migration) => Stage::Over,
             _ if self.started.contains(uid) => Stage::Running,
             Phase::Pending if migration.metadata.deletion_timestamp.is_some() => Stage::Over,
-            // It has no node to leave, and would keep a place from those that can start.
+            // This migration cannot start yet. With a place in the queue it would hold up migrations that can.
             Phase::Pending if machine.is_some_and(|machine| !runs(machine)) => Stage::Over,
             Phase::Pending => match backoff(migration, siblings, now) {
                 Some(left) => Stage::Resting(now + left),

@@ -91,7 +91,7 @@ fn after(moment: Timestamp, span: Duration) -> Timestamp {
     moment.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// When a certificate was made: it says an earlier moment, for peers whose clock is behind.
+/// When a certificate was made. Its `notBefore` is earlier by [`BACKDATE`], for peers whose clocks are behind.
 fn made(certificate: &Certificate) -> Timestamp {
     after(certificate.not_before, BACKDATE)
 }
@@ -117,8 +117,8 @@ fn is_due(certificate: &Certificate, life: &Life, now: Timestamp) -> bool {
 
 /// When the certificate is to be replaced.
 ///
-/// One that lives no longer than the policy's time before the end was made by another policy, or by a CA near its end: a
-/// fifth of its own life is left.
+/// A certificate whose whole life is no longer than the policy's `renew_before` was made by another policy, or by a CA near
+/// its end. It is replaced when a fifth of its own life is left.
 pub(super) fn due(certificate: &Certificate, life: &Life) -> Timestamp {
     let own = duration(certificate);
     let left = if life.renew_before < own { life.renew_before } else { Life::of(own).renew_before };

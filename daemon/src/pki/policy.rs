@@ -31,7 +31,7 @@ pub struct Policy {
 impl From<Rotation> for Policy {
     fn from(rotation: Rotation) -> Self {
         let left = rotation.ca.renew_before.min(rotation.server.renew_before);
-        // A CA that was replaced before its first leaves would sign none, and so would the next.
+        // A CA that is replaced before it may sign its first leaf never signs one, and neither does the next CA.
         let first = rotation.ca.duration.saturating_sub(rotation.ca.renew_before);
         Policy {
             ca: rotation.ca,
@@ -64,14 +64,14 @@ impl Policy {
     }
 }
 
-/// The policy as it is now. Clones see the same.
+/// The policy as the KubeVirt object says it now; all clones see the same one.
 ///
-/// Before the KubeVirt object was read no policy is known, and none is made up: a certificate would be replaced for
-/// living longer than the default.
+/// Until the KubeVirt object has been read, no policy is known and the default does not stand in for it: by the default a
+/// certificate with a longer life, which the object allows, would be replaced.
 #[derive(Clone, Debug)]
 pub struct Policies(watch::Receiver<Option<Policy>>);
 
-/// Where each version of the KubeVirt object is told.
+/// The sending end of [`Policies`]: a daemon hands it each version of the KubeVirt object.
 #[derive(Debug)]
 pub struct PolicySource(watch::Sender<Option<Policy>>);
 
@@ -100,7 +100,7 @@ impl Policies {
 
     /// The policy; waits until it is known.
     pub async fn get(&mut self) -> Policy {
-        // A source that is gone leaves the last policy; without any, the process is ending.
+        // When the source is gone, the last policy holds on. Where there never was one, the process is ending.
         let known = self.0.wait_for(Option::is_some).await.ok().and_then(|policy| *policy);
         match known {
             Some(policy) => policy,

@@ -82,7 +82,8 @@ pub(super) async fn screenshot(server: State<Server>, Path((namespace, name)): N
     let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
     client.domain(uid).await?.filter(|domain| domain.status.is_active()).ok_or_else(not_running)?;
     let (mime, data) = client.picture(&vmi).await?;
-    // A launcher is its user's: what it says is shown as a picture, and as nothing that a browser would run.
+    // A guest that broke out may answer in its launcher's place. Only the media types of pictures are handed on, none that a
+    // browser would run.
     let mime = PICTURES.iter().find(|known| **known == mime).copied().unwrap_or("application/octet-stream");
     Ok(([(header::CONTENT_TYPE, mime)], data).into_response())
 }

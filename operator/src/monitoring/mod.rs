@@ -1,4 +1,4 @@
-//! Monitoring by the Prometheus operator: what of the daemons is collected, and what is told of.
+//! Monitoring by the Prometheus operator: which metrics of the daemons Prometheus collects, and its alerts.
 //!
 //! # Theory of operation
 //!
@@ -10,10 +10,11 @@
 //!          └──────── nothing is made, what was made is deleted ───┘
 //! ```
 //!
-//! Kinds are found by discovery. The account is that of Prometheus; it is looked for in the namespace that the KubeVirt
-//! object names, or in the usual ones, as upstream: without it nothing could collect, and the binding would be for an
-//! account that somebody else may make. A kind that comes later starts a pass; an account that comes later is found by
-//! the pass that starts every few minutes ([`crate::reconcile`]).
+//! virt-operator finds the kinds by discovery. "The account" is Prometheus' ServiceAccount. virt-operator looks for it in the
+//! namespace that the KubeVirt object names, or else in the usual ones, as upstream does. While there is no such account,
+//! nothing could collect the metrics, and any user who may make a ServiceAccount of that name would get the rights that are
+//! bound to it: so nothing is made. When a kind comes later, its definition's watch starts a pass. When the account comes
+//! later, the next pass by time finds it, within minutes ([`crate::reconcile`]).
 
 mod rules;
 
@@ -31,7 +32,7 @@ use crate::target::Target;
 pub const NAME: &str = "prometheus-kubevirt-rules";
 /// Name of the role of Prometheus' account, and of its binding; upstream's.
 const ROLE: &str = "kubevirt-monitoring";
-/// Label of what is collected: pods by the Service, the Service by the ServiceMonitor; upstream's.
+/// Label by which the Service selects the daemons' pods, and the ServiceMonitor selects the Service; upstream's.
 const COLLECTED: &str = "prometheus.kubevirt.io";
 /// Namespaces in which Prometheus usually is; the first with its account is taken. Upstream's.
 const NAMESPACES: [&str; 2] = ["openshift-monitoring", "monitoring"];
@@ -54,7 +55,7 @@ fn given(text: Option<&String>) -> Option<&str> {
 }
 
 impl Place {
-    /// The places where Prometheus may be, those that go first at first.
+    /// The places where Prometheus may be, in the order in which they are tried.
     fn candidates(spec: &KubeVirtSpec) -> Vec<Place> {
         let account = given(spec.monitor_account.as_ref()).unwrap_or(ACCOUNT);
         let monitors = given(spec.service_monitor_namespace.as_ref());
@@ -70,7 +71,7 @@ impl Place {
         namespaces.into_iter().map(place).collect()
     }
 
-    /// The usual one.
+    /// Where Prometheus usually is.
     pub(crate) fn usual() -> Place {
         let namespace = NAMESPACES[1].to_owned();
         Place { account: ACCOUNT.to_owned(), monitors: namespace.clone(), namespace }
@@ -94,7 +95,7 @@ impl Place {
     }
 }
 
-/// What is to be there now, for podvirt in the cluster's namespace; `served` are the kinds that the cluster has.
+/// The objects of monitoring that shall be there now; `served` are the kinds of the Prometheus operator that the cluster has.
 ///
 /// # Errors
 ///
@@ -158,7 +159,7 @@ fn binding(place: &Place, namespace: &str) -> Value {
     })
 }
 
-/// Nothing reaches the daemons' ports but what a policy allows.
+/// A NetworkPolicy that lets Prometheus' namespace reach the ports `metrics`: podvirt's other policies let nothing reach them.
 fn way(place: &Place, namespace: &str) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -184,7 +185,7 @@ fn monitor(place: &Place, namespace: &str) -> Value {
         "spec": {
             "selector": {"matchLabels": {COLLECTED: "true"}},
             "namespaceSelector": {"matchNames": [namespace]},
-            // Metrics of machines have the label `namespace`, too: theirs is the one to keep.
+            // A machine's metrics have a label `namespace` of their own. Prometheus keeps it, not the daemon's namespace.
             "endpoints": [{"port": "metrics", "scheme": "http", "honorLabels": true}],
         },
     })

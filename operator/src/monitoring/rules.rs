@@ -1,15 +1,15 @@
-//! What is told of, in PromQL. Names are upstream's where the same is meant.
+//! Alerts and the series that they use, in PromQL. An alert that means the same as one of upstream's has its name.
 //!
-//! Metrics are those of podvirt's daemons, `up` of Prometheus itself, and some of kube-state-metrics (`kube_…`): an alert
-//! that needs the last ones is silent where they are not collected. Upstream's alerts about failed requests and about what
-//! happens in guests have no metric here.
+//! The expressions use metrics of podvirt's daemons, `up` of Prometheus itself, and some of kube-state-metrics (`kube_…`). An
+//! alert that uses a metric of kube-state-metrics never fires where Prometheus does not collect them. Upstream also has alerts
+//! about failed requests and about guests; podvirt's daemons have no metrics for these.
 
 use serde_json::{Value, json};
 
 /// Stands for podvirt's namespace.
 const NAMESPACE: &str = "NAMESPACE";
 
-/// A series that is computed: name and expression.
+/// Series that Prometheus computes from others: name and expression.
 pub(super) const RECORDS: [(&str, &str); 9] = [
     ("kubevirt_virt_api_up", "sum(up{namespace='NAMESPACE', pod=~'virt-api-.*'}) or vector(0)"),
     ("kubevirt_virt_controller_up", "sum(up{namespace='NAMESPACE', pod=~'virt-controller-.*'}) or vector(0)"),
@@ -52,13 +52,13 @@ impl Severity {
     }
 }
 
-/// A state that is told of once it has lasted.
+/// An alert: it fires when its expression has held for some time.
 pub(super) struct Alert {
     /// Its name.
     pub(super) name: &'static str,
-    /// The state.
+    /// Holds while something is wrong.
     pub(super) expression: &'static str,
-    /// How long it has to last, in Prometheus' words.
+    /// How long the expression has to hold before the alert fires, in Prometheus' notation.
     lasts: &'static str,
     severity: Severity,
     /// Whether podvirt itself is worse off, or only machines are.
