@@ -155,7 +155,8 @@ fn running_daemons_log_as_much_as_the_object_says() {
     let set =
         |verbosity: Value| json!({"configuration": {"developerConfiguration": {"logVerbosity": verbosity}}});
     let _back = Set(&namespace, set(Value::Null));
-    let all = json!({"virtAPI": 3, "virtController": 3, "virtHandler": 3, "virtOperator": 3});
+    let all =
+        json!({"virtAPI": 3, "virtController": 3, "virtHandler": 3, "virtOperator": 3, "virtLauncher": 3});
     configure(&cluster, set(all)).unwrap();
     for daemon in ["virt-api", "virt-controller", "virt-handler", "virt-operator"] {
         let app = format!("kubevirt.io={daemon}");
@@ -166,6 +167,15 @@ fn running_daemons_log_as_much_as_the_object_says() {
             Ok((lines.filter(|line| line.contains("\"verbosity\":3")).count() >= 2).then_some(()))
         };
         namespace.until(&format!("both pods of {daemon} take the number"), SOON, taken).unwrap();
+    }
+    // The containers of a machine that starts now log as much.
+    namespace.apply(&Manifest { name: "told", ..Manifest::default() }.instance()).unwrap();
+    namespace.wait_phase("told", "Running", BOOT).unwrap();
+    let pod = namespace.launcher("told").unwrap().name_any();
+    for container in ["compute", "netd"] {
+        let logged =
+            || Ok(namespace.kubectl(&["logs", &pod, "-c", container])?.contains("DEBUG").then_some(()));
+        namespace.until(&format!("{container} logs what is for debugging"), SOON, logged).unwrap();
     }
 }
 

@@ -6,6 +6,7 @@ mod another_network;
 mod bridge;
 mod claims;
 mod drain;
+mod early;
 mod failures;
 mod hotplug;
 mod in_place;
