@@ -101,7 +101,7 @@ admission: ## upstream's CustomResourceDefinitions and admission webhooks beside
 	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews
 	e2e/admission $(PODVIRT_BIN)/examples/reviews -seed=$(or $(SEED),1) -documents=$(if $(SHORT),500,5000)
 
-examples: cluster-sync ## upstream's example manifests on the cluster, against the answers in e2e/conformance/examples.tsv: 10 minutes; UPDATE=1 writes new ones
+examples: cluster-sync ## upstream's example manifests on the cluster, against the answers in e2e/conformance/examples.tsv: 3 minutes; UPDATE=1 writes new ones
 	e2e/cluster/examples start >$(BUILT)/examples.tsv
 	$(if $(UPDATE),cp $(BUILT)/examples.tsv e2e/conformance/examples.tsv,diff -u e2e/conformance/examples.tsv $(BUILT)/examples.tsv)
 

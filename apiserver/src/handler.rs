@@ -33,9 +33,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// virt-handler hangs, which is no word about the guest.
 const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest answer to a short request.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Largest picture of a screen.
-const MAX_PICTURE_BYTES: usize = 16 << 20;
+pub const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest picture of a screen, which is one of these answers.
+pub const MAX_PICTURE_BYTES: usize = 16 << 20;
 
 /// Finds and calls virt-handlers.
 #[derive(Clone)]
@@ -138,27 +138,27 @@ impl Handlers {
             .map_err(|error| Status::internal(error.to_string()))
     }
 
-    /// Carries a short request to virt-handler and its answer back.
+    /// Carries a short request to virt-handler, and its answer of at most `most` bytes back.
     ///
     /// # Errors
     ///
-    /// virt-handler cannot be reached or does not answer in time. What it answers, errors too, is a success here.
+    /// virt-handler cannot be reached, does not answer in time, or answers more. What it answers, errors too, is a success here.
     pub async fn call(
         &self,
         vmi: &VirtualMachineInstance,
         method: Method,
         subresource: &str,
         body: Bytes,
+        most: usize,
     ) -> Result<Response, Status> {
         let mut sender = self.connect(vmi).await?;
         let mut request = self.request(vmi, method, subresource, None, Full::new(body))?;
         let json = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json);
-        let limit = if subresource == "vnc/screenshot" { MAX_PICTURE_BYTES } else { MAX_ANSWER_BYTES };
         let answer = async {
             let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
             let (parts, body) = response.into_parts();
-            let body = Limited::new(body, limit).collect().await.map_err(|e| e.to_string())?;
+            let body = Limited::new(body, most).collect().await.map_err(|e| e.to_string())?;
             Ok::<_, String>((parts, body.to_bytes()))
         };
         match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {

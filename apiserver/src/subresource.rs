@@ -24,7 +24,7 @@ use serde_json::json;
 use tracing::{Instrument, debug, info, warn};
 
 use crate::front_proxy::User;
-use crate::handler::Handlers;
+use crate::handler::{Handlers, MAX_ANSWER_BYTES, MAX_PICTURE_BYTES};
 use crate::lifecycle::{self, Change};
 use crate::metrics::{Metrics, Open};
 use crate::options;
@@ -266,7 +266,8 @@ impl Subresources {
         if dry_run {
             return Ok(StatusCode::ACCEPTED.into_response());
         }
-        self.handlers.call(&vmi, row.method.clone(), row.name, body).await
+        let most = if row.name == "vnc/screenshot" { MAX_PICTURE_BYTES } else { MAX_ANSWER_BYTES };
+        self.handlers.call(&vmi, row.method.clone(), row.name, body, most).await
     }
 
     async fn stream(

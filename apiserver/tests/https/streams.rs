@@ -22,6 +22,8 @@ use super::{API, NO_HANDLER};
 const SUBPROTOCOL: &str = "plain.kubevirt.io";
 /// Largest answer of a virt-handler to a short request, in bytes.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Largest picture of a screen, in bytes.
+const MAX_PICTURE_BYTES: usize = 16 << 20;
 
 type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
@@ -138,8 +140,10 @@ async fn virt_handlers_refusal_is_handed_on() {
 
 #[tokio::test]
 async fn an_answer_of_virt_handler_has_a_size() {
-    for (bytes, expected) in [(MAX_ANSWER_BYTES, 409), (MAX_ANSWER_BYTES + 1, 503)] {
-        for path in ["pause", "console"] {
+    for (path, most) in
+        [("pause", MAX_ANSWER_BYTES), ("console", MAX_ANSWER_BYTES), ("vnc/screenshot", MAX_PICTURE_BYTES)]
+    {
+        for (bytes, expected) in [(most, 409), (most + 1, 503)] {
             let world = handler(async move |mut stream| {
                 let mut request = [0; 4096];
                 let _ = stream.read(&mut request).await.unwrap();
@@ -147,6 +151,8 @@ async fn an_answer_of_virt_handler_has_a_size() {
                 stream.write_all(head.as_bytes()).await.unwrap();
                 // virt-api closes the connection when it has seen enough.
                 let _refused = stream.write_all(&vec![b' '; bytes]).await;
+                // What the connection does not take at once stays in TLS' buffer.
+                let _refused = stream.flush().await;
                 let _ended = stream.read(&mut request).await;
             })
             .await;
@@ -154,7 +160,8 @@ async fn an_answer_of_virt_handler_has_a_size() {
                 open(&world, path).await.unwrap_err().0
             } else {
                 let path = format!("{API}/virtualmachineinstances/vm1/{path}");
-                world.call(Caller::FrontProxy, "jane", Method::PUT, &path, "").await.unwrap().0.as_u16()
+                let method = if path.ends_with("screenshot") { Method::GET } else { Method::PUT };
+                world.call(Caller::FrontProxy, "jane", method, &path, "").await.unwrap().0.as_u16()
             };
             assert_eq!(code, expected, "{path}: {bytes}");
         }
