@@ -43,9 +43,9 @@ type Deliberate struct {
 	met     int
 }
 
-// compareDefinitions tells where the CustomResourceDefinitions of the two sides differ, and what an API server refuses of podvirt's.
-// What is said for people is left aside.
-func compareDefinitions(directory string) (failed bool, err error) {
+// compareDefinitions tells where the CustomResourceDefinitions and the roles for users of the two sides differ, and what an API
+// server refuses of podvirt's. What is said for people is left aside.
+func compareDefinitions(directory, roles string) (failed bool, err error) {
 	ours, err := readDefinitions(directory)
 	if err != nil {
 		return false, err
@@ -98,13 +98,17 @@ func compareDefinitions(directory string) (failed bool, err error) {
 		}
 		differ(theirs.Name, left, right, note)
 	}
+	compared, err := compareRoles(roles, note)
+	if err != nil {
+		return false, err
+	}
 	for _, one := range deliberate {
 		if one.met == 0 {
 			failed = true
 			fmt.Printf("definitions: definitions.yaml has %q, and there is no such difference\n", one.Is)
 		}
 	}
-	fmt.Printf("definitions: %d kinds, %d deliberate differences\n", len(makers), count)
+	fmt.Printf("definitions: %d kinds and %d roles, %d deliberate differences\n", len(makers), compared, count)
 	return failed, nil
 }
 

@@ -30,13 +30,14 @@ const configuration = `{"developerConfiguration": {"featureGates": [
 func main() {
 	reviews := flag.String("reviews", "", "podvirt's program `reviews`")
 	crds := flag.String("crds", "", "directory of podvirt's CustomResourceDefinitions")
+	roles := flag.String("roles", "", "manifest with podvirt's roles for users")
 	seed := flag.Uint64("seed", 1, "seed of the documents")
 	count := flag.Int("documents", 5000, "how many documents")
 	updates := flag.Bool("updates", true, "a third of the requests are changes of stored documents")
 	records := flag.String("records", "", "file for each request with both answers, a line of JSON each")
 	only := flag.Int("only", -1, "print this request and both answers alone")
 	flag.Parse()
-	differ, err := compareDefinitions(*crds)
+	differ, err := compareDefinitions(*crds, *roles)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(2)
