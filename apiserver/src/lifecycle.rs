@@ -4,7 +4,7 @@
 //! | strategy | start | stop | restart |
 //! |---|---|---|---|
 //! | Always, Once | refused | run strategy becomes Halted | Stop + Start requests (Once: refused) |
-//! | RerunOnFailure | Start request | run strategy becomes Halted | Stop + Start requests |
+//! | RerunOnFailure | Start request | Stop request; between two runs the run strategy becomes Halted | Stop + Start requests |
 //! | Manual | Start request | Stop request | Stop + Start requests |
 //! | Halted | run strategy becomes Always | only sooner than before | refused |
 //!
@@ -198,6 +198,11 @@ pub fn start(
     }
 }
 
+/// Whether a VM with the strategy RerunOnFailure that does not run is going to: its last run failed.
+fn runs_again(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
+    vm.status.start_failure.is_some() || vmi.is_some_and(|vmi| phase(vmi) == Some(&Phase::Failed))
+}
+
 /// Stops a VM.
 ///
 /// # Errors
@@ -228,11 +233,15 @@ pub fn stop(
     let instance = running.zip(options.grace_period).and_then(|(vmi, grace)| grace_patch(vmi, grace));
     let vm_change = match (strategy, running) {
         // Also without an instance: another one may be about to be made.
-        (Strategy::Always | Strategy::Once | Strategy::RerunOnFailure, _) => set_running(vm, false),
+        (Strategy::Always | Strategy::Once, _) => set_running(vm, false),
+        // There is no instance to stop, and virt-controller is about to make the next one.
+        (Strategy::RerunOnFailure, None) if runs_again(vm, vmi) => set_running(vm, false),
         (_, None) => {
             return Err(refuse(vm, "VM is not running"));
         }
-        (Strategy::Manual, Some(vmi)) => ask(vm, &[request(StateChangeRequestAction::Stop, Some(vmi))])?,
+        (Strategy::Manual | Strategy::RerunOnFailure, Some(vmi)) => {
+            ask(vm, &[request(StateChangeRequestAction::Stop, Some(vmi))])?
+        }
         (_, Some(vmi)) => {
             // It is stopping already: asking again makes sense only to get it over sooner.
             let old = vmi.spec.termination_grace_period_seconds;
