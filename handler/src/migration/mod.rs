@@ -341,10 +341,9 @@ fn hand_over(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstanc
     )
 }
 
-/// It came to nothing: the machine runs where it was.
+/// It came to nothing: the machine runs where it was. As upstream, it is not `completed` then.
 fn fail(view: &View<'_>, new: &mut v1::VirtualMachineInstance, reason: &str) -> Decision {
     let state = state_of(new);
-    state.completed = Some(true);
     state.failed = Some(true);
     // Who wanted it aborted may have said why.
     let said = state.failure_reason.take().filter(|said| !said.is_empty());
