@@ -3,8 +3,8 @@
 
 use std::process::{Command, Stdio};
 
-use podvirt_e2e::cluster::Cluster;
 use podvirt_e2e::artefacts::script;
+use podvirt_e2e::cluster::Cluster;
 
 /// Parts of the tests' names, each of which names at least one of them.
 const TESTS: [&str; 6] = [
