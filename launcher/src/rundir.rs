@@ -10,6 +10,7 @@
 //!   serial.log           what the guest sent to it
 //!   vnc.sock             the display
 //!   libvirtd.log, virtlogd.log
+//!   virtqemud-sock       a link to libvirt's socket, for virsh in a pod
 //! ```
 //!
 //! Paths of UNIX sockets have at most 107 bytes (unix(7)), and libvirt makes long ones below these directories;
@@ -23,6 +24,14 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+/// libvirt's socket.
+const SOCKET: &str = "x/libvirt/libvirt-sock";
+/// The link to it, as upstream's libvirt calls its socket.
+const LINK: &str = "virtqemud-sock";
+/// Files that are not for the next machine.
+const LEFTOVERS: [&str; 7] =
+    ["serial.sock", "serial.log", "vnc.sock", "domain.xml", "libvirtd.log", "virtlogd.log", LINK];
 
 /// Longest path of a run directory, bytes: the guest agent's socket takes up to 75 more.
 pub const MAX_PATH: usize = 32;
@@ -97,13 +106,15 @@ impl RunDir {
         }
         // QEMU's abilities, which cost seconds to learn, are kept: libvirt checks itself whether they still hold.
         builder.create(path.join("cache")).map_err(file(&path))?;
-        for name in ["serial.sock", "serial.log", "vnc.sock", "domain.xml", "libvirtd.log", "virtlogd.log"] {
+        for name in LEFTOVERS {
             let leftover = path.join(name);
             match std::fs::remove_file(&leftover) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file(&leftover)(error)),
                 _ => {}
             }
         }
+        let link = path.join(LINK);
+        std::os::unix::fs::symlink(SOCKET, &link).map_err(file(&link))?;
         Ok(RunDir { path, _lock: lock })
     }
 
@@ -124,7 +135,7 @@ impl RunDir {
 
     /// libvirt's address below it.
     pub fn libvirt_uri(&self) -> String {
-        format!("qemu+unix:///session?socket={}", self.join("x/libvirt/libvirt-sock").display())
+        format!("qemu+unix:///session?socket={}", self.join(SOCKET).display())
     }
 }
 
@@ -169,6 +180,7 @@ mod tests {
         let second = RunDir::open(dir.path()).unwrap();
         assert!(!second.join("disks/a.qcow2").exists());
         assert!(!second.join("serial.log").exists());
+        assert_eq!(second.join("virtqemud-sock").read_link().unwrap(), Path::new("x/libvirt/libvirt-sock"));
         assert!(second.join("cache/known").exists());
     }
 

@@ -11,6 +11,7 @@
 pub mod instancetype;
 pub mod kubevirt;
 pub mod migration;
+mod numbers;
 pub mod pool;
 pub mod preset;
 mod probe;

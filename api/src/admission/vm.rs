@@ -15,7 +15,7 @@ use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, instancetype, object_at, same};
+use super::{By, instancetype, numbers, object_at, same};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -32,8 +32,9 @@ pub fn mutate(object: &mut Value, config: &v1::KubeVirtConfiguration) {
     }
     // A preference has a word in how long a guest is given; virt-controller sets the default where it has none.
     let grace = object["spec"]["preference"].is_null().then_some(DEFAULT_GRACE_PERIOD_SECONDS);
-    let spec = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut);
-    let Some(spec) = spec else { return };
+    let Some(spec) = object.pointer_mut("/spec/template/spec") else { return };
+    numbers::to_texts(spec);
+    let Some(spec) = spec.as_object_mut() else { return };
     let grace = grace.map(|seconds| ("terminationGracePeriodSeconds", json!(seconds)));
     for (name, value) in grace.into_iter().chain([("architecture", json!("amd64"))]) {
         let there = spec.entry(name).or_insert(Value::Null);

@@ -15,7 +15,7 @@ use crate::{ParseError, VirtualMachineInstance, v1};
 use crate::{hooks, kernel, plugin};
 
 use super::ratchet::Change;
-use super::{By, EMULATED_MACHINES, add_missing, is_emulated, object_at, probe, same, stored};
+use super::{By, EMULATED_MACHINES, add_missing, is_emulated, numbers, object_at, probe, same, stored};
 
 /// Annotations that stay as they are while the instance is there: each pod that it moves into is made from them, and has to be
 /// like the one before.
@@ -48,6 +48,7 @@ pub fn mutate_create(object: &mut Value, config: &v1::KubeVirtConfiguration) {
             list.push(names::VMI_FINALIZER.into());
         }
     }
+    object.get_mut("spec").into_iter().for_each(numbers::to_texts);
     let Ok(mut vmi) = VirtualMachineInstance::from_value(object.clone()) else { return };
     defaults::fill(&mut vmi, &Choices::of(config));
     let filled = json!({ "spec": vmi.spec, "status": first_status(&vmi) });

@@ -6,7 +6,7 @@ use crate::admission::vm::DEFAULT_GRACE_PERIOD_SECONDS;
 use crate::defaults::{self, Binding, Choices, DEFAULT_NETWORK_NAME};
 use crate::mac::MacAddr;
 use crate::v1::{
-    Disk, Input, InputType, Interface, InterfaceBridge, InterfaceMasquerade, InterfacePasstBinding,
+    Devices, Disk, Input, InputType, Interface, InterfaceBridge, InterfaceMasquerade, InterfacePasstBinding,
     KubeVirtConfiguration, Network, PodNetwork, VirtualMachine, VirtualMachineInstanceSpec,
     VirtualMachineInstanceTemplateSpec,
 };
@@ -24,9 +24,7 @@ pub fn attach(specs: &Specs, spec: &mut VirtualMachineInstanceSpec, choices: &Ch
     if let Some(preferred) = specs.preference.as_ref().and_then(|preference| preference.devices.as_ref()) {
         preference::autoattach(preferred, devices);
     }
-    if devices.autoattach_input_device == Some(true) && devices.inputs.is_empty() {
-        devices.inputs.push(Input { name: DEFAULT_INPUT.into(), ..Input::default() });
-    }
+    attach_input(devices);
     let preferred = specs.preference.as_ref().and_then(|preference| preference.devices.as_ref());
     if preferred.is_none_or(|preferred| preferred.preferred_input_type.is_none()) {
         // As the launcher takes it; a word that is written must be one of the API's.
@@ -52,6 +50,13 @@ pub fn attach(specs: &Specs, spec: &mut VirtualMachineInstanceSpec, choices: &Ch
         devices.interfaces.push(interface);
         let pod = Some(PodNetwork::default());
         spec.networks.push(Network { name: DEFAULT_NETWORK_NAME.into(), pod, ..Network::default() });
+    }
+}
+
+/// Lets the input device come that `autoattachInputDevice` asks for.
+pub fn attach_input(devices: &mut Devices) {
+    if devices.autoattach_input_device == Some(true) && devices.inputs.is_empty() {
+        devices.inputs.push(Input { name: DEFAULT_INPUT.into(), ..Input::default() });
     }
 }
 

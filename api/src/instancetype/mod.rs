@@ -32,7 +32,7 @@ use crate::v1::{VirtualMachineInstancetypeSpec, VirtualMachinePreferenceSpec};
 pub use apply::apply;
 pub use conflict::{Conflict, Conflicts};
 pub(crate) use expand::filled;
-pub use expand::{attach, expand, expand_template, machine_address};
+pub use expand::{attach, attach_input, expand, expand_template, machine_address};
 pub use matcher::{KindError, Matcher, Scope, Subject};
 pub use preference::{prefer, prefer_architecture, prefer_machine};
 pub use requirements::{Unmet, check_requirements};

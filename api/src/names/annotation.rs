@@ -16,8 +16,16 @@ pub const MIGRATION_JOB_NAME: &str = "kubevirt.io/migrationJobName";
 pub const UNSCHEDULABLE_SECONDS: &str = "kubevirt.io/migrationUnschedulablePodTimeoutSeconds";
 /// How many seconds a migration's target pod may take until it runs: on the migration.
 pub const PENDING_SECONDS: &str = "kubevirt.io/migrationPendingPodTimeoutSeconds";
+/// `true`: no window above 4 GiB for the guest's PCI devices: on the machine.
+pub const DISABLE_PCI_HOLE64: &str = "kubevirt.io/disablePCIHole64";
 /// virt-launcher ends as soon as it has begun, as if it had crashed: on the machine, by upstream's tests.
 pub const FAIL_FAST: &str = "kubevirt.io/func-test-virt-launcher-fail-fast";
+/// A migration of the machine fails as soon as virt-launcher is asked for it: on the machine, by upstream's tests.
+pub const FORCE_MIGRATION_FAILURE: &str = "kubevirt.io/func-test-force-launcher-migration-failure";
+/// An eviction of the pod begins something that takes its time, and is refused until then: on launcher pods, for the descheduler.
+pub const EVICT_ONLY: &str = "descheduler.alpha.kubernetes.io/request-evict-only";
+/// An eviction of the pod has begun: on the launcher pod of a machine that is to leave its node, for the descheduler.
+pub const EVICTION_IN_PROGRESS: &str = "descheduler.alpha.kubernetes.io/eviction-in-progress";
 /// Node that a migration empties: on a migration that was made for an eviction.
 pub const EVACUATION_MIGRATION: &str = "kubevirt.io/evacuationMigration";
 /// On a migration that was made for what a machine's pod lacks.

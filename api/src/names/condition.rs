@@ -15,6 +15,8 @@ pub const SYNCHRONIZED: &str = "Synchronized";
 pub const PAUSED: &str = "Paused";
 /// The machine can be migrated while it runs.
 pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
+/// The machine is to leave its node, because an eviction of its pod was asked for; its reason is the same word.
+pub const EVICTION_REQUESTED: &str = "EvictionRequested";
 /// Of a VirtualMachineInstance: what its specification asks for comes with the next migration.
 pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
 /// Of a VirtualMachine: something failed.

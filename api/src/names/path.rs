@@ -10,6 +10,8 @@ pub const PUBLIC: &str = "/var/run/kubevirt";
 pub const SOCKETS: &str = "/var/run/kubevirt/sockets";
 /// Mount of [`super::pod::volume::LIBVIRT_RUNTIME`].
 pub const LIBVIRT_RUNTIME: &str = "/var/run/libvirt";
+/// libvirt's socket, under the name that upstream's has; the launcher makes it a link to its own.
+pub const LIBVIRT_SOCKET: &str = "/var/run/libvirt/virtqemud-sock";
 /// Mount of [`super::pod::volume::EPHEMERAL_DISKS`].
 pub const EPHEMERAL_DISKS: &str = "/var/run/kubevirt-ephemeral-disks";
 /// Mount of [`super::pod::volume::CONTAINER_DISKS`].
@@ -22,14 +24,50 @@ pub const BIN_SHARE: &str = "/init/usr/bin";
 pub const HOOKS: &str = "/var/run/kubevirt-hooks";
 /// Claims in filesystem mode are mounted below it, under their volumes' names.
 pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
-/// ConfigMaps, Secrets and other files from which disks of configuration are made are mounted below it, each in a directory with
-/// the name of its volume.
-pub const CONFIGS: &str = "/var/run/kubevirt-private/config";
-/// Secrets of cloud-init are mounted below it, under their volumes' names.
+/// Secrets are mounted below it, under their volumes' names: those of cloud-init, and those from which virt-launcher makes a disk.
 pub const SECRETS: &str = "/var/run/kubevirt-private/secret";
 /// Secrets with credentials of the guest's users are mounted below it, each in a directory with the number of its place in
 /// `spec.accessCredentials`, from 0.
 pub const ACCESS_CREDENTIALS: &str = "/var/run/kubevirt-private/access-credentials";
+
+/// What virt-launcher makes a disk of configuration from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Config {
+    /// A ConfigMap.
+    ConfigMap,
+    /// A Secret.
+    Secret,
+    /// The downward API.
+    DownwardApi,
+    /// A ServiceAccount.
+    ServiceAccount,
+    /// The answers for Windows' set-up.
+    Sysprep,
+}
+
+impl Config {
+    /// Where the files of a volume are mounted; upstream's paths.
+    pub fn files(self, volume: &str) -> String {
+        match self {
+            Config::ConfigMap => format!("{PRIVATE}/config-map/{volume}"),
+            Config::Secret => format!("{SECRETS}/{volume}"),
+            Config::DownwardApi => format!("{PRIVATE}/downwardapi/{volume}"),
+            Config::ServiceAccount => "/var/run/secrets/kubernetes.io/serviceaccount".into(),
+            Config::Sysprep => format!("{PRIVATE}/sysprep/{volume}"),
+        }
+    }
+
+    /// Where the disk is; upstream's paths.
+    pub fn disk(self, volume: &str) -> PathBuf {
+        PathBuf::from(match self {
+            Config::ConfigMap => format!("{PRIVATE}/config-map-disks/{volume}.iso"),
+            Config::Secret => format!("{PRIVATE}/secret-disks/{volume}.iso"),
+            Config::DownwardApi => format!("{PRIVATE}/downwardapi-disks/{volume}.iso"),
+            Config::ServiceAccount => format!("{PRIVATE}/service-account-disk/service-account.iso"),
+            Config::Sysprep => format!("{PRIVATE}/sysprep-disks/{volume}.iso"),
+        })
+    }
+}
 
 /// The disk image on a claim in filesystem mode.
 pub const DISK_IMAGE: &str = "disk.img";

@@ -118,7 +118,8 @@ impl PodResources {
 
         let mut compute = Amounts::default();
         compute.request("cpu", millis(cpu));
-        compute.request("memory", bytes(memory.saturating_add(extra)));
+        let is_overcommitted = given.and_then(|r| r.overcommit_guest_overhead).unwrap_or(false);
+        compute.request("memory", bytes(memory.saturating_add(if is_overcommitted { 0 } else { extra })));
         let scratch = |of: u64| bytes(of.saturating_add(EPHEMERAL_STORAGE));
         compute.request(STORAGE, scratch(amount(requests, STORAGE).map_or(0, |q| q.value())));
         let memory_limit = amount(limits, "memory").map(|limit| limit.value().saturating_add(extra));

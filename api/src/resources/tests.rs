@@ -95,6 +95,18 @@ fn where_requests_are_limits_every_container_asks_for_its_limits() {
 }
 
 #[test]
+fn a_machine_may_leave_out_what_it_takes_beside_its_guest() {
+    let got = |overcommit: bool| {
+        let resources = json!({"overcommitGuestOverhead": overcommit, "requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}});
+        resources_of(json!({"domain": {"resources": resources, "devices": {}}})).compute
+    };
+    let (plain, over) = (got(false), got(true));
+    assert_eq!(request(&over, "memory").unwrap(), "1024Mi");
+    assert_ne!(request(&plain, "memory"), request(&over, "memory"));
+    assert_eq!(limit(&plain, "memory"), limit(&over, "memory"), "it is killed no sooner");
+}
+
+#[test]
 fn storage_on_the_node_is_the_machines_and_the_pods_own() {
     let got = |resources: Value| {
         resources_of(json!({"domain": {"memory": {"guest": "1Gi"}, "resources": resources, "devices": {}}}))

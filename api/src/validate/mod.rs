@@ -31,6 +31,7 @@ pub fn validate(vmi: &VirtualMachineInstance) -> Problems {
     machine::check(&vmi.spec.domain, &mut problems);
     devices::check(vmi, &mut problems);
     network::check(vmi, &mut problems);
+    volumes::tables(vmi, &mut problems);
     volumes::check(vmi, &mut problems);
     credentials::check(vmi, &mut problems);
     names(vmi, &mut problems);

@@ -38,6 +38,28 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     }
 }
 
+/// Checks the volumes that the firmware's tables are in.
+pub(super) fn tables(vmi: &VirtualMachineInstance, problems: &mut Problems) {
+    const PATH: &str = "spec.domain.firmware.acpi";
+    let Some(acpi) = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.acpi.as_ref()) else {
+        return;
+    };
+    let refs = [("slicNameRef", &acpi.slic_name_ref), ("msdmNameRef", &acpi.msdm_name_ref)];
+    if refs.iter().all(|(_, name)| name.is_empty()) {
+        problems.add(Reason::FieldValueInvalid, PATH, "slicNameRef or msdmNameRef is required");
+    }
+    for (field, name) in refs.into_iter().filter(|(_, name)| !name.is_empty()) {
+        let is_secret = |volume: &Volume| volume.name == *name && volume.secret.is_some();
+        if !vmi.spec.volumes.iter().any(is_secret) {
+            problems.invalid(
+                format!("{PATH}.{field}"),
+                name,
+                "the name of a volume with a secret is allowed",
+            );
+        }
+    }
+}
+
 /// Checks a volume whose disk holds the files of a ConfigMap, a Secret, the downward API or a ServiceAccount.
 fn config(volume: &Volume, path: &str, problems: &mut Problems) {
     let name = |of: &LocalObjectReference| of.name.clone();

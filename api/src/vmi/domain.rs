@@ -37,6 +37,8 @@ objects! {
         requests: BTreeMap<String, Quantity>,
         /// At most.
         limits: BTreeMap<String, Quantity>,
+        /// The pod does not ask for the memory that the machine takes beside its guest's.
+        overcommit_guest_overhead: Option<bool>,
     }
 
     /// Processors: sockets × cores × threads.
@@ -84,6 +86,16 @@ objects! {
         bootloader: Option<Bootloader>,
         /// Boot this kernel in place of what the disks hold.
         kernel_boot: Option<KernelBoot>,
+        /// Tables for the guest's operating system.
+        acpi: Option<Acpi>,
+    }
+
+    /// Tables for the guest's operating system, in volumes of Secrets.
+    Acpi {
+        /// The volume with `slic.bin`.
+        slic_name_ref: String,
+        /// The volume with `msdm.bin`.
+        msdm_name_ref: String,
     }
 
     /// Which firmware.

@@ -1,5 +1,6 @@
 //! Volumes: where the disks' contents come from.
 
+use crate::names::path::Config;
 use crate::quantity::Quantity;
 
 objects! {
@@ -140,22 +141,21 @@ objects! {
 }
 
 impl Volume {
-    /// Label of the disk that virt-launcher makes from the files of a ConfigMap, a Secret, the downward API or a ServiceAccount:
-    /// the manifest's, or upstream's where the manifest names none. None for a volume of another kind.
-    pub fn config_label(&self) -> Option<&str> {
-        const CONFIG: &str = "cfgdata";
-        let given = if let Some(source) = &self.config_map {
-            &source.volume_label
+    /// What virt-launcher makes the disk from, and the disk's label: the manifest's, or upstream's where the manifest names none.
+    /// None for a volume that is no disk of configuration.
+    pub fn config(&self) -> Option<(Config, &str)> {
+        let (kind, given) = if let Some(source) = &self.config_map {
+            (Config::ConfigMap, source.volume_label.as_str())
         } else if let Some(source) = &self.secret {
-            &source.volume_label
+            (Config::Secret, source.volume_label.as_str())
         } else if let Some(source) = &self.downward_api {
-            &source.volume_label
+            (Config::DownwardApi, source.volume_label.as_str())
         } else if self.service_account.is_some() {
-            return Some(CONFIG);
+            (Config::ServiceAccount, "")
         } else {
-            return self.sysprep.as_ref().map(|_| "unattendCD");
+            return self.sysprep.as_ref().map(|_| (Config::Sysprep, "unattendCD"));
         };
-        Some(if given.is_empty() { CONFIG } else { given })
+        Some((kind, if given.is_empty() { "cfgdata" } else { given }))
     }
 }
 

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeSource, KeyToPath, ObjectFieldSelector, ProjectedVolumeSource, SecretVolumeSource,
     ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
+use podvirt_api::names::path::Config;
 use podvirt_api::v1::{self, VirtualMachineInstance};
 
 use super::volumes::SECRET_MODE;
@@ -16,31 +17,31 @@ const TOKEN_SECONDS: i64 = 3607;
 /// ConfigMap in each namespace with the CA of the API server.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// The pod's volume of this name for a volume of the machine, if that is of configuration.
-pub(super) fn volume(source: &v1::Volume, name: String) -> Option<Volume> {
+/// The pod's volume of this name for a volume of the machine, and what it holds, if that is of configuration.
+pub(super) fn volume(source: &v1::Volume, name: String) -> Option<(Config, Volume)> {
     let none = Volume { name, ..Volume::default() };
     if let Some(map) = &source.config_map {
-        return Some(Volume {
-            config_map: Some(config_map(map.name.clone().unwrap_or_default(), map.optional)),
-            ..none
-        });
+        let map = config_map(map.name.clone().unwrap_or_default(), map.optional);
+        return Some((Config::ConfigMap, Volume { config_map: Some(map), ..none }));
     }
     if let Some(of) = &source.secret {
-        return Some(Volume { secret: Some(secret(of.secret_name.clone(), of.optional)), ..none });
+        let secret = secret(of.secret_name.clone(), of.optional);
+        return Some((Config::Secret, Volume { secret: Some(secret), ..none }));
     }
     if let Some(of) = &source.downward_api {
         let items =
             DownwardAPIVolumeSource { default_mode: Some(SECRET_MODE), items: Some(of.fields.clone()) };
-        return Some(Volume { downward_api: Some(items), ..none });
+        return Some((Config::DownwardApi, Volume { downward_api: Some(items), ..none }));
     }
     if source.service_account.is_some() {
-        return Some(Volume { projected: Some(account()), ..none });
+        return Some((Config::ServiceAccount, Volume { projected: Some(account()), ..none }));
     }
     let sysprep = source.sysprep.as_ref()?;
-    Some(match (&sysprep.config_map, &sysprep.secret) {
+    let volume = match (&sysprep.config_map, &sysprep.secret) {
         (Some(map), _) => Volume { config_map: Some(config_map(map.name.clone(), None)), ..none },
         (None, of) => Volume { secret: Some(secret(of.as_ref().map(|of| of.name.clone()), None)), ..none },
-    })
+    };
+    Some((Config::Sysprep, volume))
 }
 
 /// The ServiceAccount that the pod runs as, if a volume of the machine has its token.
@@ -99,7 +100,7 @@ mod tests {
             let mut given = json!({"name": "c"});
             json_patch::merge(&mut given, &source);
             let volume = volume(&serde_json::from_value(given).unwrap(), "vol".into());
-            serde_json::to_value(volume).unwrap()
+            serde_json::to_value(volume.map(|(_, volume)| volume)).unwrap()
         };
         let mode = SECRET_MODE;
         for (source, expected) in [

@@ -1,7 +1,7 @@
 //! The pod's containers.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, ResourceRequirements, SecurityContext, VolumeMount,
+    Capabilities, Container, ContainerPort, EnvVar, ResourceRequirements, SecurityContext, VolumeMount,
 };
 use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::resources::PodResources;
@@ -24,6 +24,12 @@ pub(super) const TELL_WHY: &str = "FallbackToLogsOnError";
 pub(super) const SIDECAR: &str = "Always";
 
 const DEFAULT_PULL_POLICY: &str = "IfNotPresent";
+
+/// Lets `virsh`, run in the container, find the machine.
+pub(super) fn libvirt() -> EnvVar {
+    let address = format!("qemu+unix:///session?socket={}", path::LIBVIRT_SOCKET);
+    EnvVar { name: "LIBVIRT_DEFAULT_URI".into(), value: Some(address), value_from: None }
+}
 
 /// Virt-launcher with libvirt and QEMU.
 pub(super) fn compute(

@@ -137,7 +137,8 @@ pub fn launcher_pod(
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
     let init = containers::sidecars(vmi, config, images, &resources)?;
     let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
-    compute.env = verbosity::variable(vmi, config)?.map(|variable| vec![variable]);
+    compute.env =
+        Some(std::iter::once(containers::libvirt()).chain(verbosity::variable(vmi, config)?).collect());
     hooks::told(&mut compute, hooks.len());
     Ok(Pod {
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),
@@ -217,6 +218,7 @@ fn metadata(
             (annotation::DOMAIN, identity.name.to_owned()),
             (annotation::DEFAULT_CONTAINER, pod::COMPUTE.to_owned()),
             (annotation::MEMORY_OVERHEAD_BYTES, resources.overhead.total().to_string()),
+            (annotation::EVICT_ONLY, String::new()),
         ]
         .map(|(key, value)| (key.to_owned(), value)),
     );

@@ -161,7 +161,8 @@ fn the_pod_belongs_to_the_machine_and_says_so() {
     assert_eq!(annotations["kubectl.kubernetes.io/default-container"], "compute");
     assert_eq!(annotations["sidecar.istio.io/inject"], "true");
     assert_eq!(annotations["kubevirt.io/test"], "test");
-    assert_eq!(annotations.len(), 5, "{annotations:?}");
+    assert_eq!(annotations["descheduler.alpha.kubernetes.io/request-evict-only"], "");
+    assert_eq!(annotations.len(), 6, "{annotations:?}");
     let owner = &meta.owner_references.unwrap()[0];
     assert_eq!(
         (owner.uid.as_str(), owner.controller, owner.block_owner_deletion),
@@ -241,7 +242,8 @@ fn compute_comes_first_and_is_told_whose_it_is() {
         "/usr/bin/virt-launcher pod --name web --namespace shop --uid 0a1b --grace-period-seconds 30 \
          --qemu-timeout 240s"
     );
-    assert_eq!(compute.env, None, "the machine comes with the handler's call");
+    let variables = compute.env.iter().flatten().map(|variable| variable.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(variables, ["LIBVIRT_DEFAULT_URI"], "the machine comes with the handler's call");
     for (path, volume) in [
         ("/var/run/kubevirt-private", "private"),
         ("/var/run/kubevirt", "public"),

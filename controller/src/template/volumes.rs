@@ -118,8 +118,8 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
     if source.container_disk.is_some() || source.empty_disk.is_some() {
         return Ok(());
     }
-    if let Some(config) = configs::volume(source, pod_volume(source)) {
-        let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::CONFIGS, source.name));
+    if let Some((kind, config)) = configs::volume(source, pod_volume(source)) {
+        let mut mounted = mount(&pod_volume(source), &kind.files(&source.name));
         mounted.read_only = Some(true);
         storage.mounts.push(mounted);
         storage.volumes.push(config);

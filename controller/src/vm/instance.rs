@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt};
 use podvirt_api::admission::vm::DEFAULT_GRACE_PERIOD_SECONDS;
 use podvirt_api::defaults::uuid;
-use podvirt_api::instancetype::{Matcher, Subject};
+use podvirt_api::instancetype::{Matcher, Subject, attach_input};
 use podvirt_api::names;
 use podvirt_api::names::annotation;
 use podvirt_api::v1::{
@@ -129,6 +129,7 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
         // The webhook has left it to the preference, which says nothing.
         spec.termination_grace_period_seconds.get_or_insert(DEFAULT_GRACE_PERIOD_SECONDS);
     }
+    attach_input(&mut spec.domain.devices);
     nics::leave_absent_out(&mut spec);
     annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm, &spec));
     annotations.insert(METADATA_DIGEST.into(), metadata_digest(vm));

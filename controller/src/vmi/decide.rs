@@ -91,8 +91,8 @@ pub enum Action {
         uid: String,
         /// The annotation.
         key: &'static str,
-        /// Its value.
-        value: String,
+        /// Its value; none removes it.
+        value: Option<String>,
     },
     /// Set a label of the pod.
     Label {
@@ -185,6 +185,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     }
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
         follow::machine(pod, &mut decision);
+        follow::eviction(pod, &mut decision, now);
         nics::follow(pod, &mut decision, now);
     }
     decision

@@ -169,3 +169,24 @@ pub(super) fn machine(pod: &Pod, decision: &mut Decision) {
         }
     }
 }
+
+/// A machine that is to leave its node says so, and so does its pod: the descheduler counts it as leaving then.
+pub(super) fn eviction(pod: &Pod, decision: &mut Decision, now: Timestamp) {
+    const WORD: &str = conditions::EVICTION_REQUESTED;
+    let status = &mut decision.vmi.status;
+    let is_asked = status.evacuation_node_name.as_ref().is_some_and(|node| !node.is_empty());
+    if is_asked {
+        set_condition(status, WORD, TRUE, WORD, "an eviction of the machine's pod was asked for", now);
+    } else {
+        remove_condition(status, WORD);
+    }
+    let told = pod.metadata.annotations.as_ref();
+    if is_asked != told.is_some_and(|told| told.contains_key(annotation::EVICTION_IN_PROGRESS)) {
+        decision.actions.push(Action::Annotate {
+            name: observe::name(pod).to_owned(),
+            uid: observe::uid(pod).to_owned(),
+            key: annotation::EVICTION_IN_PROGRESS,
+            value: is_asked.then(|| "true".to_owned()),
+        });
+    }
+}

@@ -67,7 +67,7 @@ pub(super) fn follow(pod: &Pod, decision: &mut Decision, now: Timestamp) {
             name: observe::name(pod).to_owned(),
             uid: observe::uid(pod).to_owned(),
             key: NETWORKS,
-            value,
+            value: Some(value),
         });
     }
     require(pod, decision, now);
@@ -83,7 +83,7 @@ pub(super) fn tell(pods: &[Arc<Pod>], decision: &mut Decision) {
                 name: observe::name(pod).to_owned(),
                 uid: observe::uid(pod).to_owned(),
                 key: NETWORK_INFO,
-                value,
+                value: Some(value),
             });
         }
     }

@@ -73,7 +73,7 @@ fn required(vmi: &VirtualMachineInstance) -> Option<(&str, &str)> {
 /// The networks that the pod's annotation is to have.
 fn annotated(decision: &Decision) -> Option<Vec<String>> {
     decision.actions.iter().find_map(|action| match action {
-        Action::Annotate { key: NETWORKS, value, .. } => {
+        Action::Annotate { key: NETWORKS, value: Some(value), .. } => {
             let list: Vec<Value> = serde_json::from_str(value).unwrap();
             Some(list.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect())
         }
@@ -142,7 +142,9 @@ fn what_others_have_added_to_the_pods_networks_stays() {
         machine(&[("one", "bridge", "up"), ("two", "bridge", "absent"), ("three", "bridge", "up")], told);
     let decision = look(&vmi, &Arc::new(pod), at(0));
     let written = decision.actions.iter().find_map(|action| match action {
-        Action::Annotate { key: NETWORKS, value, .. } => serde_json::from_str::<Vec<Value>>(value).ok(),
+        Action::Annotate { key: NETWORKS, value: Some(value), .. } => {
+            serde_json::from_str::<Vec<Value>>(value).ok()
+        }
         _ => None,
     });
     let claims: Vec<(String, Value)> = written
@@ -248,7 +250,7 @@ fn is_told_of_the_device(red: Value) {
     vmi.spec.domain.devices.interfaces[2] = serde_json::from_value(red).unwrap();
     let told = |decision: &Decision| {
         decision.actions.iter().find_map(|action| match action {
-            Action::Annotate { key: NETWORK_INFO, value, .. } => Some(value.clone()),
+            Action::Annotate { key: NETWORK_INFO, value, .. } => value.clone(),
             _ => None,
         })
     };

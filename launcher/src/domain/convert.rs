@@ -1,7 +1,8 @@
 //! The machine itself; its devices are in [`super::devices`].
 
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::vmi::{Clock, Cpu, DomainSpec, Firmware, RebootPolicy, TickTimer};
+use podvirt_api::names::path::Config;
+use podvirt_api::vmi::{Acpi, Clock, Cpu, DomainSpec, Firmware, RebootPolicy, TickTimer};
 
 use super::schema as xml;
 use super::{Accelerator, Environment, devices};
@@ -125,6 +126,7 @@ fn os(spec: &DomainSpec, firmware: &Firmware, environment: &Environment) -> Resu
         kind: xml::OsType { arch: "x86_64".into(), machine: machine.kind.clone(), name: "hvm".into() },
         bios: use_serial.map(|on| xml::Bios { use_serial: yes_no(on).into() }),
         smbios: sysinfo(spec, firmware).map(|_| xml::ModeOnly { mode: "sysinfo".into() }),
+        acpi: firmware.acpi.as_ref().map(acpi_tables),
         ..xml::Os::default()
     };
     if let Some(boot) = firmware.kernel_boot.as_ref().filter(|b| b.container.is_some()) {
@@ -134,6 +136,17 @@ fn os(spec: &DomainSpec, firmware: &Firmware, environment: &Environment) -> Resu
         os.cmdline = (!boot.kernel_args.is_empty()).then(|| boot.kernel_args.clone());
     }
     Ok(os)
+}
+
+/// The tables, as upstream names them in their Secrets.
+fn acpi_tables(acpi: &Acpi) -> xml::AcpiTables {
+    let given = [("slic", &acpi.slic_name_ref), ("msdm", &acpi.msdm_name_ref)];
+    let given = given.into_iter().filter(|(_, volume)| !volume.is_empty());
+    let tables = given.map(|(kind, volume)| xml::AcpiTable {
+        kind: kind.into(),
+        path: format!("{}/{kind}.bin", Config::Secret.files(volume)),
+    });
+    xml::AcpiTables { tables: tables.collect() }
 }
 
 fn features(spec: &DomainSpec, accelerator: Accelerator) -> xml::Features {

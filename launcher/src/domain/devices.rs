@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::model::VIRTIO;
+use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
     Cpu, Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Input, InputBus, InputKind, Interface,
@@ -69,18 +70,33 @@ pub(super) fn convert(
         .map(|i| host_device(i, &environment.devices))
         .collect::<Result<Vec<_>, _>>()?;
 
-    let inputs = inputs(devices.autoattach_input_device, &devices.inputs, virtio);
+    let inputs = inputs(devices.autoattach_input_device, &devices.inputs);
     let usb = inputs.iter().any(|i| i.bus == "usb") || disks.iter().any(|d| d.target.bus == "usb");
     let mut controllers = vec![xml::Controller {
         kind: "usb".into(),
         index: "0".into(),
         model: Some(if usb { "qemu-xhci" } else { "none" }.into()),
+        pci_hole64: None,
     }];
+    if vmi
+        .metadata
+        .annotations
+        .get(DISABLE_PCI_HOLE64)
+        .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    {
+        controllers.push(xml::Controller {
+            kind: "pci".into(),
+            index: "0".into(),
+            model: Some("pcie-root".into()),
+            pci_hole64: Some(xml::PciHole { unit: "KiB".into(), size: "0".into() }),
+        });
+    }
     if disks.iter().any(|d| d.target.bus == "scsi") {
         controllers.push(xml::Controller {
             kind: "scsi".into(),
             index: "0".into(),
             model: Some(virtio.into()),
+            pci_hole64: None,
         });
     }
 
@@ -422,7 +438,7 @@ fn pci_address(text: &str) -> Option<xml::PciAddress> {
     })
 }
 
-fn inputs(autoattach: Option<bool>, inputs: &[Input], virtio: &str) -> Vec<xml::Input> {
+fn inputs(autoattach: Option<bool>, inputs: &[Input]) -> Vec<xml::Input> {
     let tablet = Input { name: "default-0".into(), bus: None, kind: Some(InputKind::Tablet) };
     let added = (autoattach == Some(true) && inputs.is_empty()).then_some(&tablet);
     inputs
@@ -433,7 +449,8 @@ fn inputs(autoattach: Option<bool>, inputs: &[Input], virtio: &str) -> Vec<xml::
             xml::Input {
                 kind: input.kind.unwrap_or(InputKind::Tablet).as_str().into(),
                 bus: bus.as_str().into(),
-                model: (bus == InputBus::Virtio).then(|| virtio.into()),
+                // libvirt knows no other model of it.
+                model: (bus == InputBus::Virtio).then(|| VIRTIO.into()),
                 alias: alias(&input.name),
             }
         })

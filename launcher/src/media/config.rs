@@ -1,5 +1,6 @@
 //! Disks of configuration: ISO 9660 images with the files of a ConfigMap, a Secret, the downward API or a ServiceAccount.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use hadris_iso::write::InputEntry;
@@ -29,7 +30,15 @@ pub(super) fn write(label: &str, directory: &Path, volume: &Volume, path: &Path)
         return Err(MediaError::NoAnswers(volume.name.clone()));
     }
     let entries = entries.into_iter().map(|(name, content)| InputEntry::file(name, content)).collect();
-    super::cloud_init::write_file(path, &iso(label, entries)?)
+    let image = iso(label, entries)?;
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(|error| MediaError::file("make", parent, error))?;
+    }
+    // An earlier attempt's.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(MediaError::file("clear", path, error)),
+        _ => super::cloud_init::write_file(path, &image),
+    }
 }
 
 #[cfg(test)]
@@ -45,7 +54,7 @@ mod tests {
         let directory = dir.path().join("mounted");
         mounted::mount(&directory, files);
         let path = dir.path().join("c.iso");
-        write(volume.config_label().unwrap(), &directory, &volume, &path)?;
+        write(volume.config().unwrap().1, &directory, &volume, &path)?;
         Ok(std::fs::read(path).unwrap())
     }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,7 +38,7 @@ pub struct ImageSources<'a> {
     pub secrets: Option<&'a Path>,
     /// Directory below which Secrets with credentials are mounted; none outside a cluster.
     pub credentials: Option<&'a Path>,
-    /// Directory below which the files of disks of configuration are mounted; none outside a cluster.
+    /// Root of the file system in which files for disks of configuration are mounted; none outside a cluster.
     pub configs: Option<&'a Path>,
     /// Has a say in what cloud-init gets.
     pub change: Option<&'a dyn cloud_init::Change>,
@@ -99,11 +99,15 @@ fn volume(
         cloud_init::write(seed, &path)?;
         return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
-    if let Some(label) = volume.config_label() {
+    if let Some((kind, label)) = volume.config() {
         let missing = || MediaError::NoConfigs(volume.name.clone());
-        let directory = sources.configs.ok_or_else(missing)?.join(&volume.name);
-        let path = made("iso");
-        config::write(label, &directory, volume, &path)?;
+        let root = sources.configs.ok_or_else(missing)?;
+        let at = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+        let path = at(&kind.disk(&volume.name));
+        config::write(label, &at(Path::new(&kind.files(&volume.name))), volume, &path)?;
+        // A machine that comes from an earlier release's launcher has its disk there.
+        let earlier = made("iso");
+        symlink(&path, &earlier).map_err(|error| MediaError::file("make", &earlier, error))?;
         return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
     Err(MediaError::NoSource(volume.name.clone()))

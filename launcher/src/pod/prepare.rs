@@ -111,7 +111,7 @@ pub(super) async fn prepare(
             claims: Some(Path::new(path::VMI_DISKS)),
             secrets: Some(Path::new(path::SECRETS)),
             credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),
-            configs: Some(Path::new(path::CONFIGS)),
+            configs: Some(Path::new("/")),
             change,
         };
         prepare_images(&image_vmi, &sources)

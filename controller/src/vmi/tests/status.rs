@@ -82,3 +82,25 @@ fn a_conditions_time_is_that_of_its_last_turn() {
     let later = decide(&seen, now() + jiff::SignedDuration::from_secs(9));
     assert_eq!(time(&later), now(), "still false");
 }
+
+#[test]
+fn a_machine_that_is_to_leave_its_node_says_so_and_so_does_its_pod() {
+    let marks = |leaving: &str, annotations: Value| {
+        let conditions = json!([{"type": "EvictionRequested", "status": "True"}]);
+        let status = json!({"evacuationNodeName": leaving, "conditions": conditions});
+        let pod = running(json!({"metadata": {"annotations": annotations}}));
+        let decision = look(&handed_over("Running", json!({ "status": status })), &[pod]);
+        let told = decision.actions.iter().find_map(|action| match action {
+            Action::Annotate { key, value, .. } if key.ends_with("eviction-in-progress") => {
+                Some(value.clone())
+            }
+            _ => None,
+        });
+        (condition(&decision, "EvictionRequested").is_some(), told)
+    };
+    let there = || json!({"descheduler.alpha.kubernetes.io/eviction-in-progress": "true"});
+    assert_eq!(marks("n1", json!({})), (true, Some(Some("true".into()))));
+    assert_eq!(marks("n1", there()), (true, None));
+    assert_eq!(marks("", there()), (false, Some(None)), "it has moved, or the eviction was taken back");
+    assert_eq!(marks("", json!({})), (false, None));
+}

@@ -137,6 +137,16 @@ elements! {
         "@index" index: String,
         /// Model.
         "@model" model: Option<String>,
+        /// Of the root of the PCI buses: addresses above 4 GiB that the firmware keeps for devices.
+        "pcihole64" pci_hole64: Option<PciHole>,
+    }
+
+    /// A part of the guest's physical addresses.
+    PciHole {
+        /// Unit of the size.
+        "@unit" unit: String,
+        /// Size; `0` is one as well.
+        "$text" size: String,
     }
 
     /// `<interface>`.

@@ -167,6 +167,22 @@ elements! {
         "bios" bios: Option<Bios>,
         /// Where the SMBIOS tables are from.
         "smbios" smbios: Option<ModeOnly>,
+        /// Tables for the guest's operating system.
+        "acpi" acpi: Option<AcpiTables>,
+    }
+
+    /// `<os><acpi>`.
+    AcpiTables {
+        /// The tables.
+        "table" tables: Vec<AcpiTable>,
+    }
+
+    /// A table for the guest's operating system.
+    AcpiTable {
+        /// Its signature in small letters.
+        "@type" kind: String,
+        /// The file that it is in.
+        "$text" path: String,
     }
 
     /// `<os><type>`.
