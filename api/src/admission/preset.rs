@@ -215,6 +215,13 @@ fn judge(change: Change<'_>) -> Problems {
     if object["spec"]["domain"].is_null() {
         problems.required("spec.domain", "missing domain.");
     }
+    let disks = object["spec"]["domain"]["devices"]["disks"].as_array();
+    for (n, disk) in disks.into_iter().flatten().enumerate() {
+        if ["disk", "lun", "cdrom"].iter().filter(|target| !disk[**target].is_null()).count() > 1 {
+            let path = format!("spec.domain.devices.disks[{n}]");
+            problems.add(Reason::FieldValueInvalid, path, "one of disk, lun and cdrom is allowed");
+        }
+    }
     match Preset::deserialize(object) {
         Ok(preset) => {
             let selector = preset.spec.map(|spec| Selector::of(Some(&spec.selector)));

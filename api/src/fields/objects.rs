@@ -138,7 +138,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.virtualMachineOptions", Object, ""),
     row(Carried, "spec.configuration.virtualMachineOptions.disableSerialConsoleLog", Object, "the serial console is logged only where a machine says so"),
     row(Refused, "spec.configuration.virtualMachineOptions.disableFreePageReporting", Any, ""),
-    row(Carried, "spec.configuration.vmRolloutStrategy", OneOf(&["LiveUpdate", "Stage"]), "by both, interfaces and links change while the machine runs; everything else takes effect at its next start, and `RestartRequired` says so"),
+    row(Carried, "spec.configuration.vmRolloutStrategy", OneOf(&["LiveUpdate", "Stage"]), "by both, interfaces, links, and affinity, node selector and tolerations change while the machine runs; everything else takes effect at its next start, and `RestartRequired` says so"),
     row(Carried, "spec.configuration.migrations", Object, "a MigrationPolicy goes before it where it matches"),
     row(Carried, "spec.configuration.migrations.nodeDrainTaintKey", Text, "machines leave a node with this taint; `kubevirt.io/drain` when not set"),
     row(Carried, "spec.configuration.migrations.parallelMigrationsPerCluster", Int(1, u32::MAX as i64), "5 when not set"),

@@ -3,7 +3,7 @@
 use crate::problem::{Problems, Reason};
 use crate::vmi::{Clock, DomainSpec, Firmware, KernelBoot, MAX_VCPUS};
 
-use super::{is_plain_serial, is_uuid};
+use super::is_uuid;
 
 /// Least memory of a machine, bytes: upstream's, below what any firmware starts in.
 const MIN_MEMORY: u64 = 1_000_000;
@@ -113,11 +113,12 @@ fn firmware_and_kernel(firmware: &Firmware, domain: &DomainSpec, problems: &mut 
     if !firmware.uuid.is_empty() && !is_uuid(&firmware.uuid) {
         problems.invalid(path("uuid"), &firmware.uuid, "a UUID is allowed");
     }
-    if !is_plain_serial(&firmware.serial) {
+    // A text of the SMBIOS tables, unlike the serial numbers of disks.
+    if firmware.serial.len() > 256 || firmware.serial.bytes().any(|b| !(b.is_ascii_graphic() || b == b' ')) {
         problems.invalid(
             path("serial"),
             &firmware.serial,
-            "at most 256 letters, digits, '_', '.', '+' and '-' are allowed",
+            "at most 256 printable characters of ASCII are allowed",
         );
     }
     let use_serial = firmware

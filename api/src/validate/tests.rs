@@ -91,7 +91,7 @@ fn processors_memory_and_machine() {
             "spec.domain.resources.limits.example.com/gpu FieldValueNotSupported",
         ),
         ("memory: {guest: 1Gi}, firmware: {uuid: x}", "spec.domain.firmware.uuid FieldValueInvalid"),
-        ("memory: {guest: 1Gi}, firmware: {serial: a b}", "spec.domain.firmware.serial FieldValueInvalid"),
+        ("memory: {guest: 1Gi}, firmware: {serial: é}", "spec.domain.firmware.serial FieldValueInvalid"),
         (
             "memory: {guest: 1Gi}, firmware: {kernelBoot: {kernelArgs: quiet}}",
             "spec.domain.firmware.kernelBoot.container FieldValueRequired",

@@ -9,12 +9,13 @@ use podvirt_api::v1::{
     VirtualMachine, VirtualMachineConditionType, VirtualMachineInstance,
     VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy, VirtualMachineStatus,
 };
+use serde_json::Value;
 
 use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
 use super::instancetype::Problem;
-use super::nics;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
+use super::{nics, placement};
 
 /// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
 const ORPHAN: &str = "orphan";
@@ -77,6 +78,13 @@ pub enum Action {
         uid: String,
         /// What is to be changed.
         change: Box<nics::Change>,
+    },
+    /// Write into the instance where it may run, for its next migration.
+    SetPlacement {
+        /// The instance's UID.
+        uid: String,
+        /// Operations of a JSON patch.
+        operations: Vec<Value>,
     },
     /// Take unplugged interfaces out of the template.
     ClearTemplate(Box<nics::Change>),
@@ -175,7 +183,11 @@ pub fn decide_by(
         let shape = shape.ok();
         action = shape
             .zip(vmi)
-            .and_then(|(shape, vmi)| changed_links(shape, vmi).or_else(|| changed_interfaces(shape, vmi)))
+            .and_then(|(shape, vmi)| {
+                changed_links(shape, vmi)
+                    .or_else(|| changed_interfaces(shape, vmi))
+                    .or_else(|| changed_placement(shape, vmi))
+            })
             .or_else(clear)
             .or_else(|| unchanged_generation(shape?, vmi?));
     }
@@ -293,6 +305,11 @@ fn changed_links(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Ac
 fn changed_interfaces(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
     let change = Box::new(nics::of_instance(vm, vmi)?);
     Some(Action::SetInterfaces { uid: vmi.uid()?, change })
+}
+
+/// Where the template lets the machine run, otherwise than the instance, which is running on.
+fn changed_placement(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    Some(Action::SetPlacement { operations: placement::of_instance(vm, vmi)?, uid: vmi.uid()? })
 }
 
 /// What a pass looks at.

@@ -18,7 +18,7 @@ use podvirt_api::v1::{
 };
 use serde::Serialize;
 
-use super::{nics, revision};
+use super::{nics, placement, revision};
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
@@ -28,9 +28,15 @@ pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 const METADATA_DIGEST: &str = "podvirt.io/template-metadata-digest";
 
 /// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
-/// while the machine runs is no part of it: the state of links, and [interfaces that come and go](nics).
+/// while the machine runs is no part of it: the state of links, [interfaces that come and go](nics), and [where it may
+/// run](placement).
 pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec) -> String {
     let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
+    spec.iter_mut().for_each(placement::leave_out);
+    digest_of(spec, present)
+}
+
+fn digest_of(mut spec: Option<VirtualMachineInstanceSpec>, present: &VirtualMachineInstanceSpec) -> String {
     if let Some(spec) = &mut spec {
         nics::leave_pluggable_out(spec, present);
         for interface in &mut spec.domain.devices.interfaces {
@@ -43,9 +49,11 @@ pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec
 /// Whether `vmi` was made from another template than `vm` has. One made by hand never was.
 pub fn is_outdated(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
     let Some(made_from) = vmi.annotations().get(TEMPLATE_DIGEST) else { return false };
-    // An earlier release's had the state of links in it.
-    let whole = || digest(vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()));
-    *made_from != template_digest(vm, &vmi.spec) && *made_from != whole()
+    let spec = || vm.spec.template.as_ref().and_then(|template| template.spec.clone());
+    // Earlier releases' had in it where the machine may run, and the state of links as well.
+    *made_from != template_digest(vm, &vmi.spec)
+        && *made_from != digest_of(spec(), &vmi.spec)
+        && *made_from != digest(spec())
 }
 
 /// Whether the template of `vm` has other labels or annotations now than when `vmi` was made from it. False for an instance of a

@@ -34,6 +34,7 @@ pub mod failure;
 pub mod instance;
 pub mod instancetype;
 pub mod nics;
+pub mod placement;
 pub mod printable;
 pub mod reconcile;
 pub mod request;

@@ -355,6 +355,13 @@ impl Shell {
                 let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
                 return self.changed(machines, vm, patched.map(drop), &change.message).await;
             }
+            Action::SetPlacement { uid, operations } => {
+                let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
+                patch.extend(operations);
+                let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
+                let message = "where the machine may run is changed: its next migration goes by it";
+                return self.changed(machines, vm, patched.map(drop), message).await;
+            }
             Action::ClearTemplate(change) => {
                 let patch = json_patch_of(operations("/spec/template/spec", &change))?;
                 let patched = machines.patch(&name, &PatchParams::default(), &patch).await;

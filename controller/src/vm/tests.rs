@@ -81,6 +81,7 @@ fn word(action: Option<&Action>) -> &'static str {
         Some(Action::NoteGeneration { .. }) => "note generation",
         Some(Action::SetLinks { .. }) => "set links",
         Some(Action::SetInterfaces { .. }) => "set interfaces",
+        Some(Action::SetPlacement { .. }) => "set placement",
         Some(Action::ClearTemplate(_)) => "clear template",
     }
 }

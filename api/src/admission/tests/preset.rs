@@ -148,3 +148,16 @@ fn a_preset_is_judged_by_its_selector_and_its_domain() {
     let fields: Vec<&str> = told.iter().map(|text| text.split(':').next().unwrap()).collect();
     assert_eq!(fields, ["spec.domain.memory", "spec.domain.resources.limits", "spec.domain.devices.rng"]);
 }
+
+#[test]
+fn a_disk_is_one_thing() {
+    let judged = |disk: serde_json::Value| {
+        let domain = json!({"devices": {"disks": [{"name": "a", "disk": {}}, disk]}});
+        lines(&validate(&json!({"spec": {"selector": {}, "domain": domain}})))
+    };
+    assert_eq!(judged(json!({"name": "b", "cdrom": {}})), [""; 0]);
+    assert_eq!(
+        judged(json!({"name": "b", "disk": {}, "cdrom": {}})),
+        ["spec.domain.devices.disks[1]: one of disk, lun and cdrom is allowed"]
+    );
+}

@@ -142,3 +142,50 @@ fn a_failure_stays_until_its_action_has_succeeded() {
     let vmi = instance(&vm, "Pending", json!({}));
     assert_eq!(of(&judged(&vm, Some(&vmi)), &VirtualMachineConditionType::Failure), None);
 }
+
+#[test]
+fn where_a_machine_may_run_is_changed_while_it_runs() {
+    let template = |spec: serde_json::Value, generation: i64| {
+        let mut spec = spec;
+        spec["domain"] = json!({"devices": {}});
+        machine(
+            "Always",
+            json!({"metadata": {"generation": generation}, "spec": {"template": {"spec": spec}}}),
+        )
+    };
+    let operations = |plan: &Plan| match &plan.action {
+        Some(Action::SetPlacement { operations, .. }) => serde_json::to_value(operations).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let vm = template(json!({"nodeSelector": {"zone": "a"}}), 3);
+    let vmi = instance(&vm, "Running", json!({}));
+    let tolerations = json!([{"key": "gpu", "operator": "Exists"}]);
+    let other = template(json!({"tolerations": tolerations}), 4);
+    let plan = judged(&other, Some(&vmi));
+    assert_eq!(
+        operations(&plan),
+        json!([
+            {"op": "remove", "path": "/spec/nodeSelector"},
+            {"op": "add", "path": "/spec/tolerations", "value": tolerations},
+        ])
+    );
+    assert_eq!(of(&plan, &VirtualMachineConditionType::RestartRequired), None);
+
+    let mut changed = vmi.clone();
+    changed.spec =
+        serde_json::from_value(json!({"domain": {"devices": {}}, "tolerations": tolerations})).unwrap();
+    let noted = Some(Action::NoteGeneration { uid: "u1".into(), generation: 4 });
+    assert_eq!(judged(&other, Some(&changed)).action, noted);
+
+    // A machine that moves is being put somewhere by what stands there.
+    let mut moves = vmi.clone();
+    moves.status.migration_state = Some(serde_json::from_value(json!({"migrationUid": "j1"})).unwrap());
+    assert!(!matches!(judged(&other, Some(&moves)).action, Some(Action::SetPlacement { .. })));
+
+    // Beside what waits for the next start, it waits as well.
+    let mut both = other.clone();
+    both.spec.template.as_mut().unwrap().spec.as_mut().unwrap().hostname = Some("h".into());
+    let plan = judged(&both, Some(&vmi));
+    assert_eq!(plan.action, None);
+    assert!(of(&plan, &VirtualMachineConditionType::RestartRequired).is_some());
+}
