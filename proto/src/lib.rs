@@ -2,7 +2,7 @@
 //!
 //! The gRPC contracts are the `.proto` files beside this crate; each module here is one of their packages. Within a
 //! version (`v1`) fields are only ever added: both ends of a call may be of different releases. What those
-//! interfaces carry as JSON is typed in [`domain`].
+//! interfaces carry as JSON is typed in [`domain`], [`migration`] and [`stats`].
 
 pub mod acceptance;
 
@@ -15,6 +15,8 @@ pub mod hold;
 pub mod migration;
 
 pub mod repair;
+
+pub mod stats;
 
 pub mod steering;
 

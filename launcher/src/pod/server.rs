@@ -13,7 +13,7 @@ use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_server::{Cmd, CmdServer};
-use podvirt_proto::{cmd as versions, domain};
+use podvirt_proto::{cmd as versions, domain, stats};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::UnixListener;
@@ -25,7 +25,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{migration, nics};
+use super::{migration, nics, statistics};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -248,7 +248,7 @@ impl CmdInfo for Server {
             supported_cmd_versions: vec![versions::VERSION.into()],
             supported_kube_virt_api_versions: vec!["v1".into()],
             supported_domain_versions: vec![domain::VERSION.into()],
-            supported_domain_stats_versions: Vec::new(),
+            supported_domain_stats_versions: vec![stats::VERSION.into()],
         }))
     }
 }
@@ -379,6 +379,16 @@ impl Cmd for Server {
         Ok(Response::new(cmd::DomainResponse { response: Some(outcome(Ok::<_, String>(()))), domain }))
     }
 
+    async fn get_domain_stats(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainStatsResponse> {
+        let told = statistics::statistics(&self.0).await;
+        let told = told.and_then(|stats| serde_json::to_string(&stats).map_err(|e| e.to_string()));
+        let (response, domain_stats) = match told {
+            Ok(json) => (outcome(Ok::<_, String>(())), json),
+            Err(error) => (outcome(Err(error)), String::new()),
+        };
+        Ok(Response::new(cmd::DomainStatsResponse { response: Some(response), domain_stats }))
+    }
+
     async fn get_guest_info(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestInfoResponse> {
         let info = answers::guest_info(&self.0).await;
         let json = info.as_ref().ok().and_then(|info| serde_json::to_string(info).ok());
@@ -447,7 +457,6 @@ impl Cmd for Server {
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
         sync_virtual_machine_cp_us(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineCPUs",
         sync_virtual_machine_memory(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineMemory",
-        get_domain_stats(cmd::EmptyRequest) -> cmd::DomainStatsResponse = "GetDomainStats",
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
         get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",

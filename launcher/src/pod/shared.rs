@@ -164,6 +164,8 @@ pub(super) struct Shared {
     pub(super) abort: Notify,
     /// Held by what changes the running machine.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Held while the hypervisor is asked for statistics.
+    pub(super) counting: Arc<tokio::sync::Mutex<()>>,
     /// What is known of the word that a source gives.
     pub(super) word: watch::Sender<Word>,
     /// What answers the guest's questions about its addresses, by interface.
@@ -198,6 +200,7 @@ impl Shared {
             freezes: Freezes::default(),
             abort: Notify::new(),
             changing: tokio::sync::Mutex::default(),
+            counting: Arc::default(),
             word: watch::Sender::new(Word::None),
             services: watch::Sender::default(),
             hooks: watch::Sender::default(),
