@@ -21,6 +21,7 @@ use podvirt_daemon::telemetry::Logs;
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
+use crate::launcher::options::Options;
 use crate::metrics::Metrics;
 use crate::migration::Means;
 use crate::node::{self, Node, Store};
@@ -63,7 +64,8 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let mut means = Means::new(settings.migration_address.clone());
     means.network = Arc::new(Repairs::new(volumes.clone()));
     let identity = Arc::clone(&means.identity);
-    let node = node.with_migrations(means);
+    let options = Options::unknown();
+    let node = node.with_migrations(means).with_options(options.clone());
 
     let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
     let post = tokio::spawn(node::post(recorder, store.clone(), mail));
@@ -89,7 +91,7 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
             serve_by_tls(rest, told, identified, &settings, &identity, &certified, &shutdown).await
         },
         async {
-            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &health)).await;
+            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &options, &health)).await;
             Ok(())
         },
         async {
@@ -116,15 +118,16 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Takes what of the KubeVirt object is this daemon's own, and tells `health` which version of it there is. What a machine
-/// needs of it comes with the machine.
-async fn configuration(client: Client, namespace: &str, own: &Settings, health: &Health) {
+/// Takes what of the KubeVirt object is this daemon's own, and what launchers are told beside their VMI, and tells `health`
+/// which version of it there is. What else a machine needs of it comes with the machine.
+async fn configuration(client: Client, namespace: &str, own: &Settings, options: &Options, health: &Health) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut versions = Box::pin(follow(api, names::KUBEVIRT));
     while let Some(seen) = versions.next().await {
         match seen {
             Ok(kubevirt) => {
                 own.take(kubevirt.as_ref());
+                options.take(kubevirt.as_ref());
                 health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
             }
             Err(error) => {

@@ -35,6 +35,9 @@ pub mod cmd {
     /// The version that is spoken, as [`info`] and [`v1`] name it.
     pub const VERSION: &str = "v1";
 
+    /// Seconds between two reports of a guest about its memory, where the cluster's configuration does not say it.
+    pub const BALLOON_PERIOD: u32 = 10;
+
     /// Largest picture of a screen, in bytes.
     pub const MAX_PICTURE: usize = 16 << 20;
 

@@ -162,14 +162,18 @@ impl Client {
         Ok(Some(domain))
     }
 
-    /// Gives the launcher the VMI: it makes the machine what the VMI says.
+    /// Gives the launcher the VMI and what the cluster's configuration adds: it makes the machine what they say.
     ///
     /// # Errors
     ///
     /// See [`Error`].
-    pub async fn sync(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    pub async fn sync(
+        &self,
+        vmi: &VirtualMachineInstance,
+        options: cmd::VirtualMachineOptions,
+    ) -> Result<(), Error> {
         let mut inner = self.inner.clone();
-        let request = request(vmi)?;
+        let request = cmd::VmiRequest { options: Some(options), ..request(vmi)? };
         judge(within(START, inner.sync_virtual_machine(request)).await?.into())
     }
 
@@ -178,9 +182,13 @@ impl Client {
     /// # Errors
     ///
     /// See [`Error`].
-    pub async fn receive(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    pub async fn receive(
+        &self,
+        vmi: &VirtualMachineInstance,
+        options: cmd::VirtualMachineOptions,
+    ) -> Result<(), Error> {
         let mut inner = self.inner.clone();
-        let request = request(vmi)?;
+        let request = cmd::VmiRequest { options: Some(options), ..request(vmi)? };
         judge(within(START, inner.sync_migration_target(request)).await?.into())
     }
 

@@ -122,7 +122,8 @@ impl Server {
     }
 
     /// The VMI of a request, with its defaults and found valid; the machine is not being ended.
-    fn wanted(&self, vmi: Option<&cmd::Vmi>, incoming: bool) -> Result<Wanted, String> {
+    fn wanted(&self, request: &cmd::VmiRequest, incoming: bool) -> Result<Wanted, String> {
+        let vmi = request.vmi.as_ref();
         self.mine(vmi)?;
         let json = vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default();
         let value: Value = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
@@ -138,11 +139,15 @@ impl Server {
         if *self.0.wish.borrow() > Wish::Leave {
             return Err("the machine is being ended".into());
         }
-        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming })
+        // A virt-handler of an earlier release says nothing of it.
+        let options = request.options.as_ref();
+        let balloon_period =
+            options.map_or(versions::BALLOON_PERIOD, |options| options.mem_balloon_stats_period);
+        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming, balloon_period })
     }
 
-    async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
-        let wanted = self.wanted(vmi, false)?;
+    async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+        let wanted = self.wanted(request, false)?;
         let (runs, awaited) = {
             let facts = self.0.facts.borrow();
             (facts.started_at.is_some(), facts.awaited)
@@ -174,8 +179,8 @@ impl Server {
         Ok(())
     }
 
-    async fn receive(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
-        let wanted = self.wanted(vmi, true)?;
+    async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+        let wanted = self.wanted(request, true)?;
         {
             let facts = self.0.facts.borrow();
             match (facts.awaited, facts.started_at) {
@@ -185,7 +190,7 @@ impl Server {
                 (_, None) => {}
             }
         }
-        migration::admit(vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default())?;
+        migration::admit(&wanted.json)?;
         self.attempt(wanted).await
     }
 
@@ -272,7 +277,7 @@ macro_rules! not_supported {
 #[tonic::async_trait]
 impl Cmd for Server {
     async fn sync_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = self.sync(request.into_inner().vmi.as_ref()).await;
+        let result = self.sync(&request.into_inner()).await;
         if let Err(message) = &result {
             error!(message, "SyncVirtualMachine fails");
         }
@@ -337,7 +342,7 @@ impl Cmd for Server {
     }
 
     async fn sync_migration_target(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = self.receive(request.into_inner().vmi.as_ref()).await;
+        let result = self.receive(&request.into_inner()).await;
         if let Err(message) = &result {
             error!(message, "SyncMigrationTarget fails");
         }

@@ -102,6 +102,8 @@ pub(super) struct Wanted {
     pub(super) json: Vec<u8>,
     /// Whether it comes from another node.
     pub(super) incoming: bool,
+    /// Seconds between two reports of the guest about its memory; 0: none.
+    pub(super) balloon_period: u32,
 }
 
 /// An interface by the manifest.
