@@ -142,3 +142,7 @@ fn disk(one: &Below<'_>, names: &HashMap<String, String>) -> Block {
         },
     }
 }
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;
