@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
@@ -13,7 +13,7 @@ use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
-use podvirt_daemon::http::{Gate, Readiness};
+use podvirt_daemon::http::{Exposition, Gate, Readiness};
 use podvirt_daemon::pki::{Identity, WatchError, watch_node};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
@@ -30,6 +30,7 @@ use crate::repair::Repairs;
 use crate::rest::Server;
 use crate::rest::tls::TlsListener;
 use crate::sockets::PodVolumes;
+use crate::statistics::collect::Statistics;
 use crate::{device, heartbeat};
 
 /// Time for the last events.
@@ -70,6 +71,7 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
     let post = tokio::spawn(node::post(recorder, store.clone(), mail));
 
+    let statistics = Statistics::new(settings.node_name.clone(), store.clone(), volumes.clone());
     let rest =
         Server::new(settings.node_name.clone(), store, volumes, node.triggers.clone(), metrics.clone());
     let (settled, has_settled) = tokio::sync::watch::channel(false);
@@ -80,7 +82,12 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let (own, policies) = Settings::new(Component::Handler { node: settings.node_name.clone() }, logs);
     let ended = tokio::try_join!(
         async {
-            podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
+            let guests = Arc::new(move || {
+                let statistics = statistics.clone();
+                async move { statistics.text().await.unwrap_or_default() }.boxed()
+            });
+            let exposition = Exposition::new(registry).with_more(guests);
+            podvirt_daemon::http::serve(settings.listen, exposition, readiness, shutdown.clone())
                 .await
                 .context("health and metrics")
         },
