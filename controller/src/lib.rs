@@ -14,6 +14,7 @@
 //! | [`settings`] | the cluster's configuration |
 //! | [`watch`] | watches that one unreadable object does not end |
 //! | [`metrics`] | counters |
+//! | [`objects`] | series of what the caches hold |
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod metrics;
 pub mod migration;
 pub mod node;
+pub mod objects;
 pub mod pool;
 pub mod replicaset;
 pub mod settings;

@@ -8,6 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::objects::Objects;
+
 /// Seconds: from an idle cluster's tenths to an image that takes long to pull, and what is stuck.
 const BUCKETS: [f64; 14] =
     [0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
@@ -42,6 +44,8 @@ pub struct Metrics {
     reconciles: Family<ReconcileLabels, Counter>,
     migrations: Family<MigrationLabels, Counter>,
     outdated: Gauge,
+    /// What the caches hold.
+    pub objects: Objects,
     /// 1 while this replica works.
     pub leading: Gauge,
     /// 1 once this replica can take the lead.
@@ -58,9 +62,11 @@ impl Metrics {
             reconciles: Family::default(),
             migrations: Family::default(),
             outdated: Gauge::default(),
+            objects: Objects::default(),
             leading: Gauge::default(),
             ready: Gauge::default(),
         };
+        registry.register_collector(Box::new(metrics.objects.clone()));
         for name in ["kubevirt_virt_controller_leading_status", "podvirt_controller_leading"] {
             registry.register(name, "Whether this replica works", metrics.leading.clone());
         }

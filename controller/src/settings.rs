@@ -73,6 +73,11 @@ impl Cluster {
         Self(watch::channel(Some(Arc::new(settings))).1)
     }
 
+    /// The settings; defaults before they were read for the first time.
+    pub fn now(&self) -> Arc<Settings> {
+        self.0.borrow().clone().unwrap_or_default()
+    }
+
     /// The settings; waits until they were read for the first time.
     pub async fn settings(&self) -> Arc<Settings> {
         let mut receiver = self.0.clone();

@@ -18,6 +18,7 @@ use kube::runtime::reflector::store;
 use podvirt_daemon::events::Recorder;
 
 use crate::metrics::Metrics;
+use crate::objects::Caches;
 use crate::vmi::View;
 use crate::{drain, migration, node, pool, replicaset, settings, vm, vmi};
 
@@ -47,6 +48,12 @@ pub async fn run(parts: Parts) {
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
     let (shown, machine_writer) = vm::Machines::new();
+    let _shown = metrics.objects.show(Caches {
+        machines: shown.clone(),
+        instances: view.clone(),
+        migrations: migrations.clone(),
+        cluster: cluster.clone(),
+    });
     let machines = vm::run(
         client.clone(),
         recorder.clone(),

@@ -21,11 +21,12 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -98,6 +99,46 @@ impl Gate {
     }
 }
 
+/// Families of series that have to be asked for, in the OpenMetrics text format without its end.
+pub type More = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
+/// What `/metrics` answers.
+#[derive(Clone)]
+pub struct Exposition {
+    registry: Arc<Registry>,
+    more: Option<More>,
+}
+
+impl Exposition {
+    /// What is in `registry`.
+    pub fn new(registry: impl Into<Arc<Registry>>) -> Self {
+        Self { registry: registry.into(), more: None }
+    }
+
+    /// The same with what `more` answers at each scrape, which must have a deadline of its own.
+    #[must_use]
+    pub fn with_more(self, more: More) -> Self {
+        Self { more: Some(more), ..self }
+    }
+
+    /// The text of one scrape.
+    async fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode_registry(&mut text, &self.registry)?;
+        if let Some(more) = &self.more {
+            text.push_str(&more().await);
+        }
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+impl From<Arc<Registry>> for Exposition {
+    fn from(registry: Arc<Registry>) -> Self {
+        Self::new(registry)
+    }
+}
+
 /// Serves on `listen` until `shutdown`.
 ///
 /// # Errors
@@ -105,11 +146,11 @@ impl Gate {
 /// The address cannot be listened on, or the listener fails.
 pub async fn serve(
     listen: SocketAddr,
-    registry: Arc<Registry>,
+    exposition: impl Into<Exposition>,
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> io::Result<()> {
-    serve_on(net::listen(listen).await?, registry, readiness, shutdown).await
+    serve_on(net::listen(listen).await?, exposition, readiness, shutdown).await
 }
 
 /// Serves `router` by TLS on `listen` until `shutdown`, with the bounds of [`serve`]. A handshake has as much time as a
@@ -136,12 +177,12 @@ pub async fn serve_tls(
 /// The listener fails.
 pub async fn serve_on(
     listener: TcpListener,
-    registry: Arc<Registry>,
+    exposition: impl Into<Exposition>,
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> io::Result<()> {
     tracing::info!(address = %listener.local_addr()?, "serving health and metrics");
-    accept(listener, None, router(registry, readiness), shutdown).await
+    accept(listener, None, router(exposition, readiness), shutdown).await
 }
 
 async fn accept(
@@ -219,11 +260,11 @@ where
 }
 
 /// The three routes, for daemons that have a server of their own.
-pub fn router(registry: Arc<Registry>, readiness: Readiness) -> Router {
+pub fn router(exposition: impl Into<Exposition>, readiness: Readiness) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(ready).with_state(readiness))
-        .route("/metrics", get(metrics).with_state(registry))
+        .route("/metrics", get(metrics).with_state(exposition.into()))
 }
 
 async fn ready(State(readiness): State<Readiness>) -> Response {
@@ -235,10 +276,9 @@ async fn ready(State(readiness): State<Readiness>) -> Response {
     }
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
-    let mut text = String::new();
-    match encode(&mut text, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
+async fn metrics(State(exposition): State<Exposition>) -> Response {
+    match exposition.text().await {
+        Ok(text) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -306,7 +346,9 @@ mod tests {
         let (trigger, shutdown) = Shutdown::manual();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(serve_on(listener, Arc::new(registry), readiness, shutdown));
+        let more: More = Arc::new(|| Box::pin(async { "# TYPE other gauge\nother 2\n".to_owned() }));
+        let exposition = Exposition::new(registry).with_more(more);
+        let server = tokio::spawn(serve_on(listener, exposition, readiness, shutdown));
 
         assert!(answer(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         let text = answer(address, "/readyz").await;
@@ -317,6 +359,7 @@ mod tests {
         assert!(answer(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         let text = answer(address, "/metrics").await;
         assert!(text.contains("things_total 1") && text.contains(OPEN_METRICS), "{text}");
+        assert!(text.ends_with("other 2\n# EOF\n"), "{text}");
 
         trigger.request();
         server.await.unwrap().unwrap();

@@ -12,6 +12,7 @@
 //! | [`migration`] | moves machines from and to other nodes |
 //! | [`record`] | keeps what a restart would lose |
 //! | [`metrics`] | counts |
+//! | [`statistics`] | tells what guests have used |
 //! | [`device`] | offers `/dev/kvm` and `/dev/net/tun` to pods |
 //! | [`heartbeat`] | says that this node takes machines |
 //! | [`rest`] | serves consoles, screens and buttons to virt-api |
@@ -37,4 +38,5 @@ pub mod repair;
 pub mod rest;
 pub mod serve;
 pub mod sockets;
+pub mod statistics;
 pub mod vm;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
@@ -13,7 +13,7 @@ use podvirt_api::verbosity::Component;
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::health::{self, Health};
-use podvirt_daemon::http::{Gate, Readiness};
+use podvirt_daemon::http::{Exposition, Gate, Readiness};
 use podvirt_daemon::pki::{Identity, WatchError, watch_node};
 use podvirt_daemon::settings::Settings;
 use podvirt_daemon::shutdown::{self, Shutdown};
@@ -21,6 +21,7 @@ use podvirt_daemon::telemetry::Logs;
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
+use crate::launcher::options::Options;
 use crate::metrics::Metrics;
 use crate::migration::Means;
 use crate::node::{self, Node, Store};
@@ -29,6 +30,7 @@ use crate::repair::Repairs;
 use crate::rest::Server;
 use crate::rest::tls::TlsListener;
 use crate::sockets::PodVolumes;
+use crate::statistics::collect::Statistics;
 use crate::{device, heartbeat};
 
 /// Time for the last events.
@@ -63,11 +65,13 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let mut means = Means::new(settings.migration_address.clone());
     means.network = Arc::new(Repairs::new(volumes.clone()));
     let identity = Arc::clone(&means.identity);
-    let node = node.with_migrations(means);
+    let options = Options::unknown();
+    let node = node.with_migrations(means).with_options(options.clone());
 
     let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
     let post = tokio::spawn(node::post(recorder, store.clone(), mail));
 
+    let statistics = Statistics::new(settings.node_name.clone(), store.clone(), volumes.clone());
     let rest =
         Server::new(settings.node_name.clone(), store, volumes, node.triggers.clone(), metrics.clone());
     let (settled, has_settled) = tokio::sync::watch::channel(false);
@@ -78,7 +82,12 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let (own, policies) = Settings::new(Component::Handler { node: settings.node_name.clone() }, logs);
     let ended = tokio::try_join!(
         async {
-            podvirt_daemon::http::serve(settings.listen, Arc::new(registry), readiness, shutdown.clone())
+            let guests = Arc::new(move || {
+                let statistics = statistics.clone();
+                async move { statistics.text().await.unwrap_or_default() }.boxed()
+            });
+            let exposition = Exposition::new(registry).with_more(guests);
+            podvirt_daemon::http::serve(settings.listen, exposition, readiness, shutdown.clone())
                 .await
                 .context("health and metrics")
         },
@@ -89,7 +98,7 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
             serve_by_tls(rest, told, identified, &settings, &identity, &certified, &shutdown).await
         },
         async {
-            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &health)).await;
+            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &options, &health)).await;
             Ok(())
         },
         async {
@@ -116,15 +125,16 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     ended.map(drop)
 }
 
-/// Takes what of the KubeVirt object is this daemon's own, and tells `health` which version of it there is. What a machine
-/// needs of it comes with the machine.
-async fn configuration(client: Client, namespace: &str, own: &Settings, health: &Health) {
+/// Takes what of the KubeVirt object is this daemon's own, and what launchers are told beside their VMI, and tells `health`
+/// which version of it there is. What else a machine needs of it comes with the machine.
+async fn configuration(client: Client, namespace: &str, own: &Settings, options: &Options, health: &Health) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut versions = Box::pin(follow(api, names::KUBEVIRT));
     while let Some(seen) = versions.next().await {
         match seen {
             Ok(kubevirt) => {
                 own.take(kubevirt.as_ref());
+                options.take(kubevirt.as_ref());
                 health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
             }
             Err(error) => {

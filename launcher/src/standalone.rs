@@ -195,6 +195,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         serial_socket: rundir.join("serial.sock"),
         serial_log: rundir.join("serial.log"),
         vnc_socket: rundir.join("vnc.sock"),
+        balloon_period: podvirt_proto::cmd::BALLOON_PERIOD,
     })
 }
 

@@ -42,6 +42,7 @@ mod golden {
             serial_socket: "/run/vm/serial.sock".into(),
             serial_log: "/run/vm/serial.log".into(),
             vnc_socket: "/run/vm/vnc.sock".into(),
+            balloon_period: 10,
         }
     }
 

@@ -65,6 +65,7 @@ fn domain(machine: &Value) -> String {
         serial_socket: "/serial".into(),
         serial_log: "/log".into(),
         vnc_socket: "/vnc".into(),
+        balloon_period: 0,
     };
     convert(&vmi, &environment).unwrap().to_xml().unwrap()
 }

@@ -2,7 +2,7 @@
 //!
 //! The gRPC contracts are the `.proto` files beside this crate; each module here is one of their packages. Within a
 //! version (`v1`) fields are only ever added: both ends of a call may be of different releases. What those
-//! interfaces carry as JSON is typed in [`domain`].
+//! interfaces carry as JSON is typed in [`domain`], [`migration`] and [`stats`].
 
 pub mod acceptance;
 
@@ -15,6 +15,8 @@ pub mod hold;
 pub mod migration;
 
 pub mod repair;
+
+pub mod stats;
 
 pub mod steering;
 
@@ -32,6 +34,9 @@ pub mod netd {
 pub mod cmd {
     /// The version that is spoken, as [`info`] and [`v1`] name it.
     pub const VERSION: &str = "v1";
+
+    /// Seconds between two reports of a guest about its memory, where the cluster's configuration does not say it.
+    pub const BALLOON_PERIOD: u32 = 10;
 
     /// Largest picture of a screen, in bytes.
     pub const MAX_PICTURE: usize = 16 << 20;

@@ -160,7 +160,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Refused, "spec.configuration.smbios", Any, ""),
     row(Refused, "spec.configuration.supportContainerResources", Any, ""),
     row(Refused, "spec.configuration.supportedGuestAgentVersions", Any, ""),
-    row(Refused, "spec.configuration.memBalloonStatsPeriod", Any, ""),
+    row(Carried, "spec.configuration.memBalloonStatsPeriod", Int(0, u32::MAX as i64), "seconds; 10 when not set, 0: guests tell nothing of their memory; of machines that start from then on"),
     row(Refused, "spec.configuration.permittedHostDevices", Any, ""),
     row(Refused, "spec.configuration.mediatedDevicesConfiguration", Any, ""),
     row(Refused, "spec.configuration.minCPUModel", Any, ""),

@@ -15,6 +15,7 @@ use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
 use podvirt_proto::domain::Domain;
 use podvirt_proto::migration::Options;
+use podvirt_proto::stats::DomainStats;
 use tokio::io::AsyncReadExt;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
@@ -162,14 +163,18 @@ impl Client {
         Ok(Some(domain))
     }
 
-    /// Gives the launcher the VMI: it makes the machine what the VMI says.
+    /// Gives the launcher the VMI and what the cluster's configuration adds: it makes the machine what they say.
     ///
     /// # Errors
     ///
     /// See [`Error`].
-    pub async fn sync(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    pub async fn sync(
+        &self,
+        vmi: &VirtualMachineInstance,
+        options: cmd::VirtualMachineOptions,
+    ) -> Result<(), Error> {
         let mut inner = self.inner.clone();
-        let request = request(vmi)?;
+        let request = cmd::VmiRequest { options: Some(options), ..request(vmi)? };
         judge(within(START, inner.sync_virtual_machine(request)).await?.into())
     }
 
@@ -178,9 +183,13 @@ impl Client {
     /// # Errors
     ///
     /// See [`Error`].
-    pub async fn receive(&self, vmi: &VirtualMachineInstance) -> Result<(), Error> {
+    pub async fn receive(
+        &self,
+        vmi: &VirtualMachineInstance,
+        options: cmd::VirtualMachineOptions,
+    ) -> Result<(), Error> {
         let mut inner = self.inner.clone();
-        let request = request(vmi)?;
+        let request = cmd::VmiRequest { options: Some(options), ..request(vmi)? };
         judge(within(START, inner.sync_migration_target(request)).await?.into())
     }
 
@@ -249,6 +258,18 @@ impl Client {
         };
         judge(response)?;
         Ok(json)
+    }
+
+    /// What the machine has used so far; with an empty name while there is no machine.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]; `Unsupported` of a launcher of an earlier release.
+    pub async fn statistics(&self) -> Result<DomainStats, Error> {
+        let mut inner = self.inner.clone();
+        let answer = within(ASK, inner.get_domain_stats(cmd::EmptyRequest {})).await?;
+        judge(answer.response)?;
+        Ok(serde_json::from_str(&answer.domain_stats)?)
     }
 
     /// A picture of the machine's screen, and its media type in the launcher's words.

@@ -3,5 +3,6 @@
 
 pub mod client;
 pub mod notify;
+pub mod options;
 pub mod report;
 pub mod watch;

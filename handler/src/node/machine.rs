@@ -234,13 +234,13 @@ impl Machine {
     pub(super) fn sync(&mut self, node: &Node, vmi: &Arc<VirtualMachineInstance>, client: Client, hash: u64) {
         let (tell, answer) = oneshot::channel();
         let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
-        let network = Arc::clone(&node.means.network);
+        let (network, options) = (Arc::clone(&node.means.network), node.options.clone());
         let task = Task::spawn(async move {
             let runs = vmi.status.phase == Some(Phase::Running);
             let given = async {
                 let wanted = if runs { podnet::attached(&vmi) } else { podnet::wanted(&vmi) };
                 network.make(&client.process, wanted).await?;
-                client.sync(&vmi).await?;
+                client.sync(&vmi, options.get().await).await?;
                 // The guest has let go of all of these.
                 Ok(network.clear(&client.process, podnet::unplugged(&vmi)).await?)
             };

@@ -268,11 +268,11 @@ fn addresses(pod: &KubePod) -> Vec<IpAddr> {
 fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, client: Client) {
     let (tell, answer) = oneshot::channel();
     let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
-    let network = Arc::clone(&node.means.network);
+    let (network, options) = (Arc::clone(&node.means.network), node.options.clone());
     let task = Task::spawn(async move {
         let given = async {
             network.make(&client.process, podnet::wanted(&vmi)).await?;
-            client.receive(&vmi).await
+            client.receive(&vmi, options.get().await).await
         };
         // Nobody waits for it, or this process is ending.
         let _unheard = tell.send(given.await);

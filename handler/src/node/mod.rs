@@ -49,6 +49,7 @@ pub use post::{Letter, Mail, post};
 pub use store::Store;
 
 use crate::launcher::notify::Told;
+use crate::launcher::options::Options;
 use crate::metrics::Metrics;
 use crate::migration::Means;
 use crate::queue::{Outcome, Queue};
@@ -82,6 +83,8 @@ pub struct Node {
     pub metrics: Metrics,
     /// What migrations need.
     pub means: Means,
+    /// What the cluster's configuration adds to machines.
+    pub options: Options,
 }
 
 /// The other end of [`Node::triggers`].
@@ -101,8 +104,9 @@ impl Node {
         let (triggers, triggered) = mpsc::channel(TRIGGERS);
         let (told, hears) = mpsc::channel(TRIGGERS);
         let (letters, posted) = mpsc::channel(TRIGGERS);
-        let means = Means::new(String::new());
-        let node = Self { name, client, volumes, records, store, triggers, told, letters, metrics, means };
+        let (means, options) = (Means::new(String::new()), Options::default());
+        let node =
+            Self { name, client, volumes, records, store, triggers, told, letters, metrics, means, options };
         (node, Triggers(triggered), Mail { told: hears, letters: posted })
     }
 }
@@ -112,6 +116,12 @@ impl Node {
     #[must_use]
     pub fn with_migrations(self, means: Means) -> Self {
         Self { means, ..self }
+    }
+
+    /// The same with what the cluster's configuration adds to machines.
+    #[must_use]
+    pub fn with_options(self, options: Options) -> Self {
+        Self { options, ..self }
     }
 }
 

@@ -6,6 +6,8 @@ mod pod_end;
 mod rest;
 mod support;
 
+use std::time::Duration;
+
 use podvirt_proto::domain::{Status, reason};
 use rest::{put, rest};
 use serde_json::json;
@@ -78,6 +80,26 @@ async fn launchers_that_hang_hold_up_no_other_machine() {
     let launcher = Launcher::start(&ground);
     api.wait_phase("Running").await;
     assert_eq!(launcher.calls("SyncVirtualMachine"), 1);
+    handler.stop().await;
+}
+
+#[tokio::test]
+async fn a_launcher_that_hangs_costs_its_own_series_alone() {
+    let (ground, api, handler, launcher) = running().await;
+    let (vmi, pod) = ("hung-vmi", "hung-pod");
+    ground.add_pod(pod);
+    api.put_pod(pod_of("hung", vmi, pod));
+    api.put(vmi_of("hung", vmi, pod, "Running"));
+    let hung = Launcher::hung(&ground, vmi, pod);
+    within("the other one is looked at", hung.open_calls().wait_for(|open| *open > 0)).await.unwrap();
+
+    let statistics = handler.statistics.clone().with_deadline(Duration::from_secs(2));
+    let series = r#"namespace="n",name="a",kubernetes_vmi_label_kubevirt_io_nodeName="node1"} 2048.0"#;
+    let text = within("the deadline", statistics.text()).await.unwrap();
+    assert!(text.contains(series) && !text.contains("hung"), "{text}");
+    // Another scrape at that moment has the same round's reports.
+    let again = within("they are there", statistics.text()).await.unwrap();
+    assert_eq!((again, launcher.calls("GetDomainStats")), (text, 1));
     handler.stop().await;
 }
 

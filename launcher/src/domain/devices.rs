@@ -151,9 +151,7 @@ pub(super) fn convert(
                 alias: alias(&w.name),
             })
             .collect(),
-        memballoon: Some(xml::Model {
-            model: if on(devices.autoattach_mem_balloon) { virtio } else { "none" }.into(),
-        }),
+        memballoon: Some(memballoon(on(devices.autoattach_mem_balloon).then_some(virtio), environment)),
         rngs: devices
             .rng
             .iter()
@@ -170,6 +168,15 @@ pub(super) fn convert(
             .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
             .collect(),
     })
+}
+
+/// The memory balloon of this model, or none. Without reports of the guest libvirt knows of its memory what the node's kernel
+/// knows.
+fn memballoon(model: Option<&str>, environment: &Environment) -> xml::MemBalloon {
+    let Some(model) = model else { return xml::MemBalloon { model: "none".into(), stats: None } };
+    let period = environment.balloon_period;
+    let stats = (period > 0).then_some(xml::BalloonStats { period });
+    xml::MemBalloon { model: model.into(), stats }
 }
 
 /// The device of one interface of `vmi`, to be plugged while the machine runs.

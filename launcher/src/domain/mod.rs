@@ -103,4 +103,6 @@ pub struct Environment {
     pub serial_log: PathBuf,
     /// Socket of the display.
     pub vnc_socket: PathBuf,
+    /// Seconds between two reports of the guest about its memory; 0: none.
+    pub balloon_period: u32,
 }

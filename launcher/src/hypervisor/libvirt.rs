@@ -5,6 +5,7 @@ use std::time::Duration;
 use podvirt_proto::cmd::MAX_PICTURE;
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
+use podvirt_proto::stats::DomainStats;
 use serde_json::{Value, json};
 use virt::connect::Connect;
 use virt::domain::{Domain, MigrateParameters};
@@ -15,7 +16,7 @@ use virt::sys;
 use super::events::{self, Subscription};
 use super::{
     Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
-    job, slots,
+    bulk, job, slots, usage,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
@@ -260,6 +261,26 @@ impl Hypervisor for Libvirt {
     fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
         let domain = self.domain()?;
         job::progress(&domain).map_err(|e| self.failed(&domain, "ask for the move's progress", &e))
+    }
+
+    fn statistics(&self) -> Result<DomainStats, HypervisorError> {
+        const ACTION: &str = "read the domain's statistics";
+        let domain = self.domain()?;
+        let failed = |error: Error| self.failed(&domain, ACTION, &error);
+        let answer = bulk::statistics(&domain).map_err(failed)?;
+        let described = Described::from_xml(&self.xml()?).map_err(|e| wrong(ACTION, e.to_string()))?;
+        let mut stats = usage::usage(&answer, &usage::names(&described));
+        stats.name = self.name.clone();
+        stats.uuid = described.uuid;
+        let vcpus = usize::try_from(stats.vcpus).unwrap_or(0);
+        let node = self.connection.get_node_info().map_err(|e| refused(ACTION, &e))?;
+        let cores = node.nodes * node.sockets * node.cores * node.threads;
+        // A driver may not know it, and the numbers are of use without.
+        if let Ok(map) = bulk::affinity(&domain, vcpus, usize::try_from(cores).unwrap_or(0)) {
+            stats.cpu_map_set = !map.is_empty();
+            stats.cpu_map = map;
+        }
+        Ok(stats)
     }
 
     fn limit_downtime(&self, limit: Duration) -> Result<(), HypervisorError> {
@@ -515,6 +536,16 @@ mod tests {
         assert_eq!((domain.name.as_str(), domain.vcpu.count), ("five", 1));
         assert_eq!(domain.memory.amount, 64 * 1024);
         assert!(!domain.uuid.is_empty());
+    }
+
+    #[test]
+    fn a_domains_statistics_have_its_name_and_what_the_driver_knows() {
+        let (hypervisor, _events) = connect("eight");
+        assert!(matches!(hypervisor.statistics(), Err(HypervisorError::NotRunning(_))));
+        hypervisor.start(&xml("eight"), false).unwrap();
+        let stats = hypervisor.statistics().unwrap();
+        assert_eq!((stats.name.as_str(), stats.uuid.len()), ("eight", 36));
+        assert_eq!((stats.block, stats.net), (Vec::new(), Vec::new()));
     }
 
     #[test]

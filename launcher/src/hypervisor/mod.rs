@@ -5,6 +5,8 @@
 //! is its last. The order of calls is: `connect`, `state` (what is there already), `start`, then any.
 
 #[cfg(feature = "libvirt")]
+mod bulk;
+#[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
 mod job;
@@ -12,12 +14,15 @@ mod job;
 pub mod libvirt;
 #[cfg(feature = "libvirt")]
 mod slots;
+#[cfg(feature = "libvirt")]
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_proto::domain::Status;
 use podvirt_proto::migration::Progress;
+use podvirt_proto::stats::DomainStats;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -260,6 +265,13 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain is not there.
     fn progress(&self) -> Result<Option<Progress>, HypervisorError>;
+
+    /// What the domain has used so far, without the interfaces that the hypervisor cannot count.
+    ///
+    /// # Errors
+    ///
+    /// The domain is not there.
+    fn statistics(&self) -> Result<DomainStats, HypervisorError>;
 
     /// Limits how long the guest stands still at the end of the present move.
     ///

@@ -142,6 +142,10 @@ impl Hypervisor for Fake {
         Ok(None)
     }
 
+    fn statistics(&self) -> Result<podvirt_proto::stats::DomainStats, HypervisorError> {
+        Ok(podvirt_proto::stats::DomainStats::default())
+    }
+
     fn limit_downtime(&self, _: Duration) -> Result<(), HypervisorError> {
         Ok(())
     }

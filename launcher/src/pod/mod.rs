@@ -55,6 +55,7 @@ mod server;
 mod services;
 mod shared;
 mod start;
+mod statistics;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -149,6 +149,7 @@ pub(super) async fn prepare(
         serial_socket: directory.join(path::SERIAL_SOCKET),
         serial_log: directory.join(SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
+        balloon_period: wanted.balloon_period,
     };
     shared.credentials.send_replace(vmi.spec.access_credentials.clone());
     let xml = convert(vmi, &environment)?.to_xml()?;

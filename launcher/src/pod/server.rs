@@ -13,7 +13,7 @@ use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_server::{Cmd, CmdServer};
-use podvirt_proto::{cmd as versions, domain};
+use podvirt_proto::{cmd as versions, domain, stats};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::UnixListener;
@@ -25,7 +25,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{migration, nics};
+use super::{migration, nics, statistics};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -122,7 +122,8 @@ impl Server {
     }
 
     /// The VMI of a request, with its defaults and found valid; the machine is not being ended.
-    fn wanted(&self, vmi: Option<&cmd::Vmi>, incoming: bool) -> Result<Wanted, String> {
+    fn wanted(&self, request: &cmd::VmiRequest, incoming: bool) -> Result<Wanted, String> {
+        let vmi = request.vmi.as_ref();
         self.mine(vmi)?;
         let json = vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default();
         let value: Value = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
@@ -138,11 +139,15 @@ impl Server {
         if *self.0.wish.borrow() > Wish::Leave {
             return Err("the machine is being ended".into());
         }
-        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming })
+        // A virt-handler of an earlier release says nothing of it.
+        let options = request.options.as_ref();
+        let balloon_period =
+            options.map_or(versions::BALLOON_PERIOD, |options| options.mem_balloon_stats_period);
+        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming, balloon_period })
     }
 
-    async fn sync(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
-        let wanted = self.wanted(vmi, false)?;
+    async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+        let wanted = self.wanted(request, false)?;
         let (runs, awaited) = {
             let facts = self.0.facts.borrow();
             (facts.started_at.is_some(), facts.awaited)
@@ -174,8 +179,8 @@ impl Server {
         Ok(())
     }
 
-    async fn receive(&self, vmi: Option<&cmd::Vmi>) -> Result<(), String> {
-        let wanted = self.wanted(vmi, true)?;
+    async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), String> {
+        let wanted = self.wanted(request, true)?;
         {
             let facts = self.0.facts.borrow();
             match (facts.awaited, facts.started_at) {
@@ -185,7 +190,7 @@ impl Server {
                 (_, None) => {}
             }
         }
-        migration::admit(vmi.map(|vmi| vmi.vmi_json.as_slice()).unwrap_or_default())?;
+        migration::admit(&wanted.json)?;
         self.attempt(wanted).await
     }
 
@@ -248,7 +253,7 @@ impl CmdInfo for Server {
             supported_cmd_versions: vec![versions::VERSION.into()],
             supported_kube_virt_api_versions: vec!["v1".into()],
             supported_domain_versions: vec![domain::VERSION.into()],
-            supported_domain_stats_versions: Vec::new(),
+            supported_domain_stats_versions: vec![stats::VERSION.into()],
         }))
     }
 }
@@ -272,7 +277,7 @@ macro_rules! not_supported {
 #[tonic::async_trait]
 impl Cmd for Server {
     async fn sync_virtual_machine(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = self.sync(request.into_inner().vmi.as_ref()).await;
+        let result = self.sync(&request.into_inner()).await;
         if let Err(message) = &result {
             error!(message, "SyncVirtualMachine fails");
         }
@@ -337,7 +342,7 @@ impl Cmd for Server {
     }
 
     async fn sync_migration_target(&self, request: Request<cmd::VmiRequest>) -> Answer<cmd::Response> {
-        let result = self.receive(request.into_inner().vmi.as_ref()).await;
+        let result = self.receive(&request.into_inner()).await;
         if let Err(message) = &result {
             error!(message, "SyncMigrationTarget fails");
         }
@@ -377,6 +382,16 @@ impl Cmd for Server {
         let domain = serde_json::to_string(&*self.0.report.borrow());
         let domain = domain.map_err(|e| Status::internal(e.to_string()))?;
         Ok(Response::new(cmd::DomainResponse { response: Some(outcome(Ok::<_, String>(()))), domain }))
+    }
+
+    async fn get_domain_stats(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::DomainStatsResponse> {
+        let told = statistics::statistics(&self.0).await;
+        let told = told.and_then(|stats| serde_json::to_string(&stats).map_err(|e| e.to_string()));
+        let (response, domain_stats) = match told {
+            Ok(json) => (outcome(Ok::<_, String>(())), json),
+            Err(error) => (outcome(Err(error)), String::new()),
+        };
+        Ok(Response::new(cmd::DomainStatsResponse { response: Some(response), domain_stats }))
     }
 
     async fn get_guest_info(&self, _: Request<cmd::EmptyRequest>) -> Answer<cmd::GuestInfoResponse> {
@@ -447,7 +462,6 @@ impl Cmd for Server {
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
         sync_virtual_machine_cp_us(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineCPUs",
         sync_virtual_machine_memory(cmd::VmiRequest) -> cmd::Response = "SyncVirtualMachineMemory",
-        get_domain_stats(cmd::EmptyRequest) -> cmd::DomainStatsResponse = "GetDomainStats",
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
         get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",

@@ -102,6 +102,8 @@ pub(super) struct Wanted {
     pub(super) json: Vec<u8>,
     /// Whether it comes from another node.
     pub(super) incoming: bool,
+    /// Seconds between two reports of the guest about its memory; 0: none.
+    pub(super) balloon_period: u32,
 }
 
 /// An interface by the manifest.
@@ -164,6 +166,8 @@ pub(super) struct Shared {
     pub(super) abort: Notify,
     /// Held by what changes the running machine.
     pub(super) changing: tokio::sync::Mutex<()>,
+    /// Held while the hypervisor is asked for statistics.
+    pub(super) counting: Arc<tokio::sync::Mutex<()>>,
     /// What is known of the word that a source gives.
     pub(super) word: watch::Sender<Word>,
     /// What answers the guest's questions about its addresses, by interface.
@@ -198,6 +202,7 @@ impl Shared {
             freezes: Freezes::default(),
             abort: Notify::new(),
             changing: tokio::sync::Mutex::default(),
+            counting: Arc::default(),
             word: watch::Sender::new(Word::None),
             services: watch::Sender::default(),
             hooks: watch::Sender::default(),

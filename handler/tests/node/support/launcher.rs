@@ -12,6 +12,7 @@ use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::domain::{Domain, Status, reason};
 use podvirt_proto::notify::v1::DomainEventRequest;
 use podvirt_proto::notify::v1::notify_client::NotifyClient;
+use podvirt_proto::stats::{DomainStats, Memory};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
@@ -225,6 +226,17 @@ impl tower::Service<Request<Body>> for Service {
                 let answer = tower::service_fn(move |_: tonic::Request<cmd::EmptyRequest>| {
                     let response = Some(cmd::Response { success: true, message: String::new() });
                     let answer = cmd::DomainResponse { response, domain: domain.clone() };
+                    std::future::ready(Ok(tonic::Response::new(answer)))
+                });
+                Grpc::new(ProstCodec::default()).unary(answer, request).await
+            } else if method == "GetDomainStats" {
+                let answer = tower::service_fn(|_: tonic::Request<cmd::EmptyRequest>| {
+                    let memory = Memory { rss: Some(2), ..Memory::default() };
+                    let stats =
+                        DomainStats { name: "n_a".into(), memory: Some(memory), ..Default::default() };
+                    let response = Some(cmd::Response { success: true, message: String::new() });
+                    let domain_stats = serde_json::to_string(&stats).unwrap();
+                    let answer = cmd::DomainStatsResponse { response, domain_stats };
                     std::future::ready(Ok(tonic::Response::new(answer)))
                 });
                 Grpc::new(ProstCodec::default()).unary(answer, request).await

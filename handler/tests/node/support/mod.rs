@@ -29,6 +29,7 @@ use virt_handler::node::{self, Node, Store};
 use virt_handler::record::Records;
 use virt_handler::rest::Server;
 use virt_handler::sockets::{Dir, PodVolumes};
+use virt_handler::statistics::collect::Statistics;
 
 use api::Api;
 use launcher::Launcher;
@@ -51,6 +52,8 @@ pub(crate) struct Handler {
     node: JoinHandle<()>,
     /// Its REST server.
     pub(crate) rest: Server,
+    /// What its machines have used.
+    pub(crate) statistics: Statistics,
 }
 
 impl Ground {
@@ -122,11 +125,12 @@ impl Ground {
         let node = node.with_migrations(means());
         let recorder = podvirt_daemon::events::Recorder::new(api.client(), "virt-handler", None);
         tokio::spawn(node::post(recorder, store.clone(), mail));
+        let statistics = Statistics::new("node1".into(), store.clone(), volumes.clone());
         let rest = Server::new("node1".into(), store, volumes, node.triggers.clone(), metrics);
         let (trigger, shutdown) = Shutdown::manual();
         let gate = Readiness::new().gate("VMIs");
         let node = tokio::spawn(async move { node::run(&node, triggers, &gate, &shutdown).await.unwrap() });
-        Handler { trigger, node, rest }
+        Handler { trigger, node, rest, statistics }
     }
 }
 

@@ -28,7 +28,7 @@ elements! {
         /// Watchdogs.
         "watchdog" watchdogs: Vec<Watchdog>,
         /// Memory balloon.
-        "memballoon" memballoon: Option<Model>,
+        "memballoon" memballoon: Option<MemBalloon>,
         /// Sources of random numbers.
         "rng" rngs: Vec<Rng>,
         /// Crash notifiers.
@@ -353,6 +353,20 @@ elements! {
         "@action" action: String,
         /// Name in libvirt and QEMU.
         "alias" alias: NameOnly,
+    }
+
+    /// `<memballoon>`.
+    MemBalloon {
+        /// `virtio` or one of its kinds, or `none`.
+        "@model" model: String,
+        /// What the guest tells of its memory.
+        "stats" stats: Option<BalloonStats>,
+    }
+
+    /// `<stats>` of a memory balloon.
+    BalloonStats {
+        /// Seconds between two reports of the guest.
+        "@period" period: u32,
     }
 
     /// An element with only a model.

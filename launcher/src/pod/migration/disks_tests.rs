@@ -85,6 +85,7 @@ fn domain(vmi: &Value) -> Domain {
         serial_socket: "/run/serial".into(),
         serial_log: "/run/serial-log".into(),
         vnc_socket: "/run/vnc".into(),
+        balloon_period: 0,
     };
     convert(&vmi, &environment).unwrap()
 }

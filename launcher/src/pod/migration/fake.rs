@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
+use podvirt_proto::stats::{Block, DiskNumbers, DomainStats};
 
 use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move, Picture};
 
@@ -108,6 +109,11 @@ impl Hypervisor for Fake {
     }
     fn progress(&self) -> Result<Option<Progress>, HypervisorError> {
         Ok(Some(Progress { total: 100, remaining: 40, ..Progress::default() }))
+    }
+    fn statistics(&self) -> Result<DomainStats, HypervisorError> {
+        let numbers = DiskNumbers { name: Some("vda".into()), ..DiskNumbers::default() };
+        let block = vec![Block { alias: "root".into(), numbers }];
+        Ok(DomainStats { name: "shop_web".into(), block, ..DomainStats::default() })
     }
     fn limit_downtime(&self, _: Duration) -> Outcome {
         Ok(())

@@ -1,0 +1,81 @@
+//! What the cluster's configuration adds to a machine, which its launcher gets with the VMI.
+
+use std::time::Duration;
+
+use podvirt_api::v1::KubeVirt;
+use podvirt_proto::cmd::BALLOON_PERIOD;
+use podvirt_proto::cmd::v1::VirtualMachineOptions;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a machine waits for the KubeVirt object after the start of virt-handler; then it has the defaults.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The options of machines that start from now on. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Options(watch::Sender<Option<u32>>);
+
+impl Default for Options {
+    /// Those of a cluster whose configuration says nothing.
+    fn default() -> Self {
+        Self(watch::Sender::new(Some(BALLOON_PERIOD)))
+    }
+}
+
+impl Options {
+    /// None yet: the KubeVirt object has not been seen.
+    pub fn unknown() -> Self {
+        Self(watch::Sender::new(None))
+    }
+
+    /// Takes what the KubeVirt object says now; defaults where there is none.
+    pub fn take(&self, kubevirt: Option<&KubeVirt>) {
+        let configuration = kubevirt.and_then(|kubevirt| kubevirt.spec.configuration.as_ref());
+        let period = configuration.and_then(|configuration| configuration.mem_balloon_stats_period);
+        self.0.send_replace(Some(period.unwrap_or(BALLOON_PERIOD)));
+    }
+
+    /// The present options.
+    pub async fn get(&self) -> VirtualMachineOptions {
+        let mut known = self.0.subscribe();
+        let period = timeout(PATIENCE, known.wait_for(Option::is_some)).await;
+        let period = period.ok().and_then(|known| known.ok().and_then(|period| *period));
+        VirtualMachineOptions {
+            mem_balloon_stats_period: period.unwrap_or(BALLOON_PERIOD),
+            ..VirtualMachineOptions::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kubevirt(period: &serde_json::Value) -> KubeVirt {
+        serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"},
+            "spec": {"configuration": {"memBalloonStatsPeriod": period}},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_period_is_the_kubevirt_objects_once_that_was_seen() {
+        let options = Options::unknown();
+        let period = async || options.get().await.mem_balloon_stats_period;
+        assert_eq!(period().await, 10, "a machine does not wait for ever");
+        let waiting = options.clone();
+        let waiting = tokio::spawn(async move { waiting.get().await.mem_balloon_stats_period });
+        tokio::task::yield_now().await;
+        options.take(Some(&kubevirt(&json!(3))));
+        assert_eq!(waiting.await.unwrap(), 3);
+        options.take(Some(&kubevirt(&json!(0))));
+        assert_eq!(period().await, 0);
+        options.take(Some(&kubevirt(&json!(null))));
+        assert_eq!(period().await, 10);
+        options.take(None);
+        assert_eq!(period().await, 10);
+    }
+}
