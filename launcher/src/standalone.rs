@@ -196,6 +196,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         serial_log: rundir.join("serial.log"),
         vnc_socket: rundir.join("vnc.sock"),
         balloon_period: podvirt_proto::cmd::BALLOON_PERIOD,
+        smbios: podvirt_proto::cmd::default_smbios(),
     })
 }
 

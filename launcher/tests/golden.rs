@@ -43,6 +43,7 @@ mod golden {
             serial_log: "/run/vm/serial.log".into(),
             vnc_socket: "/run/vm/vnc.sock".into(),
             balloon_period: 10,
+            smbios: podvirt_proto::cmd::default_smbios(),
         }
     }
 

@@ -66,6 +66,7 @@ fn domain(machine: &Value) -> String {
         serial_log: "/log".into(),
         vnc_socket: "/vnc".into(),
         balloon_period: 0,
+        smbios: podvirt_proto::cmd::default_smbios(),
     };
     convert(&vmi, &environment).unwrap().to_xml().unwrap()
 }

@@ -38,6 +38,16 @@ pub mod cmd {
     /// Seconds between two reports of a guest about its memory, where the cluster's configuration does not say it.
     pub const BALLOON_PERIOD: u32 = 10;
 
+    /// What a machine's SMBIOS tables say of its maker, where the cluster's configuration does not say it; upstream's words.
+    pub fn default_smbios() -> v1::SmBios {
+        v1::SmBios {
+            manufacturer: "KubeVirt".into(),
+            product: "None".into(),
+            family: "KubeVirt".into(),
+            ..v1::SmBios::default()
+        }
+    }
+
     /// Largest picture of a screen, in bytes.
     pub const MAX_PICTURE: usize = 16 << 20;
 

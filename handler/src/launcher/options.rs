@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use podvirt_api::v1::KubeVirt;
-use podvirt_proto::cmd::BALLOON_PERIOD;
-use podvirt_proto::cmd::v1::VirtualMachineOptions;
+use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration};
+use podvirt_proto::cmd::v1::{SmBios, VirtualMachineOptions};
+use podvirt_proto::cmd::{BALLOON_PERIOD, default_smbios};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -13,12 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The options of machines that start from now on. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Options(watch::Sender<Option<u32>>);
+pub struct Options(watch::Sender<Option<VirtualMachineOptions>>);
 
 impl Default for Options {
     /// Those of a cluster whose configuration says nothing.
     fn default() -> Self {
-        Self(watch::Sender::new(Some(BALLOON_PERIOD)))
+        Self(watch::Sender::new(Some(of(&KubeVirtConfiguration::default()))))
     }
 }
 
@@ -31,19 +31,31 @@ impl Options {
     /// Takes what the KubeVirt object says now; defaults where there is none.
     pub fn take(&self, kubevirt: Option<&KubeVirt>) {
         let configuration = kubevirt.and_then(|kubevirt| kubevirt.spec.configuration.as_ref());
-        let period = configuration.and_then(|configuration| configuration.mem_balloon_stats_period);
-        self.0.send_replace(Some(period.unwrap_or(BALLOON_PERIOD)));
+        self.0.send_replace(Some(configuration.map_or_else(|| of(&KubeVirtConfiguration::default()), of)));
     }
 
     /// The present options.
     pub async fn get(&self) -> VirtualMachineOptions {
         let mut known = self.0.subscribe();
-        let period = timeout(PATIENCE, known.wait_for(Option::is_some)).await;
-        let period = period.ok().and_then(|known| known.ok().and_then(|period| *period));
-        VirtualMachineOptions {
-            mem_balloon_stats_period: period.unwrap_or(BALLOON_PERIOD),
-            ..VirtualMachineOptions::default()
-        }
+        let options = timeout(PATIENCE, known.wait_for(Option::is_some)).await;
+        let options = options.ok().and_then(|known| known.ok().and_then(|options| options.clone()));
+        options.unwrap_or_else(|| of(&KubeVirtConfiguration::default()))
+    }
+}
+
+/// The options by a configuration. One that names anything of the SMBIOS tables names all of it.
+fn of(configuration: &KubeVirtConfiguration) -> VirtualMachineOptions {
+    let smbios = configuration.smbios.clone().map(|given| SmBios {
+        manufacturer: given.manufacturer.unwrap_or_default(),
+        product: given.product.unwrap_or_default(),
+        version: given.version.unwrap_or_default(),
+        sku: given.sku.unwrap_or_default(),
+        family: given.family.unwrap_or_default(),
+    });
+    VirtualMachineOptions {
+        virtual_machine_sm_bios: Some(smbios.unwrap_or_else(default_smbios)),
+        mem_balloon_stats_period: configuration.mem_balloon_stats_period.unwrap_or(BALLOON_PERIOD),
+        ..VirtualMachineOptions::default()
     }
 }
 
@@ -77,5 +89,15 @@ mod tests {
         assert_eq!(period().await, 10);
         options.take(None);
         assert_eq!(period().await, 10);
+    }
+
+    #[test]
+    fn the_tables_are_the_configurations_or_upstreams() {
+        let smbios = |configuration: serde_json::Value| {
+            of(&serde_json::from_value(configuration).unwrap()).virtual_machine_sm_bios.unwrap()
+        };
+        assert_eq!(smbios(json!({})), default_smbios());
+        let own = smbios(json!({"smbios": {"manufacturer": "Acme", "sku": "7"}}));
+        assert_eq!(own, SmBios { manufacturer: "Acme".into(), sku: "7".into(), ..SmBios::default() });
     }
 }

@@ -1,7 +1,7 @@
 //! Asks this node's launchers what their machines have used.
 //!
 //! All are asked at once, each with the same deadline: a launcher that hangs costs its own series. Anyone who reaches the port
-//! can have the launchers asked, so there is one round at a time, and whoever asks meanwhile or right after it gets its
+//! can have the launchers asked, so there is one round at a time, and a scrape that comes meanwhile or right after it gets its
 //! reports.
 
 use std::fmt;
@@ -39,7 +39,14 @@ pub struct Statistics {
     store: Store,
     volumes: PodVolumes,
     deadline: Duration,
-    last: Arc<Mutex<Option<(Instant, Vec<Report>)>>>,
+    last: Arc<Mutex<Option<Round>>>,
+}
+
+/// What the launchers told when they were last asked.
+#[derive(Debug)]
+struct Round {
+    at: Instant,
+    reports: Vec<Report>,
 }
 
 impl Statistics {
@@ -70,10 +77,8 @@ impl Statistics {
     /// What the launchers tell.
     async fn reports(&self) -> Vec<Report> {
         let mut last = self.last.lock().await;
-        if let Some((at, reports)) = &*last
-            && at.elapsed() < FRESH
-        {
-            return reports.clone();
+        if let Some(round) = last.as_ref().filter(|round| round.at.elapsed() < FRESH) {
+            return round.reports.clone();
         }
         let mut asked = JoinSet::new();
         for vmi in self.store.all() {
@@ -103,7 +108,7 @@ impl Statistics {
             reports.extend(ended.ok().flatten());
         }
         reports.sort_by(|a, b| a.labels.cmp(&b.labels));
-        *last = Some((Instant::now(), reports.clone()));
+        *last = Some(Round { at: Instant::now(), reports: reports.clone() });
         reports
     }
 

@@ -23,12 +23,15 @@ const VALUE: usize = 128;
 /// A series of a report: the labels beside those of the VMI, and the value.
 type Sample = (Vec<(&'static str, String)>, f64);
 
+/// Takes a family's samples out of a report.
+type Samples = Box<dyn Fn(&Report) -> Vec<Sample>>;
+
 /// One family: name behind `kubevirt_vmi_`, without `_total`; help; kind; and its samples of one report.
 struct Family {
     name: &'static str,
     help: &'static str,
     kind: MetricType,
-    samples: Box<dyn Fn(&Report) -> Vec<Sample>>,
+    samples: Samples,
 }
 
 /// The reports of one scrape, to be encoded.

@@ -3,6 +3,7 @@
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path::Config;
 use podvirt_api::vmi::{Acpi, Clock, Cpu, DomainSpec, Firmware, RebootPolicy, TickTimer};
+use podvirt_proto::cmd::v1::SmBios;
 
 use super::schema as xml;
 use super::{Accelerator, Environment, devices};
@@ -77,7 +78,7 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
             access: Some(xml::ModeOnly { mode: "shared".into() }),
         }),
         vcpu: xml::Vcpu { placement: Some("static".into()), count: cpu.count() },
-        sysinfo: sysinfo(spec, firmware),
+        sysinfo: sysinfo(spec, firmware, &environment.smbios),
         os: os(spec, firmware, environment)?,
         features: features(spec, environment.accelerator),
         cpu: processor(cpu, environment.accelerator),
@@ -97,7 +98,7 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
     })
 }
 
-fn sysinfo(spec: &DomainSpec, firmware: &Firmware) -> Option<xml::Sysinfo> {
+fn sysinfo(spec: &DomainSpec, firmware: &Firmware, smbios: &SmBios) -> Option<xml::Sysinfo> {
     let entries = |pairs: &[(&str, &String)]| {
         let entries: Vec<xml::Entry> = pairs
             .iter()
@@ -106,7 +107,14 @@ fn sysinfo(spec: &DomainSpec, firmware: &Firmware) -> Option<xml::Sysinfo> {
             .collect();
         (!entries.is_empty()).then_some(xml::Entries { entries })
     };
-    let system = entries(&[("serial", &firmware.serial)]);
+    let system = entries(&[
+        ("manufacturer", &smbios.manufacturer),
+        ("product", &smbios.product),
+        ("version", &smbios.version),
+        ("serial", &firmware.serial),
+        ("sku", &smbios.sku),
+        ("family", &smbios.family),
+    ]);
     let chassis = spec.chassis.as_ref().and_then(|c| {
         entries(&[
             ("manufacturer", &c.manufacturer),
@@ -125,7 +133,8 @@ fn os(spec: &DomainSpec, firmware: &Firmware, environment: &Environment) -> Resu
     let mut os = xml::Os {
         kind: xml::OsType { arch: "x86_64".into(), machine: machine.kind.clone(), name: "hvm".into() },
         bios: use_serial.map(|on| xml::Bios { use_serial: yes_no(on).into() }),
-        smbios: sysinfo(spec, firmware).map(|_| xml::ModeOnly { mode: "sysinfo".into() }),
+        smbios: sysinfo(spec, firmware, &environment.smbios)
+            .map(|_| xml::ModeOnly { mode: "sysinfo".into() }),
         acpi: firmware.acpi.as_ref().map(acpi_tables),
         ..xml::Os::default()
     };

@@ -11,6 +11,8 @@ pub mod schema;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use podvirt_proto::cmd::v1::SmBios;
+
 pub use convert::{ConvertError, convert, domain_name};
 pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged};
 
@@ -105,4 +107,6 @@ pub struct Environment {
     pub vnc_socket: PathBuf,
     /// Seconds between two reports of the guest about its memory; 0: none.
     pub balloon_period: u32,
+    /// What the SMBIOS tables say of the machine's maker; an empty text says nothing.
+    pub smbios: SmBios,
 }

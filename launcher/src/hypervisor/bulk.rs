@@ -47,7 +47,7 @@ impl Records {
 
 impl Drop for Records {
     fn drop(&mut self) {
-        // SAFETY: libvirt made the list and nobody else has it; null is allowed.
+        // SAFETY: libvirt made the list for this struct alone; null is allowed.
         unsafe { sys::virDomainStatsRecordListFree(self.list) };
     }
 }

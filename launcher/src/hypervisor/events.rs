@@ -1,4 +1,4 @@
-//! libvirt's events, for which the `virt` crate has no words: with [`super::job`] the only unsafe code of the launcher.
+//! libvirt's events, for which the `virt` crate has no words: with [`super::job`] and [`super::bulk`] the only unsafe code of the launcher.
 //!
 //! libvirt calls back from the thread that runs its event loop. [`start_loop`] makes that thread, once in the
 //! process and before the first connection is opened, as libvirt asks. A [`Subscription`] gives libvirt a boxed

@@ -150,6 +150,7 @@ pub(super) async fn prepare(
         serial_log: directory.join(SERIAL_LOG),
         vnc_socket: directory.join(path::VNC_SOCKET),
         balloon_period: wanted.balloon_period,
+        smbios: wanted.smbios.clone(),
     };
     shared.credentials.send_replace(vmi.spec.access_credentials.clone());
     let xml = convert(vmi, &environment)?.to_xml()?;

@@ -143,7 +143,9 @@ impl Server {
         let options = request.options.as_ref();
         let balloon_period =
             options.map_or(versions::BALLOON_PERIOD, |options| options.mem_balloon_stats_period);
-        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming, balloon_period })
+        let smbios = options.and_then(|options| options.virtual_machine_sm_bios.clone());
+        let smbios = smbios.unwrap_or_else(versions::default_smbios);
+        Ok(Wanted { vmi: Box::new(vmi), json: json.to_vec(), incoming, balloon_period, smbios })
     }
 
     async fn sync(&self, request: &cmd::VmiRequest) -> Result<(), String> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::AccessCredential;
+use podvirt_proto::cmd::v1::SmBios;
 use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, Status};
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
@@ -104,6 +105,8 @@ pub(super) struct Wanted {
     pub(super) incoming: bool,
     /// Seconds between two reports of the guest about its memory; 0: none.
     pub(super) balloon_period: u32,
+    /// What its SMBIOS tables say of its maker.
+    pub(super) smbios: SmBios,
 }
 
 /// An interface by the manifest.

@@ -56,7 +56,8 @@ pub(super) async fn statistics(shared: &Arc<Shared>) -> Result<DomainStats, Stri
     stats.net.retain(|net| !by_netd.iter().any(|other| other.alias == net.alias));
     stats.net.append(&mut by_netd);
     let migration = shared.facts.borrow().migration.clone();
-    stats.job = migration.filter(|migration| migration.is_running()).and_then(|m| m.progress).map(job);
+    stats.job =
+        migration.filter(podvirt_proto::migration::Migration::is_running).and_then(|m| m.progress).map(job);
     stats.load = load;
     Ok(stats)
 }
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn the_reasons_are_netds() {
         let known = |name: &&str| netd::counters::Reason::ALL.iter().any(|reason| reason.label() == *name);
-        assert!(TO_GUEST.iter().chain(&DAMAGED).all(|name| known(&name)));
+        assert!(TO_GUEST.iter().chain(&DAMAGED).all(known));
         let totals = netd::counters::Counters::default().totals();
         for name in ["guest_rx_bytes", "guest_rx_frames", "guest_tx_bytes", "guest_tx_frames"] {
             assert!(totals.iter().any(|(known, ..)| *known == name), "{name}");

@@ -86,6 +86,7 @@ fn domain(vmi: &Value) -> Domain {
         serial_log: "/run/serial-log".into(),
         vnc_socket: "/run/vnc".into(),
         balloon_period: 0,
+        smbios: podvirt_proto::cmd::default_smbios(),
     };
     convert(&vmi, &environment).unwrap()
 }
