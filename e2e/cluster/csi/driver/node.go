@@ -131,6 +131,9 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	} else if r.GetTargetPath() == "" {
 		return nil, missing("target path")
 	}
+	if err := flush(r.GetTargetPath()); err != nil {
+		return nil, err
+	}
 	if err := unmount(r.GetTargetPath()); err != nil {
 		return nil, err
 	}
@@ -157,6 +160,21 @@ func (d *driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequ
 		path = ""
 	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: o.Bytes}, d.store.grow(o.ID, path)
+}
+
+// flush writes what this node has of a device, and forgets it: the pod of another node, which may come before the kubelet has
+// the volume unstaged here, reads it, and what that writes is read here.
+func flush(path string) error {
+	stat, err := os.Stat(path)
+	if err != nil || stat.Mode()&os.ModeDevice == 0 {
+		return nil
+	}
+	device, err := os.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	return unix.IoctlSetInt(int(device.Fd()), unix.BLKFLSBUF, 0)
 }
 
 // mounted tells whether something is mounted at the path.
