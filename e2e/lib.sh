@@ -38,6 +38,7 @@ artefact() { local root
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;
     multus) echo "$CACHE/multus-$(key "$E2E/cluster/mk-multus" "$E2E/cluster/oci.sh" "$E2E/cluster/multus")" ;;
     csi) echo "$CACHE/csi-$(key "$E2E/cluster/mk-csi" "$E2E/cluster/oci.sh" "$E2E/cluster/csi")" ;;
+    cdi) echo "$CACHE/cdi-$(key "$E2E/cluster/mk-cdi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-layers" "$E2E/cluster/cdi" "$E2E/mk-root")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;
     istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;
     envoy) echo "$CACHE/envoy-$(key "$E2E/mk-envoy")" ;;
