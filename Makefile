@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants storage
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -92,11 +92,18 @@ lint: ## formatting, clippy, documentation, licences and sources of dependencies
 	cargo deny --locked check --hide-inclusion-graph licenses bans sources
 	for f in $$(grep -rlE '^#!/bin/(ba)?sh' .ci .cargo e2e --exclude='*.rs' --exclude-dir=target); do bash -n "$$f"; done
 
-cluster-up: packages ## a Kubernetes of two nodes on this machine; the first time builds its parts
+cluster-up: packages ## a Kubernetes of two nodes on this machine; the first time builds its parts; STORAGE=1: with storage and CDI
 	@e2e/cluster/cluster up
+	@$(if $(filter-out 0,$(STORAGE)),e2e/cluster/storage up cdi)
 
 cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
+
+storage: packages ## the storage of the test bed: its driver's conformance, claims of every mode, DataVolumes: 5 minutes
+	e2e/cluster/storage sanity
+	@e2e/cluster/cluster up; e2e/cluster/storage up cdi
+	e2e/cluster/storage-check
+	e2e/cluster/cdi-check
 
 admission: ## upstream's CustomResourceDefinitions and admission webhooks beside podvirt's: 1 minute, the first time 6; SHORT=1: 10 s; SEED=1
 	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews

@@ -37,6 +37,8 @@ artefact() { local root
     diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;
     multus) echo "$CACHE/multus-$(key "$E2E/cluster/mk-multus" "$E2E/cluster/oci.sh" "$E2E/cluster/multus")" ;;
+    csi) echo "$CACHE/csi-$(key "$E2E/cluster/mk-csi" "$E2E/cluster/oci.sh" "$E2E/cluster/csi")" ;;
+    cdi) echo "$CACHE/cdi-$(key "$E2E/cluster/mk-cdi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-layers" "$E2E/cluster/cdi" "$E2E/mk-root")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;
     istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;
     envoy) echo "$CACHE/envoy-$(key "$E2E/mk-envoy")" ;;

@@ -10,6 +10,8 @@ BED=$E2E/cluster
 RUN=${PODVIRT_CLUSTER:-$CACHE/cluster}
 ID=$(sha256sum <<<"$RUN" | cut -c1-6)
 NODES=(1 2)
+# The name of its store of volumes, as the script storage makes one: podvirt-ID, as of its cgroups.
+STORE=podvirt-$ID
 
 # The holder and everything in it keep a lock: the cluster is up exactly as long as somebody has it.
 is_up() { [ -e "$RUN.lock" ] && ! flock -n -s "$RUN.lock" true; }
@@ -37,3 +39,14 @@ cgroups_clean() { local dir try
     sleep 0.1
   done
   say "cgroups podvirt-$ID-node${1:-} are still in use"; }
+
+# loops_of STORE: loop devices of volumes in this store, and those by which a kubelet holds them: such a one's file is the node
+# in /dev of one of the former.
+loops_of() { local name file node backing mine=()
+  while read -r name file; do case $file in */"$1"/*) mine+=("$name"); echo "$name" ;; esac; done < <(losetup -nl -O NAME,BACK-FILE)
+  for file in "${mine[@]}"; do
+    node=$(stat -c '%i %Hd:%Ld' "$file")
+    while read -r name backing; do [ "$backing" != "$node" ] || echo "$name"; done < <(losetup -nl -O NAME,BACK-INO,BACK-MAJ:MIN | tr -s ' ')
+  done; }
+# loops_free STORE: frees them. What is left of a store goes with the last one.
+loops_free() { local device; for device in $(loops_of "$1"); do losetup -d "$device" || true; done; }

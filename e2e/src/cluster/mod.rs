@@ -18,6 +18,7 @@ mod network;
 mod node;
 mod policies;
 mod segment;
+mod storage;
 pub mod talk;
 mod webhook;
 
@@ -46,6 +47,7 @@ pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};
 pub use policies::{ClientPod, Enforced};
 pub use segment::Segment;
+pub use storage::{Storage, prepare_storage};
 pub use webhook::Webhook;
 
 use crate::artefacts::script;

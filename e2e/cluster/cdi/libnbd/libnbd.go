@@ -1,0 +1,2 @@
+// Package libnbd stands where CDI's imports from VMware have their library, which the test bed is built without.
+package libnbd
