@@ -92,7 +92,7 @@ func attach(path, name string, flags uint32) (*os.File, error) {
 			return device, nil
 		}
 		device.Close()
-		// Somebody else on this machine was faster.
+		// Another process of this machine was faster.
 		if !errors.Is(err, unix.EBUSY) {
 			return nil, err
 		}
