@@ -1,8 +1,8 @@
 //! Asks this node's launchers what their machines have used.
 //!
-//! All are asked at once, each with the same deadline: a launcher that hangs costs its own series. Anyone who reaches the port
-//! can have the launchers asked, so there is one round at a time, and a scrape that comes meanwhile or right after it gets its
-//! reports.
+//! All are asked at once, each with the same deadline: a launcher that hangs costs its own series. Every client that
+//! reaches the port can have the launchers asked, so there is one round at a time, and a scrape that comes meanwhile or right
+//! after it gets its reports.
 
 use std::fmt;
 use std::sync::Arc;
