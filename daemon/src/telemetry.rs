@@ -81,8 +81,8 @@ impl Logs {
 
     /// From the next line on the daemon logs as much as `number` says (see [`verbosity`]).
     ///
-    /// Where the command line or `RUST_LOG` gave a filter, `set` changes nothing: they are about this one daemon, while the
-    /// KubeVirt object is about all of them, so they go first.
+    /// A filter that the command line or `RUST_LOG` gave stays, and `set` changes nothing: that filter was given to this daemon
+    /// alone, while the KubeVirt object speaks to all daemons.
     pub fn set(&self, number: u64) {
         let Some(known) = &self.verbosity else { return };
         if std::mem::replace(&mut *known.lock().unwrap_or_else(PoisonError::into_inner), number) == number {

@@ -92,7 +92,7 @@ told! {
         swap_out: u64 = "SwapOut",
         /// Page faults that had to read a disk.
         major_fault: u64 = "MajorFault",
-        /// Page faults that had not.
+        /// Page faults that read no disk.
         minor_fault: u64 = "MinorFault",
         /// What the balloon could take without having the guest swap.
         usable: u64 = "Usable",
@@ -136,7 +136,7 @@ told! {
         tx_dropped: u64 = "TxDrop",
     }
 
-    /// What of a disk has a flag. Times are in nanoseconds.
+    /// The fields of a disk that have a flag beside them. Times are in nanoseconds.
     DiskNumbers {
         /// Its place in the guest, such as `vda`.
         name: String = "Name",

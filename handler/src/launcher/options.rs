@@ -43,7 +43,8 @@ impl Options {
     }
 }
 
-/// The options by a configuration. One that names anything of the SMBIOS tables names all of it.
+/// The options by a configuration. A configuration with `smbios` replaces all of the default texts: a field that it leaves out
+/// is an empty text.
 fn of(configuration: &KubeVirtConfiguration) -> VirtualMachineOptions {
     let smbios = configuration.smbios.clone().map(|given| SmBios {
         manufacturer: given.manufacturer.unwrap_or_default(),

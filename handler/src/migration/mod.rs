@@ -341,7 +341,7 @@ fn hand_over(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstanc
     )
 }
 
-/// It came to nothing: the machine runs where it was. As upstream, it is not `completed` then.
+/// Writes that the migration failed: the machine runs on at the source. As upstream, a failed migration is not `completed`.
 fn fail(view: &View<'_>, new: &mut v1::VirtualMachineInstance, reason: &str) -> Decision {
     let state = state_of(new);
     state.failed = Some(true);

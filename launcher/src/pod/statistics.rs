@@ -1,7 +1,8 @@
 //! What the machine has used so far, for virt-handler's metrics.
 //!
 //! The hypervisor counts the process, its memory, its virtual CPUs, its disks, and the interfaces that the kernel carries. The
-//! interfaces that a netd serves, the netd counts. The guest's load its agent tells, where it can.
+//! packets of an interface that a netd serves are counted by that netd. The guest's agent tells the guest's load, from version 10
+//! on.
 //!
 //! virt-handler asks at every scrape and may stop waiting: the hypervisor is asked by one thread at a time, so that a
 //! hypervisor that hangs costs one thread and no more.
