@@ -19,8 +19,14 @@ fn holds(said: &Value, now: &Value) -> bool {
         (Value::Array(said), Value::Array(now)) => {
             said.len() <= now.len() && said.iter().zip(now).all(|(s, n)| holds(s, n))
         }
-        // An empty text says nothing.
-        _ => said == now || said == "",
+        // An empty text says nothing, nor does a number below 1 where upstream has a default (probes); a quantity with a
+        // fraction becomes a text.
+        _ => {
+            said == now
+                || said == ""
+                || (said.as_i64().is_some_and(|n| n < 1) && now.as_i64().is_some_and(|n| n >= 1))
+                || (said.is_f64() && now == &said.to_string())
+        }
     }
 }
 
