@@ -49,7 +49,7 @@ pub enum Obstacle {
     /// The volume has another source, or none.
     #[error(
         "volume {0}: its source cannot be moved; allowed: containerDisk, emptyDisk, ephemeral, persistentVolumeClaim, \
-         cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount and sysprep"
+         dataVolume, cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount and sysprep"
     )]
     Source(String),
     /// The machine's status does not tell of the claim.
@@ -84,8 +84,11 @@ pub struct Claim<'a> {
     pub read_only: bool,
 }
 
-/// The claim of a volume, if it has one.
+/// The claim of a volume, if it has one. That of a DataVolume has the DataVolume's name.
 pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
+    if let Some(data) = &volume.data_volume {
+        return Some(Claim { name: &data.name, read_only: false });
+    }
     if let Some(claim) = &volume.persistent_volume_claim {
         return Some(Claim { name: &claim.claim_name, read_only: claim.read_only == Some(true) });
     }
@@ -194,6 +197,7 @@ mod tests {
         for (volume, modes, fate) in [
             (claim(false), &["ReadWriteOnce", "ReadWriteMany"][..], Fate::Shared),
             (claim(true), &["ReadOnlyMany"], Fate::Shared),
+            (json!({"dataVolume": {"name": "data"}}), &["ReadWriteMany"], Fate::Shared),
             (overlay.clone(), &["ReadWriteMany"], Fate::Copied),
             (overlay.clone(), &["ReadOnlyMany"], Fate::Copied),
         ] {
@@ -227,7 +231,7 @@ mod tests {
         }
         for volume in [
             json!({"hostDisk": {"path": "/x", "type": "Disk", "shared": true}}),
-            json!({"dataVolume": {"name": "data"}}),
+            json!({"downwardMetrics": {}}),
             json!({}),
         ] {
             let why = fate_of(volume.clone(), &["ReadWriteMany"]).unwrap_err();

@@ -6,10 +6,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{
-    CloudInitSource, HostDiskType, LocalObjectReference, PersistentVolumeClaimSource, VirtualMachineInstance,
-    Volume,
-};
+use crate::vmi::{CloudInitSource, HostDiskType, LocalObjectReference, VirtualMachineInstance, Volume};
 
 use super::machine::{PATH_IN_IMAGE, is_path_in_image};
 use super::{is_dns_label, is_dns_subdomain};
@@ -111,6 +108,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         ("cloudInitNoCloud", volume.cloud_init_no_cloud.is_some()),
         ("cloudInitConfigDrive", volume.cloud_init_config_drive.is_some()),
         ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
+        ("dataVolume", volume.data_volume.is_some()),
         ("ephemeral", volume.ephemeral.is_some()),
         ("emptyDisk", volume.empty_disk.is_some()),
         ("configMap", volume.config_map.is_some()),
@@ -125,7 +123,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
     if given.is_empty() {
         problems.required(
             path,
-            "a source is required: containerDisk, persistentVolumeClaim, ephemeral, emptyDisk, hostDisk, \
+            "a source is required: containerDisk, persistentVolumeClaim, dataVolume, ephemeral, emptyDisk, hostDisk, \
              cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount or sysprep",
         );
     } else if given.len() > 1 {
@@ -174,12 +172,15 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         }
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        claim(source, &format!("{path}.persistentVolumeClaim"), problems);
+        claim(&source.claim_name, format!("{path}.persistentVolumeClaim.claimName"), problems);
+    }
+    if let Some(source) = &volume.data_volume {
+        claim(&source.name, format!("{path}.dataVolume.name"), problems);
     }
     if let Some(source) = &volume.ephemeral {
         let path = format!("{path}.ephemeral.persistentVolumeClaim");
         match &source.persistent_volume_claim {
-            Some(source) => claim(source, &path, problems),
+            Some(source) => claim(&source.claim_name, format!("{path}.claimName"), problems),
             None => problems.required(path, "a claim is required"),
         }
     }
@@ -193,12 +194,12 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
     }
 }
 
-fn claim(source: &PersistentVolumeClaimSource, path: &str, problems: &mut Problems) {
-    let field = format!("{path}.claimName");
-    if source.claim_name.is_empty() {
+/// Checks the name of a claim, or of a DataVolume, whose claim has its name.
+fn claim(name: &str, field: String, problems: &mut Problems) {
+    if name.is_empty() {
         problems.required(field, "a claim's name is required");
-    } else if !is_dns_subdomain(&source.claim_name) {
-        problems.invalid(field, &source.claim_name, "a-z, 0-9, '-' and '.' are allowed");
+    } else if !is_dns_subdomain(name) {
+        problems.invalid(field, name, "a-z, 0-9, '-' and '.' are allowed");
     }
 }
 

@@ -18,6 +18,8 @@ objects! {
         cloud_init_config_drive: Option<CloudInitSource>,
         /// A disk image on a claim.
         persistent_volume_claim: Option<PersistentVolumeClaimSource>,
+        /// A disk image on the claim of a DataVolume.
+        data_volume: Option<DataVolumeSource>,
         /// A disk image on a claim that is only read: what the guest writes is lost when the machine ends.
         ephemeral: Option<EphemeralSource>,
         /// An empty disk that is lost when the machine ends.
@@ -102,6 +104,12 @@ objects! {
         claim_name: String,
         /// Whether the guest may only read.
         read_only: Option<bool>,
+    }
+
+    /// A disk image that CDI has put on a claim.
+    DataVolumeSource {
+        /// Name of the DataVolume and of its claim.
+        name: String,
     }
 
     /// A disk image that is only read.

@@ -325,7 +325,10 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             "spec.volumes[0].hostDisk",
         ),
         (json!({"volumes": [{"name": "a", "memoryDump": {"claimName": "s"}}]}), "spec.volumes[0].memoryDump"),
-        (json!({"volumes": [{"name": "a", "dataVolume": {"name": "s"}}]}), "spec.volumes[0].dataVolume"),
+        (
+            json!({"volumes": [{"name": "a", "dataVolume": {"name": "s", "hotpluggable": true}}]}),
+            "spec.volumes[0].dataVolume.hotpluggable",
+        ),
         (
             json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}}]}),
             "spec.volumes[0].persistentVolumeClaim.hotpluggable",

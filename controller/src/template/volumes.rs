@@ -32,7 +32,7 @@ const HOOKS: &str = "hook-sidecar-";
 
 /// Sources that a volume of a machine may have.
 const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral, persistentVolumeClaim, \
-                       configMap, secret, downwardAPI, serviceAccount and sysprep";
+                       dataVolume, configMap, secret, downwardAPI, serviceAccount and sysprep";
 
 /// Volumes of the pod and mounts of `compute`.
 #[derive(Debug, Default)]
@@ -86,9 +86,15 @@ pub(super) fn network_info_mount() -> VolumeMount {
 
 fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), TemplateError> {
     let field = |name: &str| format!("spec.volumes[{n}].{name}");
-    if source.persistent_volume_claim.as_ref().is_some_and(|c| c.hotpluggable == Some(true)) {
-        let field = field("persistentVolumeClaim.hotpluggable");
-        return Err(TemplateError::unsupported(field, "false"));
+    let hot_plugged = [
+        (
+            "persistentVolumeClaim",
+            source.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable),
+        ),
+        ("dataVolume", source.data_volume.as_ref().and_then(|data| data.hotpluggable)),
+    ];
+    if let Some((name, _)) = hot_plugged.into_iter().find(|(_, given)| *given == Some(true)) {
+        return Err(TemplateError::unsupported(field(&format!("{name}.hotpluggable")), "false"));
     }
     if let Some(claim) = claim(source) {
         let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::VMI_DISKS, source.name));
@@ -127,7 +133,6 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
     }
     let refused = [
         ("hostDisk", source.host_disk.is_some()),
-        ("dataVolume", source.data_volume.is_some()),
         ("downwardMetrics", source.downward_metrics.is_some()),
         ("memoryDump", source.memory_dump.is_some()),
         ("containerPath", source.container_path.is_some()),

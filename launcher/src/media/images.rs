@@ -18,7 +18,7 @@ use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
-use podvirt_api::vmi::{HostDisk, HostDiskType, PersistentVolumeClaimSource, Volume};
+use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
 use super::{MediaError, cloud_init, config};
 use crate::domain::{Base, Image, ImageFormat};
@@ -73,13 +73,17 @@ fn volume(
         return host_disk(disk);
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        let path = claim(volume, source, sources)?;
+        let path = claim(volume, &source.claim_name, sources)?;
+        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+    }
+    if let Some(source) = &volume.data_volume {
+        let path = claim(volume, &source.name, sources)?;
         return Ok(Image { path, format: ImageFormat::Raw, base: None });
     }
     if let Some(source) = &volume.ephemeral {
         let missing = || MediaError::NoSource(volume.name.clone());
         let source = source.persistent_volume_claim.as_ref().ok_or_else(missing)?;
-        let path = claim(volume, source, sources)?;
+        let path = claim(volume, &source.claim_name, sources)?;
         return overlay(Base { path, format: ImageFormat::Raw }, &made("qcow2"));
     }
     if let Some(disk) = &volume.empty_disk {
@@ -125,17 +129,13 @@ fn file_name(vmi: &VirtualMachineInstance, volume: &Volume, kind: cloud_init::Ki
     }
 }
 
-/// The disk image on a claim.
-fn claim(
-    volume: &Volume,
-    source: &PersistentVolumeClaimSource,
-    sources: &ImageSources<'_>,
-) -> Result<PathBuf, MediaError> {
+/// The disk image on the claim `name`.
+fn claim(volume: &Volume, name: &str, sources: &ImageSources<'_>) -> Result<PathBuf, MediaError> {
     let claims = sources.claims.ok_or_else(|| MediaError::NoClaims(volume.name.clone()))?;
     let path = claims.join(&volume.name).join(path::DISK_IMAGE);
     let file = File::open(&path).map_err(|source_error| MediaError::Claim {
         volume: volume.name.clone(),
-        claim: source.claim_name.clone(),
+        claim: name.to_owned(),
         source: source_error,
     })?;
     if !file.metadata().map_err(|e| MediaError::file("read", &path, e))?.is_file() {
