@@ -23,6 +23,7 @@ mod object;
 
 pub mod admission;
 pub mod bridge;
+pub mod cdi;
 pub mod defaults;
 pub mod duration;
 pub mod fields;

@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
-use podvirt_api::instancetype::infer::{self, InferError, Source};
+use podvirt_api::cdi::{self, DataVolume};
+use podvirt_api::instancetype::infer::{self, InferError, Inferred, Source};
 use podvirt_api::instancetype::{
     self, GROUP, KindError, Matcher, RevisionError, Scope, Specs, Subject, VERSION, is_name, is_of, spec_of,
 };
@@ -134,26 +135,59 @@ pub async fn infer(client: &Client, namespace: &str, object: &mut Value) -> Resu
             continue;
         };
         let field = format!("spec.{}.inferFromVolume", subject.field());
-        let inferred = match infer::source(object, volume) {
-            // The machine is refused for its volume, by the volume's own path.
-            Ok(Source::DataVolume) => continue,
-            Ok(Source::Claim(claim)) => {
-                let labels = async {
-                    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-                    let claim = named("persistentVolumeClaim.claimName".into(), &claim)?;
-                    Ok::<_, Error>(claims.get_metadata(claim).await?.labels().clone())
-                };
-                match labels.await {
-                    Ok(labels) => infer::from_labels(subject, &labels),
-                    Err(error) => return Err((field, error)),
-                }
-            }
-            Err(error) => Err(error),
+        let source = infer::source(object, namespace, volume);
+        let inferred = match Box::pin(inferred(client, subject, source)).await {
+            Ok(inferred) => Ok(inferred),
+            Err(Error::Infer(error)) => Err(error),
+            Err(error) => return Err((field, error)),
         };
         let settled = infer::settle(object, subject, matcher, inferred);
         settled.map_err(|error| (field, error.into()))?;
     }
     Ok(())
+}
+
+/// What the labels at `source`, or behind it, tell.
+async fn inferred(
+    client: &Client,
+    subject: Subject,
+    source: Result<Source, InferError>,
+) -> Result<Inferred, Error> {
+    let mut source = source?;
+    loop {
+        source = match &source {
+            Source::Claim(place) => {
+                let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &place.namespace);
+                let name = named("persistentVolumeClaim.claimName".into(), &place.name)?;
+                let labels = claims.get_metadata(name).await?.labels().clone();
+                return Ok(infer::from_labels(subject, &labels)?);
+            }
+            Source::DataVolume(place) => {
+                let volumes: Api<DataVolume> = Api::namespaced(client.clone(), &place.namespace);
+                let name = named("dataVolume.name".into(), &place.name)?;
+                match volumes.get_opt(name).await? {
+                    // A DataVolume may be deleted once it has done its work.
+                    None => Source::Claim(place.clone()),
+                    Some(volume) => match infer::from_labels(subject, volume.labels()) {
+                        Ok(inferred) => return Ok(inferred),
+                        Err(_) => infer::filled_from(&volume.spec, &place.namespace)?,
+                    },
+                }
+            }
+            Source::DataSource(place) => {
+                let kind =
+                    ApiResource::from_gvk(&GroupVersionKind::gvk(cdi::GROUP, cdi::VERSION, "DataSource"));
+                let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, &kind);
+                let found = api.get(named("sourceRef.name".into(), &place.name)?).await?;
+                match infer::from_labels(subject, found.labels()) {
+                    Ok(inferred) => return Ok(inferred),
+                    Err(_) => {
+                        Source::Claim(infer::claim_of_data_source(&found.data["spec"], &place.namespace)?)
+                    }
+                }
+            }
+        };
+    }
 }
 
 /// The machine `vm` of `namespace` with what it names in its template.

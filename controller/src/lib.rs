@@ -10,6 +10,7 @@
 //! | [`node`] | nodes that fall silent, and the machines on them |
 //! | [`replicaset`] | replica sets, and the machines that they make |
 //! | [`pool`] | pools, and the VirtualMachines that they make |
+//! | [`data`] | DataVolumes that machines name |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
 //! | [`watch`] | watches that one unreadable object does not end |
@@ -21,6 +22,7 @@
 mod attachments;
 pub mod attempt;
 mod claim;
+pub mod data;
 pub mod drain;
 pub mod expectations;
 pub mod limits;

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
 //! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`pool`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | DataVolume, where CDI is installed | [`data`] | [`vm`], [`vmi`], through [`DataVolumes`](data::DataVolumes) |
 //! | VirtualMachineInstanceReplicaSet | [`replicaset`] | |
 //! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
@@ -20,7 +21,7 @@ use podvirt_daemon::events::Recorder;
 use crate::metrics::Metrics;
 use crate::objects::Caches;
 use crate::vmi::View;
-use crate::{drain, migration, node, pool, replicaset, settings, vm, vmi};
+use crate::{data, drain, migration, node, pool, replicaset, settings, vm, vmi};
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -48,6 +49,7 @@ pub async fn run(parts: Parts) {
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
     let (shown, machine_writer) = vm::Machines::new();
+    let (volumes, volume_writer) = data::DataVolumes::new();
     let _shown = metrics.objects.show(Caches {
         machines: shown.clone(),
         instances: view.clone(),
@@ -55,10 +57,13 @@ pub async fn run(parts: Parts) {
         cluster: cluster.clone(),
     });
     let machines = vm::run(
-        client.clone(),
-        recorder.clone(),
-        cluster.clone(),
-        view.clone(),
+        vm::Context {
+            client: client.clone(),
+            recorder: recorder.clone(),
+            cluster: cluster.clone(),
+            view: view.clone(),
+            data: volumes.clone(),
+        },
         shown.clone(),
         machine_writer,
     );
@@ -99,10 +104,14 @@ pub async fn run(parts: Parts) {
         namespace,
         metrics: metrics.clone(),
     });
-    let instances =
-        vmi::run(vmi::Context { client, cluster, launcher_image, recorder, metrics }, view, writer);
+    let keeping = data::keep(client.clone(), volumes.clone(), volume_writer);
+    let instances = vmi::run(
+        vmi::Context { client, cluster, launcher_image, recorder, metrics, data: volumes },
+        view,
+        writer,
+    );
     // Those that read are polled before those that fill, and so miss no change.
-    tokio::join!(pools, machines, sets, moving, draining, judging, instances);
+    tokio::join!(pools, machines, sets, moving, draining, judging, instances, keeping);
 }
 
 #[cfg(test)]
@@ -144,6 +153,7 @@ mod tests {
             "/api/v1/nodes",
             "/api/v1/pods",
             "/apis/apps/v1/controllerrevisions",
+            "/apis/cdi.kubevirt.io/v1beta1/datavolumes",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
             "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
             "/apis/kubevirt.io/v1/virtualmachineinstancereplicasets",

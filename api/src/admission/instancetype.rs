@@ -94,6 +94,11 @@ pub fn validate_preference(object: &Value) -> (Problems, Vec<String>) {
 /// Sets in a machine what its preference says and the machine keeps for itself: the hardware that its guest is installed on.
 pub fn mutate(object: &mut Value, specs: &Specs) {
     let Some(preference) = &specs.preference else { return };
+    let class =
+        preference.volumes.as_ref().and_then(|volumes| volumes.preferred_storage_class_name.as_deref());
+    if let Some(class) = class.filter(|class| !class.is_empty()) {
+        prefer_storage_class(object, class);
+    }
     let mut preferred = VirtualMachineInstanceSpec::default();
     prefer_architecture(preference, &mut preferred);
     prefer_machine(preference, &mut preferred);
@@ -112,6 +117,22 @@ pub fn mutate(object: &mut Value, specs: &Specs) {
         let there = machine.entry("type").or_insert(Value::Null);
         if is_open(there) {
             *there = kind.into();
+        }
+    }
+}
+
+/// Has the claims of DataVolume templates be of the storage class `class` where they name none.
+fn prefer_storage_class(object: &mut Value, class: &str) {
+    let templates = object.pointer_mut("/spec/dataVolumeTemplates").and_then(Value::as_array_mut);
+    for template in templates.into_iter().flatten() {
+        for claim in ["/spec/pvc", "/spec/storage"] {
+            let claim = template.pointer_mut(claim).and_then(Value::as_object_mut);
+            for claim in claim.into_iter() {
+                let own = claim.entry("storageClassName").or_insert(Value::Null);
+                if own.is_null() {
+                    *own = class.into();
+                }
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! nothing is lost that the types do not know. What an API server checks by itself (names, owner references,
 //! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
 
+mod data_volumes;
 pub mod instancetype;
 pub mod kubevirt;
 pub mod migration;

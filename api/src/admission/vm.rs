@@ -15,7 +15,7 @@ use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, instancetype, numbers, object_at, same};
+use super::{By, data_volumes, instancetype, numbers, object_at, same};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -149,6 +149,7 @@ fn judge(change: Change<'_>, specs: &Specs, config: &v1::KubeVirtConfiguration, 
     let wishes = &template["metadata"]["annotations"];
     check_annotations(On::Vmi, wishes, "spec.template.metadata.annotations", &mut problems);
     hooks::check_allowed(wishes, "spec.template.metadata.annotations", config, &mut problems);
+    data_volumes::check(object, &mut problems);
     let mut problems = change.ratchet(problems);
     if problems.0.iter().any(|p| p.field.starts_with("spec.template.spec")) {
         return problems;

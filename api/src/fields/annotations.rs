@@ -136,7 +136,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/preference-name", Written, ""),
     row(Vmi, "kubevirt.io/cluster-preference-name", Written, ""),
     row(Vmi, "kubevirt.io/vm-pool-revision-name", Written, ""),
-    row(Vm, "kubevirt.io/immediate-data-volume-creation", Unneeded, "`dataVolumeTemplates`, which it is about, are refused"),
+    row(Vm, name::IMMEDIATE_DATA_VOLUMES, Carried(OneOf(&["true", "false"])), "`false`: the DataVolumes of `dataVolumeTemplates` are made with the machine's first start"),
     row(Vm, name::LATEST_OBSERVED_API_VERSION, Written, ""),
     row(Vm, name::STORAGE_OBSERVED_API_VERSION, Written, ""),
     row(Vm, "kubevirt.io/restore-run-strategy", Written, ""),

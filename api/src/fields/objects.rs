@@ -1,7 +1,7 @@
 //! The rows of VirtualMachine and KubeVirt.
 
 use super::Field;
-use super::Kind::{Any, Bool, Int, Object, OneOf, Quantity, SomeOf, Text, TextMap, Texts};
+use super::Kind::{Any, Bool, Int, List, Object, OneOf, Quantity, SomeOf, Text, TextMap, Texts};
 use super::Support::{Carried, Kept, Refused};
 use super::table::{EVICTION, row};
 
@@ -28,7 +28,12 @@ pub const VM: &[Field] = &[
     row(Carried, "spec.preference.revisionName", Text, "a ControllerRevision in the place of what the object says now"),
     row(Carried, "spec.preference.inferFromVolume", Text, "a volume with a claim, whose labels tell name and kind when the VirtualMachine is stored"),
     row(Carried, "spec.preference.inferFromVolumeFailurePolicy", OneOf(&["Reject", "Ignore"]), "`Reject` when not set"),
-    row(Refused, "spec.dataVolumeTemplates", Any, ""),
+    row(Carried, "spec.dataVolumeTemplates", List, "DataVolumes of the machine's own, in CDI's words; [DataVolumes](virtual-machines.md#datavolumes)"),
+    row(Kept, "spec.dataVolumeTemplates[].apiVersion", Any, ""),
+    row(Kept, "spec.dataVolumeTemplates[].kind", Any, ""),
+    row(Carried, "spec.dataVolumeTemplates[].metadata", Any, "name, labels and annotations of the DataVolume"),
+    row(Carried, "spec.dataVolumeTemplates[].spec", Any, "CDI judges it"),
+    row(Kept, "spec.dataVolumeTemplates[].status", Any, ""),
     row(Carried, "spec.template", Object, ""),
     row(Carried, "spec.template.metadata", Object, ""),
     row(Carried, "spec.template.metadata.labels", TextMap, ""),

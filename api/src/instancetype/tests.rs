@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::infer::{InferError, Source, from_labels, settle, source};
+use super::infer::{self, InferError, Place, Source, from_labels, settle};
 use super::*;
 use crate::defaults::Choices;
 use crate::v1::{KubeVirtConfiguration, VirtualMachine, VirtualMachineInstanceTemplateSpec};
@@ -345,10 +345,11 @@ fn a_volumes_labels_name_what_suits_it() {
             {"name": "root", "persistentVolumeClaim": {"claimName": "disk"}}, {"name": "dv", "dataVolume": {"name": "d"}},
             {"name": "image", "containerDisk": {"image": "i"}}]}},
     }});
-    assert_eq!(source(&object, "root"), Ok(Source::Claim("disk".into())));
-    assert_eq!(source(&object, "dv"), Ok(Source::DataVolume));
-    assert_eq!(source(&object, "image"), Err(InferError::VolumeType("image".into())));
-    assert_eq!(source(&object, "none"), Err(InferError::NoVolume("none".into())));
+    let source = |name: &str| infer::source(&object, "shop", name);
+    assert_eq!(source("root"), Ok(Source::Claim(place("shop", "disk"))));
+    assert_eq!(source("dv"), Ok(Source::DataVolume(place("shop", "d"))));
+    assert_eq!(source("image"), Err(InferError::VolumeType("image".into())));
+    assert_eq!(source("none"), Err(InferError::NoVolume("none".into())));
     let matcher = Matcher::in_object(&object, Subject::Instancetype).unwrap();
     let labels = [
         ("instancetype.kubevirt.io/default-instancetype", "small"),
@@ -379,4 +380,31 @@ fn a_volumes_labels_name_what_suits_it() {
         "unable to find required instancetype.kubevirt.io/default-preference label on the volume"
     );
     settle(&mut object, Subject::Instancetype, &matcher, Err(InferError::NoVolume("x".into()))).unwrap_err();
+}
+
+fn place(namespace: &str, name: &str) -> Place {
+    Place { namespace: namespace.into(), name: name.into() }
+}
+
+#[test]
+fn a_data_volumes_labels_may_be_those_of_what_fills_it() {
+    let of = |spec: serde_json::Value| {
+        let object = json!({"spec": {
+            "dataVolumeTemplates": [{"metadata": {"name": "d"}, "spec": spec}],
+            "template": {"spec": {"volumes": [{"name": "dv", "dataVolume": {"name": "d"}}]}},
+        }});
+        infer::source(&object, "shop", "dv")
+    };
+    let copied = of(json!({"source": {"pvc": {"namespace": "images", "name": "debian"}}}));
+    assert_eq!(copied, Ok(Source::Claim(place("images", "debian"))));
+    let referred = of(json!({"sourceRef": {"kind": "DataSource", "name": "debian"}}));
+    assert_eq!(referred, Ok(Source::DataSource(place("shop", "debian"))));
+    assert_eq!(of(json!({"source": {"blank": {}}})), Err(InferError::DataVolumeSource));
+    assert_eq!(
+        of(json!({"sourceRef": {"kind": "Other", "name": "x"}})),
+        Err(InferError::SourceRef("Other".into()))
+    );
+    let claim = infer::claim_of_data_source(&json!({"source": {"pvc": {"name": "debian"}}}), "images");
+    assert_eq!(claim, Ok(place("images", "debian")));
+    assert_eq!(infer::claim_of_data_source(&json!({"source": {}}), "images"), Err(InferError::DataSource));
 }

@@ -38,6 +38,10 @@ pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
 /// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.
 pub const BINDING_PLUGINS: &str = "podvirt.io/binding-plugins";
+/// `false`: the DataVolumes of a VirtualMachine's templates are made when it starts first, not at once: on the VirtualMachine.
+pub const IMMEDIATE_DATA_VOLUMES: &str = "kubevirt.io/immediate-data-volume-creation";
+/// The pod holds its machine's place on a node until CDI has filled the machine's claims: on such a pod, with the text `true`.
+pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
 /// The hook sidecars of a machine, as a JSON list.
 pub const HOOK_SIDECARS: &str = "hooks.kubevirt.io/hookSidecars";
 /// A machine that is bound to the pod's network by a bridge may move nonetheless.

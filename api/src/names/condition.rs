@@ -7,7 +7,9 @@ pub const VIRTUAL_MACHINE_UNPAUSED: &str = "kubevirt.io/virtual-machine-unpaused
 pub const READY: &str = "Ready";
 /// The launcher pod was bound to a node; false says why it is not.
 pub const POD_SCHEDULED: &str = "PodScheduled";
-/// The VirtualMachineInstance is being prepared.
+/// The DataVolumes of the machine are ready.
+pub const DATA_VOLUMES_READY: &str = "DataVolumesReady";
+/// The claims of the VirtualMachineInstance are being made and filled.
 pub const PROVISIONING: &str = "Provisioning";
 /// The machine is as its specification says; false says why it is not.
 pub const SYNCHRONIZED: &str = "Synchronized";
@@ -63,6 +65,12 @@ pub mod reason {
     pub const FAILED_CREATE: &str = "FailedCreate";
     /// [`super::SYNCHRONIZED`] is false: the launcher pod could not be deleted.
     pub const FAILED_DELETE: &str = "FailedDelete";
+    /// [`super::DATA_VOLUMES_READY`] is true.
+    pub const ALL_DATA_VOLUMES_READY: &str = "AllDVsReady";
+    /// [`super::DATA_VOLUMES_READY`] is not true.
+    pub const NOT_ALL_DATA_VOLUMES_READY: &str = "NotAllDVsReady";
+    /// [`super::SYNCHRONIZED`] is false: a DataVolume is not filled.
+    pub const FAILED_DATA_VOLUME_IMPORT: &str = "FailedDataVolumeImport";
     /// [`super::SYNCHRONIZED`] is false: a volume's claim does not exist.
     pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
     /// [`super::SYNCHRONIZED`] is false: an image cannot be pulled.

@@ -10,6 +10,16 @@ pub const FAILED_CREATE: &str = "FailedCreate";
 pub const FAILED_DELETE: &str = "FailedDelete";
 /// A claim that a volume names does not exist.
 pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+/// A DataVolume was made for a VirtualMachine.
+pub const SUCCESSFUL_DATA_VOLUME_CREATE: &str = "SuccessfulDataVolumeCreate";
+/// A DataVolume could not be made for a VirtualMachine.
+pub const FAILED_DATA_VOLUME_CREATE: &str = "FailedDataVolumeCreate";
+/// A DataVolume was not made: the machine's service account may not copy the source.
+pub const UNAUTHORIZED_DATA_VOLUME_CREATE: &str = "UnauthorizedDataVolumeCreate";
+/// A DataVolume is not filled.
+pub const FAILED_DATA_VOLUME_IMPORT: &str = "FailedDataVolumeImport";
+/// A DataVolume copies a claim that does not exist yet.
+pub const SOURCE_CLAIM_NOT_AVAILABLE: &str = "SourcePVCNotAvailabe";
 /// An object was changed.
 pub const SUCCESSFUL_UPDATE: &str = "SuccessfulUpdate";
 /// An object could not be changed.

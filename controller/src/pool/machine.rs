@@ -61,8 +61,26 @@ fn fill(pool: &Pool, vm: &mut VirtualMachine) {
     let names = pool.spec.name_generation.as_ref();
     let config_maps = names.and_then(|names| names.append_index_to_config_map_refs) == Some(true);
     let secrets = names.and_then(|names| names.append_index_to_secret_refs) == Some(true);
+    number_data_volumes(&mut vm.spec, &suffix);
     for volume in instance_mut(&mut vm.spec).into_iter().flat_map(|spec| &mut spec.volumes) {
         number(volume, &suffix, config_maps, secrets);
+    }
+}
+
+/// Appends the VM's number to the names of its DataVolumes, each VM having its own, and to what refers to them.
+fn number_data_volumes(spec: &mut VirtualMachineSpec, suffix: &str) {
+    let mut renamed = HashSet::new();
+    for metadata in spec.data_volume_templates.iter_mut().filter_map(|template| template.metadata.as_mut()) {
+        let name = metadata.name.get_or_insert_default();
+        renamed.insert(name.clone());
+        name.push_str(suffix);
+    }
+    for volume in instance_mut(spec).into_iter().flat_map(|spec| &mut spec.volumes) {
+        let claim = volume.persistent_volume_claim.as_mut().map(|claim| &mut claim.claim_name);
+        let data = volume.data_volume.as_mut().map(|data| &mut data.name);
+        for name in claim.into_iter().chain(data).filter(|name| renamed.contains(*name)) {
+            name.push_str(suffix);
+        }
     }
 }
 

@@ -262,6 +262,27 @@ fn a_vm_is_made_with_its_number_and_its_revision() {
     }
 }
 
+#[test]
+fn each_vm_has_data_volumes_of_its_own() {
+    let template = json!({"spec": {
+        "dataVolumeTemplates": [{"metadata": {"name": "root"}, "spec": {}}],
+        "template": {"spec": {"volumes": [
+            {"name": "a", "dataVolume": {"name": "root"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "root"}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "shared"}},
+        ]}},
+    }});
+    let mut world = World::new(&json!({"spec": {"replicas": 4, "virtualMachineTemplate": template}}));
+    world.revisions = revisions(&[("web-2", &world.pool)]);
+    let plan = world.decide();
+    let Action::Create(made) = &plan.actions[0] else { panic!("{plan:?}") };
+    let spec = serde_json::to_value(&made.spec).unwrap();
+    assert_eq!(spec["dataVolumeTemplates"][0]["metadata"]["name"], "root-3");
+    let volumes = &spec["template"]["spec"]["volumes"];
+    assert_eq!(volumes[0]["dataVolume"]["name"], "root-3");
+    assert_eq!(volumes[1]["persistentVolumeClaim"]["claimName"], "root-3");
+    assert_eq!(volumes[2]["persistentVolumeClaim"]["claimName"], "shared");
+}
+
 /// A world whose template changed after its three VMs and their instances were made.
 fn changed(more: &Value) -> World {
     let mut world = World::new(&with_memory("1Gi"));

@@ -19,6 +19,7 @@
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
 mod configs;
+mod consumer;
 mod containers;
 mod hooks;
 mod networks;
@@ -42,6 +43,7 @@ use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::{AutoLimits, PodResources};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
+pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
 pub use target::target_pod;
 

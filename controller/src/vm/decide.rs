@@ -16,6 +16,7 @@ use super::instancetype::Problem;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
 use super::{nics, placement};
+use crate::data::Look;
 
 /// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
 const ORPHAN: &str = "orphan";
@@ -52,6 +53,8 @@ pub enum Action {
     AddFinalizer,
     /// Take the finalizer away: nothing is left to wait for.
     RemoveFinalizer,
+    /// Make the DataVolumes of these places in `spec.dataVolumeTemplates`.
+    MakeDataVolumes(Vec<usize>),
     /// Make this instance.
     Start(Box<VirtualMachineInstance>),
     /// Delete the instance with this UID.
@@ -110,16 +113,17 @@ pub struct Plan {
     pub warnings: Vec<(&'static str, String)>,
 }
 
-/// Decides on `vm`, which is its own shape, with what is there under its name, at `now`.
+/// Decides on `vm`, which is its own shape and has no DataVolumes, with what is there under its name, at `now`.
 pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Plan {
-    decide_by(vm, Ok(vm), instance, now)
+    decide_by(vm, Ok(vm), instance, &Look::default(), now)
 }
 
-/// Decides on `vm` by its shape, or without one.
+/// Decides on `vm` by its shape, or without one, and by its DataVolumes.
 pub fn decide_by(
     vm: &VirtualMachine,
     shape: Result<&VirtualMachine, &Problem>,
     instance: Instance<'_>,
+    data: &Look,
     now: Timestamp,
 ) -> Plan {
     let mut status = shape.unwrap_or(vm).status.clone();
@@ -156,12 +160,21 @@ pub fn decide_by(
             (Ok(strategy), Some(_)) => keep(*strategy, &mut status, shape.unwrap_or(vm), vmi, now),
         }
     };
+    let mut waits = false;
     let step = match (step, shape) {
         (Step::Do(Action::Start(_)) | Step::Later(_), Err(_)) => Step::None,
+        (Step::Do(Action::Start(_)), _) if !data.ready => {
+            waits = true;
+            Step::None
+        }
         (step, _) => step,
     };
     if let (Err(Problem { reason, message }), None) = (shape, &problem) {
         problem = Some((reason, message.clone()));
+    }
+    if waits || data.immediate {
+        problem =
+            problem.or_else(|| data.problem.clone().filter(|_| vm.metadata.deletion_timestamp.is_none()));
     }
     let (mut action, again_after) = match step {
         Step::None => (None, None),
@@ -178,6 +191,10 @@ pub fn decide_by(
             ),
         ));
     }
+    let makes = shape.is_ok() && vm.metadata.deletion_timestamp.is_none() && (waits || data.immediate);
+    if action.is_none() && makes && !data.missing.is_empty() && problem.is_none() {
+        action = Some(Action::MakeDataVolumes(data.missing.clone()));
+    }
     if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
         let clear = || nics::of_template(vm, vmi).map(|change| Action::ClearTemplate(Box::new(change)));
         let shape = shape.ok();
@@ -192,7 +209,7 @@ pub fn decide_by(
             .or_else(|| unchanged_generation(shape?, vmi?));
     }
 
-    let seen = Seen { vm, shape: shape.ok(), vmi };
+    let seen = Seen { vm, shape: shape.ok(), vmi, data, waits };
     let warnings = tell(&seen, &mut status, strategy.ok(), &action, problem, now);
     Plan { status, action, again_after, warnings }
 }
@@ -317,6 +334,9 @@ struct Seen<'a> {
     vm: &'a VirtualMachine,
     shape: Option<&'a VirtualMachine>,
     vmi: Option<&'a VirtualMachineInstance>,
+    data: &'a Look,
+    /// Whether a start waits for DataVolumes.
+    waits: bool,
 }
 
 /// Writes into `status` how the machine is. Returns what people should be told of.
@@ -328,7 +348,7 @@ fn tell(
     problem: Option<(&'static str, String)>,
     now: Timestamp,
 ) -> Vec<(&'static str, String)> {
-    let &Seen { vm, shape, vmi } = seen;
+    let &Seen { vm, shape, vmi, data, waits } = seen;
     let mut warnings = Vec::new();
     // An absent field is upstream's way to write a false.
     status.created = vmi.is_some().then_some(true);
@@ -338,6 +358,7 @@ fn tell(
     if let Some(strategy) = strategy
         && !matches!(action, Some(Action::Start(_) | Action::AddFinalizer))
         && problem.is_none()
+        && !waits
         && failure::time_left(status, now).is_none()
     {
         status.run_strategy = Some(strategy.word());
@@ -357,7 +378,11 @@ fn tell(
             fail(status, reason, &message, now);
         }
         // What is about to be tried again has not got better yet.
-        None if !matches!(action, Some(Action::Start(_) | Action::Stop { .. } | Action::BecomeAlways)) => {
+        None if !matches!(
+            action,
+            Some(Action::MakeDataVolumes(_) | Action::Start(_) | Action::Stop { .. } | Action::BecomeAlways)
+        ) =>
+        {
             condition::clear(status, &VirtualMachineConditionType::Failure);
         }
         None => {}
@@ -391,7 +416,7 @@ fn tell(
             format!("start {count} in a row ended before the guest ran, the next one is in {seconds} s"),
         ));
     }
-    status.printable_status = Some(printable(vm, status, vmi));
+    status.printable_status = Some(printable(vm, status, vmi, data, waits));
     warnings
 }
 

@@ -26,9 +26,13 @@
 //! A machine that names an instance type or a preference is decided on by its [shape](instancetype): its template with both
 //! applied. Without it nothing is started.
 //!
+//! A machine whose template names [DataVolumes](crate::data) starts once CDI has filled them; those of its
+//! `dataVolumeTemplates` are made for it, at once or with its first start.
+//!
 //! An instance of the machine's name that is not its own is left alone, and told in the condition Failure.
 
 pub mod condition;
+mod data;
 pub mod decide;
 pub mod failure;
 pub mod instance;
@@ -50,7 +54,7 @@ use podvirt_api::v1::{
 };
 
 pub use decide::{Action, Instance, Plan, decide, decide_by};
-pub use reconcile::run;
+pub use reconcile::{Context, run};
 pub use view::{Changed, Machines};
 
 /// When a machine shall run: the strategies that podvirt carries out.

@@ -1,8 +1,7 @@
 //! The one word that `kubectl get vm` shows.
 //!
-//! Several can be true at once; the first in this order is shown. `DataVolumeError`, `WaitingForVolumeBinding`
-//! and `WaitingForReceiver` speak of data volumes and of migrations between clusters, which podvirt refuses: they
-//! never occur.
+//! Several can be true at once; the first in this order is shown. `WaitingForReceiver` speaks of migrations between
+//! clusters, which podvirt refuses: it never occurs.
 
 use podvirt_api::names::condition;
 use podvirt_api::v1::{
@@ -11,17 +10,26 @@ use podvirt_api::v1::{
 };
 
 use super::is_final;
+use crate::data::Look;
 
-/// The word for a machine, its new status and its instance.
+/// The word for a machine, its new status, its instance and its DataVolumes; `waits`: a start waits for them.
 pub fn printable(
     vm: &VirtualMachine,
     status: &VirtualMachineStatus,
     vmi: Option<&VirtualMachineInstance>,
+    data: &Look,
+    waits: bool,
 ) -> Printable {
     if vm.metadata.deletion_timestamp.is_some() {
         return Printable::Terminating;
     }
     let Some(vmi) = vmi.filter(|vmi| !is_final(vmi)) else {
+        if data.fails {
+            return Printable::DataVolumeError;
+        }
+        if data.fills || waits {
+            return Printable::Provisioning;
+        }
         return if status.start_failure.is_some() { Printable::CrashLoopBackOff } else { Printable::Stopped };
     };
     if vmi.metadata.deletion_timestamp.is_some() {
@@ -45,20 +53,17 @@ pub fn printable(
     if vmi.status.phase == Some(Phase::Unknown) {
         return Printable::Unknown;
     }
-    for (reason, printable) in [
-        (condition::reason::FAILED_PVC_NOT_FOUND, Printable::ErrorPvcNotFound),
-        (condition::reason::UNSCHEDULABLE, Printable::ErrorUnschedulable),
-        (condition::reason::ERR_IMAGE_PULL, Printable::ErrImagePull),
-        (condition::reason::IMAGE_PULL_BACK_OFF, Printable::ImagePullBackOff),
-    ] {
-        if is_held_up(vmi, reason) {
-            return printable;
-        }
-    }
-    if is_true(vmi, condition::PROVISIONING) {
-        return Printable::Provisioning;
-    }
-    Printable::Starting
+    let held_up = |reason: &str| is_held_up(vmi, reason);
+    let words = [
+        (held_up(condition::reason::FAILED_PVC_NOT_FOUND), Printable::ErrorPvcNotFound),
+        (data.fails, Printable::DataVolumeError),
+        (held_up(condition::reason::UNSCHEDULABLE), Printable::ErrorUnschedulable),
+        (data.fills || is_true(vmi, condition::PROVISIONING), Printable::Provisioning),
+        (data.unbound, Printable::WaitingForVolumeBinding),
+        (held_up(condition::reason::ERR_IMAGE_PULL), Printable::ErrImagePull),
+        (held_up(condition::reason::IMAGE_PULL_BACK_OFF), Printable::ImagePullBackOff),
+    ];
+    words.into_iter().find_map(|(holds, word)| holds.then_some(word)).unwrap_or(Printable::Starting)
 }
 
 fn is_true(vmi: &VirtualMachineInstance, kind: &str) -> bool {

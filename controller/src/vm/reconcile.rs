@@ -22,9 +22,12 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
+use super::data::machines_with;
 use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
 use super::instancetype::{Problem, Shape};
 use super::{Machines, nics, request, revision};
+use crate::attachments::reason_of;
+use crate::data::DataVolumes;
 use crate::vmi::{Change, View};
 use crate::{attempt, settings, watch};
 
@@ -57,6 +60,7 @@ pub(super) struct Shell {
     pub(super) recorder: Recorder,
     pub(super) cluster: settings::Cluster,
     pub(super) instances: Store<VirtualMachineInstance>,
+    pub(super) data: DataVolumes,
     /// Those of instance types and preferences. They may lag: what is not here is asked for.
     pub(super) revisions: Store<ControllerRevision>,
     /// By UID: another machine of the same name starts anew.
@@ -71,28 +75,38 @@ impl Shell {
         recorder: Recorder,
         cluster: settings::Cluster,
         instances: Store<VirtualMachineInstance>,
+        data: DataVolumes,
         revisions: Store<ControllerRevision>,
     ) -> Self {
         let [first, limit] = MISSING_RETRY;
         let (backoff, missing) = (Backoff::default(), Backoff::new(first, limit));
-        Shell { client, recorder, cluster, instances, revisions, backoff, missing }
+        Shell { client, recorder, cluster, instances, data, revisions, backoff, missing }
     }
 }
 
-/// Runs the controller until it is dropped, and fills `shown` with `writer`; `view` shows instances. To be run while leading; it
-/// leaves nothing behind that runs.
-pub async fn run(
-    client: Client,
-    recorder: Recorder,
-    cluster: settings::Cluster,
-    view: View,
-    shown: Machines,
-    writer: Writer<VirtualMachine>,
-) {
+/// What the controller needs of the process, and what others fill.
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// The cluster's configuration.
+    pub cluster: settings::Cluster,
+    /// Instances.
+    pub view: View,
+    /// DataVolumes.
+    pub data: DataVolumes,
+}
+
+/// Runs the controller until it is dropped, and fills `shown` with `writer`. To be run while leading; it leaves nothing behind
+/// that runs.
+pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachine>) {
+    let Context { client, recorder, cluster, view, data } = context;
     let machines = shown.store().clone();
     let (revisions, revision_writer) = store();
     let instances = view.store().clone();
-    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, revisions));
+    let data_changes = data.changes();
+    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, revisions));
     let forgetful = shell.clone();
     let of_types = watcher::Config::default().labels(REVISION_KIND_LABEL);
     let keeping = reflector(revision_writer, watch::selected(&client, of_types)).for_each(|event| {
@@ -110,7 +124,11 @@ pub async fn run(
             let found = machines_of(changes.recv().await, &known)?;
             Some((stream::iter(found), (changes, known)))
         });
-    let queue = stream::select(of_machines, of_instances.flatten());
+    let of_data = stream::unfold((data_changes, machines.clone()), |(mut changes, known)| async move {
+        let found = machines_with(changes.recv().await, &known)?;
+        Some((stream::iter(found), (changes, known)))
+    });
+    let queue = stream::select(of_machines, stream::select(of_instances.flatten(), of_data.flatten()));
 
     let config = Config::default().concurrency(CONCURRENCY);
     let working = applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
@@ -198,7 +216,8 @@ impl Shell {
             Shape::Failed(problem) => Err(problem),
             Shape::Rewritten => return Ok(Next::await_change()),
         };
-        let plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), Timestamp::now());
+        let data = self.look_at_data(judged.unwrap_or(vm), vmi.as_deref()).await?;
+        let plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), &data, Timestamp::now());
 
         // What cannot be taken back rests on the instance itself, never on a cache that may lag.
         let drops = request::drops(&vm.status, &plan.status);
@@ -223,9 +242,13 @@ impl Shell {
             if !proven && !attempt::is_current(&machines, vm).await.map_err(Error::Ask)? {
                 return Ok(Next::requeue(STALE_RETRY));
             }
-            if !Box::pin(self.act(&machines, vm, action)).await? {
+            let shape = judged.unwrap_or(vm);
+            if !Box::pin(self.act(&machines, vm, shape, action)).await? {
                 return Ok(Next::requeue(STALE_RETRY));
             }
+        }
+        if data.is_unknown {
+            return Ok(Next::requeue(STALE_RETRY));
         }
         let uid = vm.uid().unwrap_or_default();
         if let Err(Problem { reason, message }) = judged {
@@ -237,11 +260,12 @@ impl Shell {
         Ok(plan.again_after.map_or_else(Next::await_change, Next::requeue))
     }
 
-    /// Does one thing. `false`: what it rests on is not so any more.
+    /// Does one thing for `vm`, which has this shape. `false`: what it rests on is not so any more.
     async fn act(
         &self,
         machines: &Api<VirtualMachine>,
         vm: &VirtualMachine,
+        shape: &VirtualMachine,
         action: Action,
     ) -> Result<bool, Error> {
         let instances = Api::<VirtualMachineInstance>::namespaced(
@@ -259,6 +283,9 @@ impl Shell {
                 let mut wanted = vm.clone();
                 wanted.finalizers_mut().retain(|finalizer| finalizer != names::VM_FINALIZER);
                 patch::metadata(machines, vm, &wanted).await?;
+            }
+            Action::MakeDataVolumes(places) => {
+                return self.make_data_volumes(machines, vm, shape, &places).await;
             }
             Action::Start(vmi) => {
                 // The cache may not have the last instance yet, or no longer.
@@ -416,10 +443,19 @@ impl Shell {
         what: &str,
         error: kube::Error,
     ) -> Result<bool, Error> {
-        let message = match &error {
-            kube::Error::Api(status) => format!("{what}: {}", status.message),
-            other => format!("{what}: {other}"),
-        };
+        self.failed(machines, vm, reason, what, &reason_of(&error)).await
+    }
+
+    /// Tells people that `what` is so, and why, by an event and by the condition Failure.
+    pub(super) async fn failed(
+        &self,
+        machines: &Api<VirtualMachine>,
+        vm: &VirtualMachine,
+        reason: &str,
+        what: &str,
+        why: &str,
+    ) -> Result<bool, Error> {
+        let message = format!("{what}: {why}");
         self.recorder.warning(vm, reason, &message).await;
         // Texts of one refusal may differ each time: writing them anew would wake the next attempt before its time.
         if has_failed_for(&vm.status, reason, what) {
@@ -471,7 +507,7 @@ mod tests {
         let (client, _) = podvirt_daemon::testing::idle("ns");
         let recorder = Recorder::new(client.clone(), "virt-controller", None);
         let cluster = settings::Cluster::fixed(settings::Settings::default());
-        let shell = Shell::new(client, recorder, cluster, store().0, store().0);
+        let shell = Shell::new(client, recorder, cluster, store().0, DataVolumes::new().0, store().0);
         let mut roster = watch::Roster::default();
         let first = shell.backoff.failed("v1".into());
         for event in [Event::Init, Event::InitApply(vm), Event::InitDone] {

@@ -13,6 +13,7 @@ use podvirt_daemon::testing;
 use serde_json::{Value, json};
 
 use super::reconcile::{Error, Shell};
+use crate::data::DataVolumes;
 use crate::settings::{Cluster, Settings};
 
 type Asked = Arc<Mutex<VecDeque<testing::Asked>>>;
@@ -35,7 +36,7 @@ fn shell(
     writer.apply_watcher_event(&Event::InitDone);
     let recorder = Recorder::new(client.clone(), "virt-controller", None);
     let cluster = Cluster::fixed(Settings::default());
-    (Shell::new(client, recorder, cluster, instances, store().0), asked, writer)
+    (Shell::new(client, recorder, cluster, instances, DataVolumes::new().0, store().0), asked, writer)
 }
 
 fn machine(more: &Value) -> VirtualMachine {

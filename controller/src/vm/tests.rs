@@ -12,6 +12,7 @@ use podvirt_api::v1::{
 };
 use serde_json::{Value, json};
 
+mod data;
 mod life;
 mod status;
 
@@ -75,6 +76,7 @@ fn word(action: Option<&Action>) -> &'static str {
         None => "-",
         Some(Action::AddFinalizer) => "add finalizer",
         Some(Action::RemoveFinalizer) => "remove finalizer",
+        Some(Action::MakeDataVolumes(_)) => "make data volumes",
         Some(Action::Start(_)) => "start",
         Some(Action::Stop { .. }) => "stop",
         Some(Action::BecomeAlways) => "become always",

@@ -76,7 +76,7 @@ async fn create(
         Ok(made) => {
             shared.expectations.expect_creation(&machine, &made.uid().unwrap_or_default(), Instant::now());
             // Its echo may have come before the answer.
-            for seen in shared.pods.of(&machine) {
+            for seen in shared.pods.of(&machine).into_iter().chain(shared.pods.consumers_of(&machine)) {
                 let deleting = seen.metadata.deletion_timestamp.is_some();
                 shared.expectations.seen(&machine, &seen.uid().unwrap_or_default(), deleting);
             }

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
+use podvirt_api::cdi::DataVolume;
 use podvirt_api::storage;
 use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance, VolumeStatus};
 
+use super::data::{self, Filling};
+use crate::data::{DataVolumes, Served};
 use crate::template::claim_names;
 
 /// Annotation of a claim whose storage was allocated when it was filled: the text `true`.
@@ -21,6 +24,8 @@ pub enum Problem {
     Missing,
     /// Its volume is a block device.
     Block,
+    /// A DataVolume has not filled it.
+    Filling(Filling),
 }
 
 /// A machine's claims as the API server has them, by name; `None` is a claim that does not exist.
@@ -48,9 +53,23 @@ pub async fn read(
 }
 
 /// Those of the machine's claims that have a problem, in the order of the volumes.
-pub fn problems(vmi: &VirtualMachineInstance, claims: &Claims) -> Vec<(String, Problem)> {
-    let judged = claim_names(vmi).map(|name| (name, judge(claims.get(name).and_then(Option::as_ref))));
+pub fn problems(vmi: &VirtualMachineInstance, claims: &Claims, data: &DataVolumes) -> Vec<(String, Problem)> {
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let judged = claim_names(vmi).map(|name| {
+        let claim = claims.get(name).and_then(Option::as_ref);
+        (name, judge(claim).or_else(|| filling(claim?, namespace, data).map(Problem::Filling)))
+    });
     judged.filter_map(|(name, problem)| Some((name.to_owned(), problem?))).collect()
+}
+
+/// What keeps a claim from being used that a DataVolume fills.
+fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -> Option<Filling> {
+    let name = DataVolume::of_claim(&claim.metadata)?;
+    // The first list of DataVolumes may be to come.
+    if data.served() == Served::Unknown {
+        return Some(Filling::Goes(None));
+    }
+    data::judge(data.get(namespace, name).as_deref(), name)
 }
 
 /// A claim that is not bound is no problem: a storage class may wait for the pod.

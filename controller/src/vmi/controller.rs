@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::runtime::WatchStreamExt;
@@ -16,20 +16,25 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::cdi::DataVolume;
 use podvirt_api::names::label;
 use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 
 use super::act;
 use super::claims::{self, Problem, Told};
+use super::data;
 use super::decide::{self, Decision, Note, Observed, needs_claims};
 use super::ends::Ends;
 use super::pods::{self, Pods};
 use super::status::{is_final, phase};
 use super::view::{Change, View};
 use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::data::DataVolumes;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -127,6 +132,8 @@ pub struct Context {
     pub recorder: Recorder,
     /// Counts.
     pub metrics: Metrics,
+    /// DataVolumes.
+    pub data: DataVolumes,
 }
 
 /// What the reconciliations share.
@@ -167,7 +174,7 @@ impl Shared {
             return Ok((Vec::new(), Some(known)));
         }
         let claims = claims::read(api, vmi).await.map_err(Error::Claims)?;
-        let problems = if judged { claims::problems(vmi, &claims) } else { Vec::new() };
+        let problems = if judged { claims::problems(vmi, &claims, &self.context.data) } else { Vec::new() };
         let told = claims::told(&claims).map(Arc::new);
         if let Some(told) = told.as_ref().filter(|_| is_in_use(vmi) && claims::are_bound(&claims)) {
             self.claims_told().insert(uid, Arc::clone(told));
@@ -209,11 +216,39 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
     let launchers = launchers(Api::all(client), shared.clone(), view);
-    let queue = futures::stream::select(machines, launchers);
+    let filled = filled(shared.context.data.changes(), store.clone());
+    let queue = futures::stream::select(machines, futures::stream::select(launchers, filled));
     let config = Config::default().concurrency(CONCURRENCY);
-    let filled = fill(&store, &shared);
+    let caches = fill(&store, &shared);
     let work = attempt::keep(shared.clone(), store.clone(), queue, config, "machines or pods");
-    futures::join!(work, filled);
+    futures::join!(work, caches);
+}
+
+/// The machines without a pod that a DataVolume's change concerns.
+fn filled(
+    changes: Receiver<Option<ObjectRef<DataVolume>>>,
+    machines: Store<VirtualMachineInstance>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> {
+    let concerned = futures::stream::unfold((changes, machines), |(mut changes, machines)| async move {
+        let changed = match changes.recv().await {
+            Ok(changed) => changed,
+            Err(RecvError::Lagged(_)) => None,
+            Err(RecvError::Closed) => return None,
+        };
+        let concerns = |vmi: &VirtualMachineInstance| {
+            let Some(changed) = &changed else { return true };
+            vmi.metadata.namespace == changed.namespace
+                && template::claim_names(vmi).any(|name| name == changed.name)
+        };
+        let found: Vec<_> = machines
+            .state()
+            .iter()
+            .filter(|vmi| phase(vmi) == Phase::Pending && concerns(vmi))
+            .map(|vmi| Ok(Request::from(ObjectRef::from_obj(&**vmi))))
+            .collect();
+        Some((futures::stream::iter(found), (changes, machines)))
+    });
+    concerned.flatten()
 }
 
 async fn fill(store: &Store<VirtualMachineInstance>, shared: &Shared) {
@@ -292,9 +327,12 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     };
     let ended = is_final(&phase(vmi));
     let end_seen = if ended { shared.ends.seen(&uid, Instant::now()) } else { Duration::ZERO };
+    let data = data::of_machine(vmi, &shared.context.data);
     let seen = Observed {
         vmi,
         pods: &pods,
+        consumers: &shared.pods.consumers_of(&uid),
+        data: &data,
         claims: &claims,
         claims_told: claims_told.as_deref(),
         end_seen,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::cdi::DataVolume;
 use podvirt_api::migration::{ended_at, is_at_target, is_under_way, pod_by_migration};
 use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
@@ -13,11 +14,12 @@ use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
 use super::claims::{Problem, Told};
+use super::data::{self, Filling};
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
 use super::{ends, follow, nics};
 use crate::settings::Settings;
-use crate::template::{self, Images};
+use crate::template::{self, Images, TemplateError};
 
 /// How long virt-handler has to say how a guest ended, after its pod did. It may be restarting just then; after
 /// this time the pod's own end is all that is known.
@@ -31,6 +33,9 @@ const MOVE_RETRY: Duration = Duration::from_secs(10);
 
 /// Reason of [`conditions::SYNCHRONIZED`]: a claim cannot be used.
 const FAILED_PVC_MODE: &str = "FailedPvcVolumeMode";
+/// Reasons of [`conditions::SYNCHRONIZED`] that speak of claims.
+const OF_CLAIMS: [&str; 3] =
+    [reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE, reason::FAILED_DATA_VOLUME_IMPORT];
 /// Reason of [`conditions::SYNCHRONIZED`]: the pod lacks a network that Multus was asked for.
 const NETWORK_MISSING: &str = "NetworkNotAttached";
 const POD_DELETED: &str = "PodDeleted";
@@ -46,6 +51,10 @@ pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
     /// The pods that it controls, oldest first.
     pub pods: &'a [Arc<Pod>],
+    /// Its pods that are to use its claims first.
+    pub consumers: &'a [Arc<Pod>],
+    /// The DataVolumes of its claims.
+    pub data: &'a [Arc<DataVolume>],
     /// What is wrong with its claims; looked for only while [`needs_claims`].
     pub claims: &'a [(String, Problem)],
     /// What is to be told of its claims; `None` while that is not known.
@@ -136,7 +145,7 @@ impl Decision {
         self.notes.push(Note { warning: true, reason: reason.to_owned(), message: message.into() });
     }
 
-    fn fail(&mut self, trouble: &Trouble, now: Timestamp) {
+    pub(super) fn fail(&mut self, trouble: &Trouble, now: Timestamp) {
         let status = &mut self.vmi.status;
         set_phase(status, Phase::Failed, now);
         status.reason = Some(trouble.reason.clone());
@@ -145,7 +154,7 @@ impl Decision {
     }
 
     /// The specification cannot be met now, which a condition and one event say.
-    fn unsynchronized(&mut self, trouble: &Trouble, now: Timestamp) {
+    pub(super) fn unsynchronized(&mut self, trouble: &Trouble, now: Timestamp) {
         let before = condition(&self.vmi.status, conditions::SYNCHRONIZED)
             .filter(|c| c.status == FALSE)
             .and_then(|c| c.reason.clone());
@@ -182,6 +191,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     }
     if seen.vmi.metadata.deletion_timestamp.is_none() {
         nics::tell(seen.pods, &mut decision);
+        data::tell(seen.data, &mut decision, now);
     }
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
         follow::machine(pod, &mut decision);
@@ -226,7 +236,8 @@ fn delete(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
     for pod in seen.pods.iter().filter(|p| !observe::is_terminating(p)) {
         decision.actions.push(delete_action(pod));
     }
-    if seen.pods.is_empty() {
+    data::delete(seen.consumers, decision);
+    if seen.pods.is_empty() && seen.consumers.is_empty() {
         let ended = is_final(&phase(&decision.vmi));
         if !ended {
             set_phase(&mut decision.vmi.status, Phase::Failed, now);
@@ -248,7 +259,7 @@ fn delete_action(pod: &Pod) -> Action {
 
 fn live(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
     match (phase(seen.vmi), pod) {
-        (Phase::Succeeded | Phase::Failed, _) => {}
+        (Phase::Succeeded | Phase::Failed, _) => data::delete(seen.consumers, decision),
         (Phase::Pending, None) => create(seen, decision, now),
         (Phase::Pending, Some(pod)) => {
             set_phase(&mut decision.vmi.status, Phase::Scheduling, now);
@@ -277,8 +288,21 @@ fn begin(decision: &mut Decision, now: Timestamp) {
 
 fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
     let namespace = seen.vmi.metadata.namespace.as_deref().unwrap_or_default();
-    if let Some((claim, problem)) = seen.claims.first() {
+    let waits = |problem: &Problem| *problem == Problem::Filling(Filling::WaitsForConsumer);
+    let first = seen.claims.iter().find(|(_, problem)| !waits(problem));
+    if let Some((claim, problem)) = first {
         let (reason, message) = match problem {
+            Problem::Filling(Filling::Failed(why)) => {
+                let reason = reason::FAILED_DATA_VOLUME_IMPORT.into();
+                decision.fail(&Trouble { reason, message: why.clone() }, now);
+                return;
+            }
+            Problem::Filling(Filling::Goes(Some(why))) => (reason::FAILED_DATA_VOLUME_IMPORT, why.clone()),
+            Problem::Filling(_) => {
+                forget_trouble(&mut decision.vmi);
+                decision.look_again = Some(CLAIM_RETRY);
+                return;
+            }
             Problem::Missing => (
                 reason::FAILED_PVC_NOT_FOUND,
                 format!(
@@ -302,11 +326,24 @@ fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
         pull_secrets: seen.settings.image_pull_secrets.clone(),
         limits: seen.limits,
     };
-    match template::launcher_pod(seen.vmi, &seen.settings.configuration, &images) {
+    if first.is_none() && !seen.claims.is_empty() {
+        forget_trouble(&mut decision.vmi);
+        data::wait_for_consumer(seen.consumers, decision, now, |decision| {
+            make(template::consumer_pod(seen.vmi, &seen.settings.configuration, &images), decision, now);
+        });
+        decision.look_again = Some(CLAIM_RETRY);
+    } else if data::consumers_are_gone(seen.consumers, decision) {
+        make(template::launcher_pod(seen.vmi, &seen.settings.configuration, &images), decision, now);
+    }
+}
+
+/// Makes a pod, if it can be rendered.
+fn make(pod: Result<Pod, TemplateError>, decision: &mut Decision, now: Timestamp) {
+    match pod {
         Ok(pod) => {
             let failed = condition(&decision.vmi.status, conditions::SYNCHRONIZED)
                 .and_then(|c| c.reason.as_deref())
-                .is_some_and(|r| [reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE].contains(&r));
+                .is_some_and(|r| OF_CLAIMS.contains(&r));
             if failed {
                 remove_condition(&mut decision.vmi.status, conditions::SYNCHRONIZED);
             }
@@ -369,8 +406,8 @@ fn held_up(pod: &Pod, decision: &mut Decision, now: Timestamp) -> bool {
 fn forget_trouble(vmi: &mut VirtualMachineInstance) {
     let ours = |r: &str| {
         observe::is_waiting_reason(r)
-            || [reason::FAILED_CREATE, reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE, NETWORK_MISSING]
-                .contains(&r)
+            || [reason::FAILED_CREATE, NETWORK_MISSING].contains(&r)
+            || OF_CLAIMS.contains(&r)
     };
     let told = condition(&vmi.status, conditions::SYNCHRONIZED).and_then(|c| c.reason.as_deref());
     if told.is_some_and(ours) {

@@ -32,6 +32,7 @@
 mod act;
 pub mod claims;
 pub mod controller;
+pub mod data;
 pub mod decide;
 pub mod ends;
 mod follow;

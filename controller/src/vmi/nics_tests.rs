@@ -54,6 +54,8 @@ fn look(vmi: &VirtualMachineInstance, pod: &Arc<Pod>, now: Timestamp) -> Decisio
     let pods = [pod.clone()];
     let seen = Observed {
         vmi,
+        consumers: &[],
+        data: &[],
         pods: &pods,
         claims: &[],
         claims_told: None,

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition, Volume};
 use podvirt_api::names::condition::reason::{CONTAINER_CREATING, CRASH_LOOP_BACK_OFF, OF_CONTAINERS};
 use podvirt_api::names::pod::{COMPUTE, ENDED_WITH_POD, eviction};
-use podvirt_api::names::{condition as conditions, label};
+use podvirt_api::names::{annotation, condition as conditions, label};
 
 /// How long a pod may be on its node before its containers are begun, until that is told: an image is pulled meanwhile,
 /// or a volume waits for what it is made of.
@@ -40,6 +40,12 @@ pub(crate) fn name(pod: &Pod) -> &str {
 
 pub(crate) fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the pod only uses the machine's claims, before the launcher pod does.
+pub(super) fn is_consumer(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.is_some_and(|all| all.contains_key(annotation::EPHEMERAL_PROVISIONING))
 }
 
 /// Whether the pod was made as the target of a migration.

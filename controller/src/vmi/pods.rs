@@ -69,10 +69,20 @@ pub fn name_of(vmi: &VirtualMachineInstance) -> String {
 }
 
 impl Pods {
-    /// The pods of a machine, oldest first.
+    /// The launcher pods of a machine, oldest first.
     pub fn of(&self, machine: &str) -> Vec<Arc<Pod>> {
+        self.select(machine, |pod| !observe::is_consumer(pod))
+    }
+
+    /// The pods of a machine that are to use its claims first, oldest first.
+    pub fn consumers_of(&self, machine: &str) -> Vec<Arc<Pod>> {
+        self.select(machine, observe::is_consumer)
+    }
+
+    fn select(&self, machine: &str, is_meant: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
         let all = self.by_machine.read().unwrap_or_else(PoisonError::into_inner);
-        let mut pods: Vec<_> = all.get(machine).into_iter().flat_map(|pods| pods.values().cloned()).collect();
+        let known = all.get(machine).into_iter().flat_map(BTreeMap::values);
+        let mut pods: Vec<_> = known.filter(|pod| is_meant(pod)).cloned().collect();
         // The UIDs' order decides between pods of the same second.
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|t| t.0));
         pods

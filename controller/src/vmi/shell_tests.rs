@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::controller::{Context, Error, Shared, one};
 use super::pods::Pods;
 use crate::attempt::Attempts;
+use crate::data::DataVolumes;
 use crate::expectations::Expectations;
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
@@ -51,6 +52,7 @@ impl Server {
             launcher_image: "launcher:1".into(),
             recorder: Recorder::new(client, "virt-controller", None),
             metrics: Metrics::new(&mut Default::default()),
+            data: DataVolumes::new().0,
         };
         let attempts = Attempts::new("vmi", context.metrics.clone());
         Server {

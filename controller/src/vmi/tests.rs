@@ -1,4 +1,5 @@
 mod containers;
+mod data;
 mod migration;
 mod status;
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use podvirt_api::cdi::DataVolume;
 use podvirt_api::names::VMI_FINALIZER;
 use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
@@ -95,6 +97,8 @@ fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(Strin
     let see = |vmi: &VirtualMachineInstance| {
         let seen = Observed {
             vmi,
+            consumers: &[],
+            data: &[],
             pods,
             claims,
             claims_told: Some(&told),
@@ -210,7 +214,8 @@ fn claims_are_looked_for_only_before_the_pod_is_made() {
 
 #[test]
 fn what_cannot_be_rendered_and_what_is_refused_is_told_once() {
-    let vmi = machine("Pending", json!({"spec": {"volumes": [{"name": "a", "memoryDump": {"claimName": "d"}}]}}));
+    let vmi =
+        machine("Pending", json!({"spec": {"volumes": [{"name": "a", "memoryDump": {"claimName": "d"}}]}}));
     let decision = look(&vmi, &[]);
     assert_eq!(decision.actions, []);
     let (_, reason, message) = condition(&decision, "Synchronized").unwrap();
@@ -465,6 +470,8 @@ fn the_end_of_a_guest_is_seen_before_its_machine_goes() {
         let look = |vmi: &VirtualMachineInstance, end_seen| {
             let seen = Observed {
                 vmi,
+                consumers: &[],
+                data: &[],
                 pods: &[],
                 claims: &[],
                 claims_told: Some(&told),

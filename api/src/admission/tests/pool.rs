@@ -84,8 +84,12 @@ fn problems_of_the_template_have_its_path() {
     for (spec, field) in [
         (json!({"template": {"spec": small()}}), "spec.virtualMachineTemplate.spec.runStrategy"),
         (
-            json!({"runStrategy": "Always", "dataVolumeTemplates": [{}], "template": {"spec": small()}}),
-            "spec.virtualMachineTemplate.spec.dataVolumeTemplates",
+            json!({"runStrategy": "Always", "updateVolumesStrategy": "Migration", "template": {"spec": small()}}),
+            "spec.virtualMachineTemplate.spec.updateVolumesStrategy",
+        ),
+        (
+            json!({"runStrategy": "Always", "dataVolumeTemplates": [{"spec": {}}], "template": {"spec": small()}}),
+            "spec.virtualMachineTemplate.spec.dataVolumeTemplate[0].name",
         ),
         (
             json!({"runStrategy": "Always", "template": {"spec": {"domain": {"devices": {"gpus": [{"name": "g"}]}}}}}),
@@ -104,7 +108,7 @@ fn problems_of_the_template_have_its_path() {
 fn the_selector_stands_and_what_older_rules_took_can_be_scaled() {
     let mut old = pool(&json!({}));
     old["spec"]["virtualMachineTemplate"]["spec"]["instancetype"] = json!({"name": 7});
-    old["spec"]["virtualMachineTemplate"]["spec"]["dataVolumeTemplates"] = json!([{}]);
+    old["spec"]["virtualMachineTemplate"]["spec"]["dataVolumeTemplates"] = json!([{"spec": {}}]);
     let mut new = old.clone();
     new["spec"]["replicas"] = json!(5);
     assert_eq!(validate_update(&old, &new, &config(), By::User), Problems::default());

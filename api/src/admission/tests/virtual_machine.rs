@@ -103,11 +103,12 @@ fn problems_of_the_template_have_its_path() {
             "domain": {"memory": {"guest": "1"}, "devices": {"disks": [{"name": "d"}]}},
         },
     });
-    let object = machine(json!({"runStrategy": "Halted", "template": template, "dataVolumeTemplates": [{}]}));
+    let object =
+        machine(json!({"runStrategy": "Halted", "template": template, "updateVolumesStrategy": "Migration"}));
     assert_eq!(
         fields(&validate(&object, &config(), By::User)),
         [
-            ("spec.dataVolumeTemplates", Reason::FieldValueNotSupported),
+            ("spec.updateVolumesStrategy", Reason::FieldValueNotSupported),
             ("spec.template.metadata.labels", Reason::FieldValueNotSupported),
             ("spec.template.spec.domain.memory.guest", Reason::FieldValueInvalid),
             ("spec.template.spec.domain.devices.disks[0].name", Reason::FieldValueNotFound),

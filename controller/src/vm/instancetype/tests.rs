@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::super::reconcile::Shell;
 use super::super::{Action, Instance, decide_by};
 use super::{Problem, Shape, refs};
+use crate::data::{DataVolumes, Look};
 use crate::settings::{Cluster, Settings};
 
 const TYPE: &str = "/apis/instancetype.kubevirt.io/v1beta1/virtualmachineclusterinstancetypes/small";
@@ -54,7 +55,7 @@ fn shell(
     let recorder = Recorder::new(client.clone(), "virt-controller", None);
     let configuration = serde_json::from_value(json!({"instancetype": {"referencePolicy": policy}})).unwrap();
     let cluster = Cluster::fixed(Settings { configuration, ..Settings::default() });
-    (Shell::new(client, recorder, cluster, store().0, store().0), asked)
+    (Shell::new(client, recorder, cluster, store().0, DataVolumes::new().0, store().0), asked)
 }
 
 fn paths(asked: &Asked) -> Vec<String> {
@@ -93,7 +94,7 @@ async fn an_instance_type_is_stored_once_and_the_instance_made_from_what_is_stor
     assert_eq!(shape.spec.instancetype, vm.spec.instancetype, "the machine goes on naming it");
 
     let now = jiff::Timestamp::now();
-    let plan = decide_by(&vm, Ok(&shape), Instance::None, now);
+    let plan = decide_by(&vm, Ok(&shape), Instance::None, &Look::default(), now);
     assert_eq!(json!(plan.status.instancetype_ref), reference);
     let Some(Action::Start(vmi)) = plan.action else { panic!("{plan:?}") };
     let vmi = serde_json::to_value(&*vmi).unwrap();
@@ -108,7 +109,7 @@ async fn an_instance_type_is_stored_once_and_the_instance_made_from_what_is_stor
     assert_eq!(paths(&asked), [format!("GET {REVISIONS}/{REVISION}")]);
     let mut running: podvirt_api::v1::VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
     running.metadata.uid = Some("u1".into());
-    let plan = decide_by(&vm, Ok(&shape), Instance::Own(&running), now);
+    let plan = decide_by(&vm, Ok(&shape), Instance::Own(&running), &Look::default(), now);
     let restart = plan.status.conditions.iter().any(|c| c.r#type.as_str() == "RestartRequired");
     assert!(!restart && plan.action.is_none(), "it is as the shape says: {plan:?}");
 }
@@ -149,7 +150,7 @@ async fn what_is_missing_is_told_and_nothing_is_started() {
     let vm = machine(&json!({}));
     let Shape::Failed(problem) = shell.shape(&vm).await.unwrap() else { panic!() };
     assert_eq!(problem.reason, "FailedFindInstancetype");
-    let plan = decide_by(&vm, Err(&problem), Instance::None, jiff::Timestamp::now());
+    let plan = decide_by(&vm, Err(&problem), Instance::None, &Look::default(), jiff::Timestamp::now());
     assert_eq!(plan.action, None);
     assert_eq!(plan.warnings, [("FailedFindInstancetype", problem.message.clone())]);
     let failure = plan.status.conditions.iter().find(|c| c.r#type.as_str() == "Failure").unwrap();
@@ -157,12 +158,16 @@ async fn what_is_missing_is_told_and_nothing_is_started() {
     assert_eq!(plan.status.run_strategy, None, "the strategy has not begun");
     // It is told once.
     let told = VirtualMachine { status: plan.status, ..vm.clone() };
-    assert_eq!(decide_by(&told, Err(&problem), Instance::None, jiff::Timestamp::now()).warnings, []);
+    assert_eq!(
+        decide_by(&told, Err(&problem), Instance::None, &Look::default(), jiff::Timestamp::now()).warnings,
+        []
+    );
     // A machine that runs can be stopped nonetheless.
     let vmi = json!({"metadata": {"name": "vm", "uid": "u1"}, "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running"}});
     let vmi = serde_json::from_value(vmi).unwrap();
     let halted = machine(&json!({"spec": {"runStrategy": "Halted"}}));
-    let plan = decide_by(&halted, Err(&problem), Instance::Own(&vmi), jiff::Timestamp::now());
+    let plan =
+        decide_by(&halted, Err(&problem), Instance::Own(&vmi), &Look::default(), jiff::Timestamp::now());
     assert!(matches!(plan.action, Some(Action::Stop { .. })), "{plan:?}");
     // The API server's own trouble is no word about the instance type.
     let (broken, _) = self::shell("reference", |_| Some(testing::failure(500, "InternalError", "etcd")));

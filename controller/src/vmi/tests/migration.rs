@@ -140,6 +140,8 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
         let pods = [running(json!({}))];
         let seen = Observed {
             vmi: &vmi,
+            consumers: &[],
+            data: &[],
             pods: &pods,
             claims: &[],
             claims_told: told,

@@ -71,6 +71,8 @@ fn a_conditions_time_is_that_of_its_last_turn() {
     let pods = [running(json!({}))];
     let seen = Observed {
         vmi: &first.vmi,
+        consumers: &[],
+        data: &[],
         pods: &pods,
         claims: &[],
         claims_told: Some(&told),

@@ -48,6 +48,8 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
     vmi.status.phase = Some("Pending".into());
     let seen = Observed {
         vmi: &vmi,
+        consumers: &[],
+        data: &[],
         pods: &[],
         claims: &[],
         claims_told: Some(&told(&claims).unwrap()),

@@ -1,0 +1,161 @@
+//! `spec.dataVolumeTemplates` of a VirtualMachine, judged as upstream does: fields have upstream's paths. What a DataVolume's
+//! specification says beyond that is CDI's to judge.
+
+use serde_json::Value;
+
+use crate::problem::{Problems, Reason};
+use crate::validate::is_dns_subdomain;
+
+/// Judges the templates of the machine `object`.
+pub(super) fn check(object: &Value, problems: &mut Problems) {
+    let templates = object["spec"]["dataVolumeTemplates"].as_array();
+    for (n, template) in templates.into_iter().flatten().enumerate() {
+        // Upstream's own spelling.
+        let path = format!("spec.dataVolumeTemplate[{n}]");
+        let own = &object["metadata"]["namespace"];
+        let named = &template["metadata"]["namespace"];
+        if named.as_str().is_some_and(|namespace| !namespace.is_empty()) && !own.is_null() && named != own {
+            problems.add(
+                Reason::FieldValueInvalid,
+                format!("spec.dataVolumeTemplates[{n}]"),
+                format!("the DataVolume's namespace {named} differs from the VirtualMachine's, {own}"),
+            );
+        }
+        let before = problems.0.len();
+        one(template, &path, problems);
+        if problems.0.len() == before && !is_referenced(object, &template["metadata"]["name"]) {
+            problems.required(
+                path,
+                "a volume of spec.template with dataVolume.name or persistentVolumeClaim.claimName of this name is required",
+            );
+        }
+    }
+}
+
+fn one(template: &Value, path: &str, problems: &mut Problems) {
+    let name = template["metadata"]["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        problems.required(format!("{path}.name"), "a name is required");
+        return;
+    }
+    if !is_dns_subdomain(name) {
+        problems.invalid(format!("{path}.name"), name, "at most 253 of a-z, 0-9, '-' and '.' are allowed");
+        return;
+    }
+    let given = |value: &Value| !value.is_null();
+    let spec = &template["spec"];
+    let claim = match (given(&spec["pvc"]), given(&spec["storage"])) {
+        (true, false) => &spec["pvc"],
+        (false, true) => &spec["storage"],
+        (both, _) => {
+            let message =
+                if both { "either pvc or storage is allowed" } else { "pvc or storage is required" };
+            problems.add(Reason::FieldValueInvalid, format!("{path}.PVC.Storage"), message);
+            return;
+        }
+    };
+    let is_populated = given(&claim["dataSource"]) || given(&claim["dataSourceRef"]);
+    let has_source = given(&spec["source"]) || given(&spec["sourceRef"]);
+    if is_populated && has_source {
+        let message = "source and sourceRef are not allowed beside the claim's dataSource or dataSourceRef";
+        problems.add(Reason::FieldValueInvalid, format!("{path}.source"), message);
+        return;
+    }
+    if !is_populated && !has_source {
+        let message = "source or sourceRef, or the claim's dataSource or dataSourceRef, is required";
+        problems.add(Reason::FieldValueInvalid, format!("{path}.source.sourceRef"), message);
+        return;
+    }
+    if let Some(source) = spec["source"].as_object() {
+        let sources = source.values().filter(|value| given(value)).count();
+        if sources != 1 {
+            let message = format!("one source is allowed; there are {sources}");
+            problems.add(Reason::FieldValueInvalid, format!("{path}.source"), message);
+        }
+    }
+}
+
+fn is_referenced(object: &Value, name: &Value) -> bool {
+    let volumes = object["spec"]["template"]["spec"]["volumes"].as_array();
+    volumes.into_iter().flatten().any(|volume| {
+        volume["dataVolume"]["name"] == *name || volume["persistentVolumeClaim"]["claimName"] == *name
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(template: Value) -> Vec<(String, Reason)> {
+        let object = json!({"metadata": {"namespace": "shop"}, "spec": {
+            "dataVolumeTemplates": [template],
+            "template": {"spec": {"volumes": [{"name": "a", "dataVolume": {"name": "root"}}]}},
+        }});
+        let mut problems = Problems::default();
+        check(&object, &mut problems);
+        problems.0.into_iter().map(|problem| (problem.field, problem.reason)).collect()
+    }
+
+    fn template(name: &str, spec: Value) -> Value {
+        json!({"metadata": {"name": name}, "spec": spec})
+    }
+
+    #[test]
+    fn templates_that_upstream_takes_are_taken() {
+        for spec in [
+            json!({"source": {"registry": {"url": "docker://x"}}, "storage": {}}),
+            json!({"sourceRef": {"kind": "DataSource", "name": "debian"}, "pvc": {}}),
+            json!({"storage": {"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}}),
+        ] {
+            assert_eq!(found(template("root", spec.clone())), [], "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_upstreams_paths() {
+        let blank = json!({"blank": {}});
+        for (given, field, reason) in [
+            (template("", json!({})), "spec.dataVolumeTemplate[0].name", Reason::FieldValueRequired),
+            (template("A_", json!({})), "spec.dataVolumeTemplate[0].name", Reason::FieldValueInvalid),
+            (
+                template("root", json!({"source": blank})),
+                "spec.dataVolumeTemplate[0].PVC.Storage",
+                Reason::FieldValueInvalid,
+            ),
+            (
+                template("root", json!({"source": blank, "pvc": {}, "storage": {}})),
+                "spec.dataVolumeTemplate[0].PVC.Storage",
+                Reason::FieldValueInvalid,
+            ),
+            (
+                template("root", json!({"storage": {}})),
+                "spec.dataVolumeTemplate[0].source.sourceRef",
+                Reason::FieldValueInvalid,
+            ),
+            (
+                template("root", json!({"storage": {"dataSource": {}}, "source": blank})),
+                "spec.dataVolumeTemplate[0].source",
+                Reason::FieldValueInvalid,
+            ),
+            (
+                template("root", json!({"storage": {}, "source": {"blank": {}, "upload": {}}})),
+                "spec.dataVolumeTemplate[0].source",
+                Reason::FieldValueInvalid,
+            ),
+            (
+                template("other", json!({"storage": {}, "source": blank})),
+                "spec.dataVolumeTemplate[0]",
+                Reason::FieldValueRequired,
+            ),
+            (
+                json!({"metadata": {"name": "root", "namespace": "other"}, "spec": {"storage": {}, "source": blank}}),
+                "spec.dataVolumeTemplates[0]",
+                Reason::FieldValueInvalid,
+            ),
+        ] {
+            assert_eq!(found(given.clone()), [(field.to_owned(), reason)], "{given}");
+        }
+    }
+}
