@@ -96,6 +96,18 @@ impl DataVolume {
         ["Error", "ImagePullFailed"].contains(&running.reason.as_str()).then(|| self.held_up(running))
     }
 
+    /// How far it is, for people: its phase, and what its claim or its importer waits for.
+    pub fn progress(&self) -> String {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let waits = ["Bound", "Running"].iter().filter_map(|kind| self.condition(kind));
+        let mut waits = waits.filter(|condition| condition.status != "True" && !condition.message.is_empty());
+        let phase = if self.status.phase.is_empty() { "Pending" } else { &self.status.phase };
+        match waits.next() {
+            Some(condition) => format!("DataVolume {name}: {phase}: {}", condition.message),
+            None => format!("DataVolume {name}: {phase}"),
+        }
+    }
+
     /// That the namespace's quota leaves no room for its claim, for people.
     pub fn beyond_quota(&self) -> Option<String> {
         let bound = self.condition("Bound").filter(|condition| condition.status != "True")?;
@@ -178,6 +190,13 @@ mod tests {
         assert_eq!(error("Pending", quota.clone()), None);
         let told = volume("Pending", quota).beyond_quota();
         assert_eq!(told.unwrap(), "DataVolume disk is held up: ErrExceededQuota: m");
+    }
+
+    #[test]
+    fn how_far_it_is_is_told_with_what_it_waits_for() {
+        assert_eq!(volume("", json!([])).progress(), "DataVolume disk: Pending");
+        let bound = json!([{"type": "Bound", "status": "True", "message": "b"}, {"type": "Running", "status": "False", "message": "r"}]);
+        assert_eq!(volume("ImportScheduled", bound).progress(), "DataVolume disk: ImportScheduled: r");
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Look {
     pub ready: bool,
     /// Whether it is not known yet which DataVolumes there are.
     pub is_unknown: bool,
+    /// What a start waits for first, for people.
+    pub waits_for: Option<String>,
     /// Reason and message of what keeps the machine from starting and does not go on by itself.
     pub problem: Option<(&'static str, String)>,
     /// Whether CDI fills the claim of a volume.
@@ -38,6 +40,7 @@ impl Default for Look {
             immediate: true,
             ready: true,
             is_unknown: false,
+            waits_for: None,
             problem: None,
             fills: false,
             fails: false,
@@ -91,6 +94,7 @@ fn of_template(n: usize, found: Option<&podvirt_api::cdi::DataVolume>, look: &mu
         return;
     }
     look.ready = false;
+    look.waits_for.get_or_insert_with(|| found.progress());
     let error = found.error().or_else(|| found.beyond_quota());
     if let Some(error) = error.filter(|_| look.problem.is_none()) {
         look.problem = Some((event::FAILED_DATA_VOLUME_IMPORT, error));
@@ -162,6 +166,7 @@ mod tests {
             (vec![], false, false),
             "of the volumes' own DataVolumes"
         );
+        assert_eq!(filling.waits_for.unwrap(), "DataVolume data: ImportInProgress");
         let ready = seen(
             &vm,
             vec![

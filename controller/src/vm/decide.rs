@@ -364,7 +364,15 @@ fn tell(
         status.run_strategy = Some(strategy.word());
     }
 
+    let kind = VirtualMachineConditionType::from(names_condition::DATA_VOLUMES_READY);
+    let waited = status.conditions.iter().find(|condition| condition.r#type == kind).cloned();
     condition::follow(status, vmi, now);
+    // The instance will say it; a machine without one says what its start waits for.
+    if let (true, None, Some(message)) = (waits, vmi, &data.waits_for) {
+        status.conditions.extend(waited);
+        let reason = names_condition::reason::NOT_ALL_DATA_VOLUMES_READY;
+        condition::set(status, kind, names_condition::FALSE, reason, message, now);
+    }
     let is_ready = |condition: &podvirt_api::v1::VirtualMachineCondition| {
         condition.r#type == VirtualMachineConditionType::Ready && condition.status == names_condition::TRUE
     };

@@ -31,8 +31,20 @@ fn data_volumes_are_made_at_once_or_with_the_first_start() {
 #[test]
 fn a_start_waits_until_they_are_filled_and_is_not_forgotten() {
     let vm = machine("RerunOnFailure", json!({"status": {"runStrategy": "Halted"}}));
-    let filling = Look { ready: false, fills: true, ..Look::default() };
+    let waits_for = Some("DataVolume root: ImportInProgress".to_owned());
+    let filling = Look { ready: false, fills: true, waits_for, ..Look::default() };
     let plan = seen(&vm, None, &filling);
+    let ready = VirtualMachineConditionType::from("DataVolumesReady");
+    let told = of(&plan, &ready).unwrap();
+    assert_eq!(
+        (told.status.as_str(), told.message.as_deref()),
+        ("False", Some("DataVolume root: ImportInProgress"))
+    );
+    let later = VirtualMachine { status: plan.status.clone(), ..vm.clone() };
+    let again =
+        decide_by(&later, Ok(&later), Instance::None, &filling, now() + SignedDuration::from_secs(60));
+    assert_eq!(again.status, plan.status, "its time stays");
+    assert_eq!(of(&seen(&later, None, &Look::default()), &ready), None);
     assert_eq!((word(plan.action.as_ref()), plan.again_after), ("-", None));
     assert_eq!(plan.status.printable_status, Some("Provisioning".into()));
     assert_eq!(plan.status.run_strategy, Some(VirtualMachineRunStrategy::Halted), "not begun");
