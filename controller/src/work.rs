@@ -90,6 +90,7 @@ pub async fn run(parts: Parts) {
             recorder: recorder.clone(),
             metrics: metrics.clone(),
             view: view.clone(),
+            nodes: nodes.clone(),
         },
         migrations.clone(),
         migration_writer,

@@ -168,7 +168,7 @@ fn writes_what_is_its_own(taken: &Taken<'_>, directory: &std::path::Path, other:
     let label = json!({"kubevirt.io/schedulable": "false"});
     let mut drained = node(&own, "labels", json!({}));
     drained["spec"] = json!({"unschedulable": true});
-    let podvirts = "labels and annotations below kubevirt.io/ only";
+    let podvirts = "podvirt's labels, and annotations below kubevirt.io/, only";
     let event = |controller: &str, kind: &str| {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e", "namespace": namespace},
@@ -177,7 +177,7 @@ fn writes_what_is_its_own(taken: &Taken<'_>, directory: &std::path::Path, other:
             "regarding": {"apiVersion": "kubevirt.io/v1", "kind": kind, "namespace": namespace, "name": "vm"},
         })
     };
-    let machines = "events of virtual machine instances, in its own name, only";
+    let machines = "events of virtual machine instances and of its own node, in its own name, only";
     for (object, refusal) in [
         (node(&own, "labels", label.clone()), None),
         (node(other, "labels", label), Some("its own node only")),

@@ -62,6 +62,9 @@ pub struct Serve {
     /// Where this process keeps what its restart would lose
     #[arg(long, default_value = record::DIRECTORY)]
     pub records_dir: PathBuf,
+    /// File that says what QEMU can do on this node, of a container that runs ahead
+    #[arg(long, default_value = names::path::CAPABILITIES)]
+    pub capabilities: PathBuf,
     /// Form of the log: json or text
     #[arg(long, default_value = "json")]
     pub log_format: Format,

@@ -15,6 +15,7 @@
 //! | [`statistics`] | tells what guests have used |
 //! | [`device`] | offers `/dev/kvm` and `/dev/net/tun` to pods |
 //! | [`heartbeat`] | says that this node takes machines |
+//! | [`labels`] | says what QEMU can do on this node |
 //! | [`rest`] | serves consoles, screens and buttons to virt-api |
 //! | [`repair`] | repairs the TCP connections of pods whose machines move |
 //! | [`podnet`] | makes what a pod's network namespace has to have: bridges and taps |
@@ -25,6 +26,7 @@ pub mod activate;
 pub mod cli;
 pub mod device;
 pub mod heartbeat;
+pub mod labels;
 pub mod launcher;
 pub mod metrics;
 pub mod migration;

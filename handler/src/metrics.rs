@@ -32,6 +32,7 @@ pub struct Metrics {
     consoles: Gauge,
     vncs: Gauge,
     kvm: Gauge,
+    deprecated: Family<MachineType, Gauge>,
     moving: Moving,
 }
 
@@ -46,6 +47,12 @@ struct Queue {
 #[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
 struct Passes {
     result: &'static str,
+}
+
+#[derive(Clone, Debug, Eq, Hash, PartialEq, EncodeLabelSet)]
+struct MachineType {
+    machine_type: String,
+    node: String,
 }
 
 impl Metrics {
@@ -64,6 +71,11 @@ impl Metrics {
             of("virt_handler_kvm_usable"),
             "Whether /dev/kvm is offered to pods",
             metrics.kvm.clone(),
+        );
+        registry.register(
+            of("node_deprecated_machine_types"),
+            "Machine types that QEMU has on this node and means to give up",
+            metrics.deprecated.clone(),
         );
         let moving = Arc::clone(&metrics.moving);
         registry.register_collector(Box::new(Vmis { store, node, moving }));
@@ -98,6 +110,14 @@ impl Metrics {
     /// Whether KVM is offered.
     pub fn kvm(&self, usable: bool) {
         self.kvm.set(usable.into());
+    }
+
+    /// The machine types of this node, each with whether it is deprecated.
+    pub fn machine_types(&self, node: &str, types: &BTreeMap<String, bool>) {
+        for (machine_type, _) in types.iter().filter(|(_, deprecated)| **deprecated) {
+            let labels = MachineType { machine_type: machine_type.clone(), node: node.to_owned() };
+            self.deprecated.get_or_create(&labels).set(1);
+        }
     }
 
     /// How far the migration of a VMI from here is; none when none runs.

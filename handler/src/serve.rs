@@ -21,6 +21,7 @@ use podvirt_daemon::telemetry::Logs;
 use prometheus_client::registry::Registry;
 
 use crate::cli::Serve;
+use crate::labels::{self, Obsolete};
 use crate::launcher::options::Options;
 use crate::metrics::Metrics;
 use crate::migration::Means;
@@ -69,7 +70,8 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
     let node = node.with_migrations(means).with_options(options.clone());
 
     let recorder = Recorder::new(client.clone(), "virt-handler", settings.pod_name.clone());
-    let post = tokio::spawn(node::post(recorder, store.clone(), mail));
+    let obsolete = Obsolete::unknown();
+    let post = tokio::spawn(node::post(recorder.clone(), store.clone(), mail));
 
     let statistics = Statistics::new(settings.node_name.clone(), store.clone(), volumes.clone());
     let rest =
@@ -98,7 +100,9 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
             serve_by_tls(rest, told, identified, &settings, &identity, &certified, &shutdown).await
         },
         async {
-            shutdown.or(configuration(client.clone(), &settings.namespace, &own, &options, &health)).await;
+            shutdown
+                .or(configuration(client.clone(), &settings.namespace, &own, &options, &obsolete, &health))
+                .await;
             Ok(())
         },
         async {
@@ -117,6 +121,11 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
             heartbeat::beat(client.clone(), &name, has_settled, &metrics, &shutdown).await;
             Ok(())
         },
+        async {
+            let file = &settings.capabilities;
+            labels::keep(client.clone(), &name, file, &obsolete, &recorder, &metrics, &shutdown).await;
+            Ok(())
+        },
     );
     // What is waiting is still written, for a while: events are a courtesy. The connections to launchers ended
     // with the loop, and with them everybody who can tell.
@@ -127,7 +136,14 @@ pub async fn serve(settings: Serve, logs: Logs) -> anyhow::Result<()> {
 
 /// Takes what of the KubeVirt object is this daemon's own, and what launchers are told beside their VMI, and tells `health`
 /// which version of it there is. What else a machine needs of it comes with the machine.
-async fn configuration(client: Client, namespace: &str, own: &Settings, options: &Options, health: &Health) {
+async fn configuration(
+    client: Client,
+    namespace: &str,
+    own: &Settings,
+    options: &Options,
+    obsolete: &Obsolete,
+    health: &Health,
+) {
     let api: Api<KubeVirt> = Api::namespaced(client, namespace);
     let mut versions = Box::pin(follow(api, names::KUBEVIRT));
     while let Some(seen) = versions.next().await {
@@ -135,6 +151,7 @@ async fn configuration(client: Client, namespace: &str, own: &Settings, options:
             Ok(kubevirt) => {
                 own.take(kubevirt.as_ref());
                 options.take(kubevirt.as_ref());
+                obsolete.take(kubevirt.as_ref());
                 health.applied(kubevirt.as_ref().and_then(ResourceExt::resource_version));
             }
             Err(error) => {

@@ -35,6 +35,19 @@ pub enum Command {
     RunNetd(RunNetd),
     /// Ask whether the guest accepts connections at a TCP port; the exit code tells: what the kubelet runs
     Probe(Probe),
+    /// Ask libvirt what QEMU can do on this node: what runs ahead of virt-handler
+    Capabilities(Capabilities),
+}
+
+/// Where the answers go.
+#[derive(Clone, Debug, Args)]
+pub struct Capabilities {
+    /// File for them
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Directory for libvirt's state; at most 32 bytes long
+    #[arg(long, value_name = "DIR", default_value = "/run/virt-launcher")]
+    pub run_dir: PathBuf,
 }
 
 /// How a pod's machine is run.

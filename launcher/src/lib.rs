@@ -13,8 +13,10 @@
 //!
 //! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
 //! [`probe`] and [`virt_probe`] are run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
+//! [`capabilities`] is run once on each node, ahead of virt-handler.
 
 pub mod accelerator;
+pub mod capabilities;
 pub mod cli;
 pub mod console;
 pub mod domain;

@@ -12,7 +12,7 @@ use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
 use virt_launcher::process::init;
 use virt_launcher::virt_probe::{self, VirtProbe};
-use virt_launcher::{mesh, pod, probe, run_netd, standalone};
+use virt_launcher::{capabilities, mesh, pod, probe, run_netd, standalone};
 
 fn main() -> ExitCode {
     if virt_probe::is_meant(std::env::args_os().next().as_deref()) {
@@ -91,6 +91,10 @@ fn start(cli: &Cli) -> Result<u8> {
         Command::Probe(args) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(probe::run(args))?;
+            Ok(0)
+        }
+        Command::Capabilities(args) => {
+            block_on(capabilities::run(args))?;
             Ok(0)
         }
         Command::RunNetd(args) => match run_netd::run(&args.netd, args.interface.as_deref())? {},

@@ -25,8 +25,8 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// libvirt's socket.
-const SOCKET: &str = "x/libvirt/libvirt-sock";
+/// libvirt's socket, below the directory.
+pub const SOCKET: &str = "x/libvirt/libvirt-sock";
 /// The link to it, as upstream's libvirt calls its socket.
 const LINK: &str = "virtqemud-sock";
 /// Files that are not for the next machine.

@@ -6,6 +6,8 @@ pub const DOMAIN: &str = "kubevirt.io/domain";
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// When virt-handler was last seen alive, RFC 3339: on its node.
 pub const HEARTBEAT: &str = "kubevirt.io/heartbeat";
+/// The labels of a node that say what QEMU can do there stay as they are: on the node, by its operators.
+pub const SKIP_NODE: &str = "node-labeller.kubevirt.io/skip-node";
 /// Generation of the VirtualMachine that a VirtualMachineInstance was made from.
 pub const VM_GENERATION: &str = "kubevirt.io/vm-generation";
 /// Bytes that the launcher pod asks for beside the guest's memory.

@@ -72,6 +72,10 @@ pub const MIGRATION_TARGET_UNSCHEDULABLE: &str = "migrationTargetPodUnschedulabl
 pub const MACHINE_NOT_RUNNING: &str = "MachineNotRunning";
 /// A migration waits because earlier ones of its machine failed.
 pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
+/// No node but its own can give a machine the model of a processor that it has.
+pub const NO_NODES_FOR_HOST_MODEL: &str = "NoSuitableNodesForHostModelMigration";
+/// The model nearest to a node's processor is obsolete.
+pub const HOST_MODEL_IS_OBSOLETE: &str = "HostModelIsObsolete";
 /// Something that was asked of a migration is not done, and it goes on without it.
 pub const MIGRATION_RESTRICTED: &str = "MigrationRestricted";
 /// A machine that is to leave its node cannot be migrated.

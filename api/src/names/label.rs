@@ -38,6 +38,37 @@ pub const SCHEDULABLE: &str = "kubevirt.io/schedulable";
 /// Architecture of a node, in Go's words.
 pub const ARCH: &str = "kubernetes.io/arch";
 
+/// Before a model of a processor that a guest can have: on a node.
+pub const CPU_MODEL: &str = "cpu-model.node.kubevirt.io/";
+/// Before a model of a processor that libvirt knows: on a node, for guests that come with the model of another.
+pub const CPU_MODEL_MIGRATION: &str = "cpu-model-migration.node.kubevirt.io/";
+/// Before a feature of processors that a guest can have: on a node.
+pub const CPU_FEATURE: &str = "cpu-feature.node.kubevirt.io/";
+/// Before what is known of the time stamp counter: on a node.
+pub const CPU_TIMER: &str = "cpu-timer.node.kubevirt.io/";
+/// Before the vendor of a node's processor.
+pub const CPU_VENDOR: &str = "cpu-vendor.node.kubevirt.io/";
+/// Before the model that is nearest to a node's processor.
+pub const HOST_MODEL_CPU: &str = "host-model-cpu.node.kubevirt.io/";
+/// Before a feature that a node's processor has beyond that model.
+pub const HOST_MODEL_REQUIRED_FEATURES: &str = "host-model-required-features.node.kubevirt.io/";
+/// Before a machine type that QEMU has: on a node.
+pub const MACHINE_TYPE: &str = "machine-type.node.kubevirt.io/";
+/// The model that is nearest to a node's processor is obsolete.
+pub const OBSOLETE_HOST_MODEL: &str = "node-labeller.kubevirt.io/obsolete-host-model";
+/// What the labels of a node begin with that say what QEMU can do there.
+pub const OF_NODES: &[&str] = &[
+    CPU_MODEL,
+    CPU_MODEL_MIGRATION,
+    CPU_FEATURE,
+    CPU_TIMER,
+    CPU_VENDOR,
+    HOST_MODEL_CPU,
+    HOST_MODEL_REQUIRED_FEATURES,
+    MACHINE_TYPE,
+    OBSOLETE_HOST_MODEL,
+];
+
 /// Labels of a VirtualMachineInstance that only podvirt's daemons may set or change.
 pub const RESERVED: &[&str] = &[
     CREATED_BY,

@@ -145,3 +145,6 @@ pub fn netd_hold(index: usize) -> PathBuf {
 pub fn on_node(pod_uid: &str, volume: &str) -> PathBuf {
     Path::new(KUBELET_PODS).join(pod_uid).join("volumes/kubernetes.io~empty-dir").join(volume)
 }
+
+/// What QEMU can do on the node, of a container that runs ahead of virt-handler; below upstream's directory of the same purpose.
+pub const CAPABILITIES: &str = "/var/lib/kubevirt-node-labeller/capabilities.json";

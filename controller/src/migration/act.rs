@@ -9,6 +9,7 @@ use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
 
 use super::controller::{Error, Shared, write_migration};
 use super::decide::{self, Action};
+use super::host_model;
 use crate::attachments;
 use crate::vmi::pods;
 
@@ -53,6 +54,7 @@ async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Share
             tracing::info!(pod = name, "target pod made");
             let message = format!("made target pod {name}");
             shared.context.recorder.normal(migration, event::SUCCESSFUL_CREATE, &message).await;
+            tell_nowhere(migration, &pod, shared).await;
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -77,6 +79,19 @@ async fn create(api: &Api<Pod>, migration: &Migration, pod: &Pod, shared: &Share
             write_migration(migration, &decision, None, shared).await?;
             Err(Error::Create { name, source })
         }
+    }
+}
+
+/// Tells on the machine that no other node has the model of a processor that it has.
+async fn tell_nowhere(migration: &Migration, pod: &Pod, shared: &Shared) {
+    let (view, nodes) = (&shared.context.view, shared.context.nodes.state());
+    let name = migration.spec.vmi_name.as_deref().unwrap_or_default();
+    let Some(vmi) = view.machine(&migration.namespace().unwrap_or_default(), name) else { return };
+    let source = vmi.status.node_name.as_deref().unwrap_or_default();
+    if let Some(labels) = host_model::nowhere(pod, source, nodes.iter().map(AsRef::as_ref)) {
+        let message =
+            format!("no other node has all labels of the machine's processor: {}", labels.join(", "));
+        shared.context.recorder.warning(vmi.as_ref(), event::NO_NODES_FOR_HOST_MODEL, &message).await;
     }
 }
 

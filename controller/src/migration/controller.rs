@@ -1,11 +1,12 @@
 //! The shell around [`super::decide()`]: watches, reads, writes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
 use kube::runtime::reflector::store::Writer;
@@ -13,7 +14,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::migration::{defaults, is_final};
-use podvirt_api::names::label;
+use podvirt_api::names::{event, label};
 use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
@@ -26,6 +27,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::act;
 use super::admit::Limits;
 use super::decide::{self, Decision, Observed, Turn, believes_in_target};
+use super::host_model;
 use super::policy;
 use super::queue::Queue;
 use super::status::phase;
@@ -111,6 +113,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// Machines and their pods.
     pub view: View,
+    /// All nodes.
+    pub nodes: Store<Node>,
 }
 
 /// What the reconciliations share.
@@ -226,6 +230,10 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         }
         _ => AutoLimits::default(),
     };
+    let host_model = match &vmi {
+        Some(vmi) if turn == Turn::Now => from_here(vmi, shared),
+        _ => BTreeMap::new(),
+    };
     let seen = Observed {
         migration,
         vmi: vmi.as_deref(),
@@ -236,6 +244,7 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         settings: &settings,
         launcher_image: &context.launcher_image,
         limits,
+        host_model,
     };
     let decision = decide::decide(&seen, now);
     if let (Some(old), Some(new)) = (&vmi, &decision.vmi) {
@@ -256,6 +265,15 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         Box::pin(act::carry_out(&decision.migration, action, shared)).await?;
     }
     Ok(decision.look_again.map_or_else(Requeue::await_change, Requeue::requeue))
+}
+
+/// What the machine takes along of the model that its node gave it.
+fn from_here(vmi: &VirtualMachineInstance, shared: &Shared) -> BTreeMap<String, String> {
+    let node = vmi.status.node_name.as_deref().unwrap_or_default();
+    let pods = shared.context.view.pods_of(&vmi.uid().unwrap_or_default());
+    let here = |pod: &&Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    let pod = pods.iter().rev().find(here).map(AsRef::as_ref);
+    host_model::selector(vmi, pod, shared.context.nodes.get(&ObjectRef::new(node)).as_deref())
 }
 
 /// The migration's machine. That there is none is asked of the API server: it ends the migration.
@@ -341,7 +359,9 @@ pub(super) async fn write_migration(
         } else {
             recorder.normal(migration, &note.reason, &note.message).await;
         }
-        if let Some(vmi) = vmi.filter(|_| ends) {
+        // Who follows the machine learns why it stays, too.
+        let is_told = ends || note.reason == event::MIGRATION_BACKOFF;
+        if let Some(vmi) = vmi.filter(|_| is_told) {
             if note.warning {
                 recorder.warning(vmi, &note.reason, &note.message).await;
             } else {

@@ -1,5 +1,6 @@
 //! What to do about a migration, from what is seen of it, of its machine and of its target pod.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub struct Observed<'a> {
     pub launcher_image: &'a str,
     /// Limits that the namespace wants; asked for only when a pod may be made.
     pub limits: AutoLimits,
+    /// What the target's node must have for the host's own model; asked for only when a pod may be made.
+    pub host_model: BTreeMap<String, String>,
 }
 
 /// What to ask of the API server, besides writing machine and migration.
@@ -245,7 +248,8 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         pull_secrets: seen.settings.image_pull_secrets.clone(),
         limits: seen.limits,
     };
-    match template::target_pod(vmi, seen.migration, &seen.settings.configuration, &images) {
+    let configuration = &seen.settings.configuration;
+    match template::target_pod(vmi, seen.migration, configuration, &images, &seen.host_model) {
         Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
         Err(error) => decision.fail(&error.to_string(), now),
     }

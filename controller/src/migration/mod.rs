@@ -31,6 +31,7 @@ pub mod admit;
 pub mod controller;
 pub mod decide;
 mod handed_over;
+mod host_model;
 pub mod others;
 mod policy;
 mod queue;

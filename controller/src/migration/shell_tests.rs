@@ -55,6 +55,7 @@ impl Server {
             recorder: Recorder::new(client, "virt-controller", None),
             metrics: Metrics::new(&mut Default::default()),
             view,
+            nodes: kube::runtime::reflector::store().0,
         };
         let shared = Shared::new(context);
         let list = migrations.iter().map(|migration| Event::InitApply(typed(migration)));

@@ -111,6 +111,7 @@ impl Scene<'_> {
             settings: &settings,
             launcher_image: "launcher:1",
             limits: podvirt_api::resources::AutoLimits::default(),
+            host_model: Default::default(),
         };
         let decision = decide(&seen, now());
         // Seen again before the machine's write was: nothing is told twice while the phase stands.

@@ -45,6 +45,7 @@ use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
 pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
+pub(crate) use placement::{HOST_MODEL, model};
 pub use target::target_pod;
 
 /// Seconds that a guest has to shut down when its manifest does not say (upstream's default).
@@ -162,7 +163,7 @@ pub fn launcher_pod(
             }]),
             security_context: Some(security_context()),
             node_selector: Some(placement::node_selector(vmi, config)),
-            affinity: spec.affinity.clone(),
+            affinity: placement::affinity(vmi),
             tolerations: Some(spec.tolerations.clone()).filter(|t| !t.is_empty()),
             topology_spread_constraints: Some(spec.topology_spread_constraints.clone())
                 .filter(|c| !c.is_empty()),

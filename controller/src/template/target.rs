@@ -1,5 +1,7 @@
 //! The launcher pod that a machine is migrated into: as of a fresh start, on another node.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodAntiAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use podvirt_api::names::{annotation, label};
@@ -10,7 +12,7 @@ use super::{Identity, Images, TemplateError, launcher_pod, pod_name};
 /// Label of a node with its name.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The pod that `migration` moves `vmi` into. Its name follows from the migration's UID.
+/// The pod that `migration` moves `vmi` into, to a node that has `labels` as well. Its name follows from the migration's UID.
 ///
 /// # Errors
 ///
@@ -20,6 +22,7 @@ pub fn target_pod(
     migration: &VirtualMachineInstanceMigration,
     config: &KubeVirtConfiguration,
     images: &Images,
+    labels: &BTreeMap<String, String>,
 ) -> Result<Pod, TemplateError> {
     let machine = Identity::of(vmi)?;
     let get = |value: &Option<String>, field| {
@@ -33,6 +36,7 @@ pub fn target_pod(
     if let Some(spec) = &mut pod.spec {
         away_from(machine.uid, spec.affinity.get_or_insert_default());
         let selector = spec.node_selector.get_or_insert_default();
+        selector.extend(labels.clone());
         for (key, value) in &migration.spec.added_node_selector {
             // The machine's own demands hold at the target, too.
             selector.entry(key.clone()).or_insert_with(|| value.clone());
@@ -65,7 +69,8 @@ mod tests {
         let vmi: VirtualMachineInstance = serde_json::from_value(vmi.clone()).unwrap();
         let migration: VirtualMachineInstanceMigration = serde_json::from_value(migration.clone()).unwrap();
         let images = Images { launcher: "launcher:1".into(), ..Images::default() };
-        let pod = target_pod(&vmi, &migration, &KubeVirtConfiguration::default(), &images)?;
+        let labels = BTreeMap::from([("fast".to_owned(), "true".to_owned())]);
+        let pod = target_pod(&vmi, &migration, &KubeVirtConfiguration::default(), &images, &labels)?;
         Ok(serde_json::to_value(pod).unwrap())
     }
 
@@ -101,6 +106,7 @@ mod tests {
             (&spec["nodeSelector"]["zone"], &spec["nodeSelector"]["disk"]),
             (&json!("a"), &json!("fast"))
         );
+        assert_eq!(spec["nodeSelector"]["fast"], "true", "what is asked for beside");
         let terms = &spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(terms.as_array().unwrap().len(), 2, "the machine's own wish stays");
         assert_eq!(

@@ -9,6 +9,8 @@ mod bulk;
 #[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
+mod host;
+#[cfg(feature = "libvirt")]
 mod job;
 #[cfg(feature = "libvirt")]
 pub mod libvirt;
@@ -23,6 +25,8 @@ use std::time::Duration;
 use podvirt_proto::domain::Status;
 use podvirt_proto::migration::Progress;
 use podvirt_proto::stats::DomainStats;
+
+use crate::capabilities::Source;
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -333,6 +337,27 @@ pub fn connector(uri: &str) -> Result<Arc<dyn Connector>, HypervisorError> {
 /// The launcher was built without libvirt.
 #[cfg(not(feature = "libvirt"))]
 pub fn connector(uri: &str) -> Result<Arc<dyn Connector>, HypervisorError> {
+    let message = format!("to {uri}: this virt-launcher was built without the feature libvirt");
+    Err(HypervisorError::Refused { action: "connect", message })
+}
+
+/// A connection to libvirt at `uri` that is asked about the host.
+///
+/// # Errors
+///
+/// It does not answer (yet), or the launcher was built without libvirt.
+#[cfg(feature = "libvirt")]
+pub fn source(uri: &str) -> Result<Arc<dyn Source>, HypervisorError> {
+    Ok(Arc::new(host::Host::open(uri)?))
+}
+
+/// A connection to libvirt at `uri` that is asked about the host.
+///
+/// # Errors
+///
+/// It does not answer (yet), or the launcher was built without libvirt.
+#[cfg(not(feature = "libvirt"))]
+pub fn source(uri: &str) -> Result<Arc<dyn Source>, HypervisorError> {
     let message = format!("to {uri}: this virt-launcher was built without the feature libvirt");
     Err(HypervisorError::Refused { action: "connect", message })
 }

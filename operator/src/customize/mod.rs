@@ -104,6 +104,16 @@ pub(crate) fn mark(metadata: &mut Value, spec: &KubeVirtSpec, target: &Target) {
     annotations.insert(IDENTIFIER.to_owned(), json!(target.id));
 }
 
+/// Image of a container, and when it is pulled.
+fn of_image(container: &mut Value, image: Option<&str>, spec: &KubeVirtSpec) {
+    if let Some(image) = image {
+        container["image"] = json!(image);
+    }
+    if let Some(policy) = spec.image_pull_policy.as_deref().filter(|policy| !policy.is_empty()) {
+        container["imagePullPolicy"] = json!(policy);
+    }
+}
+
 /// Images, replicas, place and flags of a daemon.
 fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
     let name = daemon.name().to_owned();
@@ -121,13 +131,13 @@ fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
         pod["imagePullSecrets"] = json!(spec.image_pull_secrets);
     }
     let flags = spec.customize_components.as_ref().and_then(|customize| customize.flags.as_ref());
+    // What runs ahead of a daemon is of the launcher's image.
+    let ahead = pod.get_mut("initContainers").and_then(Value::as_array_mut).into_iter().flatten();
+    for container in ahead {
+        of_image(container, target.image("virt-launcher"), spec);
+    }
     let container = &mut pod["containers"][0];
-    if let Some(image) = target.image(&name) {
-        container["image"] = json!(image);
-    }
-    if let Some(policy) = spec.image_pull_policy.as_deref().filter(|policy| !policy.is_empty()) {
-        container["imagePullPolicy"] = json!(policy);
-    }
+    of_image(container, target.image(&name), spec);
     let mut arguments = Vec::new();
     let flags = match name.as_str() {
         "virt-api" => {

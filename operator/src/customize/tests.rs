@@ -59,6 +59,9 @@ fn daemons_have_the_targets_images_and_are_told_that_they_are_operated() {
         assert_eq!(metadata["annotations"][VERSION], "v2");
         assert_eq!(metadata["labels"]["kubevirt.io"], name, "the selector's label stays");
     }
+    let ahead = &pod("DaemonSet", "virt-handler")["initContainers"][0];
+    assert_eq!(ahead["image"], "r/p/virt-launcher:v2", "QEMU is there");
+    assert_eq!(ahead["imagePullPolicy"], "Always");
     let variables = pod("Deployment", "virt-controller")["containers"][0]["env"].as_array().unwrap();
     let launcher = variables.iter().find(|variable| variable["name"] == LAUNCHER_IMAGE).unwrap();
     assert_eq!(launcher["value"], "r/p/virt-launcher:v2");
