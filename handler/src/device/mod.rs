@@ -6,7 +6,8 @@
 //! devices that are its user's ([`crate::podnet`]), and can do no more with it without a capability.
 //!
 //! A device is offered only where it is of use: `/dev/kvm` exists on machines whose processor cannot run guests, and a
-//! QEMU that trusts it fails late. Without it nothing is registered, and pods that need it do not come here.
+//! QEMU that trusts it fails late. Elsewhere its copies are registered as unhealthy ones: the node says 0 of them, as with
+//! upstream, and pods that need one do not come here.
 //!
 //! The kubelet forgets all plugins when it restarts and says so by making a new `kubelet.sock`; so its directory is
 //! watched, and the plugin registers anew. A plugin that lost its socket (somebody emptied the directory) serves
@@ -18,6 +19,7 @@ mod tun;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use podvirt_daemon::shutdown::Shutdown;
@@ -62,8 +64,8 @@ pub mod proto {
     tonic::include_proto!("v1beta1");
 }
 
-/// Offers `device` to the kubelet, as long as it is of use, until `shutdown`. `settled` becomes true once the node's
-/// pods can be told what this node has: the kubelet knows, or there is nothing to know. `tell` hears each time whether it
+/// Offers `device` to the kubelet until `shutdown`, with how it is: of use or not. `settled` becomes true once the node's
+/// pods can be told what this node has: the kubelet knows, or there is nothing to offer. `tell` hears each time whether it
 /// is of use.
 pub async fn offer(
     device: &'static Device,
@@ -73,33 +75,36 @@ pub async fn offer(
     settled: &watch::Sender<bool>,
     shutdown: &Shutdown,
 ) {
-    let mut failures = 0;
-    let mut told = None;
-    loop {
+    let told = Mutex::new(None);
+    let look = || {
         let verdict = probe();
-        tell(verdict.usable);
+        let usable = verdict.usable;
+        tell(usable);
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.as_ref() != Some(&verdict) {
-            tracing::info!(usable = verdict.usable, why = verdict.why, "{}", device.name);
-            told = Some(verdict.clone());
+            tracing::info!(usable, why = verdict.why, "{}", device.name);
+            *told = Some(verdict);
         }
-        let pause = if verdict.usable {
-            match shutdown.or(serve(device, &directory, &probe, settled)).await {
-                None => return,
-                // The kubelet has restarted, or the device is of no use any more.
-                Some(Ok(())) => {
-                    failures = 0;
-                    Duration::ZERO
-                }
-                Some(Err(error)) => {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "{} cannot be offered to the kubelet yet", device.name);
-                    failures += 1;
-                    RETRIES[RETRIES.len().min(failures) - 1]
-                }
-            }
-        } else {
+        usable
+    };
+    let mut failures = 0;
+    loop {
+        if !look() {
             settled.send_replace(true);
-            PROBE
+        }
+        let pause = match shutdown.or(serve(device, &directory, &look, settled)).await {
+            None => return,
+            // The kubelet has restarted, or the plugin's socket is gone.
+            Some(Ok(())) => {
+                failures = 0;
+                Duration::ZERO
+            }
+            Some(Err(error)) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "{} cannot be offered to the kubelet yet", device.name);
+                failures += 1;
+                RETRIES[RETRIES.len().min(failures) - 1]
+            }
         };
         if shutdown.or(tokio::time::sleep(pause)).await.is_none() {
             return;
@@ -111,22 +116,23 @@ pub async fn offer(
 async fn serve(
     device: &'static Device,
     directory: &Path,
-    probe: &impl Fn() -> Verdict,
+    look: &impl Fn() -> bool,
     settled: &watch::Sender<bool>,
 ) -> anyhow::Result<()> {
     // First of all: a kubelet that starts from here on is noticed.
     let changes = Watch::on(directory)?;
     let identity = identity_of_kubelet(directory)?;
-    let plugin = Plugin::serve(device, directory)?;
+    let usable = look();
+    let plugin = Plugin::serve(device, directory, usable)?;
     plugin.register(directory).await?;
-    tracing::info!(copies = COPIES, "{} is offered to the kubelet", device.name);
+    tracing::info!(copies = COPIES, usable, "{} is registered with the kubelet", device.name);
     settled.send_replace(true);
     loop {
         tokio::select! {
             changed = changes.changed() => changed?,
             () = tokio::time::sleep(PROBE) => {}
         }
-        plugin.healthy(probe().usable);
+        plugin.healthy(look());
         if identity_of_kubelet(directory).ok() != Some(identity) || !plugin.is_reachable(directory) {
             return Ok(());
         }

@@ -44,8 +44,8 @@ impl Drop for Plugin {
 }
 
 impl Plugin {
-    /// Starts to serve on a new socket in `directory`.
-    pub(super) fn serve(device: &'static Offered, directory: &Path) -> io::Result<Self> {
+    /// Starts to serve on a new socket in `directory`; the devices are of use or not.
+    pub(super) fn serve(device: &'static Offered, directory: &Path, healthy: bool) -> io::Result<Self> {
         let path = directory.join(device.socket);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -53,7 +53,7 @@ impl Plugin {
         }
         let listener = UnixListener::bind(&path)?;
         let socket = std::fs::symlink_metadata(&path)?.ino();
-        let (healthy, health) = watch::channel(true);
+        let (healthy, health) = watch::channel(healthy);
         let service = DevicePluginServer::new(Copies { device, health });
         let serve = async move {
             let ended =

@@ -98,9 +98,8 @@ async fn a_kubelet_gets_the_device_and_gets_it_again_after_its_restart() {
 }
 
 #[tokio::test]
-async fn nothing_is_registered_where_kvm_is_of_no_use() {
+async fn where_kvm_is_of_no_use_the_node_has_none_of_it() {
     let directory = tempfile::tempdir().unwrap();
-    let mut kubelet = kubelet(directory.path());
     let (trigger, shutdown) = Shutdown::manual();
     let (settled, mut is_settled) = watch::channel(false);
     let path = directory.path().to_owned();
@@ -108,8 +107,14 @@ async fn nothing_is_registered_where_kvm_is_of_no_use() {
         let probe = || Verdict { usable: false, why: "test".into() };
         offer(&KVM, path, probe, |_| {}, &settled, &shutdown).await;
     });
+    // Machines without KVM wait for no kubelet.
     is_settled.wait_for(|settled| *settled).await.unwrap();
+    let mut kubelet = kubelet(directory.path());
+    let request = kubelet.recv().await.unwrap();
+    let mut client = plugin(directory.path(), &request.endpoint).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    let devices = lists.next().await.unwrap().unwrap().devices;
+    assert!(devices.iter().all(|device| device.health == "Unhealthy"));
     trigger.request();
     offering.await.unwrap();
-    assert!(kubelet.try_recv().is_err());
 }
