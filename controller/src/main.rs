@@ -25,8 +25,6 @@ use virt_controller::{node, settings, work};
 const NAME: &str = "virt-controller";
 /// Names the launcher's image where the flag does not.
 const LAUNCHER_IMAGE: &str = "LAUNCHER_IMAGE";
-/// Names this replica: the pod's name.
-const POD_NAME: &str = "POD_NAME";
 /// How often an API server that does not answer is asked.
 const API_RETRY: Duration = Duration::from_secs(2);
 
@@ -69,7 +67,7 @@ async fn main() -> Result<()> {
         .with_context(|| {
             format!("the launcher's image is not known: set --launcher-image or {LAUNCHER_IMAGE}")
         })?;
-    let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
+    let replica = leader::replica(NAME);
     let client = Client::try_default().await.context("find the API server")?;
     let shutdown = shutdown::signal().context("take over signals")?;
 

@@ -25,8 +25,6 @@ use virt_operator::webhook::{self, Judge};
 
 /// Name of the daemon, of its Lease and of the source of its events.
 const NAME: &str = "virt-operator";
-/// Names this replica: the pod's name.
-const POD_NAME: &str = "POD_NAME";
 /// Wait before the certificate is tried again at the start.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -57,7 +55,7 @@ async fn main() -> Result<()> {
     let logs = telemetry::init(NAME, flags.log_format, flags.log_filter.as_deref())?;
     crypto::install();
     let namespace = flags.namespace.as_str();
-    let replica = std::env::var(POD_NAME).unwrap_or_else(|_| NAME.to_owned());
+    let replica = leader::replica(NAME);
     let own = Own::from_env(|name| std::env::var(name).ok());
     let client = Client::try_default().await.context("find the API server")?;
     let shutdown = shutdown::signal().context("take over signals")?;

@@ -71,7 +71,7 @@ pub struct LeaseConfig {
     pub namespace: String,
     /// Name of the lease (`virt-controller`).
     pub name: String,
-    /// This replica, unique among all: the pod's name, made unique by [`LeaseConfig::new`].
+    /// This replica, unique among all that live: the pod's name, which tools look for in the lease.
     pub identity: String,
     /// The times.
     pub timing: Timing,
@@ -80,17 +80,26 @@ pub struct LeaseConfig {
 }
 
 impl LeaseConfig {
-    /// A lease with the usual times. A random word is added to `replica`, so that a container that was started
-    /// again in the same pod does not take itself for its predecessor.
+    /// A lease with the usual times. A container that was started again in the same pod has its predecessor's identity: it
+    /// finds the lease its own, and leaves it to others for as long as it runs, twice ([`election`]). The two never live at
+    /// the same time.
     pub fn new(namespace: &str, name: &str, replica: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            identity: format!("{replica}_{:016x}", RandomState::new().hash_one(std::process::id())),
+            identity: replica.to_owned(),
             timing: Timing::default(),
             leading: Gauge::default(),
         }
     }
+}
+
+/// Names this replica of `daemon`: by the name of its pod, which `POD_NAME` in the environment says, or by a random word.
+pub fn replica(daemon: &str) -> String {
+    std::env::var("POD_NAME")
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| format!("{daemon}_{:016x}", RandomState::new().hash_one(std::process::id())))
 }
 
 /// The times do not make a safe election.

@@ -259,6 +259,12 @@ async fn a_lease_that_somebody_took_away_ends_the_lead_at_the_next_renewal() {
     .await;
 }
 
+#[test]
+fn the_lease_names_the_pod() {
+    let config = LeaseConfig::new("kubevirt", "virt-controller", "virt-controller-7d8f-x2x9k");
+    assert_eq!(config.identity, "virt-controller-7d8f-x2x9k");
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn work_that_ends_gives_the_lease_back() {
     in_virtual_time(async {
