@@ -17,6 +17,8 @@ use super::schema as xml;
 pub(super) use super::schema::VHOST_USER;
 use super::{Environment, Image, Tap};
 
+/// Model of virtio's devices that drivers of before version 1.0 know, too.
+const TRANSITIONAL: &str = "virtio-transitional";
 /// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
 /// libvirt's word for an interface that is a tap device.
@@ -94,6 +96,16 @@ pub(super) fn convert(
     if disks.iter().any(|d| d.target.bus == "scsi") {
         controllers.push(xml::Controller {
             kind: "scsi".into(),
+            index: "0".into(),
+            model: Some(virtio.into()),
+            pci_hole64: None,
+        });
+    }
+
+    if virtio == TRANSITIONAL {
+        // libvirt's own choice for the agent's channel is one that a guest with old drivers does not know.
+        controllers.push(xml::Controller {
+            kind: "virtio-serial".into(),
             index: "0".into(),
             model: Some(virtio.into()),
             pci_hole64: None,
@@ -197,7 +209,7 @@ pub fn plugged(
 /// The model of virtio devices.
 fn virtio(vmi: &VirtualMachineInstance) -> &'static str {
     let transitional = vmi.spec.domain.devices.use_virtio_transitional.unwrap_or(false);
-    if transitional { "virtio-transitional" } else { "virtio-non-transitional" }
+    if transitional { TRANSITIONAL } else { "virtio-non-transitional" }
 }
 
 /// What must be told to QEMU past libvirt.
