@@ -40,6 +40,7 @@ artefact() { local root
     csi) echo "$CACHE/csi-$(key "$E2E/cluster/mk-csi" "$E2E/cluster/oci.sh" "$E2E/cluster/csi")" ;;
     cdi) echo "$CACHE/cdi-$(key "$E2E/cluster/mk-cdi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-layers" "$E2E/cluster/cdi" "$E2E/mk-root")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;
+    sidecars) echo "$CACHE/sidecars-$(key "$E2E/cluster/mk-sidecars" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks" "$E2E/cluster/mk-layers" "$E2E/mk-root")" ;;
     istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;
     envoy) echo "$CACHE/envoy-$(key "$E2E/mk-envoy")" ;;
     conformance) echo "$CACHE/conformance-$(key "$E2E/mk-conformance" "$E2E/conformance/go.mod" "$E2E/conformance/go.sum" "$E2E/conformance/tools.go")" ;;

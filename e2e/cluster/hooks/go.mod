@@ -7,6 +7,7 @@ go 1.24.0
 
 tool (
 	kubevirt.io/kubevirt/cmd/sidecars
+	kubevirt.io/kubevirt/cmd/sidecars/cloudinit
 	kubevirt.io/kubevirt/cmd/sidecars/network-slirp-binding
 	kubevirt.io/kubevirt/cmd/sidecars/smbios
 )
