@@ -74,6 +74,9 @@ pub struct Pod {
     /// End at once, as if virt-launcher had crashed: for upstream's tests of machines that are started again
     #[arg(long)]
     pub simulate_crash: bool,
+    /// Keep the container when the machine has failed, until somebody asks for the end
+    #[arg(long)]
+    pub keep_after_failure: bool,
     /// How many hook sidecars the pod has
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub hook_sidecars: usize,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use tracing::{Instrument, error, info, info_span};
+use tracing::{Instrument, error, info, info_span, warn};
 use tracing_subscriber::EnvFilter;
 use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
@@ -52,12 +52,20 @@ fn split(cli: &Cli) -> Result<u8> {
         command.arg0(name);
     }
     command.args(args.filter(|a| a != "--init"));
-    let code = init::run(&mut command, cli.init).context("cannot run as init")?;
-    if matches!(cli.command, Command::Pod(_)) {
+    let ended = init::run(&mut command, cli.init).context("cannot run as init")?;
+    if let Command::Pod(args) = &cli.command {
         log(cli)?;
+        // A mesh's proxy that is left would not matter: the container stays, too.
+        if args.keep_after_failure && ended.code != 0 && !ended.asked {
+            warn!(
+                code = ended.code,
+                "the machine has failed; its container is kept, to be looked into, until its pod is deleted"
+            );
+            init::linger().context("cannot wait as init")?;
+        }
         mesh::release();
     }
-    Ok(code)
+    Ok(ended.code)
 }
 
 fn log(cli: &Cli) -> Result<()> {

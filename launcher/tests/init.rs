@@ -27,6 +27,27 @@ mod init {
     }
 
     #[test]
+    fn a_failed_machines_container_is_kept_until_somebody_asks_for_its_end() {
+        let pod = [
+            "pod",
+            "--name",
+            "m",
+            "--namespace",
+            "n",
+            "--uid",
+            "u",
+            "--simulate-crash",
+            "--keep-after-failure",
+        ];
+        let mut init = launcher(&pod).spawn().unwrap();
+        // The child ends at once.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        assert_eq!(init.try_wait().unwrap(), None);
+        kill(Pid::from_raw(i32::try_from(init.id()).unwrap()), Signal::SIGTERM).unwrap();
+        assert_eq!(init.wait().unwrap().code(), Some(1));
+    }
+
+    #[test]
     fn signals_are_passed_on_and_a_death_by_signal_is_told() {
         // It waits for a manifest that does not come.
         let mut init =

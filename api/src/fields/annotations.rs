@@ -105,7 +105,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, name::DISABLE_PCI_HOLE64, Carried(Any), "`true`: the firmware keeps no addresses above 4 GiB for devices, for guests that cannot use them"),
     row(Vmi, "kubevirt.io/memfd", Refused(Is("false")), "netd needs the guest's memory as a memfd"),
     row(Vmi, "kubevirt.io/libvirt-log-filters", Refused(But(&[""])), ""),
-    row(Vmi, "kubevirt.io/keep-launcher-alive-after-failure", Refused(But(&["", "false"])), ""),
+    row(Vmi, name::KEEP_LAUNCHER, Carried(Any), "`true`: the container of a machine that has failed is kept, to be looked into, until its pod is deleted"),
     row(Vmi, "kubevirt.io/create-migration-target", Refused(Is("true")), "machines are not migrated between clusters"),
     row(Vmi, "kubevirt.io/testWorkloadUpdateMigrationAbortion", Refused(Any), "of upstream's tests"),
     row(Vmi, name::FAIL_FAST, Carried(Any), "the launcher ends at once, as if it had crashed; of upstream's tests"),

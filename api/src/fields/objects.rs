@@ -170,7 +170,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.smbios.sku", Text, ""),
     row(Carried, "spec.configuration.smbios.family", Text, ""),
     row(Refused, "spec.configuration.supportContainerResources", Any, ""),
-    row(Refused, "spec.configuration.supportedGuestAgentVersions", Any, ""),
+    row(Kept, "spec.configuration.supportedGuestAgentVersions", Any, "upstream goes by it for launchers of old releases alone"),
     row(Carried, "spec.configuration.memBalloonStatsPeriod", Int(0, u32::MAX as i64), "seconds; 10 when not set, 0: guests tell nothing of their memory; of machines that start from then on"),
     row(Refused, "spec.configuration.permittedHostDevices", Any, ""),
     row(Refused, "spec.configuration.mediatedDevicesConfiguration", Any, ""),

@@ -61,6 +61,12 @@ pub(super) fn compute(
     if vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(annotation::FAIL_FAST)) {
         command.push("--simulate-crash".into());
     }
+    if vmi.metadata.annotations.as_ref().and_then(|given| given.get(annotation::KEEP_LAUNCHER)).is_some_and(
+        // Upstream's reading of words.
+        |value| ["1", "t", "T", "true", "TRUE", "True"].contains(&value.as_str()),
+    ) {
+        command.push("--keep-after-failure".into());
+    }
     let ports: Vec<_> = vmi.spec.domain.devices.interfaces.iter().flat_map(ports).collect();
     Container {
         command: Some(command),

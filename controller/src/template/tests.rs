@@ -272,6 +272,20 @@ fn kvm_is_asked_for_unless_the_cluster_emulates() {
 }
 
 #[test]
+fn a_failed_machines_container_is_kept_where_the_machine_says_so() {
+    let keeps = |value: &str| {
+        let mut vmi = machine(json!({}));
+        let key = "kubevirt.io/keep-launcher-alive-after-failure".to_owned();
+        vmi.metadata.annotations = Some(BTreeMap::from([(key, value.to_owned())]));
+        let pod = launcher_pod(&vmi, &config(json!({})), &images()).unwrap();
+        let command = container(&pod, "compute").command.clone().unwrap();
+        command.iter().any(|word| word == "--keep-after-failure")
+    };
+    assert!(keeps("true"));
+    assert!(!keeps("false") && !keeps(""));
+}
+
+#[test]
 fn the_scheduler_is_told_what_manifest_and_configuration_say() {
     let settings = config(json!({
         "developerConfiguration": {"nodeSelectors": {"pool": "vms", "disk": "any"}},

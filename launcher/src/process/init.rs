@@ -36,36 +36,71 @@ const FORWARDED: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// Runs `command` as init's only own child until it ends and answers its exit code, 128 + the signal's number
-/// when a signal ended it.
+/// Signals that ask for the end.
+const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT];
+
+/// How init's own child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit code, 128 + the signal's number when a signal ended it.
+    pub code: u8,
+    /// Whether somebody had asked for the end.
+    pub asked: bool,
+}
+
+/// Runs `command` as init's only own child until it ends.
 ///
 /// # Errors
 ///
 /// The command cannot be started, or the kernel refuses a step.
-pub fn run(command: &mut Command, subreaper: bool) -> io::Result<u8> {
+pub fn run(command: &mut Command, subreaper: bool) -> io::Result<Ended> {
     if subreaper {
         nix::sys::prctl::set_child_subreaper(true)?;
     }
-    let mut signals: SigSet = FORWARDED.into_iter().collect();
-    signals.add(Signal::SIGCHLD);
+    let signals = signals();
     // Blocked before the child is there: its death must not come before somebody waits for it.
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     let child = command.spawn()?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+    let mut asked = false;
     loop {
         match signals.wait()? {
             Signal::SIGCHLD => {
                 if let Some(code) = reap(pid)? {
-                    return Ok(code);
+                    return Ok(Ended { code, asked });
                 }
             }
             // A launcher that is gone is told by SIGCHLD.
-            signal => match kill(pid, signal) {
-                Ok(()) | Err(Errno::ESRCH) => {}
-                Err(error) => return Err(error.into()),
-            },
+            signal => {
+                asked |= ENDS.contains(&signal);
+                match kill(pid, signal) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
         }
     }
+}
+
+/// Waits, behind [`run`], until somebody asks for the end; orphans are waited for still.
+///
+/// # Errors
+///
+/// The kernel refuses a step.
+pub fn linger() -> io::Result<()> {
+    let signals = signals();
+    loop {
+        match signals.wait()? {
+            Signal::SIGCHLD => drop(reap(Pid::from_raw(0))?),
+            signal if ENDS.contains(&signal) => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+/// What init waits for.
+fn signals() -> SigSet {
+    FORWARDED.into_iter().chain([Signal::SIGCHLD]).collect()
 }
 
 /// Waits for every dead child; one signal may stand for several. Answers the exit code if `main` was among them.
