@@ -15,7 +15,8 @@
 use std::collections::BTreeMap;
 
 use crate::v1::{
-    VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method, Volume, VolumeStatus,
+    PersistentVolumeClaimInfo, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method,
+    Volume, VolumeStatus,
 };
 
 /// What becomes of a volume when its machine moves.
@@ -97,6 +98,25 @@ pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
     Some(Claim { name: &claim.claim_name, read_only: true })
 }
 
+/// What the machine's status tells of its volumes' claims, by the volume's name.
+pub fn told(vmi: &VirtualMachineInstance) -> BTreeMap<String, PersistentVolumeClaimInfo> {
+    let status = &vmi.status.volume_status;
+    let of = |volume: &Volume| Some((volume.name.clone(), info(volume, &claim(volume)?, status)?.clone()));
+    vmi.spec.volumes.iter().filter_map(of).collect()
+}
+
+/// What the status tells of the claim of a volume. What it tells of another claim, which the volume had before, does not count.
+fn info<'a>(
+    volume: &Volume,
+    claim: &Claim<'_>,
+    told: &'a [VolumeStatus],
+) -> Option<&'a PersistentVolumeClaimInfo> {
+    told.iter()
+        .find(|status| status.name == volume.name)
+        .and_then(|status| status.persistent_volume_claim_info.as_ref())
+        .filter(|info| info.claim_name.as_deref() == Some(claim.name))
+}
+
 /// What becomes of each volume of the machine, by the volume's name, as far as the status tells of its claims.
 ///
 /// # Errors
@@ -134,12 +154,7 @@ pub fn verdict(vmi: &VirtualMachineInstance) -> Result<BTreeMap<&str, Fate>, Obs
 fn fate(volume: &Volume, told: &[VolumeStatus]) -> Result<Fate, Obstacle> {
     let name = || volume.name.clone();
     if let Some(claim) = claim(volume) {
-        let info = told
-            .iter()
-            .find(|status| status.name == volume.name)
-            .and_then(|status| status.persistent_volume_claim_info.as_ref())
-            .filter(|info| info.claim_name.as_deref() == Some(claim.name));
-        let Some(info) = info else {
+        let Some(info) = info(volume, &claim, told) else {
             return Err(Obstacle::Untold { volume: name(), claim: claim.name.to_owned() });
         };
         let has = |mode: &str| info.access_modes.iter().any(|one| one == mode);

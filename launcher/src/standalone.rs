@@ -170,6 +170,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         overlays: &directory,
         cloud_init: &directory,
         claims: None,
+        told: &BTreeMap::new(),
         secrets: None,
         credentials: None,
         configs: None,
@@ -190,8 +191,8 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         images,
         sockets,
         // The binding is for pods.
-        taps: std::collections::BTreeMap::new(),
-        devices: std::collections::BTreeMap::new(),
+        taps: BTreeMap::new(),
+        devices: BTreeMap::new(),
         serial_socket: rundir.join("serial.sock"),
         serial_log: rundir.join("serial.log"),
         vnc_socket: rundir.join("vnc.sock"),

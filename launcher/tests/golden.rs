@@ -15,7 +15,8 @@ mod golden {
             let format = if name.contains("container") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
             let base = (format == ImageFormat::Qcow2)
                 .then(|| Base { path: format!("/images/{name}").into(), format: ImageFormat::Raw });
-            Image { path: PathBuf::from(format!("/run/vm/disks/{name}.{}", format.as_str())), format, base }
+            let image = Image::new(format!("/run/vm/disks/{name}.{}", format.as_str()), format);
+            Image { base, ..image }
         };
         let socket = |name: &str| PathBuf::from(format!("/run/vm/net/{name}.sock"));
         Environment {

@@ -50,7 +50,7 @@ fn domain(machine: &Value) -> String {
     podvirt_api::defaults::set_defaults(&mut vmi);
     podvirt_api::validate::validate(&vmi).into_result().unwrap();
     let devices = &vmi.spec.domain.devices;
-    let image = || Image { path: "/d".into(), format: ImageFormat::Raw, base: None };
+    let image = || Image::new("/d", ImageFormat::Raw);
     let environment = Environment {
         accelerator: Accelerator::Tcg,
         kernel: Some(Kernel { kernel: "/k".into(), initrd: None }),

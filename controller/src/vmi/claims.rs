@@ -12,8 +12,9 @@ use super::data::{self, Filling};
 use crate::data::{DataVolumes, Served};
 use crate::template::claim_names;
 
-/// Annotation of a claim whose storage was allocated when it was filled: the text `true`.
-const PREALLOCATION: &str = "cdi.kubevirt.io/storage.preallocation";
+/// Ends of the names of annotations of a claim whose storage is allocated as a whole, with the text `true`. What is before them
+/// is CDI's, or a storage's own.
+const ALLOCATED: [&str; 2] = ["/storage.preallocation", "/storage.thick-provisioned"];
 /// The part of a claim's storage that its file system takes, where no importer of data says another (upstream's default).
 const FILESYSTEM_OVERHEAD: &str = "0.055";
 
@@ -95,8 +96,9 @@ pub fn are_bound(claims: &Claims) -> bool {
 
 fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
     let spec = claim.spec.clone().unwrap_or_default();
-    let annotations = claim.metadata.annotations.as_ref();
-    let preallocated = annotations.and_then(|all| all.get(PREALLOCATION)).is_some_and(|text| text == "true");
+    let allocated = |name: &str| ALLOCATED.iter().any(|end| name.contains(end));
+    let mut annotations = claim.metadata.annotations.iter().flatten();
+    let preallocated = annotations.any(|(name, text)| allocated(name) && text == "true");
     PersistentVolumeClaimInfo {
         claim_name: Some(name.to_owned()),
         access_modes: spec.access_modes.unwrap_or_default(),
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn a_claims_status_is_told_in_upstreams_words_and_what_others_wrote_stays() {
         let claim = json!({
-            "metadata": {"name": "data", "annotations": {PREALLOCATION: "true"}},
+            "metadata": {"name": "data", "annotations": {"cdi.kubevirt.io/storage.preallocation": "true"}},
             "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Filesystem",
                 "resources": {"requests": {"storage": "1Gi"}}},
             "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}},

@@ -32,6 +32,28 @@ pub enum ConvertError {
     /// The environment lacks the kernel.
     #[error("there is no kernel for direct boot")]
     NoKernel,
+    /// A disk is to be read and written past the page cache, and its file system cannot.
+    #[error(
+        "the disk {disk} has the cache mode none, for which its file {path} cannot be opened: its file system does not read and \
+         write past the page cache (O_DIRECT); allowed: writethrough, writeback, or no mode and no shareable"
+    )]
+    NoDirectIo {
+        /// The disk.
+        disk: String,
+        /// Its file.
+        path: String,
+    },
+    /// A disk that other machines write at the same time would be kept in the node's memory.
+    #[error(
+        "the disk {disk} is shareable and has the cache mode {cache}, by which other machines would not see what it writes; \
+         allowed: none, or no mode"
+    )]
+    SharedCache {
+        /// The disk.
+        disk: String,
+        /// Its cache mode.
+        cache: &'static str,
+    },
     /// A path is not UTF-8, which XML and libvirt want.
     #[error("the path {0} is not UTF-8")]
     Path(String),

@@ -8,14 +8,14 @@ use podvirt_api::model::VIRTIO;
 use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
-    Cpu, Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Input, InputBus, InputKind, Interface,
-    InterfaceState, PanicModel, TrayState, WatchdogAction,
+    Cpu, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, WatchdogAction,
 };
 
 use super::convert::ConvertError;
+use super::disks::{DiskNames, disk};
 use super::schema as xml;
 pub(super) use super::schema::VHOST_USER;
-use super::{Environment, Image, Tap};
+use super::{Environment, Tap};
 
 /// Model of virtio's devices that drivers of before version 1.0 know, too.
 const TRANSITIONAL: &str = "virtio-transitional";
@@ -253,102 +253,12 @@ pub fn name_of(alias: &str) -> Option<&str> {
     alias.strip_prefix("ua-")
 }
 
-fn alias(name: &str) -> xml::NameOnly {
+pub(super) fn alias(name: &str) -> xml::NameOnly {
     xml::NameOnly { name: alias_of(name) }
 }
 
 pub(super) fn path_text(path: &Path) -> Result<String, ConvertError> {
     path.to_str().map(str::to_owned).ok_or_else(|| ConvertError::Path(path.display().to_string()))
-}
-
-/// Names of disks in the guest, counted by their prefix.
-#[derive(Default)]
-struct DiskNames {
-    vd: usize,
-    sd: usize,
-}
-
-impl DiskNames {
-    fn next(&mut self, bus: DiskBus) -> String {
-        let (prefix, count) = match bus {
-            DiskBus::Virtio => ("vd", &mut self.vd),
-            DiskBus::Sata | DiskBus::Scsi | DiskBus::Usb => ("sd", &mut self.sd),
-        };
-        let name = format!("{prefix}{}", letters(*count));
-        *count += 1;
-        name
-    }
-}
-
-/// a … z, aa … zz and on, as the kernel counts disks.
-fn letters(mut n: usize) -> String {
-    let mut reversed = Vec::new();
-    loop {
-        // The remainder is below 26.
-        reversed.push(char::from(b'a' + u8::try_from(n % 26).unwrap_or(0)));
-        if n < 26 {
-            break;
-        }
-        n = n / 26 - 1;
-    }
-    reversed.iter().rev().collect()
-}
-
-fn disk(
-    vmi: &VirtualMachineInstance,
-    disk: &Disk,
-    image: &Image,
-    names: &mut DiskNames,
-    virtio: &str,
-    queues: Option<u64>,
-) -> Result<xml::Disk, ConvertError> {
-    let (device, bus, readonly, tray, pci) = match &disk.cdrom {
-        Some(cdrom) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
-        None => {
-            let target = disk.disk.as_ref();
-            let claim = vmi.volume_of(disk).and_then(|v| v.persistent_volume_claim.as_ref());
-            let readonly =
-                target.is_some_and(|t| t.readonly) || claim.is_some_and(|c| c.read_only == Some(true));
-            ("disk", target.and_then(|t| t.bus), readonly, None, target.map_or("", |t| &t.pci_address))
-        }
-    };
-    let bus = bus.unwrap_or(DiskBus::Sata);
-    let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
-    Ok(xml::Disk {
-        kind: "file".into(),
-        device: device.into(),
-        model: (bus == DiskBus::Virtio).then(|| virtio.into()),
-        driver: xml::DiskDriver {
-            name: "qemu".into(),
-            format: image.format.as_str().into(),
-            cache: disk.cache.map(|c: DriverCache| c.as_str().into()),
-            io: disk.io.map(|i: DriverIo| i.as_str().into()),
-            error_policy: disk.error_policy.map(|p: DiskErrorPolicy| p.as_str().into()),
-            queues: queues.filter(|_| bus == DiskBus::Virtio),
-        },
-        source: xml::FileSource { file: path_text(&image.path)? },
-        // Said in full, so that neither libvirt nor QEMU looks for it in the image.
-        backing_store: Some(match &image.base {
-            None => xml::BackingStore::default(),
-            Some(base) => xml::BackingStore {
-                kind: Some("file".into()),
-                format: Some(xml::TypeOnly { kind: base.format.as_str().into() }),
-                source: Some(xml::FileSource { file: path_text(&base.path)? }),
-                end: Some(xml::Flag {}),
-            },
-        }),
-        target: xml::DiskTarget {
-            dev: names.next(bus),
-            bus: bus.as_str().into(),
-            tray: tray.map(|t: TrayState| t.as_str().into()),
-        },
-        serial: (!disk.serial.is_empty()).then(|| disk.serial.clone()),
-        readonly: readonly.then_some(xml::Flag {}),
-        shareable: (disk.shareable == Some(true) || shared == Some(true)).then_some(xml::Flag {}),
-        boot: disk.boot_order.map(|order| xml::Boot { order }),
-        alias: alias(&disk.name),
-        address: pci_address(pci),
-    })
 }
 
 /// What an interface's frames go to: a netd or a tap device.
@@ -445,7 +355,7 @@ fn host_device(
 }
 
 /// `0000:02:00.0` in libvirt's words; the form was validated.
-fn pci_address(text: &str) -> Option<xml::PciAddress> {
+pub(super) fn pci_address(text: &str) -> Option<xml::PciAddress> {
     let (rest, function) = text.rsplit_once('.')?;
     let mut parts = rest.split(':').map(|part| format!("0x{part}"));
     Some(xml::PciAddress {
@@ -479,22 +389,6 @@ fn inputs(autoattach: Option<bool>, inputs: &[Input]) -> Vec<xml::Input> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn disks_are_counted_as_the_kernel_does() {
-        assert_eq!(letters(0), "a");
-        assert_eq!(letters(25), "z");
-        assert_eq!(letters(26), "aa");
-        assert_eq!(letters(701), "zz");
-        assert_eq!(letters(702), "aaa");
-    }
-
-    #[test]
-    fn sata_scsi_and_usb_share_their_names() {
-        let mut names = DiskNames::default();
-        let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi, DiskBus::Usb].map(|bus| names.next(bus));
-        assert_eq!(given, ["sda", "vda", "sdb", "sdc"]);
-    }
 
     #[test]
     fn pci_addresses_are_taken_apart() {

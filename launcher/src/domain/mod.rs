@@ -6,6 +6,7 @@
 
 mod convert;
 mod devices;
+mod disks;
 pub mod schema;
 
 use std::collections::BTreeMap;
@@ -53,6 +54,26 @@ pub struct Image {
     pub format: ImageFormat,
     /// What an overlay lies over. It is told to QEMU as well: the file's own word for it is never believed.
     pub base: Option<Base>,
+    /// Whether it, and what it lies over, can be read and written past the page cache.
+    pub direct: bool,
+    /// Whether all of it has its place on the storage.
+    pub allocated: bool,
+    /// Whether what the guest discards keeps its place on the storage.
+    pub kept: bool,
+}
+
+impl Image {
+    /// A file. Where it lies and how is not known: it can be read and written past the page cache, and what is discarded is
+    /// given back.
+    pub fn new(path: impl Into<PathBuf>, format: ImageFormat) -> Image {
+        Image { path: path.into(), format, base: None, direct: true, allocated: false, kept: false }
+    }
+
+    /// The same as a layer over `base`.
+    #[must_use]
+    pub fn over(self, base: Base) -> Image {
+        Image { base: Some(base), ..self }
+    }
 }
 
 /// A disk image below an overlay; it is only read, and there is nothing below it.

@@ -288,6 +288,7 @@ mod tests {
             overlays: dir.path(),
             cloud_init: dir.path(),
             claims: None,
+            told: &BTreeMap::new(),
             secrets,
             credentials: None,
             configs: None,

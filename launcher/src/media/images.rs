@@ -18,9 +18,10 @@ use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
+use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
-use super::{MediaError, cloud_init, config};
+use super::{MediaError, cloud_init, config, probe};
 use crate::domain::{Base, Image, ImageFormat};
 
 /// Where volumes come from and where made files go.
@@ -34,6 +35,8 @@ pub struct ImageSources<'a> {
     pub cloud_init: &'a Path,
     /// Directory below which claims are mounted; none outside a cluster.
     pub claims: Option<&'a Path>,
+    /// What the machine's status tells of the claims, by volume.
+    pub told: &'a BTreeMap<String, PersistentVolumeClaimInfo>,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
     pub secrets: Option<&'a Path>,
     /// Directory below which Secrets with credentials are mounted; none outside a cluster.
@@ -53,7 +56,11 @@ pub fn prepare(
     vmi: &VirtualMachineInstance,
     sources: &ImageSources<'_>,
 ) -> Result<BTreeMap<String, Image>, MediaError> {
-    vmi.spec.volumes.iter().map(|v| Ok((v.name.clone(), volume(vmi, v, sources)?))).collect()
+    let image = |v: &Volume| {
+        let kept = sources.told.get(&v.name).is_some_and(|claim| claim.preallocated == Some(true));
+        Ok((v.name.clone(), Image { kept, ..probe::seen(volume(vmi, v, sources)?) }))
+    };
+    vmi.spec.volumes.iter().map(image).collect()
 }
 
 fn volume(
@@ -74,11 +81,11 @@ fn volume(
     }
     if let Some(source) = &volume.persistent_volume_claim {
         let path = claim(volume, &source.claim_name, sources)?;
-        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+        return Ok(Image::new(path, ImageFormat::Raw));
     }
     if let Some(source) = &volume.data_volume {
         let path = claim(volume, &source.name, sources)?;
-        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+        return Ok(Image::new(path, ImageFormat::Raw));
     }
     if let Some(source) = &volume.ephemeral {
         let missing = || MediaError::NoSource(volume.name.clone());
@@ -90,7 +97,7 @@ fn volume(
         let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
         let path = made("img");
         sparse(&path, size)?;
-        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+        return Ok(Image::new(path, ImageFormat::Raw));
     }
     let cloud_init = [
         (&volume.cloud_init_no_cloud, cloud_init::Kind::NoCloud),
@@ -101,7 +108,7 @@ fn volume(
         let path = sources.cloud_init.join(file_name(vmi, volume, kind));
         let seed = cloud_init::seed(vmi, &volume.name, kind, source, sources)?;
         cloud_init::write(seed, &path)?;
-        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+        return Ok(Image::new(path, ImageFormat::Raw));
     }
     if let Some((kind, label)) = volume.config() {
         let missing = || MediaError::NoConfigs(volume.name.clone());
@@ -112,7 +119,7 @@ fn volume(
         // A machine that comes from an earlier release's launcher has its disk there.
         let earlier = made("iso");
         symlink(&path, &earlier).map_err(|error| MediaError::file("make", &earlier, error))?;
-        return Ok(Image { path, format: ImageFormat::Raw, base: None });
+        return Ok(Image::new(path, ImageFormat::Raw));
     }
     Err(MediaError::NoSource(volume.name.clone()))
 }
@@ -151,7 +158,7 @@ fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
         sparse(&path, size.value())?;
     }
     let format = format_of(&path)?;
-    Ok(Image { path, format, base: None })
+    Ok(Image::new(path, format))
 }
 
 /// Makes a file of `size` bytes that takes no space yet; sizes are rounded up to whole sectors.
@@ -178,7 +185,7 @@ fn overlay(base: Base, path: &Path) -> Result<Image, MediaError> {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(MediaError::QemuImg { path: path.to_owned(), message });
     }
-    Ok(Image { path: path.to_owned(), format: ImageFormat::Qcow2, base: Some(base) })
+    Ok(Image::new(path, ImageFormat::Qcow2).over(base))
 }
 
 /// The image in `file`, for an overlay.
@@ -246,6 +253,7 @@ mod tests {
             overlays: dir,
             cloud_init: dir,
             claims: Some(claims),
+            told: &BTreeMap::new(),
             secrets: None,
             credentials: None,
             configs: None,
@@ -265,7 +273,7 @@ mod tests {
         // A guest may write this into its own disk.
         std::fs::write(&disk, b"QFI\xfb\0\0\0\x02").unwrap();
         let image = prepare_in(dir.path(), volume).unwrap()["v"].clone();
-        assert_eq!(image, Image { path: disk, format: ImageFormat::Raw, base: None });
+        assert_eq!((image.path, image.format, image.base), (disk, ImageFormat::Raw, None));
     }
 
     fn prepare_in(dir: &Path, volume: &str) -> Result<BTreeMap<String, Image>, MediaError> {

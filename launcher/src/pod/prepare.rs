@@ -17,6 +17,7 @@ use podvirt_api::kernel::{TAP, masqueraded, replaced};
 use podvirt_api::names::path;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{StartStrategy, Volume};
+use podvirt_api::{storage, v1};
 use podvirt_proto::domain::KernelBoot;
 use tracing::{info, warn};
 
@@ -99,6 +100,7 @@ pub(super) async fn prepare(
 
     let (image_vmi, json, incoming) = (vmi.clone(), wanted.json.clone(), wanted.incoming);
     let (asked, teller, handle) = (hooks.clone(), shared.clone(), tokio::runtime::Handle::current());
+    let told = told(&wanted.json)?;
     let images = tokio::task::spawn_blocking(move || {
         let waits = |what| waits_for(&teller, what);
         let change = CloudInit { hooks: &asked, vmi: &json, handle, waits: &waits };
@@ -109,6 +111,7 @@ pub(super) async fn prepare(
             overlays: &overlays,
             cloud_init: &cloud_init,
             claims: Some(Path::new(path::VMI_DISKS)),
+            told: &told,
             secrets: Some(Path::new(path::SECRETS)),
             credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),
             configs: Some(Path::new("/")),
@@ -259,6 +262,12 @@ fn made(vmi: &VirtualMachineInstance, images: &BTreeMap<String, Image>) -> BTree
         Some((volume.name.clone(), length))
     };
     vmi.spec.volumes.iter().filter(of_files).filter_map(size).collect()
+}
+
+/// What the VMI's status tells of its claims, by volume.
+fn told(json: &[u8]) -> Result<BTreeMap<String, v1::PersistentVolumeClaimInfo>> {
+    let vmi: Box<v1::VirtualMachineInstance> = serde_json::from_slice(json).context("the VMI's status")?;
+    Ok(storage::told(&vmi))
 }
 
 /// The kernel for direct boot.

@@ -77,6 +77,8 @@ elements! {
         "@io" io: Option<String>,
         /// What happens on an error.
         "@error_policy" error_policy: Option<String>,
+        /// What becomes of what the guest discards.
+        "@discard" discard: Option<String>,
         /// Number of queues.
         "@queues" queues: Option<u64>,
     }

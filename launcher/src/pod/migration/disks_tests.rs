@@ -70,10 +70,10 @@ fn domain(vmi: &Value) -> Domain {
         let on_claim = volume.persistent_volume_claim.is_some();
         let base = Base { path: "/images/base.img".into(), format: ImageFormat::Raw };
         let image = if on_claim {
-            Image { path: path::claim_image(&volume.name), format: ImageFormat::Raw, base: None }
+            Image::new(path::claim_image(&volume.name), ImageFormat::Raw)
         } else {
             let overlay = Path::new(path::EPHEMERAL_DISKS).join("disks").join(&volume.name);
-            Image { path: overlay, format: ImageFormat::Qcow2, base: Some(base) }
+            Image::new(overlay, ImageFormat::Qcow2).over(base)
         };
         (volume.name.clone(), image)
     };

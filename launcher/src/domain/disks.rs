@@ -1,0 +1,173 @@
+//! Disks.
+
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::vmi::{Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, TrayState};
+
+use super::Image;
+use super::convert::ConvertError;
+use super::devices::{alias, path_text, pci_address};
+use super::schema as xml;
+
+/// Names of disks in the guest, counted by their prefix.
+#[derive(Default)]
+pub(super) struct DiskNames {
+    vd: usize,
+    sd: usize,
+}
+
+impl DiskNames {
+    fn next(&mut self, bus: DiskBus) -> String {
+        let (prefix, count) = match bus {
+            DiskBus::Virtio => ("vd", &mut self.vd),
+            DiskBus::Sata | DiskBus::Scsi | DiskBus::Usb => ("sd", &mut self.sd),
+        };
+        let name = format!("{prefix}{}", letters(*count));
+        *count += 1;
+        name
+    }
+}
+
+/// a … z, aa … zz and on, as the kernel counts disks.
+fn letters(mut n: usize) -> String {
+    let mut reversed = Vec::new();
+    loop {
+        // The remainder is below 26.
+        reversed.push(char::from(b'a' + u8::try_from(n % 26).unwrap_or(0)));
+        if n < 26 {
+            break;
+        }
+        n = n / 26 - 1;
+    }
+    reversed.iter().rev().collect()
+}
+
+/// The disk of a volume whose image this is.
+pub(super) fn disk(
+    vmi: &VirtualMachineInstance,
+    disk: &Disk,
+    image: &Image,
+    names: &mut DiskNames,
+    virtio: &str,
+    queues: Option<u64>,
+) -> Result<xml::Disk, ConvertError> {
+    let (device, bus, readonly, tray, pci) = match &disk.cdrom {
+        Some(cdrom) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
+        None => {
+            let target = disk.disk.as_ref();
+            let claim = vmi.volume_of(disk).and_then(|v| v.persistent_volume_claim.as_ref());
+            let readonly =
+                target.is_some_and(|t| t.readonly) || claim.is_some_and(|c| c.read_only == Some(true));
+            ("disk", target.and_then(|t| t.bus), readonly, None, target.map_or("", |t| &t.pci_address))
+        }
+    };
+    let bus = bus.unwrap_or(DiskBus::Sata);
+    let cache = cache(disk, image)?;
+    let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
+    Ok(xml::Disk {
+        kind: "file".into(),
+        device: device.into(),
+        model: (bus == DiskBus::Virtio).then(|| virtio.into()),
+        driver: xml::DiskDriver {
+            name: "qemu".into(),
+            format: image.format.as_str().into(),
+            cache: Some(cache.as_str().into()),
+            io: io(disk, image, cache).map(|i: DriverIo| i.as_str().into()),
+            // A guest that is told of errors of its node's storage makes its file systems read-only.
+            error_policy: Some(disk.error_policy.unwrap_or(DiskErrorPolicy::Stop).as_str().into()),
+            discard: (disk.cdrom.is_none() && !image.kept).then(|| "unmap".into()),
+            queues: queues.filter(|_| bus == DiskBus::Virtio),
+        },
+        source: xml::FileSource { file: path_text(&image.path)? },
+        // Said in full, so that neither libvirt nor QEMU looks for it in the image.
+        backing_store: Some(match &image.base {
+            None => xml::BackingStore::default(),
+            Some(base) => xml::BackingStore {
+                kind: Some("file".into()),
+                format: Some(xml::TypeOnly { kind: base.format.as_str().into() }),
+                source: Some(xml::FileSource { file: path_text(&base.path)? }),
+                end: Some(xml::Flag {}),
+            },
+        }),
+        target: xml::DiskTarget {
+            dev: names.next(bus),
+            bus: bus.as_str().into(),
+            tray: tray.map(|t: TrayState| t.as_str().into()),
+        },
+        serial: (!disk.serial.is_empty()).then(|| disk.serial.clone()),
+        readonly: readonly.then_some(xml::Flag {}),
+        shareable: (disk.shareable == Some(true) || shared == Some(true)).then_some(xml::Flag {}),
+        boot: disk.boot_order.map(|order| xml::Boot { order }),
+        alias: alias(&disk.name),
+        address: pci_address(pci),
+    })
+}
+
+/// The cache mode: past the node's page cache where that can be, so that the disk is the same on another node and the node's
+/// memory holds nothing of it; else through it, written at once.
+fn cache(disk: &Disk, image: &Image) -> Result<DriverCache, ConvertError> {
+    let given = disk.cache.or((disk.shareable == Some(true)).then_some(DriverCache::None));
+    match given {
+        Some(cache @ (DriverCache::WriteThrough | DriverCache::WriteBack))
+            if disk.shareable == Some(true) =>
+        {
+            Err(ConvertError::SharedCache { disk: disk.name.clone(), cache: cache.as_str() })
+        }
+        Some(DriverCache::None) if !image.direct => {
+            let path = image.path.display().to_string();
+            Err(ConvertError::NoDirectIo { disk: disk.name.clone(), path })
+        }
+        Some(cache) => Ok(cache),
+        None if image.direct => Ok(DriverCache::None),
+        None => Ok(DriverCache::WriteThrough),
+    }
+}
+
+/// How input and output are done: by the kernel itself where it does not have to wait for a place to be found for what is
+/// written. Past the page cache alone it can.
+fn io(disk: &Disk, image: &Image, cache: DriverCache) -> Option<DriverIo> {
+    disk.io.or((cache == DriverCache::None && image.allocated).then_some(DriverIo::Native))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::ImageFormat;
+
+    #[test]
+    fn disks_are_counted_as_the_kernel_does() {
+        assert_eq!(letters(0), "a");
+        assert_eq!(letters(25), "z");
+        assert_eq!(letters(26), "aa");
+        assert_eq!(letters(701), "zz");
+        assert_eq!(letters(702), "aaa");
+    }
+
+    #[test]
+    fn sata_scsi_and_usb_share_their_names() {
+        let mut names = DiskNames::default();
+        let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi, DiskBus::Usb].map(|bus| names.next(bus));
+        assert_eq!(given, ["sda", "vda", "sdb", "sdc"]);
+    }
+
+    #[test]
+    fn the_page_cache_is_passed_by_where_that_can_be() {
+        let of = |disk: &str, direct: bool, allocated: bool| {
+            let disk: Disk = serde_saphyr::from_str(disk).unwrap();
+            let image = Image { direct, allocated, ..Image::new("/d", ImageFormat::Raw) };
+            let cache = cache(&disk, &image).map_err(|error| error.to_string())?;
+            Ok::<_, String>((cache.as_str(), io(&disk, &image, cache).map(DriverIo::as_str)))
+        };
+        assert_eq!(of("{name: d}", true, false), Ok(("none", None)));
+        assert_eq!(of("{name: d}", true, true), Ok(("none", Some("native"))));
+        assert_eq!(of("{name: d, io: threads}", true, true), Ok(("none", Some("threads"))));
+        assert_eq!(of("{name: d}", false, true), Ok(("writethrough", None)));
+        assert_eq!(of("{name: d, cache: writeback}", true, true), Ok(("writeback", None)));
+        assert_eq!(of("{name: d, shareable: true}", true, false), Ok(("none", None)));
+        for disk in ["{name: d, cache: none}", "{name: d, shareable: true}"] {
+            let told = of(disk, false, false).unwrap_err();
+            assert!(told.contains("disk d") && told.contains("/d"), "{told}");
+        }
+        let told = of("{name: d, shareable: true, cache: writeback}", true, false).unwrap_err();
+        assert!(told.contains("disk d") && told.contains("cache mode writeback"), "{told}");
+    }
+}
