@@ -98,6 +98,11 @@ pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
     Some(Claim { name: &claim.claim_name, read_only: true })
 }
 
+/// Whether a claim is a block device in the pod, not a directory.
+pub fn is_block(claim: &PersistentVolumeClaimInfo) -> bool {
+    claim.volume_mode.as_deref() == Some("Block")
+}
+
 /// What the machine's status tells of its volumes' claims, by the volume's name.
 pub fn told(vmi: &VirtualMachineInstance) -> BTreeMap<String, PersistentVolumeClaimInfo> {
     let status = &vmi.status.volume_status;

@@ -8,13 +8,30 @@ mod golden {
     use podvirt_api::VirtualMachineInstance;
     use podvirt_api::bridge::bridged;
     use virt_launcher::domain::schema::Domain;
-    use virt_launcher::domain::{Accelerator, Base, Environment, Image, ImageFormat, Kernel, Tap, convert};
+    use virt_launcher::domain::{
+        Accelerator, Base, Environment, Image, ImageFormat, Kernel, Place, Tap, convert,
+    };
 
     fn environment(vmi: &VirtualMachineInstance, accelerator: Accelerator) -> Environment {
         let image = |name: &str| {
+            let device = || Base {
+                path: format!("/dev/{name}").into(),
+                place: Place::Block,
+                format: ImageFormat::Raw,
+            };
+            if name.starts_with("block") {
+                return Image { allocated: true, ..Image::of(device()) };
+            }
+            if name.starts_with("over") {
+                let path = format!("/run/vm/disks/{name}.qcow2");
+                return Image::new(path, ImageFormat::Qcow2).over(device());
+            }
             let format = if name.contains("container") { ImageFormat::Qcow2 } else { ImageFormat::Raw };
-            let base = (format == ImageFormat::Qcow2)
-                .then(|| Base { path: format!("/images/{name}").into(), format: ImageFormat::Raw });
+            let base = (format == ImageFormat::Qcow2).then(|| Base {
+                path: format!("/images/{name}").into(),
+                place: Place::File,
+                format: ImageFormat::Raw,
+            });
             let image = Image::new(format!("/run/vm/disks/{name}.{}", format.as_str()), format);
             Image { base, ..image }
         };
@@ -54,7 +71,7 @@ mod golden {
 
     fn load(name: &str) -> VirtualMachineInstance {
         let text = std::fs::read_to_string(directory().join(name)).unwrap();
-        if !["bridge.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"].contains(&name) {
+        if !["bridge.yaml", "disks.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"].contains(&name) {
             return VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // As in a cluster, where alone there are networks of Multus.

@@ -69,6 +69,14 @@ impl Config {
     }
 }
 
+/// Claims in block mode are devices in it, under their volumes' names.
+pub const DEV: &str = "/dev";
+/// Names in [`DEV`] that every container has, or a launcher's: a claim's device cannot have them.
+pub const TAKEN_DEVICES: &[&str] = &[
+    "console", "core", "fd", "full", "kvm", "mqueue", "net", "null", "ptmx", "pts", "random", "shm",
+    "stderr", "stdin", "stdout", "tty", "urandom", "vfio", "zero",
+];
+
 /// The disk image on a claim in filesystem mode.
 pub const DISK_IMAGE: &str = "disk.img";
 /// The launcher's command socket while it starts, in [`SOCKETS`].
@@ -103,6 +111,11 @@ pub fn machine_dir(vmi_uid: &str) -> PathBuf {
 /// The disk image of a claim's volume.
 pub fn claim_image(volume: &str) -> PathBuf {
     Path::new(VMI_DISKS).join(volume).join(DISK_IMAGE)
+}
+
+/// The device of a volume whose claim is in block mode; upstream's path.
+pub fn claim_device(volume: &str) -> PathBuf {
+    Path::new(DEV).join(volume)
 }
 
 /// The file with the user data of a cloud-init volume that names a Secret.

@@ -76,6 +76,17 @@ pub enum TemplateError {
         /// What could stand there instead.
         allowed: &'static str,
     },
+    /// A claim's device would take the place of one that every container has.
+    #[error(
+        "{field}: '{name}' is the name of another device in the launcher pod's /dev, and the volume's claim is a block device; any \
+             other name is allowed"
+    )]
+    DeviceName {
+        /// Path in the manifest.
+        field: String,
+        /// The name.
+        name: String,
+    },
     /// The object lacks what the API server gives every object.
     #[error("metadata.{0} is missing: the object does not come from an API server")]
     Identity(&'static str),
@@ -140,6 +151,7 @@ pub fn launcher_pod(
     let (hostname, subdomain) = (hostname(vmi, identity.name), spec.subdomain.clone());
     let init = containers::sidecars(vmi, config, images, &resources)?;
     let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
+    compute.volume_devices = Some(storage.devices).filter(|devices| !devices.is_empty());
     compute.env =
         Some(std::iter::once(containers::libvirt()).chain(verbosity::variable(vmi, config)?).collect());
     hooks::told(&mut compute, hooks.len());

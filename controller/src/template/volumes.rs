@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, DownwardAPIVolumeSource, EmptyDirVolumeSource, KeyToPath, ObjectFieldSelector,
     PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretProjection, SecretVolumeSource, Volume,
-    VolumeMount, VolumeProjection,
+    VolumeDevice, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
-use podvirt_api::storage::claim;
-use podvirt_api::v1::{self, VirtualMachineInstance};
+use podvirt_api::storage::{claim, is_block, told};
+use podvirt_api::v1::{self, PersistentVolumeClaimInfo, VirtualMachineInstance};
 
 use super::{TemplateError, configs};
 
@@ -34,11 +34,12 @@ const HOOKS: &str = "hook-sidecar-";
 const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral, persistentVolumeClaim, \
                        dataVolume, configMap, secret, downwardAPI, serviceAccount and sysprep";
 
-/// Volumes of the pod and mounts of `compute`.
+/// Volumes of the pod, and what `compute` has of them.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     pub(super) volumes: Vec<Volume>,
     pub(super) mounts: Vec<VolumeMount>,
+    pub(super) devices: Vec<VolumeDevice>,
 }
 
 pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateError> {
@@ -55,8 +56,9 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         storage.volumes.push(network_info());
         storage.mounts.push(network_info_mount());
     }
+    let told = told(vmi);
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
-        one(source, n, &mut storage)?;
+        one(source, n, told.get(&source.name), &mut storage)?;
     }
     for (n, credential) in vmi.spec.access_credentials.iter().enumerate() {
         access_credential(credential, n, &mut storage);
@@ -84,7 +86,12 @@ pub(super) fn network_info_mount() -> VolumeMount {
     mount(volume::NETWORK_INFO, path::POD_INFO)
 }
 
-fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), TemplateError> {
+fn one(
+    source: &v1::Volume,
+    n: usize,
+    told: Option<&PersistentVolumeClaimInfo>,
+    storage: &mut Storage,
+) -> Result<(), TemplateError> {
     let field = |name: &str| format!("spec.volumes[{n}].{name}");
     let hot_plugged = [
         (
@@ -97,9 +104,17 @@ fn one(source: &v1::Volume, n: usize, storage: &mut Storage) -> Result<(), Templ
         return Err(TemplateError::unsupported(field(&format!("{name}.hotpluggable")), "false"));
     }
     if let Some(claim) = claim(source) {
-        let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::VMI_DISKS, source.name));
-        mounted.read_only = claim.read_only.then_some(true);
-        storage.mounts.push(mounted);
+        if told.is_some_and(is_block) {
+            if path::TAKEN_DEVICES.contains(&source.name.as_str()) {
+                return Err(TemplateError::DeviceName { field: field("name"), name: source.name.clone() });
+            }
+            let device_path = path::claim_device(&source.name).display().to_string();
+            storage.devices.push(VolumeDevice { name: pod_volume(source), device_path });
+        } else {
+            let mut mounted = mount(&pod_volume(source), &format!("{}/{}", path::VMI_DISKS, source.name));
+            mounted.read_only = claim.read_only.then_some(true);
+            storage.mounts.push(mounted);
+        }
         storage.volumes.push(Volume {
             name: pod_volume(source),
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {

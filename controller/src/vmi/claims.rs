@@ -23,8 +23,6 @@ const FILESYSTEM_OVERHEAD: &str = "0.055";
 pub enum Problem {
     /// There is none of this name.
     Missing,
-    /// Its volume is a block device.
-    Block,
     /// A DataVolume has not filled it.
     Filling(Filling),
 }
@@ -58,7 +56,12 @@ pub fn problems(vmi: &VirtualMachineInstance, claims: &Claims, data: &DataVolume
     let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
     let judged = claim_names(vmi).map(|name| {
         let claim = claims.get(name).and_then(Option::as_ref);
-        (name, judge(claim).or_else(|| filling(claim?, namespace, data).map(Problem::Filling)))
+        let problem = match claim {
+            // One that is not bound is no problem: a storage class may wait for the pod.
+            Some(claim) => filling(claim, namespace, data).map(Problem::Filling),
+            None => Some(Problem::Missing),
+        };
+        (name, problem)
     });
     judged.filter_map(|(name, problem)| Some((name.to_owned(), problem?))).collect()
 }
@@ -71,13 +74,6 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
         return Some(Filling::Goes(None));
     }
     data::judge(data.get(namespace, name).as_deref(), name)
-}
-
-/// A claim that is not bound is no problem: a storage class may wait for the pod.
-fn judge(claim: Option<&PersistentVolumeClaim>) -> Option<Problem> {
-    let Some(claim) = claim else { return Some(Problem::Missing) };
-    let mode = claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref());
-    (mode == Some("Block")).then_some(Problem::Block)
 }
 
 /// What there is to tell of the claims; `None` while one of them does not exist.
@@ -135,15 +131,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_must_exist_and_be_a_file_system_but_need_not_be_bound() {
-        let claim = |mode: serde_json::Value| -> PersistentVolumeClaim {
-            serde_json::from_value(json!({"spec": {"volumeMode": mode}, "status": {"phase": "Pending"}}))
-                .unwrap()
+    fn a_claim_must_exist_but_need_not_be_bound() {
+        let pending: PersistentVolumeClaim =
+            serde_json::from_value(json!({"status": {"phase": "Pending"}})).unwrap();
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "web"},
+            "spec": {"domain": {"devices": {}}, "volumes": [
+                {"name": "a", "persistentVolumeClaim": {"claimName": "gone"}},
+                {"name": "b", "persistentVolumeClaim": {"claimName": "pending"}},
+                {"name": "c", "persistentVolumeClaim": {"claimName": "unread"}},
+            ]},
+        }))
+        .unwrap();
+        let claims = Claims::from([("gone".to_owned(), None), ("pending".to_owned(), Some(pending))]);
+        let missing = |name: &str| (name.to_owned(), Problem::Missing);
+        assert_eq!(problems(&vmi, &claims, &DataVolumes::new().0), [missing("gone"), missing("unread")]);
+    }
+
+    #[test]
+    fn a_claim_of_a_data_volume_waits_for_it_and_for_word_of_it() {
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": "disk", "ownerReferences": [
+            {"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk", "uid": "d", "controller": true},
+        ]}}))
+        .unwrap();
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"domain": {"devices": {}}, "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "disk"}}]},
+        }))
+        .unwrap();
+        let claims = Claims::from([("disk".to_owned(), Some(claim))]);
+        let found = |known: &DataVolumes| {
+            problems(&vmi, &claims, known).into_iter().next().map(|(_, problem)| problem)
         };
-        assert_eq!(judge(None), Some(Problem::Missing));
-        assert_eq!(judge(Some(&claim(json!("Block")))), Some(Problem::Block));
-        assert_eq!(judge(Some(&claim(json!("Filesystem")))), None);
-        assert_eq!(judge(Some(&claim(json!(null)))), None);
+        assert_eq!(
+            found(&DataVolumes::new().0),
+            Some(Problem::Filling(Filling::Goes(None))),
+            "not listed yet"
+        );
+        let volume = |phase: &str| -> DataVolume {
+            serde_json::from_value(
+                json!({"metadata": {"name": "disk", "namespace": "shop"}, "status": {"phase": phase}}),
+            )
+            .unwrap()
+        };
+        let with = |phase: &str| DataVolumes::with([volume(phase)]);
+        assert_eq!(found(&with("Succeeded").0), None);
+        assert_eq!(found(&with("ImportInProgress").0), Some(Problem::Filling(Filling::Goes(None))));
+        assert_eq!(found(&with("WaitForFirstConsumer").0), Some(Problem::Filling(Filling::WaitsForConsumer)));
+        let gone = found(&DataVolumes::with([]).0);
+        assert!(matches!(gone, Some(Problem::Filling(Filling::Goes(Some(_))))), "{gone:?}");
     }
 
     #[test]

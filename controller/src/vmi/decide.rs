@@ -13,7 +13,7 @@ use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
-use super::claims::{Problem, Told};
+use super::claims::{Problem, Told, volume_status};
 use super::data::{self, Filling};
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
@@ -31,11 +31,8 @@ const CLAIM_RETRY: Duration = Duration::from_secs(5);
 /// When to look again at a machine whose guest is at a migration's target: who writes the end may have to restart.
 const MOVE_RETRY: Duration = Duration::from_secs(10);
 
-/// Reason of [`conditions::SYNCHRONIZED`]: a claim cannot be used.
-const FAILED_PVC_MODE: &str = "FailedPvcVolumeMode";
 /// Reasons of [`conditions::SYNCHRONIZED`] that speak of claims.
-const OF_CLAIMS: [&str; 3] =
-    [reason::FAILED_PVC_NOT_FOUND, FAILED_PVC_MODE, reason::FAILED_DATA_VOLUME_IMPORT];
+const OF_CLAIMS: [&str; 2] = [reason::FAILED_PVC_NOT_FOUND, reason::FAILED_DATA_VOLUME_IMPORT];
 /// Reason of [`conditions::SYNCHRONIZED`]: the pod lacks a network that Multus was asked for.
 const NETWORK_MISSING: &str = "NetworkNotAttached";
 const POD_DELETED: &str = "PodDeleted";
@@ -309,13 +306,6 @@ fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
                     "PersistentVolumeClaim {namespace}/{claim} does not exist; the machine starts once it does"
                 ),
             ),
-            Problem::Block => (
-                FAILED_PVC_MODE,
-                format!(
-                    "PersistentVolumeClaim {namespace}/{claim} has volumeMode Block, which is not supported by \
-                     podvirt; allowed: Filesystem"
-                ),
-            ),
         };
         decision.unsynchronized(&Trouble { reason: reason.into(), message }, now);
         decision.look_again = Some(CLAIM_RETRY);
@@ -326,14 +316,17 @@ fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
         pull_secrets: seen.settings.image_pull_secrets.clone(),
         limits: seen.limits,
     };
+    // The pod has each claim by its mode, which the status tells.
+    let mut vmi = seen.vmi.clone();
+    vmi.status.volume_status = volume_status(&vmi, seen.claims_told);
     if first.is_none() && !seen.claims.is_empty() {
         forget_trouble(&mut decision.vmi);
         data::wait_for_consumer(seen.consumers, decision, now, |decision| {
-            make(template::consumer_pod(seen.vmi, &seen.settings.configuration, &images), decision, now);
+            make(template::consumer_pod(&vmi, &seen.settings.configuration, &images), decision, now);
         });
         decision.look_again = Some(CLAIM_RETRY);
     } else if data::consumers_are_gone(seen.consumers, decision) {
-        make(template::launcher_pod(seen.vmi, &seen.settings.configuration, &images), decision, now);
+        make(template::launcher_pod(&vmi, &seen.settings.configuration, &images), decision, now);
     }
 }
 

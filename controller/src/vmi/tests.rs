@@ -1,3 +1,4 @@
+mod claims;
 mod containers;
 mod data;
 mod migration;
@@ -196,12 +197,6 @@ fn a_machine_waits_for_its_claims_and_says_which() {
 
     let found = look(&decision.vmi, &[]);
     assert_eq!((condition(&found, "Synchronized"), found.actions.len()), (None, 1));
-
-    let block = with_claims(&vmi, &[], &[("data".to_owned(), Problem::Block)]);
-    let (_, reason, message) = condition(&block, "Synchronized").unwrap();
-    assert_eq!(reason, "FailedPvcVolumeMode");
-    assert!(message.ends_with("allowed: Filesystem"), "{message}");
-    assert_eq!(block.actions, []);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub use network::{FIRST_NETWORK, Joined, SEGMENT};
 pub use node::{Down, Node};
 pub use policies::{ClientPod, Enforced};
 pub use segment::Segment;
-pub use storage::{Storage, prepare_storage};
+pub use storage::{Storage, prepare_storage, prepare_volumes};
 pub use webhook::Webhook;
 
 use crate::artefacts::script;

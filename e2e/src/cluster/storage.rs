@@ -25,7 +25,25 @@ pub fn prepare_storage() -> Result<()> {
     ["tools", "disk-tiny", "csi", "cdi-operator"].into_iter().try_for_each(|name| image(name).map(drop))
 }
 
+/// Makes the image of it without what imports data, as [`prepare_storage`].
+///
+/// # Errors
+/// It cannot be made.
+pub fn prepare_volumes() -> Result<()> {
+    image("csi").map(drop)
+}
+
 impl Cluster {
+    /// Installs volumes and their classes alone; [`prepare_volumes`] has made what it takes.
+    ///
+    /// # Errors
+    /// They do not become ready; what their parts said has been shown.
+    pub fn volumes(&self) -> Result<Storage> {
+        let storage = Storage { ours: run("cluster/storage", &["status"]).is_err() };
+        run("cluster/storage", &["up"])?;
+        Ok(storage)
+    }
+
     /// Installs it; [`prepare_storage`] has made what it takes.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::moving::Machine;
 /// A directory that both nodes have.
 const SHARED: &str = "/srv/shared";
 /// Blocks on each disk that the guest writes, of 4 KiB.
-const BLOCKS: u32 = 64;
+pub(crate) const BLOCKS: u32 = 64;
 /// Writes to each before and after a move; many more happen while it moves.
 const WRITES: u32 = 16;
 /// Disks on claims that the guest writes all the time, by volume.
@@ -19,7 +19,7 @@ const WRITTEN: [&str; 2] = ["data", "quorum"];
 
 /// In the guest: `writer SERIAL` writes the disk's blocks in turns, each with its own number, and reads one that it wrote
 /// earlier from the disk itself. What differs is told in /tmp/SERIAL/damage.
-const USER_DATA: &str = r#"#!/bin/sh
+const WRITER: &str = r#"#!/bin/sh
 cat >/bin/writer <<'END'
 #!/bin/sh
 disk=/dev/$(cd /sys/block; grep -lx "$1" */serial | cut -d / -f 1) dir=/tmp/$1 n=0
@@ -38,8 +38,12 @@ for b in $(ls | grep '^[0-9]*$'); do check "$b"; done
 echo $n >ended
 END
 chmod 755 /bin/writer
-for serial in data quorum; do writer $serial & done
 "#;
+
+/// User data of a guest with a writer for each of these disks.
+pub(crate) fn writers(serials: &[&str]) -> String {
+    format!("{WRITER}for serial in {}; do writer $serial & done\n", serials.join(" "))
+}
 
 /// A volume on a directory of both nodes, and its claim. Dropping it deletes the volume.
 struct Volume<'n, 'c> {
@@ -97,9 +101,9 @@ impl Drop for Volume<'_, '_> {
     }
 }
 
-/// Waits until both writers have written on for a while, and wants no damage.
-fn writes_on(namespace: &Namespace<'_>, machine: &mut Machine<'_>) {
-    for serial in WRITTEN {
+/// Waits until all writers have written on for a while, and wants no damage.
+pub(crate) fn write_on(namespace: &Namespace<'_>, machine: &mut Machine<'_>, serials: &[&str]) {
+    for serial in serials {
         machine.sh(&format!("until [ -e /tmp/{serial}/count ]; do usleep 50000; done"));
         let mut count = || {
             let said = machine.sh(&format!("(cd /tmp/{serial}; cat damage 2>/dev/null; cat count)"));
@@ -109,6 +113,15 @@ fn writes_on(namespace: &Namespace<'_>, machine: &mut Machine<'_>) {
         let on = || Ok((count()? >= begin + WRITES).then_some(()));
         namespace.until("a writer that goes on", SOON, on).unwrap();
     }
+}
+
+/// Ends the writer of a disk, wants every block on the disk that was written, and returns what a hash of them is.
+pub(crate) fn written(machine: &mut Machine<'_>, serial: &str) -> String {
+    let ended = format!("touch /tmp/{serial}/stop; until [ -e /tmp/{serial}/ended ]; do usleep 50000; done");
+    machine.sh(&ended);
+    assert_eq!(machine.sh(&format!("cat /tmp/{serial}/damage 2>/dev/null; true")), "");
+    let hash = format!("head -c {} $(cat /tmp/{serial}/disk) | sha256sum | cut -d ' ' -f 1", BLOCKS * 4096);
+    machine.sh(&hash)
 }
 
 /// Whether QEMU keeps others from writing to an image of its machine, by the locks that it has on the file.
@@ -151,7 +164,7 @@ fn moves(times: u32) {
     namespace.apply(&stays.machine()).unwrap();
     let manifest = Manifest {
         name: "vm",
-        user_data: USER_DATA,
+        user_data: &writers(&WRITTEN),
         volumes: "{name: data, persistentVolumeClaim: {claimName: data}}, \
                   {name: quorum, persistentVolumeClaim: {claimName: quorum}}, \
                   {name: library, persistentVolumeClaim: {claimName: library, readOnly: true}}",
@@ -184,26 +197,20 @@ fn moves(times: u32) {
 
     machine.sh("echo copied >/dev/vda; sync");
     for _ in 0..times {
-        writes_on(&namespace, &mut machine);
+        write_on(&namespace, &mut machine, &WRITTEN);
         let source = machine.pod();
         assert!(locked(&namespace, source.metadata.name.as_deref().unwrap(), "data"));
         let migration = machine.migrate();
         machine.has_moved(&migration, &source);
     }
-    writes_on(&namespace, &mut machine);
+    write_on(&namespace, &mut machine, &WRITTEN);
     let pod = machine.pod().metadata.name.unwrap();
     assert!(locked(&namespace, &pod, "data"), "the target's QEMU has no lock on the image");
     assert!(!locked(&namespace, &pod, "quorum"), "a shareable disk is locked");
 
     // Every block that was written is on the disk, as the guest and both nodes see it.
     for (serial, volume) in WRITTEN.into_iter().zip([&data, &quorum]) {
-        let ended =
-            format!("touch /tmp/{serial}/stop; until [ -e /tmp/{serial}/ended ]; do usleep 50000; done");
-        machine.sh(&ended);
-        assert_eq!(machine.sh(&format!("cat /tmp/{serial}/damage 2>/dev/null; true")), "");
-        let hash =
-            format!("head -c {} $(cat /tmp/{serial}/disk) | sha256sum | cut -d ' ' -f 1", BLOCKS * 4096);
-        let hash = machine.sh(&hash);
+        let hash = written(&mut machine, serial);
         assert_eq!([volume.hash(1), volume.hash(2)], [hash.clone(), hash], "{serial}");
     }
     machine.sh("echo 3 >/proc/sys/vm/drop_caches");

@@ -15,6 +15,7 @@ mod leftovers;
 mod moving;
 mod policy;
 mod queues;
+mod storage;
 mod stream;
 mod streams;
 mod switch_over;

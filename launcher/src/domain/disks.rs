@@ -1,12 +1,14 @@
 //! Disks.
 
+use std::path::Path;
+
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::{Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, TrayState};
 
-use super::Image;
 use super::convert::ConvertError;
 use super::devices::{alias, path_text, pci_address};
 use super::schema as xml;
+use super::{Image, Place};
 
 /// Names of disks in the guest, counted by their prefix.
 #[derive(Default)]
@@ -64,7 +66,7 @@ pub(super) fn disk(
     let cache = cache(disk, image)?;
     let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
     Ok(xml::Disk {
-        kind: "file".into(),
+        kind: image.place.as_str().into(),
         device: device.into(),
         model: (bus == DiskBus::Virtio).then(|| virtio.into()),
         driver: xml::DiskDriver {
@@ -77,14 +79,14 @@ pub(super) fn disk(
             discard: (disk.cdrom.is_none() && !image.kept).then(|| "unmap".into()),
             queues: queues.filter(|_| bus == DiskBus::Virtio),
         },
-        source: xml::FileSource { file: path_text(&image.path)? },
+        source: source(&image.path, image.place)?,
         // Said in full, so that neither libvirt nor QEMU looks for it in the image.
         backing_store: Some(match &image.base {
             None => xml::BackingStore::default(),
             Some(base) => xml::BackingStore {
-                kind: Some("file".into()),
+                kind: Some(base.place.as_str().into()),
                 format: Some(xml::TypeOnly { kind: base.format.as_str().into() }),
-                source: Some(xml::FileSource { file: path_text(&base.path)? }),
+                source: Some(source(&base.path, base.place)?),
                 end: Some(xml::Flag {}),
             },
         }),
@@ -99,6 +101,14 @@ pub(super) fn disk(
         boot: disk.boot_order.map(|order| xml::Boot { order }),
         alias: alias(&disk.name),
         address: pci_address(pci),
+    })
+}
+
+fn source(path: &Path, place: Place) -> Result<xml::DiskSource, ConvertError> {
+    let path = Some(path_text(path)?);
+    Ok(match place {
+        Place::File => xml::DiskSource { file: path, dev: None },
+        Place::Block => xml::DiskSource { file: None, dev: path },
     })
 }
 

@@ -45,11 +45,32 @@ impl ImageFormat {
     }
 }
 
+/// Where an image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a file.
+    File,
+    /// It is a block device.
+    Block,
+}
+
+impl Place {
+    /// The name that libvirt has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Place::File => "file",
+            Place::Block => "block",
+        }
+    }
+}
+
 /// A disk image that is ready to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// File.
+    /// File or block device.
     pub path: PathBuf,
+    /// Which of the two it is.
+    pub place: Place,
     /// Format.
     pub format: ImageFormat,
     /// What an overlay lies over. It is told to QEMU as well: the file's own word for it is never believed.
@@ -66,7 +87,13 @@ impl Image {
     /// A file. Where it lies and how is not known: it can be read and written past the page cache, and what is discarded is
     /// given back.
     pub fn new(path: impl Into<PathBuf>, format: ImageFormat) -> Image {
-        Image { path: path.into(), format, base: None, direct: true, allocated: false, kept: false }
+        let path = path.into();
+        Image { path, place: Place::File, format, base: None, direct: true, allocated: false, kept: false }
+    }
+
+    /// What `base` has, as it is.
+    pub fn of(base: Base) -> Image {
+        Image { place: base.place, ..Image::new(base.path, base.format) }
     }
 
     /// The same as a layer over `base`.
@@ -79,8 +106,10 @@ impl Image {
 /// A disk image below an overlay; it is only read, and there is nothing below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// File.
+    /// File or block device.
     pub path: PathBuf,
+    /// Which of the two it is.
+    pub place: Place,
     /// Format.
     pub format: ImageFormat,
 }

@@ -2,8 +2,9 @@
 //!
 //! A containerDisk is never written: the guest gets an overlay in the run directory. An emptyDisk is a sparse
 //! file there. A hostDisk is the file itself, made sparse when the manifest allows it. A claim holds a raw
-//! `disk.img`, which is used as it is or, by `ephemeral`, below an overlay; raw and nothing else, since a guest that
-//! wrote another format's header into its own disk would choose what is opened at the next start.
+//! `disk.img`, or is a block device, by what the machine's status tells of it; it is used as it is or, by `ephemeral`,
+//! below an overlay. It is raw and nothing else, since a guest that wrote another format's header into its own disk
+//! would choose what is opened at the next start.
 //!
 //! Formats of images that no guest has written are read from their first bytes and told to QEMU; one that refers to
 //! a further file (a qcow2 backing or data file) is refused, since that name would be opened with the launcher's
@@ -12,17 +13,18 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
+use podvirt_api::storage::is_block;
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
 use super::{MediaError, cloud_init, config, probe};
-use crate::domain::{Base, Image, ImageFormat};
+use crate::domain::{Base, Image, ImageFormat, Place};
 
 /// Where volumes come from and where made files go.
 #[derive(Clone, Copy, Debug)]
@@ -80,18 +82,16 @@ fn volume(
         return host_disk(disk);
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        let path = claim(volume, &source.claim_name, sources)?;
-        return Ok(Image::new(path, ImageFormat::Raw));
+        let read_only = source.read_only == Some(true);
+        return Ok(Image::of(claim(volume, &source.claim_name, read_only, sources)?));
     }
     if let Some(source) = &volume.data_volume {
-        let path = claim(volume, &source.name, sources)?;
-        return Ok(Image::new(path, ImageFormat::Raw));
+        return Ok(Image::of(claim(volume, &source.name, false, sources)?));
     }
     if let Some(source) = &volume.ephemeral {
         let missing = || MediaError::NoSource(volume.name.clone());
         let source = source.persistent_volume_claim.as_ref().ok_or_else(missing)?;
-        let path = claim(volume, &source.claim_name, sources)?;
-        return overlay(Base { path, format: ImageFormat::Raw }, &made("qcow2"));
+        return overlay(claim(volume, &source.claim_name, true, sources)?, &made("qcow2"));
     }
     if let Some(disk) = &volume.empty_disk {
         let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
@@ -136,9 +136,17 @@ fn file_name(vmi: &VirtualMachineInstance, volume: &Volume, kind: cloud_init::Ki
     }
 }
 
-/// The disk image on the claim `name`.
-fn claim(volume: &Volume, name: &str, sources: &ImageSources<'_>) -> Result<PathBuf, MediaError> {
+/// The disk image on the claim `name`, or its device.
+fn claim(
+    volume: &Volume,
+    name: &str,
+    read_only: bool,
+    sources: &ImageSources<'_>,
+) -> Result<Base, MediaError> {
     let claims = sources.claims.ok_or_else(|| MediaError::NoClaims(volume.name.clone()))?;
+    if sources.told.get(&volume.name).is_some_and(is_block) {
+        return device(volume, name, read_only);
+    }
     let path = claims.join(&volume.name).join(path::DISK_IMAGE);
     let file = File::open(&path).map_err(|source_error| MediaError::Claim {
         volume: volume.name.clone(),
@@ -148,7 +156,29 @@ fn claim(volume: &Volume, name: &str, sources: &ImageSources<'_>) -> Result<Path
     if !file.metadata().map_err(|e| MediaError::file("read", &path, e))?.is_file() {
         return Err(MediaError::NotAFile(path));
     }
-    Ok(path)
+    Ok(Base { path, place: Place::File, format: ImageFormat::Raw })
+}
+
+/// The device of the claim `name`. QEMU opens it with this process's rights: that it can is found out here, where the reason can
+/// be told.
+fn device(volume: &Volume, name: &str, read_only: bool) -> Result<Base, MediaError> {
+    let path = path::claim_device(&volume.name);
+    let is_block = path.metadata().map(|device| device.file_type().is_block_device());
+    let opened = is_block.and_then(|is_block| {
+        if is_block {
+            OpenOptions::new().read(true).write(!read_only).open(&path)?;
+        }
+        Ok(is_block)
+    });
+    let (volume, claim) = (volume.name.clone(), name.to_owned());
+    match opened {
+        Ok(true) => Ok(Base { path, place: Place::Block, format: ImageFormat::Raw }),
+        Ok(false) => Err(MediaError::NotADevice { volume, claim, path }),
+        Err(source) => {
+            let user = rustix::process::getuid().as_raw();
+            Err(MediaError::Device { volume, claim, path, user, source })
+        }
+    }
 }
 
 fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
@@ -196,7 +226,7 @@ fn overlay(base: Base, path: &Path) -> Result<Image, MediaError> {
 pub fn wrap(file: &Path) -> Result<Base, MediaError> {
     let path = file.canonicalize().map_err(|e| MediaError::file("find", file, e))?;
     let format = format_of(&path)?;
-    Ok(Base { path, format })
+    Ok(Base { path, place: Place::File, format })
 }
 
 /// Reads an image's format from its header.
@@ -242,6 +272,15 @@ mod tests {
         dir: &Path,
         volumes: Vec<Volume>,
     ) -> Result<BTreeMap<String, Image>, MediaError> {
+        prepare_told(claims, dir, volumes, &BTreeMap::new())
+    }
+
+    fn prepare_told(
+        claims: &Path,
+        dir: &Path,
+        volumes: Vec<Volume>,
+        told: &BTreeMap<String, PersistentVolumeClaimInfo>,
+    ) -> Result<BTreeMap<String, Image>, MediaError> {
         let manifest = serde_json::json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
             "spec": {"domain": {"memory": {"guest": "64Mi"}}},
@@ -253,7 +292,7 @@ mod tests {
             overlays: dir,
             cloud_init: dir,
             claims: Some(claims),
-            told: &BTreeMap::new(),
+            told,
             secrets: None,
             credentials: None,
             configs: None,
@@ -274,6 +313,22 @@ mod tests {
         std::fs::write(&disk, b"QFI\xfb\0\0\0\x02").unwrap();
         let image = prepare_in(dir.path(), volume).unwrap()["v"].clone();
         assert_eq!((image.path, image.format, image.base), (disk, ImageFormat::Raw, None));
+    }
+
+    #[test]
+    fn a_claim_in_block_mode_is_a_device_under_its_volumes_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |name: &str| {
+            let volume = format!("{{name: '{name}', persistentVolumeClaim: {{claimName: data}}}}");
+            let block = PersistentVolumeClaimInfo { volume_mode: Some("Block".into()), ..Default::default() };
+            let told = BTreeMap::from([(name.to_owned(), block)]);
+            let volumes = vec![serde_saphyr::from_str(&volume).unwrap()];
+            prepare_told(dir.path(), dir.path(), volumes, &told).unwrap_err().to_string()
+        };
+        assert!(told("null").contains("/dev/null is no block device"), "{}", told("null"));
+        let missing = told("no-such-device");
+        assert!(missing.contains("claim data of the volume no-such-device"), "{missing}");
+        assert!(missing.contains("device_ownership_from_security_context"), "{missing}");
     }
 
     fn prepare_in(dir: &Path, volume: &str) -> Result<BTreeMap<String, Image>, MediaError> {

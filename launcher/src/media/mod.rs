@@ -57,6 +57,33 @@ pub enum MediaError {
         /// What the system said.
         source: io::Error,
     },
+    /// The device of a claim cannot be opened.
+    #[error(
+        "the claim {claim} of the volume {volume} is in block mode, and its device {path} cannot be opened by user {user}: the node's \
+         container runtime must give the devices of a pod to the pod's user (device_ownership_from_security_context)"
+    )]
+    Device {
+        /// The volume.
+        volume: String,
+        /// The claim.
+        claim: String,
+        /// The device.
+        path: PathBuf,
+        /// Who this is.
+        user: u32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The device of a claim is something else.
+    #[error("the claim {claim} of the volume {volume} is in block mode, and {path} is no block device")]
+    NotADevice {
+        /// The volume.
+        volume: String,
+        /// The claim.
+        claim: String,
+        /// What should be the device.
+        path: PathBuf,
+    },
     /// A Secret lacks what cloud-init is to get.
     #[error("the Secret of the volume {volume} has none of the keys {keys}")]
     Secret {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::domain::{Image, ImageFormat};
+use crate::domain::{Image, ImageFormat, Place};
 
 /// Bytes of the blocks that the system counts (stat(2)).
 const BLOCK: u64 = 512;
@@ -15,8 +15,12 @@ const BLOCK: u64 = 512;
 pub(super) fn seen(image: Image) -> Image {
     let layers = std::iter::once(&image.path).chain(image.base.as_ref().map(|base| &base.path));
     let direct = layers.into_iter().all(|path| is_direct(path));
-    let metadata = image.path.metadata();
-    let allocated = image.format == ImageFormat::Raw && metadata.is_ok_and(|file| is_allocated(&file));
+    let allocated = match image.place {
+        Place::Block => true,
+        Place::File => {
+            image.format == ImageFormat::Raw && image.path.metadata().is_ok_and(|file| is_allocated(&file))
+        }
+    };
     Image { direct, allocated, ..image }
 }
 

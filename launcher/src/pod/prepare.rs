@@ -29,7 +29,7 @@ use super::report;
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared, Wanted};
 use crate::accelerator;
-use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Tap, convert, domain_name};
+use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Place, Tap, convert, domain_name};
 use crate::hooks::{CloudInit, Hooks};
 use crate::media::cloud_init::Change;
 use crate::media::crc32;
@@ -240,7 +240,7 @@ async fn container_disks(
         let format = format_of_file(&mut disk.file, &disk.path).with_context(what)?;
         let path = link(links, &volume.name, path::DISK_IMAGE, &disk.file)?;
         info!(volume = volume.name, file = %disk.path.display(), ?format, "the container disk is there");
-        images.insert(volume.name.clone(), Base { path, format });
+        images.insert(volume.name.clone(), Base { path, place: Place::File, format });
         files.push(disk.file);
     }
     Ok(images)

@@ -125,7 +125,7 @@ fn shape(xml: Xml) -> Shape {
     let channel = xml.devices.channels.iter().find(|c| c.target.name == AGENT_CHANNEL);
     let agent_connected = channel.and_then(|c| c.target.state.as_deref()) == Some("connected");
     // A drive without a medium has no source.
-    let disks = xml.devices.disks.into_iter().filter(|disk| !disk.source.file.is_empty());
+    let disks = xml.devices.disks.into_iter().filter(|disk| disk.source.path().is_some());
     let disks = disks.filter_map(|disk| Some((name_of(&disk.alias.name)?.to_owned(), disk.target.dev)));
     Shape {
         machine: Some(xml.os.kind.machine),

@@ -55,6 +55,38 @@ fn claims_are_mounted_and_one_under_an_overlay_is_not_written() {
 }
 
 #[test]
+fn claims_in_block_mode_are_devices_under_their_volumes_names() {
+    let render = |name: &str| {
+        let mut vmi = machine(json!({"volumes": [
+            {"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": true}},
+            {"name": "base", "ephemeral": {"persistentVolumeClaim": {"claimName": "data"}}},
+            {"name": "files", "persistentVolumeClaim": {"claimName": "files"}},
+        ]}));
+        let told = |name: &str, claim: &str, mode: &str| json!({"name": name, "target": "", "persistentVolumeClaimInfo": {"claimName": claim, "volumeMode": mode}});
+        let status = json!([
+            told(name, "data", "Block"),
+            told("base", "data", "Block"),
+            told("files", "files", "Filesystem")
+        ]);
+        vmi.status.volume_status = serde_json::from_value(status).unwrap();
+        launcher_pod(&vmi, &config(json!({})), &images())
+    };
+    // The pod's own volumes have names, too.
+    let pod = render("private").unwrap();
+    let compute = container(&pod, "compute");
+    let devices = compute.volume_devices.iter().flatten();
+    let devices: Vec<_> = devices.map(|d| (d.name.as_str(), d.device_path.as_str())).collect();
+    assert_eq!(devices, [("vmi-private", "/dev/private"), ("base", "/dev/base")]);
+    let mounts = compute.volume_mounts.iter().flatten().map(|m| m.mount_path.as_str());
+    let claims: Vec<_> =
+        mounts.filter(|path| path.starts_with("/var/run/kubevirt-private/vmi-disks")).collect();
+    assert_eq!(claims, ["/var/run/kubevirt-private/vmi-disks/files"]);
+    assert_eq!(restricted::violations(&pod), [""; 0]);
+    let told = render("null").unwrap_err().to_string();
+    assert!(told.starts_with("spec.volumes[0].name: 'null'"), "{told}");
+}
+
+#[test]
 fn the_secrets_of_cloud_init_are_one_directory_and_each_gives_its_own_file() {
     let pod = render(everything());
     let mounted = mount_of(container(&pod, "compute"), "/var/run/kubevirt-private/secret/seed");

@@ -37,7 +37,7 @@ elements! {
 
     /// `<disk>`.
     Disk {
-        /// `file`.
+        /// `file` or `block`.
         "@type" kind: String,
         /// `disk` or `cdrom`.
         "@device" device: String,
@@ -45,8 +45,8 @@ elements! {
         "@model" model: Option<String>,
         /// Driver.
         "driver" driver: DiskDriver,
-        /// File.
-        "source" source: FileSource,
+        /// File or block device; neither in an empty drive.
+        "source" source: DiskSource,
         /// What lies below; an empty one says that nothing does.
         "backingStore" backing_store: Option<BackingStore>,
         /// Place in the guest.
@@ -85,20 +85,22 @@ elements! {
 
     /// `<backingStore>`.
     BackingStore {
-        /// `file`; nothing when nothing lies below.
+        /// `file` or `block`; nothing when nothing lies below.
         "@type" kind: Option<String>,
         /// Format.
         "format" format: Option<TypeOnly>,
-        /// File.
-        "source" source: Option<FileSource>,
+        /// File or block device.
+        "source" source: Option<DiskSource>,
         /// The end of the chain.
         "backingStore" end: Option<Flag>,
     }
 
-    /// A file.
-    FileSource {
-        /// Path.
-        "@file" file: String,
+    /// A file or a block device.
+    DiskSource {
+        /// Path of a file.
+        "@file" file: Option<String>,
+        /// Path of a block device.
+        "@dev" dev: Option<String>,
     }
 
     /// `<target>` of a disk.

@@ -367,6 +367,13 @@ impl Domain {
     }
 }
 
+impl DiskSource {
+    /// The path of its file or block device, if it has one.
+    pub fn path(&self) -> Option<&str> {
+        self.file.as_deref().or(self.dev.as_deref())
+    }
+}
+
 impl Interface {
     /// Whether another process serves it by vhost-user.
     pub fn is_vhost_user(&self) -> bool {

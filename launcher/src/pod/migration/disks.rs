@@ -33,11 +33,9 @@ pub(super) fn of(domain: &Domain, vmi: &VirtualMachineInstance) -> Result<Disks,
     let verdict = storage::verdict(vmi).map_err(|obstacle| obstacle.to_string())?;
     let mut disks = Disks::default();
     for disk in &domain.devices.disks {
-        if disk.readonly.is_some() || disk.source.file.is_empty() {
-            continue;
-        }
-        let (place, file) = (&disk.target.dev, Path::new(&disk.source.file));
-        if fate(&verdict, &disk.alias.name, place, file)? == Fate::Shared {
+        let Some(path) = disk.source.path().filter(|_| disk.readonly.is_none()) else { continue };
+        let place = &disk.target.dev;
+        if fate(&verdict, &disk.alias.name, place, Path::new(path))? == Fate::Shared {
             disks.shared = true;
         } else {
             disks.copied.push(place.clone());
@@ -46,13 +44,13 @@ pub(super) fn of(domain: &Domain, vmi: &VirtualMachineInstance) -> Result<Disks,
     Ok(disks)
 }
 
-/// What becomes of the disk at `place` that the guest writes to `file`.
+/// What becomes of the disk at `place` that the guest writes to `file`, or to a block device.
 fn fate(verdict: &BTreeMap<&str, Fate>, alias: &str, place: &str, file: &Path) -> Result<Fate, String> {
     // Our own names; libvirt leaves them alone.
     let volume = alias.strip_prefix("ua-").unwrap_or_default();
     let fate = verdict.get(volume).copied();
-    let on_own_claim = file == path::claim_image(volume);
-    let on_a_claim = file.starts_with(path::VMI_DISKS);
+    let on_own_claim = file == path::claim_image(volume) || file == path::claim_device(volume);
+    let on_a_claim = file.starts_with(path::VMI_DISKS) || file.starts_with(path::DEV);
     match fate {
         Some(Fate::Shared) if on_own_claim => Ok(Fate::Shared),
         // What is made anew lacks what the guest wrote to it.

@@ -8,7 +8,7 @@ use virt_controller::vmi::claims::{Claims, told};
 use virt_controller::vmi::{Observed, decide};
 
 use super::*;
-use crate::domain::{Accelerator, Base, Environment, Image, ImageFormat, convert};
+use crate::domain::{Accelerator, Base, Environment, Image, ImageFormat, Place, convert};
 
 /// A machine with these volumes, each under a disk of its name; `disks` is laid over them.
 fn machine(volumes: &[(&str, Value)], disks: &[(&str, Value)]) -> Value {
@@ -68,8 +68,11 @@ fn domain(vmi: &Value) -> Domain {
     podvirt_api::defaults::set_defaults(&mut vmi);
     let image = |volume: &podvirt_api::vmi::Volume| {
         let on_claim = volume.persistent_volume_claim.is_some();
-        let base = Base { path: "/images/base.img".into(), format: ImageFormat::Raw };
-        let image = if on_claim {
+        let base = Base { path: "/images/base.img".into(), place: Place::File, format: ImageFormat::Raw };
+        let image = if on_claim && volume.name.starts_with("block") {
+            let path = path::claim_device(&volume.name);
+            Image::of(Base { path, place: Place::Block, format: ImageFormat::Raw })
+        } else if on_claim {
             Image::new(path::claim_image(&volume.name), ImageFormat::Raw)
         } else {
             let overlay = Path::new(path::EPHEMERAL_DISKS).join("disks").join(&volume.name);
@@ -107,6 +110,7 @@ fn what_virt_controller_calls_movable_moves_and_no_claim_is_copied() {
         &[
             ("root", json!({"containerDisk": {"image": "i"}})),
             ("data", claim("many")),
+            ("block", claim("many")),
             ("quorum", claim("many")),
             ("books", read_only("library")),
             ("temp", json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "many"}}})),
@@ -122,8 +126,8 @@ fn what_virt_controller_calls_movable_moves_and_no_claim_is_copied() {
     let condition = written.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable").unwrap();
     assert_eq!(condition.status, "True", "{condition:?}");
     let disks = of(&domain(&vmi), &written).unwrap();
-    // vdb, vdc and vdd are on claims.
-    assert_eq!(disks, Disks { copied: vec!["vda".into(), "vde".into(), "vdf".into()], shared: true });
+    // vdb, vdc, vdd and vde are on claims.
+    assert_eq!(disks, Disks { copied: vec!["vda".into(), "vdf".into(), "vdg".into()], shared: true });
 }
 
 #[test]
@@ -157,11 +161,14 @@ fn a_judgement_that_does_not_fit_the_disks_moves_nothing() {
     let shared = machine(&[("data", claim("many"))], &[]);
     let copied = machine(&[("data", json!({"emptyDisk": {"capacity": "1Gi"}}))], &[]);
     let other = machine(&[("other", claim("many"))], &[]);
+    let block = machine(&[("block", claim("many"))], &[]);
+    let made = machine(&[("block", json!({"emptyDisk": {"capacity": "1Gi"}}))], &[]);
     let claims = [("many", "ReadWriteMany")];
     // The disk is on a claim, the status says that it is copied; then the other way round.
     for (domain_of, status_of, why) in [
         (&shared, &copied, "disk vda: volume data is Copied by the VMI's status, which contradicts"),
         (&copied, &shared, "disk vda: volume data is Shared by the VMI's status, which contradicts"),
+        (&block, &made, "disk vda: volume block is Copied by the VMI's status, which contradicts"),
         (&shared, &other, "disk vda: 'ua-data' names no volume of the VMI"),
     ] {
         let said = of(&domain(domain_of), &judged(status_of, &claims)).unwrap_err();
