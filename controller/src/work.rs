@@ -152,6 +152,7 @@ mod tests {
         }
         let kinds = [
             "/api/v1/nodes",
+            "/api/v1/persistentvolumeclaims",
             "/api/v1/pods",
             "/apis/apps/v1/controllerrevisions",
             "/apis/cdi.kubevirt.io/v1beta1/datavolumes",

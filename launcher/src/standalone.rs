@@ -28,6 +28,7 @@ use crate::hypervisor::connector;
 use crate::life::Ending;
 use crate::life::machine::Word;
 use crate::life::runner::{Life, View, Wish, run as live};
+use crate::media::claims::Notes;
 use crate::media::images::{ImageSources, prepare, wrap};
 use crate::media::kernel;
 use crate::netd::{NetdConfig, NetdSockets};
@@ -171,6 +172,8 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         cloud_init: &directory,
         claims: None,
         told: &BTreeMap::new(),
+        incoming: false,
+        notes: &Notes::default(),
         secrets: None,
         credentials: None,
         configs: None,

@@ -76,6 +76,13 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
     data::judge(data.get(namespace, name).as_deref(), name)
 }
 
+/// Whether a machine names this claim, or any where none is given.
+pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<&PersistentVolumeClaim>) -> bool {
+    let Some(claim) = claim else { return claim_names(vmi).next().is_some() };
+    let (of, meta) = (&vmi.metadata, &claim.metadata);
+    of.namespace == meta.namespace && claim_names(vmi).any(|name| Some(name) == meta.name.as_deref())
+}
+
 /// What there is to tell of the claims; `None` while one of them does not exist.
 pub fn told(claims: &Claims) -> Option<Told> {
     let told = claims.iter().map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?))));
@@ -146,6 +153,11 @@ mod tests {
         let claims = Claims::from([("gone".to_owned(), None), ("pending".to_owned(), Some(pending))]);
         let missing = |name: &str| (name.to_owned(), Problem::Missing);
         assert_eq!(problems(&vmi, &claims, &DataVolumes::new().0), [missing("gone"), missing("unread")]);
+        let named = |name: &str| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
+        };
+        assert!(names_one(&vmi, Some(&named("gone"))) && names_one(&vmi, None));
+        assert!(!names_one(&vmi, Some(&named("other"))));
     }
 
     #[test]

@@ -154,8 +154,8 @@ impl Shared {
 
     /// What is wrong with the machine's claims, where `judged` wants to know, and what is to be told of them.
     ///
-    /// They are read until they are bound and in use by the machine's pod. Before that another claim may come to have the
-    /// name; from then on Kubernetes keeps them as long as there is a pod.
+    /// They are read until they are bound and in use by the machine's pod, and when the watch tells of a change. Before that another
+    /// claim may come to have the name; from then on Kubernetes keeps them as long as there is a pod.
     async fn claims(
         &self,
         api: &Api<PersistentVolumeClaim>,
@@ -215,9 +215,11 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     });
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
-    let launchers = launchers(Api::all(client), shared.clone(), view);
+    let launchers = launchers(Api::all(client.clone()), shared.clone(), view);
+    let claims = claims_of_machines(Api::all(client), shared.clone(), store.clone());
     let filled = filled(shared.context.data.changes(), store.clone());
-    let queue = futures::stream::select(machines, futures::stream::select(launchers, filled));
+    let queue = futures::stream::select(machines, launchers);
+    let queue = futures::stream::select(queue, futures::stream::select(claims, filled));
     let config = Config::default().concurrency(CONCURRENCY);
     let caches = fill(&store, &shared);
     let work = attempt::keep(shared.clone(), store.clone(), queue, config, "machines or pods");
@@ -296,6 +298,32 @@ fn launchers(
             let owners = shared.pods.apply(event, &shared.expectations);
             owners.iter().for_each(|owner| view.changed(Change::Pods(owner.clone())));
             futures::stream::iter(owners.into_iter().map(|owner| Ok(Request::from(owner))))
+        })
+        .try_flatten()
+}
+
+/// The machines whose claims change: they may be waited for, or grow. Nothing is kept of the claims: there may be many, of others.
+fn claims_of_machines(
+    api: Api<PersistentVolumeClaim>,
+    shared: Arc<Shared>,
+    store: Store<VirtualMachineInstance>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> {
+    watcher(api, watcher::Config::default())
+        .modify(|claim| claim.metadata.managed_fields = None)
+        .default_backoff()
+        .map_ok(move |event| {
+            let changed = match &event {
+                Event::Apply(claim) | Event::Delete(claim) => Some(claim),
+                // After a break of the watch any may have changed.
+                Event::InitDone => None,
+                Event::Init | Event::InitApply(_) => return futures::stream::iter(Vec::new()),
+            };
+            let machines: Vec<_> =
+                store.state().into_iter().filter(|vmi| claims::names_one(vmi, changed)).collect();
+            let mut told = shared.claims_told();
+            machines.iter().for_each(|vmi| drop(told.remove(&vmi.uid().unwrap_or_default())));
+            let requests = machines.iter().map(|vmi| Ok(Request::from(ObjectRef::from_obj(vmi.as_ref()))));
+            futures::stream::iter(requests.collect::<Vec<_>>())
         })
         .try_flatten()
 }

@@ -25,7 +25,7 @@ use crate::template::{self, Images, TemplateError};
 /// this time the pod's own end is all that is known.
 pub const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
-/// When to look again for a claim that was missing. Claims are not watched: there may be many, of others.
+/// When to look again for a claim that was missing, if the watch of claims does not tell of it.
 const CLAIM_RETRY: Duration = Duration::from_secs(5);
 
 /// When to look again at a machine whose guest is at a migration's target: who writes the end may have to restart.

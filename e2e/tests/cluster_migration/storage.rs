@@ -8,6 +8,9 @@ use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security, p
 use crate::claims::{BLOCKS, write_on, writers, written};
 use crate::moving::Machine;
 
+/// Disks that the guest writes all the time, by volume.
+const WRITTEN: [&str; 2] = ["data", "files"];
+
 /// Makes a claim, of `Block` or `Filesystem`, and waits until it has its volume.
 fn claim(namespace: &Namespace<'_>, name: &str, mode: &str, access: &str, size: &str) {
     namespace
@@ -41,20 +44,58 @@ fn in_pod(
     namespace.kubectl(&["exec", &pod, "-c", "compute", "--", "sh", "-c", &read]).unwrap().trim().to_owned()
 }
 
+/// Asks for more storage of claims, and has the kubelet of the machine's node look at them before the next minutes are over.
+fn expand(namespace: &Namespace<'_>, machine: &Machine<'_>, claims: &[&str], size: &str) {
+    let patch = format!("{{\"spec\": {{\"resources\": {{\"requests\": {{\"storage\": \"{size}\"}}}}}}}}");
+    for name in claims {
+        namespace.kubectl(&["patch", "pvc", name, "-p", &patch]).unwrap();
+    }
+    for name in claims {
+        let due = |c: &PersistentVolumeClaim| {
+            let status = c.status.clone().unwrap_or_default();
+            let grows = status.allocated_resource_statuses.unwrap_or_default();
+            let has = status.capacity.and_then(|capacity| capacity.get("storage").cloned());
+            grows.get("storage").is_some_and(|told| told == "NodeResizePending")
+                || has.is_some_and(|has| has.0 == size)
+        };
+        namespace.wait(name, "a volume that has grown", SOON, due).unwrap();
+    }
+    let pod = machine.pod().metadata.name.unwrap();
+    namespace.kubectl(&["annotate", "pod", &pod, "look=again"]).unwrap();
+}
+
+/// Waits until a disk of the guest's is so large, in MiB.
+fn wait_size(
+    namespace: &Namespace<'_>,
+    machine: &mut Machine<'_>,
+    serial: &str,
+    mib: std::ops::RangeInclusive<u64>,
+) {
+    let size = || {
+        let bytes: u64 = machine.sh(&format!("blockdev --getsize64 {}", device(serial))).parse()?;
+        Ok(mib.contains(&(bytes >> 20)).then_some(()))
+    };
+    namespace.until("a disk that has grown", BOOT, size).unwrap();
+}
+
+/// An empty claim gets a disk image, and the machine's volumes grow under it.
 #[test]
-fn a_machine_moves_with_block_devices() {
+fn a_machine_moves_with_its_volumes_and_they_grow() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     claim(&namespace, "data", "Block", "ReadWriteMany", "8Mi");
     claim(&namespace, "base", "Block", "ReadWriteMany", "16Mi");
+    claim(&namespace, "files", "Filesystem", "ReadWriteMany", "128Mi");
     let manifest = Manifest {
         name: "vm",
-        user_data: &writers(&["data"]),
+        user_data: &writers(&WRITTEN),
         volumes: "{name: data, persistentVolumeClaim: {claimName: data}}, \
+                  {name: files, persistentVolumeClaim: {claimName: files}}, \
                   {name: base, ephemeral: {persistentVolumeClaim: {claimName: base}}}",
-        disks: "{name: data, serial: data, disk: {bus: virtio}}, {name: base, serial: base, disk: {bus: virtio}}",
+        disks: "{name: data, serial: data, disk: {bus: virtio}}, {name: files, serial: files, disk: {bus: virtio}}, \
+                {name: base, serial: base, disk: {bus: virtio}}",
         ..Default::default()
     };
     let mut machine = Machine::start(&namespace, &manifest);
@@ -62,15 +103,26 @@ fn a_machine_moves_with_block_devices() {
     let told = verdict(&instance).unwrap();
     assert_eq!((told["data"], told["base"]), (Fate::Shared, Fate::Copied), "{told:?}");
     assert_eq!(machine.sh(&format!("blockdev --getsize64 {}", device("data"))), "8388608");
+    // The file system takes a part of what was asked for.
+    wait_size(&namespace, &mut machine, "files", 115..=128);
+    let tolerated = || {
+        let events = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"])?;
+        Ok(events.contains("ToleratedSmallPV").then_some(()))
+    };
+    namespace.until("an event about the size", SOON, tolerated).unwrap();
     machine.sh(&format!("echo overlaid | dd of={} conv=notrunc,fsync", device("base")));
 
-    write_on(&namespace, &mut machine, &["data"]);
+    write_on(&namespace, &mut machine, &WRITTEN);
     let source = machine.pod();
     let migration = machine.migrate();
     machine.has_moved(&migration, &source);
-    write_on(&namespace, &mut machine, &["data"]);
+    expand(&namespace, &machine, &["data", "files"], "256Mi");
+    wait_size(&namespace, &mut machine, "data", 256..=256);
+    wait_size(&namespace, &mut machine, "files", 200..=256);
+    write_on(&namespace, &mut machine, &WRITTEN);
     let hash = written(&mut machine, "data");
     assert_eq!(in_pod(&namespace, &machine, "data", BLOCKS, "sha256sum | cut -d ' ' -f 1"), hash);
+    written(&mut machine, "files");
     // What the guest wrote over the other one went along, and not to the claim.
     machine.sh("echo 3 >/proc/sys/vm/drop_caches");
     assert_eq!(machine.sh(&format!("head -n 1 {}", device("base"))), "overlaid");

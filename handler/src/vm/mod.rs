@@ -40,11 +40,13 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use podvirt_api::names::event;
+use podvirt_api::storage;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::Domain;
 
@@ -225,8 +227,8 @@ pub fn decide(view: &View<'_>) -> Decision {
     Decision { action, status, events, again }
 }
 
-/// Identity of the part of a VMI that the launcher acts on: its specification, and the networks that its pod is attached to,
-/// which come and go while it runs. Nothing else of its status changes it.
+/// Identity of the part of a VMI that the launcher acts on: its specification, and of its status, which changes while it runs, the
+/// networks that its pod is attached to, and how large the claims are that it writes.
 pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(&vmi.spec).unwrap_or_default().hash(&mut hasher);
@@ -236,6 +238,11 @@ pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
         attached.sort();
         for name in attached {
             name.hash(&mut hasher);
+        }
+        for (name, claim) in written_claims(vmi) {
+            let size = [&claim.capacity, &claim.requests]
+                .map(|sizes| Some(sizes.as_ref()?.get("storage")?.0.clone()));
+            (name, size).hash(&mut hasher);
         }
     }
     hasher.finish()
@@ -279,9 +286,11 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
             memory.synced != Some(hash) && !view.domain.is_some_and(|domain| domain.status.is_final())
         }
         // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
-        // migration. It has all of it but for interfaces and their links, which may have changed meanwhile.
+        // migration. It has all of it but for interfaces, their links and the size of claims, which may have changed meanwhile.
         Phase::Running => {
-            memory.synced.map_or_else(|| links_differ(view) || interfaces_differ(view), |given| given != hash)
+            let differs =
+                || links_differ(view) || interfaces_differ(view) || !written_claims(view.vmi).is_empty();
+            memory.synced.map_or_else(differs, |given| given != hash)
         }
         _ => false,
     };
@@ -293,6 +302,14 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         Some(left) if !left.is_zero() => (None, Some(left)),
         _ => (Some(Action::Sync(hash)), Some(RESYNC)),
     }
+}
+
+/// What is told of the claims that the machine writes, by volume: they may be expanded while it runs.
+fn written_claims(vmi: &v1::VirtualMachineInstance) -> BTreeMap<String, v1::PersistentVolumeClaimInfo> {
+    let mut told = storage::told(vmi);
+    let written = |volume: &&v1::Volume| storage::claim(volume).is_some_and(|claim| !claim.read_only);
+    let names = vmi.spec.volumes.iter().filter(written).map(|volume| &volume.name);
+    names.filter_map(|name| told.remove_entry(name)).collect()
 }
 
 /// Whether a link of the machine is another one than its VMI says.

@@ -16,7 +16,7 @@ use virt::sys;
 use super::events::{self, Subscription};
 use super::{
     Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
-    bulk, job, slots, usage,
+    bulk, growth, job, slots, usage,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
@@ -84,7 +84,7 @@ impl Libvirt {
     }
 }
 
-fn wrong(action: &'static str, message: String) -> HypervisorError {
+pub(super) fn wrong(action: &'static str, message: String) -> HypervisorError {
     HypervisorError::Refused { action, message }
 }
 
@@ -317,6 +317,13 @@ impl Hypervisor for Libvirt {
         let xml = interface.to_xml().map_err(|e| wrong(ACTION, e.to_string()))?;
         let changed = domain.update_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
         changed.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
+    fn grow(&self, alias: &str, size: u64) -> Result<bool, HypervisorError> {
+        let domain = self.domain()?;
+        let described =
+            Described::from_xml(&self.xml()?).map_err(|e| wrong("let a disk grow", e.to_string()))?;
+        growth::grow(&domain, &described, alias, size)
     }
 
     fn plug(&self, interface: &str) -> Result<(), HypervisorError> {

@@ -9,6 +9,8 @@ mod bulk;
 #[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
+mod growth;
+#[cfg(feature = "libvirt")]
 mod host;
 #[cfg(feature = "libvirt")]
 mod job;
@@ -297,6 +299,14 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or has no such interface.
     fn set_link(&self, alias: &str, up: bool) -> Result<(), HypervisorError>;
+
+    /// Has the running domain's disk with this alias grow to this size in bytes, and tells the guest. Whether it did: one that is
+    /// as large already stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, has no such disk, or the disk cannot grow.
+    fn grow(&self, alias: &str, size: u64) -> Result<bool, HypervisorError>;
 
     /// Plugs an interface, as XML, into the running domain.
     ///

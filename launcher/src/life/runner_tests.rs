@@ -165,6 +165,9 @@ impl Hypervisor for Fake {
         Err(HypervisorError::NotRunning("fake".into()))
     }
 
+    fn grow(&self, _: &str, _: u64) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
     fn keep(&self) -> Result<(), HypervisorError> {
         Ok(())
     }

@@ -289,6 +289,8 @@ mod tests {
             cloud_init: dir.path(),
             claims: None,
             told: &BTreeMap::new(),
+            incoming: false,
+            notes: &Default::default(),
             secrets,
             credentials: None,
             configs: None,

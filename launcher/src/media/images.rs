@@ -13,16 +13,15 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
-use podvirt_api::names::path;
-use podvirt_api::storage::is_block;
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
+use super::claims::{self, Notes};
 use super::{MediaError, cloud_init, config, probe};
 use crate::domain::{Base, Image, ImageFormat, Place};
 
@@ -39,6 +38,10 @@ pub struct ImageSources<'a> {
     pub claims: Option<&'a Path>,
     /// What the machine's status tells of the claims, by volume.
     pub told: &'a BTreeMap<String, PersistentVolumeClaimInfo>,
+    /// Whether the machine comes from another node, where its claims have their disks already.
+    pub incoming: bool,
+    /// Gets what users are to be told.
+    pub notes: &'a Notes,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
     pub secrets: Option<&'a Path>,
     /// Directory below which Secrets with credentials are mounted; none outside a cluster.
@@ -83,15 +86,15 @@ fn volume(
     }
     if let Some(source) = &volume.persistent_volume_claim {
         let read_only = source.read_only == Some(true);
-        return Ok(Image::of(claim(volume, &source.claim_name, read_only, sources)?));
+        return Ok(Image::of(claims::base(volume, &source.claim_name, read_only, sources)?));
     }
     if let Some(source) = &volume.data_volume {
-        return Ok(Image::of(claim(volume, &source.name, false, sources)?));
+        return Ok(Image::of(claims::base(volume, &source.name, false, sources)?));
     }
     if let Some(source) = &volume.ephemeral {
         let missing = || MediaError::NoSource(volume.name.clone());
         let source = source.persistent_volume_claim.as_ref().ok_or_else(missing)?;
-        return overlay(claim(volume, &source.claim_name, true, sources)?, &made("qcow2"));
+        return overlay(claims::base(volume, &source.claim_name, true, sources)?, &made("qcow2"));
     }
     if let Some(disk) = &volume.empty_disk {
         let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
@@ -133,51 +136,6 @@ fn file_name(vmi: &VirtualMachineInstance, volume: &Volume, kind: cloud_init::Ki
     match vmi.spec.volumes.iter().find(is_of_kind) {
         Some(first) if first.name != volume.name => format!("{}.iso", volume.name),
         _ => kind.file_name().into(),
-    }
-}
-
-/// The disk image on the claim `name`, or its device.
-fn claim(
-    volume: &Volume,
-    name: &str,
-    read_only: bool,
-    sources: &ImageSources<'_>,
-) -> Result<Base, MediaError> {
-    let claims = sources.claims.ok_or_else(|| MediaError::NoClaims(volume.name.clone()))?;
-    if sources.told.get(&volume.name).is_some_and(is_block) {
-        return device(volume, name, read_only);
-    }
-    let path = claims.join(&volume.name).join(path::DISK_IMAGE);
-    let file = File::open(&path).map_err(|source_error| MediaError::Claim {
-        volume: volume.name.clone(),
-        claim: name.to_owned(),
-        source: source_error,
-    })?;
-    if !file.metadata().map_err(|e| MediaError::file("read", &path, e))?.is_file() {
-        return Err(MediaError::NotAFile(path));
-    }
-    Ok(Base { path, place: Place::File, format: ImageFormat::Raw })
-}
-
-/// The device of the claim `name`. QEMU opens it with this process's rights: that it can is found out here, where the reason can
-/// be told.
-fn device(volume: &Volume, name: &str, read_only: bool) -> Result<Base, MediaError> {
-    let path = path::claim_device(&volume.name);
-    let is_block = path.metadata().map(|device| device.file_type().is_block_device());
-    let opened = is_block.and_then(|is_block| {
-        if is_block {
-            OpenOptions::new().read(true).write(!read_only).open(&path)?;
-        }
-        Ok(is_block)
-    });
-    let (volume, claim) = (volume.name.clone(), name.to_owned());
-    match opened {
-        Ok(true) => Ok(Base { path, place: Place::Block, format: ImageFormat::Raw }),
-        Ok(false) => Err(MediaError::NotADevice { volume, claim, path }),
-        Err(source) => {
-            let user = rustix::process::getuid().as_raw();
-            Err(MediaError::Device { volume, claim, path, user, source })
-        }
     }
 }
 
@@ -293,6 +251,8 @@ mod tests {
             cloud_init: dir,
             claims: Some(claims),
             told,
+            incoming: false,
+            notes: &Notes::default(),
             secrets: None,
             credentials: None,
             configs: None,

@@ -1,5 +1,6 @@
 //! What a machine's disks are made of: image files, their overlays, and the disk that cloud-init reads.
 
+pub mod claims;
 pub mod cloud_init;
 mod config;
 pub(crate) mod crc32;
@@ -83,6 +84,27 @@ pub enum MediaError {
         claim: String,
         /// What should be the device.
         path: PathBuf,
+    },
+    /// A claim has no disk image, and how large it is to be is not known.
+    #[error(
+        "{0} does not exist and cannot be made: the claim's status.capacity and spec.resources.requests tell of less than 1Mi of \
+         storage"
+    )]
+    NoSize(PathBuf),
+    /// A claim has no disk image, and no room for one.
+    #[error(
+        "{path} does not exist and cannot be made: {wanted} bytes were asked for and the claim has room for {available}; {tolerance} % \
+         less are tolerated"
+    )]
+    NoRoom {
+        /// The image.
+        path: PathBuf,
+        /// Bytes that were asked for.
+        wanted: u64,
+        /// Bytes that there are.
+        available: u64,
+        /// By how many percent it may be less.
+        tolerance: u64,
     },
     /// A Secret lacks what cloud-init is to get.
     #[error("the Secret of the volume {volume} has none of the keys {keys}")]

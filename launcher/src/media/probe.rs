@@ -9,7 +9,7 @@ use rustix::fs::OFlags;
 use crate::domain::{Image, ImageFormat, Place};
 
 /// Bytes of the blocks that the system counts (stat(2)).
-const BLOCK: u64 = 512;
+pub(super) const BLOCK: u64 = 512;
 
 /// The image with what is seen of it.
 pub(super) fn seen(image: Image) -> Image {
@@ -31,7 +31,7 @@ fn is_direct(path: &Path) -> bool {
 }
 
 /// Whether all of a file has its place on the storage.
-fn is_allocated(file: &Metadata) -> bool {
+pub(super) fn is_allocated(file: &Metadata) -> bool {
     file.blocks().saturating_mul(BLOCK) >= file.len()
 }
 

@@ -43,6 +43,7 @@ mod descriptor;
 mod devices;
 mod end;
 mod freeze;
+mod growth;
 mod hold;
 pub(crate) mod link;
 mod migration;

@@ -31,6 +31,7 @@ use super::shared::{ManifestInterface, Shared, Wanted};
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Place, Tap, convert, domain_name};
 use crate::hooks::{CloudInit, Hooks};
+use crate::media::claims::Notes;
 use crate::media::cloud_init::Change;
 use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
@@ -102,6 +103,7 @@ pub(super) async fn prepare(
     let (asked, teller, handle) = (hooks.clone(), shared.clone(), tokio::runtime::Handle::current());
     let told = told(&wanted.json)?;
     let images = tokio::task::spawn_blocking(move || {
+        let notes = Notes::default();
         let waits = |what| waits_for(&teller, what);
         let change = CloudInit { hooks: &asked, vmi: &json, handle, waits: &waits };
         // A machine that comes from another node brings what its disk holds.
@@ -112,12 +114,18 @@ pub(super) async fn prepare(
             cloud_init: &cloud_init,
             claims: Some(Path::new(path::VMI_DISKS)),
             told: &told,
+            incoming,
+            notes: &notes,
             secrets: Some(Path::new(path::SECRETS)),
             credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),
             configs: Some(Path::new("/")),
             change,
         };
-        prepare_images(&image_vmi, &sources)
+        let images = prepare_images(&image_vmi, &sources);
+        for (reason, message) in notes.into_inner().unwrap_or_default() {
+            teller.event("Normal", reason, message);
+        }
+        images
     });
     let images = images.await.context("disks were not prepared")??;
 

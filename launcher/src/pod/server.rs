@@ -25,7 +25,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{migration, nics, statistics};
+use super::{growth, migration, nics, statistics};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -155,7 +155,7 @@ impl Server {
             (facts.started_at.is_some(), facts.awaited)
         };
         if runs {
-            return self.change(&wanted.vmi).await;
+            return self.change(&wanted).await;
         }
         if awaited {
             return Err("the machine is to come from another node; it is not started here".into());
@@ -163,9 +163,10 @@ impl Server {
         self.attempt(wanted).await
     }
 
-    /// Changes the running machine into that of `vmi`, as far as that goes: its interfaces come and go, and their cables are
-    /// plugged and pulled.
-    async fn change(&self, vmi: &VirtualMachineInstance) -> Result<(), String> {
+    /// Changes the running machine into the one that is wanted, as far as that goes: its interfaces come and go, their cables are
+    /// plugged and pulled, and its disks grow with their claims.
+    async fn change(&self, wanted: &Wanted) -> Result<(), String> {
+        let vmi = &wanted.vmi;
         let _one_at_a_time = self.0.changing.lock().await;
         nics::change(&self.0, vmi).await?;
         let changes = links(&self.0.facts.borrow().interfaces, vmi);
@@ -178,7 +179,7 @@ impl Server {
                 facts.interfaces.iter_mut().filter(|i| i.name == name).for_each(|i| i.up = up);
             });
         }
-        Ok(())
+        growth::follow(&self.0, &wanted.json).await
     }
 
     async fn receive(&self, request: &cmd::VmiRequest) -> Result<(), String> {

@@ -138,6 +138,9 @@ impl Hypervisor for Fake {
         }
         Ok(())
     }
+    fn grow(&self, _: &str, _: u64) -> Result<bool, HypervisorError> {
+        Ok(false)
+    }
     fn keep(&self) -> Outcome {
         *self.kept.lock().unwrap() += 1;
         Ok(())

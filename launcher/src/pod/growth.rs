@@ -1,0 +1,83 @@
+//! Disks that grow while the machine runs, because their claims were expanded.
+//!
+//! virt-controller tells of a claim's new capacity in the VMI's status, for which virt-handler gives the VMI again. The device has
+//! grown by then, or the file system around the disk image. QEMU makes the image larger, and tells the guest.
+
+use std::sync::Arc;
+
+use podvirt_api::names::path;
+use podvirt_api::storage::{claim, is_block, told};
+use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance};
+use tracing::{info, warn};
+
+use super::shared::Shared;
+use crate::domain::alias_of;
+use crate::media::claims::possible;
+
+/// Has the disks of the running machine grow as far as their claims have.
+///
+/// # Errors
+///
+/// The hypervisor refuses; the volume is named.
+pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), String> {
+    for (volume, told) in written(json)? {
+        let path = if is_block(&told) { path::claim_device(&volume) } else { path::claim_image(&volume) };
+        let size = match possible(&path, &told) {
+            Ok(Some(size)) => size,
+            Ok(None) => continue,
+            Err(error) => {
+                warn!(volume, %error, "whether the disk's claim has grown cannot be seen");
+                continue;
+            }
+        };
+        let alias = alias_of(&volume);
+        let grown = shared.call(move |hypervisor| hypervisor.grow(&alias, size)).await;
+        if grown.map_err(|error| format!("volume {volume}: {error}"))? {
+            info!(volume, size, "the disk has grown with its claim");
+        }
+    }
+    Ok(())
+}
+
+/// What is told of the claims that the guest writes to, by the names of their volumes.
+fn written(json: &[u8]) -> Result<Vec<(String, PersistentVolumeClaimInfo)>, String> {
+    let vmi: Box<VirtualMachineInstance> = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
+    let mut told = told(&vmi);
+    let disks = vmi.spec.domain.devices.disks.iter().filter(|disk| disk.cdrom.is_none());
+    let volumes = disks.filter_map(|disk| vmi.spec.volumes.iter().find(|volume| volume.name == disk.name));
+    let written = volumes.filter(|volume| claim(volume).is_some_and(|claim| !claim.read_only));
+    Ok(written.filter_map(|volume| told.remove_entry(&volume.name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn disks_on_claims_that_the_guest_writes_may_grow() {
+        let claim = |name: &str| json!({"claimName": name});
+        let status = ["data", "books", "over", "image", "films", "unused"]
+            .map(|name| json!({"name": name, "target": "", "persistentVolumeClaimInfo": claim(name)}));
+        let vmi = json!({
+            "metadata": {"name": "web"},
+            "spec": {
+                "domain": {"devices": {"disks": [
+                    {"name": "data"}, {"name": "books"}, {"name": "over"}, {"name": "image"}, {"name": "films", "cdrom": {}},
+                ]}},
+                "volumes": [
+                    {"name": "data", "dataVolume": {"name": "data"}},
+                    {"name": "books", "persistentVolumeClaim": {"claimName": "books", "readOnly": true}},
+                    {"name": "over", "ephemeral": {"persistentVolumeClaim": claim("over")}},
+                    {"name": "image", "containerDisk": {"image": "i"}},
+                    {"name": "films", "persistentVolumeClaim": claim("films")},
+                    {"name": "unused", "persistentVolumeClaim": claim("unused")},
+                ],
+            },
+            "status": {"volumeStatus": status},
+        });
+        let found = written(&serde_json::to_vec(&vmi).unwrap()).unwrap();
+        assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data"]);
+    }
+}
