@@ -278,6 +278,8 @@ fn disks(vmi: &mut VirtualMachineInstance) {
             bus.get_or_insert(DiskBus::Sata);
             readonly.get_or_insert(true);
             tray.get_or_insert(TrayState::Closed);
+        } else if let Some(lun) = &mut disk.lun {
+            lun.bus.get_or_insert(DiskBus::Sata);
         } else {
             disk.disk.get_or_insert_with(DiskTarget::default).bus.get_or_insert(DiskBus::Sata);
         }

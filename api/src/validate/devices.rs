@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DiskBus, VirtualMachineInstance};
 
-use super::{is_dns_label, is_pci_address, is_plain_serial};
+use super::{is_dns_label, is_pci_address, is_plain_serial, options};
 
 const DEVICES: &str = "spec.domain.devices";
 
 pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     disks(vmi, problems);
+    options::threads(vmi, problems);
     boot_order(vmi, problems);
     others(vmi, problems);
 }
@@ -42,9 +43,15 @@ fn disks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
                 format!("'{}' is not the name of a volume in spec.volumes", disk.name),
             );
         }
-        if disk.disk.is_some() && disk.cdrom.is_some() {
-            problems.add(Reason::FieldValueInvalid, path.clone(), "only one of disk and cdrom is allowed");
+        let targets = [disk.disk.is_some(), disk.cdrom.is_some(), disk.lun.is_some()];
+        if targets.into_iter().filter(|given| *given).count() > 1 {
+            problems.add(
+                Reason::FieldValueInvalid,
+                path.clone(),
+                "only one of disk, cdrom and lun is allowed",
+            );
         }
+        options::check(vmi, disk, &path, problems);
         if disk.cdrom.as_ref().is_some_and(|c| c.readonly == Some(false)) {
             problems.invalid(
                 format!("{path}.cdrom.readonly"),

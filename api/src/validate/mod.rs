@@ -7,6 +7,7 @@ mod credentials;
 mod devices;
 mod machine;
 mod network;
+mod options;
 pub(crate) mod placement;
 pub(crate) mod text;
 mod volumes;

@@ -1,5 +1,7 @@
 //! Devices.
 
+use super::domain::FeatureState;
+
 objects! {
     /// Devices.
     Devices {
@@ -45,6 +47,8 @@ objects! {
         disk: Option<DiskTarget>,
         /// As a CD-ROM.
         cdrom: Option<CdRomTarget>,
+        /// As a SCSI device of the node, which takes the guest's SCSI commands.
+        lun: Option<LunTarget>,
         /// Place in the boot order, from 1.
         boot_order: Option<u32>,
         /// Serial number.
@@ -57,6 +61,29 @@ objects! {
         shareable: Option<bool>,
         /// What happens on an error.
         error_policy: Option<DiskErrorPolicy>,
+        /// Whether a thread of its own does its input and output.
+        #[serde(rename = "dedicatedIOThread")]
+        dedicated_io_thread: Option<bool>,
+        /// Sizes of its blocks.
+        block_size: Option<BlockSize>,
+    }
+
+    /// Sizes of a disk's blocks.
+    BlockSize {
+        /// These.
+        custom: Option<CustomBlockSize>,
+        /// Those of its volume.
+        match_volume: Option<FeatureState>,
+    }
+
+    /// Sizes of a disk's blocks, in bytes.
+    CustomBlockSize {
+        /// The smallest part that can be written.
+        logical: u32,
+        /// The part that the storage writes at a time.
+        physical: u32,
+        /// The smallest part that can be discarded.
+        discard_granularity: Option<u32>,
     }
 
     /// A hard disk.
@@ -67,6 +94,16 @@ objects! {
         readonly: bool,
         /// PCI address, for virtio.
         pci_address: String,
+    }
+
+    /// A SCSI device of the node.
+    LunTarget {
+        /// Bus.
+        bus: Option<DiskBus>,
+        /// Whether the guest may only read.
+        readonly: bool,
+        /// Whether the guest may reserve it for itself.
+        reservation: bool,
     }
 
     /// A CD-ROM.

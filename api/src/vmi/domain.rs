@@ -27,8 +27,18 @@ objects! {
         devices: Devices,
         /// Chassis in the SMBIOS tables.
         chassis: Option<Chassis>,
+        /// How many threads do the input and output of disks.
+        io_threads_policy: Option<IoThreadsPolicy>,
+        /// Threads of the policy `supplementalPool`.
+        io_threads: Option<IoThreads>,
         /// What a reboot from inside the guest does.
         reboot_policy: Option<RebootPolicy>,
+    }
+
+    /// Threads of the policy `supplementalPool`.
+    IoThreads {
+        /// How many.
+        supplemental_pool_thread_count: Option<u32>,
     }
 
     /// Amounts by resource name (`memory`, `cpu`).
@@ -232,6 +242,16 @@ objects! {
 }
 
 words! {
+    /// How many threads do the input and output of disks.
+    IoThreadsPolicy {
+        /// One for all disks that have none of their own.
+        Shared = "shared",
+        /// Two for each processor that the pod asks for, at most one for each disk.
+        Auto = "auto",
+        /// So many as are said, each for all disks.
+        SupplementalPool = "supplementalPool",
+    }
+
     /// What to do with a processor feature.
     CpuFeaturePolicy {
         /// Show it even if the host lacks it.

@@ -6,6 +6,7 @@ use podvirt_api::vmi::{Acpi, Clock, Cpu, DomainSpec, Firmware, RebootPolicy, Tic
 use podvirt_proto::cmd::v1::SmBios;
 
 use super::schema as xml;
+use super::threads::Threads;
 use super::{Accelerator, Environment, devices};
 
 /// Room for code that QEMU has translated, MiB; the model of a launcher pod's memory counts it.
@@ -100,6 +101,7 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
             access: Some(xml::ModeOnly { mode: "shared".into() }),
         }),
         vcpu: xml::Vcpu { placement: Some("static".into()), count: cpu.count() },
+        iothreads: Some(Threads::of(spec).count).filter(|count| *count > 0),
         sysinfo: sysinfo(spec, firmware, &environment.smbios),
         os: os(spec, firmware, environment)?,
         features: features(spec, environment.accelerator),

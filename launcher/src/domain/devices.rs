@@ -15,6 +15,7 @@ use super::convert::ConvertError;
 use super::disks::{DiskNames, disk};
 use super::schema as xml;
 pub(super) use super::schema::VHOST_USER;
+use super::threads::Threads;
 use super::{Environment, Tap};
 
 /// Model of virtio's devices that drivers of before version 1.0 know, too.
@@ -42,6 +43,7 @@ pub(super) fn convert(
     let on = |setting: Option<bool>| setting.unwrap_or(true);
 
     let mut names = DiskNames::default();
+    let mut threads = Threads::of(&vmi.spec.domain);
     let disk_queues = devices.block_multi_queue.unwrap_or(false).then(|| cpu.count());
     let disks = devices
         .disks
@@ -49,7 +51,7 @@ pub(super) fn convert(
         .map(|d| {
             let image =
                 environment.images.get(&d.name).ok_or_else(|| ConvertError::NoImage(d.name.clone()))?;
-            disk(vmi, d, image, &mut names, virtio, disk_queues)
+            disk(vmi, d, image, &mut names, virtio, disk_queues, &mut threads)
         })
         .collect::<Result<Vec<_>, _>>()?;
 

@@ -8,7 +8,8 @@ use podvirt_api::vmi::{Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Tr
 use super::convert::ConvertError;
 use super::devices::{alias, path_text, pci_address};
 use super::schema as xml;
-use super::{Image, Place};
+use super::threads::{Own, Threads};
+use super::{Blocks, Image, Place};
 
 /// Names of disks in the guest, counted by their prefix.
 #[derive(Default)]
@@ -51,10 +52,12 @@ pub(super) fn disk(
     names: &mut DiskNames,
     virtio: &str,
     queues: Option<u64>,
+    threads: &mut Threads,
 ) -> Result<xml::Disk, ConvertError> {
-    let (device, bus, readonly, tray, pci) = match &disk.cdrom {
-        Some(cdrom) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
-        None => {
+    let (device, bus, readonly, tray, pci) = match (&disk.cdrom, &disk.lun) {
+        (Some(cdrom), _) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
+        (None, Some(lun)) => ("lun", lun.bus, lun.readonly, None, ""),
+        (None, None) => {
             let target = disk.disk.as_ref();
             let claim = vmi.volume_of(disk).and_then(|v| v.persistent_volume_claim.as_ref());
             let readonly =
@@ -64,6 +67,7 @@ pub(super) fn disk(
     };
     let bus = bus.unwrap_or(DiskBus::Sata);
     let cache = cache(disk, image)?;
+    let own = if bus == DiskBus::Virtio { threads.next(disk) } else { Own::default() };
     let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
     Ok(xml::Disk {
         kind: image.place.as_str().into(),
@@ -78,6 +82,8 @@ pub(super) fn disk(
             error_policy: Some(disk.error_policy.unwrap_or(DiskErrorPolicy::Stop).as_str().into()),
             discard: (disk.cdrom.is_none() && !image.kept).then(|| "unmap".into()),
             queues: queues.filter(|_| bus == DiskBus::Virtio),
+            iothread: own.thread,
+            iothreads: own.threads,
         },
         source: source(&image.path, image.place)?,
         // Said in full, so that neither libvirt nor QEMU looks for it in the image.
@@ -90,6 +96,7 @@ pub(super) fn disk(
                 end: Some(xml::Flag {}),
             },
         }),
+        block_io: block_io(disk, image),
         target: xml::DiskTarget {
             dev: names.next(bus),
             bus: bus.as_str().into(),
@@ -102,6 +109,21 @@ pub(super) fn disk(
         alias: alias(&disk.name),
         address: pci_address(pci),
     })
+}
+
+/// The sizes that are asked for, or those that the image is read and written by.
+fn block_io(disk: &Disk, image: &Image) -> Option<xml::BlockIo> {
+    let size = disk.block_size.as_ref()?;
+    if let Some(custom) = &size.custom {
+        return Some(xml::BlockIo {
+            logical: custom.logical.into(),
+            physical: custom.physical.into(),
+            discard: custom.discard_granularity.map(Into::into),
+        });
+    }
+    size.match_volume.as_ref().filter(|state| state.is_on())?;
+    let Blocks { logical, physical, discard } = image.blocks;
+    Some(xml::BlockIo { logical, physical, discard: Some(discard) })
 }
 
 fn source(path: &Path, place: Place) -> Result<xml::DiskSource, ConvertError> {

@@ -8,6 +8,7 @@ mod convert;
 mod devices;
 mod disks;
 pub mod schema;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -81,6 +82,26 @@ pub struct Image {
     pub allocated: bool,
     /// Whether what the guest discards keeps its place on the storage.
     pub kept: bool,
+    /// Sizes of the blocks that it is read and written by.
+    pub blocks: Blocks,
+}
+
+/// Sizes of blocks, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// The smallest part that can be written.
+    pub logical: u64,
+    /// The part that the storage writes at a time.
+    pub physical: u64,
+    /// The smallest part that can be discarded; 0: none can.
+    pub discard: u64,
+}
+
+impl Blocks {
+    /// All of one size.
+    pub fn of(size: u64) -> Blocks {
+        Blocks { logical: size, physical: size, discard: size }
+    }
 }
 
 impl Image {
@@ -88,7 +109,16 @@ impl Image {
     /// given back.
     pub fn new(path: impl Into<PathBuf>, format: ImageFormat) -> Image {
         let path = path.into();
-        Image { path, place: Place::File, format, base: None, direct: true, allocated: false, kept: false }
+        Image {
+            path,
+            place: Place::File,
+            format,
+            base: None,
+            direct: true,
+            allocated: false,
+            kept: false,
+            blocks: Blocks::of(512),
+        }
     }
 
     /// What `base` has, as it is.

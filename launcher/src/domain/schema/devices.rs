@@ -39,7 +39,7 @@ elements! {
     Disk {
         /// `file` or `block`.
         "@type" kind: String,
-        /// `disk` or `cdrom`.
+        /// `disk`, `cdrom` or `lun`.
         "@device" device: String,
         /// virtio's interface.
         "@model" model: Option<String>,
@@ -49,6 +49,8 @@ elements! {
         "source" source: DiskSource,
         /// What lies below; an empty one says that nothing does.
         "backingStore" backing_store: Option<BackingStore>,
+        /// Sizes of its blocks.
+        "blockio" block_io: Option<BlockIo>,
         /// Place in the guest.
         "target" target: DiskTarget,
         /// Serial number.
@@ -81,6 +83,32 @@ elements! {
         "@discard" discard: Option<String>,
         /// Number of queues.
         "@queues" queues: Option<u64>,
+        /// Thread that does its input and output.
+        "@iothread" iothread: Option<u32>,
+        /// Threads that do.
+        "iothreads" iothreads: Option<DiskThreads>,
+    }
+
+    /// `<iothreads>` of a disk.
+    DiskThreads {
+        /// Each of them.
+        "iothread" threads: Vec<DiskThread>,
+    }
+
+    /// `<iothread>` of a disk.
+    DiskThread {
+        /// Number, from 1.
+        "@id" id: u32,
+    }
+
+    /// `<blockio>`.
+    BlockIo {
+        /// The smallest part that can be written, bytes.
+        "@logical_block_size" logical: u64,
+        /// The part that the storage writes at a time, bytes.
+        "@physical_block_size" physical: u64,
+        /// The smallest part that can be discarded, bytes.
+        "@discard_granularity" discard: Option<u64>,
     }
 
     /// `<backingStore>`.

@@ -52,6 +52,8 @@ elements! {
         "memoryBacking" memory_backing: Option<MemoryBacking>,
         /// Number of processors.
         "vcpu" vcpu: Vcpu,
+        /// Threads that do the input and output of disks.
+        "iothreads" iothreads: Option<u32>,
         /// SMBIOS tables.
         "sysinfo" sysinfo: Option<Sysinfo>,
         /// Firmware and direct boot.
