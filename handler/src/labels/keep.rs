@@ -40,14 +40,10 @@ impl Obsolete {
         Self(watch::Sender::new(None))
     }
 
-    /// Takes what the KubeVirt object says now.
+    /// Takes what the KubeVirt object says now. Any change of it is an occasion to look at the labels, as with upstream: who
+    /// has spoiled them has them mended at once by it.
     pub fn take(&self, kubevirt: Option<&KubeVirt>) {
-        let now = Some(named(kubevirt));
-        self.0.send_if_modified(|known| {
-            let changed = *known != now;
-            *known = now;
-            changed
-        });
+        self.0.send_replace(Some(named(kubevirt)));
     }
 }
 
