@@ -81,7 +81,7 @@ pub struct LeaseConfig {
 
 impl LeaseConfig {
     /// A lease with the usual times. A container that was started again in the same pod has its predecessor's identity: it
-    /// finds the lease its own, and leaves it to others for as long as it runs, twice ([`election`]). The two never live at
+    /// finds the lease its own, and leaves it to others for twice the time that it runs. The two never live at
     /// the same time.
     pub fn new(namespace: &str, name: &str, replica: &str) -> Self {
         Self {
