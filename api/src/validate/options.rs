@@ -57,7 +57,7 @@ fn bus(disk: &Disk) -> Option<DiskBus> {
 fn block_size(size: &BlockSize, bus: Option<DiskBus>, path: &str, problems: &mut Problems) {
     let Some(custom) = &size.custom else { return };
     let field = |name: &str| format!("{path}.blockSize.custom.{name}");
-    if size.match_volume.as_ref().is_some_and(|state| state.is_on()) {
+    if size.match_volume.as_ref().is_some_and(crate::vmi::FeatureState::is_on) {
         let why = "only one of custom and matchVolume is allowed";
         problems.add(Reason::FieldValueInvalid, format!("{path}.blockSize"), why);
     } else if custom.logical > custom.physical {
