@@ -57,7 +57,8 @@ pub fn is_filled_already(annotations: Option<&std::collections::BTreeMap<String,
 pub fn account(vm: &VirtualMachine) -> &str {
     let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
     let volumes = spec.into_iter().flat_map(|spec| &spec.volumes);
-    let mut named = volumes.filter_map(|volume| volume.service_account.as_ref()?.service_account_name.as_deref());
+    let mut named =
+        volumes.filter_map(|volume| volume.service_account.as_ref()?.service_account_name.as_deref());
     named.next_back().unwrap_or(DEFAULT_ACCOUNT)
 }
 

@@ -13,26 +13,22 @@ use podvirt_api::names::{VMI_FINALIZER, event, label, pod as pod_names};
 use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
-use super::claims::{Problem, Told, volume_status};
-use super::data::{self, Filling};
+use super::claims::{Problem, Told};
+use super::create::{OF_CLAIMS, create};
+use super::data;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
 use super::{ends, follow, nics};
 use crate::settings::Settings;
-use crate::template::{self, Images, TemplateError};
+use crate::template;
 
 /// How long virt-handler has to say how a guest ended, after its pod did. It may be restarting just then; after
 /// this time the pod's own end is all that is known.
 pub const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
-/// When to look again for a claim that was missing, if the watch of claims does not tell of it.
-const CLAIM_RETRY: Duration = Duration::from_secs(5);
-
 /// When to look again at a machine whose guest is at a migration's target: who writes the end may have to restart.
 const MOVE_RETRY: Duration = Duration::from_secs(10);
 
-/// Reasons of [`conditions::SYNCHRONIZED`] that speak of claims.
-const OF_CLAIMS: [&str; 2] = [reason::FAILED_PVC_NOT_FOUND, reason::FAILED_DATA_VOLUME_IMPORT];
 /// Reason of [`conditions::SYNCHRONIZED`]: the pod lacks a network that Multus was asked for.
 const NETWORK_MISSING: &str = "NetworkNotAttached";
 const POD_DELETED: &str = "PodDeleted";
@@ -283,72 +279,6 @@ fn begin(decision: &mut Decision, now: Timestamp) {
     set_phase(status, Phase::Pending, now);
 }
 
-fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
-    let namespace = seen.vmi.metadata.namespace.as_deref().unwrap_or_default();
-    let waits = |problem: &Problem| *problem == Problem::Filling(Filling::WaitsForConsumer);
-    let first = seen.claims.iter().find(|(_, problem)| !waits(problem));
-    if let Some((claim, problem)) = first {
-        let (reason, message) = match problem {
-            Problem::Filling(Filling::Failed(why)) => {
-                let reason = reason::FAILED_DATA_VOLUME_IMPORT.into();
-                decision.fail(&Trouble { reason, message: why.clone() }, now);
-                return;
-            }
-            Problem::Filling(Filling::Goes(Some(why))) => (reason::FAILED_DATA_VOLUME_IMPORT, why.clone()),
-            Problem::Filling(_) => {
-                forget_trouble(&mut decision.vmi);
-                decision.look_again = Some(CLAIM_RETRY);
-                return;
-            }
-            Problem::Missing => (
-                reason::FAILED_PVC_NOT_FOUND,
-                format!(
-                    "PersistentVolumeClaim {namespace}/{claim} does not exist; the machine starts once it does"
-                ),
-            ),
-        };
-        decision.unsynchronized(&Trouble { reason: reason.into(), message }, now);
-        decision.look_again = Some(CLAIM_RETRY);
-        return;
-    }
-    let images = Images {
-        launcher: seen.launcher_image.to_owned(),
-        pull_secrets: seen.settings.image_pull_secrets.clone(),
-        limits: seen.limits,
-    };
-    // The pod has each claim by its mode, which the status tells.
-    let mut vmi = seen.vmi.clone();
-    vmi.status.volume_status = volume_status(&vmi, seen.claims_told);
-    if first.is_none() && !seen.claims.is_empty() {
-        forget_trouble(&mut decision.vmi);
-        data::wait_for_consumer(seen.consumers, decision, now, |decision| {
-            make(template::consumer_pod(&vmi, &seen.settings.configuration, &images), decision, now);
-        });
-        decision.look_again = Some(CLAIM_RETRY);
-    } else if data::consumers_are_gone(seen.consumers, decision) {
-        make(template::launcher_pod(&vmi, &seen.settings.configuration, &images), decision, now);
-    }
-}
-
-/// Makes a pod, if it can be rendered.
-fn make(pod: Result<Pod, TemplateError>, decision: &mut Decision, now: Timestamp) {
-    match pod {
-        Ok(pod) => {
-            let failed = condition(&decision.vmi.status, conditions::SYNCHRONIZED)
-                .and_then(|c| c.reason.as_deref())
-                .is_some_and(|r| OF_CLAIMS.contains(&r));
-            if failed {
-                remove_condition(&mut decision.vmi.status, conditions::SYNCHRONIZED);
-            }
-            decision.actions.push(Action::Create(Box::new(pod)));
-        }
-        Err(error) => {
-            let trouble = Trouble { reason: reason::FAILED_CREATE.into(), message: error.to_string() };
-            decision.unsynchronized(&trouble, now);
-        }
-    }
-}
-
 /// A pod is there, and virt-handler has not got the machine yet.
 fn scheduling(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     if observe::is_done(pod) || observe::is_terminating(pod) || observe::compute_end(pod).is_some() {
@@ -396,7 +326,7 @@ fn held_up(pod: &Pod, decision: &mut Decision, now: Timestamp) -> bool {
 }
 
 /// Removes what this controller said about a pod that does not start. What virt-handler says stays.
-fn forget_trouble(vmi: &mut VirtualMachineInstance) {
+pub(super) fn forget_trouble(vmi: &mut VirtualMachineInstance) {
     let ours = |r: &str| {
         observe::is_waiting_reason(r)
             || [reason::FAILED_CREATE, NETWORK_MISSING].contains(&r)

@@ -32,6 +32,7 @@
 mod act;
 pub mod claims;
 pub mod controller;
+mod create;
 pub mod data;
 pub mod decide;
 pub mod ends;
