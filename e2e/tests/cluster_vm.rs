@@ -229,7 +229,7 @@ fn a_machine_that_does_not_come_up_says_why() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let manifest = |name| Manifest { name, ..Default::default() };
-    // An image without a disk; a network without addresses, which netd refuses; a processor that libvirt does not know.
+    // An image without a disk; a network without addresses, which netd refuses; a processor that no node has.
     let empty = manifest("empty").instance().replace("disk-tiny:dev", "tools:dev");
     let bare = r#"{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: bare}, spec: {config: '{"cniVersion":"1.0.0","name":"bare","type":"bridge","bridge":"br1"}'}}"#;
     namespace.apply(bare).unwrap();
@@ -242,18 +242,19 @@ fn a_machine_that_does_not_come_up_says_why() {
     for instance in [empty, refused.instance(), unknown.instance()] {
         namespace.apply(&instance).unwrap();
     }
-    for (name, reasons, event, part) in [
-        ("empty", "Synchronizing with the Domain failed.", "SyncFailed", "/disk"),
+    for (name, kind, reasons, event, part) in [
+        ("empty", "Synchronized", "Synchronizing with the Domain failed.", "SyncFailed", "/disk"),
         (
             "refused",
+            "Synchronized",
             "CrashLoopBackOff",
             "CrashLoopBackOff",
             "has neither a global IPv4 nor a global IPv6 address",
         ),
-        ("unknown", "Synchronizing with the Domain failed.", "SyncFailed", "no-such-model"),
+        ("unknown", "PodScheduled", "Unschedulable", "FailedScheduling", "affinity/selector"),
     ] {
         let says = |i: &v1::VirtualMachineInstance| {
-            condition(i, "Synchronized").is_some_and(|c| {
+            condition(i, kind).is_some_and(|c| {
                 c.status == "False"
                     && c.reason.as_deref() == Some(reasons)
                     && c.message.as_deref().is_some_and(|m| m.contains(part))
