@@ -74,7 +74,7 @@ pub struct Pod {
     /// End at once, as if virt-launcher had crashed: for upstream's tests of machines that are started again
     #[arg(long)]
     pub simulate_crash: bool,
-    /// Keep the container when the machine has failed, until somebody asks for the end
+    /// Keep the container when the machine has failed, until the kubelet stops it with SIGTERM
     #[arg(long)]
     pub keep_after_failure: bool,
     /// How many hook sidecars the pod has

@@ -27,7 +27,7 @@ mod init {
     }
 
     #[test]
-    fn a_failed_machines_container_is_kept_until_somebody_asks_for_its_end() {
+    fn a_failed_machines_container_is_kept_until_it_gets_a_signal() {
         let pod = [
             "pod",
             "--name",

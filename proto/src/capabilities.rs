@@ -55,7 +55,7 @@ pub struct Tsc {
     pub scalable: bool,
 }
 
-/// Writes the file: who reads it sees all of it or what was there before.
+/// Writes the file. A process that reads it meanwhile sees either the whole new content or the whole old one.
 ///
 /// # Errors
 ///

@@ -359,7 +359,7 @@ pub(super) async fn write_migration(
         } else {
             recorder.normal(migration, &note.reason, &note.message).await;
         }
-        // Who follows the machine learns why it stays, too.
+        // A user who watches the VirtualMachineInstance, not the migration, is told as well why it stays.
         let is_told = ends || note.reason == event::MIGRATION_BACKOFF;
         if let Some(vmi) = vmi.filter(|_| is_told) {
             if note.warning {

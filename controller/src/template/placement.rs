@@ -67,8 +67,8 @@ fn features<'a>(vmi: &'a VirtualMachineInstance, policies: &'a [&str]) -> impl I
         .map(|feature| feature.name.as_str())
 }
 
-/// The manifest's affinity, away from nodes with a feature that the machine forbids. A machine with the host's own model also
-/// keeps away from nodes where that one is obsolete.
+/// The manifest's affinity, away from nodes with a feature that the machine forbids. A machine with the processor model
+/// of its host also keeps away from nodes whose own model is obsolete.
 pub(super) fn affinity(vmi: &VirtualMachineInstance) -> Option<Affinity> {
     let forbidden = features(vmi, &["forbid"]).map(|name| format!("{}{name}", label::CPU_FEATURE));
     let obsolete = ["", HOST_MODEL].contains(&model(vmi)).then(|| label::OBSOLETE_HOST_MODEL.to_owned());

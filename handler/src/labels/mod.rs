@@ -118,7 +118,7 @@ fn is_name(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-/// Whether the label is one of those above, whoever wrote it.
+/// Whether the label is of a kind that virt-handler writes. Another program may have written it.
 fn is_own(label: &str) -> bool {
     label::OF_NODES.iter().any(|prefix| label.starts_with(prefix))
 }

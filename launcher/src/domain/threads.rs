@@ -24,7 +24,7 @@ pub(super) struct Own {
 }
 
 impl Threads {
-    /// Those of this machine; none where nobody asks for any.
+    /// The threads of the machine with the specification `spec`: none where neither a policy nor a disk asks for a thread.
     pub(super) fn of(spec: &DomainSpec) -> Threads {
         let disks = &spec.devices.disks;
         let own = u32::try_from(disks.iter().filter(|disk| has_own(disk)).count()).unwrap_or(u32::MAX);

@@ -72,7 +72,7 @@ impl Source for Host {
         }
         // SAFETY: libvirt returns a C string, which is ours to free.
         let text = unsafe { CStr::from_ptr(told) }.to_string_lossy().into_owned();
-        // SAFETY: it was made by malloc, and nobody else has it.
+        // SAFETY: libvirt allocated the string with malloc and keeps no pointer to it; `text` is a copy.
         unsafe { nix::libc::free(told.cast()) };
         Ok(text)
     }

@@ -70,7 +70,7 @@ pub enum MediaError {
         claim: String,
         /// The device.
         path: PathBuf,
-        /// Who this is.
+        /// User ID that virt-launcher and QEMU run with.
         user: u32,
         /// What the system said.
         source: io::Error,

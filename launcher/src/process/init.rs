@@ -44,7 +44,7 @@ const ENDS: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT];
 pub struct Ended {
     /// Its exit code, 128 + the signal's number when a signal ended it.
     pub code: u8,
-    /// Whether somebody had asked for the end.
+    /// Whether init had got SIGTERM, SIGINT or SIGQUIT before the child ended.
     pub asked: bool,
 }
 
@@ -82,7 +82,7 @@ pub fn run(command: &mut Command, subreaper: bool) -> io::Result<Ended> {
     }
 }
 
-/// Waits, behind [`run`], until somebody asks for the end; orphans are waited for still.
+/// Waits, after [`run`] has returned, until init gets SIGTERM, SIGINT or SIGQUIT. Meanwhile it goes on reaping orphans.
 ///
 /// # Errors
 ///
