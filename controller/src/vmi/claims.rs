@@ -76,11 +76,11 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
     data::judge(data.get(namespace, name).as_deref(), name)
 }
 
-/// Whether a machine names this claim, or any where none is given.
-pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<&PersistentVolumeClaim>) -> bool {
-    let Some(claim) = claim else { return claim_names(vmi).next().is_some() };
-    let (of, meta) = (&vmi.metadata, &claim.metadata);
-    of.namespace == meta.namespace && claim_names(vmi).any(|name| Some(name) == meta.name.as_deref())
+/// Whether a volume of the machine has the claim of this namespace and name, or any claim where none is given. A DataVolume's
+/// claim has the DataVolume's name.
+pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> bool {
+    let Some((namespace, name)) = claim else { return claim_names(vmi).next().is_some() };
+    vmi.metadata.namespace.as_deref() == Some(namespace) && claim_names(vmi).any(|named| named == name)
 }
 
 /// What there is to tell of the claims; `None` while one of them does not exist.
@@ -142,7 +142,7 @@ mod tests {
         let pending: PersistentVolumeClaim =
             serde_json::from_value(json!({"status": {"phase": "Pending"}})).unwrap();
         let vmi: VirtualMachineInstance = serde_json::from_value(json!({
-            "metadata": {"name": "web"},
+            "metadata": {"name": "web", "namespace": "shop"},
             "spec": {"domain": {"devices": {}}, "volumes": [
                 {"name": "a", "persistentVolumeClaim": {"claimName": "gone"}},
                 {"name": "b", "persistentVolumeClaim": {"claimName": "pending"}},
@@ -153,11 +153,8 @@ mod tests {
         let claims = Claims::from([("gone".to_owned(), None), ("pending".to_owned(), Some(pending))]);
         let missing = |name: &str| (name.to_owned(), Problem::Missing);
         assert_eq!(problems(&vmi, &claims, &DataVolumes::new().0), [missing("gone"), missing("unread")]);
-        let named = |name: &str| -> PersistentVolumeClaim {
-            serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
-        };
-        assert!(names_one(&vmi, Some(&named("gone"))) && names_one(&vmi, None));
-        assert!(!names_one(&vmi, Some(&named("other"))));
+        assert!(names_one(&vmi, Some(("shop", "gone"))) && names_one(&vmi, None));
+        assert!(!names_one(&vmi, Some(("shop", "other"))) && !names_one(&vmi, Some(("else", "gone"))));
     }
 
     #[test]

@@ -237,15 +237,13 @@ fn filled(
             Err(RecvError::Lagged(_)) => None,
             Err(RecvError::Closed) => return None,
         };
-        let concerns = |vmi: &VirtualMachineInstance| {
-            let Some(changed) = &changed else { return true };
-            vmi.metadata.namespace == changed.namespace
-                && template::claim_names(vmi).any(|name| name == changed.name)
-        };
+        let changed = changed.as_ref().map(|data: &ObjectRef<DataVolume>| {
+            (data.namespace.as_deref().unwrap_or_default(), data.name.as_str())
+        });
         let found: Vec<_> = machines
             .state()
             .iter()
-            .filter(|vmi| phase(vmi) == Phase::Pending && concerns(vmi))
+            .filter(|vmi| phase(vmi) == Phase::Pending && claims::names_one(vmi, changed))
             .map(|vmi| Ok(Request::from(ObjectRef::from_obj(&**vmi))))
             .collect();
         Some((futures::stream::iter(found), (changes, machines)))
@@ -313,7 +311,13 @@ fn claims_of_machines(
         .default_backoff()
         .map_ok(move |event| {
             let changed = match &event {
-                Event::Apply(claim) | Event::Delete(claim) => Some(claim),
+                Event::Apply(claim) | Event::Delete(claim) => {
+                    let metadata = &claim.metadata;
+                    Some((
+                        metadata.namespace.as_deref().unwrap_or_default(),
+                        metadata.name.as_deref().unwrap_or_default(),
+                    ))
+                }
                 // After a break of the watch any may have changed.
                 Event::InitDone => None,
                 Event::Init | Event::InitApply(_) => return futures::stream::iter(Vec::new()),

@@ -62,6 +62,24 @@ pub struct Observed<'a> {
     pub limits: AutoLimits,
 }
 
+impl<'a> Observed<'a> {
+    /// A machine without pods, claims and DataVolumes; of its claims nothing is known, and its end was not seen.
+    pub fn alone(vmi: &'a VirtualMachineInstance, settings: &'a Settings, launcher_image: &'a str) -> Self {
+        Observed {
+            vmi,
+            pods: &[],
+            consumers: &[],
+            data: &[],
+            claims: &[],
+            claims_told: None,
+            end_seen: Duration::ZERO,
+            settings,
+            launcher_image,
+            limits: AutoLimits::default(),
+        }
+    }
+}
+
 /// What to ask of the API server, besides writing the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {

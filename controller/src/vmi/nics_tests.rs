@@ -52,18 +52,7 @@ fn pod(vmi: &VirtualMachineInstance, attached: &[(&str, &str)]) -> Arc<Pod> {
 fn look(vmi: &VirtualMachineInstance, pod: &Arc<Pod>, now: Timestamp) -> Decision {
     let settings = Settings::default();
     let pods = [pod.clone()];
-    let seen = Observed {
-        vmi,
-        consumers: &[],
-        data: &[],
-        pods: &pods,
-        claims: &[],
-        claims_told: None,
-        end_seen: std::time::Duration::ZERO,
-        settings: &settings,
-        launcher_image: "l",
-        limits: podvirt_api::resources::AutoLimits::default(),
-    };
+    let seen = Observed { pods: &pods, ..Observed::alone(vmi, &settings, "l") };
     decide(&seen, now)
 }
 

@@ -97,16 +97,11 @@ fn with_claims(vmi: &VirtualMachineInstance, pods: &[Arc<Pod>], claims: &[(Strin
     let (settings, told) = (Settings::default(), Told::new());
     let see = |vmi: &VirtualMachineInstance| {
         let seen = Observed {
-            vmi,
-            consumers: &[],
-            data: &[],
             pods,
             claims,
             claims_told: Some(&told),
             end_seen: SEEN_FOR,
-            settings: &settings,
-            launcher_image: "launcher:1",
-            limits: podvirt_api::resources::AutoLimits::default(),
+            ..Observed::alone(vmi, &settings, "launcher:1")
         };
         decide(&seen, now())
     };
@@ -464,16 +459,9 @@ fn the_end_of_a_guest_is_seen_before_its_machine_goes() {
         let (settings, told) = (Settings::default(), Told::new());
         let look = |vmi: &VirtualMachineInstance, end_seen| {
             let seen = Observed {
-                vmi,
-                consumers: &[],
-                data: &[],
-                pods: &[],
-                claims: &[],
                 claims_told: Some(&told),
                 end_seen,
-                settings: &settings,
-                launcher_image: "launcher:1",
-                limits: podvirt_api::resources::AutoLimits::default(),
+                ..Observed::alone(vmi, &settings, "launcher:1")
             };
             decide(&seen, now())
         };

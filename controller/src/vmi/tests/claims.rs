@@ -17,16 +17,9 @@ fn the_pod_has_a_claim_by_the_mode_that_is_told_of_it() {
         let told = crate::vmi::claims::told(&claims).unwrap();
         let settings = Settings::default();
         let seen = Observed {
-            vmi: &vmi,
-            pods: &[],
-            consumers: &[],
-            data: &[],
-            claims: &[],
             claims_told: Some(&told),
             end_seen: SEEN_FOR,
-            settings: &settings,
-            launcher_image: "launcher:1",
-            limits: podvirt_api::resources::AutoLimits::default(),
+            ..Observed::alone(&vmi, &settings, "launcher:1")
         };
         let decision = decide(&seen, now());
         let [Action::Create(pod)] = &decision.actions[..] else { panic!("{:?}", decision.actions) };

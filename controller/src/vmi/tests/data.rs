@@ -11,16 +11,12 @@ fn look_at(
 ) -> Decision {
     let (settings, told) = (Settings::default(), Told::new());
     let seen = Observed {
-        vmi,
         consumers,
         data,
-        pods: &[],
         claims,
         claims_told: Some(&told),
         end_seen: SEEN_FOR,
-        settings: &settings,
-        launcher_image: "launcher:1",
-        limits: podvirt_api::resources::AutoLimits::default(),
+        ..Observed::alone(vmi, &settings, "launcher:1")
     };
     decide(&seen, now())
 }

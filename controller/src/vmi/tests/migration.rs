@@ -138,18 +138,8 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
     let settings = Settings::default();
     let see = |told: Option<&Told>| {
         let pods = [running(json!({}))];
-        let seen = Observed {
-            vmi: &vmi,
-            consumers: &[],
-            data: &[],
-            pods: &pods,
-            claims: &[],
-            claims_told: told,
-            end_seen: std::time::Duration::ZERO,
-            settings: &settings,
-            launcher_image: "launcher:1",
-            limits: podvirt_api::resources::AutoLimits::default(),
-        };
+        let seen =
+            Observed { pods: &pods, claims_told: told, ..Observed::alone(&vmi, &settings, "launcher:1") };
         decide(&seen, now())
     };
     let claim = |mode: &str| {

@@ -70,16 +70,9 @@ fn a_conditions_time_is_that_of_its_last_turn() {
     let (settings, told) = (Settings::default(), Told::new());
     let pods = [running(json!({}))];
     let seen = Observed {
-        vmi: &first.vmi,
-        consumers: &[],
-        data: &[],
         pods: &pods,
-        claims: &[],
         claims_told: Some(&told),
-        end_seen: std::time::Duration::ZERO,
-        settings: &settings,
-        launcher_image: "launcher:1",
-        limits: podvirt_api::resources::AutoLimits::default(),
+        ..Observed::alone(&first.vmi, &settings, "launcher:1")
     };
     let later = decide(&seen, now() + jiff::SignedDuration::from_secs(9));
     assert_eq!(time(&later), now(), "still false");

@@ -46,17 +46,10 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
     let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi.clone()).unwrap();
     // Waiting for its pod.
     vmi.status.phase = Some("Pending".into());
+    let settings = Settings::default();
     let seen = Observed {
-        vmi: &vmi,
-        consumers: &[],
-        data: &[],
-        pods: &[],
-        claims: &[],
         claims_told: Some(&told(&claims).unwrap()),
-        end_seen: std::time::Duration::ZERO,
-        settings: &Settings::default(),
-        launcher_image: "launcher:1",
-        limits: podvirt_api::resources::AutoLimits::default(),
+        ..Observed::alone(&vmi, &settings, "launcher:1")
     };
     let decision = decide(&seen, "2026-01-01T12:00:00Z".parse().unwrap());
     serde_json::from_slice(&serde_json::to_vec(&decision.vmi).unwrap()).unwrap()
