@@ -22,6 +22,7 @@
 mod object;
 
 pub mod admission;
+pub mod attachment;
 pub mod bridge;
 pub mod cdi;
 pub mod defaults;

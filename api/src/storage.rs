@@ -98,6 +98,13 @@ pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
     Some(Claim { name: &claim.claim_name, read_only: true })
 }
 
+/// Whether a volume's disk is plugged once its machine runs, and may be unplugged.
+pub fn is_hotpluggable(volume: &Volume) -> bool {
+    let data = volume.data_volume.as_ref().and_then(|data| data.hotpluggable);
+    let claim = volume.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
+    data == Some(true) || claim == Some(true)
+}
+
 /// Whether a claim is a block device in the pod, not a directory.
 pub fn is_block(claim: &PersistentVolumeClaimInfo) -> bool {
     claim.volume_mode.as_deref() == Some("Block")

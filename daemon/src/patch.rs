@@ -12,7 +12,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,18 @@ impl Error {
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Gone(_))
     }
+}
+
+/// The operation of a JSON patch (RFC 6902) by which a patch is refused if the object is not as it was read.
+///
+/// Values cannot be compared instead: the API server compares texts as they are written, and knows several ways to write `&`.
+pub fn unchanged(object: &impl ResourceExt) -> Value {
+    json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.resource_version()})
+}
+
+/// The operation of a JSON patch that replaces the list at `path`; none where it stays as it is.
+pub fn list(path: &str, old: &Value, new: &Value) -> Option<Value> {
+    (old != new).then(|| json!({"op": "add", "path": path, "value": new}))
 }
 
 /// Writes the difference of `old` and `new` in status, labels, annotations and finalizers through the object

@@ -35,8 +35,24 @@ pub enum Command {
     RunNetd(RunNetd),
     /// Ask whether the guest accepts connections at a TCP port; the exit code tells: what the kubelet runs
     Probe(Probe),
+    /// Hand over the disks of this pod's claims: what an attachment pod does for volumes that are plugged into a running machine
+    Attach(Attach),
     /// Ask libvirt what QEMU can do on this node: what runs ahead of virt-handler
     Capabilities(Capabilities),
+}
+
+/// Whose disks are handed over, and where.
+#[derive(Clone, Debug, Args)]
+pub struct Attach {
+    /// Socket to listen on
+    #[arg(long, value_name = "SOCKET")]
+    pub socket: PathBuf,
+    /// Directory in which the claims are, under their volumes' names: mounted, or devices
+    #[arg(long, value_name = "DIR")]
+    pub claims: PathBuf,
+    /// The volumes, as JSON: for each its name, whether it is read only, and what is told of its claim
+    #[arg(long, value_name = "JSON")]
+    pub volumes: String,
 }
 
 /// Where the answers go.

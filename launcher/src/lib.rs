@@ -13,13 +13,17 @@
 //!
 //! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
 //! [`probe`] and [`virt_probe`] are run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
-//! [`capabilities`] is run once on each node, ahead of virt-handler.
+//! [`capabilities`] is run once on each node, ahead of virt-handler, and [`attach`] in a pod of its own, for volumes that are plugged
+//! while a machine runs. libvirt starts QEMU by way of [`emulator`].
 
 pub mod accelerator;
+pub mod attach;
 pub mod capabilities;
 pub mod cli;
 pub mod console;
 pub mod domain;
+pub mod emulator;
+pub mod fdset;
 pub mod hooks;
 pub mod hypervisor;
 pub mod life;

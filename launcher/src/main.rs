@@ -12,11 +12,20 @@ use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
 use virt_launcher::process::init;
 use virt_launcher::virt_probe::{self, VirtProbe};
-use virt_launcher::{capabilities, mesh, pod, probe, run_netd, standalone};
+use virt_launcher::{attach, capabilities, emulator, mesh, pod, probe, run_netd, standalone};
 
 fn main() -> ExitCode {
     if virt_probe::is_meant(std::env::args_os().next().as_deref()) {
         return ask_guest(&VirtProbe::parse());
+    }
+    if emulator::is_meant(std::env::args_os().next().as_deref()) {
+        return match emulator::run() {
+            Ok(never) => match never {},
+            Err(error) => {
+                eprintln!("{}: {error:#}", emulator::NAME);
+                ExitCode::FAILURE
+            }
+        };
     }
     let cli = Cli::parse();
     // netd itself is process 1 of its container: it has no orphans.
@@ -99,6 +108,10 @@ fn start(cli: &Cli) -> Result<u8> {
         Command::Probe(args) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(probe::run(args))?;
+            Ok(0)
+        }
+        Command::Attach(args) => {
+            attach::run(args)?;
             Ok(0)
         }
         Command::Capabilities(args) => {

@@ -4,6 +4,7 @@
 //!   lock                 held by the launcher
 //!   x/ c/ cache/ home/   libvirt's directories (run time, configuration, cache, home)
 //!   net/<interface>.*    netd's socket, control socket and configuration
+//!   e/                   the link by which libvirt finds the emulator, in a pod
 //!   disks/               overlays, empty disks, cloud-init disks
 //!   domain.xml           what libvirt was asked for
 //!   serial.sock          the serial console
@@ -25,9 +26,13 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::emulator;
+
 /// libvirt's socket, below the directory.
 pub const SOCKET: &str = "x/libvirt/libvirt-sock";
-/// The link to it, as upstream's libvirt calls its socket.
+/// Directory of the link by which libvirt finds the emulator.
+const EMULATOR: &str = "e";
+/// The link to libvirt's socket, as upstream's libvirt calls its own.
 const LINK: &str = "virtqemud-sock";
 /// Files that are not for the next machine.
 const LEFTOVERS: [&str; 7] =
@@ -118,6 +123,25 @@ impl RunDir {
         Ok(RunDir { path, _lock: lock })
     }
 
+    /// Has libvirt start QEMU by way of [`crate::emulator`].
+    ///
+    /// # Errors
+    ///
+    /// The link to this program cannot be made.
+    pub fn with_emulator(self) -> Result<RunDir, RunDirError> {
+        let directory = self.join(EMULATOR);
+        let link = directory.join(emulator::NAME);
+        let made =
+            std::fs::create_dir_all(&directory).and_then(|()| std::env::current_exe()).and_then(|program| {
+                match link.symlink_metadata() {
+                    Ok(_) => Ok(()),
+                    Err(_) => std::os::unix::fs::symlink(program, &link),
+                }
+            });
+        made.map_err(|source| RunDirError::File { path: link.clone(), source })?;
+        Ok(self)
+    }
+
     /// A file or directory in it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -125,12 +149,23 @@ impl RunDir {
 
     /// The environment that makes libvirt use it.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
-        vec![
+        [
             ("HOME", self.join("home")),
             ("XDG_RUNTIME_DIR", self.join("x")),
             ("XDG_CONFIG_HOME", self.join("c")),
             ("XDG_CACHE_HOME", self.join("cache")),
         ]
+        .into_iter()
+        .chain(self.path_with_emulator())
+        .collect()
+    }
+
+    /// `PATH`, with the directory of the emulator's link first, where there is one.
+    fn path_with_emulator(&self) -> Option<(&'static str, PathBuf)> {
+        let directory = Some(self.join(EMULATOR)).filter(|directory| directory.is_dir())?;
+        let all = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::env::join_paths(std::iter::once(directory).chain(std::env::split_paths(&all))).ok()?;
+        Some(("PATH", all.into()))
     }
 
     /// libvirt's address below it.

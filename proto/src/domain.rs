@@ -51,6 +51,9 @@ pub struct Domain {
     /// The machine's disks, sorted by the names of their volumes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<Disk>,
+    /// Volumes whose disks the launcher has been given to plug, by name and sorted: those that are plugged among them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<String>,
     /// What is booted directly; absent where nothing is, or before it was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_boot: Option<KernelBoot>,

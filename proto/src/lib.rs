@@ -22,6 +22,8 @@ pub mod stats;
 
 pub mod steering;
 
+pub mod volumes;
+
 /// The control interface of netd, package `podvirt.netd.v1`.
 pub mod netd {
     /// Version 1.

@@ -176,6 +176,11 @@ pub fn validate_update(old: &Value, new: &Value, by: By) -> Problems {
     problems
 }
 
+/// Judges a change of volumes of a running instance, which virt-api makes for a user: what was wrong before is not its fault.
+pub fn validate_plugged(old: &Value, new: &Value, config: &v1::KubeVirtConfiguration) -> Problems {
+    Change { old: &[old], new }.ratchet(spec_problems(new, config))
+}
+
 /// Notes labels that users may not set.
 pub(super) fn reserved_labels(labels: &Value, path: &str, problems: &mut Problems) {
     for name in labels.as_object().into_iter().flat_map(|map| map.keys()).filter(|n| label::is_reserved(n)) {

@@ -44,6 +44,9 @@ pub const MASQUERADE: &str = "podvirt.io/masquerade";
 pub const BINDING_PLUGINS: &str = "podvirt.io/binding-plugins";
 /// `false`: the DataVolumes of a VirtualMachine's templates are made when it starts first, not at once: on the VirtualMachine.
 pub const IMMEDIATE_DATA_VOLUMES: &str = "kubevirt.io/immediate-data-volume-creation";
+/// Names of the volumes that were plugged into this instance alone and not into its VirtualMachine, as a JSON list: on a
+/// VirtualMachineInstance.
+pub const EPHEMERAL_VOLUMES: &str = "kubevirt.io/ephemeral-hotplug-volumes";
 /// The pod holds its machine's place on a node until CDI has filled the machine's claims: on such a pod, with the text `true`.
 pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
 /// The hook sidecars of a machine, as a JSON list.

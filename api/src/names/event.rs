@@ -42,6 +42,12 @@ pub const SHUTTING_DOWN: &str = "ShuttingDown";
 pub const DELETED: &str = "Deleted";
 /// The machine could not be made as its specification says.
 pub const SYNC_FAILED: &str = "SyncFailed";
+/// The guest has the disk of a volume that was plugged.
+pub const VOLUME_READY: &str = "VolumeReady";
+/// The machine's launcher has the disk of a volume that is to be plugged.
+pub const VOLUME_MOUNTED: &str = "VolumeMountedToPod";
+/// The machine's launcher has closed the disk of a volume that was unplugged.
+pub const VOLUME_UNMOUNTED: &str = "VolumeUnMountedFromPod";
 /// The guest's agent has set the credentials of the guest's users.
 pub const CREDENTIALS_SYNCED: &str = "AccessCredentialsSyncSuccess";
 /// The guest's agent has not set the credentials of the guest's users.
@@ -86,6 +92,10 @@ pub const SUCCESSFUL_EVICT: &str = "SuccessfulEvict";
 pub const FAILED_EVICT: &str = "FailedEvict";
 /// Interfaces of a running machine come or go.
 pub const INTERFACES_CHANGED: &str = "InterfacesChanged";
+/// Volumes of a VirtualMachine's running instance were changed.
+pub const VOLUMES_CHANGED: &str = "VolumesChanged";
+/// Where a VirtualMachine's running instance may run was changed.
+pub const PLACEMENT_CHANGED: &str = "PlacementChanged";
 /// What the specification asks for comes with a migration.
 pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
 /// A change takes effect at the next start.

@@ -4,6 +4,8 @@
 pub const APP: &str = "kubevirt.io";
 /// Value of [`APP`] on a launcher pod.
 pub const APP_LAUNCHER: &str = "virt-launcher";
+/// Value of [`APP`] on a pod that holds the claims of volumes that are plugged.
+pub const APP_HOTPLUG: &str = "hotplug-disk";
 /// Value of [`APP`] on virt-handler's pods.
 pub const APP_HANDLER: &str = "virt-handler";
 /// Value of [`APP`] on virt-controller's pods.

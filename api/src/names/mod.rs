@@ -61,6 +61,19 @@ pub fn short_name(prefix: &str, uid: &str) -> String {
     name
 }
 
+/// Name of the pod that holds the claims of these volumes, sorted, for the launcher pod with this UID. It follows from both, so that
+/// such a pod is not made twice.
+pub fn attachment_name<'a>(launcher_uid: &str, volumes: impl IntoIterator<Item = &'a str>) -> String {
+    let volumes: Vec<&str> = volumes.into_iter().collect();
+    let of_launcher = short_name(pod::HOTPLUG_PREFIX, launcher_uid);
+    short_name(&format!("{of_launcher}-"), &volumes.join("/"))
+}
+
+/// Name of the pod that holds the claims of all volumes that are plugged, for a migration's target pod with this UID.
+pub fn target_attachment_name(launcher_uid: &str) -> String {
+    attachment_name(launcher_uid, [])
+}
+
 /// The name of a machine as a label's value: where it is too long, its beginning and eight digits of its SHA-1, as upstream
 /// and its virtctl make it. Two machines have two values.
 pub fn label_value(name: &str) -> String {
@@ -111,6 +124,18 @@ mod tests {
         ] {
             assert!(!is_daemon(other, NAMESPACE), "{other}");
         }
+    }
+
+    #[test]
+    fn other_volumes_or_another_launcher_pod_make_another_name() {
+        let name = attachment_name("p1", ["a", "b"]);
+        assert_eq!(name, attachment_name("p1", ["a", "b"]));
+        for other in
+            [attachment_name("p1", ["a"]), attachment_name("p2", ["a", "b"]), target_attachment_name("p1")]
+        {
+            assert_ne!(name, other);
+        }
+        assert!(name.starts_with("hp-volume-") && name.len() == "hp-volume-".len() + 11, "{name}");
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl Config {
 pub const DEV: &str = "/dev";
 /// Names in [`DEV`] that every container has, or a launcher's: a claim's device cannot have them.
 pub const TAKEN_DEVICES: &[&str] = &[
-    "console", "core", "fd", "full", "kvm", "mqueue", "net", "null", "ptmx", "pts", "random", "shm",
+    "console", "core", "fd", "fdset", "full", "kvm", "mqueue", "net", "null", "ptmx", "pts", "random", "shm",
     "stderr", "stdin", "stdout", "tty", "urandom", "vfio", "zero",
 ];
 
@@ -83,6 +83,19 @@ pub const DISK_IMAGE: &str = "disk.img";
 pub const LAUNCHER_INIT_SOCKET: &str = "launcher-init-sock";
 /// The launcher's command socket, in [`SOCKETS`].
 pub const LAUNCHER_SOCKET: &str = "launcher-sock";
+/// The socket by which the launcher takes the disks of volumes that are plugged, in [`SOCKETS`].
+pub const VOLUMES_SOCKET: &str = "launcher-volumes-sock";
+/// Links to the disks of volumes that are plugged, under their volumes' names; upstream's place.
+pub const HOTPLUG_DISKS: &str = "/var/run/kubevirt/hotplug-disks";
+/// QEMU's names for its sets of descriptors are in it; mount of [`super::pod::volume::FDSETS`].
+pub const FDSETS: &str = "/dev/fdset";
+/// In an attachment pod: mount of [`super::pod::volume::HOTPLUG_DISKS`].
+pub const ATTACHMENT: &str = "/var/run/kubevirt/attachment";
+/// The socket of an attachment pod, in [`ATTACHMENT`].
+pub const ATTACHMENT_SOCKET: &str = "volumes.sock";
+/// In an attachment pod: claims in filesystem mode are mounted below it, and devices of claims in block mode are in it, under
+/// their volumes' names.
+pub const ATTACHED: &str = "/attached";
 /// The socket that virt-handler listens on for the launcher's notifications, in [`PUBLIC`].
 pub const NOTIFY_SOCKET: &str = "domain-notify-pipe.sock";
 /// The serial console's socket, in [`machine_dir`].
@@ -111,6 +124,16 @@ pub fn machine_dir(vmi_uid: &str) -> PathBuf {
 /// The disk image of a claim's volume.
 pub fn claim_image(volume: &str) -> PathBuf {
     Path::new(VMI_DISKS).join(volume).join(DISK_IMAGE)
+}
+
+/// The disk image of a volume that is plugged; upstream's path.
+pub fn plugged_image(volume: &str) -> PathBuf {
+    Path::new(HOTPLUG_DISKS).join(format!("{volume}.img"))
+}
+
+/// The device of a volume that is plugged; upstream's path.
+pub fn plugged_device(volume: &str) -> PathBuf {
+    Path::new(HOTPLUG_DISKS).join(volume)
 }
 
 /// The device of a volume whose claim is in block mode; upstream's path.

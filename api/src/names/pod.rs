@@ -9,6 +9,10 @@ pub const GID: i64 = 107;
 
 /// Container that holds virt-launcher, libvirt and QEMU; the first.
 pub const COMPUTE: &str = "compute";
+/// Container of an attachment pod.
+pub const HOTPLUG_DISK: &str = "hotplug-disk";
+/// Start of the names of attachment pods: pods that hold the claims of volumes that are plugged into a running machine.
+pub const HOTPLUG_PREFIX: &str = "hp-volume-";
 /// Native sidecar that serves the interface on the pod's network.
 pub const NETD: &str = "netd";
 /// Init container that puts the container-disk binary where the sidecars find it.
@@ -48,6 +52,10 @@ pub mod volume {
     pub const NETWORK_INFO: &str = "network-info-annotation";
     /// Start of the names of the volumes that hold credentials of the guest's users; the place in `spec.accessCredentials` follows.
     pub const ACCESS_CREDENTIAL: &str = "access-credential-";
+    /// In an attachment pod: the socket by which it hands over the disks of its claims.
+    pub const HOTPLUG_DISKS: &str = "hotplug-disks";
+    /// Links at the paths of QEMU's sets of descriptors.
+    pub const FDSETS: &str = "fdsets";
     /// Sockets of the hook sidecars, each in a directory of its container's name.
     pub const HOOKS: &str = "hook-sidecar-sockets";
 }

@@ -1,7 +1,7 @@
 //! Of disks: blocks, threads, and devices that take SCSI commands.
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{BlockSize, Disk, DiskBus, IoThreadsPolicy, VirtualMachineInstance};
+use crate::vmi::{BlockSize, Disk, DiskBus, IoThreadsPolicy, VirtualMachineInstance, Volume};
 
 /// Sizes of blocks that a disk may have, bytes.
 const BLOCKS: std::ops::RangeInclusive<u32> = 512..=2 << 20;
@@ -42,6 +42,39 @@ pub(super) fn check(vmi: &VirtualMachineInstance, disk: &Disk, path: &str, probl
             Reason::FieldValueInvalid,
             format!("{path}.lun"),
             "a volume with persistentVolumeClaim or dataVolume is allowed",
+        );
+    }
+    if vmi.volume_of(disk).is_some_and(Volume::is_hotpluggable) {
+        plugged(disk, path, problems);
+    }
+}
+
+/// Checks the disk of a volume that is plugged once the machine runs: upstream's rule.
+fn plugged(disk: &Disk, path: &str, problems: &mut Problems) {
+    let target = match disk.disk.as_ref() {
+        Some(target) => target,
+        None => {
+            let kind = if disk.cdrom.is_some() { "cdrom" } else { "lun" };
+            problems.add(
+                Reason::FieldValueNotSupported,
+                format!("{path}.{kind}"),
+                "its volume is hotpluggable, and podvirt plugs disks alone; allowed: disk",
+            );
+            return;
+        }
+    };
+    if let Some(bus) = target.bus.filter(|bus| !matches!(bus, DiskBus::Virtio | DiskBus::Scsi)) {
+        problems.invalid(
+            format!("{path}.disk.bus"),
+            bus.as_str(),
+            "the volume is hotpluggable, for which virtio and scsi are allowed",
+        );
+    }
+    if disk.dedicated_io_thread == Some(true) {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            format!("{path}.dedicatedIOThread"),
+            "its volume is hotpluggable, and threads are made when the machine starts; allowed: false",
         );
     }
 }

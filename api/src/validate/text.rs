@@ -1,7 +1,7 @@
 //! Forms of texts.
 
 /// A DNS label in Kubernetes' form (RFC 1123): at most 63 of a-z, 0-9 and `-`, not `-` at the ends.
-pub(crate) fn is_dns_label(text: &str) -> bool {
+pub fn is_dns_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 

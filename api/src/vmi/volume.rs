@@ -104,12 +104,16 @@ objects! {
         claim_name: String,
         /// Whether the guest may only read.
         read_only: Option<bool>,
+        /// Whether the disk is plugged once the machine runs, and may be unplugged.
+        hotpluggable: Option<bool>,
     }
 
     /// A disk image that CDI has put on a claim.
     DataVolumeSource {
         /// Name of the DataVolume and of its claim.
         name: String,
+        /// Whether the disk is plugged once the machine runs, and may be unplugged.
+        hotpluggable: Option<bool>,
     }
 
     /// A disk image that is only read.
@@ -149,6 +153,13 @@ objects! {
 }
 
 impl Volume {
+    /// Whether the disk is plugged once the machine runs, and may be unplugged.
+    pub fn is_hotpluggable(&self) -> bool {
+        let claim = self.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
+        let data = self.data_volume.as_ref().and_then(|data| data.hotpluggable);
+        claim == Some(true) || data == Some(true)
+    }
+
     /// What virt-launcher makes the disk from, and the disk's label: the manifest's, or upstream's where the manifest names none.
     /// None for a volume that is no disk of configuration.
     pub fn config(&self) -> Option<(Config, &str)> {

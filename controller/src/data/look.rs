@@ -2,7 +2,7 @@
 
 use podvirt_api::cdi::Phase;
 use podvirt_api::names::{annotation, event};
-use podvirt_api::storage::claim;
+use podvirt_api::storage::{claim, is_hotpluggable};
 use podvirt_api::v1::{DataVolumeTemplateSpec, VirtualMachine, Volume};
 
 use super::{DataVolumes, Served};
@@ -78,7 +78,8 @@ pub fn look(vm: &VirtualMachine, known: &DataVolumes) -> Look {
     }
     let volumes =
         vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()).map(|spec| &spec.volumes);
-    for volume in volumes.into_iter().flatten() {
+    // What is plugged once the machine runs does not keep it from starting.
+    for volume in volumes.into_iter().flatten().filter(|volume| !is_hotpluggable(volume)) {
         of_volume(volume, namespace, known, &mut look);
     }
     look

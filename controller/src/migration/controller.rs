@@ -35,7 +35,7 @@ use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
 use crate::template::pod_name;
-use crate::vmi::{Change, View, pods};
+use crate::vmi::{Change, View, observe, pods};
 use crate::{attachments, limits, watch};
 
 /// Migrations that are worked on at a time.
@@ -234,10 +234,16 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         Some(vmi) if turn == Turn::Now => from_here(vmi, shared),
         _ => BTreeMap::new(),
     };
+    let uid = vmi.as_ref().and_then(|vmi| vmi.uid()).unwrap_or_default();
+    let attachment = target.as_ref().and_then(|target| {
+        let all = context.view.pods().attachments_of(&uid);
+        all.into_iter().find(|pod| !observe::is_consumer(pod) && observe::controls(target, pod))
+    });
     let seen = Observed {
         migration,
         vmi: vmi.as_deref(),
         target: target.as_deref(),
+        attachment: attachment.as_deref(),
         siblings: &siblings,
         turn,
         way: way.as_ref(),

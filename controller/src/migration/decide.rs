@@ -23,7 +23,7 @@ use super::others;
 use super::status::{phase, remove, set_phase, set_true};
 use crate::settings::Settings;
 use crate::template::{self, Images};
-use crate::vmi::{Note, observe, pods};
+use crate::vmi::{Note, hotplug, observe, pods};
 
 /// How long no node may fit the target pod where the migration does not say it (upstream's limit).
 pub const UNSCHEDULABLE_LIMIT: Duration = Duration::from_secs(300);
@@ -64,6 +64,8 @@ pub struct Observed<'a> {
     pub vmi: Option<&'a VirtualMachineInstance>,
     /// Its target pod.
     pub target: Option<&'a Pod>,
+    /// The pod that holds the claims of plugged volumes at the target.
+    pub attachment: Option<&'a Pod>,
     /// All migrations of the machine, this one among them.
     pub siblings: &'a [Arc<Migration>],
     /// Whether it may start; asked while it is pending.
@@ -362,6 +364,16 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         decision.fail(&format!("the target pod is on node {node}, which the machine is on already"), now);
         return;
     }
+    let attachment = match attachment(seen, vmi) {
+        Ok(attachment) => attachment,
+        Err(why) => {
+            let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+            if age(made, now) >= PENDING_LIMIT {
+                decision.fail(&why, now);
+            }
+            return;
+        }
+    };
     let Some(way) = seen.way else { return };
     let mut configuration = way.configuration.clone();
     if configuration.allow_post_copy == Some(true) {
@@ -385,11 +397,39 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         source_pod: Some(pods::name_of(vmi)),
         target_node: Some(node.to_owned()),
         target_pod: Some(observe::name(pod).to_owned()),
+        target_attachment_pod_uid: attachment,
         migration_configuration: Some(configuration),
         migration_policy_name: way.policy.clone(),
         ..State::default()
     });
     decision.vmi = Some(handed);
+}
+
+/// UID of the pod that holds the claims of the volumes that are plugged into the machine at the target, if there are such volumes.
+///
+/// # Errors
+///
+/// It is not ready, and why the migration waits.
+fn attachment(seen: &Observed<'_>, vmi: &VirtualMachineInstance) -> Result<Option<String>, String> {
+    let mut plugged = vmi.status.volume_status.iter().filter(|told| hotplug::is_in_use(told)).peekable();
+    if plugged.peek().is_none() {
+        return Ok(None);
+    }
+    let Some(pod) = seen.attachment else {
+        return Err("the target has no pod for the claims of the volumes that are plugged".into());
+    };
+    let has = |name: &str| template::volumes_of(pod).any(|one| one == name);
+    if let Some(told) = plugged.find(|told| !has(&told.name)) {
+        return Err(format!(
+            "attachment pod {}: it does not have the volume {}",
+            observe::name(pod),
+            told.name
+        ));
+    }
+    if !observe::is_ready(pod) || observe::is_terminating(pod) {
+        return Err(format!("attachment pod {} is not ready", observe::name(pod)));
+    }
+    Ok(Some(observe::uid(pod).to_owned()))
 }
 
 /// The migration after the API server refused its pod.

@@ -105,6 +105,7 @@ impl Scene<'_> {
             migration,
             vmi: self.vmi,
             target: self.target,
+            attachment: None,
             siblings: self.siblings,
             turn: self.turn,
             way: Some(&self.way),

@@ -18,6 +18,7 @@
 //! gives the same pod, with the same name. The name looks like one that the API server made up, but its last
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
+mod attachment;
 mod configs;
 mod consumer;
 mod containers;
@@ -43,6 +44,7 @@ use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::{AutoLimits, PodResources};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
+pub use attachment::{attachment_pod, first_use_pod, volumes_of};
 pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
 pub(crate) use placement::{HOST_MODEL, model};

@@ -340,14 +340,6 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
         ),
         (json!({"volumes": [{"name": "a", "memoryDump": {"claimName": "s"}}]}), "spec.volumes[0].memoryDump"),
         (
-            json!({"volumes": [{"name": "a", "dataVolume": {"name": "s", "hotpluggable": true}}]}),
-            "spec.volumes[0].dataVolume.hotpluggable",
-        ),
-        (
-            json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}}]}),
-            "spec.volumes[0].persistentVolumeClaim.hotpluggable",
-        ),
-        (
             json!({
                 "domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}},
                 "networks": [{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "n", "default": true}}],

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
-use podvirt_api::storage::{claim, is_block, told};
+use podvirt_api::storage::{claim, is_block, is_hotpluggable, told};
 use podvirt_api::v1::{self, PersistentVolumeClaimInfo, VirtualMachineInstance};
 
 use super::{TemplateError, configs};
@@ -22,6 +22,7 @@ const OWN: &[(&str, &str)] = &[
     (volume::EPHEMERAL_DISKS, path::EPHEMERAL_DISKS),
     (volume::CONTAINER_DISKS, path::CONTAINER_DISKS),
     (volume::NETD, path::NETD),
+    (volume::FDSETS, path::FDSETS),
 ];
 
 /// Mode of the files of a Secret: the pod's group reads them, nobody else.
@@ -93,15 +94,9 @@ fn one(
     storage: &mut Storage,
 ) -> Result<(), TemplateError> {
     let field = |name: &str| format!("spec.volumes[{n}].{name}");
-    let hot_plugged = [
-        (
-            "persistentVolumeClaim",
-            source.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable),
-        ),
-        ("dataVolume", source.data_volume.as_ref().and_then(|data| data.hotpluggable)),
-    ];
-    if let Some((name, _)) = hot_plugged.into_iter().find(|(_, given)| *given == Some(true)) {
-        return Err(TemplateError::unsupported(field(&format!("{name}.hotpluggable")), "false"));
+    if is_hotpluggable(source) {
+        // An attachment pod has it.
+        return Ok(());
     }
     if let Some(claim) = claim(source) {
         if told.is_some_and(is_block) {

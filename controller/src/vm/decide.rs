@@ -15,7 +15,7 @@ use super::instance::{Link, generation_of, has_other_metadata, is_outdated, link
 use super::instancetype::Problem;
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
-use super::{nics, placement};
+use super::{nics, placement, volumes};
 use crate::data::Look;
 
 /// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
@@ -82,12 +82,16 @@ pub enum Action {
         /// What is to be changed.
         change: Box<nics::Change>,
     },
-    /// Write into the instance where it may run, for its next migration.
-    SetPlacement {
+    /// Bring the running instance to the template.
+    SetInstance {
         /// The instance's UID.
         uid: String,
         /// Operations of a JSON patch.
         operations: Vec<Value>,
+        /// Reason of the event that tells of them.
+        reason: &'static str,
+        /// What they come to, for people.
+        message: String,
     },
     /// Take unplugged interfaces out of the template.
     ClearTemplate(Box<nics::Change>),
@@ -203,6 +207,7 @@ pub fn decide_by(
             .and_then(|(shape, vmi)| {
                 changed_links(shape, vmi)
                     .or_else(|| changed_interfaces(shape, vmi))
+                    .or_else(|| changed_volumes(shape, vmi))
                     .or_else(|| changed_placement(shape, vmi))
             })
             .or_else(clear)
@@ -326,7 +331,15 @@ fn changed_interfaces(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Opti
 
 /// Where the template lets the machine run, otherwise than the instance, which is running on.
 fn changed_placement(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
-    Some(Action::SetPlacement { operations: placement::of_instance(vm, vmi)?, uid: vmi.uid()? })
+    let operations = placement::of_instance(vm, vmi)?;
+    let message = "where the machine may run is changed: its next migration goes by it".to_owned();
+    Some(Action::SetInstance { operations, uid: vmi.uid()?, reason: event::PLACEMENT_CHANGED, message })
+}
+
+/// Volumes that come and go, which the template has otherwise than the instance, which is running on.
+fn changed_volumes(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<Action> {
+    let (operations, message) = volumes::of_instance(vm, vmi)?;
+    Some(Action::SetInstance { operations, uid: vmi.uid()?, reason: event::VOLUMES_CHANGED, message })
 }
 
 /// What a pass looks at.

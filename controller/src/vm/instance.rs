@@ -18,7 +18,7 @@ use podvirt_api::v1::{
 };
 use serde::Serialize;
 
-use super::{nics, placement, revision};
+use super::{nics, placement, revision, volumes};
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
@@ -28,11 +28,12 @@ pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 const METADATA_DIGEST: &str = "podvirt.io/template-metadata-digest";
 
 /// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
-/// while the machine runs is no part of it: the state of links, [interfaces that come and go](nics), and [where it may
-/// run](placement).
+/// while the machine runs is no part of it: the state of links, [interfaces](nics) and [volumes](volumes) that come and go, and
+/// [where it may run](placement).
 pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec) -> String {
     let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
     spec.iter_mut().for_each(placement::leave_out);
+    spec.iter_mut().for_each(volumes::leave_out);
     digest_of(spec, present)
 }
 

@@ -48,6 +48,7 @@ mod shell_tests;
 #[cfg(test)]
 mod tests;
 mod view;
+pub mod volumes;
 
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy,

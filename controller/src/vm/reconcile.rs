@@ -380,19 +380,20 @@ impl Shell {
                     patch.push(json!({"op": "add", "path": path, "value": digest}));
                 }
                 let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
-                return self.changed(machines, vm, patched.map(drop), &change.message).await;
+                let reason = event::INTERFACES_CHANGED;
+                return self.changed(machines, vm, patched.map(drop), reason, &change.message).await;
             }
-            Action::SetPlacement { uid, operations } => {
+            Action::SetInstance { uid, operations, reason, message } => {
                 let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
                 patch.extend(operations);
                 let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
-                let message = "where the machine may run is changed: its next migration goes by it";
-                return self.changed(machines, vm, patched.map(drop), message).await;
+                return self.changed(machines, vm, patched.map(drop), reason, &message).await;
             }
             Action::ClearTemplate(change) => {
                 let patch = json_patch_of(operations("/spec/template/spec", &change))?;
                 let patched = machines.patch(&name, &PatchParams::default(), &patch).await;
-                return self.changed(machines, vm, patched.map(drop), &change.message).await;
+                let reason = event::INTERFACES_CHANGED;
+                return self.changed(machines, vm, patched.map(drop), reason, &change.message).await;
             }
             Action::NoteGeneration { uid, generation } => {
                 let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
@@ -409,18 +410,19 @@ impl Shell {
         Ok(true)
     }
 
-    /// Tells people of interfaces that were changed, or were not.
+    /// Tells people of what was changed in the running instance, or was not.
     async fn changed(
         &self,
         machines: &Api<VirtualMachine>,
         vm: &VirtualMachine,
         patched: Result<(), kube::Error>,
+        reason: &str,
         what: &str,
     ) -> Result<bool, Error> {
         match patched {
             Ok(()) => {
-                tracing::info!(what, "interfaces changed");
-                self.recorder.normal(vm, event::INTERFACES_CHANGED, what).await;
+                tracing::info!(what, reason, "the instance is changed");
+                self.recorder.normal(vm, reason, what).await;
                 Ok(true)
             }
             Err(kube::Error::Api(status))
@@ -429,7 +431,7 @@ impl Shell {
                 Ok(false)
             }
             Err(error) => {
-                self.refused(machines, vm, event::FAILED_CREATE, "interfaces not changed", error).await
+                self.refused(machines, vm, event::FAILED_CREATE, "the instance is not changed", error).await
             }
         }
     }

@@ -83,7 +83,7 @@ fn word(action: Option<&Action>) -> &'static str {
         Some(Action::NoteGeneration { .. }) => "note generation",
         Some(Action::SetLinks { .. }) => "set links",
         Some(Action::SetInterfaces { .. }) => "set interfaces",
-        Some(Action::SetPlacement { .. }) => "set placement",
+        Some(Action::SetInstance { .. }) => "set instance",
         Some(Action::ClearTemplate(_)) => "clear template",
     }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::controller::{Error, Shared, write};
 use super::decide::{self, Action};
-use super::pods;
+use super::{observe, pods};
 use crate::attachments::{self, reason_of};
 
 /// Asks for what was decided.
@@ -76,12 +76,12 @@ async fn create(
         Ok(made) => {
             shared.expectations.expect_creation(&machine, &made.uid().unwrap_or_default(), Instant::now());
             // Its echo may have come before the answer.
-            for seen in shared.pods.of(&machine).into_iter().chain(shared.pods.consumers_of(&machine)) {
+            for seen in shared.pods.all_of(&machine) {
                 let deleting = seen.metadata.deletion_timestamp.is_some();
                 shared.expectations.seen(&machine, &seen.uid().unwrap_or_default(), deleting);
             }
-            let message = format!("made launcher pod {name}");
-            tracing::info!(pod = name, "launcher pod made");
+            let message = format!("made {} {name}", role(&pod));
+            tracing::info!(pod = name, role = role(&pod), "pod made");
             shared.context.recorder.normal(vmi, event::SUCCESSFUL_CREATE, &message).await;
             Ok(())
         }
@@ -89,18 +89,28 @@ async fn create(
             let there =
                 api.get_opt(&name).await.map_err(|source| Error::Create { name: name.clone(), source })?;
             match there {
-                Some(there) if pods::owner(&there).is_none_or(|owner| owner.uid != machine) => {
+                Some(there) if pods::machine(&there).is_none_or(|(uid, _)| uid != machine) => {
                     Err(Error::Taken(name))
                 }
                 // Ours, or gone by now: the watch tells.
                 _ => Ok(()),
             }
         }
+        Err(source) if observe::is_attachment(&pod) => {
+            let message = format!("{} {name} could not be made: {}", role(&pod), reason_of(&source));
+            shared.context.recorder.warning(vmi, event::FAILED_CREATE, &message).await;
+            Err(Error::Create { name, source })
+        }
         Err(source) => {
             Box::pin(tell_refused(vmi, &reason_of(&source), shared)).await?;
             Err(Error::Create { name, source })
         }
     }
+}
+
+/// What a pod of a machine is, for people.
+fn role(pod: &Pod) -> &'static str {
+    if observe::is_attachment(pod) { "attachment pod" } else { "launcher pod" }
 }
 
 /// Says why the machine has no pod.
@@ -132,23 +142,25 @@ async fn delete(
         Ok(_) => {
             let machine = vmi.uid().unwrap_or_default();
             shared.expectations.expect_deletion(&machine, &uid, Instant::now());
-            let there = shared.pods.of(&machine);
-            match there.iter().find(|p| p.uid().as_ref() == Some(&uid)) {
+            let there = shared.pods.all_of(&machine);
+            let pod = there.iter().find(|p| p.uid().as_ref() == Some(&uid));
+            let role = pod.map_or("pod", |pod| role(pod));
+            match pod {
                 Some(pod) => {
                     let deleting = pod.metadata.deletion_timestamp.is_some();
                     shared.expectations.seen(&machine, &uid, deleting);
                 }
                 None => shared.expectations.gone(&machine, &uid),
             }
-            tracing::info!(pod = name, "launcher pod deleted");
-            let message = format!("deleted launcher pod {name}");
+            tracing::info!(pod = name, role, "pod deleted");
+            let message = format!("deleted {role} {name}");
             shared.context.recorder.normal(vmi, event::SUCCESSFUL_DELETE, &message).await;
             Ok(())
         }
         // Gone, or another one has its name.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         Err(source) => {
-            let message = format!("launcher pod {name} could not be deleted: {}", reason_of(&source));
+            let message = format!("pod {name} could not be deleted: {}", reason_of(&source));
             shared.context.recorder.warning(vmi, event::FAILED_DELETE, &message).await;
             Err(Error::Delete { name, source })
         }

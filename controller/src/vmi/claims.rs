@@ -83,10 +83,17 @@ pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> b
     vmi.metadata.namespace.as_deref() == Some(namespace) && claim_names(vmi).any(|named| named == name)
 }
 
-/// What there is to tell of the claims; `None` while one of them does not exist.
-pub fn told(claims: &Claims) -> Option<Told> {
-    let told = claims.iter().map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?))));
-    told.collect()
+/// Whether a volume that is plugged once the machine runs has the claim of this name.
+pub fn is_plugged(vmi: &VirtualMachineInstance, name: &str) -> bool {
+    let mut volumes = vmi.spec.volumes.iter().filter(|volume| storage::is_hotpluggable(volume));
+    volumes.any(|volume| storage::claim(volume).is_some_and(|claim| claim.name == name))
+}
+
+/// What there is to tell of the claims; `None` while one of them does not exist. One that is plugged once the machine runs may be
+/// missing: nothing is told of it then.
+pub fn told(vmi: &VirtualMachineInstance, claims: &Claims) -> Option<Told> {
+    let there = claims.iter().filter(|(name, claim)| claim.is_some() || !is_plugged(vmi, name));
+    there.map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?)))).collect()
 }
 
 /// Whether the claims have their volumes: then nothing that is told of them changes but by growth.
@@ -126,6 +133,15 @@ pub(super) fn volume_status(vmi: &VirtualMachineInstance, told: Option<&Told>) -
         }
         status
     });
+    let named = |name: &str| vmi.spec.volumes.iter().any(|volume| volume.name == name);
+    let status = status.chain(
+        // The machine may have the disk of a volume that was removed.
+        vmi.status
+            .volume_status
+            .iter()
+            .filter(|status| status.hotplug_volume.is_some() && !named(&status.name))
+            .cloned(),
+    );
     let mut all: Vec<VolumeStatus> = status.collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
@@ -212,7 +228,7 @@ mod tests {
             ]},
         }))
         .unwrap();
-        let written = volume_status(&vmi, told(&claims).as_ref());
+        let written = volume_status(&vmi, told(&vmi, &claims).as_ref());
         assert_eq!(
             serde_json::to_value(&written).unwrap(),
             json!([
@@ -229,6 +245,6 @@ mod tests {
         later.status.volume_status = written.clone();
         let gone = Claims::from([("data".to_owned(), None)]);
         assert!(!are_bound(&gone));
-        assert_eq!(volume_status(&later, told(&gone).as_ref()), written);
+        assert_eq!(volume_status(&later, told(&later, &gone).as_ref()), written);
     }
 }

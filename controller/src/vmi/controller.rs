@@ -30,6 +30,7 @@ use super::claims::{self, Problem, Told};
 use super::data;
 use super::decide::{self, Decision, Note, Observed, needs_claims};
 use super::ends::Ends;
+use super::hotplug;
 use super::pods::{self, Pods};
 use super::status::{is_final, phase};
 use super::view::{Change, View};
@@ -162,6 +163,7 @@ impl Shared {
         vmi: &VirtualMachineInstance,
         judged: bool,
     ) -> Result<(Vec<(String, Problem)>, Option<Arc<Told>>), Error> {
+        let is_whole = |told: &Arc<Told>| template::claim_names(vmi).all(|name| told.contains_key(name));
         if template::claim_names(vmi).next().is_none() {
             return Ok((Vec::new(), Some(Arc::default())));
         }
@@ -170,12 +172,12 @@ impl Shared {
         }
         let uid = vmi.uid().unwrap_or_default();
         let known = self.claims_told().get(&uid).cloned();
-        if let Some(known) = known.filter(|_| !judged) {
+        if let Some(known) = known.filter(|known| !judged && is_whole(known)) {
             return Ok((Vec::new(), Some(known)));
         }
         let claims = claims::read(api, vmi).await.map_err(Error::Claims)?;
         let problems = if judged { claims::problems(vmi, &claims, &self.context.data) } else { Vec::new() };
-        let told = claims::told(&claims).map(Arc::new);
+        let told = claims::told(vmi, &claims).map(Arc::new);
         if let Some(told) = told.as_ref().filter(|_| is_in_use(vmi) && claims::are_bound(&claims)) {
             self.claims_told().insert(uid, Arc::clone(told));
         }
@@ -288,7 +290,8 @@ fn launchers(
     shared: Arc<Shared>,
     view: View,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> {
-    let config = watcher::Config::default().labels(&format!("{}={}", label::APP, label::APP_LAUNCHER));
+    let apps = format!("{} in ({}, {})", label::APP, label::APP_LAUNCHER, label::APP_HOTPLUG);
+    let config = watcher::Config::default().labels(&apps);
     watcher(api, config)
         .modify(|pod| pod.metadata.managed_fields = None)
         .default_backoff()
@@ -349,7 +352,10 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     pods.extend(unseen.map(Arc::new));
     let claim_api: Api<PersistentVolumeClaim> = Api::namespaced(shared.context.client.clone(), &namespace);
     let makes_pod = needs_claims(vmi, &pods);
-    let (claims, claims_told) = shared.claims(&claim_api, vmi, makes_pod).await?;
+    let plugs = hotplug::needs_claims(vmi);
+    let (problems, claims_told) = shared.claims(&claim_api, vmi, makes_pod || plugs).await?;
+    let (plug_claims, claims): (Vec<_>, Vec<_>) =
+        problems.into_iter().partition(|(name, _)| claims::is_plugged(vmi, name));
     let limits = if makes_pod {
         limits::of_namespace(&shared.context.client, vmi, &settings.configuration)
             .await
@@ -365,7 +371,9 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
         pods: &pods,
         consumers: &shared.pods.consumers_of(&uid),
         data: &data,
+        attachments: &shared.pods.attachments_of(&uid),
         claims: &claims,
+        plug_claims: &plug_claims,
         claims_told: claims_told.as_deref(),
         end_seen,
         settings: &settings,

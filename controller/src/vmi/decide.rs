@@ -18,7 +18,7 @@ use super::create::{OF_CLAIMS, create};
 use super::data;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
-use super::{ends, follow, nics};
+use super::{ends, follow, hotplug, nics};
 use crate::settings::Settings;
 use crate::template;
 
@@ -48,8 +48,12 @@ pub struct Observed<'a> {
     pub consumers: &'a [Arc<Pod>],
     /// The DataVolumes of its claims.
     pub data: &'a [Arc<DataVolume>],
-    /// What is wrong with its claims; looked for only while [`needs_claims`].
+    /// The pods that hold the claims of volumes that are plugged, or use such claims first.
+    pub attachments: &'a [Arc<Pod>],
+    /// What is wrong with the claims of its own pod; looked for only while [`needs_claims`].
     pub claims: &'a [(String, Problem)],
+    /// What is wrong with the claims of volumes that are plugged; looked for only while [`hotplug::needs_claims`].
+    pub plug_claims: &'a [(String, Problem)],
     /// What is to be told of its claims; `None` while that is not known.
     pub claims_told: Option<&'a Told>,
     /// How long its final phase has been seen, if it has one.
@@ -70,7 +74,9 @@ impl<'a> Observed<'a> {
             pods: &[],
             consumers: &[],
             data: &[],
+            attachments: &[],
             claims: &[],
+            plug_claims: &[],
             claims_told: None,
             end_seen: Duration::ZERO,
             settings,
@@ -199,6 +205,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     if phase(&decision.vmi) != Phase::default() {
         follow::pod_conditions(seen, pod, &mut decision, now);
         follow::migration(seen, pod, &mut decision, now);
+        hotplug::follow(seen, pod, &mut decision, now);
     }
     if seen.vmi.metadata.deletion_timestamp.is_none() {
         nics::tell(seen.pods, &mut decision);

@@ -37,6 +37,7 @@ pub mod data;
 pub mod decide;
 pub mod ends;
 mod follow;
+pub(crate) mod hotplug;
 pub mod migratable;
 mod nics;
 pub(crate) mod observe;

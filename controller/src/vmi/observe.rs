@@ -43,9 +43,26 @@ pub(crate) fn is_terminating(pod: &Pod) -> bool {
 }
 
 /// Whether the pod only uses the machine's claims, before the launcher pod does.
-pub(super) fn is_consumer(pod: &Pod) -> bool {
+pub(crate) fn is_consumer(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations.is_some_and(|all| all.contains_key(annotation::EPHEMERAL_PROVISIONING))
+}
+
+/// Whether the pod holds claims for a running machine, beside its launcher pod.
+pub(crate) fn is_attachment(pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(label::APP)).is_some_and(|app| app == label::APP_HOTPLUG)
+}
+
+/// Whether this pod controls the other one.
+pub(crate) fn controls(pod: &Pod, other: &Pod) -> bool {
+    let owners = other.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| owner.controller == Some(true) && owner.uid == uid(pod))
+}
+
+/// Whether all containers of the pod are ready.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready.status == conditions::TRUE)
 }
 
 /// Whether the pod was made as the target of a migration.

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use podvirt_api::migration::pod_by_migration;
-use podvirt_api::names::label;
+use podvirt_api::names::{annotation, label};
 use podvirt_api::v1::VirtualMachineInstance;
 use tokio::sync::watch;
 
@@ -50,6 +50,16 @@ pub fn owner(pod: &Pod) -> Option<&OwnerReference> {
     })
 }
 
+/// UID and name of the machine that a pod is of: a launcher pod by its controller, an attachment pod, which a launcher pod
+/// controls, by its annotations.
+pub fn machine(pod: &Pod) -> Option<(&str, &str)> {
+    if let Some(owner) = owner(pod) {
+        return Some((&owner.uid, &owner.name));
+    }
+    let annotations = pod.metadata.annotations.as_ref().filter(|_| observe::is_attachment(pod))?;
+    Some((annotations.get(label::CREATED_BY)?, annotations.get(annotation::DOMAIN)?))
+}
+
 /// Whether the pod was made for the machine with this UID, also when its controller reference was lost.
 pub fn is_of(pod: &Pod, machine: &str) -> bool {
     match owner(pod) {
@@ -71,12 +81,22 @@ pub fn name_of(vmi: &VirtualMachineInstance) -> String {
 impl Pods {
     /// The launcher pods of a machine, oldest first.
     pub fn of(&self, machine: &str) -> Vec<Arc<Pod>> {
-        self.select(machine, |pod| !observe::is_consumer(pod))
+        self.select(machine, |pod| !observe::is_consumer(pod) && !observe::is_attachment(pod))
     }
 
-    /// The pods of a machine that are to use its claims first, oldest first.
+    /// The pods of a machine that are to use its claims first, before it has a launcher pod; oldest first.
     pub fn consumers_of(&self, machine: &str) -> Vec<Arc<Pod>> {
-        self.select(machine, observe::is_consumer)
+        self.select(machine, |pod| observe::is_consumer(pod) && !observe::is_attachment(pod))
+    }
+
+    /// The pods that hold the claims of volumes that are plugged into the running machine, or use such claims first; oldest first.
+    pub fn attachments_of(&self, machine: &str) -> Vec<Arc<Pod>> {
+        self.select(machine, observe::is_attachment)
+    }
+
+    /// All pods of a machine, oldest first.
+    pub fn all_of(&self, machine: &str) -> Vec<Arc<Pod>> {
+        self.select(machine, |_| true)
     }
 
     fn select(&self, machine: &str, is_meant: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
@@ -132,7 +152,7 @@ impl Pods {
 
     /// The pod with the controller reference that it was last seen with, if it has none now.
     fn owned(&self, mut pod: Pod) -> Pod {
-        if owner(&pod).is_none() {
+        if machine(&pod).is_none() {
             let all = self.by_machine.read().unwrap_or_else(PoisonError::into_inner);
             let known = all.values().find_map(|pods| pods.get(observe::uid(&pod)));
             if let Some(lost) = known.and_then(|known| owner(known)).cloned() {
@@ -143,30 +163,30 @@ impl Pods {
     }
 
     fn insert(&self, pod: Pod, expectations: &Expectations) -> Option<ObjectRef<VirtualMachineInstance>> {
-        let owner = owner(&pod)?;
-        expectations.seen(&owner.uid, observe::uid(&pod), observe::is_terminating(&pod));
-        let (machine, reference) = (owner.uid.clone(), machine_of(&pod, owner));
+        let (machine, name) = machine(&pod)?;
+        expectations.seen(machine, observe::uid(&pod), observe::is_terminating(&pod));
+        let (machine, reference) = (machine.to_owned(), machine_of(&pod, name));
         let mut all = self.by_machine.write().unwrap_or_else(PoisonError::into_inner);
         all.entry(machine).or_default().insert(observe::uid(&pod).to_owned(), Arc::new(pod));
         Some(reference)
     }
 
     fn remove(&self, pod: &Pod, expectations: &Expectations) -> Option<ObjectRef<VirtualMachineInstance>> {
-        let owner = owner(pod)?;
-        expectations.gone(&owner.uid, observe::uid(pod));
+        let (machine, name) = machine(pod)?;
+        expectations.gone(machine, observe::uid(pod));
         let mut all = self.by_machine.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pods) = all.get_mut(&owner.uid) {
+        if let Some(pods) = all.get_mut(machine) {
             pods.remove(observe::uid(pod));
             if pods.is_empty() {
-                all.remove(&owner.uid);
+                all.remove(machine);
             }
         }
-        Some(machine_of(pod, owner))
+        Some(machine_of(pod, name))
     }
 }
 
-fn machine_of(pod: &Pod, owner: &OwnerReference) -> ObjectRef<VirtualMachineInstance> {
-    ObjectRef::new(&owner.name).within(pod.metadata.namespace.as_deref().unwrap_or_default())
+fn machine_of(pod: &Pod, name: &str) -> ObjectRef<VirtualMachineInstance> {
+    ObjectRef::new(name).within(pod.metadata.namespace.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 mod claims;
 mod containers;
 mod data;
+mod hotplug;
 mod migration;
 mod status;
 

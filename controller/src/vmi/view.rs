@@ -81,7 +81,7 @@ impl View {
         &self.machines
     }
 
-    pub(super) fn pods(&self) -> &Arc<Pods> {
+    pub(crate) fn pods(&self) -> &Arc<Pods> {
         &self.pods
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::migrate::Moving;
-use super::{Node, pods};
+use super::{Node, pods, volumes};
 use crate::launcher::client::{Client, Error};
 use crate::launcher::notify::{self, Inbox, Listening};
 use crate::launcher::report::{Newest, SENTENCE_MAX, cut};
@@ -235,14 +235,20 @@ impl Machine {
         let (tell, answer) = oneshot::channel();
         let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
         let (network, options) = (Arc::clone(&node.means.network), node.options.clone());
+        let held = self.newest.get().map(|domain| domain.volumes).unwrap_or_default();
+        let (node, pod_uid) = (node.clone(), self.pod_uid.clone());
         let task = Task::spawn(async move {
             let runs = vmi.status.phase == Some(Phase::Running);
             let given = async {
                 let wanted = if runs { podnet::attached(&vmi) } else { podnet::wanted(&vmi) };
                 network.make(&client.process, wanted).await?;
+                // A disk that is not there yet keeps nothing else from being changed.
+                let delivered =
+                    if runs { volumes::deliver(&node, &vmi, &pod_uid, &held).await } else { Ok(()) };
                 client.sync(&vmi, options.get().await).await?;
                 // The guest has let go of all of these.
-                Ok(network.clear(&client.process, podnet::unplugged(&vmi)).await?)
+                network.clear(&client.process, podnet::unplugged(&vmi)).await?;
+                delivered.map_err(Error::Refused)
             };
             // Nobody waits for it, or this process is ending.
             let _unheard = tell.send(given.await);

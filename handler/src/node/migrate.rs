@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::machine::{Machine, Task};
-use super::{Node, pods};
+use super::{Node, pods, volumes};
 use crate::launcher::client::{Client, Error, Order};
 use crate::migration::network::{Armed, PodNetwork};
 use crate::migration::proxy::{self, Inbound, Outbound, Pod};
@@ -147,6 +147,7 @@ pub(super) async fn carry_out(
     if step == Step::Arm && !migration::is_target(vmi, &node.name) {
         network.to = Some(target_addresses(node, vmi).await?);
     }
+    let pod_uid = machine.pod_uid().to_owned();
     let moving = &mut machine.moving;
     let now = Timestamp::now();
     match step {
@@ -158,7 +159,7 @@ pub(super) async fn carry_out(
                 Err(error) => tracing::warn!(%error, "connections will not be repaired"),
             }
         }
-        Step::Prepare => prepare(node, vmi, moving, client),
+        Step::Prepare => prepare(node, vmi, pod_uid, moving, client),
         Step::Begin(options) => {
             // The target's interface may have had the guest's address for a moment.
             if let Err(error) = node.means.network.announce(&network).await {
@@ -265,13 +266,21 @@ fn addresses(pod: &KubePod) -> Vec<IpAddr> {
     own.chain(others).filter_map(|ip| ip.parse().ok()).collect()
 }
 
-fn prepare(node: &Node, vmi: &Arc<VirtualMachineInstance>, moving: &mut Moving, client: Client) {
+fn prepare(
+    node: &Node,
+    vmi: &Arc<VirtualMachineInstance>,
+    pod_uid: String,
+    moving: &mut Moving,
+    client: Client,
+) {
     let (tell, answer) = oneshot::channel();
     let (triggers, vmi) = (node.triggers.clone(), Arc::clone(vmi));
     let (network, options) = (Arc::clone(&node.means.network), node.options.clone());
+    let node = node.clone();
     let task = Task::spawn(async move {
         let given = async {
             network.make(&client.process, podnet::wanted(&vmi)).await?;
+            volumes::deliver(&node, &vmi, &pod_uid, &[]).await.map_err(Error::Refused)?;
             client.receive(&vmi, options.get().await).await
         };
         // Nobody waits for it, or this process is ending.

@@ -30,6 +30,7 @@ mod pass;
 mod pods;
 mod post;
 mod store;
+mod volumes;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;

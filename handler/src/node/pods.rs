@@ -3,6 +3,7 @@
 //! What a VMI says of its pods is not believed: a pod whose directories this process opens, and whose processes it hears,
 //! is looked up by the name that the controller gave it, and must be the machine's and on this node ([`check`]).
 
+use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use podvirt_api::migration::pod_by_migration;
@@ -24,6 +25,14 @@ pub(super) enum Stranger {
     /// It is elsewhere.
     #[error("pod {pod}: spec.nodeName: it is not {node}")]
     Node { pod: String, node: String },
+    /// It does not hold claims for the launcher pod.
+    #[error(
+        "pod {pod}: metadata.ownerReferences: the controller is not the launcher pod with UID {launcher}"
+    )]
+    Attachment { pod: String, launcher: String },
+    /// Another pod has the name by now.
+    #[error("pod {pod}: metadata.uid: it is not {uid}")]
+    Uid { pod: String, uid: String },
     /// It was not made for the migration.
     #[error("pod {pod}: label {}: it is not {migration}", label::MIGRATION_JOB)]
     Migration { pod: String, migration: String },
@@ -67,10 +76,7 @@ pub(super) fn check(pod: &Pod, vmi: &VirtualMachineInstance, node: &str) -> Resu
     if labelled(pod, label::CREATED_BY) != Some(&uid) {
         return Err(Stranger::Label { pod: name, vmi: uid });
     }
-    if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) != Some(node) {
-        return Err(Stranger::Node { pod: name, node: node.to_owned() });
-    }
-    Ok(())
+    on(pod, node)
 }
 
 /// Whether a pod is the target of this migration of `vmi`, on `node`.
@@ -90,6 +96,49 @@ pub(super) fn check_target(
         return Err(Stranger::Migration { pod, migration: migration.to_owned() });
     }
     Ok(())
+}
+
+/// Finds the attachment pod `name` with this UID, which holds claims for the launcher pod with `launcher_uid` on this node.
+///
+/// # Errors
+///
+/// It is not there, or is none for that launcher pod.
+pub(super) async fn attachment(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    name: &str,
+    uid: &str,
+    launcher_uid: &str,
+) -> anyhow::Result<()> {
+    let pod = get(node, vmi, name).await?;
+    let pod = pod.with_context(|| format!("the attachment pod {name} is not there"))?;
+    Ok(check_attachment(&pod, uid, launcher_uid, &node.name)?)
+}
+
+/// Whether a pod is the one with this UID and holds claims for the launcher pod with `launcher_uid`, on `node`.
+fn check_attachment(pod: &Pod, uid: &str, launcher_uid: &str, node: &str) -> Result<(), Stranger> {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    if uid.is_empty() || pod.metadata.uid.as_deref() != Some(uid) {
+        return Err(Stranger::Uid { pod: name, uid: uid.to_owned() });
+    }
+    let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
+        owner.controller == Some(true)
+            && owner.kind == "Pod"
+            && owner.api_version == "v1"
+            && owner.uid == launcher_uid
+    });
+    if launcher_uid.is_empty() || !owned {
+        return Err(Stranger::Attachment { pod: name, launcher: launcher_uid.to_owned() });
+    }
+    on(pod, node)
+}
+
+/// Whether a pod is on `node`.
+fn on(pod: &Pod, node: &str) -> Result<(), Stranger> {
+    if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node) {
+        return Ok(());
+    }
+    Err(Stranger::Node { pod: pod.metadata.name.clone().unwrap_or_default(), node: node.to_owned() })
 }
 
 fn labelled<'a>(pod: &'a Pod, label: &str) -> Option<&'a String> {
@@ -118,6 +167,29 @@ mod tests {
         });
         change(&mut pod);
         serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn an_attachment_pod_is_controlled_by_the_launcher_pod_on_its_node() {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true});
+        let attachment = |owner: Value, node: &str| {
+            let pod = json!({"metadata": {"name": "a", "uid": "x", "ownerReferences": [owner]},
+                "spec": {"nodeName": node, "containers": []}});
+            serde_json::from_value::<Pod>(pod).unwrap()
+        };
+        let own = attachment(owner.clone(), "node1");
+        check_attachment(&own, "x", "u", "node1").unwrap();
+        let mut stranger = owner.clone();
+        stranger["kind"] = "Job".into();
+        for (pod, uid, launcher) in [
+            (own.clone(), "y", "u"),
+            (own.clone(), "", "u"),
+            (own, "x", "w"),
+            (attachment(owner, "node2"), "x", "u"),
+            (attachment(stranger, "node1"), "x", "u"),
+        ] {
+            assert!(check_attachment(&pod, uid, launcher, "node1").is_err(), "{uid} {launcher}");
+        }
     }
 
     #[test]

@@ -228,7 +228,7 @@ pub fn decide(view: &View<'_>) -> Decision {
 }
 
 /// Identity of the part of a VMI that the launcher acts on: its specification, and of its status, which changes while it runs, the
-/// networks that its pod is attached to, and how large the claims are that it writes.
+/// networks that its pod is attached to, how large the claims are that it writes, and the volumes whose disks can be plugged.
 pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(&vmi.spec).unwrap_or_default().hash(&mut hasher);
@@ -243,6 +243,9 @@ pub fn spec_hash(vmi: &v1::VirtualMachineInstance) -> u64 {
             let size = [&claim.capacity, &claim.requests]
                 .map(|sizes| Some(sizes.as_ref()?.get("storage")?.0.clone()));
             (name, size).hash(&mut hasher);
+        }
+        for name in attached_volumes(vmi) {
+            name.hash(&mut hasher);
         }
     }
     hasher.finish()
@@ -288,8 +291,12 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
         // migration. It has all of it but for interfaces, their links and the size of claims, which may have changed meanwhile.
         Phase::Running => {
-            let differs =
-                || links_differ(view) || interfaces_differ(view) || !written_claims(view.vmi).is_empty();
+            let differs = || {
+                links_differ(view)
+                    || interfaces_differ(view)
+                    || volumes_differ(view)
+                    || !written_claims(view.vmi).is_empty()
+            };
             memory.synced.map_or_else(differs, |given| given != hash)
         }
         _ => false,
@@ -310,6 +317,26 @@ fn written_claims(vmi: &v1::VirtualMachineInstance) -> BTreeMap<String, v1::Pers
     let written = |volume: &&v1::Volume| storage::claim(volume).is_some_and(|claim| !claim.read_only);
     let names = vmi.spec.volumes.iter().filter(written).map(|volume| &volume.name);
     names.filter_map(|name| told.remove_entry(name)).collect()
+}
+
+/// Names of the volumes whose attachment pods are ready: their disks can be brought to the launcher, and plugged.
+fn attached_volumes(vmi: &v1::VirtualMachineInstance) -> impl Iterator<Item = &String> {
+    let is_ready = |told: &&v1::VolumeStatus| {
+        let hotplug = told.hotplug_volume.as_ref();
+        hotplug.and_then(|hotplug| hotplug.attach_pod_uid.as_ref()).is_some_and(|uid| !uid.is_empty())
+    };
+    vmi.status.volume_status.iter().filter(is_ready).map(|told| &told.name)
+}
+
+/// Whether a volume's disk can be plugged that the machine lacks, or the launcher has the disk of a volume that is gone.
+fn volumes_differ(view: &View<'_>) -> bool {
+    let (vmi, Some(domain)) = (view.vmi, view.domain) else { return false };
+    let wanted = |name: &String| {
+        vmi.spec.volumes.iter().any(|volume| volume.name == *name && storage::is_hotpluggable(volume))
+    };
+    let has = |name: &String| domain.disks.iter().any(|disk| disk.name == *name);
+    attached_volumes(vmi).any(|name| wanted(name) && !has(name))
+        || domain.volumes.iter().any(|name| !wanted(name))
 }
 
 /// Whether a link of the machine is another one than its VMI says.

@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use podvirt_api::names::{condition, event};
 use podvirt_api::quantity::binary_text;
 use podvirt_api::v1::{
-    self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase,
+    self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase, VolumePhase,
 };
 use podvirt_proto::domain::{AccessCredentials, Domain, GuestOsInfo, Interface, Status, reason};
 use podvirt_proto::migration::Mode;
@@ -55,6 +55,12 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
         if let Some(domain) = view.domain {
             let of_pod = view.vmi.spec.networks.iter().find(|network| network.pod.is_some());
             facts(&mut status, domain, of_pod.map(|network| network.name.as_str()));
+            if domain.status.is_active() {
+                let names: Vec<&str> =
+                    view.vmi.spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
+                events
+                    .extend(status.volume_status.iter_mut().filter_map(|told| plugged(told, &names, domain)));
+            }
         }
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
         set(&mut status, Type::Paused, paused(view).filter(|_| live), view.now);
@@ -128,6 +134,35 @@ fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain, first: 
         status.guest_os_info = Some(guest_os(info));
     }
     status.fs_freeze_status = domain.filesystems_frozen.then(|| "frozen".to_owned());
+}
+
+/// What the machine's report means to a volume that is plugged, or was. `names`: the volumes of the specification.
+fn plugged(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Option<Event> {
+    told.hotplug_volume.as_ref()?;
+    let is_held = domain.volumes.contains(&told.name);
+    let is_plugged = domain.disks.iter().any(|disk| disk.name == told.name);
+    let name = &told.name;
+    let (phase, reason, message) = match (names.contains(&name.as_str()), &told.phase) {
+        (true, phase) if is_plugged && *phase != Some(VolumePhase::Ready) => (
+            VolumePhase::Ready,
+            event::VOLUME_READY,
+            format!("Successfully attach hotplugged volume {name} to VM"),
+        ),
+        (true, Some(VolumePhase::AttachedToNode)) if is_held => (
+            VolumePhase::MountedToPod,
+            event::VOLUME_MOUNTED,
+            format!("the disk of volume {name} is with the machine's launcher"),
+        ),
+        (false, Some(VolumePhase::Ready | VolumePhase::MountedToPod)) if !is_held && !is_plugged => (
+            VolumePhase::UnMountedFromPod,
+            event::VOLUME_UNMOUNTED,
+            format!("the machine's launcher has closed the disk of volume {name}"),
+        ),
+        _ => return None,
+    };
+    told.phase = Some(phase);
+    (told.reason, told.message) = (Some(reason.to_owned()), Some(message.clone()));
+    Some(Event { weight: Weight::Normal, reason, message })
 }
 
 fn interface(

@@ -8,15 +8,15 @@ use podvirt_api::model::VIRTIO;
 use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
-    Cpu, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, WatchdogAction,
+    Cpu, Disk, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, WatchdogAction,
 };
 
 use super::convert::ConvertError;
-use super::disks::{DiskNames, disk};
+use super::disks::{DiskNames, disk, on_virtio};
 use super::schema as xml;
 pub(super) use super::schema::VHOST_USER;
-use super::threads::Threads;
-use super::{Environment, Tap};
+use super::threads::{Own, Threads};
+use super::{Environment, Image, Tap};
 
 /// Model of virtio's devices that drivers of before version 1.0 know, too.
 const TRANSITIONAL: &str = "virtio-transitional";
@@ -51,7 +51,8 @@ pub(super) fn convert(
         .map(|d| {
             let image =
                 environment.images.get(&d.name).ok_or_else(|| ConvertError::NoImage(d.name.clone()))?;
-            disk(vmi, d, image, &mut names, virtio, disk_queues, &mut threads)
+            let own = if on_virtio(d) { threads.next(d) } else { Own::default() };
+            disk(vmi, d, image, &mut names, virtio, disk_queues, own)
         })
         .collect::<Result<Vec<_>, _>>()?;
 
@@ -95,14 +96,13 @@ pub(super) fn convert(
             pci_hole64: Some(xml::PciHole { unit: "KiB".into(), size: "0".into() }),
         });
     }
-    if disks.iter().any(|d| d.target.bus == "scsi") {
-        controllers.push(xml::Controller {
-            kind: "scsi".into(),
-            index: "0".into(),
-            model: Some(virtio.into()),
-            pci_hole64: None,
-        });
-    }
+    // Also where no disk is on it: one may be plugged later, and libvirt would choose a controller that few guests know.
+    controllers.push(xml::Controller {
+        kind: "scsi".into(),
+        index: "0".into(),
+        model: Some(virtio.into()),
+        pci_hole64: None,
+    });
 
     if virtio == TRANSITIONAL {
         // libvirt's own choice for the agent's channel is one that a guest with old drivers does not know.
@@ -206,6 +206,25 @@ pub fn plugged(
 ) -> Result<xml::Interface, ConvertError> {
     let pairs = podvirt_api::netd::queue_pairs(vmi);
     interface(plugged, backend(plugged, vmi.joint(plugged), sockets, taps, pairs)?, virtio(vmi))
+}
+
+/// The device of a disk that is plugged into the running machine, which has the disks of `domain`.
+///
+/// # Errors
+///
+/// Its cache mode is one that its image cannot have, or its path is not UTF-8.
+pub fn plugged_disk(
+    vmi: &VirtualMachineInstance,
+    plugged: &Disk,
+    image: &Image,
+    domain: &xml::Domain,
+) -> Result<xml::Disk, ConvertError> {
+    let devices = &vmi.spec.domain.devices;
+    let cpu = vmi.spec.domain.cpu.as_ref().ok_or(ConvertError::NotDefaulted("spec.domain.cpu"))?;
+    let queues = devices.block_multi_queue.unwrap_or(false).then(|| cpu.count());
+    let threads = Threads::of(&vmi.spec.domain).later(plugged);
+    let mut names = DiskNames::beside(domain.devices.disks.iter().map(|disk| disk.target.dev.clone()));
+    disk(vmi, plugged, image, &mut names, virtio(vmi), queues, threads)
 }
 
 /// The model of virtio devices.

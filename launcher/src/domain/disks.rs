@@ -1,5 +1,6 @@
 //! Disks.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use podvirt_api::VirtualMachineInstance;
@@ -8,7 +9,7 @@ use podvirt_api::vmi::{Disk, DiskBus, DiskErrorPolicy, DriverCache, DriverIo, Tr
 use super::convert::ConvertError;
 use super::devices::{alias, path_text, pci_address};
 use super::schema as xml;
-use super::threads::{Own, Threads};
+use super::threads::Own;
 use super::{Blocks, Image, Place};
 
 /// Names of disks in the guest, counted by their prefix.
@@ -16,17 +17,27 @@ use super::{Blocks, Image, Place};
 pub(super) struct DiskNames {
     vd: usize,
     sd: usize,
+    taken: BTreeSet<String>,
 }
 
 impl DiskNames {
+    /// Names beside those that the machine's disks have.
+    pub(super) fn beside(taken: impl IntoIterator<Item = String>) -> DiskNames {
+        DiskNames { taken: taken.into_iter().collect(), ..DiskNames::default() }
+    }
+
     fn next(&mut self, bus: DiskBus) -> String {
         let (prefix, count) = match bus {
             DiskBus::Virtio => ("vd", &mut self.vd),
             DiskBus::Sata | DiskBus::Scsi | DiskBus::Usb => ("sd", &mut self.sd),
         };
-        let name = format!("{prefix}{}", letters(*count));
-        *count += 1;
-        name
+        loop {
+            let name = format!("{prefix}{}", letters(*count));
+            *count += 1;
+            if !self.taken.contains(&name) {
+                return name;
+            }
+        }
     }
 }
 
@@ -44,6 +55,13 @@ fn letters(mut n: usize) -> String {
     reversed.iter().rev().collect()
 }
 
+/// Whether the disk is on the virtio bus, where alone disks have threads.
+pub(super) fn on_virtio(disk: &Disk) -> bool {
+    disk.cdrom.is_none()
+        && disk.lun.is_none()
+        && disk.disk.as_ref().and_then(|target| target.bus) == Some(DiskBus::Virtio)
+}
+
 /// The disk of a volume whose image this is.
 pub(super) fn disk(
     vmi: &VirtualMachineInstance,
@@ -52,7 +70,7 @@ pub(super) fn disk(
     names: &mut DiskNames,
     virtio: &str,
     queues: Option<u64>,
-    threads: &mut Threads,
+    own: Own,
 ) -> Result<xml::Disk, ConvertError> {
     let (device, bus, readonly, tray, pci) = match (&disk.cdrom, &disk.lun) {
         (Some(cdrom), _) => ("cdrom", cdrom.bus, true, cdrom.tray, ""),
@@ -67,7 +85,6 @@ pub(super) fn disk(
     };
     let bus = bus.unwrap_or(DiskBus::Sata);
     let cache = cache(disk, image)?;
-    let own = if bus == DiskBus::Virtio { threads.next(disk) } else { Own::default() };
     let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
     Ok(xml::Disk {
         kind: image.place.as_str().into(),
@@ -82,8 +99,8 @@ pub(super) fn disk(
             error_policy: Some(disk.error_policy.unwrap_or(DiskErrorPolicy::Stop).as_str().into()),
             discard: (disk.cdrom.is_none() && !image.kept).then(|| "unmap".into()),
             queues: queues.filter(|_| bus == DiskBus::Virtio),
-            iothread: own.thread,
-            iothreads: own.threads,
+            iothread: own.thread.filter(|_| bus == DiskBus::Virtio),
+            iothreads: own.threads.filter(|_| bus == DiskBus::Virtio),
         },
         source: source(&image.path, image.place)?,
         // Said in full, so that neither libvirt nor QEMU looks for it in the image.
@@ -179,6 +196,9 @@ mod tests {
         let mut names = DiskNames::default();
         let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi, DiskBus::Usb].map(|bus| names.next(bus));
         assert_eq!(given, ["sda", "vda", "sdb", "sdc"]);
+        let mut more = DiskNames::beside(["vda", "vdc", "sda"].map(str::to_owned));
+        let given = [DiskBus::Virtio, DiskBus::Virtio, DiskBus::Scsi].map(|bus| more.next(bus));
+        assert_eq!(given, ["vdb", "vdd", "sdb"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use podvirt_proto::cmd::v1::SmBios;
 
 pub use convert::{ConvertError, convert, domain_name};
-pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged};
+pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged, plugged_disk};
 
 /// Who executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,6 +45,11 @@ impl Threads {
         Threads { count: shared.saturating_add(own), shared, pool: false, next_shared: 0, next_own: shared }
     }
 
+    /// The threads of a disk on the virtio bus that is plugged later: those that it shares with others.
+    pub(super) fn later(mut self, disk: &Disk) -> Own {
+        if self.pool || self.shared > 0 { self.next(disk) } else { Own::default() }
+    }
+
     /// The threads of the next disk on the virtio bus.
     pub(super) fn next(&mut self, disk: &Disk) -> Own {
         if self.count == 0 {

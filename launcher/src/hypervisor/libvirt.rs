@@ -1,5 +1,7 @@
 //! libvirt, through its C library.
 
+use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use podvirt_proto::cmd::MAX_PICTURE;
@@ -16,12 +18,17 @@ use virt::sys;
 use super::events::{self, Subscription};
 use super::{
     Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
-    bulk, growth, job, slots, usage,
+    bulk, fdset, growth, job, slots, usage,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
 /// Seconds between probes of a silent connection, and how many may stay without answer.
 const KEEPALIVE: (i32, u32) = (5, 3);
+
+/// libvirt's word for the SCSI bus.
+const SCSI: &str = "scsi";
+/// A device that is on the SCSI bus: it takes no port of its own.
+const ON_SCSI: &str = "bus=\"scsi\"";
 
 /// Opens connections to a URI such as `qemu:///session` or `test:///default`.
 #[derive(Clone, Debug)]
@@ -326,33 +333,53 @@ impl Hypervisor for Libvirt {
         growth::grow(&domain, &described, alias, size)
     }
 
-    fn plug(&self, interface: &str) -> Result<(), HypervisorError> {
-        const ACTION: &str = "plug the interface";
+    fn plug(&self, device: &str) -> Result<(), HypervisorError> {
+        const ACTION: &str = "plug the device";
         let domain = self.domain()?;
         let xml = self.xml()?;
         let described = Described::from_xml(&xml).map_err(|e| wrong(ACTION, e.to_string()))?;
-        if interface.contains(VHOST_USER) && described.memory_backing.is_none() {
+        if device.contains(VHOST_USER) && described.memory_backing.is_none() {
             let message = "the machine was started without an interface that a netd serves, so that no netd can be \
                            given its memory; start it anew";
             return Err(wrong(ACTION, message.to_owned()));
         }
-        if slots::free(&xml) == Some(0) {
+        let on_scsi = device.contains(ON_SCSI);
+        if on_scsi && !described.devices.controllers.iter().any(|controller| controller.kind == SCSI) {
+            let message = "the machine was started by an earlier release, without a controller for disks on the SCSI bus; start it \
+                           anew, or plug the disk on the virtio bus";
+            return Err(wrong(ACTION, message.to_owned()));
+        }
+        if !on_scsi && slots::free(&xml) == Some(0) {
             let message = format!(
                 "the machine has no free PCI port left: {} devices can be plugged while it runs; start it anew",
                 slots::SPARE
             );
             return Err(wrong(ACTION, message));
         }
-        let plugged = domain.attach_device_flags(interface, sys::VIR_DOMAIN_AFFECT_LIVE);
+        let plugged = domain.attach_device_flags(device, sys::VIR_DOMAIN_AFFECT_LIVE);
         plugged.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
     }
 
     fn unplug(&self, alias: &str) -> Result<(), HypervisorError> {
-        const ACTION: &str = "unplug the interface";
+        const ACTION: &str = "unplug the device";
         let domain = self.domain()?;
-        let xml = self.interface(alias, ACTION)?.to_xml().map_err(|e| wrong(ACTION, e.to_string()))?;
+        let described = Described::from_xml(&self.xml()?).map_err(|e| wrong(ACTION, e.to_string()))?;
+        let disk = described.devices.disks.into_iter().find(|disk| disk.alias.name == alias);
+        let xml = match disk {
+            Some(disk) => disk.to_xml(),
+            None => self.interface(alias, ACTION)?.to_xml(),
+        };
+        let xml = xml.map_err(|e| wrong(ACTION, e.to_string()))?;
         let unplugged = domain.detach_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
         unplugged.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
+    fn hand_over(&self, device: &File, set: u64) -> Result<(), HypervisorError> {
+        fdset::add(&self.domain()?, device.as_fd(), set)
+    }
+
+    fn take_back(&self, set: u64) -> Result<(), HypervisorError> {
+        fdset::remove(&self.domain()?, set)
     }
 
     fn keep(&self) -> Result<(), HypervisorError> {

@@ -9,6 +9,8 @@ mod bulk;
 #[cfg(feature = "libvirt")]
 mod events;
 #[cfg(feature = "libvirt")]
+mod fdset;
+#[cfg(feature = "libvirt")]
 mod growth;
 #[cfg(feature = "libvirt")]
 mod host;
@@ -21,6 +23,7 @@ mod slots;
 #[cfg(feature = "libvirt")]
 mod usage;
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,19 +311,33 @@ pub trait Hypervisor: Send + Sync {
     /// The domain does not run, has no such disk, or the disk cannot grow.
     fn grow(&self, alias: &str, size: u64) -> Result<bool, HypervisorError>;
 
-    /// Plugs an interface, as XML, into the running domain.
+    /// Plugs a device, as XML, into the running domain: an interface or a disk.
     ///
     /// # Errors
     ///
     /// The domain does not run, has no slot left, or the device is refused.
-    fn plug(&self, interface: &str) -> Result<(), HypervisorError>;
+    fn plug(&self, device: &str) -> Result<(), HypervisorError>;
 
-    /// Asks the guest to let go of the interface with this alias. It is gone when the domain's XML has it no more.
+    /// Asks the guest to let go of the interface or the disk with this alias. It is gone when the domain's XML has it no more.
     ///
     /// # Errors
     ///
-    /// The domain does not run, or has no such interface.
+    /// The domain does not run, or has no such device.
     fn unplug(&self, alias: &str) -> Result<(), HypervisorError>;
+
+    /// Adds a device to the domain's set of descriptors with this number; see [`crate::fdset`].
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or QEMU refuses.
+    fn hand_over(&self, device: &File, set: u64) -> Result<(), HypervisorError>;
+
+    /// Has the domain close what is in a set, once nothing uses it.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or has no such set.
+    fn take_back(&self, set: u64) -> Result<(), HypervisorError>;
 
     /// Keeps the running domain's definition, if it is not kept yet.
     ///

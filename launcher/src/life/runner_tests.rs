@@ -168,6 +168,12 @@ impl Hypervisor for Fake {
     fn grow(&self, _: &str, _: u64) -> Result<bool, HypervisorError> {
         Ok(false)
     }
+    fn hand_over(&self, _: &std::fs::File, _: u64) -> Result<(), HypervisorError> {
+        Ok(())
+    }
+    fn take_back(&self, _: u64) -> Result<(), HypervisorError> {
+        Ok(())
+    }
     fn keep(&self) -> Result<(), HypervisorError> {
         Ok(())
     }

@@ -50,38 +50,72 @@ pub(super) fn base(
     }
     let path = claims.join(&volume.name).join(path::DISK_IMAGE);
     let writes = told.filter(|_| !read_only && !sources.incoming);
-    if let Some(told) = writes.filter(|_| !path.exists()) {
-        make(&path, told, sources.notes)?;
-    }
-    let file = File::open(&path).map_err(|source| MediaError::Claim {
-        volume: volume.name.clone(),
-        claim: name.to_owned(),
-        source,
-    })?;
-    if !file.metadata().map_err(|e| MediaError::file("read", &path, e))?.is_file() {
-        return Err(MediaError::NotAFile(path));
-    }
+    image(&path, &volume.name, name, writes, sources.notes)?;
     if let Some(told) = writes {
         grow(&path, told);
     }
     Ok(Base { path, place: Place::File, format: ImageFormat::Raw })
 }
 
+/// The disk image at `path`, on the claim `name` of `volume`. One that does not exist is made where the machine writes to it:
+/// `writes` is what is told of the claim then.
+fn image(
+    path: &Path,
+    volume: &str,
+    name: &str,
+    writes: Option<&PersistentVolumeClaimInfo>,
+    notes: &Notes,
+) -> Result<File, MediaError> {
+    if let Some(told) = writes.filter(|_| !path.exists()) {
+        make(path, told, notes)?;
+    }
+    let file =
+        OpenOptions::new().read(true).write(writes.is_some()).open(path).map_err(|source| {
+            MediaError::Claim { volume: volume.to_owned(), claim: name.to_owned(), source }
+        })?;
+    if !file.metadata().map_err(|e| MediaError::file("read", path, e))?.is_file() {
+        return Err(MediaError::NotAFile(path.to_owned()));
+    }
+    Ok(file)
+}
+
+/// Opens the disk on a claim that is at `place`: mounted there, or a device.
+///
+/// # Errors
+///
+/// There is none, and none can be made; or it cannot be opened.
+pub fn open(
+    place: &Path,
+    volume: &str,
+    told: &PersistentVolumeClaimInfo,
+    read_only: bool,
+) -> Result<File, MediaError> {
+    let claim = told.claim_name.as_deref().unwrap_or_default();
+    if is_block(told) {
+        return opened(place, volume, claim, read_only);
+    }
+    image(&place.join(path::DISK_IMAGE), volume, claim, Some(told).filter(|_| !read_only), &Notes::default())
+}
+
 /// The device of the claim `name`. QEMU opens it with this process's rights: that it can is found out here, where the reason can
 /// be told.
 fn device(volume: &Volume, name: &str, read_only: bool) -> Result<Base, MediaError> {
     let path = path::claim_device(&volume.name);
+    opened(&path, &volume.name, name, read_only)?;
+    Ok(Base { path, place: Place::Block, format: ImageFormat::Raw })
+}
+
+/// The device at `path` of the claim `claim`.
+fn opened(path: &Path, volume: &str, claim: &str, read_only: bool) -> Result<File, MediaError> {
     let is_block = path.metadata().map(|device| device.file_type().is_block_device());
     let opened = is_block.and_then(|is_block| {
-        if is_block {
-            OpenOptions::new().read(true).write(!read_only).open(&path)?;
-        }
-        Ok(is_block)
+        let open = || OpenOptions::new().read(true).write(!read_only).open(path);
+        is_block.then(open).transpose()
     });
-    let (volume, claim) = (volume.name.clone(), name.to_owned());
+    let (path, volume, claim) = (path.to_owned(), volume.to_owned(), claim.to_owned());
     match opened {
-        Ok(true) => Ok(Base { path, place: Place::Block, format: ImageFormat::Raw }),
-        Ok(false) => Err(MediaError::NotADevice { volume, claim, path }),
+        Ok(Some(device)) => Ok(device),
+        Ok(None) => Err(MediaError::NotADevice { volume, claim, path }),
         Err(source) => {
             let user = rustix::process::getuid().as_raw();
             Err(MediaError::Device { volume, claim, path, user, source })

@@ -7,7 +7,7 @@ pub(crate) mod crc32;
 pub mod images;
 pub mod kernel;
 pub(crate) mod mounted;
-mod probe;
+pub(crate) mod probe;
 pub(crate) mod ssh_keys;
 
 use std::io;

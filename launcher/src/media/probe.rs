@@ -12,7 +12,7 @@ use crate::domain::{Blocks, Image, ImageFormat, Place};
 pub(super) const BLOCK: u64 = 512;
 
 /// The image with what is seen of it.
-pub(super) fn seen(image: Image) -> Image {
+pub(crate) fn seen(image: Image) -> Image {
     let layers = std::iter::once(&image.path).chain(image.base.as_ref().map(|base| &base.path));
     let direct = layers.into_iter().all(|path| is_direct(path));
     let allocated = match image.place {

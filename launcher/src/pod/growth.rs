@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use podvirt_api::names::path;
-use podvirt_api::storage::{claim, is_block, told};
+use podvirt_api::storage::{claim, is_block, is_hotpluggable, told};
 use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance};
 use tracing::{info, warn};
 
+use super::held::size;
 use super::shared::Shared;
 use crate::domain::alias_of;
 use crate::media::claims::possible;
@@ -20,9 +21,16 @@ use crate::media::claims::possible;
 ///
 /// The hypervisor refuses; the volume is named.
 pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), String> {
-    for (volume, told) in written(json)? {
-        let path = if is_block(&told) { path::claim_device(&volume) } else { path::claim_image(&volume) };
-        let size = match possible(&path, &told) {
+    let (written, plugged) = written(json)?;
+    for (volume, told) in written {
+        let device = shared.held.device(&volume);
+        let path = match shared.held.has(&volume) {
+            true => path::plugged_image(&volume),
+            false if plugged.contains(&volume) => continue,
+            false if is_block(&told) => path::claim_device(&volume),
+            false => path::claim_image(&volume),
+        };
+        let size = match device.map_or_else(|| possible(&path, &told), |device| size(&device).map(Some)) {
             Ok(Some(size)) => size,
             Ok(None) => continue,
             Err(error) => {
@@ -39,14 +47,17 @@ pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), Stri
     Ok(())
 }
 
-/// What is told of the claims that the guest writes to, by the names of their volumes.
-fn written(json: &[u8]) -> Result<Vec<(String, PersistentVolumeClaimInfo)>, String> {
+/// What is told of the claims that the guest writes to, by the names of their volumes; and the names of those volumes that are plugged
+/// once the machine runs.
+fn written(json: &[u8]) -> Result<(Vec<(String, PersistentVolumeClaimInfo)>, Vec<String>), String> {
     let vmi: Box<VirtualMachineInstance> = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
     let mut told = told(&vmi);
     let disks = vmi.spec.domain.devices.disks.iter().filter(|disk| disk.cdrom.is_none());
     let volumes = disks.filter_map(|disk| vmi.spec.volumes.iter().find(|volume| volume.name == disk.name));
     let written = volumes.filter(|volume| claim(volume).is_some_and(|claim| !claim.read_only));
-    Ok(written.filter_map(|volume| told.remove_entry(&volume.name)).collect())
+    let written = written.filter_map(|volume| told.remove_entry(&volume.name)).collect();
+    let plugged = vmi.spec.volumes.iter().filter(|volume| is_hotpluggable(volume));
+    Ok((written, plugged.map(|volume| volume.name.clone()).collect()))
 }
 
 #[cfg(test)]
@@ -67,7 +78,7 @@ mod tests {
                     {"name": "data"}, {"name": "books"}, {"name": "over"}, {"name": "image"}, {"name": "films", "cdrom": {}},
                 ]}},
                 "volumes": [
-                    {"name": "data", "dataVolume": {"name": "data"}},
+                    {"name": "data", "dataVolume": {"name": "data", "hotpluggable": true}},
                     {"name": "books", "persistentVolumeClaim": {"claimName": "books", "readOnly": true}},
                     {"name": "over", "ephemeral": {"persistentVolumeClaim": claim("over")}},
                     {"name": "image", "containerDisk": {"image": "i"}},
@@ -78,6 +89,7 @@ mod tests {
             "status": {"volumeStatus": status},
         });
         let found = written(&serde_json::to_vec(&vmi).unwrap()).unwrap();
-        assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data"]);
+        assert_eq!(found.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data"]);
+        assert_eq!(found.1, ["data"]);
     }
 }

@@ -44,6 +44,7 @@ mod devices;
 mod end;
 mod freeze;
 mod growth;
+mod held;
 mod hold;
 pub(crate) mod link;
 mod migration;
@@ -57,6 +58,7 @@ mod services;
 mod shared;
 mod start;
 mod statistics;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +107,7 @@ pub async fn run(args: &Pod) -> Result<End> {
         Identity { name: args.name.clone(), namespace: args.namespace.clone(), uid: args.uid.clone() };
     let (sync, syncs) = mpsc::channel(1);
     let shared = Arc::new(Shared::new(identity, sync));
-    let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?;
+    let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?.with_emulator()?;
     let mut daemons = Daemons::default();
     let result = with_daemons(args, &shared, &rundir, syncs, signals, &mut daemons).await;
     daemons.stop().await;
@@ -128,6 +130,7 @@ async fn with_daemons(
 
     let listener = listen(&init_socket())?;
     let server = tokio::spawn(server::serve(listener, shared.clone()).in_current_span());
+    let volumes = tokio::spawn(held::serve(held::listen()?, shared.clone()).in_current_span());
     let reporter = tokio::spawn(reporter::run(shared.clone()).in_current_span());
     let notifier = tokio::spawn(
         notify::run(Path::new(path::PUBLIC).join(path::NOTIFY_SOCKET), shared.clone()).in_current_span(),
@@ -169,7 +172,7 @@ async fn with_daemons(
     if told.is_err() {
         warn!("the handler did not take the last report");
     }
-    for task in [stopper, notifier, reporter, server] {
+    for task in [stopper, notifier, reporter, server, volumes] {
         task.abort();
     }
     Ok(end)

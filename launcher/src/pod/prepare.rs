@@ -28,6 +28,7 @@ use super::hold::Hold;
 use super::report;
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared, Wanted};
+use super::volumes;
 use crate::accelerator;
 use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Place, Tap, convert, domain_name};
 use crate::hooks::{CloudInit, Hooks};
@@ -73,7 +74,7 @@ pub(super) async fn prepare(
     allow_emulation: bool,
     hook_sidecars: usize,
 ) -> Result<Prepared> {
-    let vmi = &services::in_place(&wanted.vmi)?;
+    let vmi = &volumes::without_plugged(&services::in_place(&wanted.vmi)?);
     let (accelerator, reason) = accelerator::choose();
     info!(?accelerator, %reason, "the accelerator is chosen");
     if accelerator == Accelerator::Tcg && !allow_emulation {

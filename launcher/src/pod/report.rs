@@ -61,6 +61,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
         machine: seen.shape.machine.clone(),
         memory_kib: seen.shape.memory_kib,
         disks: disks(facts, seen),
+        volumes: facts.volumes.iter().cloned().collect(),
         kernel_boot: facts.kernel_boot,
         interfaces: if alive { interfaces(&facts.interfaces, seen) } else { previous.interfaces.clone() },
         agent_connected: alive && seen.agent_connected,

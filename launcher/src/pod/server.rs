@@ -25,7 +25,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{growth, migration, nics, statistics};
+use super::{growth, migration, nics, statistics, volumes};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -163,8 +163,8 @@ impl Server {
         self.attempt(wanted).await
     }
 
-    /// Changes the running machine into the one that is wanted, as far as that goes: its interfaces come and go, their cables are
-    /// plugged and pulled, and its disks grow with their claims.
+    /// Changes the running machine into the one that is wanted, as far as that goes: its interfaces and disks come and go, the
+    /// interfaces' cables are plugged and pulled, and its disks grow with their claims.
     async fn change(&self, wanted: &Wanted) -> Result<(), String> {
         let vmi = &wanted.vmi;
         let _one_at_a_time = self.0.changing.lock().await;
@@ -179,6 +179,7 @@ impl Server {
                 facts.interfaces.iter_mut().filter(|i| i.name == name).for_each(|i| i.up = up);
             });
         }
+        volumes::change(&self.0, vmi, &wanted.json).await?;
         growth::follow(&self.0, &wanted.json).await
     }
 
@@ -194,6 +195,7 @@ impl Server {
             }
         }
         migration::admit(&wanted.json)?;
+        volumes::awaited(&self.0, &wanted.vmi, &wanted.json)?;
         self.attempt(wanted).await
     }
 

@@ -1,6 +1,6 @@
 //! What the parts of a pod's launcher know of each other.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
+use super::held::Held;
 use super::services::Services;
 use crate::hooks::Hooks;
 use crate::hypervisor::{Hypervisor, HypervisorError};
@@ -64,6 +65,8 @@ pub(super) struct Facts {
     pub(super) interfaces: Vec<ManifestInterface>,
     /// Bytes of the disk images that were made of a volume's files, by volume.
     pub(super) made: BTreeMap<String, u64>,
+    /// Volumes whose disks were handed over to be plugged.
+    pub(super) volumes: BTreeSet<String>,
     /// What is booted directly, once it was read.
     pub(super) kernel_boot: Option<KernelBoot>,
     /// The migration away from here that runs, or was the last one.
@@ -167,6 +170,8 @@ pub(super) struct Shared {
     pub(super) freezes: Freezes,
     /// Somebody wants the present migration aborted.
     pub(super) abort: Notify,
+    /// Disks of volumes that are plugged, or about to be.
+    pub(super) held: Held,
     /// Held by what changes the running machine.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Held while the hypervisor is asked for statistics.
@@ -204,6 +209,7 @@ impl Shared {
             event_added: Notify::new(),
             freezes: Freezes::default(),
             abort: Notify::new(),
+            held: Held::default(),
             changing: tokio::sync::Mutex::default(),
             counting: Arc::default(),
             word: watch::Sender::new(Word::None),

@@ -129,6 +129,18 @@ fn a_volume_may_have_the_name_of_one_of_the_pods_own() {
 }
 
 #[test]
+fn what_is_plugged_once_the_machine_runs_is_no_volume_of_its_pod() {
+    let pod = render(json!({"volumes": [
+        {"name": "a", "dataVolume": {"name": "s", "hotpluggable": true}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
+        {"name": "d", "persistentVolumeClaim": {"claimName": "d", "hotpluggable": false}},
+    ]}));
+    let volumes = pod.spec.unwrap().volumes.unwrap().into_iter();
+    let claims: Vec<String> = volumes.filter_map(|v| Some(v.persistent_volume_claim?.claim_name)).collect();
+    assert_eq!(claims, ["d"]);
+}
+
+#[test]
 fn no_volume_on_the_node_is_without_a_limit() {
     let limits = |spec: Value| {
         let volumes = render(spec).spec.unwrap().volumes.unwrap().into_iter();
@@ -138,10 +150,10 @@ fn no_volume_on_the_node_is_without_a_limit() {
     };
     let own = (256u64 << 20).to_string();
     let bare = limits(json!({}));
-    assert!(bare.len() == 7 && bare.values().all(|limit| *limit == own), "{bare:?}");
+    assert!(bare.len() == 8 && bare.values().all(|limit| *limit == own), "{bare:?}");
     let some = limits(everything());
     assert!(some["ephemeral-disks"].parse::<u64>().unwrap() > 2 * (16 << 30), "two images");
-    assert_eq!((&some["private"], some.len()), (&own, 8));
+    assert_eq!((&some["private"], some.len()), (&own, 9));
     let mut spec = everything();
     spec["domain"]["resources"] = json!({"limits": {"ephemeral-storage": "3Gi"}});
     assert_eq!(limits(spec)["ephemeral-disks"], (3u64 << 30).to_string());

@@ -154,7 +154,7 @@ fn where_a_machine_may_run_is_changed_while_it_runs() {
         )
     };
     let operations = |plan: &Plan| match &plan.action {
-        Some(Action::SetPlacement { operations, .. }) => serde_json::to_value(operations).unwrap(),
+        Some(Action::SetInstance { operations, .. }) => serde_json::to_value(operations).unwrap(),
         other => panic!("{other:?}"),
     };
     let vm = template(json!({"nodeSelector": {"zone": "a"}}), 3);
@@ -180,7 +180,7 @@ fn where_a_machine_may_run_is_changed_while_it_runs() {
     // A machine that moves is being put somewhere by what stands there.
     let mut moves = vmi.clone();
     moves.status.migration_state = Some(serde_json::from_value(json!({"migrationUid": "j1"})).unwrap());
-    assert!(!matches!(judged(&other, Some(&moves)).action, Some(Action::SetPlacement { .. })));
+    assert!(!matches!(judged(&other, Some(&moves)).action, Some(Action::SetInstance { .. })));
 
     // Beside what waits for the next start, it waits as well.
     let mut both = other.clone();

@@ -9,6 +9,7 @@ use super::*;
 mod conditions;
 mod interfaces;
 mod pod_end;
+mod volumes;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).expect("in range")

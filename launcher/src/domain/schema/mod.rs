@@ -376,6 +376,17 @@ impl DiskSource {
     }
 }
 
+impl Disk {
+    /// The element, as libvirt reads it.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written as XML.
+    pub fn to_xml(&self) -> Result<String, quick_xml::SeError> {
+        quick_xml::se::to_string_with_root("disk", self)
+    }
+}
+
 impl Interface {
     /// Whether another process serves it by vhost-user.
     pub fn is_vhost_user(&self) -> bool {

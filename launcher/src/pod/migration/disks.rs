@@ -14,6 +14,7 @@ use podvirt_api::storage::{self, Fate};
 use podvirt_api::v1::VirtualMachineInstance;
 
 use crate::domain::schema::Domain;
+use crate::fdset;
 
 /// What becomes of a machine's disks.
 #[derive(Debug, Default, Eq, PartialEq)]
@@ -49,8 +50,16 @@ fn fate(verdict: &BTreeMap<&str, Fate>, alias: &str, place: &str, file: &Path) -
     // Our own names; libvirt leaves them alone.
     let volume = alias.strip_prefix("ua-").unwrap_or_default();
     let fate = verdict.get(volume).copied();
-    let on_own_claim = file == path::claim_image(volume) || file == path::claim_device(volume);
-    let on_a_claim = file.starts_with(path::VMI_DISKS) || file.starts_with(path::DEV);
+    let own_claim = [
+        path::claim_image(volume),
+        path::claim_device(volume),
+        // Of a volume that was plugged.
+        path::plugged_image(volume),
+        fdset::place(volume),
+    ];
+    let on_own_claim = own_claim.iter().any(|own| file == own);
+    let of_claims = [path::VMI_DISKS, path::DEV, path::HOTPLUG_DISKS];
+    let on_a_claim = of_claims.iter().any(|directory| file.starts_with(directory));
     match fate {
         Some(Fate::Shared) if on_own_claim => Ok(Fate::Shared),
         // What is made anew lacks what the guest wrote to it.

@@ -48,7 +48,7 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
     vmi.status.phase = Some("Pending".into());
     let settings = Settings::default();
     let seen = Observed {
-        claims_told: Some(&told(&claims).unwrap()),
+        claims_told: Some(&told(&vmi, &claims).unwrap()),
         ..Observed::alone(&vmi, &settings, "launcher:1")
     };
     let decision = decide(&seen, "2026-01-01T12:00:00Z".parse().unwrap());
@@ -62,7 +62,12 @@ fn domain(vmi: &Value) -> Domain {
     let image = |volume: &podvirt_api::vmi::Volume| {
         let on_claim = volume.persistent_volume_claim.is_some();
         let base = Base { path: "/images/base.img".into(), place: Place::File, format: ImageFormat::Raw };
-        let image = if on_claim && volume.name.starts_with("block") {
+        let image = if volume.is_hotpluggable() && volume.name.starts_with("block") {
+            let path = crate::fdset::place(&volume.name);
+            Image::of(Base { path, place: Place::Block, format: ImageFormat::Raw })
+        } else if volume.is_hotpluggable() {
+            Image::new(path::plugged_image(&volume.name), ImageFormat::Raw)
+        } else if on_claim && volume.name.starts_with("block") {
             let path = path::claim_device(&volume.name);
             Image::of(Base { path, place: Place::Block, format: ImageFormat::Raw })
         } else if on_claim {
@@ -93,6 +98,10 @@ fn claim(name: &str) -> Value {
     json!({"persistentVolumeClaim": {"claimName": name}})
 }
 
+fn plugged(name: &str) -> Value {
+    json!({"persistentVolumeClaim": {"claimName": name, "hotpluggable": true}})
+}
+
 fn read_only(name: &str) -> Value {
     json!({"persistentVolumeClaim": {"claimName": name, "readOnly": true}})
 }
@@ -105,6 +114,8 @@ fn what_virt_controller_calls_movable_moves_and_no_claim_is_copied() {
             ("data", claim("many")),
             ("block", claim("many")),
             ("quorum", claim("many")),
+            ("block-plugged", plugged("many")),
+            ("plugged", plugged("many")),
             ("books", read_only("library")),
             ("temp", json!({"ephemeral": {"persistentVolumeClaim": {"claimName": "many"}}})),
             ("scratch", json!({"emptyDisk": {"capacity": "1Gi"}})),
@@ -119,8 +130,8 @@ fn what_virt_controller_calls_movable_moves_and_no_claim_is_copied() {
     let condition = written.status.conditions.iter().find(|c| c.r#type.as_str() == "LiveMigratable").unwrap();
     assert_eq!(condition.status, "True", "{condition:?}");
     let disks = of(&domain(&vmi), &written).unwrap();
-    // vdb, vdc, vdd and vde are on claims.
-    assert_eq!(disks, Disks { copied: vec!["vda".into(), "vdf".into(), "vdg".into()], shared: true });
+    // vdb to vdg are on claims.
+    assert_eq!(disks, Disks { copied: vec!["vda".into(), "vdh".into(), "vdi".into()], shared: true });
 }
 
 #[test]
@@ -145,8 +156,9 @@ fn what_virt_controller_calls_immovable_is_refused() {
     // A claim that is not there.
     let vmi = machine(&[("data", claim("none"))], &[]);
     let missing: Claims = [("none".to_owned(), None)].into();
-    assert_eq!(told(&missing), None);
-    of(&running, &serde_json::from_value(vmi).unwrap()).unwrap_err();
+    let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+    assert_eq!(told(&vmi, &missing), None);
+    of(&running, &vmi).unwrap_err();
 }
 
 #[test]

@@ -45,7 +45,7 @@ use self::monitor::{Monitor, Verdict};
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
-use super::{nics, report};
+use super::{nics, report, volumes};
 use crate::domain::alias_of;
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{HypervisorError, Move};
@@ -91,6 +91,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
     nics::may_leave(&xml, &vmi)?;
+    volumes::may_leave(&xml, &vmi)?;
     let of_vmi = disks::of(&xml, &vmi)?;
     let to = Move {
         connection: format!("qemu+unix:///session?socket={libvirt}"),

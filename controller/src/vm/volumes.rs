@@ -1,0 +1,166 @@
+//! Volumes that come and go while the machine runs.
+//!
+//! What the template says of volumes that are hotpluggable is written into the running instance, and need not wait for the next
+//! start. The controller of instances, virt-handler and virt-launcher bring the machine to it.
+//!
+//! ```text
+//! template                 instance                          then
+//! a volume, hotpluggable   the volume and its disk are added   a pod gets the claim, the guest the disk
+//! the volume is gone       both are removed                    the guest loses the disk, then the pod the claim
+//! the volume is another    both are removed, and added anew once the status tells of the former one no more
+//! ```
+//!
+//! A volume that was plugged into the instance alone (annotation [`annotation::EPHEMERAL_VOLUMES`]) is left alone. Nothing is
+//! written while the instance does not run or moves: the target's pods are made for what stands there.
+
+use std::collections::BTreeSet;
+
+use kube::ResourceExt;
+use podvirt_api::migration::is_under_way;
+use podvirt_api::names::annotation;
+use podvirt_api::storage::is_hotpluggable;
+use podvirt_api::v1::{
+    Disk, VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase,
+    VirtualMachineInstanceSpec, Volume,
+};
+use podvirt_daemon::patch::{list, unchanged};
+use serde_json::{Value, json};
+
+/// Takes out of `spec`, a template's, the volumes that come and go, with their disks.
+pub fn leave_out(spec: &mut VirtualMachineInstanceSpec) {
+    let (gone, stay): (Vec<Volume>, Vec<Volume>) =
+        std::mem::take(&mut spec.volumes).into_iter().partition(is_hotpluggable);
+    spec.volumes = stay;
+    spec.domain.devices.disks.retain(|disk| !gone.iter().any(|volume| volume.name == disk.name));
+}
+
+/// The operations of a JSON patch that bring the instance's volumes to the template, and what they come to; none where they are
+/// there.
+pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<(Vec<Value>, String)> {
+    let moves = vmi.status.migration_state.as_ref().is_some_and(is_under_way);
+    if vmi.status.phase != Some(Phase::Running) || vmi.metadata.deletion_timestamp.is_some() || moves {
+        return None;
+    }
+    let template = vm.spec.template.as_ref()?.spec.as_ref()?;
+    let (volumes, disks) = (&vmi.spec.volumes, &vmi.spec.domain.devices.disks);
+    let own = own(vmi);
+    let leaves = |volume: &&Volume| {
+        is_hotpluggable(volume)
+            && !own.contains(&volume.name)
+            && !template.volumes.iter().any(|wanted| wanted == *volume)
+    };
+    let leaving: Vec<&str> = volumes.iter().filter(leaves).map(|volume| volume.name.as_str()).collect();
+    let is_known = |name: &str| {
+        volumes.iter().any(|volume| volume.name == name)
+            || vmi.status.volume_status.iter().any(|told| told.name == name)
+    };
+    let coming: Vec<&Volume> =
+        template.volumes.iter().filter(|volume| is_hotpluggable(volume) && !is_known(&volume.name)).collect();
+    if leaving.is_empty() && coming.is_empty() {
+        return None;
+    }
+    let stays = |name: &str| !leaving.contains(&name);
+    let new_volumes: Vec<&Volume> =
+        volumes.iter().filter(|volume| stays(&volume.name)).chain(coming.iter().copied()).collect();
+    let comes = |disk: &&Disk| {
+        coming.iter().any(|volume| volume.name == disk.name)
+            && !disks.iter().any(|there| there.name == disk.name)
+    };
+    let new_disks: Vec<&Disk> = disks
+        .iter()
+        .filter(|disk| stays(&disk.name))
+        .chain(template.domain.devices.disks.iter().filter(comes))
+        .collect();
+    let operations = [
+        Some(unchanged(vmi)),
+        list("/spec/volumes", &json!(volumes), &json!(new_volumes)),
+        list("/spec/domain/devices/disks", &json!(disks), &json!(new_disks)),
+    ];
+    let operations = operations.into_iter().flatten().collect();
+    let said = coming.iter().map(|volume| format!("volume {} is plugged", volume.name));
+    let said = said.chain(leaving.iter().map(|name| format!("volume {name} is unplugged")));
+    Some((operations, said.collect::<Vec<_>>().join(", ")))
+}
+
+/// Volumes that were plugged into the instance alone.
+fn own(vmi: &VirtualMachineInstance) -> BTreeSet<String> {
+    let told = vmi.annotations().get(annotation::EPHEMERAL_VOLUMES);
+    told.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(volumes: &[(&str, &str, bool)]) -> Value {
+        let volume = |(name, claim, hotpluggable): &(&str, &str, bool)| json!({"name": name, "persistentVolumeClaim": {"claimName": claim, "hotpluggable": hotpluggable}});
+        let disks: Vec<Value> =
+            volumes.iter().map(|(name, ..)| json!({"name": name, "disk": {"bus": "scsi"}})).collect();
+        json!({"domain": {"devices": {"disks": disks}}, "volumes": volumes.iter().map(volume).collect::<Vec<_>>()})
+    }
+
+    fn vm(volumes: &[(&str, &str, bool)]) -> VirtualMachine {
+        let vm = json!({"metadata": {"name": "vm"}, "spec": {"template": {"spec": spec(volumes)}}});
+        serde_json::from_value(vm).unwrap()
+    }
+
+    fn vmi(volumes: &[(&str, &str, bool)], more: Value) -> VirtualMachineInstance {
+        let mut vmi = json!({"metadata": {"name": "vm", "resourceVersion": "7"}, "spec": spec(volumes), "status": {"phase": "Running"}});
+        json_patch::merge(&mut vmi, &more);
+        serde_json::from_value(vmi).unwrap()
+    }
+
+    /// Names of volumes and disks after the change.
+    fn changed(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<(Vec<String>, Vec<String>)> {
+        let (operations, _) = of_instance(vm, vmi)?;
+        let mut value = serde_json::to_value(vmi).unwrap();
+        let patch: json_patch::Patch = serde_json::from_value(operations.into()).unwrap();
+        json_patch::patch(&mut value, &patch).unwrap();
+        let names = |list: &Value| {
+            list.as_array()
+                .unwrap()
+                .iter()
+                .map(|one| one["name"].as_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        Some((names(&value["spec"]["volumes"]), names(&value["spec"]["domain"]["devices"]["disks"])))
+    }
+
+    const ROOT: (&str, &str, bool) = ("root", "root", false);
+
+    #[test]
+    fn what_is_hotpluggable_follows_the_template_and_nothing_else_does() {
+        let running = vmi(&[ROOT], json!({}));
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let both = |all: &[&str]| Some((names(all), names(all)));
+        assert_eq!(changed(&vm(&[ROOT, ("data", "a", true)]), &running), both(&["root", "data"]));
+        assert_eq!(changed(&vm(&[ROOT, ("data", "a", false)]), &running), None, "it waits for a restart");
+        let plugged = vmi(&[ROOT, ("data", "a", true)], json!({}));
+        assert_eq!(changed(&vm(&[ROOT, ("data", "a", true)]), &plugged), None);
+        assert_eq!(changed(&vm(&[ROOT]), &plugged), both(&["root"]));
+        // Another claim: first the former one goes.
+        let other = vm(&[ROOT, ("data", "b", true)]);
+        assert_eq!(changed(&other, &plugged), both(&["root"]));
+        let told =
+            json!({"status": {"volumeStatus": [{"name": "data", "target": "sda", "hotplugVolume": {}}]}});
+        assert_eq!(changed(&other, &vmi(&[ROOT], told)), None, "its disk is there still");
+        assert_eq!(changed(&other, &running), both(&["root", "data"]));
+    }
+
+    #[test]
+    fn what_is_the_instances_own_and_what_moves_is_left_alone() {
+        let own = json!({"metadata": {"annotations": {annotation::EPHEMERAL_VOLUMES: r#"["data"]"#}}});
+        assert_eq!(changed(&vm(&[ROOT]), &vmi(&[ROOT, ("data", "a", true)], own)), None);
+        let moves = json!({"status": {"migrationState": {"migrationUid": "m", "startTimestamp": "2026-01-01T00:00:00Z"}}});
+        for more in [moves, json!({"status": {"phase": "Scheduled"}})] {
+            assert_eq!(changed(&vm(&[ROOT, ("data", "a", true)]), &vmi(&[ROOT], more)), None);
+        }
+    }
+
+    #[test]
+    fn a_template_without_what_comes_and_goes_has_neither_its_volumes_nor_their_disks() {
+        let mut template = vm(&[ROOT, ("data", "a", true)]).spec.template.unwrap().spec.unwrap();
+        leave_out(&mut template);
+        assert_eq!((template.volumes.len(), template.domain.devices.disks.len()), (1, 1));
+    }
+}

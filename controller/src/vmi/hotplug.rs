@@ -1,0 +1,380 @@
+//! Volumes that are plugged into a running machine, and the pods that hold their claims.
+//!
+//! # Theory of operation
+//!
+//! A launcher pod keeps the volumes that it was made with. The claims of volumes that come later are held by an attachment pod on
+//! the same node, one for each launcher pod ([`crate::template::attachment_pod`]); virt-handler carries the disks from there to the
+//! launcher. What the machine's status tells of such a volume is written by both:
+//!
+//! ```text
+//!              virt-controller                                        virt-handler
+//!  Pending ──> Bound ──> AttachedToNode ──────────────────────> MountedToPod ──> Ready
+//!    the claim's phase    an attachment pod has the claim;        virt-launcher   the guest
+//!                         its UID is told once it is ready        has the disk    has it
+//!
+//!  (gone) <── Detaching <───────────────────────────────────── UnMountedFromPod <── Ready
+//!    no pod has the claim  attachment pods with it are deleted    virt-launcher has closed the disk,
+//!                                                                 as the specification has lost the volume
+//! ```
+//!
+//! **One pod for all volumes.** An attachment pod cannot change either. So when a volume is added or removed, a new one is made with
+//! all claims that are usable, and once it is ready the former one is deleted: a claim that both have stays attached to the
+//! node. A volume that the machine still has, by the phases above, keeps its attachment pod. A claim that is not usable yet is
+//! left out, so that it delays no other volume.
+//!
+//! **Claims whose storage waits for a first user** (`WaitForFirstConsumer`, or a DataVolume that does) get one: a pod that mounts the
+//! claim on the machine's node and ends.
+//!
+//! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims. While the
+//! machine moves, no attachment pod is made for the sake of another volume, nor deleted.
+//!
+//! Attachment pods are controlled by their launcher pod, and go with it. Where a launcher pod has ended and is still there, they
+//! are deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use podvirt_api::attachment::Attached;
+use podvirt_api::migration::is_under_way;
+use podvirt_api::names::condition::{self as conditions, FALSE, reason};
+use podvirt_api::names::{event, target_attachment_name};
+use podvirt_api::storage::{claim, is_hotpluggable};
+use podvirt_api::v1::{
+    HotplugVolumeStatus, PersistentVolumeClaimInfo, VirtualMachineInstance,
+    VirtualMachineInstancePhase as Phase, Volume, VolumePhase, VolumeStatus,
+};
+
+use super::claims::{Problem, Told};
+use super::data::Filling;
+use super::decide::{Action, Decision, Note, Observed};
+use super::observe;
+use super::status::{is_final, phase};
+use crate::template::{self, Images, volumes_of};
+
+/// When to look again at an attachment pod that is not ready, so that its trouble is told.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Reason of a volume's phase that follows the claim's (upstream's word, also of a claim that is bound).
+const CLAIM_NOT_READY: &str = "PVCNotReady";
+
+/// Whether what is wrong with the claims of volumes that are to be plugged matters for the next decision.
+pub(super) fn needs_claims(vmi: &VirtualMachineInstance) -> bool {
+    phase(vmi) == Phase::Running
+        && vmi
+            .spec
+            .volumes
+            .iter()
+            .any(|volume| is_hotpluggable(volume) && !is_attached(told_of(vmi, &volume.name)))
+}
+
+/// What the status tells of a volume.
+fn told_of<'a>(vmi: &'a VirtualMachineInstance, name: &str) -> Option<&'a VolumeStatus> {
+    vmi.status.volume_status.iter().find(|status| status.name == name)
+}
+
+/// Whether the claim of a volume is known to be usable: an attachment pod has had it.
+fn is_attached(told: Option<&VolumeStatus>) -> bool {
+    matches!(
+        told.and_then(|told| told.phase.as_ref()),
+        Some(VolumePhase::AttachedToNode | VolumePhase::MountedToPod | VolumePhase::Ready)
+    )
+}
+
+/// Whether the volume is plugged, or was, and the machine may have its disk open.
+pub(crate) fn is_in_use(told: &VolumeStatus) -> bool {
+    told.hotplug_volume.is_some()
+        && matches!(told.phase, Some(VolumePhase::MountedToPod | VolumePhase::Ready))
+}
+
+/// Volumes that are to be plugged and whose claims are usable, sorted by name.
+fn usable(
+    vmi: &VirtualMachineInstance,
+    problems: &[(String, Problem)],
+    told: Option<&Told>,
+) -> Vec<Attached> {
+    let mut usable: Vec<Attached> = plugged(vmi)
+        .filter_map(|volume| {
+            let info = claim_of(volume, told)?;
+            let name = claim(volume)?.name;
+            let bound = info.capacity.is_some() && !problems.iter().any(|(problem, _)| problem == name);
+            (bound || is_attached(told_of(vmi, &volume.name))).then(|| attached(vmi, volume, info))
+        })
+        .collect();
+    usable.sort_by(|a, b| a.name.cmp(&b.name));
+    usable
+}
+
+/// Volumes of the specification that are plugged once the machine runs.
+fn plugged(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &Volume> {
+    vmi.spec.volumes.iter().filter(|volume| is_hotpluggable(volume))
+}
+
+fn claim_of<'a>(volume: &Volume, told: Option<&'a Told>) -> Option<&'a PersistentVolumeClaimInfo> {
+    told?.get(claim(volume)?.name)
+}
+
+fn attached(vmi: &VirtualMachineInstance, volume: &Volume, info: &PersistentVolumeClaimInfo) -> Attached {
+    let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume.name);
+    let read_only = disk.and_then(|disk| disk.disk.as_ref()).and_then(|disk| disk.readonly) == Some(true);
+    let read_only = read_only || claim(volume).is_some_and(|claim| claim.read_only);
+    // How large it is changes; the pod's name follows from the names alone.
+    Attached { name: volume.name.clone(), read_only, claim: info.clone() }
+}
+
+/// Keeps the attachment pods of the machine's launcher pods, and tells of the volumes. `current`: the pod that runs the machine.
+pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
+    for pod in seen.attachments.iter().filter(|pod| !observe::is_terminating(pod)) {
+        let launcher = seen.pods.iter().find(|launcher| observe::controls(launcher, pod));
+        if launcher.is_none_or(|launcher| observe::is_done(launcher)) {
+            decision.actions.push(delete(pod));
+        }
+    }
+    if is_final(&phase(&decision.vmi)) || seen.vmi.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    let usable = usable(&decision.vmi, seen.plug_claims, seen.claims_told);
+    let moves = seen.vmi.status.migration_state.as_ref().is_some_and(is_under_way);
+    if phase(&decision.vmi) == Phase::Running && !moves {
+        let launchers =
+            seen.pods.iter().filter(|pod| !observe::is_done(pod) && !observe::is_terminating(pod));
+        for launcher in launchers {
+            let own: Vec<&Arc<Pod>> =
+                seen.attachments.iter().filter(|pod| observe::controls(launcher, pod)).collect();
+            let runs = current.is_some_and(|current| observe::uid(current) == observe::uid(launcher));
+            keep(seen, launcher, &own, &usable, runs, decision);
+        }
+    }
+    let own: Vec<&Arc<Pod>> = seen
+        .attachments
+        .iter()
+        .filter(|pod| current.is_some_and(|current| observe::controls(current, pod)))
+        .collect();
+    tell(seen, &own, &usable, decision, now);
+}
+
+/// Keeps the attachment pod of one launcher pod, which has `own` so far. `runs`: the machine runs in the launcher pod;
+/// otherwise it is to move there.
+fn keep(
+    seen: &Observed<'_>,
+    launcher: &Pod,
+    own: &[&Arc<Pod>],
+    usable: &[Attached],
+    runs: bool,
+    decision: &mut Decision,
+) {
+    let Some(node) = observe::node(launcher).filter(|_| observe::compute_runs(launcher)) else { return };
+    let images = Images {
+        launcher: seen.launcher_image.to_owned(),
+        pull_secrets: seen.settings.image_pull_secrets.clone(),
+        limits: seen.limits,
+    };
+    first_uses(seen, launcher, node, own, &images, decision);
+    let own: Vec<_> = own.iter().filter(|pod| !observe::is_consumer(pod)).collect();
+    let living = || own.iter().filter(|pod| !observe::is_terminating(pod));
+    let wanted = living().find(|pod| has_these(pod, usable));
+    if wanted.is_none() && !usable.is_empty() {
+        match template::attachment_pod(&decision.vmi, launcher, node, usable, &images) {
+            Ok(mut pod) => {
+                if !runs {
+                    // The target's virt-handler finds it by this name: the machine's status tells of its UID alone.
+                    pod.metadata.name = Some(target_attachment_name(observe::uid(launcher)));
+                }
+                // One of the same name may have to go first.
+                if !own.iter().any(|one| observe::name(one) == observe::name(&pod)) {
+                    decision.actions.push(Action::Create(Box::new(pod)));
+                }
+            }
+            Err(error) => decision.warn(event::FAILED_CREATE, format!("attachment pod: {error}")),
+        }
+    }
+    let is_ready = wanted.is_some_and(|pod| observe::is_ready(pod));
+    let in_use = |name: &str| runs && told_of(&decision.vmi, name).is_some_and(is_in_use);
+    let stays = |name: &str| usable.iter().any(|volume| volume.name == name);
+    // What the machine has in use stays on the node until the next pod has it, or the machine has let go of it.
+    let kept = |pod: &Pod| volumes_of(pod).any(|name| in_use(name) && !(stays(name) && is_ready));
+    let superfluous = living().filter(|pod| !has_these(pod, usable) && !kept(pod)).map(|pod| delete(pod));
+    let superfluous: Vec<Action> = superfluous.collect();
+    decision.actions.extend(superfluous);
+}
+
+/// Whether an attachment pod has the claims of these volumes and no others.
+fn has_these(pod: &Pod, volumes: &[Attached]) -> bool {
+    let mut names: Vec<&str> = volumes_of(pod).collect();
+    names.sort_unstable();
+    names.iter().copied().eq(volumes.iter().map(|volume| volume.name.as_str()))
+}
+
+/// Has the claims used first that wait for it, and deletes the pods that have done so.
+fn first_uses(
+    seen: &Observed<'_>,
+    launcher: &Pod,
+    node: &str,
+    own: &[&Arc<Pod>],
+    images: &Images,
+    decision: &mut Decision,
+) {
+    let waiting: BTreeMap<&str, Attached> = plugged(seen.vmi)
+        .filter(|volume| !is_attached(told_of(&decision.vmi, &volume.name)))
+        .filter_map(|volume| {
+            let info = claim_of(volume, seen.claims_told)?;
+            let name = claim(volume)?.name;
+            let problem =
+                seen.plug_claims.iter().find(|(claim, _)| claim == name).map(|(_, problem)| problem);
+            let waits = match problem {
+                Some(problem) => *problem == Problem::Filling(Filling::WaitsForConsumer),
+                None => info.capacity.is_none(),
+            };
+            waits.then(|| (volume.name.as_str(), attached(seen.vmi, volume, info)))
+        })
+        .collect();
+    let first: Vec<_> = own.iter().filter(|pod| observe::is_consumer(pod)).collect();
+    for pod in first.iter().filter(|pod| !observe::is_terminating(pod)) {
+        if !volumes_of(pod).any(|name| waiting.contains_key(name)) {
+            decision.actions.push(delete(pod));
+        }
+    }
+    for (name, volume) in waiting {
+        if !first.iter().any(|pod| volumes_of(pod).any(|one| one == name)) {
+            match template::first_use_pod(seen.vmi, launcher, node, &volume, images) {
+                Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
+                Err(error) => decision.warn(event::FAILED_CREATE, format!("volume {name}: {error}")),
+            }
+        }
+    }
+}
+
+fn delete(pod: &Pod) -> Action {
+    Action::Delete { name: observe::name(pod).to_owned(), uid: observe::uid(pod).to_owned() }
+}
+
+/// Writes what the attachment pods of the machine's own pod mean to its volumes.
+fn tell(
+    seen: &Observed<'_>,
+    own: &[&Arc<Pod>],
+    usable: &[Attached],
+    decision: &mut Decision,
+    now: Timestamp,
+) {
+    let own: Vec<&Pod> =
+        own.iter().filter(|pod| !observe::is_consumer(pod)).map(|pod| pod.as_ref()).collect();
+    let names: Vec<String> = plugged(seen.vmi).map(|volume| volume.name.clone()).collect();
+    let wanted = own.iter().find(|pod| !observe::is_terminating(pod) && has_these(pod, usable)).copied();
+    let mut all = std::mem::take(&mut decision.vmi.status.volume_status);
+    for status in &mut all {
+        if names.contains(&status.name) {
+            let holder = wanted.filter(|pod| volumes_of(pod).any(|name| name == status.name));
+            let note = present(seen, status, holder, now);
+            decision.notes.extend(note);
+            if holder.is_some_and(|pod| !observe::is_ready(pod)) {
+                decision.look_again = Some(decision.look_again.map_or(LOOK, |known| known.min(LOOK)));
+            }
+        } else if status.hotplug_volume.is_some() {
+            removed(status, &own);
+        }
+    }
+    // What no pod has any more is gone.
+    all.retain(|status| {
+        status.hotplug_volume.is_none()
+            || names.contains(&status.name)
+            || is_in_use(status)
+            || own.iter().any(|pod| volumes_of(pod).any(|name| name == status.name))
+    });
+    decision.vmi.status.volume_status = all;
+}
+
+/// A volume of the specification. `holder`: the attachment pod that has its claim, with all others that are usable.
+fn present(
+    seen: &Observed<'_>,
+    status: &mut VolumeStatus,
+    holder: Option<&Pod>,
+    now: Timestamp,
+) -> Option<Note> {
+    let hotplug = status.hotplug_volume.get_or_insert_with(HotplugVolumeStatus::default);
+    let Some(pod) = holder else {
+        // The machine goes on with a disk that it has, also while another pod is being made for it.
+        if !matches!(status.phase, Some(VolumePhase::Ready | VolumePhase::MountedToPod)) {
+            *hotplug = HotplugVolumeStatus::default();
+            return of_claim(seen, status);
+        }
+        return None;
+    };
+    hotplug.attach_pod_name = Some(observe::name(pod).to_owned());
+    hotplug.attach_pod_uid = observe::is_ready(pod).then(|| observe::uid(pod).to_owned());
+    if is_in_use(status) {
+        return None;
+    }
+    let trouble = trouble(pod, now);
+    let (reason, message) = trouble.clone().unwrap_or_else(|| {
+        let message =
+            format!("Created hotplug attachment pod {}, for volume {}", observe::name(pod), status.name);
+        (event::SUCCESSFUL_CREATE.to_owned(), message)
+    });
+    let is_new = status.phase != Some(VolumePhase::AttachedToNode)
+        || (trouble.is_some() && status.reason.as_ref() != Some(&reason));
+    status.phase = Some(VolumePhase::AttachedToNode);
+    (status.reason, status.message) = (Some(reason.clone()), Some(message.clone()));
+    is_new.then_some(Note { warning: trouble.is_some(), reason, message })
+}
+
+/// Why an attachment pod does not become ready, once that lasts.
+fn trouble(pod: &Pod, now: Timestamp) -> Option<(String, String)> {
+    let of_pod = |message: &str| format!("attachment pod {}: {message}", observe::name(pod));
+    let unscheduled = observe::condition(pod, conditions::POD_SCHEDULED).filter(|one| one.status == FALSE);
+    if let Some(told) = unscheduled {
+        let reason = told.reason.as_deref().unwrap_or(reason::UNSCHEDULABLE).to_owned();
+        return Some((reason, of_pod(told.message.as_deref().unwrap_or("no node was found"))));
+    }
+    let held_up = observe::waiting(pod, now).or_else(|| observe::begins(pod, now)?.ok())?;
+    Some((held_up.reason, of_pod(&held_up.message)))
+}
+
+/// A volume whose claim no attachment pod has: it waits for its claim.
+fn of_claim(seen: &Observed<'_>, status: &mut VolumeStatus) -> Option<Note> {
+    let volume = plugged(seen.vmi).find(|volume| volume.name == status.name)?;
+    let name = claim(volume)?.name;
+    let problem = seen.plug_claims.iter().find(|(claim, _)| claim == name).map(|(_, problem)| problem);
+    let bound = claim_of(volume, seen.claims_told).is_some_and(|info| info.capacity.is_some());
+    let (phase, why, message) = match problem {
+        Some(Problem::Missing) => {
+            (VolumePhase::Pending, reason::FAILED_PVC_NOT_FOUND, format!("PVC {name} not found"))
+        }
+        Some(Problem::Filling(Filling::Failed(why) | Filling::Goes(Some(why)))) => {
+            (VolumePhase::Pending, reason::FAILED_DATA_VOLUME_IMPORT, why.clone())
+        }
+        Some(Problem::Filling(_)) => {
+            (VolumePhase::Pending, CLAIM_NOT_READY, format!("PVC {name} is not filled yet"))
+        }
+        None if bound => (VolumePhase::Bound, CLAIM_NOT_READY, "PVC is in phase Bound".to_owned()),
+        None => (VolumePhase::Pending, CLAIM_NOT_READY, "PVC is in phase ClaimPending".to_owned()),
+    };
+    let is_new = status.message.as_ref() != Some(&message);
+    let warns = matches!(why, reason::FAILED_PVC_NOT_FOUND | reason::FAILED_DATA_VOLUME_IMPORT);
+    status.phase = Some(phase);
+    (status.reason, status.message) = (Some(why.to_owned()), Some(message.clone()));
+    let message = format!("volume {}: {message}", status.name);
+    (is_new && warns).then(|| Note { warning: true, reason: why.to_owned(), message })
+}
+
+/// A volume that the specification does not have any more.
+fn removed(status: &mut VolumeStatus, own: &[&Pod]) {
+    let Some(pod) = own.iter().find(|pod| volumes_of(pod).any(|name| name == status.name)) else { return };
+    status.hotplug_volume = Some(HotplugVolumeStatus {
+        attach_pod_name: Some(observe::name(pod).to_owned()),
+        attach_pod_uid: Some(observe::uid(pod).to_owned()),
+    });
+    if is_in_use(status) {
+        return;
+    }
+    status.phase = Some(VolumePhase::Detaching);
+    if observe::is_terminating(pod) {
+        status.reason = Some(event::SUCCESSFUL_DELETE.to_owned());
+        status.message = Some(format!(
+            "Deleted hotplug attachment pod {}, for volume {}",
+            observe::name(pod),
+            status.name
+        ));
+    }
+}

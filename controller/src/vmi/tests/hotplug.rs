@@ -1,0 +1,194 @@
+//! Volumes that are plugged into a running machine, and the pods that hold their claims.
+
+use podvirt_api::names::{attachment_name, target_attachment_name};
+use podvirt_api::v1::PersistentVolumeClaimInfo;
+
+use super::*;
+use crate::template::volumes_of;
+use crate::vmi::data::Filling;
+
+/// A running machine with these hotpluggable volumes, whose claims have their names; its status tells of `told`.
+fn plugged(volumes: &[&str], told: Value) -> VirtualMachineInstance {
+    let volume = |name: &&str| json!({"name": name, "persistentVolumeClaim": {"claimName": name, "hotpluggable": true}});
+    let volumes: Vec<Value> = volumes.iter().map(volume).collect();
+    handed_over("Running", json!({"spec": {"volumes": volumes}, "status": {"volumeStatus": told}}))
+}
+
+/// The attachment pod of the launcher pod `launcher` for these volumes.
+fn attachment(launcher: &str, uid: &str, volumes: &[&str], ready: bool) -> Arc<Pod> {
+    let claims: Vec<Value> = volumes
+        .iter()
+        .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
+        .collect();
+    let pod = json!({
+        "metadata": {"name": attachment_name(launcher, volumes.iter().copied()), "namespace": "shop", "uid": uid,
+            "labels": {"kubevirt.io": "hotplug-disk"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": launcher, "controller": true}]},
+        "spec": {"containers": [{"name": "hotplug-disk"}], "volumes": claims},
+        "status": {"conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]},
+    });
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+/// What is told of claims that are bound.
+fn bound(names: &[&str]) -> Told {
+    let info = |name: &&str| {
+        let info = json!({"claimName": name, "capacity": {"storage": "1Gi"}});
+        ((*name).to_owned(), serde_json::from_value::<PersistentVolumeClaimInfo>(info).unwrap())
+    };
+    names.iter().map(info).collect()
+}
+
+struct Scene<'a> {
+    vmi: &'a VirtualMachineInstance,
+    pods: &'a [Arc<Pod>],
+    attachments: &'a [Arc<Pod>],
+    told: Told,
+    problems: &'a [(String, Problem)],
+}
+
+impl Scene<'_> {
+    fn see(&self) -> Decision {
+        let settings = Settings::default();
+        let seen = Observed {
+            pods: self.pods,
+            attachments: self.attachments,
+            plug_claims: self.problems,
+            claims_told: Some(&self.told),
+            end_seen: SEEN_FOR,
+            ..Observed::alone(self.vmi, &settings, "launcher:1")
+        };
+        decide(&seen, now())
+    }
+}
+
+/// Names and claims of pods that are made, and names of those that are deleted.
+fn done(decision: &Decision) -> (Vec<(String, String)>, Vec<String>) {
+    let (mut made, mut deleted) = (Vec::new(), Vec::new());
+    for action in &decision.actions {
+        match action {
+            Action::Create(pod) => {
+                let claims: Vec<&str> = volumes_of(pod).collect();
+                made.push((pod.metadata.name.clone().unwrap(), claims.join(" ")));
+            }
+            Action::Delete { uid, .. } => deleted.push(uid.clone()),
+            _ => {}
+        }
+    }
+    (made, deleted)
+}
+
+/// What the status tells of volumes: name, phase and the UID of the attachment pod.
+fn told(decision: &Decision) -> Vec<String> {
+    let line = |told: &podvirt_api::v1::VolumeStatus| {
+        let uid = told.hotplug_volume.as_ref().and_then(|hotplug| hotplug.attach_pod_uid.clone());
+        let phase = told.phase.as_ref().map_or("-", |phase| phase.as_str());
+        format!("{} {phase} {}", told.name, uid.unwrap_or_else(|| "-".into()))
+    };
+    decision.vmi.status.volume_status.iter().map(line).collect()
+}
+
+fn ready(name: &str, pod: &str) -> Value {
+    json!({"name": name, "target": "sda", "phase": "Ready", "hotplugVolume": {"attachPodName": pod, "attachPodUID": pod}})
+}
+
+#[test]
+fn one_pod_holds_the_claims_that_are_usable_and_its_uid_is_told_once_it_is_ready() {
+    let vmi = plugged(&["b", "a", "late"], json!([]));
+    let pods = [running(json!({}))];
+    let late = [("late".to_owned(), Problem::Missing)];
+    let scene = |attachments: &[Arc<Pod>]| {
+        Scene { vmi: &vmi, pods: &pods, attachments, told: bound(&["a", "b"]), problems: &late }.see()
+    };
+    let first = scene(&[]);
+    assert_eq!(done(&first).0, [(attachment_name("p1", ["a", "b"]), "a b".to_owned())]);
+    assert_eq!(told(&first), ["a Bound -", "b Bound -", "late Pending -"]);
+    let note = first.notes.iter().find(|note| note.reason == "FailedPvcNotFound").unwrap();
+    assert_eq!(note.message, "volume late: PVC late not found");
+    let starts = scene(&[attachment("p1", "x", &["a", "b"], false)]);
+    assert_eq!(done(&starts), (vec![], vec![]));
+    assert_eq!(told(&starts), ["a AttachedToNode -", "b AttachedToNode -", "late Pending -"]);
+    let runs = scene(&[attachment("p1", "x", &["a", "b"], true)]);
+    assert_eq!(told(&runs), ["a AttachedToNode x", "b AttachedToNode x", "late Pending -"]);
+}
+
+#[test]
+fn a_pod_is_replaced_once_the_next_one_is_ready_and_the_machine_keeps_what_it_has() {
+    let pods = [running(json!({}))];
+    let vmi = plugged(&["a", "b"], json!([ready("a", "x")]));
+    let scene = |vmi: &VirtualMachineInstance, attachments: &[Arc<Pod>]| {
+        Scene { vmi, pods: &pods, attachments, told: bound(&["a", "b"]), problems: &[] }.see()
+    };
+    let before = attachment("p1", "x", &["a"], true);
+    let added = scene(&vmi, std::slice::from_ref(&before));
+    assert_eq!(done(&added), (vec![(attachment_name("p1", ["a", "b"]), "a b".to_owned())], vec![]));
+    assert_eq!(told(&added)[0], "a Ready x");
+    let comes = scene(&vmi, &[before.clone(), attachment("p1", "y", &["a", "b"], false)]);
+    assert_eq!(done(&comes), (vec![], vec![]));
+    let there = scene(&vmi, &[before, attachment("p1", "y", &["a", "b"], true)]);
+    assert_eq!(done(&there).1, ["x"]);
+    assert_eq!(told(&there), ["a Ready y", "b AttachedToNode y"]);
+}
+
+#[test]
+fn a_removed_volume_keeps_its_pod_until_the_launcher_has_closed_its_disk() {
+    let pods = [running(json!({}))];
+    let scene = |phase: &str, attachments: &[Arc<Pod>]| {
+        let mut status = ready("a", "x");
+        status["phase"] = phase.into();
+        let vmi = plugged(&[], json!([status]));
+        Scene { vmi: &vmi, pods: &pods, attachments, told: bound(&[]), problems: &[] }.see()
+    };
+    let holder = attachment("p1", "x", &["a"], true);
+    let open = scene("Ready", std::slice::from_ref(&holder));
+    assert_eq!((done(&open), told(&open)), ((vec![], vec![]), vec!["a Ready x".to_owned()]));
+    let closed = scene("UnMountedFromPod", std::slice::from_ref(&holder));
+    assert_eq!((done(&closed).1, told(&closed)), (vec!["x".to_owned()], vec!["a Detaching x".to_owned()]));
+    assert!(told(&scene("Detaching", &[])).is_empty());
+    // A user has deleted the pod: the machine goes on with the disk.
+    assert_eq!(told(&scene("Ready", &[])), ["a Ready x"]);
+}
+
+#[test]
+fn a_claim_that_waits_for_its_first_use_gets_one_and_delays_no_other() {
+    let pods = [running(json!({}))];
+    let vmi = plugged(&["a", "b", "c"], json!([]));
+    let mut claims = bound(&["a", "b"]);
+    claims
+        .insert("c".into(), PersistentVolumeClaimInfo { claim_name: Some("c".into()), ..Default::default() });
+    let waits = [("b".to_owned(), Problem::Filling(Filling::WaitsForConsumer))];
+    let decision = Scene { vmi: &vmi, pods: &pods, attachments: &[], told: claims, problems: &waits }.see();
+    let made: Vec<String> = done(&decision).0.into_iter().map(|(_, claims)| claims).collect();
+    assert_eq!(made, ["b", "c", "a"]);
+    assert_eq!(told(&decision), ["a Bound -", "b Pending -", "c Pending -"]);
+}
+
+#[test]
+fn a_target_gets_its_pod_before_the_machine_moves_and_nothing_changes_while_it_does() {
+    let target = running(
+        json!({"metadata": {"uid": "p2", "name": "t", "labels": {"kubevirt.io/migrationJobUID": "j"}},
+        "spec": {"nodeName": "n2"}}),
+    );
+    let pods = [running(json!({})), target];
+    let own = attachment("p1", "x", &["a"], true);
+    let vmi = plugged(&["a"], json!([ready("a", "x")]));
+    let scene = |vmi: &VirtualMachineInstance| {
+        let attachments = std::slice::from_ref(&own);
+        Scene { vmi, pods: &pods, attachments, told: bound(&["a", "b"]), problems: &[] }.see()
+    };
+    assert_eq!(done(&scene(&vmi)).0, [(target_attachment_name("p2"), "a".to_owned())]);
+    let state = json!({"migrationUid": "j", "sourcePod": "virt-launcher-web-p1", "targetPod": "t"});
+    let mut moves = plugged(&["a", "b"], json!([ready("a", "x")]));
+    moves.status.migration_state = Some(serde_json::from_value(state).unwrap());
+    assert_eq!(done(&scene(&moves)), (vec![], vec![]));
+}
+
+#[test]
+fn attachment_pods_of_a_launcher_pod_that_has_ended_are_deleted() {
+    let vmi = plugged(&["a"], json!([ready("a", "x")]));
+    let attachments = [attachment("p1", "x", &["a"], true)];
+    let pods = [ended(0, 1)];
+    let decision =
+        Scene { vmi: &vmi, pods: &pods, attachments: &attachments, told: bound(&["a"]), problems: &[] }.see();
+    assert_eq!(done(&decision).1, ["x"]);
+}

@@ -1,0 +1,127 @@
+//! Disks of volumes that are plugged: from the pod that holds their claims to the machine's launcher.
+//!
+//! virt-controller makes the attachment pod and names it in the VMI's status. As with launcher pods what the VMI says of it is not
+//! believed: it must be controlled by the machine's launcher pod and be on this node, and who answers at its socket must be one of
+//! its processes. What it hands over is a regular file or a block device, and nothing else ([`podvirt_proto::volumes`]). This
+//! process opens no path of a pod's, and mounts nothing: it carries descriptors.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use podvirt_api::names::{path, pod::volume, target_attachment_name};
+use podvirt_api::storage::is_hotpluggable;
+use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_proto::volumes;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use super::{Node, pods};
+use crate::migration;
+
+/// How long the program of an attachment pod that runs may take to listen.
+const BEGIN: Duration = Duration::from_secs(10);
+/// Between two looks for its socket.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A volume whose disk is ready to be handed over.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Ready {
+    volume: String,
+    /// Name and UID of the attachment pod.
+    pod: String,
+    uid: String,
+}
+
+/// Brings the launcher in the pod with `launcher_uid` the disks that it does not have yet: `held` are the volumes of those that it has.
+///
+/// # Errors
+///
+/// The first volume whose disk could not be brought, and why. The others were tried all the same.
+pub(super) async fn deliver(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    launcher_uid: &str,
+    held: &[String],
+) -> Result<(), String> {
+    let mut failed = Ok(());
+    for ready in
+        ready(vmi, &node.name, launcher_uid).into_iter().filter(|ready| !held.contains(&ready.volume))
+    {
+        let carried = carry(node, vmi, launcher_uid, &ready).await;
+        match &carried {
+            Ok(()) => {
+                tracing::info!(volume = ready.volume, pod_uid = ready.uid, "the disk is with the launcher")
+            }
+            Err(error) => {
+                let error = format!("volume {}: {error:#}", ready.volume);
+                tracing::warn!(error, "a disk is not brought to the launcher");
+                if failed.is_ok() {
+                    failed = Err(error);
+                }
+            }
+        }
+    }
+    failed
+}
+
+/// Volumes of the machine whose attachment pods are ready, for the launcher pod with this UID on the node `on`.
+fn ready(vmi: &VirtualMachineInstance, on: &str, launcher_uid: &str) -> Vec<Ready> {
+    let is_wanted =
+        |name: &str| vmi.spec.volumes.iter().any(|volume| volume.name == name && is_hotpluggable(volume));
+    let told = vmi.status.volume_status.iter().filter(|told| is_wanted(&told.name));
+    let target = vmi.status.migration_state.as_ref().filter(|_| migration::is_awaited(vmi, on));
+    let target =
+        target.and_then(|state| state.target_attachment_pod_uid.clone()).filter(|uid| !uid.is_empty());
+    told.filter_map(|told| {
+        let hotplug = told.hotplug_volume.as_ref()?;
+        let own = || Some((hotplug.attach_pod_name.clone()?, hotplug.attach_pod_uid.clone()?));
+        let (pod, uid) = match &target {
+            Some(uid) => (target_attachment_name(launcher_uid), uid.clone()),
+            None => own()?,
+        };
+        (!uid.is_empty()).then(|| Ready { volume: told.name.clone(), pod, uid })
+    })
+    .collect()
+}
+
+async fn carry(
+    node: &Node,
+    vmi: &VirtualMachineInstance,
+    launcher_uid: &str,
+    ready: &Ready,
+) -> anyhow::Result<()> {
+    pods::attachment(node, vmi, &ready.pod, &ready.uid, launcher_uid).await?;
+    let asked = connect(node, &ready.uid, volume::HOTPLUG_DISKS, path::ATTACHMENT_SOCKET).await?;
+    let name = ready.volume.clone();
+    let disk: OwnedFd = spawn_blocking(move || volumes::ask(&asked, &name)).await??;
+    let launcher = connect(node, launcher_uid, volume::SOCKETS, path::VOLUMES_SOCKET).await?;
+    let name = ready.volume.clone();
+    spawn_blocking(move || volumes::give(&launcher, &name, disk.as_fd())).await??;
+    Ok(())
+}
+
+/// Connects to a socket in a volume of a pod, behind which a process of the pod is.
+async fn connect(node: &Node, pod_uid: &str, volume: &str, name: &str) -> anyhow::Result<UnixStream> {
+    let end = Instant::now() + BEGIN;
+    let stream = loop {
+        let connected = async { node.volumes.dir(pod_uid, volume, "")?.connect(name).await };
+        match connected.await {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+                    && Instant::now() < end =>
+            {
+                sleep(LOOK).await;
+            }
+            Err(error) => {
+                return Err(anyhow::Error::new(error).context(format!("the socket {name} of its pod")));
+            }
+            Ok(stream) => break stream,
+        }
+    };
+    node.volumes.peer(&stream, pod_uid)?;
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}

@@ -1,0 +1,87 @@
+//! Volumes that are plugged into the running machine.
+
+use podvirt_proto::domain::Disk;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A running machine with the volume `data`, hotpluggable, in its specification or not; what its status tells of it; the launcher
+/// has its disk, and the guest.
+fn pass(wanted: bool, told: Value, held: bool, plugged: bool) -> Pass {
+    let mut pass = Pass::with(Phase::Running, Status::Running, reason::BOOTED);
+    let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}});
+    let volumes = if wanted { vec![volume] } else { vec![] };
+    pass.vmi.spec.volumes = serde_json::from_value(volumes.into()).unwrap();
+    let mut status = json!({"name": "data", "target": ""});
+    json_patch::merge(&mut status, &told);
+    pass.vmi.status.volume_status =
+        serde_json::from_value(json!([status, {"name": "root", "target": "vda"}])).unwrap();
+    let domain = pass.domain.as_mut().unwrap();
+    domain.volumes = if held { vec!["data".into()] } else { vec![] };
+    let disk = |name: &str, target: &str| Disk { name: name.into(), target: target.into(), made_bytes: None };
+    domain.disks = vec![disk("root", "vda")];
+    if plugged {
+        domain.disks.push(disk("data", "sda"));
+    }
+    pass
+}
+
+fn attached(phase: &str, uid: &str) -> Value {
+    json!({"phase": phase, "hotplugVolume": {"attachPodName": "hp", "attachPodUID": uid}})
+}
+
+/// The volume's phase, its target and the event.
+fn seen(pass: &Pass) -> (String, String, Vec<&'static str>) {
+    let decision = pass.decide();
+    let told = &decision.status.volume_status[0];
+    let phase = told.phase.as_ref().map(|phase| phase.as_str().to_owned()).unwrap_or_default();
+    (phase, told.target.clone(), decision.events.iter().map(|event| event.reason).collect())
+}
+
+#[test]
+fn a_volumes_phase_follows_the_launchers_report() {
+    for (wanted, phase, held, plugged, next, event) in [
+        (true, "AttachedToNode", false, false, "AttachedToNode", None),
+        (true, "AttachedToNode", true, false, "MountedToPod", Some("VolumeMountedToPod")),
+        (true, "AttachedToNode", true, true, "Ready", Some("VolumeReady")),
+        (true, "MountedToPod", true, true, "Ready", Some("VolumeReady")),
+        (true, "Ready", true, true, "Ready", None),
+        (false, "Ready", true, true, "Ready", None),
+        (false, "Ready", true, false, "Ready", None),
+        (false, "Ready", false, false, "UnMountedFromPod", Some("VolumeUnMountedFromPod")),
+        (false, "Detaching", false, false, "Detaching", None),
+    ] {
+        let pass = pass(wanted, attached(phase, "u"), held, plugged);
+        let target = if plugged { "sda" } else { "" };
+        let expected = (next.to_owned(), target.to_owned(), event.into_iter().collect());
+        assert_eq!(seen(&pass), expected, "{wanted} {phase} {held} {plugged}");
+    }
+    // One that the machine was started with has no phase.
+    let fixed = pass(true, json!({}), false, true);
+    assert_eq!(seen(&fixed), (String::new(), "sda".into(), vec![]));
+}
+
+#[test]
+fn a_handler_that_comes_new_sees_what_is_to_be_plugged_and_unplugged() {
+    for (wanted, uid, held, plugged, due) in [
+        (true, "u", false, false, true),
+        (true, "", false, false, false),
+        (true, "u", true, true, false),
+        (false, "u", true, true, true),
+        (false, "u", false, false, false),
+    ] {
+        let pass = pass(wanted, attached("AttachedToNode", uid), held, plugged);
+        let sync = due.then(|| Action::Sync(spec_hash(&pass.vmi)));
+        assert_eq!(pass.decide().action, sync, "{wanted} {uid} {held} {plugged}");
+    }
+}
+
+#[test]
+fn the_launcher_hears_of_a_volume_whose_attachment_pod_is_ready() {
+    let mut before = pass(true, attached("AttachedToNode", ""), false, false);
+    before.memory.synced = Some(spec_hash(&before.vmi));
+    assert_eq!(before.decide().action, None);
+    let mut after = pass(true, attached("AttachedToNode", "u"), false, false);
+    after.memory.synced = before.memory.synced;
+    assert_eq!(after.decide().action, Some(Action::Sync(spec_hash(&after.vmi))));
+}

@@ -1,0 +1,125 @@
+//! What an attachment pod does: it hands over the disks of claims that are plugged into a running machine.
+//!
+//! A running pod gets no further claim. So virt-controller makes another pod on the machine's node, which has the claim; the
+//! kubelet attaches it and mounts it there. This program opens the disk when virt-handler asks for it
+//! ([`podvirt_proto::volumes`]), and lives until the pod is deleted: as long as it does, the kubelet leaves the claim where it is.
+//!
+//! A claim without a disk image gets one, as at the start of a machine.
+
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use podvirt_api::attachment::Attached;
+use podvirt_proto::volumes::{self, Message};
+use tracing::{info, warn};
+
+use crate::cli::Attach;
+use crate::media::claims;
+
+/// Serves until the process is ended.
+///
+/// # Errors
+///
+/// The volumes cannot be read, or the socket cannot be made.
+pub fn run(args: &Attach) -> Result<()> {
+    let all: Vec<Attached> = serde_json::from_str(&args.volumes).context("--volumes")?;
+    let socket = args.socket.display();
+    if args.socket.exists() {
+        // Of a container that was started before in this pod.
+        std::fs::remove_file(&args.socket).with_context(|| format!("cannot remove {socket}"))?;
+    }
+    let listener = UnixListener::bind(&args.socket).with_context(|| format!("cannot listen on {socket}"))?;
+    let names: Vec<&str> = all.iter().map(|volume| volume.name.as_str()).collect();
+    info!(%socket, volumes = names.join(", "), "ready for virt-handler");
+    for stream in listener.incoming() {
+        let served =
+            stream.map_err(volumes::Error::from).and_then(|stream| serve(&stream, &args.claims, &all));
+        if let Err(error) = served {
+            warn!(%error, "a disk is not handed over");
+        }
+    }
+    Ok(())
+}
+
+/// Answers one question.
+fn serve(stream: &UnixStream, at: &Path, all: &[Attached]) -> Result<(), volumes::Error> {
+    let (asked, _) = volumes::receive(stream)?;
+    match open(&asked.volume, at, all) {
+        Ok(disk) => {
+            info!(volume = asked.volume, "its disk is handed over");
+            volumes::send(stream, &asked, Some(disk.as_fd()))
+        }
+        Err(error) => {
+            let error = format!("{error:#}");
+            warn!(volume = asked.volume, error, "its disk cannot be opened");
+            volumes::send(stream, &Message { error, ..asked }, None)
+        }
+    }
+}
+
+fn open(name: &str, at: &Path, all: &[Attached]) -> Result<File> {
+    let volume = all.iter().find(|volume| volume.name == name);
+    let volume = volume.with_context(|| format!("this pod does not have the volume {name}"))?;
+    Ok(claims::open(&at.join(name), name, &volume.claim, volume.read_only)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn volumes() -> Vec<Attached> {
+        let claim = |name: &str| json!({"claimName": name, "requests": {"storage": "4Mi"}, "capacity": {"storage": "4Mi"}});
+        let all = json!([
+            {"name": "data", "claim": claim("a")}, {"name": "books", "readOnly": true, "claim": claim("b")},
+            {"name": "device", "claim": {"claimName": "c", "volumeMode": "Block"}},
+        ]);
+        serde_json::from_value(all).unwrap()
+    }
+
+    /// What is handed over of a volume, or why it is not.
+    fn asked(at: &Path, volume: &str) -> Result<File, String> {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (at, all) = (at.to_owned(), volumes());
+        let serving = std::thread::spawn(move || serve(&there, &at, &all).unwrap());
+        let disk = volumes::ask(&here, volume);
+        serving.join().unwrap();
+        disk.map(File::from).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn disks_are_handed_over_to_be_written_or_read_and_made_where_there_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["data", "books"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let mut disk = asked(dir.path(), "data").unwrap();
+        assert_eq!(disk.metadata().unwrap().len(), 4 << 20);
+        disk.write_all(b"written").unwrap();
+        assert!(std::fs::read(dir.path().join("data/disk.img")).unwrap().starts_with(b"written"));
+
+        let told = asked(dir.path(), "books").unwrap_err();
+        assert!(told.contains("claim b of the volume books"), "{told}");
+        std::fs::write(dir.path().join("books/disk.img"), "text").unwrap();
+        let mut disk = asked(dir.path(), "books").unwrap();
+        let mut text = String::new();
+        disk.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        assert!(disk.write_all(b"x").is_err());
+    }
+
+    #[test]
+    fn what_is_no_disk_of_this_pods_is_not_handed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(asked(dir.path(), "other").unwrap_err(), "this pod does not have the volume other");
+        std::fs::write(dir.path().join("device"), "").unwrap();
+        let told = asked(dir.path(), "device").unwrap_err();
+        assert!(told.contains("claim c of the volume device") && told.contains("no block device"), "{told}");
+    }
+}

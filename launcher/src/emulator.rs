@@ -1,0 +1,133 @@
+//! QEMU with the devices of plugged claims: what libvirt starts as the emulator.
+//!
+//! A running QEMU is handed the device of a claim that is plugged by its monitor. A QEMU that a machine comes to from another node
+//! needs it when it starts, before it has a monitor, and libvirt has no words to hand it over. So libvirt finds this program under
+//! the emulator's name. It asks the launcher for the devices that were handed over, adds each to its set on QEMU's command
+//! line, and becomes QEMU:
+//!
+//! ```text
+//!  libvirtd ──exec──> virt-launcher, called qemu-system-x86_64 ──exec──> QEMU -add-fd fd=7,set=… …
+//!                          └─ the launcher's socket: a descriptor for each device in /var/run/kubevirt/hotplug-disks
+//! ```
+//!
+//! A QEMU that nothing comes to is started as it is: libvirt, which asks what QEMU can do, and the start of a machine.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use podvirt_api::names::path;
+use podvirt_proto::volumes;
+use rustix::io::FdFlags;
+
+use crate::fdset;
+
+/// The name under which virt-launcher is this program: the emulator's.
+pub const NAME: &str = "qemu-system-x86_64";
+/// The option of a QEMU that a machine comes to.
+const INCOMING: &str = "-incoming";
+
+/// Whether virt-launcher was called by this program's name.
+#[must_use]
+pub fn is_meant(called_by: Option<&OsStr>) -> bool {
+    called_by.map(Path::new).and_then(Path::file_name).is_some_and(|name| name == NAME)
+}
+
+/// Becomes QEMU.
+///
+/// # Errors
+///
+/// The launcher does not hand over a device, or there is no QEMU. It returns in no other case.
+pub fn run() -> Result<std::convert::Infallible> {
+    let mut args = std::env::args_os();
+    let called_by = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
+    let mut devices = Vec::new();
+    if args.iter().any(|arg| arg == INCOMING) {
+        let socket = Path::new(path::SOCKETS).join(path::VOLUMES_SOCKET);
+        devices = handed_over(Path::new(path::HOTPLUG_DISKS), &socket)?;
+    }
+    let qemu = real(Path::new(&called_by))?;
+    let mut command = Command::new(&qemu);
+    command.args(args);
+    for (set, device) in &devices {
+        // It is for the program that this process becomes.
+        rustix::io::fcntl_setfd(device, FdFlags::empty()).context("cannot keep a device open")?;
+        command.arg("-add-fd").arg(format!("fd={},set={set}", device.as_raw_fd()));
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot run {}", qemu.display()))
+}
+
+/// The devices of volumes that have a link in `links`, with the numbers of their sets, from the launcher behind `socket`.
+fn handed_over(links: &Path, socket: &Path) -> Result<Vec<(u64, OwnedFd)>> {
+    let entries = match std::fs::read_dir(links) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).with_context(|| links.display().to_string()),
+    };
+    let mut devices = Vec::new();
+    for entry in entries {
+        let name = entry.with_context(|| links.display().to_string())?.file_name();
+        // Disk images have an extension; QEMU opens these itself.
+        let Some(volume) = name.to_str().filter(|name| !name.contains('.')) else { continue };
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
+        let device = volumes::ask(&stream, volume).with_context(|| format!("volume {volume}"))?;
+        devices.push((fdset::number(volume), device));
+    }
+    Ok(devices)
+}
+
+/// The emulator itself: the first of its name in `PATH` that is not this program.
+fn real(called_by: &Path) -> Result<PathBuf> {
+    let own = called_by.parent().map(Path::to_owned).unwrap_or_default();
+    let all = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&all).filter(|dir| *dir != own).map(|dir| dir.join(NAME));
+    match found.find(|program| program.is_file()) {
+        Some(program) => Ok(program),
+        None => bail!("{NAME} is not in PATH"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_asked_for_and_images_left_to_qemu() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let links = dir.path().join("links");
+        assert!(handed_over(&links, &socket).unwrap().is_empty());
+        std::fs::create_dir(&links).unwrap();
+        for name in ["data", "files.img"] {
+            std::fs::write(links.join(name), "").unwrap();
+        }
+        let asked = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let (message, _) = volumes::receive(&stream).unwrap();
+            let disk = File::open("/proc/self/exe").unwrap();
+            volumes::send(&stream, &message, Some(disk.as_fd())).unwrap();
+            message.volume
+        });
+        let devices = handed_over(&links, &socket).unwrap();
+        assert_eq!((asked.join().unwrap().as_str(), devices.len()), ("data", 1));
+        assert_eq!(devices[0].0, fdset::number("data"));
+    }
+
+    #[test]
+    fn it_is_the_emulators_name_that_counts() {
+        assert!(is_meant(Some(OsStr::new("/var/run/libvirt/e/qemu-system-x86_64"))));
+        assert!(!is_meant(Some(OsStr::new("/usr/bin/virt-launcher"))) && !is_meant(None));
+    }
+}

@@ -1,0 +1,224 @@
+//! Volumes that come and go while the machine runs.
+//!
+//! # Theory of operation
+//!
+//! The claim of such a volume is held by another pod, on the machine's node. virt-handler brings the claim's disk as a descriptor
+//! ([`podvirt_proto::volumes`]) and then gives the VMI again. Each time the disks of the machine are held against the volumes of
+//! the specification that are hotpluggable:
+//!
+//! ```text
+//! specification   descriptor   machine
+//! there           here         lacks it    the disk is plugged
+//! there           -            lacks it    nothing: the descriptor comes, and the VMI again
+//! gone            -            has it      the guest is asked to let go of the disk, and waited for
+//! gone            here         lacks it    the descriptor is closed
+//! ```
+//!
+//! How QEMU gets the disk of a descriptor is in [`super::held`]; its path is the same in every pod of the machine, so that the
+//! machine can move. The descriptor is kept until the guest has let go of the disk: the report tells which
+//! ones are kept ([`Facts::volumes`](super::shared::Facts)), and the pod that holds the claim stays as long.
+//!
+//! A machine starts without these disks and gets them once it runs. One that comes from another node has them already when it
+//! arrives: it is let in once all their descriptors are here ([`awaited`]).
+//!
+//! What fails with one volume does not keep the others from coming and going; the first failure is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::path;
+use podvirt_api::vmi::{Disk, DriverCache};
+use podvirt_api::{storage, v1};
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::held::set_direct;
+use super::shared::Shared;
+use crate::domain::schema::Domain;
+use crate::domain::{Image, ImageFormat, Place, alias_of, plugged_disk};
+use crate::fdset;
+use crate::media::probe::seen;
+
+/// How long a guest has to let go of a disk.
+const RELEASE: Duration = Duration::from_secs(15);
+/// Between two looks at that.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The machine without the disks that are plugged once it runs.
+pub(super) fn without_plugged(vmi: &VirtualMachineInstance) -> VirtualMachineInstance {
+    let mut vmi = vmi.clone();
+    let volumes = std::mem::take(&mut vmi.spec.volumes);
+    let (plugged, kept) = volumes.into_iter().partition(|volume| volume.is_hotpluggable());
+    let plugged: Vec<podvirt_api::vmi::Volume> = plugged;
+    vmi.spec.volumes = kept;
+    let stays = |name: &str| !plugged.iter().any(|volume| volume.name == name);
+    vmi.spec.domain.devices.disks.retain(|disk| stays(&disk.name));
+    vmi
+}
+
+/// Whether all disks are here that the machine `vmi` brings from another node; they are made ready for QEMU. `json`: the VMI as the
+/// handler has sent it.
+///
+/// # Errors
+///
+/// One is missing; its volume is named.
+pub(super) fn awaited(shared: &Shared, vmi: &VirtualMachineInstance, json: &[u8]) -> Result<(), String> {
+    for volume in brought(&*wire(json)?) {
+        if !shared.held.has(volume) {
+            return Err(format!("volume {volume}: its disk has not been handed over on this node yet"));
+        }
+        let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
+        if let Some((device, disk)) = shared.held.device(volume).zip(disk) {
+            let ready = set_direct(&device, past_page_cache(disk));
+            ready.map_err(|error| format!("volume {volume}: {error}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The VMI as the handler has sent it.
+fn wire(json: &[u8]) -> Result<Box<v1::VirtualMachineInstance>, String> {
+    serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))
+}
+
+/// Names of the volumes whose disks are plugged into the machine, by its status.
+fn brought(vmi: &v1::VirtualMachineInstance) -> impl Iterator<Item = &str> {
+    let has_disk = |status: &&v1::VolumeStatus| status.hotplug_volume.is_some() && !status.target.is_empty();
+    vmi.status.volume_status.iter().filter(has_disk).map(|status| status.name.as_str())
+}
+
+/// Brings the running machine's disks to the volumes of `vmi`, as far as their disks were handed over.
+///
+/// # Errors
+///
+/// The hypervisor refuses, or the guest does not let go; the volume is named. What was done stays.
+pub(super) async fn change(
+    shared: &Arc<Shared>,
+    vmi: &VirtualMachineInstance,
+    json: &[u8],
+) -> Result<(), String> {
+    let wanted: Vec<&str> =
+        vmi.spec.volumes.iter().filter(|volume| volume.is_hotpluggable()).map(|v| v.name.as_str()).collect();
+    let held = shared.held.names();
+    if wanted.is_empty() && held.is_empty() {
+        return Ok(());
+    }
+    if shared.facts.borrow().migration.as_ref().is_some_and(podvirt_proto::migration::Migration::is_running) {
+        return Err("while the machine moves to another node, no disk is plugged or unplugged".to_owned());
+    }
+    let wire = wire(json)?;
+    let told = storage::told(&wire);
+    let mut failed = Ok(());
+    let mut done = |volume: &str, result: Result<(), String>| {
+        let result = result.map_err(|error| format!("volume {volume}: {error}"));
+        if failed.is_ok() {
+            failed = result;
+        } else if let Err(error) = result {
+            warn!(error, "a disk is not plugged or unplugged");
+        }
+    };
+    for name in held.iter().filter(|name| !wanted.contains(&name.as_str())) {
+        done(name, unplug(shared, name).await);
+    }
+    for name in wanted.into_iter().filter(|name| held.iter().any(|held| held == name)) {
+        let kept = told.get(name).is_some_and(|claim| claim.preallocated == Some(true));
+        done(name, plug(shared, vmi, name, kept).await);
+    }
+    failed
+}
+
+/// The running machine, as the hypervisor describes it.
+async fn described(shared: &Shared) -> Result<Domain, String> {
+    let xml = shared.call(|hypervisor| hypervisor.xml()).await.map_err(|error| error.to_string())?;
+    Domain::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))
+}
+
+fn has(domain: &Domain, volume: &str) -> bool {
+    let alias = alias_of(volume);
+    domain.devices.disks.iter().any(|disk| disk.alias.name == alias)
+}
+
+/// Plugs the disk of a volume whose disk was handed over. `kept`: its storage is allocated as a whole, and stays so.
+async fn plug(shared: &Shared, vmi: &VirtualMachineInstance, volume: &str, kept: bool) -> Result<(), String> {
+    let domain = described(shared).await?;
+    if has(&domain, volume) {
+        return Ok(());
+    }
+    let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
+    let disk = disk.ok_or("spec.domain.devices.disks has no disk of this name")?;
+    let of_device = shared.held.device(volume);
+    let image = match of_device {
+        Some(_) => Image { place: Place::Block, ..Image::new(fdset::place(volume), ImageFormat::Raw) },
+        None => Image::new(path::plugged_image(volume), ImageFormat::Raw),
+    };
+    let image = tokio::task::spawn_blocking(move || seen(image)).await.map_err(|error| error.to_string())?;
+    // Every device can be read and written past the page cache; this process may not open this one to see that.
+    let image = Image { kept, direct: image.direct || image.place == Place::Block, ..image };
+    let device = plugged_disk(vmi, disk, &image, &domain).map_err(|error| error.to_string())?;
+    let xml = device.to_xml().map_err(|error| error.to_string())?;
+    if let Some(file) = of_device.clone() {
+        set_direct(&file, past_page_cache(disk)).map_err(|error| error.to_string())?;
+        let set = fdset::number(volume);
+        let handed = shared.call(move |hypervisor| hypervisor.hand_over(&file, set)).await;
+        handed.map_err(|error| error.to_string())?;
+    }
+    if let Err(error) = shared.call(move |hypervisor| hypervisor.plug(&xml)).await {
+        take_back(shared, volume).await;
+        return Err(error.to_string());
+    }
+    info!(volume, target = device.target.dev, "the disk is plugged");
+    // The report is to tell of it at once.
+    shared.facts.send_modify(|_| {});
+    Ok(())
+}
+
+/// Whether a disk on a device is read and written past the page cache: where nothing else is asked for.
+fn past_page_cache(disk: &Disk) -> bool {
+    !matches!(disk.cache, Some(DriverCache::WriteThrough | DriverCache::WriteBack))
+}
+
+/// Has QEMU close the device of a volume, if it has one.
+async fn take_back(shared: &Shared, volume: &str) {
+    if shared.held.device(volume).is_some() {
+        let set = fdset::number(volume);
+        if let Err(error) = shared.call(move |hypervisor| hypervisor.take_back(set)).await {
+            warn!(volume, %error, "QEMU keeps the device open until the machine ends");
+        }
+    }
+}
+
+/// Has the guest let go of the disk of a volume, and closes the disk.
+async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
+    if has(&described(shared).await?, volume) {
+        info!(volume, "the disk is unplugged");
+        let alias = alias_of(volume);
+        shared.call(move |hypervisor| hypervisor.unplug(&alias)).await.map_err(|error| error.to_string())?;
+        let end = Instant::now() + RELEASE;
+        while has(&described(shared).await?, volume) {
+            if Instant::now() >= end {
+                return Err(format!("the guest has not let go of its disk within {} s", RELEASE.as_secs()));
+            }
+            sleep(LOOK).await;
+        }
+    }
+    take_back(shared, volume).await;
+    shared.held.release(volume);
+    shared.facts.send_if_modified(|facts| facts.volumes.remove(volume));
+    Ok(())
+}
+
+/// Whether the machine, which has the disks of `domain`, can leave with the volumes of `vmi`: at the target only these have a disk.
+///
+/// # Errors
+///
+/// The guest has not let go of the disk of a volume that is not in the specification any more. The volume is named.
+pub(super) fn may_leave(domain: &Domain, vmi: &v1::VirtualMachineInstance) -> Result<(), String> {
+    let stays = |volume: &str| vmi.spec.volumes.iter().any(|one| one.name == volume);
+    match brought(vmi).find(|volume| !stays(volume) && has(domain, volume)) {
+        Some(volume) => {
+            Err(format!("volume {volume}: it is unplugged, and the guest has not let go of its disk yet"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,230 @@
+//! How the disk of a volume that is plugged into a running machine comes to the machine's launcher.
+//!
+//! The claim is held by an attachment pod. Its program opens the disk, and virt-handler carries the descriptor to the launcher:
+//!
+//! ```text
+//!  attachment pod                      virt-handler                        launcher pod
+//!  virt-launcher attach  <── volume ─────  asks
+//!                        ─── volume, descriptor ──>  gives ── volume, descriptor ──>  virt-launcher keeps it
+//!                                                          <── volume ─────────────
+//! ```
+//!
+//! Each end of a connection sends one message: a line of JSON, with at most one descriptor beside it. An answer with an error
+//! has no descriptor. What a descriptor refers to is a regular file or a block device ([`check`]): virt-handler carries nothing
+//! else from one pod to another.
+
+use std::io::{self, IoSlice, Read as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::fs::{FileType, fstat};
+use rustix::net::{RecvAncillaryBuffer, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::{Deserialize, Serialize};
+
+use crate::descriptors;
+
+/// Longest message, bytes: a volume's name has 63, and an error is a sentence.
+const MAX: usize = 8 * 1024;
+/// How long an end waits for the other one's message.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is said of a volume.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Message {
+    /// The volume's name.
+    pub volume: String,
+    /// Why the disk is not handed over; empty where nothing is wrong.
+    pub error: String,
+}
+
+impl Message {
+    /// A message about a volume.
+    pub fn of(volume: &str) -> Self {
+        Message { volume: volume.to_owned(), error: String::new() }
+    }
+}
+
+/// Why a disk was not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection broke, or the other end is silent.
+    #[error("the connection for its disk: {0}")]
+    Connection(#[from] io::Error),
+    /// What came is no message.
+    #[error("what came is no message about a volume")]
+    Message(#[from] serde_json::Error),
+    /// The other end says no.
+    #[error("{0}")]
+    Refused(String),
+    /// What came is about another volume.
+    #[error("the answer is about the volume {0}")]
+    Other(String),
+    /// The descriptor is missing, or is none of a disk.
+    #[error("what came is neither a regular file nor a block device")]
+    NoDisk,
+}
+
+/// Sends a message, with a descriptor beside it where there is one.
+///
+/// # Errors
+///
+/// The connection broke.
+pub fn send(stream: &UnixStream, message: &Message, disk: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+    let mut text = serde_json::to_vec(message)?;
+    text.push(b'\n');
+    let disks: Vec<BorrowedFd<'_>> = disk.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !disks.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&disks));
+    }
+    // A stream socket takes as little as its buffer holds at once, which is far more.
+    let sent = sendmsg(stream, &[IoSlice::new(&text)], &mut control, SendFlags::NOSIGNAL);
+    let sent = sent.map_err(io::Error::from)?;
+    if sent < text.len() {
+        return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+    }
+    Ok(())
+}
+
+/// Receives a message and the descriptor beside it.
+///
+/// # Errors
+///
+/// The connection broke, nothing comes within 20 s, or what comes is no message.
+pub fn receive(stream: &UnixStream) -> Result<(Message, Option<OwnedFd>), Error> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = vec![0_u8; MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = descriptors::receive(stream, &mut buffer, &mut control).map_err(io::Error::from)?;
+    let mut have = got.bytes;
+    if have == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    while !buffer[..have].ends_with(b"\n") && have < MAX {
+        match (&mut &*stream).read(&mut buffer[have..])? {
+            0 => break,
+            more => have += more,
+        }
+    }
+    let message: Message = serde_json::from_slice(&buffer[..have])?;
+    if !message.error.is_empty() {
+        return Err(Error::Refused(message.error));
+    }
+    Ok((message, got.fds.into_iter().next()))
+}
+
+/// Asks the attachment pod's program for the disk of a volume.
+///
+/// # Errors
+///
+/// It does not answer, cannot open the disk, or hands over something else.
+pub fn ask(stream: &UnixStream, volume: &str) -> Result<OwnedFd, Error> {
+    send(stream, &Message::of(volume), None)?;
+    let (message, disk) = receive(stream)?;
+    about(&message, volume)?;
+    let disk = disk.ok_or(Error::NoDisk)?;
+    check(&disk)?;
+    Ok(disk)
+}
+
+/// Gives the launcher the disk of a volume.
+///
+/// # Errors
+///
+/// It does not answer, or does not take it.
+pub fn give(stream: &UnixStream, volume: &str, disk: BorrowedFd<'_>) -> Result<(), Error> {
+    send(stream, &Message::of(volume), Some(disk))?;
+    about(&receive(stream)?.0, volume)
+}
+
+fn about(message: &Message, volume: &str) -> Result<(), Error> {
+    if message.volume == volume { Ok(()) } else { Err(Error::Other(message.volume.clone())) }
+}
+
+/// Whether a descriptor is of a regular file, or of a block device.
+///
+/// # Errors
+///
+/// It is of something else.
+pub fn check(disk: impl AsFd) -> Result<(), Error> {
+    let stat = fstat(disk).map_err(io::Error::from)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::BlockDevice => Ok(()),
+        _ => Err(Error::NoDisk),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Seek as _, Write as _};
+    use std::thread;
+
+    use super::*;
+
+    /// One end of a connection whose other end does this.
+    fn with(serve: impl FnOnce(UnixStream) + Send + 'static) -> UnixStream {
+        let (here, there) = UnixStream::pair().unwrap();
+        thread::spawn(move || serve(there));
+        here
+    }
+
+    fn answer(stream: &UnixStream, disk: &File) {
+        let (asked, none) = receive(stream).unwrap();
+        assert!(none.is_none());
+        send(stream, &asked, Some(disk.as_fd())).unwrap();
+    }
+
+    #[test]
+    fn a_disk_comes_from_the_attachment_pod_to_the_launcher() {
+        let mut disk = tempfile();
+        disk.write_all(b"blocks").unwrap();
+        let attachment = with(move |stream| answer(&stream, &disk));
+        let carried = ask(&attachment, "data").unwrap();
+        let launcher = with(|stream| {
+            let (message, kept) = receive(&stream).unwrap();
+            let mut kept = File::from(kept.unwrap());
+            kept.rewind().unwrap();
+            let mut text = String::new();
+            kept.read_to_string(&mut text).unwrap();
+            assert_eq!((message.volume.as_str(), text.as_str()), ("data", "blocks"));
+            send(&stream, &message, None).unwrap();
+        });
+        give(&launcher, "data", carried.as_fd()).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_disk_is_not_carried_and_a_refusal_is_told() {
+        let pipe = with(|stream| answer(&stream, &File::open("/dev/null").unwrap()));
+        assert!(matches!(ask(&pipe, "data"), Err(Error::NoDisk)));
+        let without = with(|stream| {
+            let asked = receive(&stream).unwrap().0;
+            send(&stream, &asked, None).unwrap();
+        });
+        assert!(matches!(ask(&without, "data"), Err(Error::NoDisk)));
+        let other = with(|stream| send(&stream, &Message::of("other"), None).unwrap());
+        assert!(matches!(ask(&other, "data"), Err(Error::Other(volume)) if volume == "other"));
+        let refuses = with(|stream| {
+            let error = "no disk.img".to_owned();
+            send(&stream, &Message { error, ..Message::of("data") }, None).unwrap();
+        });
+        assert_eq!(ask(&refuses, "data").unwrap_err().to_string(), "no disk.img");
+        let closes = with(drop);
+        assert!(matches!(ask(&closes, "data"), Err(Error::Connection(_))));
+        let talks = with(|mut stream| stream.write_all(&[b'x'; 2 * MAX]).unwrap());
+        assert!(matches!(receive(&talks), Err(Error::Message(_))));
+    }
+
+    /// A file without a name.
+    fn tempfile() -> File {
+        let dir = std::env::temp_dir();
+        let file =
+            rustix::fs::open(dir, rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR, 0o600.into());
+        File::from(file.unwrap())
+    }
+}
