@@ -41,3 +41,4 @@ pub mod stream;
 pub mod subresource;
 pub mod target;
 pub mod tls;
+pub mod volumes;

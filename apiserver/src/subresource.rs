@@ -17,8 +17,9 @@ use podvirt_api::admission::{Cluster, migration};
 use podvirt_api::migration::pod_by_migration;
 use podvirt_api::names::label;
 use podvirt_api::v1::{
-    EvacuateCancelOptions, MigrateOptions, PauseOptions, RestartOptions, StartOptions, StopOptions,
-    VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration,
+    AddVolumeOptions, EvacuateCancelOptions, MigrateOptions, PauseOptions, RemoveVolumeOptions,
+    RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceMigration,
 };
 use serde_json::json;
 use tracing::{Instrument, debug, info, warn};
@@ -31,7 +32,8 @@ use crate::options;
 use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
-use crate::{expand, instance, target};
+use crate::volumes::Wish;
+use crate::{expand, instance, target, volumes};
 
 /// Largest body of a request for a subresource.
 pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
@@ -87,6 +89,16 @@ impl Subresources {
             Action::Stop => self.stop(target, &options).await,
             Action::Restart => self.restart(target, &options).await,
             Action::Migrate => self.migrate(target, &options).await,
+            Action::AddVolume => {
+                let options: AddVolumeOptions = options::read(&options)?;
+                let dry_run = options::is_dry_run(&options.dry_run)?;
+                self.change_volumes(row, target, dry_run, &Wish::add(options)?).await
+            }
+            Action::RemoveVolume => {
+                let options: RemoveVolumeOptions = options::read(&options)?;
+                let dry_run = options::is_dry_run(&options.dry_run)?;
+                self.change_volumes(row, target, dry_run, &Wish::remove(options)?).await
+            }
             Action::EvacuateCancel => self.evacuate_cancel(target, &options).await,
             Action::Handler => self.handler(row, target, options).await,
             Action::Stream => self.stream(row, target, user, request).await,
@@ -124,6 +136,36 @@ impl Subresources {
             Ok(Plan { instance: None, vm: restart.vm, force: restart.force })
         }))
         .await
+    }
+
+    /// Plugs or unplugs a volume of a VM, or of an instance alone.
+    async fn change_volumes(
+        &self,
+        row: &Subresource,
+        target: &Target,
+        dry_run: bool,
+        wish: &Wish,
+    ) -> Result<Response, Status> {
+        if row.kind == Kind::VirtualMachine {
+            return Box::pin(self.change_vm(target, dry_run, |vm, _| {
+                Ok(Plan { instance: None, vm: volumes::of_machine(vm, wish)?, force: false })
+            }))
+            .await;
+        }
+        let vmis: Api<VirtualMachineInstance> = Api::namespaced(self.client.clone(), &target.namespace);
+        let params = PatchParams { dry_run, ..PatchParams::default() };
+        let kind = Kind::Instance.in_errors();
+        for _ in 0..ATTEMPTS {
+            let vmi =
+                vmis.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
+            let patch = volumes::of_instance(&vmi, wish, &self.config.load().configuration)?;
+            match vmis.patch(&target.name, &params, &Patch::Json::<()>(patch)).await {
+                Ok(_) => return Ok(StatusCode::ACCEPTED.into_response()),
+                Err(error) if Status::is_outdated(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Status::conflict(kind, &target.name, "the VMI keeps changing; please try again"))
     }
 
     /// Asks for a migration of a VM's instance. The webhook of migrations judges it.

@@ -54,6 +54,10 @@ pub enum Action {
     Restart,
     /// Makes a migration of the VM's instance.
     Migrate,
+    /// Plugs a volume.
+    AddVolume,
+    /// Unplugs a volume.
+    RemoveVolume,
     /// Takes back that the instance is to leave its node.
     EvacuateCancel,
     /// A short request to the instance's virt-handler.
@@ -101,8 +105,8 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::VirtualMachine, "restart", Method::PUT, Action::Restart),
     row(Kind::VirtualMachine, "portforward", Method::GET, Action::PortForward),
     row(Kind::VirtualMachine, "migrate", Method::PUT, Action::Migrate),
-    row(Kind::VirtualMachine, "addvolume", Method::PUT, Action::Refused),
-    row(Kind::VirtualMachine, "removevolume", Method::PUT, Action::Refused),
+    row(Kind::VirtualMachine, "addvolume", Method::PUT, Action::AddVolume),
+    row(Kind::VirtualMachine, "removevolume", Method::PUT, Action::RemoveVolume),
     row(Kind::VirtualMachine, "memorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
@@ -123,8 +127,8 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::Instance, "usbredir", Method::GET, Action::Refused),
     row(Kind::Instance, "vsock", Method::GET, Action::Refused),
     row(Kind::Instance, "vnc/screenshot", Method::GET, Action::Handler),
-    row(Kind::Instance, "addvolume", Method::PUT, Action::Refused),
-    row(Kind::Instance, "removevolume", Method::PUT, Action::Refused),
+    row(Kind::Instance, "addvolume", Method::PUT, Action::AddVolume),
+    row(Kind::Instance, "removevolume", Method::PUT, Action::RemoveVolume),
     row(Kind::Instance, "backup", Method::PUT, Action::Refused),
     row(Kind::Instance, "redefine-checkpoint", Method::PUT, Action::Refused),
     row(Kind::Instance, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),

@@ -15,6 +15,16 @@ const ABOUT: &str = "controls virtual machine related operations on your kuberne
 /// Examples of each command. `virtctl` in them stands for the name the program goes by.
 const EXAMPLES: &[(&str, &str)] = &[
     (
+        "addvolume",
+        "  # Plug the claim or DataVolume 'mydata' into a running virtual machine called 'myvm':
+  virtctl addvolume myvm --volume-name=mydata
+
+  # With a serial number by which the guest knows it, on the virtio bus:
+  virtctl addvolume myvm --volume-name=mydata --serial=1234567890 --bus=virtio
+
+The volume stays in the virtual machine's specification: it is there after a restart, too.",
+    ),
+    (
         "adm",
         "  # Show how much all components log:
   virtctl adm log-verbosity --all
@@ -139,6 +149,11 @@ A migration that was made for it goes on: migrate-cancel ends it.",
 
 All traffic goes through the Kubernetes API server: a Service is better for much of it. Each UDP sender
 gets a stream of its own, which ends after two minutes of silence.",
+    ),
+    (
+        "removevolume",
+        "  # Unplug the volume 'mydata' from a running virtual machine called 'myvm':
+  virtctl removevolume myvm --volume-name=mydata",
     ),
     (
         "reset",

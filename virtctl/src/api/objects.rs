@@ -12,23 +12,30 @@ use crate::explain::{ApiError, Asked};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resource {
     group: &'static str,
+    version: &'static str,
     plural: &'static str,
 }
 
 /// `Secret`.
-pub(crate) const SECRETS: Resource = Resource { group: "", plural: "secrets" };
+pub(crate) const SECRETS: Resource = Resource { group: "", version: "v1", plural: "secrets" };
 /// `Service`.
-pub(crate) const SERVICES: Resource = Resource { group: "", plural: "services" };
+pub(crate) const SERVICES: Resource = Resource { group: "", version: "v1", plural: "services" };
+/// `PersistentVolumeClaim`.
+pub(crate) const CLAIMS: Resource = Resource { group: "", version: "v1", plural: "persistentvolumeclaims" };
+/// `DataVolume`.
+pub(crate) const DATA_VOLUMES: Resource =
+    Resource { group: "cdi.kubevirt.io", version: "v1beta1", plural: "datavolumes" };
 /// `VirtualMachine`.
-pub(crate) const MACHINES: Resource = Resource { group: "kubevirt.io", plural: "virtualmachines" };
+pub(crate) const MACHINES: Resource =
+    Resource { group: "kubevirt.io", version: "v1", plural: "virtualmachines" };
 /// `KubeVirt`.
-pub(crate) const KUBEVIRTS: Resource = Resource { group: "kubevirt.io", plural: "kubevirts" };
+pub(crate) const KUBEVIRTS: Resource = Resource { group: "kubevirt.io", version: "v1", plural: "kubevirts" };
 
 impl Resource {
     fn collection(self, namespace: &str) -> String {
         let root = match self.group {
-            "" => "/api/v1".to_owned(),
-            group => format!("/apis/{group}/v1"),
+            "" => format!("/api/{}", self.version),
+            group => format!("/apis/{group}/{}", self.version),
         };
         format!("{root}/namespaces/{namespace}/{}", self.plural)
     }

@@ -21,6 +21,7 @@ mod start;
 mod stop;
 mod version;
 mod vnc;
+mod volume;
 
 use crate::api::Cluster;
 use crate::args::{AdmWhat, Cli, Command, DryRun, Ending, Global};
@@ -49,6 +50,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Ssh(args) => ssh::run(&cluster(&global).await?, &global, &args).await,
         Command::Scp(args) => scp::run(&cluster(&global).await?, &global, &args).await,
         Command::Version(args) => version::run(&global, &args).await,
+        Command::Addvolume(args) => volume::add(&cluster(&global).await?, &args).await,
+        Command::Removevolume(args) => volume::remove(&cluster(&global).await?, &args).await,
         Command::Migrate(args) => migrate::run(&cluster(&global).await?, &args).await,
         Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
         Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,

@@ -15,3 +15,4 @@ mod port_forward;
 mod ssh;
 mod state;
 mod vnc;
+mod volume;
