@@ -32,7 +32,7 @@ fn survives(harm: impl FnOnce(&Namespace<'_>, &mut Machine<'_>, &str)) {
 }
 
 /// Kills virt-handler there; the kubelet starts another.
-fn kill_handler(node: &Node<'_>) {
+pub(crate) fn kill_handler(node: &Node<'_>) {
     node.run(&["sh", "-c", "kill -9 $(pgrep -x virt-handler)"]).unwrap();
 }
 

@@ -20,6 +20,7 @@ mod stream;
 mod streams;
 mod switch_over;
 mod upgrade;
+mod volumes;
 
 use std::net::IpAddr;
 

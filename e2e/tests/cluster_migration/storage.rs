@@ -12,7 +12,7 @@ use crate::moving::Machine;
 const WRITTEN: [&str; 2] = ["data", "files"];
 
 /// Makes a claim, of `Block` or `Filesystem`, and waits until it has its volume.
-fn claim(namespace: &Namespace<'_>, name: &str, mode: &str, access: &str, size: &str) {
+pub(crate) fn claim(namespace: &Namespace<'_>, name: &str, mode: &str, access: &str, size: &str) {
     namespace
         .apply(&format!(
             "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: {name}}}, spec: {{storageClassName: bed-block, \
