@@ -31,8 +31,9 @@ const ABSENT_RETRY: Duration = Duration::from_secs(20);
 
 /// Whether a watch failed as the API server does not know the kind.
 pub(crate) fn is_absent(error: &Error) -> bool {
+    let (Error::InitialListFailed(error) | Error::WatchStartFailed(error)) = error else { return false };
     // Of a group that is not there at all, its answer is no Status, and so has no reason.
-    matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+    matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// What is waited for before a watch goes on: a kind that is not there comes late, if at all. The watch's own back-off begins anew
@@ -99,12 +100,37 @@ impl<K: Kind> Kept<K> {
     }
 
     /// Keeps the cache filled by `events` until it is dropped.
-    pub async fn keep(self, events: impl Stream<Item = Result<Event<K>, Error>>, writer: Writer<K>) {
-        let mut events = pin!(reflector::reflector(writer, events));
-        while let Some(event) = events.next().await {
-            self.taken(&event);
-            rest(&event).await;
+    pub async fn keep(self, events: impl Stream<Item = Result<Event<K>, Error>>, mut writer: Writer<K>) {
+        self.fill(events, &mut writer).await;
+    }
+
+    /// As [`Self::keep`], of a kind that comes and goes with what a cluster has installed: each time it has gone, `events` begin anew.
+    pub async fn keep_if_there<S>(self, events: impl Fn() -> S, mut writer: Writer<K>)
+    where
+        S: Stream<Item = Result<Event<K>, Error>>,
+    {
+        while self.fill(events(), &mut writer).await {
+            tokio::time::sleep(ABSENT_RETRY).await;
         }
+    }
+
+    /// Takes over `events` until there are no more, or the kind is not there: whether that is so.
+    async fn fill(
+        &self,
+        events: impl Stream<Item = Result<Event<K>, Error>>,
+        writer: &mut Writer<K>,
+    ) -> bool {
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            if let Ok(event) = &event {
+                writer.apply_watcher_event(event);
+            }
+            self.taken(&event);
+            if event.as_ref().is_err_and(is_absent) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes in what the watch says: whether the kind is served, and word for those that listen.
@@ -168,4 +194,53 @@ pub fn heard<C: Clone + Send + 'static, T: Send + 'static>(
         Some((futures::stream::iter(found), (changes, concerned)))
     })
     .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use podvirt_api::csi::VolumeSnapshot;
+
+    use super::*;
+
+    fn missing(error: fn(kube::Error) -> Error) -> Result<Event<VolumeSnapshot>, Error> {
+        // As the client makes it of the answer about a group that is not there.
+        let status =
+            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        Err(error(kube::Error::Api(Box::new(status))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_comes_and_goes_is_listed_anew() {
+        let (kept, writer) = Kept::<VolumeSnapshot>::new();
+        let mut one = VolumeSnapshot::default();
+        (one.metadata.name, one.metadata.namespace) = (Some("s".into()), Some("shop".into()));
+        let round = std::sync::atomic::AtomicUsize::new(0);
+        let seen = kept.clone();
+        let events = || {
+            let list = vec![Ok(Event::Init), Ok(Event::InitApply(one.clone())), Ok(Event::InitDone)];
+            match round.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0 => stream::iter(vec![Ok(Event::Init), missing(Error::InitialListFailed)]),
+                1 => {
+                    assert_eq!(seen.served(), Served::No);
+                    stream::iter(
+                        [list, vec![missing(Error::WatchStartFailed)]].into_iter().flatten().collect(),
+                    )
+                }
+                2 => {
+                    assert_eq!(seen.served(), Served::No, "it has gone again");
+                    stream::iter(list)
+                }
+                _ => panic!("it has ended"),
+            }
+        };
+        let mut changes = kept.changes();
+        let begun = tokio::time::Instant::now();
+        kept.clone().keep_if_there(events, writer).await;
+        assert_eq!(begun.elapsed(), 2 * ABSENT_RETRY);
+        assert_eq!(kept.served(), Served::Yes);
+        assert!(kept.get("shop", "s").is_some());
+        let told = std::iter::from_fn(|| changes.try_recv().ok()).count();
+        assert_eq!(told, 4, "gone, listed, gone, listed");
+    }
 }

@@ -45,6 +45,9 @@ pub(super) const STALE_RETRY: Duration = Duration::from_millis(500);
 const NOT_SERVED: &str =
     "this cluster has no VolumeSnapshots (snapshot.storage.k8s.io/v1): install them with its storage";
 
+/// What is said while it is not known how the cluster takes them.
+const NOT_KNOWN: &str = "the cluster's storage classes and VolumeSnapshots are not listed yet";
+
 /// A reconciliation failed; it is tried again, later each time.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -304,10 +307,24 @@ async fn obstacle(
     Ok(source::obstacle(source, &snapshot.name_any(), &context.storage, &context.data, pods))
 }
 
-/// That the cluster takes no snapshots of claims, if the source has any.
+/// That the cluster takes no snapshots of claims, or that it is not known yet how, if the source has any: a claim whose class is not
+/// known would be left out.
 fn not_served(context: &Context, source: Source<'_>) -> Option<String> {
-    let lacks = context.storage.snapshots.served() != Served::Yes;
-    (lacks && !source::claims(source.vm).is_empty()).then(|| NOT_SERVED.to_owned())
+    if source::claims(source.vm).is_empty() {
+        return None;
+    }
+    let Storage { classes, profiles, snapshots, snapshot_classes, .. } = &context.storage;
+    if [snapshots.served(), snapshot_classes.served()].contains(&Served::No) {
+        return Some(NOT_SERVED.to_owned());
+    }
+    let all = [
+        classes.served(),
+        profiles.served(),
+        snapshots.served(),
+        snapshot_classes.served(),
+        context.data.served(),
+    ];
+    all.contains(&Served::Unknown).then(|| NOT_KNOWN.to_owned())
 }
 
 async fn act(

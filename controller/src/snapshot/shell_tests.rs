@@ -225,3 +225,18 @@ async fn a_guest_is_thawed_before_its_snapshot_is_told_of() {
         assert_eq!(names.contains(&"PATCH vmsnapshot-content-u/status"), told, "{names:?}");
     }
 }
+
+#[tokio::test]
+async fn a_claim_is_not_left_out_while_its_class_is_not_known() {
+    let (machine, of) = (versioned(vm(true)), fresh());
+    for unknown in [true, false] {
+        let mut scene = Scene::new(&machine, None, &of, None, Box::new(|_| None));
+        if unknown {
+            scene.context.storage.classes = Kept::new().0;
+        }
+        one(&of, &Shared::new(scene.context.clone())).await.unwrap();
+        let asked = scene.asked();
+        let made = Scene::names(&asked).iter().any(|what| what.starts_with("POST"));
+        assert_eq!(made, !unknown, "{:?}", Scene::names(&asked));
+    }
+}

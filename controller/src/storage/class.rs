@@ -22,6 +22,10 @@ pub struct Ambiguous {
 ///
 /// [`Ambiguous`].
 pub fn snapshot_class(class: &str, storage: &Storage) -> Result<Option<String>, Ambiguous> {
+    // What the cache has of a kind that is gone does not count.
+    if storage.snapshot_classes.served() == Served::No {
+        return Ok(None);
+    }
     let Some(known) = storage.classes.named(class) else { return Ok(None) };
     let profile = storage.profiles.named(class);
     let told =

@@ -78,9 +78,9 @@ pub async fn keep(client: Client, storage: Storage, writers: Writers) {
     futures::join!(
         storage.claims.keep(claims, writers.claims),
         storage.classes.keep(watch::all(&client), writers.classes),
-        storage.profiles.keep(watch::all(&client), writers.profiles),
-        storage.snapshots.keep(watch::all(&client), writers.snapshots),
-        storage.snapshot_classes.keep(watch::all(&client), writers.snapshot_classes),
+        storage.profiles.keep_if_there(|| watch::all(&client), writers.profiles),
+        storage.snapshots.keep_if_there(|| watch::all(&client), writers.snapshots),
+        storage.snapshot_classes.keep_if_there(|| watch::all(&client), writers.snapshot_classes),
     );
 }
 
