@@ -16,9 +16,12 @@ pub const VERSION: &str = "v1beta1";
 pub const DATA_VOLUME: &str = "DataVolume";
 /// Annotation of a DataVolume: it takes over a claim of its name that has no owner.
 pub const ALLOW_CLAIM_ADOPTION: &str = "cdi.kubevirt.io/allowClaimAdoption";
+/// Annotation of a DataVolume: its claim is filled by another hand than CDI's.
+pub const PREPOPULATED: &str = "cdi.kubevirt.io/storage.prePopulated";
+/// Annotation of a claim: the DataVolume that is to be its owner, for which it was filled.
+pub const POPULATED_FOR: &str = "cdi.kubevirt.io/storage.populatedFor";
 /// Annotations of a DataVolume whose claim is filled already: a clone of another namespace needs no permission then.
-pub const FILLED_ALREADY: [&str; 2] =
-    ["cdi.kubevirt.io/storage.prePopulated", "cdi.kubevirt.io/storage.checkStaticVolume"];
+pub const FILLED_ALREADY: [&str; 2] = [PREPOPULATED, "cdi.kubevirt.io/storage.checkStaticVolume"];
 
 /// A claim and what it is filled with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +58,25 @@ pub struct DataVolumeCondition {
     pub reason: String,
     /// For people.
     pub message: String,
+}
+
+/// What CDI knows of a storage class, whose name it has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StorageProfile {
+    /// Its name is the storage class's.
+    pub metadata: ObjectMeta,
+    /// What CDI has found.
+    #[serde(skip_serializing_if = "crate::object::unset")]
+    pub status: StorageProfileStatus,
+}
+
+/// What CDI has found of a storage class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageProfileStatus {
+    /// How snapshots of its claims are taken.
+    pub snapshot_class: Option<String>,
 }
 
 /// What a machine has to know of a DataVolume's phase.
@@ -126,6 +148,27 @@ impl DataVolume {
         let is_data =
             |owner: &&OwnerReference| owner.kind == DATA_VOLUME && owner.api_version.starts_with(GROUP);
         controllers.find(is_data).map(|owner| owner.name.as_str())
+    }
+}
+
+impl k8s_openapi::Resource for StorageProfile {
+    const API_VERSION: &'static str = "cdi.kubevirt.io/v1beta1";
+    const GROUP: &'static str = GROUP;
+    const KIND: &'static str = "StorageProfile";
+    const VERSION: &'static str = VERSION;
+    const URL_PATH_SEGMENT: &'static str = "storageprofiles";
+    type Scope = k8s_openapi::ClusterResourceScope;
+}
+
+impl k8s_openapi::Metadata for StorageProfile {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
     }
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use podvirt_api::v1::VirtualMachinePool;
-use podvirt_api::{instancetype, names};
+use podvirt_api::{instancetype, names, snapshot};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -150,6 +150,13 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         Task::Alone(Alone::Refuse) => "*",
         Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,
         Task::Alone(Alone::ValidatePool) => VirtualMachinePool::VERSION,
+        Task::Alone(
+            Alone::ValidateSnapshotCreate
+            | Alone::ValidateUnchanged
+            | Alone::MutateClone
+            | Alone::ValidateClone,
+        )
+        | Task::Looking(Looking::ValidateRestoreCreate) => snapshot::VERSION,
         _ => "v1",
     };
     json!({
@@ -223,7 +230,7 @@ mod tests {
         let mutating: MutatingWebhookConfiguration =
             serde_json::from_value(registration.webhooks(true)).unwrap();
         let hooks = mutating.webhooks.unwrap();
-        assert_eq!(hooks.len(), 3);
+        assert_eq!(hooks.len(), 4);
         let validating: ValidatingWebhookConfiguration =
             serde_json::from_value(registration.webhooks(false)).unwrap();
         let validating = validating.webhooks.unwrap();
@@ -250,7 +257,7 @@ mod tests {
             registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
         assert_eq!(rule(0), (json!("backup.kubevirt.io"), json!("*")));
-        assert_eq!(rule(1), (json!("clone.kubevirt.io"), json!("*")));
+        assert_eq!(rule(1), (json!("export.kubevirt.io"), json!("*")));
         let all = registration.webhooks(false);
         let is_own =
             |hook: &&Value| hook["name"] == "virtualmachinepreference-validator.instancetype.kubevirt.io";

@@ -298,6 +298,19 @@ impl Subresources {
         Ok(vmi)
     }
 
+    /// That no snapshot of the machine's disks is being taken, which a guest that goes on would write to.
+    async fn not_taken(&self, target: &Target) -> Result<(), Status> {
+        let machines: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &target.namespace);
+        let vm = machines.get_opt(&target.name).await?;
+        match vm.and_then(|vm| vm.status.snapshot_in_progress) {
+            Some(_) => {
+                let kind = Kind::VirtualMachine.in_errors();
+                Err(Status::conflict(kind, &target.name, "VM snapshot is in progress"))
+            }
+            None => Ok(()),
+        }
+    }
+
     async fn handler(&self, row: &Subresource, target: &Target, body: Bytes) -> Result<Response, Status> {
         // Pausing and unpausing alone have options; both kinds read the same.
         let dry_run = match row.name {
@@ -305,6 +318,9 @@ impl Subresources {
             _ => false,
         };
         let vmi = self.instance(target, row.name).await?;
+        if row.name == "unpause" {
+            self.not_taken(target).await?;
+        }
         if dry_run {
             return Ok(StatusCode::ACCEPTED.into_response());
         }

@@ -11,6 +11,10 @@
 //! | [`replicaset`] | replica sets, and the machines that they make |
 //! | [`pool`] | pools, and the VirtualMachines that they make |
 //! | [`data`] | DataVolumes that machines name |
+//! | [`snapshot`] | snapshots of VirtualMachines and their contents |
+//! | [`restore`] | VirtualMachines that return to a snapshot |
+//! | [`clone`] | VirtualMachines that become what others are |
+//! | [`storage`] | claims, and how snapshots of them are taken |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
 //! | [`watch`] | watches that one unreadable object does not end |
@@ -22,9 +26,11 @@
 mod attachments;
 pub mod attempt;
 mod claim;
+pub mod clone;
 pub mod data;
 pub mod drain;
 pub mod expectations;
+pub mod kept;
 pub mod limits;
 pub mod metrics;
 pub mod migration;
@@ -32,7 +38,10 @@ pub mod node;
 pub mod objects;
 pub mod pool;
 pub mod replicaset;
+pub mod restore;
 pub mod settings;
+pub mod snapshot;
+pub mod storage;
 pub mod template;
 pub mod vm;
 pub mod vmi;

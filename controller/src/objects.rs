@@ -12,7 +12,7 @@ use kube::runtime::reflector::Store;
 use podvirt_api::migration::{eviction_strategy, migratable};
 use podvirt_api::v1::{
     EvictionStrategy, KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceMigration as Migration,
+    VirtualMachineInstanceMigration as Migration, VirtualMachineSnapshot as Snapshot,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -34,6 +34,8 @@ pub struct Caches {
     pub instances: View,
     /// Migrations.
     pub migrations: Store<Migration>,
+    /// Snapshots.
+    pub snapshots: Store<Snapshot>,
     /// The cluster's configuration.
     pub cluster: Cluster,
 }
@@ -73,6 +75,7 @@ impl Collector for Objects {
             of_machines(&caches.machines.store().state()),
             of_instances(&caches.instances.machines(), &settings.configuration, &caches.migrations.state()),
             of_migrations(&caches.migrations.state()),
+            of_snapshots(&caches.snapshots.state()),
         ];
         for family in families.into_iter().flatten() {
             let kind = ConstGauge::new(0.0).metric_type();
@@ -275,6 +278,23 @@ fn of_migrations(migrations: &[Arc<Migration>]) -> Vec<Family> {
         ended("kubevirt_vmi_migration_succeeded", "A migration that has succeeded", "Succeeded"),
         ended("kubevirt_vmi_migration_failed", "A migration that has failed", "Failed"),
     ]
+}
+
+fn of_snapshots(snapshots: &[Arc<Snapshot>]) -> Vec<Family> {
+    let taken = snapshots.iter().filter_map(|one| {
+        let time = one.status.creation_time.as_ref()?.as_ref()?;
+        let labels = vec![
+            ("name", one.spec.source.name.clone()),
+            ("snapshot_name", one.name_any()),
+            ("namespace", one.namespace().unwrap_or_default()),
+        ];
+        Some((labels, seconds(time.0)))
+    });
+    vec![Family {
+        name: "kubevirt_vmsnapshot_succeeded_timestamp_seconds",
+        help: "When a snapshot of a machine was taken, in seconds since 1970",
+        samples: taken.collect(),
+    }]
 }
 
 #[cfg(test)]

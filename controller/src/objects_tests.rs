@@ -89,3 +89,15 @@ fn migrations_are_counted_by_phase_until_they_are_over() {
     assert_eq!(succeeded, [("web succeeded shop".to_owned(), 1.0)]);
     assert_eq!(samples(&families, "kubevirt_vmi_migration_failed").len(), 1);
 }
+
+#[test]
+fn a_snapshot_that_is_taken_has_its_time() {
+    let snapshot = |name: &str, status: serde_json::Value| {
+        of(json!({"metadata": {"name": name, "namespace": "shop"},
+            "spec": {"source": {"kind": "VirtualMachine", "name": "web"}}, "status": status}))
+    };
+    let taken = snapshot("a", json!({"creationTime": "1970-01-01T00:00:07Z"}));
+    let families = of_snapshots(&[taken, snapshot("b", json!({"phase": "InProgress"}))]);
+    let found = samples(&families, "kubevirt_vmsnapshot_succeeded_timestamp_seconds");
+    assert_eq!(found, [("web a shop".to_owned(), 7.0)]);
+}

@@ -6,14 +6,19 @@
 //! |---|---|---|
 //! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
 //! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`pool`], [`migration`], [`drain`], [`node`], through [`View`] |
+//! | claims, storage classes and profiles, VolumeSnapshots and their classes | [`storage`] | [`vm`], [`vmi`], through [`Storage`](storage::Storage) |
 //! | DataVolume, where CDI is installed | [`data`] | [`vm`], [`vmi`], through [`DataVolumes`](data::DataVolumes) |
 //! | VirtualMachineInstanceReplicaSet | [`replicaset`] | |
+//! | VirtualMachineSnapshot, VirtualMachineSnapshotContent | [`snapshot`] | through [`Snapshots`](snapshot::Snapshots) |
+//! | VirtualMachineRestore | [`restore`] | [`clone`] |
+//! | VirtualMachineClone | [`clone`] | |
 //! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
 //! | PodDisruptionBudget of machines | [`drain`] | |
 //! | KubeVirt | [`settings`], also in replicas that wait for the lead | all |
 
+use futures::FutureExt;
 use kube::Client;
 use kube::runtime::reflector::store;
 use podvirt_daemon::events::Recorder;
@@ -21,7 +26,10 @@ use podvirt_daemon::events::Recorder;
 use crate::metrics::Metrics;
 use crate::objects::Caches;
 use crate::vmi::View;
-use crate::{data, drain, migration, node, pool, replicaset, settings, vm, vmi};
+use crate::{
+    clone, data, drain, kept, migration, node, pool, replicaset, restore, settings, snapshot, storage, vm,
+    vmi,
+};
 
 /// What the controllers need of the process.
 #[derive(Clone)]
@@ -50,10 +58,13 @@ pub async fn run(parts: Parts) {
     let (migrations, migration_writer) = store();
     let (shown, machine_writer) = vm::Machines::new();
     let (volumes, volume_writer) = data::DataVolumes::new();
+    let (stored, storage_writers) = storage::Storage::new();
+    let (taken, snapshot_writers) = snapshot::Snapshots::new();
     let _shown = metrics.objects.show(Caches {
         machines: shown.clone(),
         instances: view.clone(),
         migrations: migrations.clone(),
+        snapshots: taken.snapshots.store().clone(),
         cluster: cluster.clone(),
     });
     let machines = vm::run(
@@ -63,10 +74,48 @@ pub async fn run(parts: Parts) {
             cluster: cluster.clone(),
             view: view.clone(),
             data: volumes.clone(),
+            storage: stored.clone(),
         },
         shown.clone(),
         machine_writer,
     );
+    let snapshots = snapshot::run(
+        snapshot::Context {
+            client: client.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            machines: shown.clone(),
+            view: view.clone(),
+            storage: stored.clone(),
+            data: volumes.clone(),
+            snapshots: taken.clone(),
+        },
+        snapshot_writers,
+    );
+    let (restores, restore_writer) = kept::Kept::new();
+    let restoring = restore::run(
+        restore::Context {
+            client: client.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            machines: shown.clone(),
+            view: view.clone(),
+            storage: stored.clone(),
+            data: volumes.clone(),
+            snapshots: taken.clone(),
+            restores: restores.clone(),
+        },
+        restore_writer,
+    );
+    let cloning = clone::run(clone::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        machines: shown.clone(),
+        storage: stored.clone(),
+        snapshots: taken,
+        restores,
+    });
     let pools = pool::run(pool::Context {
         client: client.clone(),
         recorder: recorder.clone(),
@@ -106,13 +155,28 @@ pub async fn run(parts: Parts) {
         metrics: metrics.clone(),
     });
     let keeping = data::keep(client.clone(), volumes.clone(), volume_writer);
+    let storing = storage::keep(client.clone(), stored.clone(), storage_writers);
     let instances = vmi::run(
-        vmi::Context { client, cluster, launcher_image, recorder, metrics, data: volumes },
+        vmi::Context {
+            client,
+            cluster,
+            launcher_image,
+            recorder,
+            metrics,
+            data: volumes,
+            claims: stored.claims,
+        },
         view,
         writer,
     );
+    // On the heap: together they are more than a thread's stack is for.
+    let [snapshots, restoring, cloning, storing] =
+        [snapshots.boxed(), restoring.boxed(), cloning.boxed(), storing.boxed()];
     // Those that read are polled before those that fill, and so miss no change.
-    tokio::join!(pools, machines, sets, moving, draining, judging, instances, keeping);
+    tokio::join!(
+        cloning, snapshots, restoring, pools, machines, sets, moving, draining, judging, instances, keeping,
+        storing
+    );
 }
 
 #[cfg(test)]
@@ -156,13 +220,21 @@ mod tests {
             "/api/v1/pods",
             "/apis/apps/v1/controllerrevisions",
             "/apis/cdi.kubevirt.io/v1beta1/datavolumes",
+            "/apis/clone.kubevirt.io/v1beta1/virtualmachineclones",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",
             "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
             "/apis/kubevirt.io/v1/virtualmachineinstancereplicasets",
             "/apis/kubevirt.io/v1/virtualmachineinstances",
             "/apis/kubevirt.io/v1/virtualmachines",
+            "/apis/cdi.kubevirt.io/v1beta1/storageprofiles",
             "/apis/policy/v1/poddisruptionbudgets",
             "/apis/pool.kubevirt.io/v1beta1/virtualmachinepools",
+            "/apis/snapshot.kubevirt.io/v1beta1/virtualmachinerestores",
+            "/apis/snapshot.kubevirt.io/v1beta1/virtualmachinesnapshotcontents",
+            "/apis/snapshot.kubevirt.io/v1beta1/virtualmachinesnapshots",
+            "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses",
+            "/apis/snapshot.storage.k8s.io/v1/volumesnapshots",
+            "/apis/storage.k8s.io/v1/storageclasses",
         ];
         let once = ["LIST", "WATCH"].iter().flat_map(|what| kinds.map(|kind| (format!("{what} {kind}"), 1)));
         assert_eq!(counts, once.collect());

@@ -33,6 +33,10 @@ const ROOTS: &[&str] = &[
     "VirtualMachineInstancePreset",
     "KubeVirt",
     "pool.VirtualMachinePool",
+    "snapshot.VirtualMachineSnapshot",
+    "snapshot.VirtualMachineSnapshotContent",
+    "snapshot.VirtualMachineRestore",
+    "clone.VirtualMachineClone",
 ];
 
 /// Types that travel in requests to subresources and in their answers, and those of instance types and preferences.

@@ -33,8 +33,8 @@ pub(crate) fn types(types: &Types) -> Result<String> {
     );
     let mut taken = BTreeSet::new();
     for name in wanted(types) {
-        if !taken.insert(camel(&name)) {
-            bail!("two types are called {}", camel(&name));
+        if !taken.insert(rust_name(&name, types)) {
+            bail!("two types are called {}", rust_name(&name, types));
         }
         let ty = &types[&name];
         if ty.alias.is_none() {
@@ -44,7 +44,7 @@ pub(crate) fn types(types: &Types) -> Result<String> {
     for kind in ROOTS {
         let (plural, group) = crd::served_as(kind).with_context(|| format!("{kind} is not served"))?;
         let group = group.map(|(group, version)| format!(", \"{group}\", \"{version}\"")).unwrap_or_default();
-        write!(out, "\nresource!({}, \"{plural}\"{group});\n", camel(kind))?;
+        write!(out, "\nresource!({}, \"{plural}\"{group});\n", rust_name(kind, types))?;
     }
     Ok(out)
 }
@@ -54,7 +54,7 @@ fn record(out: &mut String, name: &str, ty: &Type, types: &Types) -> Result<()> 
         out,
         "\n/// `{name}` of upstream's API.\n#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]\n\
          pub struct {} {{\n",
-        camel(name)
+        rust_name(name, types)
     )?;
     let mut seen = BTreeSet::new();
     for field in &ty.fields {
@@ -63,12 +63,14 @@ fn record(out: &mut String, name: &str, ty: &Type, types: &Types) -> Result<()> 
         }
         let is_root = ROOTS.contains(&name);
         let (rust, attributes) = match field.json.as_str() {
-            "kind" if is_root => {
-                ("String".into(), format!(", default, serialize_with = \"{}::write_kind\"", camel(name)))
-            }
+            "kind" if is_root => (
+                "String".into(),
+                format!(", default, serialize_with = \"{}::write_kind\"", rust_name(name, types)),
+            ),
             "apiVersion" if is_root => {
                 // Of another group than most.
-                let writer = if name.contains('.') { camel(name) } else { "super::word".to_owned() };
+                let writer =
+                    if name.contains('.') { rust_name(name, types) } else { "super::word".to_owned() };
                 ("String".into(), format!(", default, serialize_with = \"{writer}::write_api_version\""))
             }
             _ => {
@@ -125,7 +127,11 @@ fn rust_type(shape: &Shape, types: &Types) -> Result<String> {
 
 fn named(name: &str, types: &Types) -> Result<String> {
     if let Some(ty) = types.get(name) {
-        return Ok(if ty.alias.is_some() && ty.values.is_empty() { "String".into() } else { camel(name) });
+        return Ok(if ty.alias.is_some() && ty.values.is_empty() {
+            "String".into()
+        } else {
+            rust_name(name, types)
+        });
     }
     Ok(match name {
         "string" | "types.UID" | "metav1.Duration" => "String",
@@ -146,6 +152,7 @@ fn named(name: &str, types: &Types) -> Result<String> {
         // Of projects whose types podvirt does not look into.
         "cdiv1.DataVolumeSpec" | "backupv1.BackupVolumeInfo" => "serde_json::Value",
         "k8sv1.ConditionStatus"
+        | "corev1.ConditionStatus"
         | "v1.PullPolicy"
         | "k8sv1.PullPolicy"
         | "k8sv1.PersistentVolumeAccessMode"
@@ -169,13 +176,30 @@ pub(crate) fn words(types: &Types) -> Result<String> {
         if ty.values.is_empty() {
             continue;
         }
-        write!(out, "\nopen_words! {{\n    /// `{name}` of upstream's API.\n    {} {{\n", camel(&name))?;
+        write!(
+            out,
+            "\nopen_words! {{\n    /// `{name}` of upstream's API.\n    {} {{\n",
+            rust_name(&name, types)
+        )?;
         for value in ty.values.iter().filter(|v| !v.is_empty()) {
             write!(out, "        /// `{value}`.\n        {} = \"{value}\",\n", variant(value))?;
         }
         out.push_str("    }\n}\n");
     }
     Ok(out)
+}
+
+/// The name of a type in Rust: with its group in front where a type of the core, of another group or of Kubernetes has the name
+/// as well, or one of Rust.
+fn rust_name(name: &str, types: &Types) -> String {
+    const TAKEN: [&str; 2] = ["Error", "PersistentVolumeClaim"];
+    let own = camel(name);
+    let is_taken =
+        || TAKEN.contains(&own.as_str()) || types.keys().filter(|other| camel(other) == own).count() > 1;
+    match name.split_once('.') {
+        Some((group, _)) if is_taken() => camel(group) + &own,
+        _ => own,
+    }
 }
 
 /// `VMRolloutStrategy` as Rust writes it: `VmRolloutStrategy`. A type of another group goes without the group's name.

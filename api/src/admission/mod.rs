@@ -18,6 +18,7 @@ pub mod preset;
 mod probe;
 mod ratchet;
 pub mod replica_set;
+pub mod snapshot;
 mod stored;
 pub mod vm;
 pub mod vmi;

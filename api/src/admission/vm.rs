@@ -15,7 +15,7 @@ use crate::v1;
 
 use super::ratchet::Change;
 use super::vmi::{reserved_labels, spec_problems, unreadable};
-use super::{By, data_volumes, instancetype, numbers, object_at, same};
+use super::{By, data_volumes, instancetype, numbers, object_at, same, snapshot};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
 pub const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 180;
@@ -78,7 +78,11 @@ pub fn validate_update_with(
     // The new object may have the defaults that the webhook sets today.
     let mut filled = old.clone();
     mutate(&mut filled, config);
-    judge_change(Change { old: &[old, &filled], new }, specs, config, by)
+    let mut problems = judge_change(Change { old: &[old, &filled], new }, specs, config, by);
+    if problems.is_empty() && by == By::User && !is_being_deleted(new) {
+        snapshot::held(old, new, &mut problems);
+    }
+    problems
 }
 
 /// Judges a change of a VirtualMachine's status, which the daemons keep: a request to plug a volume, which upstream's clients

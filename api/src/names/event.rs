@@ -104,3 +104,41 @@ pub const RESTART_REQUIRED: &str = "RestartRequired";
 pub const FAILED_FIND_INSTANCETYPE: &str = "FailedFindInstancetype";
 /// The preference that a VirtualMachine names is not there.
 pub const FAILED_FIND_PREFERENCE: &str = "FailedFindPreference";
+/// The content of a snapshot of a VirtualMachine was made.
+pub const CONTENT_CREATED: &str = "SuccessfulVirtualMachineSnapshotContentCreate";
+/// A VolumeSnapshot of a claim was made.
+pub const VOLUME_SNAPSHOT_CREATED: &str = "SuccessfulVolumeSnapshotCreate";
+/// A VolumeSnapshot that a content names is not there any more.
+pub const VOLUME_SNAPSHOT_MISSING: &str = "VolumeSnapshotMissing";
+/// A restore of a VirtualMachine is complete.
+pub const RESTORE_COMPLETE: &str = "VirtualMachineRestoreComplete";
+/// A restore of a VirtualMachine does not go on.
+pub const RESTORE_ERROR: &str = "VirtualMachineRestoreError";
+/// A restore of a VirtualMachine has failed for good (upstream's reason).
+pub const RESTORE_FAILED: &str = "Operation failed";
+/// The VirtualMachine that is to be restored runs.
+pub const RESTORE_TARGET_NOT_READY: &str = "RestoreTargetNotReady";
+/// A DataVolume could not be made for a restore.
+pub const RESTORE_DATA_VOLUME_CREATE_ERROR: &str = "RestoreDataVolumeCreateError";
+/// A clone has made a snapshot of its source.
+pub const CLONE_SNAPSHOT_CREATED: &str = "SnapshotCreated";
+/// The snapshot of a clone is ready.
+pub const CLONE_SNAPSHOT_READY: &str = "SnapshotReady";
+/// A clone has made a restore.
+pub const CLONE_RESTORE_CREATED: &str = "RestoreCreated";
+/// The restore of a clone could not be made, or has failed.
+pub const CLONE_RESTORE_FAILED: &str = "RestoreCreationFailed";
+/// The restore of a clone is complete.
+pub const CLONE_RESTORE_READY: &str = "RestoreReady";
+/// The machine of a clone is there.
+pub const CLONE_TARGET_CREATED: &str = "TargetVMCreated";
+/// The claims of a clone's machine are bound.
+pub const CLONE_CLAIMS_BOUND: &str = "PVCBound";
+/// The snapshot of a clone has gone.
+pub const CLONE_SNAPSHOT_DELETED: &str = "SnapshotDeleted";
+/// The snapshot of a clone lacks volumes, or has failed.
+pub const CLONE_CONTENT_INVALID: &str = "SnapshotContentInvalid";
+/// The source of a clone is not there.
+pub const CLONE_SOURCE_MISSING: &str = "SourceDoesNotExist";
+/// Of volumes of a clone's source no snapshot can be taken.
+pub const CLONE_VOLUMES_INVALID: &str = "VMVolumeSnapshotsInvalid";

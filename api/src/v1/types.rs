@@ -4570,6 +4570,165 @@ pub struct Watchdog {
     pub diag288: Option<Diag288Watchdog>,
 }
 
+/// `clone.Condition` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct CloneCondition {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: CloneConditionType,
+    /// `status`.
+    #[serde(rename = "status", default, deserialize_with = "super::null::as_default")]
+    pub status: String,
+    /// `lastProbeTime`.
+    #[serde(
+        rename = "lastProbeTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_probe_time: Option<Option<meta::Time>>,
+    /// `lastTransitionTime`.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Option<meta::Time>>,
+    /// `reason`.
+    #[serde(rename = "reason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `clone.VirtualMachineClone` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineClone {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineClone::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachineClone::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineCloneSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineCloneStatus,
+}
+
+/// `clone.VirtualMachineCloneSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineCloneSpec {
+    /// `source`.
+    #[serde(rename = "source", default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<core::TypedLocalObjectReference>,
+    /// `target`.
+    #[serde(rename = "target", default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<core::TypedLocalObjectReference>,
+    /// `annotationFilters`.
+    #[serde(
+        rename = "annotationFilters",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub annotation_filters: Vec<String>,
+    /// `labelFilters`.
+    #[serde(
+        rename = "labelFilters",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub label_filters: Vec<String>,
+    /// `template`.
+    #[serde(rename = "template", default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<VirtualMachineCloneTemplateFilters>,
+    /// `newMacAddresses`.
+    #[serde(
+        rename = "newMacAddresses",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub new_mac_addresses: BTreeMap<String, String>,
+    /// `newSMBiosSerial`.
+    #[serde(rename = "newSMBiosSerial", default, skip_serializing_if = "Option::is_none")]
+    pub new_sm_bios_serial: Option<String>,
+    /// `patches`.
+    #[serde(
+        rename = "patches",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub patches: Vec<String>,
+    /// `volumeNamePolicy`.
+    #[serde(rename = "volumeNamePolicy", default, skip_serializing_if = "Option::is_none")]
+    pub volume_name_policy: Option<VolumeNamePolicy>,
+}
+
+/// `clone.VirtualMachineCloneStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineCloneStatus {
+    /// `creationTime`.
+    #[serde(
+        rename = "creationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub creation_time: Option<Option<meta::Time>>,
+    /// `phase`.
+    #[serde(rename = "phase", default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<VirtualMachineClonePhase>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<CloneCondition>,
+    /// `snapshotName`.
+    #[serde(rename = "snapshotName", default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_name: Option<String>,
+    /// `restoreName`.
+    #[serde(rename = "restoreName", default, skip_serializing_if = "Option::is_none")]
+    pub restore_name: Option<String>,
+    /// `targetName`.
+    #[serde(rename = "targetName", default, skip_serializing_if = "Option::is_none")]
+    pub target_name: Option<String>,
+}
+
+/// `clone.VirtualMachineCloneTemplateFilters` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineCloneTemplateFilters {
+    /// `annotationFilters`.
+    #[serde(
+        rename = "annotationFilters",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub annotation_filters: Vec<String>,
+    /// `labelFilters`.
+    #[serde(
+        rename = "labelFilters",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub label_filters: Vec<String>,
+}
+
 /// `instancetype.CPUInstancetype` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CpuInstancetype {
@@ -5160,6 +5319,455 @@ pub struct VirtualMachineTemplateSpec {
     pub spec: Option<VirtualMachineSpec>,
 }
 
+/// `snapshot.Condition` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotCondition {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: SnapshotConditionType,
+    /// `status`.
+    #[serde(rename = "status", default, deserialize_with = "super::null::as_default")]
+    pub status: String,
+    /// `lastProbeTime`.
+    #[serde(
+        rename = "lastProbeTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_probe_time: Option<Option<meta::Time>>,
+    /// `lastTransitionTime`.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Option<meta::Time>>,
+    /// `reason`.
+    #[serde(rename = "reason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `snapshot.Error` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotError {
+    /// `time`.
+    #[serde(
+        rename = "time",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub time: Option<Option<meta::Time>>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `snapshot.PersistentVolumeClaim` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotPersistentVolumeClaim {
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<meta::ObjectMeta>,
+    /// `spec`.
+    #[serde(rename = "spec", default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<core::PersistentVolumeClaimSpec>,
+}
+
+/// `snapshot.SnapshotVolumesLists` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotVolumesLists {
+    /// `includedVolumes`.
+    #[serde(
+        rename = "includedVolumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub included_volumes: Vec<String>,
+    /// `excludedVolumes`.
+    #[serde(
+        rename = "excludedVolumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub excluded_volumes: Vec<String>,
+}
+
+/// `snapshot.SourceIndication` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SourceIndication {
+    /// `indication`.
+    #[serde(rename = "indication", default, deserialize_with = "super::null::as_default")]
+    pub indication: Indication,
+    /// `message`.
+    #[serde(rename = "message", default, deserialize_with = "super::null::as_default")]
+    pub message: String,
+}
+
+/// `snapshot.SourceSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SourceSpec {
+    /// `virtualMachine`.
+    #[serde(rename = "virtualMachine", default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine: Option<SnapshotVirtualMachine>,
+}
+
+/// `snapshot.VirtualMachine` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotVirtualMachine {
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<meta::ObjectMeta>,
+    /// `spec`.
+    #[serde(rename = "spec", default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<VirtualMachineSpec>,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<VirtualMachineStatus>,
+}
+
+/// `snapshot.VirtualMachineRestore` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineRestore {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineRestore::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachineRestore::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineRestoreSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineRestoreStatus,
+}
+
+/// `snapshot.VirtualMachineRestoreSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineRestoreSpec {
+    /// `target`.
+    #[serde(rename = "target", default, deserialize_with = "super::null::as_default")]
+    pub target: core::TypedLocalObjectReference,
+    /// `virtualMachineSnapshotName`.
+    #[serde(rename = "virtualMachineSnapshotName", default, deserialize_with = "super::null::as_default")]
+    pub virtual_machine_snapshot_name: String,
+    /// `targetReadinessPolicy`.
+    #[serde(rename = "targetReadinessPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub target_readiness_policy: Option<TargetReadinessPolicy>,
+    /// `volumeRestorePolicy`.
+    #[serde(rename = "volumeRestorePolicy", default, skip_serializing_if = "Option::is_none")]
+    pub volume_restore_policy: Option<VolumeRestorePolicy>,
+    /// `volumeOwnershipPolicy`.
+    #[serde(rename = "volumeOwnershipPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub volume_ownership_policy: Option<VolumeOwnershipPolicy>,
+    /// `volumeRestoreOverrides`.
+    #[serde(
+        rename = "volumeRestoreOverrides",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volume_restore_overrides: Vec<VolumeRestoreOverride>,
+    /// `patches`.
+    #[serde(
+        rename = "patches",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub patches: Vec<String>,
+}
+
+/// `snapshot.VirtualMachineRestoreStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineRestoreStatus {
+    /// `restores`.
+    #[serde(
+        rename = "restores",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub restores: Vec<VolumeRestore>,
+    /// `restoreTime`.
+    #[serde(
+        rename = "restoreTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub restore_time: Option<Option<meta::Time>>,
+    /// `deletedDataVolumes`.
+    #[serde(
+        rename = "deletedDataVolumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub deleted_data_volumes: Vec<String>,
+    /// `complete`.
+    #[serde(rename = "complete", default, skip_serializing_if = "Option::is_none")]
+    pub complete: Option<bool>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<SnapshotCondition>,
+}
+
+/// `snapshot.VirtualMachineSnapshot` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshot {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineSnapshot::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachineSnapshot::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineSnapshotSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineSnapshotStatus,
+}
+
+/// `snapshot.VirtualMachineSnapshotContent` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshotContent {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineSnapshotContent::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(
+        rename = "apiVersion",
+        default,
+        serialize_with = "VirtualMachineSnapshotContent::write_api_version"
+    )]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineSnapshotContentSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineSnapshotContentStatus,
+}
+
+/// `snapshot.VirtualMachineSnapshotContentSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshotContentSpec {
+    /// `virtualMachineSnapshotName`.
+    #[serde(rename = "virtualMachineSnapshotName", default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine_snapshot_name: Option<String>,
+    /// `source`.
+    #[serde(rename = "source", default, deserialize_with = "super::null::as_default")]
+    pub source: SourceSpec,
+    /// `volumeBackups`.
+    #[serde(
+        rename = "volumeBackups",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volume_backups: Vec<VolumeBackup>,
+}
+
+/// `snapshot.VirtualMachineSnapshotContentStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshotContentStatus {
+    /// `creationTime`.
+    #[serde(
+        rename = "creationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub creation_time: Option<Option<meta::Time>>,
+    /// `readyToUse`.
+    #[serde(rename = "readyToUse", default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// `error`.
+    #[serde(rename = "error", default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SnapshotError>,
+    /// `volumeSnapshotStatus`.
+    #[serde(
+        rename = "volumeSnapshotStatus",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volume_snapshot_status: Vec<SnapshotVolumeSnapshotStatus>,
+}
+
+/// `snapshot.VirtualMachineSnapshotSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshotSpec {
+    /// `source`.
+    #[serde(rename = "source", default, deserialize_with = "super::null::as_default")]
+    pub source: core::TypedLocalObjectReference,
+    /// `deletionPolicy`.
+    #[serde(rename = "deletionPolicy", default, skip_serializing_if = "Option::is_none")]
+    pub deletion_policy: Option<DeletionPolicy>,
+    /// `failureDeadline`.
+    #[serde(rename = "failureDeadline", default, skip_serializing_if = "Option::is_none")]
+    pub failure_deadline: Option<String>,
+}
+
+/// `snapshot.VirtualMachineSnapshotStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineSnapshotStatus {
+    /// `sourceUID`.
+    #[serde(rename = "sourceUID", default, skip_serializing_if = "Option::is_none")]
+    pub source_uid: Option<String>,
+    /// `virtualMachineSnapshotContentName`.
+    #[serde(rename = "virtualMachineSnapshotContentName", default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine_snapshot_content_name: Option<String>,
+    /// `creationTime`.
+    #[serde(
+        rename = "creationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub creation_time: Option<Option<meta::Time>>,
+    /// `phase`.
+    #[serde(rename = "phase", default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<VirtualMachineSnapshotPhase>,
+    /// `readyToUse`.
+    #[serde(rename = "readyToUse", default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// `error`.
+    #[serde(rename = "error", default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SnapshotError>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<SnapshotCondition>,
+    /// `indications`.
+    #[serde(
+        rename = "indications",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub indications: Vec<Indication>,
+    /// `sourceIndications`.
+    #[serde(
+        rename = "sourceIndications",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub source_indications: Vec<SourceIndication>,
+    /// `snapshotVolumes`.
+    #[serde(rename = "snapshotVolumes", default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_volumes: Option<SnapshotVolumesLists>,
+}
+
+/// `snapshot.VolumeBackup` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VolumeBackup {
+    /// `volumeName`.
+    #[serde(rename = "volumeName", default, deserialize_with = "super::null::as_default")]
+    pub volume_name: String,
+    /// `persistentVolumeClaim`.
+    #[serde(rename = "persistentVolumeClaim", default, deserialize_with = "super::null::as_default")]
+    pub persistent_volume_claim: SnapshotPersistentVolumeClaim,
+    /// `volumeSnapshotName`.
+    #[serde(rename = "volumeSnapshotName", default, skip_serializing_if = "Option::is_none")]
+    pub volume_snapshot_name: Option<String>,
+}
+
+/// `snapshot.VolumeRestore` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VolumeRestore {
+    /// `volumeName`.
+    #[serde(rename = "volumeName", default, deserialize_with = "super::null::as_default")]
+    pub volume_name: String,
+    /// `persistentVolumeClaim`.
+    #[serde(rename = "persistentVolumeClaim", default, deserialize_with = "super::null::as_default")]
+    pub persistent_volume_claim: String,
+    /// `volumeSnapshotName`.
+    #[serde(rename = "volumeSnapshotName", default, deserialize_with = "super::null::as_default")]
+    pub volume_snapshot_name: String,
+    /// `dataVolumeName`.
+    #[serde(rename = "dataVolumeName", default, skip_serializing_if = "Option::is_none")]
+    pub data_volume_name: Option<String>,
+}
+
+/// `snapshot.VolumeRestoreOverride` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VolumeRestoreOverride {
+    /// `volumeName`.
+    #[serde(rename = "volumeName", default, skip_serializing_if = "Option::is_none")]
+    pub volume_name: Option<String>,
+    /// `restoreName`.
+    #[serde(rename = "restoreName", default, skip_serializing_if = "Option::is_none")]
+    pub restore_name: Option<String>,
+    /// `labels`.
+    #[serde(
+        rename = "labels",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub labels: BTreeMap<String, String>,
+    /// `annotations`.
+    #[serde(
+        rename = "annotations",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// `snapshot.VolumeSnapshotStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SnapshotVolumeSnapshotStatus {
+    /// `volumeSnapshotName`.
+    #[serde(rename = "volumeSnapshotName", default, deserialize_with = "super::null::as_default")]
+    pub volume_snapshot_name: String,
+    /// `creationTime`.
+    #[serde(
+        rename = "creationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub creation_time: Option<Option<meta::Time>>,
+    /// `readyToUse`.
+    #[serde(rename = "readyToUse", default, skip_serializing_if = "Option::is_none")]
+    pub ready_to_use: Option<bool>,
+    /// `error`.
+    #[serde(rename = "error", default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SnapshotError>,
+}
+
 resource!(VirtualMachine, "virtualmachines");
 
 resource!(VirtualMachineInstance, "virtualmachineinstances");
@@ -5173,3 +5781,11 @@ resource!(VirtualMachineInstancePreset, "virtualmachineinstancepresets");
 resource!(KubeVirt, "kubevirts");
 
 resource!(VirtualMachinePool, "virtualmachinepools", "pool.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineSnapshot, "virtualmachinesnapshots", "snapshot.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineSnapshotContent, "virtualmachinesnapshotcontents", "snapshot.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineRestore, "virtualmachinerestores", "snapshot.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineClone, "virtualmachineclones", "clone.kubevirt.io", "v1beta1");

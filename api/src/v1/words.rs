@@ -719,6 +719,44 @@ open_words! {
 }
 
 open_words! {
+    /// `clone.ConditionType` of upstream's API.
+    CloneConditionType {
+        /// `Ready`.
+        Ready = "Ready",
+        /// `Progressing`.
+        Progressing = "Progressing",
+    }
+}
+
+open_words! {
+    /// `clone.VirtualMachineClonePhase` of upstream's API.
+    VirtualMachineClonePhase {
+        /// `SnapshotInProgress`.
+        SnapshotInProgress = "SnapshotInProgress",
+        /// `CreatingTargetVM`.
+        CreatingTargetVm = "CreatingTargetVM",
+        /// `RestoreInProgress`.
+        RestoreInProgress = "RestoreInProgress",
+        /// `Succeeded`.
+        Succeeded = "Succeeded",
+        /// `Failed`.
+        Failed = "Failed",
+        /// `Unknown`.
+        Unknown = "Unknown",
+    }
+}
+
+open_words! {
+    /// `clone.VolumeNamePolicy` of upstream's API.
+    VolumeNamePolicy {
+        /// `RandomizeNames`.
+        RandomizeNames = "RandomizeNames",
+        /// `PrefixTargetName`.
+        PrefixTargetName = "PrefixTargetName",
+    }
+}
+
+open_words! {
     /// `instancetype.PreferredCPUTopology` of upstream's API.
     PreferredCpuTopology {
         /// `preferCores`.
@@ -791,5 +829,95 @@ open_words! {
         Oldest = "Oldest",
         /// `Random`.
         Random = "Random",
+    }
+}
+
+open_words! {
+    /// `snapshot.ConditionType` of upstream's API.
+    SnapshotConditionType {
+        /// `Ready`.
+        Ready = "Ready",
+        /// `Progressing`.
+        Progressing = "Progressing",
+        /// `Failure`.
+        Failure = "Failure",
+    }
+}
+
+open_words! {
+    /// `snapshot.DeletionPolicy` of upstream's API.
+    DeletionPolicy {
+        /// `Delete`.
+        Delete = "Delete",
+        /// `Retain`.
+        Retain = "Retain",
+    }
+}
+
+open_words! {
+    /// `snapshot.Indication` of upstream's API.
+    Indication {
+        /// `Online`.
+        Online = "Online",
+        /// `NoGuestAgent`.
+        NoGuestAgent = "NoGuestAgent",
+        /// `GuestAgent`.
+        GuestAgent = "GuestAgent",
+        /// `QuiesceTimeout`.
+        QuiesceTimeout = "QuiesceTimeout",
+        /// `Paused`.
+        Paused = "Paused",
+    }
+}
+
+open_words! {
+    /// `snapshot.TargetReadinessPolicy` of upstream's API.
+    TargetReadinessPolicy {
+        /// `StopTarget`.
+        StopTarget = "StopTarget",
+        /// `WaitGracePeriod`.
+        WaitGracePeriod = "WaitGracePeriod",
+        /// `FailImmediate`.
+        FailImmediate = "FailImmediate",
+        /// `WaitEventually`.
+        WaitEventually = "WaitEventually",
+    }
+}
+
+open_words! {
+    /// `snapshot.VirtualMachineSnapshotPhase` of upstream's API.
+    VirtualMachineSnapshotPhase {
+        /// `InProgress`.
+        InProgress = "InProgress",
+        /// `Succeeded`.
+        Succeeded = "Succeeded",
+        /// `Failed`.
+        Failed = "Failed",
+        /// `Deleting`.
+        Deleting = "Deleting",
+        /// `Unknown`.
+        Unknown = "Unknown",
+    }
+}
+
+open_words! {
+    /// `snapshot.VolumeOwnershipPolicy` of upstream's API.
+    VolumeOwnershipPolicy {
+        /// `Vm`.
+        Vm = "Vm",
+        /// `None`.
+        None = "None",
+    }
+}
+
+open_words! {
+    /// `snapshot.VolumeRestorePolicy` of upstream's API.
+    VolumeRestorePolicy {
+        /// `RandomizeNames`.
+        RandomizeNames = "RandomizeNames",
+        /// `InPlace`.
+        InPlace = "InPlace",
+        /// `PrefixTargetName`.
+        PrefixTargetName = "PrefixTargetName",
     }
 }

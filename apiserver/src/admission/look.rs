@@ -2,11 +2,12 @@
 
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
-use podvirt_api::admission::migration;
+use podvirt_api::admission::{migration, snapshot};
 use podvirt_api::migration::is_final;
 use podvirt_api::names::{self, label};
 use podvirt_api::v1::{
     KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
+    VirtualMachineRestore,
 };
 use serde_json::json;
 use tracing::{info, warn};
@@ -27,12 +28,13 @@ pub async fn answer(
 ) -> Response {
     let answer = match task {
         Looking::ValidateMigrationCreate => migration_create(request, client).await,
+        Looking::ValidateRestoreCreate => restore_create(request, client).await,
         Looking::Evict => evict(request, config, client).await,
     };
     answer.unwrap_or_else(|error| {
         warn!(error = &error as &dyn std::error::Error, "the API server cannot be asked for a review");
         match task {
-            Looking::ValidateMigrationCreate => {
+            Looking::ValidateMigrationCreate | Looking::ValidateRestoreCreate => {
                 Response::failed(&request.uid, "the API server cannot be asked now".to_owned())
             }
             // What empties a node asks again after 429, and gives up after anything else.
@@ -69,6 +71,12 @@ async fn migration_create(request: &Request, client: &Client) -> Result<Response
         None => (None, Vec::new()),
     };
     Ok(judged(request, migration::validate_create(object, vmi.as_ref(), &open)))
+}
+
+async fn restore_create(request: &Request, client: &Client) -> Result<Response, kube::Error> {
+    let restores: Api<VirtualMachineRestore> = Api::namespaced(client.clone(), &request.namespace);
+    let others = restores.list(&ListParams::default()).await?.items;
+    Ok(judged(request, snapshot::validate_restore(&request.object, &others)))
 }
 
 async fn evict(

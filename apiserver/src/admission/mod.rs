@@ -9,9 +9,11 @@ pub mod look;
 pub mod review;
 
 use podvirt_api::admission::{
-    By, Cluster, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set, vm, vmi,
+    By, Cluster, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set, snapshot, vm,
+    vmi,
 };
 use podvirt_api::instancetype::Specs;
+use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::VirtualMachineInstancePreset as Preset;
 use serde_json::Value;
@@ -32,6 +34,8 @@ pub enum Task {
 pub enum Looking {
     /// Judges a new migration by its machine.
     ValidateMigrationCreate,
+    /// Judges a new restore by the others of its namespace.
+    ValidateRestoreCreate,
     /// Judges the eviction of a launcher pod, and marks its machine.
     Evict,
 }
@@ -67,6 +71,14 @@ pub enum Alone {
     MutateMigration,
     /// Judges a change of a migration.
     ValidateMigrationUpdate,
+    /// Judges a new snapshot.
+    ValidateSnapshotCreate,
+    /// Judges a change of a snapshot or of a restore.
+    ValidateUnchanged,
+    /// Sets what a clone makes.
+    MutateClone,
+    /// Judges a clone.
+    ValidateClone,
     /// Refuses a kind that podvirt does not carry out.
     Refuse,
 }
@@ -79,7 +91,7 @@ pub struct Hook {
     /// Path of the server.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
-    /// instancetype.kubevirt.io, `*.clone` for all of the group clone.kubevirt.io.
+    /// instancetype.kubevirt.io, `*.export` for all of the group export.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -90,7 +102,7 @@ pub struct Hook {
 impl Hook {
     /// Whether it may change the object.
     pub fn mutates(&self) -> bool {
-        let mutating = [Alone::MutateVm, Alone::MutateInstance, Alone::MutateMigration];
+        let mutating = [Alone::MutateVm, Alone::MutateInstance, Alone::MutateMigration, Alone::MutateClone];
         matches!(self.task, Task::Alone(task) if mutating.contains(&task))
     }
 }
@@ -224,9 +236,44 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Looking(Looking::Evict),
     },
     Hook {
+        name: "virtualmachinesnapshot-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinesnapshots-validate",
+        resources: &["virtualmachinesnapshots.snapshot"],
+        operations: &["CREATE"],
+        task: Task::Alone(Alone::ValidateSnapshotCreate),
+    },
+    Hook {
+        name: "virtualmachinesnapshot-update-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinesnapshots-validate-update",
+        resources: &["virtualmachinesnapshots.snapshot", "virtualmachinerestores.snapshot"],
+        operations: &["UPDATE"],
+        task: Task::Alone(Alone::ValidateUnchanged),
+    },
+    Hook {
+        name: "virtualmachinerestore-validator.snapshot.kubevirt.io",
+        path: "/virtualmachinerestores-validate",
+        resources: &["virtualmachinerestores.snapshot"],
+        operations: &["CREATE"],
+        task: Task::Looking(Looking::ValidateRestoreCreate),
+    },
+    Hook {
+        name: "virtualmachineclones-mutator.clone.kubevirt.io",
+        path: "/vm-clone-mutate-create",
+        resources: &["virtualmachineclones.clone"],
+        operations: &["CREATE"],
+        task: Task::Alone(Alone::MutateClone),
+    },
+    Hook {
+        name: "vm-clone-validator.kubevirt.io",
+        path: "/vm-clone-validate",
+        resources: &["virtualmachineclones.clone"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateClone),
+    },
+    Hook {
         name: "not-carried-out.kubevirt.io",
         path: "/not-carried-out-validate",
-        resources: &["*.backup", "*.clone", "*.export", "*.snapshot"],
+        resources: &["*.backup", "*.export"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::Refuse),
     },
@@ -292,8 +339,21 @@ fn answer_with(
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateMigrationUpdate => judged(request, migration::validate_update(old, new, by)),
+        Alone::ValidateSnapshotCreate => judged(request, snapshot::validate_snapshot(new)),
+        Alone::ValidateUnchanged => judged(request, snapshot::validate_unchanged(old, new)),
+        Alone::MutateClone => {
+            let mut object = new.clone();
+            snapshot::mutate_clone(&mut object, &suffix(&request.uid));
+            Response::patched(&request.uid, new, &object)
+        }
+        Alone::ValidateClone => judged(request, snapshot::validate_clone(new)),
         Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
     }
+}
+
+/// Letters at the end of a name that is made for a request, which no other request has.
+fn suffix(uid: &str) -> String {
+    names::short_name("", uid)
 }
 
 /// Makes of a new instance what is stored: with what the presets of its namespace say, and its defaults.

@@ -1,8 +1,9 @@
 //! DataVolumes as the cache has them, for all controllers, and word of every change.
 
+use std::pin::pin;
 use std::sync::Arc;
 
-use futures::{Stream, StreamExt, future};
+use futures::{Stream, StreamExt};
 use kube::Client;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -10,7 +11,7 @@ use kube::runtime::watcher::{Error, Event};
 use podvirt_api::cdi::DataVolume;
 use tokio::sync::{broadcast, watch as latest};
 
-use crate::watch;
+use crate::{kept, watch};
 
 /// Changes that may wait to be read.
 const CHANGES: usize = 1024;
@@ -69,7 +70,7 @@ impl DataVolumes {
                 None
             }
             Ok(Event::Init | Event::InitApply(_)) => return,
-            Err(Error::InitialListFailed(kube::Error::Api(status))) if status.is_not_found() => {
+            Err(error) if kept::is_absent(error) => {
                 if !self.say(Served::No) {
                     return;
                 }
@@ -116,25 +117,26 @@ async fn fill(
     view: DataVolumes,
     writer: Writer<DataVolume>,
 ) {
-    reflector::reflector(writer, events)
-        .for_each(|event| {
-            view.taken(&event);
-            future::ready(())
-        })
-        .await;
+    let mut events = pin!(reflector::reflector(writer, events));
+    while let Some(event) = events.next().await {
+        view.taken(&event);
+        kept::rest(&event).await;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_cluster_without_the_kind_is_told_from_one_that_has_not_answered() {
         let (view, writer) = DataVolumes::new();
         let mut changes = view.changes();
         assert_eq!(view.served(), Served::Unknown);
         let missing = || {
-            let status = kube::core::Status::failure("not here", "NotFound").with_code(404);
+            // As the client makes it of the answer about a group that is not there.
+            let status = kube::core::Status::failure("404 page not found", "Failed to parse error data")
+                .with_code(404);
             Err(Error::InitialListFailed(kube::Error::Api(Box::new(status))))
         };
         let mut volume = DataVolume::default();

@@ -1,10 +1,12 @@
 //! The shell's part with DataVolumes: what is seen of them, and the ones that templates ask for.
 
+use futures::{Stream, stream};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::cdi::DataVolume;
+use podvirt_api::snapshot;
 use podvirt_api::storage::claim;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use tokio::sync::broadcast::error::RecvError;
@@ -14,6 +16,8 @@ use super::{Strategy, is_final};
 use crate::data::look::name_of;
 use crate::data::make::make;
 use crate::data::{Look, look};
+use crate::kept;
+use crate::storage::Storage;
 
 /// The machines that a DataVolume's change concerns: those with a volume or a template of its name. `None`: there will be no
 /// more changes.
@@ -36,6 +40,36 @@ pub(super) fn machines_with(
     let machines = known.state();
     let concerned = machines.iter().filter(|vm| changed.as_ref().is_none_or(|data| names(vm, data)));
     Some(concerned.map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect())
+}
+
+/// The machines whose status tells of volumes by what has changed of the storage: those with a volume on a claim that changed, and
+/// all with claims where a class did.
+pub(super) fn machines_on(
+    storage: &Storage,
+    machines: &Store<VirtualMachine>,
+) -> impl Stream<Item = Result<ObjectRef<VirtualMachine>, watcher::Error>> + use<> {
+    let with = |machines: &Store<VirtualMachine>, claim: Option<(Option<&str>, &str)>| {
+        let names = |vm: &VirtualMachine| {
+            let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+            let mut named = spec.into_iter().flat_map(|spec| &spec.volumes).filter_map(snapshot::claim);
+            named.any(|name| {
+                claim.is_none_or(|(namespace, claim)| {
+                    vm.metadata.namespace.as_deref() == namespace && name == claim
+                })
+            })
+        };
+        let all = machines.state();
+        all.iter().filter(|vm| names(vm)).map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect::<Vec<_>>()
+    };
+    let [of_claims, of_classes, of_profiles, of_snapshots] = [(); 4].map(|()| machines.clone());
+    let claims =
+        kept::heard(storage.claims.changes(), move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
+            with(&of_claims, one.map(|one| (one.namespace.as_deref(), one.name.as_str())))
+        });
+    let classes = kept::heard(storage.classes.changes(), move |_| with(&of_classes, None));
+    let profiles = kept::heard(storage.profiles.changes(), move |_| with(&of_profiles, None));
+    let snapshots = kept::heard(storage.snapshot_classes.changes(), move |_| with(&of_snapshots, None));
+    stream::select(claims, stream::select(classes, stream::select(profiles, snapshots)))
 }
 
 impl Shell {

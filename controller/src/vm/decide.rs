@@ -167,6 +167,10 @@ pub fn decide_by(
     let mut waits = false;
     let step = match (step, shape) {
         (Step::Do(Action::Start(_)) | Step::Later(_), Err(_)) => Step::None,
+        // Its disks are being replaced: it starts, if it is to, once its status does not say so any more.
+        (Step::Do(Action::Start(_) | Action::BecomeAlways), _) if vm.status.restore_in_progress.is_some() => {
+            Step::None
+        }
         (Step::Do(Action::Start(_)), _) if !data.ready => {
             waits = true;
             Step::None
@@ -373,6 +377,7 @@ fn tell(
         && problem.is_none()
         && !waits
         && failure::time_left(status, now).is_none()
+        && vm.status.restore_in_progress.is_none()
     {
         status.run_strategy = Some(strategy.word());
     }

@@ -22,12 +22,13 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
-use super::data::machines_with;
+use super::data::{machines_on, machines_with};
 use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
 use super::instancetype::{Problem, Shape};
 use super::{Machines, nics, request, revision};
 use crate::attachments::reason_of;
 use crate::data::DataVolumes;
+use crate::storage::{Storage, snapshot_statuses};
 use crate::vmi::{Change, View};
 use crate::{attempt, settings, watch};
 
@@ -61,6 +62,7 @@ pub(super) struct Shell {
     pub(super) cluster: settings::Cluster,
     pub(super) instances: Store<VirtualMachineInstance>,
     pub(super) data: DataVolumes,
+    pub(super) storage: Storage,
     /// Those of instance types and preferences. They may lag: what is not here is asked for.
     pub(super) revisions: Store<ControllerRevision>,
     /// By UID: another machine of the same name starts anew.
@@ -76,11 +78,12 @@ impl Shell {
         cluster: settings::Cluster,
         instances: Store<VirtualMachineInstance>,
         data: DataVolumes,
+        storage: Storage,
         revisions: Store<ControllerRevision>,
     ) -> Self {
         let [first, limit] = MISSING_RETRY;
         let (backoff, missing) = (Backoff::default(), Backoff::new(first, limit));
-        Shell { client, recorder, cluster, instances, data, revisions, backoff, missing }
+        Shell { client, recorder, cluster, instances, data, storage, revisions, backoff, missing }
     }
 }
 
@@ -96,17 +99,20 @@ pub struct Context {
     pub view: View,
     /// DataVolumes.
     pub data: DataVolumes,
+    /// Claims and how snapshots of them are taken.
+    pub storage: Storage,
 }
 
 /// Runs the controller until it is dropped, and fills `shown` with `writer`. To be run while leading; it leaves nothing behind
 /// that runs.
 pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachine>) {
-    let Context { client, recorder, cluster, view, data } = context;
+    let Context { client, recorder, cluster, view, data, storage } = context;
     let machines = shown.store().clone();
     let (revisions, revision_writer) = store();
     let instances = view.store().clone();
     let data_changes = data.changes();
-    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, revisions));
+    let of_storage = machines_on(&storage, &machines);
+    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, storage, revisions));
     let forgetful = shell.clone();
     let of_types = watcher::Config::default().labels(REVISION_KIND_LABEL);
     let keeping = reflector(revision_writer, watch::selected(&client, of_types)).for_each(|event| {
@@ -129,6 +135,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
         Some((stream::iter(found), (changes, known)))
     });
     let queue = stream::select(of_machines, stream::select(of_instances.flatten(), of_data.flatten()));
+    let queue = stream::select(queue, of_storage);
 
     let config = Config::default().concurrency(CONCURRENCY);
     let working = applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
@@ -217,7 +224,10 @@ impl Shell {
             Shape::Rewritten => return Ok(Next::await_change()),
         };
         let data = self.look_at_data(judged.unwrap_or(vm), vmi.as_deref()).await?;
-        let plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), &data, Timestamp::now());
+        let mut plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), &data, Timestamp::now());
+        if let Some(statuses) = snapshot_statuses(vm, &self.storage, &self.data) {
+            plan.status.volume_snapshot_statuses = statuses;
+        }
 
         // What cannot be taken back rests on the instance itself, never on a cache that may lag.
         let drops = request::drops(&vm.status, &plan.status);
@@ -509,7 +519,15 @@ mod tests {
         let (client, _) = podvirt_daemon::testing::idle("ns");
         let recorder = Recorder::new(client.clone(), "virt-controller", None);
         let cluster = settings::Cluster::fixed(settings::Settings::default());
-        let shell = Shell::new(client, recorder, cluster, store().0, DataVolumes::new().0, store().0);
+        let shell = Shell::new(
+            client,
+            recorder,
+            cluster,
+            store().0,
+            DataVolumes::new().0,
+            Storage::new().0,
+            store().0,
+        );
         let mut roster = watch::Roster::default();
         let first = shell.backoff.failed("v1".into());
         for event in [Event::Init, Event::InitApply(vm), Event::InitDone] {

@@ -36,7 +36,19 @@ fn shell(
     writer.apply_watcher_event(&Event::InitDone);
     let recorder = Recorder::new(client.clone(), "virt-controller", None);
     let cluster = Cluster::fixed(Settings::default());
-    (Shell::new(client, recorder, cluster, instances, DataVolumes::new().0, store().0), asked, writer)
+    (
+        Shell::new(
+            client,
+            recorder,
+            cluster,
+            instances,
+            DataVolumes::new().0,
+            crate::storage::Storage::new().0,
+            store().0,
+        ),
+        asked,
+        writer,
+    )
 }
 
 fn machine(more: &Value) -> VirtualMachine {

@@ -37,6 +37,7 @@ use super::view::{Change, View};
 use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::data::DataVolumes;
 use crate::expectations::Expectations;
+use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
 use crate::{attachments, limits, template, watch};
@@ -135,6 +136,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// DataVolumes.
     pub data: DataVolumes,
+    /// Claims.
+    pub claims: Kept<PersistentVolumeClaim>,
 }
 
 /// What the reconciliations share.
@@ -217,8 +220,8 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     });
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
-    let launchers = launchers(Api::all(client.clone()), shared.clone(), view);
-    let claims = claims_of_machines(Api::all(client), shared.clone(), store.clone());
+    let launchers = launchers(Api::all(client), shared.clone(), view);
+    let claims = claims_of_machines(&shared.context.claims, shared.clone(), store.clone());
     let filled = filled(shared.context.data.changes(), store.clone());
     let queue = futures::stream::select(machines, launchers);
     let queue = futures::stream::select(queue, futures::stream::select(claims, filled));
@@ -303,36 +306,22 @@ fn launchers(
         .try_flatten()
 }
 
-/// The machines whose claims change: they may be waited for, or grow. Nothing is kept of the claims: there may be many, of others.
+/// The machines whose claims change: they may be waited for, or grow.
 fn claims_of_machines(
-    api: Api<PersistentVolumeClaim>,
+    claims: &Kept<PersistentVolumeClaim>,
     shared: Arc<Shared>,
     store: Store<VirtualMachineInstance>,
-) -> impl Stream<Item = Result<Request, watcher::Error>> {
-    watcher(api, watcher::Config::default())
-        .modify(|claim| claim.metadata.managed_fields = None)
-        .default_backoff()
-        .map_ok(move |event| {
-            let changed = match &event {
-                Event::Apply(claim) | Event::Delete(claim) => {
-                    let metadata = &claim.metadata;
-                    Some((
-                        metadata.namespace.as_deref().unwrap_or_default(),
-                        metadata.name.as_deref().unwrap_or_default(),
-                    ))
-                }
-                // After a break of the watch any may have changed.
-                Event::InitDone => None,
-                Event::Init | Event::InitApply(_) => return futures::stream::iter(Vec::new()),
-            };
-            let machines: Vec<_> =
-                store.state().into_iter().filter(|vmi| claims::names_one(vmi, changed)).collect();
-            let mut told = shared.claims_told();
-            machines.iter().for_each(|vmi| drop(told.remove(&vmi.uid().unwrap_or_default())));
-            let requests = machines.iter().map(|vmi| Ok(Request::from(ObjectRef::from_obj(vmi.as_ref()))));
-            futures::stream::iter(requests.collect::<Vec<_>>())
-        })
-        .try_flatten()
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    kept::heard(claims.changes(), move |changed: Option<&ObjectRef<PersistentVolumeClaim>>| {
+        // After a break of the watch any may have changed.
+        let changed = changed.map(|one| (one.namespace.as_deref().unwrap_or_default(), one.name.as_str()));
+        let machines: Vec<_> =
+            store.state().into_iter().filter(|vmi| claims::names_one(vmi, changed)).collect();
+        let mut told = shared.claims_told();
+        machines.iter().for_each(|vmi| drop(told.remove(&vmi.uid().unwrap_or_default())));
+        let requests = machines.iter().map(|vmi| Ok(Request::from(ObjectRef::from_obj(vmi.as_ref()))));
+        requests.collect()
+    })
 }
 
 pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Requeue, Error> {

@@ -55,7 +55,18 @@ fn shell(
     let recorder = Recorder::new(client.clone(), "virt-controller", None);
     let configuration = serde_json::from_value(json!({"instancetype": {"referencePolicy": policy}})).unwrap();
     let cluster = Cluster::fixed(Settings { configuration, ..Settings::default() });
-    (Shell::new(client, recorder, cluster, store().0, DataVolumes::new().0, store().0), asked)
+    (
+        Shell::new(
+            client,
+            recorder,
+            cluster,
+            store().0,
+            DataVolumes::new().0,
+            crate::storage::Storage::new().0,
+            store().0,
+        ),
+        asked,
+    )
 }
 
 fn paths(asked: &Asked) -> Vec<String> {

@@ -1,0 +1,261 @@
+//! VirtualMachineSnapshots, VirtualMachineRestores and VirtualMachineClones, in upstream's fields and words.
+
+use serde_json::{Value, json};
+
+use super::{object_at, same};
+use crate::mac::MacAddr;
+use crate::problem::{Problems, Reason};
+use crate::v1;
+
+/// Group of what is taken, restored and cloned.
+const MACHINES: &str = v1::GROUP;
+const MACHINE: &str = "VirtualMachine";
+
+/// Judges a new snapshot.
+pub fn validate_snapshot(object: &Value) -> Problems {
+    let mut problems = Problems::default();
+    names_machine(&object["spec"]["source"], "spec.source", &mut problems);
+    readable::<v1::VirtualMachineSnapshot>(object, &mut problems);
+    problems
+}
+
+/// Judges a change of a snapshot or of a restore: the specification stays.
+pub fn validate_unchanged(old: &Value, new: &Value) -> Problems {
+    let mut problems = Problems::default();
+    if !same(&old["spec"], &new["spec"]) {
+        problems.add(Reason::FieldValueInvalid, "spec", "spec in immutable after creation");
+    }
+    problems
+}
+
+/// Judges a new restore, beside the restores of its namespace.
+pub fn validate_restore(object: &Value, others: &[v1::VirtualMachineRestore]) -> Problems {
+    let mut problems = Problems::default();
+    let spec = &object["spec"];
+    if names_machine(&spec["target"], "spec.target", &mut problems) {
+        patches(&spec["patches"], &mut problems);
+        overrides(&spec["volumeRestoreOverrides"], &mut problems);
+        for (field, what, words) in [
+            (
+                "volumeRestorePolicy",
+                "volume restore policy",
+                &["InPlace", "RandomizeNames", "PrefixTargetName"][..],
+            ),
+            ("volumeOwnershipPolicy", "volume ownership policy", &["Vm", "None"]),
+        ] {
+            if let Some(word) = spec[field].as_str().filter(|word| !words.contains(word)) {
+                let message = format!("{what} \"{word}\" doesn't exist");
+                problems.add(Reason::FieldValueInvalid, format!("spec.{field}"), message);
+            }
+        }
+        let words = ["StopTarget", "WaitGracePeriod", "FailImmediate", "WaitEventually"];
+        if let Some(word) = spec["targetReadinessPolicy"].as_str().filter(|word| !words.contains(word)) {
+            problems.invalid(
+                "spec.targetReadinessPolicy",
+                word,
+                &format!("{} are allowed", words.join(", ")),
+            );
+        }
+    }
+    for other in others {
+        let target = json!(other.spec.target);
+        if same(&target, &spec["target"]) && other.status.complete != Some(true) {
+            let name = other.metadata.name.as_deref().unwrap_or_default();
+            let message = format!("VirtualMachineRestore {name:?} in progress");
+            problems.add(Reason::FieldValueInvalid, "spec.target", message);
+        }
+    }
+    readable::<v1::VirtualMachineRestore>(object, &mut problems);
+    problems
+}
+
+/// What a clone makes, where it does not say: `suffix` are the last letters of the name.
+pub fn mutate_clone(object: &mut Value, suffix: &str) {
+    let Some(name) = object["spec"]["source"]["name"].as_str() else { return };
+    let name = format!("clone-{name}-{suffix}");
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if spec.get("target").is_none_or(Value::is_null) {
+        spec.insert("target".into(), json!({"apiGroup": MACHINES, "kind": MACHINE, "name": name}));
+    } else if let Some(target) = object_at(spec, "target")
+        && target.get("name").is_none_or(|there| there == "" || there.is_null())
+    {
+        target.insert("name".into(), name.into());
+    }
+}
+
+/// Judges a clone.
+pub fn validate_clone(object: &Value) -> Problems {
+    let mut problems = Problems::default();
+    let spec = &object["spec"];
+    let template = &spec["template"];
+    for (filters, field) in [
+        (&spec["annotationFilters"], "spec.annotations"),
+        (&spec["labelFilters"], "spec.labels"),
+        (&template["annotationFilters"], "spec.template.annotations"),
+        (&template["labelFilters"], "spec.template.labels"),
+    ] {
+        check_filters(filters, field, &mut problems);
+    }
+    let (source, target) = (&spec["source"], &spec["target"]);
+    let text = |of: &Value, field: &str| of[field].as_str().unwrap_or_default().to_owned();
+    let mut invalid = |field: &str, message: &str| problems.add(Reason::FieldValueInvalid, field, message);
+    if source.is_null() {
+        invalid("spec.Source", "Source cannot be nil");
+    } else {
+        if ![MACHINE, "VirtualMachineSnapshot"].contains(&text(source, "kind").as_str()) {
+            invalid("spec.Source.Kind", "Source kind is not supported");
+        }
+        if text(source, "apiGroup").is_empty() {
+            invalid("spec.Source.APIGroup", "Source's APIGroup cannot be empty");
+        }
+        if text(source, "kind").is_empty() {
+            invalid("spec.Source", "Source's Kind cannot be empty");
+        }
+        if text(source, "name").is_empty() {
+            invalid("spec.Source.Name", "Source's name cannot be empty");
+        }
+    }
+    if !target.is_null() && target["kind"] != MACHINE {
+        invalid("spec.Target.Kind", "Target kind is not supported");
+    }
+    if source["kind"] == MACHINE && target["kind"] == MACHINE && text(source, "name") == text(target, "name")
+    {
+        let message = "Target name cannot be equal to source name when both are VirtualMachines";
+        invalid("spec.target.name", message);
+    }
+    for (interface, address) in spec["newMacAddresses"].as_object().into_iter().flatten() {
+        let address = address.as_str().unwrap_or_default();
+        if !address.is_empty() && address.parse::<MacAddr>().is_err() {
+            let message = format!("interface {interface} has malformed MAC address ({address}).");
+            problems.add(Reason::FieldValueInvalid, format!("spec.newMacAddresses.{interface}"), message);
+        }
+    }
+    for (place, patch) in spec["patches"].as_array().into_iter().flatten().enumerate() {
+        let patch = patch.as_str().unwrap_or_default();
+        if serde_json::from_str::<Value>(patch).is_err() {
+            let message = format!("patch is not valid JSON ({patch})");
+            problems.add(Reason::FieldValueInvalid, format!("spec.patches[{place}]"), message);
+        }
+    }
+    readable::<v1::VirtualMachineClone>(object, &mut problems);
+    problems
+}
+
+/// Whether a reference is to a VirtualMachine.
+fn names_machine(reference: &Value, field: &str, problems: &mut Problems) -> bool {
+    match reference["apiGroup"].as_str() {
+        None => problems.add(Reason::FieldValueNotFound, format!("{field}.apiGroup"), "missing apiGroup"),
+        Some(MACHINES) if reference["kind"] == MACHINE => return true,
+        Some(MACHINES) => problems.add(Reason::FieldValueInvalid, format!("{field}.kind"), "invalid kind"),
+        Some(_) => problems.add(Reason::FieldValueInvalid, format!("{field}.apiGroup"), "invalid apiGroup"),
+    }
+    false
+}
+
+/// An object that the controllers cannot read would be left alone by them for ever.
+fn readable<T: serde::de::DeserializeOwned>(object: &Value, problems: &mut Problems) {
+    if problems.is_empty()
+        && let Err(error) = T::deserialize(object)
+    {
+        problems.add(Reason::FieldValueTypeInvalid, "spec", error.to_string());
+    }
+}
+
+/// Patches change labels, annotations and the specification of the machine that is made, and nothing else.
+fn patches(patches: &Value, problems: &mut Problems) {
+    for patch in patches.as_array().into_iter().flatten() {
+        let text = patch.as_str().unwrap_or_default();
+        let operation: Value = serde_json::from_str(text).unwrap_or_default();
+        let (Some(_), Some(path)) = (operation["op"].as_str(), operation["path"].as_str()) else {
+            let message =
+                format!("patch format is not valid - an operation of a JSON patch expected: {text}");
+            problems.add(Reason::FieldValueInvalid, "spec.patches", message);
+            continue;
+        };
+        let allowed = ["/metadata/labels/", "/metadata/annotations/", "/spec/"];
+        if !allowed.iter().any(|start| path.starts_with(start)) {
+            let message =
+                format!("patching is valid only for elements under /spec/ only: \"path\": \"{path}\"");
+            problems.add(Reason::FieldValueInvalid, "spec.patches", message);
+        }
+    }
+}
+
+fn overrides(overrides: &Value, problems: &mut Problems) {
+    for (place, one) in overrides.as_array().into_iter().flatten().enumerate() {
+        let field = format!("spec.volumeRestoreOverrides[{place}]");
+        if one["volumeName"].as_str().unwrap_or_default().is_empty() {
+            problems.required(format!("{field}.volumeName"), "must provide a volume name");
+        }
+        let named = one["restoreName"].as_str().is_some_and(|name| !name.is_empty());
+        if !named && one["annotations"].is_null() && one["labels"].is_null() {
+            problems.required(field, "must provide at least one overriden field");
+        }
+    }
+}
+
+fn check_filters(filters: &Value, field: &str, problems: &mut Problems) {
+    for filter in filters.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let mut letters = filter.chars();
+        let (first, last) = (letters.next(), letters.next_back());
+        let middle = letters.as_str();
+        if last.is_none() {
+            if first == Some('!') {
+                let message = "a negation character is not a valid filter";
+                problems.add(Reason::FieldValueInvalid, field, message);
+            }
+            continue;
+        }
+        let mut refuse = |what: &str, letter: char, rule: &str| {
+            let message = format!(
+                "{field} filter {filter} is invalid: cannot contain a {what} character ({letter}); FilterRules: {rule}"
+            );
+            problems.add(Reason::FieldValueInvalid, field, message);
+        };
+        if middle.contains('!') || last == Some('!') {
+            refuse("negation", '!', "NegationChar can be only used at the beginning of the filter");
+        }
+        if middle.contains('*') || first == Some('*') {
+            refuse("wildcard", '*', "WildcardChar can be only at the end of the filter");
+        }
+    }
+}
+
+/// Judges a change of a machine while a snapshot of it is taken, or it is restored.
+pub(super) fn held(old: &Value, new: &Value, problems: &mut Problems) {
+    let (before, after) = (&old["spec"], &new["spec"]);
+    let refuse = |problems: &mut Problems, message: String| {
+        problems.add(Reason::FieldValueNotSupported, "spec", message);
+    };
+    if let Some(name) = new["status"]["snapshotInProgress"].as_str() {
+        let volumes = |spec: &Value| spec["template"]["spec"]["volumes"].clone();
+        if !same(&volumes(before), &volumes(after)) {
+            return refuse(
+                problems,
+                format!("Cannot update vm disks or volumes until snapshot {name:?} completes"),
+            );
+        }
+        if !same(&before["running"], &after["running"])
+            || !same(&before["runStrategy"], &after["runStrategy"])
+        {
+            return refuse(
+                problems,
+                format!("Cannot update vm running state until snapshot {name:?} completes"),
+            );
+        }
+    }
+    if let Some(name) = new["status"]["restoreInProgress"].as_str() {
+        let strategy = |spec: &Value| match spec["running"].as_bool() {
+            Some(true) => "Always".to_owned(),
+            Some(false) => "Halted".to_owned(),
+            None => spec["runStrategy"].as_str().unwrap_or_default().to_owned(),
+        };
+        if strategy(before) != strategy(after) {
+            refuse(problems, format!("Cannot update VM runStrategy until restore {name:?} completes"));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "snapshot_tests.rs"]
+mod tests;

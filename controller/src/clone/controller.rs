@@ -1,0 +1,302 @@
+//! The shell around [`super::decide()`]: watches, reads, writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, TryStreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::names::event;
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineClone as Clone_, VirtualMachineClonePhase as Phase,
+    VirtualMachineRestore as Restore, VirtualMachineSnapshot as Snapshot,
+};
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+
+use super::decide::{Action, Observed, decide};
+use super::make;
+use crate::attachments::reason_of;
+use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::kept::{self, Kept};
+use crate::metrics::Metrics;
+use crate::snapshot::Snapshots;
+use crate::storage::{Storage, is_bound};
+use crate::vm::Machines;
+use crate::watch;
+
+/// Clones that are worked on at a time.
+const CONCURRENCY: u16 = 4;
+/// When to decide again after the cache turned out to lag.
+const STALE_RETRY: Duration = Duration::from_millis(500);
+/// When to look again for what a clone has made, unless its change comes before.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// A reconciliation failed; it is tried again, later each time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The caches ended.
+    #[error("cache")]
+    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
+    /// The clone could not be written.
+    #[error("write the clone")]
+    Write(#[from] patch::Error),
+    /// The API server could not be asked, or refused.
+    #[error("API server")]
+    Ask(#[from] kube::Error),
+    /// An action was refused; people have been told.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Failure for Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Ask(_) | Self::Cache(_) => "read",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// What the controller needs of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Shows machines.
+    pub machines: Machines,
+    /// Claims.
+    pub storage: Storage,
+    /// Snapshots and contents.
+    pub snapshots: Snapshots,
+    /// Restores.
+    pub restores: Kept<Restore>,
+}
+
+struct Shared {
+    context: Context,
+    attempts: Attempts,
+}
+
+impl Keeper for Shared {
+    type Object = Clone_;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, clone: &Clone_) -> Result<Requeue, Error> {
+        one(clone, &self.context).await
+    }
+}
+
+type Request = ReconcileRequest<Clone_>;
+
+/// Keeps all clones until it is dropped.
+pub async fn run(context: Context) {
+    let (clones, writer) = store();
+    let attempts = Attempts::new("clone", context.metrics.clone());
+    let of_others = changes(&context, &clones);
+    let shared = Arc::new(Shared { context, attempts });
+    let own = shared.clone();
+    let mut roster = watch::Roster::default();
+    let of_clones = watch::all::<Clone_>(&shared.context.client)
+        .inspect_ok(move |event| {
+            for uid in roster.take(event) {
+                own.attempts.forget(&uid);
+            }
+        })
+        .reflect(writer)
+        .applied_objects()
+        .map_ok(|clone| Request::from(ObjectRef::from_obj(&clone)));
+    let queue = stream::select(of_clones, of_others);
+    attempt::keep(shared, clones, queue, Config::default().concurrency(CONCURRENCY), "clones").await;
+}
+
+/// Clones that something else has changed for.
+fn changes(
+    context: &Context,
+    clones: &Store<Clone_>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let all = || clones.clone();
+    let store = all();
+    let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
+        let names = |clone: &Clone_, name: &str| {
+            let source = clone.spec.source.as_ref().is_some_and(|source| source.name == name);
+            source || make::target_name(clone) == name
+        };
+        requests(&store, |clone| {
+            one.is_none_or(|one| one.namespace == clone.namespace() && names(clone, &one.name))
+        })
+    });
+    let store = all();
+    let snapshots =
+        kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
+            let names = |clone: &Clone_, name: &str| {
+                let source = clone.spec.source.as_ref().is_some_and(|source| source.name == name);
+                source || make::snapshot_name(clone) == name
+            };
+            requests(&store, |clone| {
+                is_open(clone)
+                    && one.is_none_or(|one| one.namespace == clone.namespace() && names(clone, &one.name))
+            })
+        });
+    let store = all();
+    let restores = kept::heard(context.restores.changes(), move |one: Option<&ObjectRef<Restore>>| {
+        let is = |clone: &Clone_, name: &str| make::restore_name(clone) == name;
+        requests(&store, |clone| {
+            is_open(clone) && one.is_none_or(|one| one.namespace == clone.namespace() && is(clone, &one.name))
+        })
+    });
+    let store = all();
+    let claims = kept::heard(
+        context.storage.claims.changes(),
+        move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
+            // Those whose machine is there, and which wait for its claims.
+            let waits = |clone: &Clone_| clone.status.phase == Some(Phase::Succeeded) && is_open(clone);
+            requests(&store, |clone| waits(clone) && one.is_none_or(|one| one.namespace == clone.namespace()))
+        },
+    );
+    stream::select(stream::select(machines, snapshots), stream::select(restores, claims))
+}
+
+/// Whether a clone has something left to do.
+fn is_open(clone: &Clone_) -> bool {
+    let over = matches!(clone.status.phase, Some(Phase::Succeeded | Phase::Failed));
+    !over || clone.status.phase == Some(Phase::Succeeded) && clone.status.restore_name.is_some()
+}
+
+fn requests(all: &Store<Clone_>, is: impl Fn(&Clone_) -> bool) -> Vec<Result<Request, watcher::Error>> {
+    let found = all.state().into_iter().filter(|one| is(one));
+    found.map(|one| Ok(Request::from(ObjectRef::from_obj(&*one)))).collect()
+}
+
+async fn one(clone: &Clone_, context: &Context) -> Result<Requeue, Error> {
+    context.machines.store().wait_until_ready().await?;
+    context.snapshots.snapshots.store().wait_until_ready().await?;
+    context.snapshots.contents.store().wait_until_ready().await?;
+    context.restores.store().wait_until_ready().await?;
+    context.storage.claims.store().wait_until_ready().await?;
+    let namespace = clone.namespace().unwrap_or_default();
+    let vm = |name: &str| context.machines.store().get(&ObjectRef::new(name).within(&namespace));
+    let of = clone.spec.source.clone().unwrap_or_default();
+    let source = if of.kind == "VirtualMachine" { vm(&of.name) } else { None };
+    let named = clone.status.snapshot_name.clone();
+    let named = if of.kind == "VirtualMachine" { named } else { Some(of.name.clone()) };
+    let snapshot = named.and_then(|name| context.snapshots.snapshots.get(&namespace, &name));
+    let content = snapshot.as_ref().and_then(|snapshot| context.snapshots.content_of(snapshot));
+    let restore = clone.status.restore_name.as_ref().and_then(|name| context.restores.get(&namespace, name));
+    let mut target = vm(&make::target_name(clone));
+    if target.is_none() && clone.status.phase == Some(Phase::Succeeded) {
+        // The clone goes with its machine: not because a cache lags.
+        let machines: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
+        target = machines.get_opt(&make::target_name(clone)).await?.map(Arc::new);
+    }
+    let made = |restore: &Restore| {
+        let names = restore.status.restores.iter().map(|to| &to.persistent_volume_claim);
+        names
+            .into_iter()
+            .all(|name| context.storage.claims.get(&namespace, name).is_some_and(|claim| is_bound(&claim)))
+    };
+    let plan = decide(&Observed {
+        clone,
+        source: source.as_deref(),
+        snapshot: snapshot.as_deref(),
+        content: content.as_deref(),
+        restore: restore.as_deref(),
+        target: target.as_deref(),
+        bound: restore.as_deref().is_some_and(made),
+        now: Timestamp::now(),
+    });
+    let api: Api<Clone_> = Api::namespaced(context.client.clone(), &namespace);
+    if let Some(action) = &plan.action {
+        if !attempt::is_current(&api, clone).await? {
+            return Ok(Requeue::requeue(STALE_RETRY));
+        }
+        act(context, &api, clone, action).await?;
+        if *action == Action::DeleteSelf {
+            return Ok(Requeue::await_change());
+        }
+    }
+    let wanted = Clone_ { status: plan.status, ..clone.clone() };
+    match patch::status_subresource(&api, clone, &wanted).await {
+        Ok(_) => {}
+        Err(error) if error.is_stale() => return Ok(Requeue::requeue(STALE_RETRY)),
+        Err(error) => return Err(error.into()),
+    }
+    for (reason, message) in &plan.notes {
+        tracing::info!(reason, message);
+        context.recorder.normal(clone, reason, message).await;
+    }
+    Ok(if plan.awaits { Requeue::requeue(AGAIN) } else { Requeue::await_change() })
+}
+
+async fn act(context: &Context, api: &Api<Clone_>, clone: &Clone_, action: &Action) -> Result<(), Error> {
+    let namespace = clone.namespace().unwrap_or_default();
+    let snapshots: Api<Snapshot> = Api::namespaced(context.client.clone(), &namespace);
+    let restores: Api<Restore> = Api::namespaced(context.client.clone(), &namespace);
+    let name = clone.name_any();
+    match action {
+        Action::Take(snapshot) => match snapshots.create(&PostParams::default(), snapshot).await {
+            Ok(made) => {
+                let message = format!("created snapshot {} for clone {name}", made.name_any());
+                context.recorder.normal(clone, event::CLONE_SNAPSHOT_CREATED, &message).await;
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            Err(error) => refused(context, clone, "snapshot", &snapshot.name_any(), &error).await,
+        },
+        Action::Restore(restore) => match restores.create(&PostParams::default(), restore).await {
+            Ok(made) => {
+                let message = format!("created restore {} for clone {name}", made.name_any());
+                context.recorder.normal(clone, event::CLONE_RESTORE_CREATED, &message).await;
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            Err(error) => refused(context, clone, "restore", &restore.name_any(), &error).await,
+        },
+        Action::CleanUp { restore, snapshot } => {
+            gone(restores.delete(restore, &DeleteParams::default()).await)?;
+            match snapshot {
+                Some(snapshot) => gone(snapshots.delete(snapshot, &DeleteParams::default()).await),
+                None => Ok(()),
+            }
+        }
+        Action::DeleteSelf => {
+            let only = Preconditions { uid: clone.uid(), resource_version: clone.resource_version() };
+            gone(api.delete(&name, &DeleteParams::default().preconditions(only)).await)
+        }
+    }
+}
+
+fn gone<T>(deleted: Result<T, kube::Error>) -> Result<(), Error> {
+    match deleted {
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        done => Ok(done.map(drop)?),
+    }
+}
+
+async fn refused(
+    context: &Context,
+    clone: &Clone_,
+    what: &str,
+    name: &str,
+    error: &kube::Error,
+) -> Result<(), Error> {
+    let message =
+        format!("failed creating {what} {name} for clone {}: {}", clone.name_any(), reason_of(error));
+    context.recorder.warning(clone, event::CLONE_RESTORE_FAILED, &message).await;
+    Err(Error::Refused(message))
+}

@@ -1,0 +1,246 @@
+//! Objects of one kind as a cache has them, for all controllers, and word of every change. A cluster may be without the kind.
+
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::Resource;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::watcher::{Error, Event};
+use serde::de::DeserializeOwned;
+use tokio::sync::{broadcast, watch as latest};
+
+pub use crate::data::Served;
+
+/// Changes that may wait to be read.
+const CHANGES: usize = 1024;
+
+/// What a cache keeps.
+pub trait Kind:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static> Kind for K {}
+
+/// How often a kind is asked for that the cluster has not.
+const ABSENT_RETRY: Duration = Duration::from_secs(20);
+
+/// Whether a watch failed as the API server does not know the kind.
+pub(crate) fn is_absent(error: &Error) -> bool {
+    let (Error::InitialListFailed(error) | Error::WatchStartFailed(error)) = error else { return false };
+    // Of a group that is not there at all, its answer is no Status, and so has no reason.
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// What is waited for before a watch goes on: a kind that is not there comes late, if at all. The watch's own back-off begins anew
+/// with each list that it asks for.
+pub(crate) async fn rest<T>(event: &Result<T, Error>) {
+    if event.as_ref().is_err_and(is_absent) {
+        tokio::time::sleep(ABSENT_RETRY).await;
+    }
+}
+
+/// What has changed: an object, or any number of them after a new list.
+pub type Changed<K> = Option<ObjectRef<K>>;
+
+/// The cache. Clones see the same.
+#[derive(Debug)]
+pub struct Kept<K: Kind> {
+    store: Store<K>,
+    served: Arc<latest::Sender<Served>>,
+    changes: broadcast::Sender<Changed<K>>,
+}
+
+impl<K: Kind> Clone for Kept<K> {
+    fn clone(&self) -> Self {
+        Kept { store: self.store.clone(), served: self.served.clone(), changes: self.changes.clone() }
+    }
+}
+
+impl<K: Kind> Kept<K> {
+    /// An empty cache, and what fills it.
+    pub fn new() -> (Self, Writer<K>) {
+        let (store, writer) = reflector::store();
+        let served = Arc::new(latest::Sender::new(Served::Unknown));
+        (Kept { store, served, changes: broadcast::Sender::new(CHANGES) }, writer)
+    }
+
+    /// Whether the cluster has the kind.
+    pub fn served(&self) -> Served {
+        *self.served.borrow()
+    }
+
+    /// The object of this name in a namespace.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.store.get(&ObjectRef::new(name).within(namespace))
+    }
+
+    /// The object of this name, of a kind that has no namespaces.
+    pub fn named(&self, name: &str) -> Option<Arc<K>> {
+        self.store.get(&ObjectRef::new(name))
+    }
+
+    /// All objects.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.store.state()
+    }
+
+    /// The store behind it.
+    pub fn store(&self) -> &Store<K> {
+        &self.store
+    }
+
+    /// What changes from now on. A listener that falls behind has to take it for a change of all.
+    pub fn changes(&self) -> broadcast::Receiver<Changed<K>> {
+        self.changes.subscribe()
+    }
+
+    /// Keeps the cache filled by `events` until it is dropped.
+    pub async fn keep(self, events: impl Stream<Item = Result<Event<K>, Error>>, mut writer: Writer<K>) {
+        self.fill(events, &mut writer).await;
+    }
+
+    /// As [`Self::keep`], of a kind that comes and goes with what a cluster has installed: each time it has gone, `events` begin anew.
+    pub async fn keep_if_there<S>(self, events: impl Fn() -> S, mut writer: Writer<K>)
+    where
+        S: Stream<Item = Result<Event<K>, Error>>,
+    {
+        while self.fill(events(), &mut writer).await {
+            tokio::time::sleep(ABSENT_RETRY).await;
+        }
+    }
+
+    /// Takes over `events` until there are no more, or the kind is not there: whether that is so.
+    async fn fill(
+        &self,
+        events: impl Stream<Item = Result<Event<K>, Error>>,
+        writer: &mut Writer<K>,
+    ) -> bool {
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            if let Ok(event) = &event {
+                writer.apply_watcher_event(event);
+            }
+            self.taken(&event);
+            if event.as_ref().is_err_and(is_absent) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes in what the watch says: whether the kind is served, and word for those that listen.
+    pub fn taken(&self, event: &Result<Event<K>, Error>) {
+        let changed = match event {
+            Ok(Event::Apply(one) | Event::Delete(one)) => Some(ObjectRef::from_obj(one)),
+            Ok(Event::InitDone) => {
+                self.say(Served::Yes);
+                None
+            }
+            Ok(Event::Init | Event::InitApply(_)) => return,
+            Err(error) if is_absent(error) => {
+                if !self.say(Served::No) {
+                    return;
+                }
+                None
+            }
+            Err(error) => {
+                tracing::warn!(kind = %K::kind(&()), error = error as &dyn std::error::Error, "watch");
+                return;
+            }
+        };
+        // It fails when no controller listens, which loses nothing: a controller that begins to listen reads the cache.
+        let _unheard = self.changes.send(changed);
+    }
+
+    /// Whether that is news.
+    fn say(&self, served: Served) -> bool {
+        let news = self.served.send_if_modified(|known| std::mem::replace(known, served) != served);
+        if news {
+            tracing::info!(kind = %K::kind(&()), served = ?served, "cache");
+        }
+        news
+    }
+
+    /// A cache with these objects, and its writer: without it the cache ends.
+    #[cfg(test)]
+    pub(crate) fn with(objects: impl IntoIterator<Item = K>) -> (Self, Writer<K>) {
+        let (view, mut writer) = Self::new();
+        let listed = objects.into_iter().map(Event::InitApply);
+        for event in [Event::Init].into_iter().chain(listed).chain([Event::InitDone]) {
+            writer.apply_watcher_event(&event);
+            view.taken(&Ok(event));
+        }
+        (view, writer)
+    }
+}
+
+/// What `concerned` finds for each change that a channel tells, until there will be no more; of all, where it is not said what changed.
+pub fn heard<C: Clone + Send + 'static, T: Send + 'static>(
+    changes: broadcast::Receiver<Option<C>>,
+    concerned: impl Fn(Option<&C>) -> Vec<T> + Send + 'static,
+) -> impl Stream<Item = T> + Send {
+    futures::stream::unfold((changes, concerned), |(mut changes, concerned)| async move {
+        let changed = match changes.recv().await {
+            Ok(changed) => changed,
+            Err(broadcast::error::RecvError::Lagged(_)) => None,
+            Err(broadcast::error::RecvError::Closed) => return None,
+        };
+        let found = concerned(changed.as_ref());
+        Some((futures::stream::iter(found), (changes, concerned)))
+    })
+    .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+    use podvirt_api::csi::VolumeSnapshot;
+
+    use super::*;
+
+    fn missing(error: fn(kube::Error) -> Error) -> Result<Event<VolumeSnapshot>, Error> {
+        // As the client makes it of the answer about a group that is not there.
+        let status =
+            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        Err(error(kube::Error::Api(Box::new(status))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_comes_and_goes_is_listed_anew() {
+        let (kept, writer) = Kept::<VolumeSnapshot>::new();
+        let mut one = VolumeSnapshot::default();
+        (one.metadata.name, one.metadata.namespace) = (Some("s".into()), Some("shop".into()));
+        let round = std::sync::atomic::AtomicUsize::new(0);
+        let seen = kept.clone();
+        let events = || {
+            let list = vec![Ok(Event::Init), Ok(Event::InitApply(one.clone())), Ok(Event::InitDone)];
+            match round.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                0 => stream::iter(vec![Ok(Event::Init), missing(Error::InitialListFailed)]),
+                1 => {
+                    assert_eq!(seen.served(), Served::No);
+                    stream::iter(
+                        [list, vec![missing(Error::WatchStartFailed)]].into_iter().flatten().collect(),
+                    )
+                }
+                2 => {
+                    assert_eq!(seen.served(), Served::No, "it has gone again");
+                    stream::iter(list)
+                }
+                _ => panic!("it has ended"),
+            }
+        };
+        let mut changes = kept.changes();
+        let begun = tokio::time::Instant::now();
+        kept.clone().keep_if_there(events, writer).await;
+        assert_eq!(begun.elapsed(), 2 * ABSENT_RETRY);
+        assert_eq!(kept.served(), Served::Yes);
+        assert!(kept.get("shop", "s").is_some());
+        let told = std::iter::from_fn(|| changes.try_recv().ok()).count();
+        assert_eq!(told, 4, "gone, listed, gone, listed");
+    }
+}

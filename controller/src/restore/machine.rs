@@ -1,0 +1,117 @@
+//! The machine that a restore leads to: a pure function.
+
+use kube::ResourceExt;
+use podvirt_api::snapshot::{LAST_RESTORE, restored_by};
+use podvirt_api::v1::{
+    PersistentVolumeClaimVolumeSource, SnapshotVirtualMachine, VirtualMachine,
+    VirtualMachineRestore as Restore, VirtualMachineRunStrategy as Strategy, VirtualMachineSpec, Volume,
+};
+use serde_json::Value;
+
+use crate::data::look::name_of;
+
+/// The place of a DataVolume among the templates of a machine.
+pub(super) fn template(spec: &VirtualMachineSpec, data: &str) -> Option<usize> {
+    spec.data_volume_templates.iter().position(|template| name_of(template) == data)
+}
+
+/// The machine `target`, or a new one, as the snapshot has it, on the restored claims.
+///
+/// # Errors
+///
+/// A patch of the restore cannot be applied.
+pub(super) fn restored(
+    restore: &Restore,
+    stored: &SnapshotVirtualMachine,
+    target: Option<&VirtualMachine>,
+) -> Result<VirtualMachine, String> {
+    let of = stored.spec.clone().unwrap_or_default();
+    let spec = on_claims(restore, of);
+    let mut vm = match target {
+        Some(there) => {
+            let mut vm = VirtualMachine { spec, ..there.clone() };
+            // It runs when it is started, as before.
+            (vm.spec.running, vm.spec.run_strategy) = match (there.spec.running, &there.spec.run_strategy) {
+                (Some(_), _) => (Some(false), None),
+                (None, strategy) => (None, strategy.clone()),
+            };
+            vm
+        }
+        None => {
+            let metadata = stored.metadata.clone().unwrap_or_default();
+            let mut vm = VirtualMachine { spec, ..VirtualMachine::default() };
+            vm.metadata.name = Some(restore.spec.target.name.clone());
+            vm.metadata.namespace = restore.namespace();
+            (vm.metadata.labels, vm.metadata.annotations) = (metadata.labels, metadata.annotations);
+            if vm.spec.running.is_some() {
+                vm.spec.running = Some(false);
+            } else {
+                vm.spec.run_strategy = Some(Strategy::Halted);
+            }
+            vm
+        }
+    };
+    vm.metadata.annotations.get_or_insert_default().insert(LAST_RESTORE.into(), restored_by(restore));
+    if target.is_none() { patched(vm, &restore.spec.patches) } else { Ok(vm) }
+}
+
+/// The specification with the restored claims and DataVolumes in the places of those of the snapshot.
+fn on_claims(restore: &Restore, of: VirtualMachineSpec) -> VirtualMachineSpec {
+    let mut spec = of.clone();
+    let volumes =
+        spec.template.as_mut().and_then(|template| template.spec.as_mut()).map(|spec| &mut spec.volumes);
+    let Some(volumes) = volumes else { return spec };
+    volumes.retain(|volume| volume.memory_dump.is_none());
+    let mut renamed = Vec::new();
+    for volume in volumes {
+        let Some(to) = restore.status.restores.iter().find(|one| one.volume_name == volume.name) else {
+            continue;
+        };
+        if let Some(data) = &mut volume.data_volume {
+            match (template(&of, &data.name), &to.data_volume_name) {
+                (Some(place), Some(name)) => {
+                    renamed.push((place, name.clone()));
+                    data.name.clone_from(name);
+                }
+                _ => {
+                    *volume = Volume {
+                        name: volume.name.clone(),
+                        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                            claim_name: to.persistent_volume_claim.clone(),
+                            ..PersistentVolumeClaimVolumeSource::default()
+                        }),
+                        ..Volume::default()
+                    }
+                }
+            }
+        } else if let Some(claim) = &mut volume.persistent_volume_claim {
+            claim.claim_name.clone_from(&to.persistent_volume_claim);
+        }
+    }
+    for (place, name) in renamed {
+        if let Some(template) = spec.data_volume_templates.get_mut(place) {
+            template.metadata.get_or_insert_default().name = Some(name);
+        }
+    }
+    spec
+}
+
+/// The machine with the operations of a JSON patch, each of which is a text, applied. A replacement of what is not there adds it.
+fn patched(vm: VirtualMachine, patches: &[String]) -> Result<VirtualMachine, String> {
+    if patches.is_empty() {
+        return Ok(vm);
+    }
+    let wrong = |what: &dyn std::fmt::Display, patch: &str| format!("spec.patches: {patch}: {what}");
+    let mut object = serde_json::to_value(&vm).map_err(|error| error.to_string())?;
+    for patch in patches {
+        let mut operation: Value = serde_json::from_str(patch).map_err(|error| wrong(&error, patch))?;
+        let there = operation["path"].as_str().is_some_and(|path| object.pointer(path).is_some());
+        if operation["op"] == "replace" && !there {
+            operation["op"] = "add".into();
+        }
+        let operation = serde_json::from_value(operation).map_err(|error| wrong(&error, patch))?;
+        json_patch::patch(&mut object, &json_patch::Patch(vec![operation]))
+            .map_err(|error| wrong(&error, patch))?;
+    }
+    serde_json::from_value(object).map_err(|error| format!("spec.patches: {error}"))
+}

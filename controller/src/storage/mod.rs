@@ -1,0 +1,132 @@
+//! Storage as several controllers see it: claims, their classes, and snapshots of claims.
+//!
+//! ```text
+//!  claim ── storage class ──┬── what CDI knows of it (StorageProfile) ──> VolumeSnapshotClass
+//!                           └── its provisioner: the driver's VolumeSnapshotClass, the default one of several
+//! ```
+//!
+//! Of claims, of which there may be many of others, the cache has what controllers go by: class, phase, owners, and what restores
+//! have written on them. Whoever copies a claim reads it anew. VolumeSnapshots and their classes are not kinds of Kubernetes: a
+//! cluster that gets them later is seen within half a minute.
+
+mod class;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Client;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::watcher::Event;
+use podvirt_api::cdi::{POPULATED_FOR, StorageProfile};
+use podvirt_api::csi::{VolumeSnapshot, VolumeSnapshotClass};
+use podvirt_api::snapshot::{LAST_RESTORE, RESTORE_NAME};
+
+use crate::kept::Kept;
+use crate::watch;
+
+pub use class::{Ambiguous, snapshot_class, snapshot_statuses};
+
+/// The caches. Clones see the same.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// Claims, as far as controllers go by them.
+    pub claims: Kept<PersistentVolumeClaim>,
+    /// Storage classes.
+    pub classes: Kept<StorageClass>,
+    /// What CDI knows of storage classes.
+    pub profiles: Kept<StorageProfile>,
+    /// Snapshots of claims.
+    pub snapshots: Kept<VolumeSnapshot>,
+    /// How drivers take them.
+    pub snapshot_classes: Kept<VolumeSnapshotClass>,
+}
+
+/// What fills the caches.
+pub struct Writers {
+    claims: Writer<PersistentVolumeClaim>,
+    classes: Writer<StorageClass>,
+    profiles: Writer<StorageProfile>,
+    snapshots: Writer<VolumeSnapshot>,
+    snapshot_classes: Writer<VolumeSnapshotClass>,
+}
+
+impl Storage {
+    /// Empty caches, and what fills them.
+    pub fn new() -> (Storage, Writers) {
+        let (claims, claim_writer) = Kept::new();
+        let (classes, class_writer) = Kept::new();
+        let (profiles, profile_writer) = Kept::new();
+        let (snapshots, snapshot_writer) = Kept::new();
+        let (snapshot_classes, snapshot_class_writer) = Kept::new();
+        let writers = Writers {
+            claims: claim_writer,
+            classes: class_writer,
+            profiles: profile_writer,
+            snapshots: snapshot_writer,
+            snapshot_classes: snapshot_class_writer,
+        };
+        (Storage { claims, classes, profiles, snapshots, snapshot_classes }, writers)
+    }
+}
+
+/// Keeps the caches filled until it is dropped.
+pub async fn keep(client: Client, storage: Storage, writers: Writers) {
+    let claims = watch::all::<PersistentVolumeClaim>(&client).map(|event| event.map(trimmed));
+    futures::join!(
+        storage.claims.keep(claims, writers.claims),
+        storage.classes.keep(watch::all(&client), writers.classes),
+        storage.profiles.keep_if_there(|| watch::all(&client), writers.profiles),
+        storage.snapshots.keep_if_there(|| watch::all(&client), writers.snapshots),
+        storage.snapshot_classes.keep_if_there(|| watch::all(&client), writers.snapshot_classes),
+    );
+}
+
+fn trimmed(event: Event<PersistentVolumeClaim>) -> Event<PersistentVolumeClaim> {
+    match event {
+        Event::Apply(claim) => Event::Apply(facts(claim)),
+        Event::InitApply(claim) => Event::InitApply(facts(claim)),
+        other => other,
+    }
+}
+
+/// What controllers go by of a claim.
+fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
+    let PersistentVolumeClaim { metadata, spec, status } = claim;
+    let annotations = metadata.annotations.map(|mut all| {
+        all.retain(|name, _| [LAST_RESTORE, POPULATED_FOR, RESTORE_NAME].contains(&name.as_str()));
+        all
+    });
+    PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: metadata.name,
+            namespace: metadata.namespace,
+            uid: metadata.uid,
+            resource_version: metadata.resource_version,
+            deletion_timestamp: metadata.deletion_timestamp,
+            owner_references: metadata.owner_references,
+            annotations: annotations.filter(|all| !all.is_empty()),
+            ..ObjectMeta::default()
+        },
+        spec: spec.map(|spec| PersistentVolumeClaimSpec {
+            storage_class_name: spec.storage_class_name,
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        status: status.map(|status| PersistentVolumeClaimStatus {
+            phase: status.phase,
+            ..PersistentVolumeClaimStatus::default()
+        }),
+    }
+}
+
+/// Whether a claim has its storage.
+pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// The storage class that a claim names.
+pub fn class_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref()
+}
