@@ -1,8 +1,9 @@
 //! DataVolumes as the cache has them, for all controllers, and word of every change.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{Stream, StreamExt, future};
+use futures::{Stream, StreamExt};
 use kube::Client;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -14,6 +15,9 @@ use crate::watch;
 
 /// Changes that may wait to be read.
 const CHANGES: usize = 1024;
+
+/// How long a cluster without the kind is left alone.
+const AGAIN: Duration = Duration::from_secs(20);
 
 /// What has changed: a DataVolume, or any number of them after a new list.
 type Changed = Option<ObjectRef<DataVolume>>;
@@ -69,7 +73,7 @@ impl DataVolumes {
                 None
             }
             Ok(Event::Init | Event::InitApply(_)) => return,
-            Err(Error::InitialListFailed(kube::Error::Api(status))) if status.is_not_found() => {
+            Err(error) if is_unserved(error) => {
                 if !self.say(Served::No) {
                     return;
                 }
@@ -117,24 +121,35 @@ async fn fill(
     writer: Writer<DataVolume>,
 ) {
     reflector::reflector(writer, events)
-        .for_each(|event| {
+        .for_each(async |event| {
             view.taken(&event);
-            future::ready(())
+            // The watch's own delay begins anew with each try.
+            if event.as_ref().is_err_and(is_unserved) {
+                tokio::time::sleep(AGAIN).await;
+            }
         })
         .await;
+}
+
+/// Whether the API server does not know the kind. It says so by the code alone: its answer to a path that it does not serve is
+/// text, without a reason.
+fn is_unserved(error: &Error) -> bool {
+    matches!(error, Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_cluster_without_the_kind_is_told_from_one_that_has_not_answered() {
         let (view, writer) = DataVolumes::new();
         let mut changes = view.changes();
         assert_eq!(view.served(), Served::Unknown);
         let missing = || {
-            let status = kube::core::Status::failure("not here", "NotFound").with_code(404);
+            // What the client makes of an answer that is no Status.
+            let status = kube::core::Status::failure("404 page not found", "Failed to parse error data")
+                .with_code(404);
             Err(Error::InitialListFailed(kube::Error::Api(Box::new(status))))
         };
         let mut volume = DataVolume::default();
@@ -143,7 +158,9 @@ mod tests {
         let broken = Err(Error::NoResourceVersion);
         let list = [Ok(Event::Init), Ok(Event::InitApply(volume)), Ok(Event::InitDone)];
         let events = [broken, missing(), missing()].into_iter().chain(list);
+        let began = tokio::time::Instant::now();
         fill(futures::stream::iter(events), view.clone(), writer).await;
+        assert_eq!(began.elapsed(), 2 * AGAIN, "the cluster is not asked all the time");
         assert_eq!(view.served(), Served::Yes);
         assert!(view.get("shop", "disk").is_some());
         let told = std::iter::from_fn(|| changes.try_recv().ok()).count();
