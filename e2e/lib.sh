@@ -39,6 +39,7 @@ artefact() { local root
     multus) echo "$CACHE/multus-$(key "$E2E/cluster/mk-multus" "$E2E/cluster/oci.sh" "$E2E/cluster/multus")" ;;
     csi) echo "$CACHE/csi-$(key "$E2E/cluster/mk-csi" "$E2E/cluster/oci.sh" "$E2E/cluster/csi")" ;;
     cdi) echo "$CACHE/cdi-$(key "$E2E/cluster/mk-cdi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-layers" "$E2E/cluster/cdi" "$E2E/mk-root")" ;;
+    registry) echo "$CACHE/registry-$(key "$E2E/cluster/mk-registry" "$E2E/cluster/oci.sh" "$E2E/cluster/registry")" ;;
     hooks) echo "$CACHE/hooks-$(key "$E2E/cluster/mk-hooks" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks")" ;;
     sidecars) echo "$CACHE/sidecars-$(key "$E2E/cluster/mk-sidecars" "$E2E/cluster/oci.sh" "$E2E/cluster/hooks" "$E2E/cluster/mk-layers" "$E2E/mk-root")" ;;
     istio) echo "$CACHE/istio-$(key "$E2E/cluster/mk-istio" "$E2E/cluster/istio")" ;;

@@ -9,7 +9,10 @@ use serde::de::DeserializeOwned;
 /// The object `name`: each version of it, and `None` whenever there is none. The first item comes once the API server
 /// has answered; an item after that may be equal to the one before it. A watch that fails is an item, too, and goes on
 /// after a pause that grows.
-pub fn follow<K>(api: Api<K>, name: &str) -> impl Stream<Item = Result<Option<K>, watcher::Error>> + Send
+pub fn follow<K>(
+    api: Api<K>,
+    name: &str,
+) -> impl Stream<Item = Result<Option<K>, watcher::Error>> + Send + use<K>
 where
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {

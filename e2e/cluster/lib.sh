@@ -12,6 +12,8 @@ ID=$(sha256sum <<<"$RUN" | cut -c1-6)
 NODES=(1 2)
 # The name of its store of volumes, as the script storage makes one: podvirt-ID, as of its cgroups.
 STORE=podvirt-$ID
+# The registry, as pods call it.
+REGISTRY=registry.kube-system.svc.cluster.local:5000
 
 # The holder and everything in it keep a lock: the cluster is up exactly as long as somebody has it.
 is_up() { [ -e "$RUN.lock" ] && ! flock -n -s "$RUN.lock" true; }

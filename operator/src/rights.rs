@@ -126,8 +126,12 @@ fn in_namespace(objects: &[Object]) -> Vec<Value> {
         // Why a daemon does not come up.
         rule("", &["pods"], &[], &["list", "watch"]),
         // The CA, and its own certificate.
-        rule("", &["secrets"], &["kubevirt-ca"], &["get", "update"]),
-        rule("", &["secrets"], &["kubevirt-operator-certs"], &["get", "list", "watch", "update"]),
+        rule(
+            "",
+            &["secrets"],
+            &["kubevirt-ca", "kubevirt-operator-certs"],
+            &["get", "list", "watch", "update"],
+        ),
         rule("", &["configmaps"], &["kubevirt-ca"], &["get", "list", "watch", "update"]),
         rule("", &["secrets", "configmaps"], &[], &["create"]),
     ];

@@ -110,7 +110,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vmi, "kubevirt.io/testWorkloadUpdateMigrationAbortion", Refused(Any), "of upstream's tests"),
     row(Vmi, name::FAIL_FAST, Carried(Any), "the launcher ends at once, as if it had crashed; of upstream's tests"),
     row(Vmi, name::FORCE_MIGRATION_FAILURE, Carried(Any), "the machine's migrations fail; of upstream's tests"),
-    row(Vmi, "kubevirt.io/func-test-block-migration-target-preparation", Refused(Any), "of upstream's tests"),
+    row(Vmi, name::BLOCK_MIGRATION_TARGET, Carried(Any), "a migration's target is never prepared; of upstream's tests"),
     row(Vmi, "kubevirt.io/func-test-memory-hotplug-fail", Refused(Any), "of upstream's tests"),
     row(Vmi, "kubevirt.io/free-page-reporting-disabled", Unneeded, "podvirt's machines report no free pages"),
     row(Vmi, name::MOVE_BRIDGE, Carried(Any), "a machine that is bound to the pod's network by `bridge` may move; its new pod's address is another one, unless the network sees to that"),

@@ -26,6 +26,8 @@ pub const KEEP_LAUNCHER: &str = "kubevirt.io/keep-launcher-alive-after-failure";
 pub const FAIL_FAST: &str = "kubevirt.io/func-test-virt-launcher-fail-fast";
 /// A migration of the machine fails as soon as virt-launcher is asked for it: on the machine, by upstream's tests.
 pub const FORCE_MIGRATION_FAILURE: &str = "kubevirt.io/func-test-force-launcher-migration-failure";
+/// The target of a migration of the machine is never prepared: on the machine, by upstream's tests.
+pub const BLOCK_MIGRATION_TARGET: &str = "kubevirt.io/func-test-block-migration-target-preparation";
 /// An eviction of the pod begins something that takes its time, and is refused until then: on launcher pods, for the descheduler.
 pub const EVICT_ONLY: &str = "descheduler.alpha.kubernetes.io/request-evict-only";
 /// An eviction of the pod has begun: on the launcher pod of a machine that is to leave its node, for the descheduler.

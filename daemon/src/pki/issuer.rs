@@ -1,8 +1,10 @@
 //! Carries out [`next_step`] against the API server. Any number of replicas may run it.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::stream::{self, Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -15,11 +17,14 @@ use super::certificate::{Certificate, CertificateError, KeyPairPem, make_ca, mak
 use super::plan::{LeafRequest, Observed, Step, next_step};
 use super::policy::{Policies, Policy};
 use super::{CA_BUNDLE_KEY, CA_CONFIG_MAP, CA_SECRET};
+use crate::follow::follow;
 
 /// Wait after an error.
 const RETRY: Duration = Duration::from_secs(5);
 /// More steps than any plan has; reaching it means that somebody else undoes them.
 const MAX_STEPS: usize = 64;
+/// Changes that one look takes in together.
+const TOGETHER: usize = 64;
 /// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE_KEY: &str = "tls.crt";
 const PRIVATE_KEY: &str = "tls.key";
@@ -136,23 +141,37 @@ impl Issuer {
         Err(IssueError::Restless)
     }
 
-    /// Looks after the certificates for ever; errors are logged and retried.
+    /// Looks after the certificates for ever: now and then, and whenever one of the objects changes. Errors are logged and
+    /// retried.
     pub async fn run(&self) {
+        self.run_on(self.changes()).await;
+    }
+
+    /// As [`Issuer::run`], with `changes` for word of the objects.
+    async fn run_on(&self, changes: impl Stream<Item = ()>) {
         let mut policies = self.policies.clone();
+        let mut changes = pin!(changes.ready_chunks(TOGETHER));
         loop {
             let policy = policies.get().await;
-            let pause = match self.ensure_by(&policy).await {
-                Ok(()) => policy.look(),
-                Err(error) => {
-                    warn!(error = &error as &dyn std::error::Error, "looking after the certificates failed");
-                    RETRY
-                }
-            };
+            if let Err(error) = self.ensure_by(&policy).await {
+                warn!(error = &error as &dyn std::error::Error, "looking after the certificates failed");
+                // Not sooner for a change: what undoes each step would be answered without a pause.
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(policy.look()) => {}
                 () = policies.changed() => {}
+                Some(_) = changes.next() => {}
             }
         }
+    }
+
+    /// Word of each change of the CA, its bundle and the leaves, this issuer's own among them.
+    fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        let leaves = self.requests.iter().map(|request| request.secret.as_str());
+        let secrets = leaves.chain([CA_SECRET]).map(|name| told(&self.secrets, name));
+        stream::select_all(secrets.chain([told(&self.config_maps, CA_CONFIG_MAP)]))
     }
 
     async fn read(&self) -> Result<Stored, IssueError> {
@@ -259,6 +278,25 @@ impl Issuer {
         };
         finish(stored, &format!("ConfigMap {CA_CONFIG_MAP}"))
     }
+}
+
+/// Word of each change of the object `name`.
+fn told<K>(objects: &Api<K>, name: &str) -> stream::BoxStream<'static, ()>
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + 'static,
+{
+    let what = format!("{} {name}", K::kind(&()));
+    let seen = move |change: Result<Option<K>, kube::runtime::watcher::Error>| {
+        let told =
+            change.inspect_err(|error| warn!(error = error as &dyn std::error::Error, "watch of {what}"));
+        std::future::ready(told.ok().map(drop))
+    };
+    follow(objects.clone(), name).filter_map(seen).boxed()
 }
 
 /// Somebody else having been first is no error: what is stored is read again.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use podvirt_api::names::label;
+use podvirt_api::names::{annotation, label};
 use podvirt_api::v1::{self, VirtualMachineInstanceMigrationState as State};
 
 use super::{
@@ -59,7 +59,7 @@ fn await_machine(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineIns
 }
 
 fn prepare(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
-    if view.session.preparing {
+    if view.session.preparing || is_blocked(new) {
         return Decision::again(LATER);
     }
     let Some((times, last, why)) = &view.session.unprepared else { return Decision::step(Step::Prepare) };
@@ -71,6 +71,12 @@ fn prepare(view: &View<'_>, new: &mut v1::VirtualMachineInstance) -> Decision {
         Some(left) if !left.is_zero() => Decision::again(left),
         _ => Decision::step(Step::Prepare),
     }
+}
+
+/// Whether a test of upstream's wants a target that does not get ready.
+fn is_blocked(vmi: &v1::VirtualMachineInstance) -> bool {
+    let given = vmi.metadata.annotations.as_ref();
+    given.is_some_and(|given| given.contains_key(annotation::BLOCK_MIGRATION_TARGET))
 }
 
 /// It runs here, and nobody has written so, or handed it over.

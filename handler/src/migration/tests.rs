@@ -135,6 +135,16 @@ fn a_migration_that_fails_leaves_the_machine_and_tells_why() {
 }
 
 #[test]
+fn a_target_that_a_test_blocks_is_not_prepared_and_the_migration_waits() {
+    let mut world = World::new();
+    let blocked = podvirt_api::names::annotation::BLOCK_MIGRATION_TARGET;
+    world.vmi.metadata.annotations = Some(BTreeMap::from([(blocked.to_owned(), String::new())]));
+    world.settle(|_, _| {});
+    assert!(!world.steps.iter().any(|(_, step)| *step == Step::Prepare), "{:?}", world.steps);
+    assert!(begun(world.state()).is_none() && !is_over(world.state()));
+}
+
+#[test]
 fn an_abort_comes_at_any_time() {
     for moment in 0..30 {
         let mut world = World::new();

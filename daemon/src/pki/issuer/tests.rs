@@ -111,6 +111,30 @@ async fn a_spoilt_secret_is_replaced_and_keeps_its_labels() {
     assert_eq!(secret.metadata.labels.unwrap()["team"], "infra");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_emptied_secret_is_filled_when_word_of_it_comes() {
+    let server = Arc::<Mutex<Server>>::default();
+    let issuer = issuer(&server);
+    issuer.ensure().await.unwrap();
+    let path = "/api/v1/namespaces/kubevirt/secrets/kubevirt-controller-certs";
+    let (tell, told) = futures::channel::mpsc::unbounded();
+    let began = tokio::time::Instant::now();
+    let spoil = async {
+        // The first look finds nothing to do.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        server.lock().unwrap().objects.get_mut(path).unwrap()["data"] = json!({"tls.crt": "", "tls.key": ""});
+        tell.unbounded_send(()).unwrap();
+        while server.lock().unwrap().objects[path]["data"]["tls.crt"] == "" {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = spoil => {}
+        () = issuer.run_on(told) => unreachable!("it runs for ever"),
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "after {:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn a_server_that_refuses_is_an_error_that_says_what_was_tried() {
     let refusing = testing::client("x", |_, _, _| failure(403, "Forbidden", "no"));

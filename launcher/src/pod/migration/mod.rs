@@ -86,7 +86,10 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
     let vmi: VirtualMachineInstance = serde_json::from_slice(&json).map_err(|e| format!("vmi: {e}"))?;
     if vmi.metadata.annotations.as_ref().is_some_and(|given| given.contains_key(FORCE_MIGRATION_FAILURE)) {
-        return Err(format!("the machine has the annotation {FORCE_MIGRATION_FAILURE}"));
+        // Upstream's tests look for these words.
+        return Err(format!(
+            "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
+        ));
     }
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;

@@ -76,10 +76,11 @@ impl Monitor {
         let gib = self.total.div_ceil(GIB).max(1);
         let whole = self.per_gib.map(|each| each.saturating_mul(u32::try_from(gib).unwrap_or(u32::MAX)));
         if let Some(limit) = whole.filter(|limit| now.saturating_sub(self.since) >= *limit) {
-            return Some(format!("it did not complete within {} s", limit.as_secs()));
+            // Upstream's tests look for the words "has been aborted".
+            return Some(format!("it has been aborted: not complete after {} s", limit.as_secs()));
         }
         let limit = self.progress.filter(|limit| now.saturating_sub(self.least_at) >= *limit)?;
-        Some(format!("it made no progress for {} s", limit.as_secs()))
+        Some(format!("it has been aborted: no progress for {} s", limit.as_secs()))
     }
 }
 
@@ -106,14 +107,17 @@ mod tests {
         assert_eq!(two.look(at(0), Some((GIB + 1, GIB))), Verdict::Continue);
         assert_eq!(two.look(at(100), Some((GIB + 1, GIB / 2))), Verdict::Continue);
         let over = two.look(at(200), Some((GIB + 1, 5)));
-        assert_eq!(over, Verdict::GiveUp("it did not complete within 200 s".into()));
+        assert_eq!(over, Verdict::GiveUp("it has been aborted: not complete after 200 s".into()));
     }
 
     #[test]
     fn nothing_known_is_no_progress() {
         let mut monitor = Monitor { per_gib: None, ..monitor(false) };
         assert_eq!(monitor.look(at(149), None), Verdict::Continue);
-        assert_eq!(monitor.look(at(150), None), Verdict::GiveUp("it made no progress for 150 s".into()));
+        assert_eq!(
+            monitor.look(at(150), None),
+            Verdict::GiveUp("it has been aborted: no progress for 150 s".into())
+        );
     }
 
     #[test]
