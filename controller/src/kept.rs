@@ -223,9 +223,9 @@ mod tests {
                 0 => stream::iter(vec![Ok(Event::Init), missing(Error::InitialListFailed)]),
                 1 => {
                     assert_eq!(seen.served(), Served::No);
-                    stream::iter(
-                        [list, vec![missing(Error::WatchStartFailed)]].into_iter().flatten().collect(),
-                    )
+                    let mut list = list;
+                    list.push(missing(Error::WatchStartFailed));
+                    stream::iter(list)
                 }
                 2 => {
                     assert_eq!(seen.served(), Served::No, "it has gone again");
