@@ -133,7 +133,7 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         namespace.virtctl(&["addvolume", "vm", &named, &on]).unwrap();
         if cycle % KILLS == KILLS - 1 {
             kill_handler(&machine.node());
-            kill_controller(cluster);
+            kill_controller(&cluster);
         }
         wait_ready(&namespace, &machine, &[volume]);
         // What this cycle writes, and what the last one of this claim has left.
@@ -150,7 +150,7 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         namespace.virtctl(&["removevolume", "vm", &named]).unwrap();
         if cycle % KILLS == KILLS / 2 {
             kill_handler(&machine.node());
-            kill_controller(cluster);
+            kill_controller(&cluster);
         }
         wait_gone(&namespace, &machine, volume);
     }
