@@ -23,7 +23,7 @@ pub struct Observed<'a> {
     pub source: Option<&'a VirtualMachine>,
     /// The snapshot that is its source, or that it has made.
     pub snapshot: Option<&'a Snapshot>,
-    /// What that one holds.
+    /// What the snapshot holds.
     pub content: Option<&'a Content>,
     /// The restore that it has made.
     pub restore: Option<&'a Restore>,

@@ -45,7 +45,7 @@ pub(super) fn patches(vm: &SnapshotVirtualMachine, clone: &VirtualMachineCloneSp
         (template_labels, &filters.label_filters, "/spec/template/metadata/labels"),
         (template_annotations, &filters.annotation_filters, "/spec/template/metadata/annotations"),
     ] {
-        // The restore writes this one itself.
+        // The restore writes its own annotation itself.
         let gone = removed(all_of.keys().map(String::as_str), filters).filter(|name| *name != LAST_RESTORE);
         all.extend(gone.map(|name| json!({"op": "remove", "path": format!("{path}/{}", escaped(name))})));
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Of claims, of which there may be many of others, the cache has what controllers go by: class, phase, owners, and what restores
-//! have written on them. Whoever copies a claim reads it anew. VolumeSnapshots and their classes are not kinds of Kubernetes: a
+//! have written on them. A controller that copies a claim reads the claim anew. VolumeSnapshots and their classes are not kinds of Kubernetes: a
 //! cluster that gets them later is seen within half a minute.
 
 mod class;

@@ -258,8 +258,7 @@ fn tell(
     decision: &mut Decision,
     now: Timestamp,
 ) {
-    let own: Vec<&Pod> =
-        own.iter().filter(|pod| !observe::is_consumer(pod)).map(|pod| pod.as_ref()).collect();
+    let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
     let names: Vec<String> = plugged(seen.vmi).map(|volume| volume.name.clone()).collect();
     let wanted = own.iter().find(|pod| !observe::is_terminating(pod) && has_these(pod, usable)).copied();
     let mut all = std::mem::take(&mut decision.vmi.status.volume_status);

@@ -52,7 +52,7 @@ pub(super) async fn deliver(
         let carried = carry(node, vmi, launcher_uid, &ready).await;
         match &carried {
             Ok(()) => {
-                tracing::info!(volume = ready.volume, pod_uid = ready.uid, "the disk is with the launcher")
+                tracing::info!(volume = ready.volume, pod_uid = ready.uid, "the disk is with the launcher");
             }
             Err(error) => {
                 let error = format!("volume {}: {error:#}", ready.volume);

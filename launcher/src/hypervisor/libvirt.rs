@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use podvirt_proto::cmd::MAX_PICTURE;
-use podvirt_proto::domain::{Status, reason};
+use podvirt_proto::domain::Status;
 use podvirt_proto::migration::Progress;
 use podvirt_proto::stats::DomainStats;
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use virt::stream::Stream;
 use virt::sys;
 
 use super::events::{self, Subscription};
+use super::state::{shutoff, status};
 use super::{
     Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
     bulk, fdset, growth, job, slots, usage,
@@ -395,81 +396,13 @@ impl Hypervisor for Libvirt {
     }
 }
 
-/// A domain's state and reason, by libvirt's numbers.
-fn status(state: sys::virDomainState, number: u32) -> DomainStatus {
-    let (status, reason) = match state {
-        sys::VIR_DOMAIN_RUNNING => (
-            Status::Running,
-            match number {
-                sys::VIR_DOMAIN_RUNNING_BOOTED => reason::BOOTED,
-                sys::VIR_DOMAIN_RUNNING_MIGRATED => reason::MIGRATED,
-                sys::VIR_DOMAIN_RUNNING_UNPAUSED => reason::UNPAUSED,
-                sys::VIR_DOMAIN_RUNNING_WAKEUP => "Wakeup",
-                sys::VIR_DOMAIN_RUNNING_CRASHED => reason::CRASHED,
-                _ => reason::UNKNOWN,
-            },
-        ),
-        sys::VIR_DOMAIN_BLOCKED => (Status::Blocked, reason::UNKNOWN),
-        sys::VIR_DOMAIN_PAUSED => (
-            Status::Paused,
-            match number {
-                sys::VIR_DOMAIN_PAUSED_USER => reason::USER,
-                sys::VIR_DOMAIN_PAUSED_MIGRATION => reason::MIGRATION,
-                sys::VIR_DOMAIN_PAUSED_SAVE => "Save",
-                sys::VIR_DOMAIN_PAUSED_DUMP => "Dump",
-                sys::VIR_DOMAIN_PAUSED_IOERROR => reason::IO_ERROR,
-                sys::VIR_DOMAIN_PAUSED_WATCHDOG => "Watchdog",
-                sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN => "ShuttingDown",
-                sys::VIR_DOMAIN_PAUSED_SNAPSHOT => "Snapshot",
-                sys::VIR_DOMAIN_PAUSED_CRASHED => reason::CRASHED,
-                sys::VIR_DOMAIN_PAUSED_STARTING_UP => reason::STARTING_UP,
-                sys::VIR_DOMAIN_PAUSED_POSTCOPY => "Postcopy",
-                sys::VIR_DOMAIN_PAUSED_POSTCOPY_FAILED => "PostcopyFailed",
-                _ => reason::UNKNOWN,
-            },
-        ),
-        sys::VIR_DOMAIN_SHUTDOWN => (Status::Shutdown, reason::UNKNOWN),
-        sys::VIR_DOMAIN_SHUTOFF => (
-            Status::Shutoff,
-            match number {
-                sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => reason::SHUTDOWN,
-                sys::VIR_DOMAIN_SHUTOFF_DESTROYED => reason::DESTROYED,
-                sys::VIR_DOMAIN_SHUTOFF_CRASHED => reason::CRASHED,
-                sys::VIR_DOMAIN_SHUTOFF_MIGRATED => reason::MIGRATED,
-                sys::VIR_DOMAIN_SHUTOFF_SAVED => reason::SAVED,
-                sys::VIR_DOMAIN_SHUTOFF_FAILED | sys::VIR_DOMAIN_SHUTOFF_DAEMON => reason::FAILED,
-                _ => reason::UNKNOWN,
-            },
-        ),
-        sys::VIR_DOMAIN_CRASHED if number == sys::VIR_DOMAIN_CRASHED_PANICKED => {
-            (Status::Crashed, reason::PANICKED)
-        }
-        sys::VIR_DOMAIN_CRASHED => (Status::Crashed, reason::CRASHED),
-        sys::VIR_DOMAIN_PMSUSPENDED => (Status::PMSuspended, reason::UNKNOWN),
-        _ => (Status::NoState, reason::UNKNOWN),
-    };
-    DomainStatus { status, reason }
-}
-
-/// How a domain ended, by libvirt's number.
-fn shutoff(reason: i32) -> Stopped {
-    match u32::try_from(reason).unwrap_or(0) {
-        sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN => Stopped::Shutdown,
-        sys::VIR_DOMAIN_SHUTOFF_DESTROYED => Stopped::Destroyed,
-        sys::VIR_DOMAIN_SHUTOFF_CRASHED => Stopped::Crashed,
-        sys::VIR_DOMAIN_SHUTOFF_MIGRATED => Stopped::Migrated,
-        sys::VIR_DOMAIN_SHUTOFF_SAVED => Stopped::Saved,
-        // DAEMON: libvirt found at its own start that QEMU was gone; nobody saw how it ended.
-        sys::VIR_DOMAIN_SHUTOFF_FAILED | sys::VIR_DOMAIN_SHUTOFF_DAEMON => Stopped::Failed,
-        _ => Stopped::Unknown,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
+
+    use podvirt_proto::domain::reason;
 
     use super::super::Event;
     use super::*;

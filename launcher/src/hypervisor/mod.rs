@@ -21,6 +21,8 @@ pub mod libvirt;
 #[cfg(feature = "libvirt")]
 mod slots;
 #[cfg(feature = "libvirt")]
+mod state;
+#[cfg(feature = "libvirt")]
 mod usage;
 
 use std::fs::File;

@@ -21,8 +21,8 @@ use crate::media::claims::possible;
 ///
 /// The hypervisor refuses; the volume is named.
 pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), String> {
-    let (written, plugged) = written(json)?;
-    for (volume, told) in written {
+    let Written { told, plugged } = written(json)?;
+    for (volume, told) in told {
         let device = shared.held.device(&volume);
         let path = match shared.held.has(&volume) {
             true => path::plugged_image(&volume),
@@ -47,17 +47,30 @@ pub(super) async fn follow(shared: &Arc<Shared>, json: &[u8]) -> Result<(), Stri
     Ok(())
 }
 
-/// What is told of the claims that the guest writes to, by the names of their volumes; and the names of those volumes that are plugged
-/// once the machine runs.
-fn written(json: &[u8]) -> Result<(Vec<(String, PersistentVolumeClaimInfo)>, Vec<String>), String> {
+/// Volumes on claims that the guest writes to.
+#[derive(Debug, Default)]
+struct Written {
+    /// What is told of each claim, with the volume's name.
+    told: Vec<(String, PersistentVolumeClaimInfo)>,
+    /// Names of the volumes that are plugged once the machine runs.
+    plugged: Vec<String>,
+}
+
+/// The volumes of a VMI on claims that the guest writes to.
+fn written(json: &[u8]) -> Result<Written, String> {
     let vmi: Box<VirtualMachineInstance> = serde_json::from_slice(json).map_err(|e| format!("vmi: {e}"))?;
     let mut told = told(&vmi);
     let disks = vmi.spec.domain.devices.disks.iter().filter(|disk| disk.cdrom.is_none());
     let volumes = disks.filter_map(|disk| vmi.spec.volumes.iter().find(|volume| volume.name == disk.name));
-    let written = volumes.filter(|volume| claim(volume).is_some_and(|claim| !claim.read_only));
-    let written = written.filter_map(|volume| told.remove_entry(&volume.name)).collect();
-    let plugged = vmi.spec.volumes.iter().filter(|volume| is_hotpluggable(volume));
-    Ok((written, plugged.map(|volume| volume.name.clone()).collect()))
+    let volumes = volumes.filter(|volume| claim(volume).is_some_and(|claim| !claim.read_only));
+    let mut written = Written::default();
+    for volume in volumes {
+        if is_hotpluggable(volume) {
+            written.plugged.push(volume.name.clone());
+        }
+        written.told.extend(told.remove_entry(&volume.name));
+    }
+    Ok(written)
 }
 
 #[cfg(test)]
@@ -89,7 +102,7 @@ mod tests {
             "status": {"volumeStatus": status},
         });
         let found = written(&serde_json::to_vec(&vmi).unwrap()).unwrap();
-        assert_eq!(found.0.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data"]);
-        assert_eq!(found.1, ["data"]);
+        assert_eq!(found.told.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["data"]);
+        assert_eq!(found.plugged, ["data"]);
     }
 }

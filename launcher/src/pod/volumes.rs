@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
-use podvirt_api::vmi::{Disk, DriverCache};
+use podvirt_api::vmi::{Disk, DriverCache, Volume};
 use podvirt_api::{storage, v1};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -49,8 +49,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(super) fn without_plugged(vmi: &VirtualMachineInstance) -> VirtualMachineInstance {
     let mut vmi = vmi.clone();
     let volumes = std::mem::take(&mut vmi.spec.volumes);
-    let (plugged, kept) = volumes.into_iter().partition(|volume| volume.is_hotpluggable());
-    let plugged: Vec<podvirt_api::vmi::Volume> = plugged;
+    let (plugged, kept): (Vec<Volume>, Vec<Volume>) = volumes.into_iter().partition(Volume::is_hotpluggable);
     vmi.spec.volumes = kept;
     let stays = |name: &str| !plugged.iter().any(|volume| volume.name == name);
     vmi.spec.domain.devices.disks.retain(|disk| stays(&disk.name));
@@ -153,7 +152,7 @@ async fn plug(shared: &Shared, vmi: &VirtualMachineInstance, volume: &str, kept:
         None => Image::new(path::plugged_image(volume), ImageFormat::Raw),
     };
     let image = tokio::task::spawn_blocking(move || seen(image)).await.map_err(|error| error.to_string())?;
-    // Every device can be read and written past the page cache; this process may not open this one to see that.
+    // Every device can be read and written past the page cache; this process may not open the device to see that.
     let image = Image { kept, direct: image.direct || image.place == Place::Block, ..image };
     let device = plugged_disk(vmi, disk, &image, &domain).map_err(|error| error.to_string())?;
     let xml = device.to_xml().map_err(|error| error.to_string())?;
