@@ -28,7 +28,7 @@ pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
 const METADATA_DIGEST: &str = "podvirt.io/template-metadata-digest";
 
 /// What [`TEMPLATE_DIGEST`] holds for the template as it is now, in an instance with the spec `present`. What takes effect
-/// while the machine runs is no part of it: the state of links, [interfaces](nics) and [volumes](volumes) that come and go, and
+/// while the machine runs is no part of it: the state of links, [interfaces](nics) and [`volumes`] that come and go, and
 /// [where it may run](placement).
 pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec) -> String {
     let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
