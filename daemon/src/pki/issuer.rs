@@ -23,7 +23,7 @@ use crate::follow::follow;
 const RETRY: Duration = Duration::from_secs(5);
 /// More steps than any plan has; reaching it means that somebody else undoes them.
 const MAX_STEPS: usize = 64;
-/// Changes that one look takes in together.
+/// How many changes of a Secret the next look at the certificates reads at a time.
 const TOGETHER: usize = 64;
 /// Keys of a Secret of type `kubernetes.io/tls`.
 const CERTIFICATE_KEY: &str = "tls.crt";

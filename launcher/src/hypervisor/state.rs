@@ -69,7 +69,7 @@ pub(super) fn shutoff(reason: i32) -> Stopped {
         sys::VIR_DOMAIN_SHUTOFF_CRASHED => Stopped::Crashed,
         sys::VIR_DOMAIN_SHUTOFF_MIGRATED => Stopped::Migrated,
         sys::VIR_DOMAIN_SHUTOFF_SAVED => Stopped::Saved,
-        // DAEMON: libvirt found at its own start that QEMU was gone; nobody saw how it ended.
+        // DAEMON: libvirt found at its own start that QEMU was gone; how QEMU ended is not known.
         sys::VIR_DOMAIN_SHUTOFF_FAILED | sys::VIR_DOMAIN_SHUTOFF_DAEMON => Stopped::Failed,
         _ => Stopped::Unknown,
     }
