@@ -13,7 +13,16 @@ use kube::runtime::watcher::{Error, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::{broadcast, watch as latest};
 
-pub use crate::data::Served;
+/// Whether the cluster has a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The first list is not there yet.
+    Unknown,
+    /// The API server does not know the kind.
+    No,
+    /// The cache is filled.
+    Yes,
+}
 
 /// Changes that may wait to be read.
 const CHANGES: usize = 1024;
@@ -34,14 +43,6 @@ pub(crate) fn is_absent(error: &Error) -> bool {
     let (Error::InitialListFailed(error) | Error::WatchStartFailed(error)) = error else { return false };
     // Of a group that is not there at all, its answer is no Status, and so has no reason.
     matches!(error, kube::Error::Api(status) if status.code == 404)
-}
-
-/// What is waited for before a watch goes on: a kind that is not there comes late, if at all. The watch's own back-off begins anew
-/// with each list that it asks for.
-pub(crate) async fn rest<T>(event: &Result<T, Error>) {
-    if event.as_ref().is_err_and(is_absent) {
-        tokio::time::sleep(ABSENT_RETRY).await;
-    }
 }
 
 /// What has changed: an object, or any number of them after a new list.
@@ -208,6 +209,31 @@ mod tests {
         let status =
             kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
         Err(error(kube::Error::Api(Box::new(status))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_without_the_kind_is_told_from_one_that_has_not_answered() {
+        let (kept, writer) = Kept::<VolumeSnapshot>::new();
+        let mut changes = kept.changes();
+        let mut one = VolumeSnapshot::default();
+        (one.metadata.name, one.metadata.namespace) = (Some("s".into()), Some("shop".into()));
+        let round = std::sync::atomic::AtomicUsize::new(0);
+        let seen = kept.clone();
+        let events = || match round.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => {
+                assert_eq!(seen.served(), Served::Unknown);
+                stream::iter(vec![Err(Error::NoResourceVersion), missing(Error::InitialListFailed)])
+            }
+            1 => stream::iter(vec![missing(Error::InitialListFailed)]),
+            _ => stream::iter(vec![Ok(Event::Init), Ok(Event::InitApply(one.clone())), Ok(Event::InitDone)]),
+        };
+        let begin = tokio::time::Instant::now();
+        kept.clone().keep_if_there(events, writer).await;
+        assert_eq!(begin.elapsed(), 2 * ABSENT_RETRY, "the cluster is not asked all the time");
+        assert_eq!(kept.served(), Served::Yes);
+        assert!(kept.get("shop", "s").is_some());
+        let told = std::iter::from_fn(|| changes.try_recv().ok()).count();
+        assert_eq!(told, 2, "that the kind is missing, once, and the list");
     }
 
     #[tokio::test(start_paused = true)]

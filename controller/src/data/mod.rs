@@ -29,4 +29,6 @@ pub mod template;
 mod view;
 
 pub use look::{Look, look};
-pub use view::{DataVolumes, Served, keep};
+pub use view::{DataVolumes, keep};
+
+pub use crate::kept::Served;
