@@ -8,14 +8,16 @@
 //! ```
 //!
 //! The file on a claim is the same file at both ends, or the machine does not move: a claim is never copied, since a copy
-//! of a file onto itself destroys it. So a launcher goes by virt-controller's judgement and by nothing else. It finds the
+//! of a file onto itself destroys it. The one exception is a volume that moves to another claim ([`moving`]): the pod at the
+//! target has that one. So a launcher goes by virt-controller's judgement and by nothing else. It finds the
 //! fates by the same rule from the same status, and moves the machine only if the method that virt-controller wrote is the
 //! one that they lead to. Without that judgement, and with one that contradicts, the launcher refuses the migration.
 
 use std::collections::BTreeMap;
 
 use crate::v1::{
-    PersistentVolumeClaimInfo, VirtualMachineInstance, VirtualMachineInstanceMigrationMethod as Method,
+    PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachineInstance,
+    VirtualMachineInstanceConditionType as ConditionType, VirtualMachineInstanceMigrationMethod as Method,
     Volume, VolumeStatus,
 };
 
@@ -26,6 +28,8 @@ pub enum Fate {
     Shared,
     /// It is a file of the pod. What the guest wrote is copied.
     Copied,
+    /// It is on another claim at the target, to which it is copied.
+    Moved,
     /// It is made anew from the manifest; where the guest could write to it, it is copied besides.
     MadeAnew,
 }
@@ -110,6 +114,43 @@ pub fn is_block(claim: &PersistentVolumeClaimInfo) -> bool {
     claim.volume_mode.as_deref() == Some("Block")
 }
 
+/// How the volume is moving to another claim: the specification names that claim already, and the status still tells of the one that
+/// the machine runs on.
+pub fn moving<'a>(vmi: &'a VirtualMachineInstance, volume: &Volume) -> Option<&'a StorageMigratedVolumeInfo> {
+    let wanted = claim(volume).filter(|claim| !claim.read_only)?;
+    let moved = vmi.status.migrated_volumes.iter().find(|moved| moved.volume_name == volume.name)?;
+    let name = |info: &'a Option<PersistentVolumeClaimInfo>| info.as_ref()?.claim_name.as_deref();
+    let (source, destination) = (name(&moved.source_pvc_info)?, name(&moved.destination_pvc_info)?);
+    let told = vmi.status.volume_status.iter().find(|told| told.name == volume.name)?;
+    let here = name(&told.persistent_volume_claim_info)?;
+    (destination == wanted.name && here == source && source != destination).then_some(moved)
+}
+
+/// The machine has arrived at the target, with the volumes that moved to other claims: its status tells of these now.
+pub fn arrived(vmi: &mut VirtualMachineInstance) {
+    let moved: Vec<StorageMigratedVolumeInfo> =
+        vmi.spec.volumes.iter().filter_map(|volume| moving(vmi, volume).cloned()).collect();
+    for moved in moved {
+        let told = vmi.status.volume_status.iter_mut().find(|told| told.name == moved.volume_name);
+        if let Some(told) = told {
+            told.persistent_volume_claim_info = moved.destination_pvc_info;
+        }
+    }
+    if !vmi.status.migrated_volumes.is_empty() {
+        vmi.status.migrated_volumes.clear();
+        vmi.status.conditions.retain(|condition| condition.r#type != ConditionType::VolumesChange);
+    }
+}
+
+/// What is told of the claims that a pod of the machine has that is made now, by the volume's name.
+pub fn told_of_next(vmi: &VirtualMachineInstance) -> BTreeMap<String, PersistentVolumeClaimInfo> {
+    let mut all = told(vmi);
+    all.extend(vmi.spec.volumes.iter().filter_map(|volume| {
+        Some((volume.name.clone(), moving(vmi, volume)?.destination_pvc_info.clone()?))
+    }));
+    all
+}
+
 /// What the machine's status tells of its volumes' claims, by the volume's name.
 pub fn told(vmi: &VirtualMachineInstance) -> BTreeMap<String, PersistentVolumeClaimInfo> {
     let status = &vmi.status.volume_status;
@@ -135,13 +176,12 @@ fn info<'a>(
 ///
 /// The machine cannot be moved, or the status does not tell enough.
 pub fn fates(vmi: &VirtualMachineInstance) -> Result<BTreeMap<&str, Fate>, Obstacle> {
-    let told = &vmi.status.volume_status;
-    vmi.spec.volumes.iter().map(|volume| Ok((volume.name.as_str(), fate(volume, told)?))).collect()
+    vmi.spec.volumes.iter().map(|volume| Ok((volume.name.as_str(), fate(volume, vmi)?))).collect()
 }
 
 /// How a machine moves whose volumes have these fates.
 pub fn method(fates: &BTreeMap<&str, Fate>) -> Method {
-    if fates.values().any(|fate| *fate == Fate::Copied) {
+    if fates.values().any(|fate| matches!(fate, Fate::Copied | Fate::Moved)) {
         Method::BlockMigration
     } else {
         Method::LiveMigration
@@ -163,10 +203,13 @@ pub fn verdict(vmi: &VirtualMachineInstance) -> Result<BTreeMap<&str, Fate>, Obs
     Ok(fates)
 }
 
-fn fate(volume: &Volume, told: &[VolumeStatus]) -> Result<Fate, Obstacle> {
+fn fate(volume: &Volume, vmi: &VirtualMachineInstance) -> Result<Fate, Obstacle> {
     let name = || volume.name.clone();
     if let Some(claim) = claim(volume) {
-        let Some(info) = info(volume, &claim, told) else {
+        if moving(vmi, volume).is_some() {
+            return Ok(Fate::Moved);
+        }
+        let Some(info) = info(volume, &claim, &vmi.status.volume_status) else {
             return Err(Obstacle::Untold { volume: name(), claim: claim.name.to_owned() });
         };
         let has = |mode: &str| info.access_modes.iter().any(|one| one == mode);
@@ -241,6 +284,41 @@ mod tests {
         ] {
             let why = fate_of(volume.clone(), modes).unwrap_err();
             assert!(why.starts_with("volume root: PersistentVolumeClaim data is not ReadWriteMany"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_volume_moves_from_the_claim_that_the_machine_runs_on_to_another_one() {
+        let vmi = |runs_on: &str, moved: Value| {
+            let volume = json!({"persistentVolumeClaim": {"claimName": "new"}});
+            let mut vmi = machine(
+                volume,
+                json!({"claimName": runs_on, "accessModes": ["ReadWriteOnce"]}),
+                json!("BlockMigration"),
+            );
+            vmi.status.migrated_volumes = serde_json::from_value(moved).unwrap();
+            vmi
+        };
+        let from = |source: &str, destination: &str| {
+            json!([{"volumeName": "root", "sourcePVCInfo": {"claimName": source},
+                "destinationPVCInfo": {"claimName": destination, "volumeMode": "Block"}}])
+        };
+        let moves = vmi("old", from("old", "new"));
+        assert_eq!(verdict(&moves).unwrap()["root"], Fate::Moved);
+        assert!(told(&moves).is_empty());
+        assert!(is_block(&told_of_next(&moves)["root"]));
+        let mut there = moves.clone();
+        arrived(&mut there);
+        assert!(there.status.migrated_volumes.is_empty());
+        assert!(is_block(&told(&there)["root"]));
+        // The machine has arrived, or what is written is not of one piece: nothing is copied onto itself.
+        for other in [
+            vmi("new", from("old", "new")),
+            vmi("new", from("new", "new")),
+            vmi("old", from("old", "third")),
+            vmi("old", json!([])),
+        ] {
+            assert!(verdict(&other).is_err(), "{:?}", other.status);
         }
     }
 

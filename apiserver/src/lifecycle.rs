@@ -13,6 +13,7 @@
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, TestOperation};
+use podvirt_api::names::condition;
 use podvirt_api::v1::{
     RestartOptions, StartOptions, StateChangeRequestAction, StopOptions, VirtualMachine,
     VirtualMachineInstance, VirtualMachineInstancePhase as Phase, VirtualMachineRunStrategy as Strategy,
@@ -177,6 +178,7 @@ pub fn start(
     if runs {
         return Err(refuse(vm, "VM is already running"));
     }
+    whole(vm, condition::MANUAL_RECOVERY_REQUIRED)?;
     let strategy = run_strategy(vm)?;
     let paused = options.paused.unwrap_or(false);
     let ended = vmi.filter(|vmi| is_final(vmi));
@@ -195,6 +197,20 @@ pub fn start(
             None => ask(vm, &[start_request(paused)]),
         },
         other => Err(refuse(vm, &format!("{other} does not support manual start requests"))),
+    }
+}
+
+/// Refuses what would use claims that hold parts of disks, because a move of volumes to them was not or is not over: this condition is
+/// true then. In upstream's words.
+fn whole(vm: &VirtualMachine, kind: &str) -> Result<(), Status> {
+    let mut conditions = vm.status.conditions.iter();
+    match conditions.any(|one| one.r#type.as_str() == kind && one.status == condition::TRUE) {
+        true => Err(refuse(
+            vm,
+            "VM recovery required: Volume migration failed, leaving some volumes pointing to non-consistent targets; manual \
+             intervention is needed to reassign them to their original volumes.",
+        )),
+        false => Ok(()),
     }
 }
 
@@ -284,6 +300,7 @@ pub fn restart(
         }
         _ => {}
     }
+    whole(vm, condition::VOLUMES_CHANGE)?;
     let strategy = run_strategy(vm)?;
     if matches!(strategy, Strategy::Halted | Strategy::Once) {
         return Err(refuse(vm, &format!("{strategy} does not support manual restart requests")));

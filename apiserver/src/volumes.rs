@@ -50,6 +50,12 @@ impl Wish {
             return Err(missing("name to be set"));
         }
         let disk = options.disk.ok_or_else(|| missing("disk to not be nil"))?;
+        if disk.disk.is_none() && disk.lun.is_none() && disk.cdrom.is_some() {
+            return Err(Status::bad_request(format!(
+                "AddVolume request for [{name}] requires diskDevice of type 'disk' or 'lun' to be used: the medium of a CD-ROM comes \
+                 and goes with a volume of its name in the VirtualMachine's template"
+            )));
+        }
         let source = options.volume_source.ok_or_else(|| missing("VolumeSource to not be nil"))?;
         let mut volume = Volume {
             name: name.clone(),

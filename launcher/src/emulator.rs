@@ -1,16 +1,16 @@
 //! QEMU with the devices of plugged claims: what libvirt starts as the emulator.
 //!
-//! A running QEMU is handed the device of a claim that is plugged by its monitor. A QEMU that a machine comes to from another node
-//! needs it when it starts, before it has a monitor, and libvirt has no words to hand it over. So libvirt finds this program under
-//! the emulator's name. It asks the launcher for the devices that were handed over, adds each to its set on QEMU's command
-//! line, and becomes QEMU:
+//! A running QEMU is handed the device of a claim that is plugged by its monitor. A QEMU that starts with such a disk, or that a machine
+//! with one comes to from another node, needs it before it has a monitor, and libvirt has no words to hand it over. So libvirt finds
+//! this program under the emulator's name. It asks the launcher for the devices that were handed over, adds each to its set on QEMU's
+//! command line, and becomes QEMU:
 //!
 //! ```text
 //!  libvirtd ──exec──> virt-launcher, called qemu-system-x86_64 ──exec──> QEMU -add-fd fd=7,set=… …
 //!                          └─ the launcher's socket: a descriptor for each device in /var/run/kubevirt/hotplug-disks
 //! ```
 //!
-//! A QEMU that nothing comes to is started as it is: libvirt, which asks what QEMU can do, and the start of a machine.
+//! A QEMU without a machine's name is started as it is: libvirt asks it what it can do.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -28,8 +28,8 @@ use crate::fdset;
 
 /// The name under which virt-launcher is this program: the emulator's.
 pub const NAME: &str = "qemu-system-x86_64";
-/// The option of a QEMU that a machine comes to.
-const INCOMING: &str = "-incoming";
+/// The option of a QEMU that has a machine.
+const MACHINE_NAME: &str = "-name";
 
 /// Whether virt-launcher was called by this program's name.
 #[must_use]
@@ -47,7 +47,7 @@ pub fn run() -> Result<std::convert::Infallible> {
     let called_by = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
     let mut devices = Vec::new();
-    if args.iter().any(|arg| arg == INCOMING) {
+    if args.iter().any(|arg| arg == MACHINE_NAME) {
         let socket = Path::new(path::SOCKETS).join(path::VOLUMES_SOCKET);
         devices = handed_over(Path::new(path::HOTPLUG_DISKS), &socket)?;
     }

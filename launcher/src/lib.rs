@@ -38,3 +38,4 @@ pub mod run_netd;
 pub mod rundir;
 pub mod standalone;
 pub mod virt_probe;
+mod xml_tree;

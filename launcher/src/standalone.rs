@@ -173,6 +173,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         claims: None,
         told: &BTreeMap::new(),
         incoming: false,
+        moved: &std::collections::BTreeSet::new(),
         notes: &Notes::default(),
         secrets: None,
         credentials: None,

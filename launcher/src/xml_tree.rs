@@ -8,18 +8,18 @@ use quick_xml::events::{BytesStart, Event};
 
 /// An element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Element {
+pub(crate) struct Element {
     /// Its name, with its prefix.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Names and values, these as they stand between the quotes.
-    pub(super) attributes: Vec<(String, String)>,
+    pub(crate) attributes: Vec<(String, String)>,
     /// What is inside.
-    pub(super) children: Vec<Node>,
+    pub(crate) children: Vec<Node>,
 }
 
 /// What stands in an element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(crate) enum Node {
     /// An element.
     Element(Element),
     /// Anything else, as it was written.
@@ -28,15 +28,15 @@ pub(super) enum Node {
 
 /// A document.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(crate) struct Document {
     before: String,
     /// Its element.
-    pub(super) root: Element,
+    pub(crate) root: Element,
 }
 
 impl Document {
     /// Reads a document.
-    pub(super) fn read(text: &str) -> Result<Document, String> {
+    pub(crate) fn read(text: &str) -> Result<Document, String> {
         let mut reader = Reader::from_str(text);
         let (mut before, mut root) = (String::new(), None);
         let mut open: Vec<Element> = Vec::new();
@@ -76,7 +76,7 @@ impl Document {
     }
 
     /// The document's text.
-    pub(super) fn write(&self) -> String {
+    pub(crate) fn write(&self) -> String {
         let mut out = self.before.clone();
         self.root.write(&mut out);
         out.push('\n');
@@ -99,12 +99,12 @@ impl Element {
     }
 
     /// Its name without a prefix.
-    pub(super) fn local(&self) -> &str {
+    pub(crate) fn local(&self) -> &str {
         self.name.rsplit(':').next().unwrap_or_default()
     }
 
     /// Elements inside of this name, whatever their prefix.
-    pub(super) fn all<'a>(&'a self, local: &'a str) -> impl Iterator<Item = &'a Element> {
+    pub(crate) fn all<'a>(&'a self, local: &'a str) -> impl Iterator<Item = &'a Element> {
         self.children.iter().filter_map(move |child| match child {
             Node::Element(element) if element.local() == local => Some(element),
             _ => None,
@@ -112,7 +112,7 @@ impl Element {
     }
 
     /// The same, to be changed.
-    pub(super) fn all_mut<'a>(&'a mut self, local: &'a str) -> impl Iterator<Item = &'a mut Element> {
+    pub(crate) fn all_mut<'a>(&'a mut self, local: &'a str) -> impl Iterator<Item = &'a mut Element> {
         self.children.iter_mut().filter_map(move |child| match child {
             Node::Element(element) if element.local() == local => Some(element),
             _ => None,
@@ -120,7 +120,7 @@ impl Element {
     }
 
     /// The first of them.
-    pub(super) fn child(&self, local: &str) -> Option<&Element> {
+    pub(crate) fn child(&self, local: &str) -> Option<&Element> {
         self.children.iter().find_map(|child| match child {
             Node::Element(element) if element.local() == local => Some(element),
             _ => None,
@@ -128,9 +128,17 @@ impl Element {
     }
 
     /// The value of an attribute, without its escapes.
-    pub(super) fn value(&self, attribute: &str) -> Option<String> {
+    pub(crate) fn value(&self, attribute: &str) -> Option<String> {
         let (_, raw) = self.attributes.iter().find(|(name, _)| name == attribute)?;
         Some(unescape(raw).map_or_else(|_| raw.clone(), std::borrow::Cow::into_owned))
+    }
+
+    /// Gives an attribute a value that has nothing to be escaped.
+    pub(crate) fn set(&mut self, attribute: &str, value: &str) {
+        match self.attributes.iter_mut().find(|(name, _)| name == attribute) {
+            Some((_, there)) => value.clone_into(there),
+            None => self.attributes.push((attribute.to_owned(), value.to_owned())),
+        }
     }
 
     fn write(&self, out: &mut String) {

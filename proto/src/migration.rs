@@ -37,6 +37,11 @@ pub mod word {
     pub const SOCKET: &str = "migration-word.sock";
     /// First, by the source: it will give its word. The target answers with the same, or not at all.
     pub const HELLO: &str = "podvirt-word 1";
+    /// Source, before anything moves: a disk that moves to another claim, with its volume and its bytes after it. The target answers
+    /// with the same word once the claim has room for it, or with [`REFUSED`].
+    pub const DISK: &str = "disk";
+    /// Target: why a disk cannot come, after it.
+    pub const REFUSED: &str = "refused";
     /// Target: all of the machine is here.
     pub const READY: &str = "ready";
     /// Source: it does not run here any more; let it run.

@@ -15,7 +15,7 @@ pub const VM: &[Field] = &[
     row(Carried, "spec", Object, ""),
     row(Carried, "spec.running", Bool, "deprecated upstream: `true` is runStrategy `Always`, `false` is `Halted`"),
     row(Carried, "spec.runStrategy", OneOf(&["Always", "Halted", "Manual", "RerunOnFailure", "Once"]), ""),
-    row(Carried, "spec.updateVolumesStrategy", OneOf(&["Replacement"]), "changed volumes are used from the next start on"),
+    row(Carried, "spec.updateVolumesStrategy", OneOf(&["Replacement", "Migration"]), "`Replacement`: changed volumes are used from the next start on; `Migration`: [they move to their new claims](virtual-machines.md#volumes-that-move-to-other-claims) while the machine runs"),
     row(Carried, "spec.instancetype", Object, "[instance types and preferences](instancetypes.md)"),
     row(Carried, "spec.instancetype.name", Text, ""),
     row(Carried, "spec.instancetype.kind", Text, "`VirtualMachineClusterInstancetype` when not set"),

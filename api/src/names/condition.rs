@@ -21,10 +21,15 @@ pub const LIVE_MIGRATABLE: &str = "LiveMigratable";
 pub const EVICTION_REQUESTED: &str = "EvictionRequested";
 /// Of a VirtualMachineInstance: what its specification asks for comes with the next migration.
 pub const MIGRATION_REQUIRED: &str = "MigrationRequired";
+/// Volumes are moving to other claims; false says why they do not.
+pub const VOLUMES_CHANGE: &str = "VolumesChange";
 /// Of a VirtualMachine: something failed.
 pub const FAILURE: &str = "Failure";
 /// Of a VirtualMachine: a change takes effect at the next start.
 pub const RESTART_REQUIRED: &str = "RestartRequired";
+
+/// Of a VirtualMachine: its claims hold parts of disks, see [`VOLUMES_CHANGE`].
+pub const MANUAL_RECOVERY_REQUIRED: &str = "ManualRecoveryRequired";
 
 /// Values of a condition's `status`.
 pub const TRUE: &str = "True";
@@ -39,6 +44,8 @@ pub mod reason {
     pub const AUTO_MIGRATION_DUE_TO_LIVE_UPDATE: &str = "AutoMigrationDueToLiveUpdate";
     /// It may come without a migration still.
     pub const AUTO_MIGRATION_PENDING: &str = "AutoMigrationPending";
+    /// [`super::VOLUMES_CHANGE`] is false: the VirtualMachine names the former claims again.
+    pub const VOLUMES_CHANGE_CANCELLATION: &str = "VolumesChangeCancellation";
     /// [`super::READY`] is false: there is no guest yet.
     pub const GUEST_NOT_RUNNING: &str = "GuestNotRunning";
     /// [`super::READY`] is false: the launcher pod is being deleted.

@@ -30,13 +30,8 @@ fn disks(vmi: &VirtualMachineInstance, problems: &mut Problems) {
         if let Some(other) = seen.insert(&disk.name, n) {
             problems.duplicate(format!("{path}.name"), &disk.name, &format!("{DEVICES}.disks[{other}].name"));
         }
-        if vmi.volume_of(disk).is_none() && disk.cdrom.is_some() {
-            problems.add(
-                Reason::FieldValueNotSupported,
-                format!("{path}.name"),
-                format!("a CD-ROM drive without a volume, here '{}', is not supported by podvirt", disk.name),
-            );
-        } else if vmi.volume_of(disk).is_none() {
+        // A CD-ROM drive may be empty.
+        if vmi.volume_of(disk).is_none() && disk.cdrom.is_none() {
             problems.add(
                 Reason::FieldValueNotFound,
                 format!("{path}.name"),

@@ -51,19 +51,19 @@ pub(super) fn check(vmi: &VirtualMachineInstance, disk: &Disk, path: &str, probl
 
 /// Checks the disk of a volume that is plugged once the machine runs: upstream's rule.
 fn plugged(disk: &Disk, path: &str, problems: &mut Problems) {
-    let target = match disk.disk.as_ref() {
-        Some(target) => target,
-        None => {
-            let kind = if disk.cdrom.is_some() { "cdrom" } else { "lun" };
-            problems.add(
-                Reason::FieldValueNotSupported,
-                format!("{path}.{kind}"),
-                "its volume is hotpluggable, and podvirt plugs disks alone; allowed: disk",
-            );
-            return;
-        }
-    };
-    if let Some(bus) = target.bus.filter(|bus| !matches!(bus, DiskBus::Virtio | DiskBus::Scsi)) {
+    if disk.lun.is_some() {
+        problems.add(
+            Reason::FieldValueNotSupported,
+            format!("{path}.lun"),
+            "its volume is hotpluggable; allowed: disk and cdrom",
+        );
+        return;
+    }
+    // The drive of a CD-ROM is there from the start, whatever its bus.
+    let target = disk.disk.as_ref();
+    if let Some(bus) =
+        target.and_then(|target| target.bus).filter(|bus| !matches!(bus, DiskBus::Virtio | DiskBus::Scsi))
+    {
         problems.invalid(
             format!("{path}.disk.bus"),
             bus.as_str(),

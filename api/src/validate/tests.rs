@@ -144,7 +144,6 @@ fn disks_and_volumes() {
             "spec.domain.devices.disks[0].disk.pciAddress FieldValueInvalid",
         ),
         ("{disks: [{name: v, serial: 'ä'}]}", "spec.domain.devices.disks[0].serial FieldValueInvalid"),
-        ("{disks: [{name: x, cdrom: {}}]}", "spec.domain.devices.disks[0].name FieldValueNotSupported"),
         (
             "{disks: [{name: v, disk: {readonly: true}}]}",
             "spec.domain.devices.disks[0].disk.readonly FieldValueInvalid",

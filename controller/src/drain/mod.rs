@@ -196,6 +196,17 @@ impl Drain {
         let asked: Vec<String> = self.asked.iter().map(|(machine, _)| machine.clone()).collect();
         let due = self.evicted.is_none_or(|at| at.elapsed() >= settings.batch_interval);
         let plan = update::plan(machines, migrations, &asked, settings, due);
+        for migration in &plan.abort {
+            let api: Api<Migration> =
+                Api::namespaced(self.client.clone(), &migration.namespace().unwrap_or_default());
+            if let Err(error) = api.delete(&migration.name_any(), &DeleteParams::default()).await {
+                tracing::warn!(
+                    migration = migration.name_any(),
+                    error = &error as &dyn std::error::Error,
+                    "not aborted"
+                );
+            }
+        }
         for machine in &plan.migrate {
             self.migrate(machine, &update::migration(machine), "to give it another pod").await;
         }

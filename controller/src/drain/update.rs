@@ -1,7 +1,7 @@
 //! Which machines get another pod without being asked for it.
 //!
-//! Two kinds of machines need one: those whose specification asks for what comes with another pod (condition
-//! `MigrationRequired`), and those whose launcher is of an older image (label `kubevirt.io/outdatedLauncherImage`). The
+//! Three kinds of machines need one: those whose specification asks for what comes with another pod (condition
+//! `MigrationRequired`), those whose volumes move to other claims (`VolumesChange`), and those whose launcher is of an older image (label `kubevirt.io/outdatedLauncherImage`). The
 //! KubeVirt object says what the cluster does about them (`workloadUpdateStrategy`):
 //!
 //! | methods | machines that can be migrated | others |
@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use podvirt_api::migration::{defaults, is_final, migratable};
-use podvirt_api::names::condition::{MIGRATION_REQUIRED, TRUE};
+use podvirt_api::names::condition::reason::VOLUMES_CHANGE_CANCELLATION;
+use podvirt_api::names::condition::{MIGRATION_REQUIRED, TRUE, VOLUMES_CHANGE};
 use podvirt_api::names::{annotation, label};
 use podvirt_api::v1::{
     MigrationPriority, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
@@ -31,6 +32,9 @@ use super::evacuate::{key, migration_for};
 use crate::migration::admit::Limits;
 use crate::settings::Settings;
 
+/// Longest value of a label, characters.
+const LABEL_MAX: usize = 63;
+
 /// What to do now.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -38,6 +42,8 @@ pub struct Plan {
     pub outdated: usize,
     /// Machines to migrate.
     pub migrate: Vec<Arc<VirtualMachineInstance>>,
+    /// Migrations to abort: their machines' volumes stay on the claims that they had.
+    pub abort: Vec<Arc<Migration>>,
     /// Machines to evict, if a batch is due.
     pub evict: Vec<Arc<VirtualMachineInstance>>,
 }
@@ -62,6 +68,7 @@ pub fn plan(
     if !settings.is_rolled_out {
         return plan;
     }
+    plan.abort = open_upkeep(migrations, machines);
     wanted.retain(|machine| !moving.contains(&of(machine)));
     wanted.sort_by_key(|machine| of(machine));
     let (move_them, rest): (Vec<_>, Vec<_>) =
@@ -74,9 +81,46 @@ pub fn plan(
     plan
 }
 
+/// Open migrations of upkeep whose machines' volumes are not to move to other claims any more.
+fn open_upkeep(
+    migrations: &[Arc<Migration>],
+    machines: &[Arc<VirtualMachineInstance>],
+) -> Vec<Arc<Migration>> {
+    let is_reverted = |migration: &Migration| {
+        let name = migration.spec.vmi_name.as_deref();
+        let machine = machines.iter().find(|machine| {
+            machine.metadata.namespace == migration.metadata.namespace
+                && machine.metadata.name.as_deref() == name
+        });
+        machine.is_some_and(|machine| {
+            !machine.status.migrated_volumes.is_empty()
+                && machine.status.conditions.iter().any(|condition| {
+                    condition.r#type.as_str() == VOLUMES_CHANGE
+                        && condition.reason.as_deref() == Some(VOLUMES_CHANGE_CANCELLATION)
+                })
+        })
+    };
+    let open = migrations.iter().filter(|migration| {
+        !is_final(migration)
+            && migration.metadata.deletion_timestamp.is_none()
+            && migration.labels().contains_key(label::VOLUME_UPDATE_MIGRATION)
+    });
+    open.filter(|migration| is_reverted(migration)).cloned().collect()
+}
+
+/// Whether volumes of the machine are to move to other claims.
+fn has_volumes_to_move(machine: &VirtualMachineInstance) -> bool {
+    !machine.status.migrated_volumes.is_empty()
+        && machine.status.conditions.iter().any(|c| c.r#type.as_str() == VOLUMES_CHANGE && c.status == TRUE)
+}
+
 fn needs_another_pod(machine: &VirtualMachineInstance) -> bool {
-    let required =
-        machine.status.conditions.iter().any(|c| c.r#type.as_str() == MIGRATION_REQUIRED && c.status == TRUE);
+    let required = has_volumes_to_move(machine)
+        || machine
+            .status
+            .conditions
+            .iter()
+            .any(|c| c.r#type.as_str() == MIGRATION_REQUIRED && c.status == TRUE);
     let is_outdated = machine.labels().contains_key(label::OUTDATED_LAUNCHER_IMAGE);
     (required || is_outdated)
         && machine.metadata.deletion_timestamp.is_none()
@@ -86,7 +130,16 @@ fn needs_another_pod(machine: &VirtualMachineInstance) -> bool {
 /// The migration that takes a machine into a pod that has what it asks for.
 pub fn migration(machine: &VirtualMachineInstance) -> Migration {
     let why = (annotation::WORKLOAD_UPDATE_MIGRATION, String::new());
-    migration_for(machine, "kubevirt-workload-update-", why, MigrationPriority::Systemmaintenance)
+    let moves = has_volumes_to_move(machine);
+    let priority =
+        if moves { MigrationPriority::Usertriggered } else { MigrationPriority::Systemmaintenance };
+    let mut migration = migration_for(machine, "kubevirt-workload-update-", why, priority);
+    if moves {
+        let name = machine.name_any();
+        let value = if name.len() > LABEL_MAX { machine.uid().unwrap_or_default() } else { name };
+        migration.labels_mut().insert(label::VOLUME_UPDATE_MIGRATION.into(), value);
+    }
+    migration
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use kube::ResourceExt;
 use podvirt_api::migration::{is_final, is_under_way, migratable};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation, condition, event, label, label_value};
 use podvirt_api::resources::AutoLimits;
+use podvirt_api::storage::{claim, is_hotpluggable};
 use podvirt_api::v1::{
     MigrationConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationConditionType as ConditionType,
@@ -364,6 +365,10 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         decision.fail(&format!("the target pod is on node {node}, which the machine is on already"), now);
         return;
     }
+    if let Some(why) = has_other_claims(pod, vmi) {
+        decision.fail(&why, now);
+        return;
+    }
     let attachment = match attachment(seen, vmi) {
         Ok(attachment) => attachment,
         Err(why) => {
@@ -403,6 +408,21 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         ..State::default()
     });
     decision.vmi = Some(handed);
+}
+
+/// Why a pod cannot take the machine whose claims are others than those that the pod was made with: a volume began to move to
+/// another claim, or stays, since then.
+fn has_other_claims(pod: &Pod, vmi: &VirtualMachineInstance) -> Option<String> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
+    let has: Vec<&str> = volumes
+        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
+        .map(|claim| claim.claim_name.as_str())
+        .collect();
+    let wanted = vmi.spec.volumes.iter().filter(|volume| !is_hotpluggable(volume)).filter_map(claim);
+    let mut lacking = wanted.map(|claim| claim.name).filter(|name| !has.contains(name));
+    lacking.next().map(|name| {
+        format!("the target pod was made before the machine was to have the PersistentVolumeClaim {name}")
+    })
 }
 
 /// UID of the pod that holds the claims of the volumes that are plugged into the machine at the target, if there are such volumes.

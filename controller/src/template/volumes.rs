@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
-use podvirt_api::storage::{claim, is_block, is_hotpluggable, told};
+use podvirt_api::storage::{claim, is_block, is_hotpluggable, told_of_next};
 use podvirt_api::v1::{self, PersistentVolumeClaimInfo, VirtualMachineInstance};
 
 use super::{TemplateError, configs};
@@ -57,7 +57,7 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         storage.volumes.push(network_info());
         storage.mounts.push(network_info_mount());
     }
-    let told = told(vmi);
+    let told = told_of_next(vmi);
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, told.get(&source.name), &mut storage)?;
     }

@@ -1,6 +1,9 @@
 //! The shell's part with DataVolumes: what is seen of them, and the ones that templates ask for.
 
+use std::collections::BTreeMap;
+
 use futures::{Stream, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
@@ -11,6 +14,8 @@ use podvirt_api::storage::claim;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::decide::Instance;
+use super::moves::{self, Moves};
 use super::reconcile::{Error, Shell};
 use super::{Strategy, is_final};
 use crate::data::look::name_of;
@@ -92,6 +97,23 @@ impl Shell {
             }
         }
         Ok(look)
+    }
+
+    /// Judges volumes of the instance that are to move to other claims.
+    pub(super) async fn look_at_moves(
+        &self,
+        shape: &VirtualMachine,
+        instance: Instance<'_>,
+    ) -> Result<Moves, Error> {
+        let Instance::Own(vmi) = instance else { return Ok(Moves::None) };
+        let namespace = shape.namespace().unwrap_or_default();
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
+        let mut claims = BTreeMap::new();
+        for name in moves::claims_to_know(shape, vmi) {
+            let claim = api.get_opt(&name).await.map_err(Error::Ask)?;
+            claims.insert(name, claim);
+        }
+        Ok(moves::judge(shape, vmi, &claims, &self.data, Timestamp::now()))
     }
 
     /// Makes DataVolumes of the templates at these places.

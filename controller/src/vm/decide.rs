@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
 use super::instancetype::Problem;
+use super::moves::{self, Moves};
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
 use super::{nics, placement, volumes};
@@ -119,22 +120,21 @@ pub struct Plan {
 
 /// Decides on `vm`, which is its own shape and has no DataVolumes, with what is there under its name, at `now`.
 pub fn decide(vm: &VirtualMachine, instance: Instance<'_>, now: Timestamp) -> Plan {
-    decide_by(vm, Ok(vm), instance, &Look::default(), now)
+    decide_by(vm, Ok(vm), instance, &Look::default(), &Moves::None, now)
 }
 
-/// Decides on `vm` by its shape, or without one, and by its DataVolumes.
+/// Decides on `vm` by its shape, or without one, by its DataVolumes, and by its volumes that are to move to other claims.
 pub fn decide_by(
     vm: &VirtualMachine,
     shape: Result<&VirtualMachine, &Problem>,
     instance: Instance<'_>,
     data: &Look,
+    moves: &Moves,
     now: Timestamp,
 ) -> Plan {
     let mut status = shape.unwrap_or(vm).status.clone();
-    let vmi = match instance {
-        Instance::Own(vmi) => Some(vmi),
-        Instance::None | Instance::Foreign => None,
-    };
+    moves::tell(vm, vmi_of(instance), moves, &mut status, now);
+    let vmi = vmi_of(instance);
     let strategy = Strategy::of(vm);
     request::drop_done(&mut status, vmi);
     let was_halted =
@@ -171,6 +171,8 @@ pub fn decide_by(
         (Step::Do(Action::Start(_) | Action::BecomeAlways), _) if vm.status.restore_in_progress.is_some() => {
             Step::None
         }
+        // Its claims hold parts of disks.
+        (Step::Do(Action::Start(_)), _) if moves::needs_recovery(&status) => Step::None,
         (Step::Do(Action::Start(_)), _) if !data.ready => {
             waits = true;
             Step::None
@@ -212,15 +214,23 @@ pub fn decide_by(
                 changed_links(shape, vmi)
                     .or_else(|| changed_interfaces(shape, vmi))
                     .or_else(|| changed_volumes(shape, vmi))
+                    .or_else(|| moved_volumes(vmi, moves))
                     .or_else(|| changed_placement(shape, vmi))
             })
             .or_else(clear)
             .or_else(|| unchanged_generation(shape?, vmi?));
     }
 
-    let seen = Seen { vm, shape: shape.ok(), vmi, data, waits };
+    let seen = Seen { vm, shape: shape.ok(), vmi, data, moves, waits };
     let warnings = tell(&seen, &mut status, strategy.ok(), &action, problem, now);
     Plan { status, action, again_after, warnings }
+}
+
+fn vmi_of(instance: Instance<'_>) -> Option<&VirtualMachineInstance> {
+    match instance {
+        Instance::Own(vmi) => Some(vmi),
+        Instance::None | Instance::Foreign => None,
+    }
 }
 
 enum Step {
@@ -346,12 +356,20 @@ fn changed_volumes(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
     Some(Action::SetInstance { operations, uid: vmi.uid()?, reason: event::VOLUMES_CHANGED, message })
 }
 
+/// Volumes of the instance, which is running on, that move to other claims.
+fn moved_volumes(vmi: &VirtualMachineInstance, moves: &Moves) -> Option<Action> {
+    let Moves::Change { operations, message, .. } = moves else { return None };
+    let (operations, message) = (operations.clone(), message.clone());
+    Some(Action::SetInstance { operations, uid: vmi.uid()?, reason: event::VOLUMES_CHANGED, message })
+}
+
 /// What a pass looks at.
 struct Seen<'a> {
     vm: &'a VirtualMachine,
     shape: Option<&'a VirtualMachine>,
     vmi: Option<&'a VirtualMachineInstance>,
     data: &'a Look,
+    moves: &'a Moves,
     /// Whether a start waits for DataVolumes.
     waits: bool,
 }
@@ -365,7 +383,7 @@ fn tell(
     problem: Option<(&'static str, String)>,
     now: Timestamp,
 ) -> Vec<(&'static str, String)> {
-    let &Seen { vm, shape, vmi, data, waits } = seen;
+    let &Seen { vm, shape, vmi, data, moves, waits } = seen;
     let mut warnings = Vec::new();
     // An absent field is upstream's way to write a false.
     status.created = vmi.is_some().then_some(true);
@@ -419,8 +437,13 @@ fn tell(
     // So it is with a machine that is being deleted, of which no shape is made.
     let shape = shape.filter(|_| vm.metadata.deletion_timestamp.is_none());
     let outdated = vmi.filter(lives).map(|vmi| shape.map(|shape| is_outdated(shape, vmi)));
-    if outdated == Some(Some(true)) {
-        let message = "the template changed: it takes effect when the machine is started the next time";
+    let refused = match moves {
+        Moves::Refused(why) if outdated == Some(Some(false)) => Some(why.as_str()),
+        _ => None,
+    };
+    if outdated == Some(Some(true)) || refused.is_some() {
+        let message = refused
+            .unwrap_or("the template changed: it takes effect when the machine is started the next time");
         let known =
             status.conditions.iter().any(|c| c.r#type == VirtualMachineConditionType::RestartRequired);
         if !known {

@@ -18,7 +18,7 @@ use podvirt_api::v1::{
 };
 use serde::Serialize;
 
-use super::{nics, placement, revision, volumes};
+use super::{moves, nics, placement, revision, volumes};
 
 /// Annotation on a VirtualMachineInstance: digest of the template it was made from.
 pub const TEMPLATE_DIGEST: &str = "podvirt.io/template-digest";
@@ -34,6 +34,9 @@ pub fn template_digest(vm: &VirtualMachine, present: &VirtualMachineInstanceSpec
     let mut spec = vm.spec.template.as_ref().and_then(|template| template.spec.clone());
     spec.iter_mut().for_each(placement::leave_out);
     spec.iter_mut().for_each(volumes::leave_out);
+    if moves::is_asked_for(vm) {
+        spec.iter_mut().for_each(|spec| moves::leave_out(spec, present));
+    }
     digest_of(spec, present)
 }
 

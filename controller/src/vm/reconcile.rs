@@ -224,7 +224,9 @@ impl Shell {
             Shape::Rewritten => return Ok(Next::await_change()),
         };
         let data = self.look_at_data(judged.unwrap_or(vm), vmi.as_deref()).await?;
-        let mut plan = decide_by(vm, judged, Instance::of(vm, vmi.as_deref()), &data, Timestamp::now());
+        let instance = Instance::of(vm, vmi.as_deref());
+        let moves = self.look_at_moves(judged.unwrap_or(vm), instance).await?;
+        let mut plan = decide_by(vm, judged, instance, &data, &moves, Timestamp::now());
         if let Some(statuses) = snapshot_statuses(vm, &self.storage, &self.data) {
             plan.status.volume_snapshot_statuses = statuses;
         }

@@ -26,12 +26,15 @@ use podvirt_api::v1::{
 use podvirt_daemon::patch::{list, unchanged};
 use serde_json::{Value, json};
 
-/// Takes out of `spec`, a template's, the volumes that come and go, with their disks.
+use super::moves;
+
+/// Takes out of `spec`, a template's, the volumes that come and go, with their disks. A CD-ROM's drive stays.
 pub fn leave_out(spec: &mut VirtualMachineInstanceSpec) {
     let (gone, stay): (Vec<Volume>, Vec<Volume>) =
         std::mem::take(&mut spec.volumes).into_iter().partition(is_hotpluggable);
     spec.volumes = stay;
-    spec.domain.devices.disks.retain(|disk| !gone.iter().any(|volume| volume.name == disk.name));
+    let goes = |disk: &Disk| disk.cdrom.is_none() && gone.iter().any(|volume| volume.name == disk.name);
+    spec.domain.devices.disks.retain(|disk| !goes(disk));
 }
 
 /// The operations of a JSON patch that bring the instance's volumes to the template, and what they come to; none where they are
@@ -44,8 +47,14 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
     let template = vm.spec.template.as_ref()?.spec.as_ref()?;
     let (volumes, disks) = (&vmi.spec.volumes, &vmi.spec.domain.devices.disks);
     let own = own(vmi);
+    // What is to move to another claim with its content is not unplugged.
+    let moves = |volume: &Volume| {
+        let is_wanted = |wanted: &Volume| wanted.name == volume.name && is_hotpluggable(wanted);
+        moves::is_asked_for(vm) && template.volumes.iter().any(is_wanted)
+    };
     let leaves = |volume: &&Volume| {
         is_hotpluggable(volume)
+            && !moves(volume)
             && !own.contains(&volume.name)
             && !template.volumes.iter().any(|wanted| wanted == *volume)
     };
@@ -60,6 +69,11 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
         return None;
     }
     let stays = |name: &str| !leaving.contains(&name);
+    // A CD-ROM loses its medium alone.
+    let is_drive = |disk: &Disk| {
+        let wanted = template.domain.devices.disks.iter().find(|wanted| wanted.name == disk.name);
+        disk.cdrom.is_some() && wanted.is_some_and(|wanted| wanted.cdrom.is_some())
+    };
     let new_volumes: Vec<&Volume> =
         volumes.iter().filter(|volume| stays(&volume.name)).chain(coming.iter().copied()).collect();
     let comes = |disk: &&Disk| {
@@ -68,7 +82,7 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
     };
     let new_disks: Vec<&Disk> = disks
         .iter()
-        .filter(|disk| stays(&disk.name))
+        .filter(|disk| stays(&disk.name) || is_drive(disk))
         .chain(template.domain.devices.disks.iter().filter(comes))
         .collect();
     let operations = [
@@ -145,6 +159,35 @@ mod tests {
             json!({"status": {"volumeStatus": [{"name": "data", "target": "sda", "hotplugVolume": {}}]}});
         assert_eq!(changed(&other, &vmi(&[ROOT], told)), None, "its disk is there still");
         assert_eq!(changed(&other, &running), both(&["root", "data"]));
+    }
+
+    #[test]
+    fn a_cd_rom_loses_its_medium_and_keeps_its_drive() {
+        let drive = |volume: bool| {
+            let volumes = if volume { &[ROOT, ("tools", "iso", true)][..] } else { &[ROOT] };
+            let mut spec = spec(volumes);
+            spec["domain"]["devices"]["disks"] =
+                json!([{"name": "root"}, {"name": "tools", "cdrom": {"bus": "sata"}}]);
+            spec
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let with = |volume: bool| {
+            let mut vm = vm(&[]);
+            vm.spec.template.as_mut().unwrap().spec = serde_json::from_value(drive(volume)).unwrap();
+            let mut vmi = vmi(&[], json!({}));
+            vmi.spec = serde_json::from_value(drive(volume)).unwrap();
+            (vm, vmi)
+        };
+        let ((empty, empty_vmi), (full, full_vmi)) = (with(false), with(true));
+        assert_eq!(changed(&full, &empty_vmi), Some((names(&["root", "tools"]), names(&["root", "tools"]))));
+        assert_eq!(changed(&empty, &full_vmi), Some((names(&["root"]), names(&["root", "tools"]))));
+        // What is compared for a restart has the drive with and without its medium.
+        let left = |vm: &VirtualMachine| {
+            let mut spec = vm.spec.template.clone().unwrap().spec.unwrap();
+            leave_out(&mut spec);
+            spec
+        };
+        assert_eq!(left(&empty), left(&full));
     }
 
     #[test]

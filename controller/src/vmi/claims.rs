@@ -104,7 +104,8 @@ pub fn are_bound(claims: &Claims) -> bool {
     })
 }
 
-fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
+/// What is told of a claim.
+pub(crate) fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
     let spec = claim.spec.clone().unwrap_or_default();
     let allocated = |name: &str| ALLOCATED.iter().any(|end| name.contains(end));
     let mut annotations = claim.metadata.annotations.iter().flatten();
@@ -127,7 +128,8 @@ pub(super) fn volume_status(vmi: &VirtualMachineInstance, told: Option<&Told>) -
     let status = vmi.spec.volumes.iter().map(|volume| {
         let mut status = before(&volume.name)
             .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..VolumeStatus::default() });
-        if let Some(told) = told {
+        // What moves to another claim is on the former one until it has arrived.
+        if let Some(told) = told.filter(|_| storage::moving(vmi, volume).is_none()) {
             let claim = storage::claim(volume);
             status.persistent_volume_claim_info = claim.and_then(|claim| told.get(claim.name).cloned());
         }

@@ -1,9 +1,10 @@
-//! Volumes that are plugged into a running machine, and the pods that hold their claims.
+//! Volumes that come and go while a machine runs, and the pods that hold their claims.
 //!
 //! # Theory of operation
 //!
-//! A launcher pod keeps the volumes that it was made with. The claims of volumes that come later are held by an attachment pod on
-//! the same node, one for each launcher pod ([`crate::template::attachment_pod`]); virt-handler carries the disks from there to the
+//! A launcher pod keeps the volumes that it was made with. The claims of volumes that may come and go are held by an attachment pod
+//! on the same node, from the time on when the launcher pod is ready: a machine starts once it has the disks of all that it has then.
+//! There is one for each launcher pod ([`crate::template::attachment_pod`]); virt-handler carries the disks from there to the
 //! launcher. What the machine's status tells of such a volume is written by both:
 //!
 //! ```text
@@ -62,12 +63,17 @@ const CLAIM_NOT_READY: &str = "PVCNotReady";
 
 /// Whether what is wrong with the claims of volumes that are to be plugged matters for the next decision.
 pub(super) fn needs_claims(vmi: &VirtualMachineInstance) -> bool {
-    phase(vmi) == Phase::Running
+    has_pod(vmi)
         && vmi
             .spec
             .volumes
             .iter()
             .any(|volume| is_hotpluggable(volume) && !is_attached(told_of(vmi, &volume.name)))
+}
+
+/// Whether the machine runs, or a pod is ready to run it: it starts with the disks of its volumes.
+fn has_pod(vmi: &VirtualMachineInstance) -> bool {
+    matches!(phase(vmi), Phase::Scheduled | Phase::Running)
 }
 
 /// What the status tells of a volume.
@@ -118,8 +124,9 @@ fn claim_of<'a>(volume: &Volume, told: Option<&'a Told>) -> Option<&'a Persisten
 
 fn attached(vmi: &VirtualMachineInstance, volume: &Volume, info: &PersistentVolumeClaimInfo) -> Attached {
     let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume.name);
+    let is_drive = disk.is_some_and(|disk| disk.cdrom.is_some());
     let read_only = disk.and_then(|disk| disk.disk.as_ref()).and_then(|disk| disk.readonly) == Some(true);
-    let read_only = read_only || claim(volume).is_some_and(|claim| claim.read_only);
+    let read_only = is_drive || read_only || claim(volume).is_some_and(|claim| claim.read_only);
     // How large it is changes; the pod's name follows from the names alone.
     Attached { name: volume.name.clone(), read_only, claim: info.clone() }
 }
@@ -137,7 +144,7 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
     }
     let usable = usable(&decision.vmi, seen.plug_claims, seen.claims_told);
     let moves = seen.vmi.status.migration_state.as_ref().is_some_and(is_under_way);
-    if phase(&decision.vmi) == Phase::Running && !moves {
+    if has_pod(&decision.vmi) && !moves {
         let launchers =
             seen.pods.iter().filter(|pod| !observe::is_done(pod) && !observe::is_terminating(pod));
         for launcher in launchers {

@@ -44,7 +44,7 @@ pub(crate) mod observe;
 pub mod pods;
 #[cfg(test)]
 mod shell_tests;
-mod status;
+pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 pub mod view;

@@ -43,7 +43,7 @@ pub(super) fn is_true(status: &Status, kind: &str) -> bool {
 }
 
 /// Sets a condition; the transition's time changes with the status only. Whether anything changed.
-pub(super) fn set_condition(
+pub(crate) fn set_condition(
     status: &mut Status,
     kind: &str,
     value: &str,

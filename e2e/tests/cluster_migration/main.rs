@@ -13,6 +13,7 @@ mod in_place;
 mod ipam_claims;
 mod leftovers;
 mod moving;
+mod other_claims;
 mod policy;
 mod queues;
 mod storage;

@@ -329,6 +329,7 @@ fn hand_over(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstanc
     if ended.abort_status.is_some() {
         ended.abort_status = Some(v1::MigrationAbortStatus::Failed);
     }
+    podvirt_api::storage::arrived(new);
     new.status.node_name = Some(target.clone());
     new.metadata.labels.get_or_insert_default().insert(label::NODE_NAME.into(), target.clone());
     Decision::again(SOON).event(

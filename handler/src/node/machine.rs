@@ -242,9 +242,12 @@ impl Machine {
             let given = async {
                 let wanted = if runs { podnet::attached(&vmi) } else { podnet::wanted(&vmi) };
                 network.make(&client.process, wanted).await?;
-                // A disk that is not there yet keeps nothing else from being changed.
-                let delivered =
-                    if runs { volumes::deliver(&node, &vmi, &pod_uid, &held).await } else { Ok(()) };
+                let delivered = volumes::deliver(&node, &vmi, &pod_uid, &held).await;
+                if !runs {
+                    // A machine starts with all of its disks.
+                    delivered.clone().map_err(Error::Refused)?;
+                }
+                // A disk that does not come keeps nothing else of a running machine from being changed.
                 client.sync(&vmi, options.get().await).await?;
                 // The guest has let go of all of these.
                 network.clear(&client.process, podnet::unplugged(&vmi)).await?;

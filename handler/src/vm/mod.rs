@@ -13,7 +13,8 @@
 //! decision out and starts another pass: nothing is remembered that could not be seen again, except what
 //! [`Memory`] holds, and losing that costs a repeated request to a launcher that is idempotent.
 //!
-//! *Start.* As soon as the launcher answers and has no machine, it gets the VMI. A machine that has ended is
+//! *Start.* As soon as the launcher answers and has no machine, it gets the VMI; where volumes are hotpluggable, once attachment
+//! pods have them all, so that the machine starts with their disks and can boot from one. A machine that has ended is
 //! never started again: the phase is final then, and the launcher, which runs one machine in its life, refuses.
 //! The launcher's answer takes as long as the start; other passes go on meanwhile, so that a VMI that is deleted
 //! while it waits for a disk is not kept waiting. A launcher that refused gets the VMI again, see [`SYNC_RETRIES`].
@@ -286,7 +287,9 @@ fn give(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
         // Not while it ends: a launcher that was told to end takes no machine. Not twice at a time.
         _ if ending(view) || memory.syncing => false,
         Phase::Scheduled => {
-            memory.synced != Some(hash) && !view.domain.is_some_and(|domain| domain.status.is_final())
+            memory.synced != Some(hash)
+                && unattached(view.vmi).is_none()
+                && !view.domain.is_some_and(|domain| domain.status.is_final())
         }
         // What a running machine was started with is not known after a restart of ours, nor where it comes to by a
         // migration. It has all of it but for interfaces, their links and the size of claims, which may have changed meanwhile.
@@ -326,6 +329,13 @@ fn attached_volumes(vmi: &v1::VirtualMachineInstance) -> impl Iterator<Item = &S
         hotplug.and_then(|hotplug| hotplug.attach_pod_uid.as_ref()).is_some_and(|uid| !uid.is_empty())
     };
     vmi.status.volume_status.iter().filter(is_ready).map(|told| &told.name)
+}
+
+/// The first hotpluggable volume whose disk cannot be brought to the launcher yet.
+fn unattached(vmi: &v1::VirtualMachineInstance) -> Option<&str> {
+    let is_attached = |name: &String| attached_volumes(vmi).any(|attached| attached == name);
+    let mut plugged = vmi.spec.volumes.iter().filter(|volume| storage::is_hotpluggable(volume));
+    plugged.find(|volume| !is_attached(&volume.name)).map(|volume| volume.name.as_str())
 }
 
 /// Whether a volume's disk can be plugged that the machine lacks, or the launcher has the disk of a volume that is gone.

@@ -288,28 +288,38 @@ fn trouble<'a>(view: &View<'a>, phase: &Phase) -> Option<Trouble<'a>> {
     }
     let (what, since) = waits(view, phase)?;
     let lasts = since.is_some_and(|since| elapsed(since, view.now) >= WAIT_TOLD);
-    let message = if lasts {
-        format!("not there after {} s: {what}", WAIT_TOLD.as_secs()).into()
-    } else {
-        Cow::from(what)
-    };
+    let message =
+        if lasts { format!("not there after {} s: {what}", WAIT_TOLD.as_secs()).into() } else { what };
     Some(Trouble { says: ("False", condition::reason::WAITING, message), event: lasts })
 }
 
 /// What is waited for before the machine runs, or after it has ended, and since when; an older launcher does not tell the
 /// time.
-fn waits<'a>(view: &View<'a>, phase: &Phase) -> Option<(&'a str, Option<Timestamp>)> {
+fn waits<'a>(view: &View<'a>, phase: &Phase) -> Option<(Cow<'a, str>, Option<Timestamp>)> {
     if phase::awaits_pod(view) {
-        return Some(("the end of the launcher's pod, which tells why the machine ended", view.ended_since));
+        let what = "the end of the launcher's pod, which tells why the machine ended";
+        return Some((what.into(), view.ended_since));
     }
     if *phase != Phase::Scheduled {
         return None;
     }
     if let Launcher::Absent(since) = view.launcher {
-        return Some(("the launcher's socket, which appears once its libvirt answers", Some(since)));
+        return Some(("the launcher's socket, which appears once its libvirt answers".into(), Some(since)));
+    }
+    if let Some(volume) = super::unattached(view.vmi) {
+        let told = view.vmi.status.volume_status.iter().find(|told| told.name == volume);
+        let why = told.and_then(|told| told.message.as_deref()).unwrap_or("it has no attachment pod");
+        return Some((format!("the disk of volume {volume}: {why}").into(), scheduled_since(view)));
     }
     let domain = view.domain.filter(|domain| !domain.waiting_for.is_empty())?;
-    Some((domain.waiting_for.as_str(), domain.waiting_since_ms.and_then(from_ms)))
+    Some((domain.waiting_for.as_str().into(), domain.waiting_since_ms.and_then(from_ms)))
+}
+
+/// Since when the machine's pod is ready.
+fn scheduled_since(view: &View<'_>) -> Option<Timestamp> {
+    let mut times = view.vmi.status.phase_transition_timestamps.iter();
+    let since = times.find(|time| time.phase == Some(Phase::Scheduled))?;
+    Some(since.phase_transition_timestamp.as_ref()?.as_ref()?.0)
 }
 
 /// Time until what is waited for is told by an event.

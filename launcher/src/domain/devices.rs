@@ -12,11 +12,11 @@ use podvirt_api::vmi::{
 };
 
 use super::convert::ConvertError;
-use super::disks::{DiskNames, disk, on_virtio};
+use super::disks::{DiskNames, disk, on_virtio, with_medium};
 use super::schema as xml;
 pub(super) use super::schema::VHOST_USER;
 use super::threads::{Own, Threads};
-use super::{Environment, Image, Tap};
+use super::{Environment, Image, ImageFormat, Tap};
 
 /// Model of virtio's devices that drivers of before version 1.0 know, too.
 const TRANSITIONAL: &str = "virtio-transitional";
@@ -49,10 +49,16 @@ pub(super) fn convert(
         .disks
         .iter()
         .map(|d| {
-            let image =
-                environment.images.get(&d.name).ok_or_else(|| ConvertError::NoImage(d.name.clone()))?;
             let own = if on_virtio(d) { threads.next(d) } else { Own::default() };
-            disk(vmi, d, image, &mut names, virtio, disk_queues, own)
+            let given = |image: &Image| disk(vmi, d, image, &mut names, virtio, disk_queues, own);
+            match environment.images.get(&d.name) {
+                Some(image) => given(image),
+                None if d.cdrom.is_some() => {
+                    let empty = given(&Image::new(PathBuf::new(), ImageFormat::Raw))?;
+                    with_medium(empty, None)
+                }
+                None => Err(ConvertError::NoImage(d.name.clone())),
+            }
         })
         .collect::<Result<Vec<_>, _>>()?;
 

@@ -10,7 +10,7 @@ use super::convert::ConvertError;
 use super::devices::{alias, path_text, pci_address};
 use super::schema as xml;
 use super::threads::Own;
-use super::{Blocks, Image, Place};
+use super::{Blocks, Image, ImageFormat, Place};
 
 /// Names of disks in the guest, counted by their prefix.
 #[derive(Default)]
@@ -128,6 +128,23 @@ pub(super) fn disk(
     })
 }
 
+/// A drive with another medium, a disk image or a device of raw content; none: it is empty.
+///
+/// # Errors
+///
+/// The path is not UTF-8.
+pub fn with_medium(drive: xml::Disk, medium: Option<(&Path, Place)>) -> Result<xml::Disk, ConvertError> {
+    let place = medium.map_or(Place::File, |(_, place)| place);
+    let driver = xml::DiskDriver { format: ImageFormat::Raw.as_str().into(), ..drive.driver };
+    Ok(xml::Disk {
+        kind: place.as_str().into(),
+        source: medium.map(|(path, place)| source(path, place)).transpose()?.unwrap_or_default(),
+        backing_store: None,
+        driver,
+        ..drive
+    })
+}
+
 /// The sizes that are asked for, or those that the image is read and written by.
 fn block_io(disk: &Disk, image: &Image) -> Option<xml::BlockIo> {
     let size = disk.block_size.as_ref()?;
@@ -180,7 +197,6 @@ fn io(disk: &Disk, image: &Image, cache: DriverCache) -> Option<DriverIo> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::ImageFormat;
 
     #[test]
     fn disks_are_counted_as_the_kernel_does() {

@@ -17,6 +17,7 @@ use podvirt_proto::cmd::v1::SmBios;
 
 pub use convert::{ConvertError, convert, domain_name};
 pub use devices::{AGENT_CHANNEL, alias_of, name_of, plugged, plugged_disk};
+pub use disks::with_medium;
 
 /// Who executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,7 +20,6 @@ mod restore;
 mod sidecar;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -17,8 +17,8 @@
 //!
 //! An answer that lacks nothing of it is passed on as it is.
 
-use super::tree::{Document, Element, Node};
 use crate::domain::schema::{QEMU_NAMESPACE, VHOST_USER};
+use crate::xml_tree::{Document, Element, Node};
 
 /// Elements of the domain.
 const OF_DOMAIN: [&str; 2] = ["on_poweroff", "on_crash"];

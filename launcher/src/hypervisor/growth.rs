@@ -5,9 +5,23 @@ use virt::sys;
 
 use super::HypervisorError;
 use super::libvirt::wrong;
-use crate::domain::schema::Domain as Described;
+use crate::domain::schema::{Disk, Domain as Described};
 
 const ACTION: &str = "let a disk grow";
+/// The type of a disk that is a device of the node.
+const DEVICE: &str = "block";
+
+/// The disk with this alias.
+pub(super) fn disk<'a>(described: &'a Described, alias: &str) -> Result<&'a Disk, HypervisorError> {
+    let disk = described.devices.disks.iter().find(|disk| disk.alias.name == alias);
+    disk.ok_or_else(|| wrong(ACTION, format!("the domain has no disk {alias}")))
+}
+
+/// Bytes of a disk, as the guest sees it.
+pub(super) fn capacity(domain: &Domain, disk: &Disk) -> Result<u64, HypervisorError> {
+    let info = domain.get_block_info(&disk.target.dev, 0);
+    Ok(info.map_err(|error| wrong(ACTION, error.message().to_owned()))?.capacity)
+}
 
 /// Has the disk with this alias grow to `size` bytes, and says whether it did; one that is as large stays.
 pub(super) fn grow(
@@ -16,13 +30,14 @@ pub(super) fn grow(
     alias: &str,
     size: u64,
 ) -> Result<bool, HypervisorError> {
-    let disk = described.devices.disks.iter().find(|disk| disk.alias.name == alias);
-    let disk = disk.ok_or_else(|| wrong(ACTION, format!("the domain has no disk {alias}")))?;
-    let place = &disk.target.dev;
-    let refused = |error: virt::error::Error| wrong(ACTION, error.message().to_owned());
-    if domain.get_block_info(place, 0).map_err(refused)?.capacity >= size {
+    let disk = disk(described, alias)?;
+    if capacity(domain, disk)? >= size {
         return Ok(false);
     }
-    domain.block_resize(place, size, sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES).map_err(refused)?;
+    // The beginning of a device, to which a smaller disk has moved, becomes the whole device.
+    let whole = if disk.kind == DEVICE { sys::VIR_DOMAIN_BLOCK_RESIZE_CAPACITY } else { 0 };
+    let flags = sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES | whole;
+    let resized = domain.block_resize(&disk.target.dev, size, flags);
+    resized.map_err(|error| wrong(ACTION, error.message().to_owned()))?;
     Ok(true)
 }

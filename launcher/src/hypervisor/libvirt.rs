@@ -252,6 +252,8 @@ impl Hypervisor for Libvirt {
             parameters.migrate_disks.clone_from(&to.copied);
             parameters.disks_uri = Some(to.disks.clone());
         }
+        parameters.dest_xml.clone_from(&to.description);
+        parameters.persist_xml.clone_from(&to.description);
         if to.auto_converge {
             flags |= sys::VIR_MIGRATE_AUTO_CONVERGE;
         }
@@ -373,6 +375,24 @@ impl Hypervisor for Libvirt {
         let xml = xml.map_err(|e| wrong(ACTION, e.to_string()))?;
         let unplugged = domain.detach_device_flags(&xml, sys::VIR_DOMAIN_AFFECT_LIVE);
         unplugged.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
+    }
+
+    fn xml_to_move(&self) -> Result<String, HypervisorError> {
+        let domain = self.domain()?;
+        let xml = domain.get_xml_desc(sys::VIR_DOMAIN_XML_MIGRATABLE);
+        xml.map_err(|e| self.failed(&domain, "read the domain's XML", &e))
+    }
+
+    fn capacity(&self, alias: &str) -> Result<u64, HypervisorError> {
+        const ACTION: &str = "ask how large a disk is";
+        let described = Described::from_xml(&self.xml()?).map_err(|e| wrong(ACTION, e.to_string()))?;
+        growth::capacity(&self.domain()?, growth::disk(&described, alias)?)
+    }
+
+    fn change_medium(&self, drive: &str) -> Result<(), HypervisorError> {
+        let domain = self.domain()?;
+        let changed = domain.update_device_flags(drive, sys::VIR_DOMAIN_AFFECT_LIVE);
+        changed.map(drop).map_err(|e| self.failed(&domain, "change the medium in the drive", &e))
     }
 
     fn hand_over(&self, device: &File, set: u64) -> Result<(), HypervisorError> {

@@ -83,6 +83,8 @@ pub struct Move {
     pub state: String,
     /// Where disks go.
     pub disks: String,
+    /// The domain's description there; none: the one that it has here.
+    pub description: Option<String>,
     /// Disks that are copied, by their places in the guest, such as `vda`; the others are shared.
     pub copied: Vec<String>,
     /// MiB per second that are sent at most; 0: as fast as it goes.
@@ -326,6 +328,29 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or has no such device.
     fn unplug(&self, alias: &str) -> Result<(), HypervisorError>;
+
+    /// The domain's description as it can be changed for a move.
+    ///
+    /// # Errors
+    ///
+    /// There is no such domain.
+    fn xml_to_move(&self) -> Result<String, HypervisorError> {
+        self.xml()
+    }
+
+    /// Bytes of the disk with this alias, as the guest sees it.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or has no such disk.
+    fn capacity(&self, alias: &str) -> Result<u64, HypervisorError>;
+
+    /// Changes what is in the drive that is described as libvirt's XML.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or the guest has locked the drive.
+    fn change_medium(&self, drive: &str) -> Result<(), HypervisorError>;
 
     /// Adds a device to the domain's set of descriptors with this number; see [`crate::fdset`].
     ///

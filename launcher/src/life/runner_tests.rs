@@ -161,6 +161,12 @@ impl Hypervisor for Fake {
         Err(HypervisorError::NotRunning("fake".into()))
     }
 
+    fn capacity(&self, _: &str) -> Result<u64, HypervisorError> {
+        Ok(0)
+    }
+    fn change_medium(&self, _: &str) -> Result<(), HypervisorError> {
+        Ok(())
+    }
     fn unplug(&self, _: &str) -> Result<(), HypervisorError> {
         Err(HypervisorError::NotRunning("fake".into()))
     }

@@ -49,9 +49,11 @@ pub(super) fn base(
         return device(volume, name, read_only);
     }
     let path = claims.join(&volume.name).join(path::DISK_IMAGE);
-    let writes = told.filter(|_| !read_only && !sources.incoming);
+    let makes = !sources.incoming || sources.moved.contains(&volume.name);
+    let writes = told.filter(|_| !read_only && makes);
     image(&path, &volume.name, name, writes, sources.notes)?;
-    if let Some(told) = writes {
+    // A disk that moves has its own size.
+    if let Some(told) = writes.filter(|_| !sources.incoming) {
         grow(&path, told);
     }
     Ok(Base { path, place: Place::File, format: ImageFormat::Raw })

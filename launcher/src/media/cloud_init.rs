@@ -290,6 +290,7 @@ mod tests {
             claims: None,
             told: &BTreeMap::new(),
             incoming: false,
+            moved: &std::collections::BTreeSet::new(),
             notes: &Default::default(),
             secrets,
             credentials: None,

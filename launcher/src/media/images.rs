@@ -10,7 +10,7 @@
 //! a further file (a qcow2 backing or data file) is refused, since that name would be opened with the launcher's
 //! rights. qemu-img is never asked: it would open that file to answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
@@ -40,6 +40,8 @@ pub struct ImageSources<'a> {
     pub told: &'a BTreeMap<String, PersistentVolumeClaimInfo>,
     /// Whether the machine comes from another node, where its claims have their disks already.
     pub incoming: bool,
+    /// Volumes that move to other claims with the machine: what is on these is made new.
+    pub moved: &'a BTreeSet<String>,
     /// Gets what users are to be told.
     pub notes: &'a Notes,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
@@ -65,7 +67,8 @@ pub fn prepare(
         let kept = sources.told.get(&v.name).is_some_and(|claim| claim.preallocated == Some(true));
         Ok((v.name.clone(), Image { kept, ..probe::seen(volume(vmi, v, sources)?) }))
     };
-    vmi.spec.volumes.iter().map(image).collect()
+    // Disks of the others come by another way.
+    vmi.spec.volumes.iter().filter(|volume| !volume.is_hotpluggable()).map(image).collect()
 }
 
 fn volume(
@@ -252,6 +255,7 @@ mod tests {
             claims: Some(claims),
             told,
             incoming: false,
+            moved: &BTreeSet::new(),
             notes: &Notes::default(),
             secrets: None,
             credentials: None,

@@ -4,13 +4,13 @@
 //! them by `/proc/<this process>/fd/<n>`, which the kernel lets the same user follow, through a link with a name that
 //! people recognise. The descriptors are held as long as the machine lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
@@ -25,6 +25,7 @@ use super::brought;
 use super::descriptor::receive;
 use super::devices;
 use super::hold::Hold;
+use super::migration::moved;
 use super::report;
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared, Wanted};
@@ -74,7 +75,17 @@ pub(super) async fn prepare(
     allow_emulation: bool,
     hook_sidecars: usize,
 ) -> Result<Prepared> {
-    let vmi = &volumes::without_plugged(&services::in_place(&wanted.vmi)?);
+    let wire: Box<v1::VirtualMachineInstance> =
+        serde_json::from_slice(&wanted.json).context("the VMI's status")?;
+    let told = storage::told_of_next(&wire);
+    let moved = moved::all(&wire);
+    let vmi = services::in_place(&wanted.vmi)?;
+    let plugged = match wanted.incoming {
+        // It brings its own description of them.
+        true => BTreeMap::new(),
+        false => volumes::images(shared, &vmi, &told).await.map_err(Error::msg)?,
+    };
+    let vmi = &volumes::without_absent(&vmi, &plugged);
     let (accelerator, reason) = accelerator::choose();
     info!(?accelerator, %reason, "the accelerator is chosen");
     if accelerator == Accelerator::Tcg && !allow_emulation {
@@ -101,8 +112,9 @@ pub(super) async fn prepare(
     let kernel = kernel(shared, vmi, &links, &mut files).await?;
 
     let (image_vmi, json, incoming) = (vmi.clone(), wanted.json.clone(), wanted.incoming);
+    let moving: BTreeSet<String> = moved.iter().map(|moved| moved.volume.clone()).collect();
+    shared.moved.send_replace(moved);
     let (asked, teller, handle) = (hooks.clone(), shared.clone(), tokio::runtime::Handle::current());
-    let told = told(&wanted.json)?;
     let images = tokio::task::spawn_blocking(move || {
         let notes = Notes::default();
         let waits = |what| waits_for(&teller, what);
@@ -116,6 +128,7 @@ pub(super) async fn prepare(
             claims: Some(Path::new(path::VMI_DISKS)),
             told: &told,
             incoming,
+            moved: &moving,
             notes: &notes,
             secrets: Some(Path::new(path::SECRETS)),
             credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),
@@ -128,7 +141,8 @@ pub(super) async fn prepare(
         }
         images
     });
-    let images = images.await.context("disks were not prepared")??;
+    let mut images = images.await.context("disks were not prepared")??;
+    images.extend(plugged);
 
     let made = made(vmi, &images);
     let devices = devices::addresses(vmi, |what| waits_for(shared, what)).await?;
@@ -271,12 +285,6 @@ fn made(vmi: &VirtualMachineInstance, images: &BTreeMap<String, Image>) -> BTree
         Some((volume.name.clone(), length))
     };
     vmi.spec.volumes.iter().filter(of_files).filter_map(size).collect()
-}
-
-/// What the VMI's status tells of its claims, by volume.
-fn told(json: &[u8]) -> Result<BTreeMap<String, v1::PersistentVolumeClaimInfo>> {
-    let vmi: Box<v1::VirtualMachineInstance> = serde_json::from_slice(json).context("the VMI's status")?;
-    Ok(storage::told(&vmi))
 }
 
 /// The kernel for direct boot.

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::freeze::Freezes;
 use super::held::Held;
+use super::migration::moved::Moved;
 use super::services::Services;
 use crate::hooks::Hooks;
 use crate::hypervisor::{Hypervisor, HypervisorError};
@@ -154,6 +155,8 @@ pub(super) struct Shared {
     /// Whether the guest's agent is connected.
     pub(super) agent_connected: watch::Sender<bool>,
     pub(super) agent: watch::Sender<AgentFacts>,
+    /// Volumes that move to other claims, of a machine that is to come.
+    pub(super) moved: watch::Sender<Vec<Moved>>,
     /// Credentials of the guest's users by the manifest, once the machine is prepared.
     pub(super) credentials: watch::Sender<Vec<AccessCredential>>,
     pub(super) links: watch::Sender<Links>,
@@ -199,6 +202,7 @@ impl Shared {
             facts: watch::Sender::new(Facts::default()),
             agent_connected: watch::Sender::new(false),
             agent: watch::Sender::new(AgentFacts::default()),
+            moved: watch::Sender::default(),
             credentials: watch::Sender::default(),
             links: watch::Sender::new(Links::default()),
             report: watch::Sender::new(report),

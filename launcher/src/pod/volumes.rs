@@ -18,11 +18,16 @@
 //! machine can move. The descriptor is kept until the guest has let go of the disk: the report tells which
 //! ones are kept ([`Facts::volumes`](super::shared::Facts)), and the pod that holds the claim stays as long.
 //!
-//! A machine starts without these disks and gets them once it runs. One that comes from another node has them already when it
-//! arrives: it is let in once all their descriptors are here ([`awaited`]).
+//! A machine starts with the disks that are here by then ([`images`]): virt-handler waits for all of them before it gives the VMI, so
+//! that a machine can boot from such a disk. One that comes from another node has them already when it arrives: it is let in once all
+//! their descriptors are here ([`awaited`]).
+//!
+//! A CD-ROM drive stays, and its medium comes and goes. The drive's cache mode is that of its start, so that both a disk image and a
+//! device can be its medium: through the page cache unless the VMI says otherwise.
 //!
 //! What fails with one volume does not keep the others from coming and going; the first failure is told.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,8 +40,8 @@ use tracing::{info, warn};
 
 use super::held::set_direct;
 use super::shared::Shared;
-use crate::domain::schema::Domain;
-use crate::domain::{Image, ImageFormat, Place, alias_of, plugged_disk};
+use crate::domain::schema::{self as xml, Domain};
+use crate::domain::{Image, ImageFormat, Place, alias_of, plugged_disk, with_medium};
 use crate::fdset;
 use crate::media::probe::seen;
 
@@ -45,15 +50,63 @@ const RELEASE: Duration = Duration::from_secs(15);
 /// Between two looks at that.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The machine without the disks that are plugged once it runs.
-pub(super) fn without_plugged(vmi: &VirtualMachineInstance) -> VirtualMachineInstance {
+/// The machine without the disks of hotpluggable volumes whose disks are not here; without any of these where nothing is `here`.
+pub(super) fn without_absent(
+    vmi: &VirtualMachineInstance,
+    here: &BTreeMap<String, Image>,
+) -> VirtualMachineInstance {
     let mut vmi = vmi.clone();
-    let volumes = std::mem::take(&mut vmi.spec.volumes);
-    let (plugged, kept): (Vec<Volume>, Vec<Volume>) = volumes.into_iter().partition(Volume::is_hotpluggable);
-    vmi.spec.volumes = kept;
-    let stays = |name: &str| !plugged.iter().any(|volume| volume.name == name);
-    vmi.spec.domain.devices.disks.retain(|disk| stays(&disk.name));
+    let is_absent = |volume: &&Volume| volume.is_hotpluggable() && !here.contains_key(&volume.name);
+    let absent: BTreeSet<&str> =
+        vmi.spec.volumes.iter().filter(is_absent).map(|volume| volume.name.as_str()).collect();
+    // A drive without its medium is empty.
+    vmi.spec.domain.devices.disks.retain(|disk| disk.cdrom.is_some() || !absent.contains(&*disk.name));
     vmi
+}
+
+/// Images of the hotpluggable volumes whose disks are here, for a machine that starts with them; devices are made ready for QEMU.
+///
+/// # Errors
+///
+/// A disk cannot be looked at; its volume is named.
+pub(super) async fn images(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>,
+) -> Result<BTreeMap<String, Image>, String> {
+    let mut images = BTreeMap::new();
+    for disk in &vmi.spec.domain.devices.disks {
+        let volume = disk.name.as_str();
+        if !vmi.volume_of(disk).is_some_and(Volume::is_hotpluggable) || !shared.held.has(volume) {
+            continue;
+        }
+        let ready = async {
+            if let Some(device) = shared.held.device(volume) {
+                set_direct(&device, past_page_cache(disk)).map_err(|error| error.to_string())?;
+            }
+            let image = image(shared, volume, is_kept(told, volume)).await?;
+            Ok::<_, String>(Image { direct: image.direct && past_page_cache(disk), ..image })
+        };
+        let ready = ready.await.map_err(|error| format!("volume {volume}: {error}"))?;
+        images.insert(volume.to_owned(), ready);
+    }
+    Ok(images)
+}
+
+/// Whether the storage of a volume is allocated as a whole, and stays so.
+fn is_kept(told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>, volume: &str) -> bool {
+    told.get(volume).is_some_and(|claim| claim.preallocated == Some(true))
+}
+
+/// The image of a volume whose disk is here, as QEMU finds it.
+async fn image(shared: &Shared, volume: &str, kept: bool) -> Result<Image, String> {
+    let image = match shared.held.device(volume) {
+        Some(_) => Image { place: Place::Block, ..Image::new(fdset::place(volume), ImageFormat::Raw) },
+        None => Image::new(path::plugged_image(volume), ImageFormat::Raw),
+    };
+    let image = tokio::task::spawn_blocking(move || seen(image)).await.map_err(|error| error.to_string())?;
+    // Every device can be read and written past the page cache; this process may not open the device to see that.
+    Ok(Image { kept, direct: image.direct || image.place == Place::Block, ..image })
 }
 
 /// Whether all disks are here that the machine `vmi` brings from another node; they are made ready for QEMU. `json`: the VMI as the
@@ -121,8 +174,7 @@ pub(super) async fn change(
         done(name, unplug(shared, name).await);
     }
     for name in wanted.into_iter().filter(|name| held.iter().any(|held| held == name)) {
-        let kept = told.get(name).is_some_and(|claim| claim.preallocated == Some(true));
-        done(name, plug(shared, vmi, name, kept).await);
+        done(name, plug(shared, vmi, name, is_kept(&told, name)).await);
     }
     failed
 }
@@ -133,9 +185,16 @@ async fn described(shared: &Shared) -> Result<Domain, String> {
     Domain::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))
 }
 
+/// The device of a volume, also a drive that is empty.
+fn device(domain: Domain, volume: &str) -> Option<xml::Disk> {
+    let alias = alias_of(volume);
+    domain.devices.disks.into_iter().find(|disk| disk.alias.name == alias)
+}
+
 fn has(domain: &Domain, volume: &str) -> bool {
     let alias = alias_of(volume);
-    domain.devices.disks.iter().any(|disk| disk.alias.name == alias)
+    let mut disks = domain.devices.disks.iter();
+    disks.any(|disk| disk.alias.name == alias && disk.source.path().is_some())
 }
 
 /// Plugs the disk of a volume whose disk was handed over. `kept`: its storage is allocated as a whole, and stays so.
@@ -146,23 +205,27 @@ async fn plug(shared: &Shared, vmi: &VirtualMachineInstance, volume: &str, kept:
     }
     let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
     let disk = disk.ok_or("spec.domain.devices.disks has no disk of this name")?;
-    let of_device = shared.held.device(volume);
-    let image = match of_device {
-        Some(_) => Image { place: Place::Block, ..Image::new(fdset::place(volume), ImageFormat::Raw) },
-        None => Image::new(path::plugged_image(volume), ImageFormat::Raw),
+    let image = image(shared, volume, kept).await?;
+    let (device, is_drive) = match self::device(domain.clone(), volume) {
+        Some(drive) => {
+            let changed = with_medium(drive, Some((&image.path, image.place)));
+            (changed.map_err(|error| error.to_string())?, true)
+        }
+        None => (plugged_disk(vmi, disk, &image, &domain).map_err(|error| error.to_string())?, false),
     };
-    let image = tokio::task::spawn_blocking(move || seen(image)).await.map_err(|error| error.to_string())?;
-    // Every device can be read and written past the page cache; this process may not open the device to see that.
-    let image = Image { kept, direct: image.direct || image.place == Place::Block, ..image };
-    let device = plugged_disk(vmi, disk, &image, &domain).map_err(|error| error.to_string())?;
     let xml = device.to_xml().map_err(|error| error.to_string())?;
-    if let Some(file) = of_device.clone() {
-        set_direct(&file, past_page_cache(disk)).map_err(|error| error.to_string())?;
+    if let Some(file) = shared.held.device(volume) {
+        set_direct(&file, device.driver.cache.as_deref() == Some(DriverCache::None.as_str()))
+            .map_err(|error| error.to_string())?;
         let set = fdset::number(volume);
         let handed = shared.call(move |hypervisor| hypervisor.hand_over(&file, set)).await;
         handed.map_err(|error| error.to_string())?;
     }
-    if let Err(error) = shared.call(move |hypervisor| hypervisor.plug(&xml)).await {
+    let plugged = shared.call(move |hypervisor| match is_drive {
+        true => hypervisor.change_medium(&xml),
+        false => hypervisor.plug(&xml),
+    });
+    if let Err(error) = plugged.await {
         take_back(shared, volume).await;
         return Err(error.to_string());
     }
@@ -172,9 +235,9 @@ async fn plug(shared: &Shared, vmi: &VirtualMachineInstance, volume: &str, kept:
     Ok(())
 }
 
-/// Whether a disk on a device is read and written past the page cache: where nothing else is asked for.
+/// Whether a disk on a device is read and written past the page cache: where nothing else is asked for, unless it is a drive.
 fn past_page_cache(disk: &Disk) -> bool {
-    !matches!(disk.cache, Some(DriverCache::WriteThrough | DriverCache::WriteBack))
+    disk.cache.map_or(disk.cdrom.is_none(), |cache| cache == DriverCache::None)
 }
 
 /// Has QEMU close the device of a volume, if it has one.
@@ -189,10 +252,19 @@ async fn take_back(shared: &Shared, volume: &str) {
 
 /// Has the guest let go of the disk of a volume, and closes the disk.
 async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
-    if has(&described(shared).await?, volume) {
+    let domain = described(shared).await?;
+    if has(&domain, volume) {
         info!(volume, "the disk is unplugged");
         let alias = alias_of(volume);
-        shared.call(move |hypervisor| hypervisor.unplug(&alias)).await.map_err(|error| error.to_string())?;
+        let drive = device(domain, volume).filter(xml::Disk::is_drive);
+        let empty = drive.map(|drive| with_medium(drive, None)).transpose();
+        let empty = empty.map_err(|error| error.to_string())?.map(|drive| drive.to_xml()).transpose();
+        let empty = empty.map_err(|error| error.to_string())?;
+        let unplugged = shared.call(move |hypervisor| match empty {
+            Some(drive) => hypervisor.change_medium(&drive),
+            None => hypervisor.unplug(&alias),
+        });
+        unplugged.await.map_err(|error| error.to_string())?;
         let end = Instant::now() + RELEASE;
         while has(&described(shared).await?, volume) {
             if Instant::now() >= end {

@@ -84,7 +84,7 @@ fn problems_of_the_template_have_its_path() {
     for (spec, field) in [
         (json!({"template": {"spec": small()}}), "spec.virtualMachineTemplate.spec.runStrategy"),
         (
-            json!({"runStrategy": "Always", "updateVolumesStrategy": "Migration", "template": {"spec": small()}}),
+            json!({"runStrategy": "Always", "updateVolumesStrategy": "Elsewhere", "template": {"spec": small()}}),
             "spec.virtualMachineTemplate.spec.updateVolumesStrategy",
         ),
         (

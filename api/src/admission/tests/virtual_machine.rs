@@ -104,7 +104,7 @@ fn problems_of_the_template_have_its_path() {
         },
     });
     let object =
-        machine(json!({"runStrategy": "Halted", "template": template, "updateVolumesStrategy": "Migration"}));
+        machine(json!({"runStrategy": "Halted", "template": template, "updateVolumesStrategy": "Elsewhere"}));
     assert_eq!(
         fields(&validate(&object, &config(), By::User)),
         [

@@ -1,5 +1,6 @@
 //! Machines that name instance types and preferences, before an API server that answers as it is told.
 
+use crate::vm::moves::Moves;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -105,7 +106,7 @@ async fn an_instance_type_is_stored_once_and_the_instance_made_from_what_is_stor
     assert_eq!(shape.spec.instancetype, vm.spec.instancetype, "the machine goes on naming it");
 
     let now = jiff::Timestamp::now();
-    let plan = decide_by(&vm, Ok(&shape), Instance::None, &Look::default(), now);
+    let plan = decide_by(&vm, Ok(&shape), Instance::None, &Look::default(), &Moves::None, now);
     assert_eq!(json!(plan.status.instancetype_ref), reference);
     let Some(Action::Start(vmi)) = plan.action else { panic!("{plan:?}") };
     let vmi = serde_json::to_value(&*vmi).unwrap();
@@ -120,7 +121,7 @@ async fn an_instance_type_is_stored_once_and_the_instance_made_from_what_is_stor
     assert_eq!(paths(&asked), [format!("GET {REVISIONS}/{REVISION}")]);
     let mut running: podvirt_api::v1::VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
     running.metadata.uid = Some("u1".into());
-    let plan = decide_by(&vm, Ok(&shape), Instance::Own(&running), &Look::default(), now);
+    let plan = decide_by(&vm, Ok(&shape), Instance::Own(&running), &Look::default(), &Moves::None, now);
     let restart = plan.status.conditions.iter().any(|c| c.r#type.as_str() == "RestartRequired");
     assert!(!restart && plan.action.is_none(), "it is as the shape says: {plan:?}");
 }
@@ -161,7 +162,8 @@ async fn what_is_missing_is_told_and_nothing_is_started() {
     let vm = machine(&json!({}));
     let Shape::Failed(problem) = shell.shape(&vm).await.unwrap() else { panic!() };
     assert_eq!(problem.reason, "FailedFindInstancetype");
-    let plan = decide_by(&vm, Err(&problem), Instance::None, &Look::default(), jiff::Timestamp::now());
+    let plan =
+        decide_by(&vm, Err(&problem), Instance::None, &Look::default(), &Moves::None, jiff::Timestamp::now());
     assert_eq!(plan.action, None);
     assert_eq!(plan.warnings, [("FailedFindInstancetype", problem.message.clone())]);
     let failure = plan.status.conditions.iter().find(|c| c.r#type.as_str() == "Failure").unwrap();
@@ -170,15 +172,29 @@ async fn what_is_missing_is_told_and_nothing_is_started() {
     // It is told once.
     let told = VirtualMachine { status: plan.status, ..vm.clone() };
     assert_eq!(
-        decide_by(&told, Err(&problem), Instance::None, &Look::default(), jiff::Timestamp::now()).warnings,
+        decide_by(
+            &told,
+            Err(&problem),
+            Instance::None,
+            &Look::default(),
+            &Moves::None,
+            jiff::Timestamp::now()
+        )
+        .warnings,
         []
     );
     // A machine that runs can be stopped nonetheless.
     let vmi = json!({"metadata": {"name": "vm", "uid": "u1"}, "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running"}});
     let vmi = serde_json::from_value(vmi).unwrap();
     let halted = machine(&json!({"spec": {"runStrategy": "Halted"}}));
-    let plan =
-        decide_by(&halted, Err(&problem), Instance::Own(&vmi), &Look::default(), jiff::Timestamp::now());
+    let plan = decide_by(
+        &halted,
+        Err(&problem),
+        Instance::Own(&vmi),
+        &Look::default(),
+        &Moves::None,
+        jiff::Timestamp::now(),
+    );
     assert!(matches!(plan.action, Some(Action::Stop { .. })), "{plan:?}");
     // The API server's own trouble is no word about the instance type.
     let (broken, _) = self::shell("reference", |_| Some(testing::failure(500, "InternalError", "etcd")));

@@ -3,9 +3,10 @@
 use super::*;
 use crate::data::Look;
 use crate::vm::decide::decide_by;
+use crate::vm::moves::Moves;
 
 fn seen(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>, look: &Look) -> Plan {
-    decide_by(vm, Ok(vm), Instance::of(vm, vmi), look, now())
+    decide_by(vm, Ok(vm), Instance::of(vm, vmi), look, &Moves::None, now())
 }
 
 #[test]
@@ -41,8 +42,14 @@ fn a_start_waits_until_they_are_filled_and_is_not_forgotten() {
         ("False", Some("DataVolume root: ImportInProgress"))
     );
     let later = VirtualMachine { status: plan.status.clone(), ..vm.clone() };
-    let again =
-        decide_by(&later, Ok(&later), Instance::None, &filling, now() + SignedDuration::from_secs(60));
+    let again = decide_by(
+        &later,
+        Ok(&later),
+        Instance::None,
+        &filling,
+        &Moves::None,
+        now() + SignedDuration::from_secs(60),
+    );
     assert_eq!(again.status, plan.status, "its time stays");
     assert_eq!(of(&seen(&later, None, &Look::default()), &ready), None);
     assert_eq!((word(plan.action.as_ref()), plan.again_after), ("-", None));

@@ -85,3 +85,27 @@ fn the_launcher_hears_of_a_volume_whose_attachment_pod_is_ready() {
     after.memory.synced = before.memory.synced;
     assert_eq!(after.decide().action, Some(Action::Sync(spec_hash(&after.vmi))));
 }
+
+#[test]
+fn a_machine_starts_once_all_its_volumes_are_attached() {
+    let starting = |uid: &str| {
+        let mut pass = pass(true, attached("AttachedToNode", uid), false, false);
+        pass.domain = Some(domain(Status::NoState, ""));
+        pass.vmi.status.phase = Some(Phase::Scheduled);
+        pass.vmi.status.volume_status[0].message = Some("PVC is in phase ClaimPending".into());
+        pass
+    };
+    let waits = starting("").decide();
+    assert_eq!(waits.action, None);
+    let said = waits.status.conditions.iter().find(|c| c.r#type == Type::Synchronized).unwrap();
+    let expected = "the disk of volume data: PVC is in phase ClaimPending";
+    assert_eq!(said.message.as_deref(), Some(expected));
+    assert!(waits.events.is_empty());
+    // An event tells what lasts.
+    let mut long = starting("");
+    let since = json!([{"phase": "Scheduled", "phaseTransitionTimestamp": at(70).to_string()}]);
+    long.vmi.status.phase_transition_timestamps = serde_json::from_value(since).unwrap();
+    assert!(long.decide().events.iter().any(|event| event.message.ends_with(expected)));
+    let ready = starting("u");
+    assert_eq!(ready.decide().action, Some(Action::Sync(spec_hash(&ready.vmi))));
+}

@@ -377,6 +377,11 @@ impl DiskSource {
 }
 
 impl Disk {
+    /// Whether it is a drive whose medium can be changed.
+    pub fn is_drive(&self) -> bool {
+        self.device == "cdrom"
+    }
+
     /// The element, as libvirt reads it.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! What becomes of a volume is virt-controller's to judge, and [`podvirt_api::storage`] reads it: what is on a claim is the
 //! same at both ends, what the guest writes to a file of the pod is copied. A disk that the guest cannot write is there at
 //! the other end already. Before anything moves the judgement is held against the disks as the
-//! hypervisor has them: a disk whose file is on a claim is never copied, and a disk that is said to be shared is on its
-//! claim. A machine of which the two do not agree stays where it is.
+//! hypervisor has them: a disk whose file is on a claim is never copied unless its volume moves to another claim, and a disk that is
+//! said to be shared is on its claim. A machine of which the two do not agree stays where it is.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -62,6 +62,7 @@ fn fate(verdict: &BTreeMap<&str, Fate>, alias: &str, place: &str, file: &Path) -
     let on_a_claim = of_claims.iter().any(|directory| file.starts_with(directory));
     match fate {
         Some(Fate::Shared) if on_own_claim => Ok(Fate::Shared),
+        Some(Fate::Moved) if on_own_claim => Ok(Fate::Copied),
         // What is made anew lacks what the guest wrote to it.
         Some(Fate::Copied | Fate::MadeAnew) if !on_a_claim => Ok(Fate::Copied),
         Some(fate) => Err(format!(

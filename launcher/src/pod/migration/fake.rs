@@ -141,6 +141,12 @@ impl Hypervisor for Fake {
     fn grow(&self, _: &str, _: u64) -> Result<bool, HypervisorError> {
         Ok(false)
     }
+    fn capacity(&self, _: &str) -> Result<u64, HypervisorError> {
+        Ok(1 << 20)
+    }
+    fn change_medium(&self, _: &str) -> Outcome {
+        Ok(())
+    }
     fn hand_over(&self, _: &std::fs::File, _: u64) -> Outcome {
         Ok(())
     }

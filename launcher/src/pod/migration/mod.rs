@@ -9,7 +9,8 @@
 //! libvirt of the source speaks to libvirt of the target over a socket in this pod, and both QEMUs over two more
 //! ([`podvirt_proto::migration`]): where they lead is the handlers' affair. The domain goes as it is. Machine type,
 //! PCI addresses and MACs are those of the source; its files and sockets have the same paths in every pod of a VMI,
-//! so that nothing has to be rewritten, and are made ready at the target before ([`super::prepare`]).
+//! so that nothing has to be rewritten, and are made ready at the target before ([`super::prepare`]). Volumes that move to other claims
+//! are the exception: [`moved`].
 //!
 //! That the machine runs at one end only, whatever breaks at the switch-over, is the launchers' own affair: [`word`].
 //!
@@ -22,6 +23,7 @@ mod downtime;
 #[cfg(test)]
 pub(super) mod fake;
 mod monitor;
+pub(super) mod moved;
 mod word;
 
 use std::path::PathBuf;
@@ -42,6 +44,8 @@ use tracing::{Instrument, debug, info, warn};
 
 use self::downtime::Downtime;
 use self::monitor::{Monitor, Verdict};
+use self::moved::Moved;
+use self::word::Promise;
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
@@ -91,6 +95,9 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
             "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
         ));
     }
+    let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
+    let moved = moved::all(&vmi);
+    let description = moved::description(&text, &moved)?;
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
     nics::may_leave(&xml, &vmi)?;
@@ -101,6 +108,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         state: format!("unix://{state}"),
         disks: format!("unix://{disks}"),
         copied: of_vmi.copied,
+        description,
         bandwidth_mib: if options.bandwidth == 0 { 0 } else { options.bandwidth.div_ceil(MIB) },
         auto_converge: options.allow_auto_converge,
         // The cluster says that the claim is shared; libvirt knows a few network file systems only.
@@ -125,7 +133,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     drop(not_frozen);
     if begun {
         info!(migration = uid, copied = ?to.copied, "the machine moves");
-        let work = drive(Arc::clone(shared), to, options, word);
+        let work = drive(Arc::clone(shared), to, moved, options, word);
         tokio::spawn(work.in_current_span());
         return Ok(());
     }
@@ -278,6 +286,21 @@ fn settle(facts: &mut Facts, is: impl Fn(&Migration) -> bool, result: Result<(),
     true
 }
 
+/// Has the target make room for the disks that move to other claims.
+async fn make_room(shared: &Shared, moved: &[Moved], promise: Option<&mut Promise>) -> Result<(), String> {
+    let Some(first) = moved.first() else { return Ok(()) };
+    let promise = promise.ok_or_else(|| {
+        format!("volume {}: the target's launcher takes no volume to another claim", first.volume)
+    })?;
+    for one in moved {
+        let alias = alias_of(&one.volume);
+        let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
+        let bytes = bytes.map_err(|error| format!("volume {}: {error}", one.volume))?;
+        promise.disk(&one.volume, bytes).await?;
+    }
+    Ok(())
+}
+
 /// What [`drive`] keeps in mind.
 struct Drive<'a> {
     shared: &'a Shared,
@@ -292,8 +315,13 @@ struct Drive<'a> {
     give_up: Option<(String, bool)>,
 }
 
-async fn drive(shared: Arc<Shared>, mut to: Move, options: Options, socket: PathBuf) {
-    let promise = match word::promise(&socket).await {
+async fn drive(shared: Arc<Shared>, mut to: Move, moved: Vec<Moved>, options: Options, socket: PathBuf) {
+    let promised = async {
+        let mut promise = word::promise(&socket).await?;
+        make_room(&shared, &moved, promise.as_mut()).await?;
+        Ok(promise)
+    };
+    let promise = match promised.await {
         Ok(promise) => promise,
         Err(reason) => return over(&shared, &options, Err(reason)),
     };

@@ -7,6 +7,8 @@
 //!   source                                             target
 //!   hello ───────────────────────────────────────────>
 //!         <─────────────────────────────────────────── hello       a held machine is not here from now on
+//!   disk … ──────────────────────────────────────────>             for each volume that moves to another claim
+//!         <─────────────────────────────────────────── disk        it has the disk's size there
 //!   the move: memory, state; the guest stands still     complete, and held
 //!         <─────────────────────────────────────────── ready
 //!   stands still here? its hypervisor is killed
@@ -29,16 +31,17 @@ use std::time::Duration;
 
 use podvirt_api::names::path;
 use podvirt_proto::domain::Status;
-use podvirt_proto::migration::word::{HELLO, PAUSED, READY, RUN, SOCKET};
+use podvirt_proto::migration::word::{DISK, HELLO, PAUSED, READY, REFUSED, RUN, SOCKET};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines, Take};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{Instrument, info, warn};
 
 use super::super::shared::Shared;
+use super::moved;
 use crate::life::machine::Word;
 use crate::rundir;
 
@@ -47,7 +50,7 @@ const GREETING: Duration = Duration::from_secs(20);
 /// How long a machine may take to be complete after the source has said that it has left, and to run then.
 const COMPLETE: Duration = Duration::from_secs(10);
 /// All that either end ever says is shorter.
-const MOST: u64 = 1024;
+const MOST: u64 = 32 * 1024;
 
 /// A conversation.
 #[derive(Debug)]
@@ -145,10 +148,23 @@ async fn wait(shared: &Shared, mut talk: Talk) -> io::Result<()> {
         first
     });
     talk.say(HELLO).await?;
-    let early = tokio::select! {
-        () = held(shared) => None,
-        // libvirt has told the source already.
-        line = talk.hear() => Some(word_of(line?)?),
+    let early = loop {
+        let line = tokio::select! {
+            () = held(shared) => break None,
+            line = talk.hear() => line?,
+        };
+        match line {
+            Some(line) if line.starts_with(DISK) => {
+                let expected = shared.moved.borrow().clone();
+                let ready = spawn_blocking(move || moved::make_ready(&line, &expected)).await;
+                let ready = ready.map_err(io::Error::other)?;
+                // It is one line, whatever the reason is.
+                let refused = |why: String| format!("{REFUSED} {}", why.replace('\n', " "));
+                talk.say(&ready.map_or_else(refused, |()| DISK.to_owned())).await?;
+            }
+            // libvirt has told the source already.
+            line => break Some(word_of(line)?),
+        }
     };
     let run = match early {
         Some(run) => run,
@@ -231,6 +247,31 @@ pub(super) async fn promise(socket: &Path) -> Result<Option<Promise>, String> {
         // The virt-handlers, or the other launcher, are of a version that has no such socket.
         Ok(Ok((_, None)) | Err(_)) => Ok(None),
         Err(_) => Err(format!("the target's launcher did not answer within {} s", GREETING.as_secs())),
+    }
+}
+
+impl Promise {
+    /// Has the target make room for a disk of `bytes` that moves to another claim.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, or does not answer.
+    pub(super) async fn disk(&mut self, volume: &str, bytes: u64) -> Result<(), String> {
+        let failed = |why: &str| format!("volume {volume}: the target's launcher {why}");
+        let ask = async {
+            self.talk.say(&moved::line(volume, bytes)).await?;
+            self.talk.hear().await
+        };
+        match timeout(GREETING, ask).await {
+            Ok(Ok(Some(line))) if line == DISK => Ok(()),
+            Ok(Ok(Some(line))) => match line.strip_prefix(REFUSED) {
+                Some(why) => Err(failed(&format!("has no room for it: {}", why.trim_start()))),
+                None => Err(failed(&format!("says '{line}'"))),
+            },
+            Ok(Ok(None)) => Err(failed("is of a release that takes no volume to another claim")),
+            Ok(Err(error)) => Err(failed(&format!("cannot be asked: {error}"))),
+            Err(_) => Err(failed(&format!("did not answer within {} s", GREETING.as_secs()))),
+        }
     }
 }
 
