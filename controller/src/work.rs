@@ -271,7 +271,9 @@ mod tests {
         let once = ["LIST", "WATCH"].iter().flat_map(|what| kinds.map(|kind| (format!("{what} {kind}"), 1)));
         let mut wanted: BTreeMap<String, i32> = once.collect();
         // Launcher pods and exporter pods, which have labels of their own.
-        ["LIST", "WATCH"].map(|what| wanted.insert(format!("{what} /api/v1/pods"), 2));
+        for what in ["LIST", "WATCH"] {
+            wanted.insert(format!("{what} /api/v1/pods"), 2);
+        }
         assert_eq!(counts, wanted);
     }
 }

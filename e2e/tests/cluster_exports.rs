@@ -44,7 +44,8 @@ fn fill(namespace: &Namespace<'_>, mib: u32) -> String {
         "dd if=/dev/urandom of=/dev/data bs=1M seek=5 count={mib} conv=fsync 2>/dev/null && sha256sum </dev/data"
     );
     user(namespace, "writer", &command);
-    let done = |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
+    let done =
+        |pod: &Pod| pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Succeeded"));
     namespace.wait::<Pod>("writer", "what it writes", SOON, done).unwrap();
     digest(&namespace.kubectl(&["logs", "writer"]).unwrap())
 }
@@ -73,7 +74,8 @@ fn is_ready(one: &v1::VirtualMachineExport) -> bool {
 
 /// The export once it is ready, and its link for clients in the cluster.
 fn ready(namespace: &Namespace<'_>, name: &str) -> v1::VirtualMachineExportLink {
-    let export: v1::VirtualMachineExport = namespace.wait(name, "an export that is ready", SOON, is_ready).unwrap();
+    let export: v1::VirtualMachineExport =
+        namespace.wait(name, "an export that is ready", SOON, is_ready).unwrap();
     export.status.links.unwrap().internal.unwrap()
 }
 
@@ -87,18 +89,28 @@ struct Client<'n>(ClientPod<'n>);
 
 impl Client<'_> {
     /// Code of the answer, number of bytes and digest of what comes, unpacked where it is compressed.
-    fn get(&self, link: &v1::VirtualMachineExportLink, url: &str, token: &str, range: &str) -> (u16, u64, String) {
+    fn get(
+        &self,
+        link: &v1::VirtualMachineExportLink,
+        url: &str,
+        token: &str,
+        range: &str,
+    ) -> (u16, u64, String) {
+        self.get_by(&link.cert, url, token, range)
+    }
+
+    /// The same from a server that this certificate vouches for.
+    fn get_by(&self, cert: &str, url: &str, token: &str, range: &str) -> (u16, u64, String) {
         let script = format!(
             "import gzip, hashlib, ssl, urllib.request, urllib.error\n\
-             tls = ssl.create_default_context(cadata='''{}''')\n\
+             tls = ssl.create_default_context(cadata='''{cert}''')\n\
              fields = {{'x-kubevirt-export-token': '{token}', 'range': '{range}'}}\n\
              asked = urllib.request.Request('{url}', headers={{k: v for k, v in fields.items() if v}})\n\
              try: answer = urllib.request.urlopen(asked, context=tls, timeout=60)\n\
              except urllib.error.HTTPError as error: answer = error\n\
              body = answer.read()\n\
              if '{url}'.endswith('.gz') and answer.status == 200: body = gzip.decompress(body)\n\
-             print(answer.status, len(body), hashlib.sha256(body).hexdigest())\n",
-            link.cert
+             print(answer.status, len(body), hashlib.sha256(body).hexdigest())\n"
         );
         let told = self.0.sh(&format!("python3 - <<'EOF'\n{script}EOF")).unwrap();
         let words: Vec<&str> = told.split_whitespace().collect();
@@ -143,6 +155,17 @@ fn disks_are_downloaded_as_they_are() {
     for wrong in ["", "wrong", &own[1..]] {
         assert_eq!(client.get(&link, &raw, wrong, "").0, 401, "{wrong:?}");
     }
+    // By way of the proxy, which knows no token.
+    let path = "jsonpath={.data.ca-bundle}";
+    let ca = cluster.kubectl(&["-n", "kubevirt", "get", "configmap", "kubevirt-ca", "-o", path]).unwrap();
+    let proxy = |export: &str| {
+        let path = "/api/export.kubevirt.io/v1beta1/namespaces";
+        let place = format!("{}/virtualmachineexports/{export}/volumes/data/disk.img", namespace.name());
+        format!("https://virt-exportproxy.kubevirt.svc{path}/{place}")
+    };
+    assert_eq!(client.get_by(&ca, &proxy("x"), &own, ""), (200, size, digest.clone()));
+    assert_eq!(client.get_by(&ca, &proxy("x"), "wrong", "").0, 401);
+    assert_eq!(client.get_by(&ca, &proxy("y"), &own, "").0, 404);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("disk.img");
     let to = file.to_str().unwrap();
@@ -179,14 +202,18 @@ fn disks_are_downloaded_as_they_are() {
     let taken: v1::VirtualMachineExport = namespace.wait("taken", "the export", SOON, is_ready).unwrap();
     assert_eq!(taken.status.virtual_machine_name.as_deref(), Some("vm"));
 
-    let flags = ["vmexport", "download", "whole", "--vm=vm", "--port-forward", "--manifest", "--include-secret"];
+    let flags =
+        ["vmexport", "download", "whole", "--vm=vm", "--port-forward", "--manifest", "--include-secret"];
     let manifests = namespace.virtctl(&flags).unwrap();
-    for what in ["kind: VirtualMachine\n", "kind: DataVolume", "volumes/data/disk.img.gz", "x-kubevirt-export-token:"] {
+    for what in
+        ["kind: VirtualMachine\n", "kind: DataVolume", "volumes/data/disk.img.gz", "x-kubevirt-export-token:"]
+    {
         assert!(manifests.contains(what), "{what}: {manifests}");
     }
     // virtctl of the upstream project makes an export, downloads and deletes it.
     let upstream = cluster.upstream_virtctl().unwrap();
-    let flags = ["vmexport", "download", "theirs", "--pvc=data", "--port-forward", "--format=raw", "--output", to];
+    let flags =
+        ["vmexport", "download", "theirs", "--pvc=data", "--port-forward", "--format=raw", "--output", to];
     namespace.kubectl(&["delete", "vmexport", "whole"]).unwrap();
     namespace.wait_gone::<Pod>("virt-export-whole", SOON).unwrap();
     namespace.run(upstream, &flags).unwrap();
@@ -215,7 +242,15 @@ fn long_a_download_goes_on_when_its_server_and_virt_controller_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("disk.img");
     let mut download = cluster.virtctl().unwrap();
-    download.args(["--namespace", namespace.name(), "vmexport", "download", "x", "--port-forward", "--format=raw"]);
+    download.args([
+        "--namespace",
+        namespace.name(),
+        "vmexport",
+        "download",
+        "x",
+        "--port-forward",
+        "--format=raw",
+    ]);
     download.args(["--retry=20", "--output"]).arg(&file).stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut download = download.spawn().unwrap();
     namespace
@@ -224,13 +259,14 @@ fn long_a_download_goes_on_when_its_server_and_virt_controller_are_killed() {
         })
         .unwrap();
     let force = ["--grace-period=0", "--force"];
-    let own = [&["-n", "kubevirt", "delete", "pod", "-l", "kubevirt.io=virt-controller", "--wait=false"], &force[..]];
+    let own = [
+        &["-n", "kubevirt", "delete", "pod", "-l", "kubevirt.io=virt-controller", "--wait=false"],
+        &force[..],
+    ];
     cluster.kubectl(&own.concat()).unwrap();
     namespace.kubectl(&[&["delete", "pod", "virt-export-x", "--wait=false"], &force[..]].concat()).unwrap();
     assert!(download.try_wait().unwrap().is_none(), "it was over before");
-    namespace
-        .until("the end of the download", DOWNLOADED, || Ok(download.try_wait()?))
-        .unwrap();
+    namespace.until("the end of the download", DOWNLOADED, || Ok(download.try_wait()?)).unwrap();
     let done = download.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     assert!(done.status.success() && told.contains("Retrying..."), "{told}");

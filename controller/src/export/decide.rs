@@ -129,6 +129,14 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
     }
 }
 
+/// What the program of a pod that has failed said last.
+fn last_words(pod: &Pod) -> String {
+    let containers = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let mut ended = containers.filter_map(|container| container.state.as_ref()?.terminated.as_ref());
+    let said = ended.find(|ended| ended.exit_code != 0).and_then(|ended| ended.message.as_deref());
+    said.map(|said| format!(": {}", said.trim())).unwrap_or_default()
+}
+
 /// What becomes of a pod that is there.
 fn keep(seen: &Observed<'_>, pod: &Pod, available: bool) -> Option<Action> {
     let delete = |reason, message: String| Some(Action::DeletePod { reason, message });
@@ -141,7 +149,7 @@ fn keep(seen: &Observed<'_>, pod: &Pod, available: bool) -> Option<Action> {
         ended @ ("Succeeded" | "Failed") => {
             let name = |text: &Option<String>| text.clone().unwrap_or_default();
             let (namespace, name) = (name(&pod.metadata.namespace), name(&pod.metadata.name));
-            let message = format!("Exporter pod {namespace}/{name} is in phase {ended}");
+            let message = format!("Exporter pod {namespace}/{name} is in phase {ended}{}", last_words(pod));
             delete(event::EXPORTER_ENDED, message)
         }
         _ if parameters != Some(seen.parameters) => {

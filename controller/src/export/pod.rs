@@ -259,6 +259,7 @@ pub(super) fn pod(export: &Export, claims: &[Exported], settings: &Settings<'_>)
             timeout_seconds: Some(5),
             ..Probe::default()
         }),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         resources: Some(ResourceRequirements {
             requests: quantities(REQUESTS),
             limits: quantities(LIMITS),

@@ -48,10 +48,23 @@ fn zeroes(length: u64) -> io::Result<Bytes> {
     Ok(WHOLE.get_or_init(|| whole).clone())
 }
 
+/// Whether there are zeroes alone.
+fn is_blank(bytes: &[u8]) -> bool {
+    // Each byte is as the one before it, which compilers make a comparison of memory.
+    bytes.first().is_none_or(|first| *first == 0)
+        && bytes.get(1..).unwrap_or_default()
+            == bytes.get(..bytes.len().saturating_sub(1)).unwrap_or_default()
+}
+
 fn piece(image: &Image, part: Range<u64>) -> io::Result<Bytes> {
     match image.extent(part.start, part.end) {
         Extent::Hole(end) if end >= part.end => zeroes(part.end - part.start),
-        _ => member(&image.read(part)?),
+        _ => {
+            let length = part.end - part.start;
+            let bytes = image.read(part)?;
+            // Of a device nothing tells where its holes are.
+            if is_blank(&bytes) { zeroes(length) } else { member(&bytes) }
+        }
     }
 }
 
