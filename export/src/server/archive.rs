@@ -4,7 +4,8 @@
 //! when the client has gone.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use axum::response::Response;
@@ -13,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::gzip::{PIECE, member, packed, together};
 use super::image::blocking;
+use super::named::{NAME, Named, PREFIX};
 
 /// What file systems make for themselves.
 pub(super) const NOT_THE_TENANTS: &str = "lost+found";
@@ -49,11 +51,12 @@ impl Write for Pieces {
 
 /// Packs the files below a directory.
 fn pack(root: &Path, to: impl Write) -> io::Result<()> {
-    let mut builder = tar::Builder::new(to);
+    let mut builder = tar::Builder::new(Named::new(to));
     builder.follow_symlinks(false);
     builder.sparse(true);
     let mut open = vec![PathBuf::from(".")];
     while let Some(directory) = open.pop() {
+        announce(&mut builder, &directory)?;
         builder.append_dir(&directory, root.join(&directory))?;
         let entries = fs::read_dir(root.join(&directory))?.collect::<io::Result<Vec<_>>>()?;
         for entry in entries {
@@ -63,13 +66,29 @@ fn pack(root: &Path, to: impl Write) -> io::Result<()> {
                 let is_own = directory == Path::new(".") && entry.file_name() == NOT_THE_TENANTS;
                 open.extend((!is_own).then_some(path));
             } else if kind.is_file() || kind.is_symlink() {
+                announce(&mut builder, &path)?;
                 builder.append_path_with_name(entry.path(), &path)?;
             } else {
                 tracing::warn!(path = %path.display(), "neither a file nor a directory: left out");
             }
         }
     }
-    builder.finish()
+    builder.into_inner()?.into_inner().flush()
+}
+
+/// Has the next entry named as it is: of a name that fits into a header only without its prefix, the whole stands ahead.
+fn announce(builder: &mut tar::Builder<Named<impl Write>>, path: &Path) -> io::Result<()> {
+    let name = path.as_os_str().as_bytes();
+    if name.len() > NAME && name.len() - PREFIX.len() <= NAME {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::GNULongName);
+        header.set_path("././@LongLink")?;
+        header.set_size(name.len() as u64 + 1);
+        header.set_cksum();
+        builder.append(&header, name.chain(io::repeat(0).take(1)))?;
+    }
+    builder.get_mut().expect();
+    Ok(())
 }
 
 fn pieces(root: PathBuf) -> impl Stream<Item = io::Result<Vec<u8>>> + Send + 'static {

@@ -19,6 +19,7 @@ pub mod directory;
 pub mod gzip;
 pub mod image;
 pub mod manifest;
+mod named;
 mod range;
 mod root;
 #[cfg(test)]

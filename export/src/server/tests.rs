@@ -186,7 +186,20 @@ async fn files_are_packed_with_their_holes() {
     std::fs::write(exporter.path("claim/a/b/small"), "text").unwrap();
     std::os::unix::fs::symlink("/token/token", exporter.path("claim/link")).unwrap();
     std::fs::create_dir(exporter.path("claim/lost+found")).unwrap();
+    // Names at the edge of what fits into a header, with their prefix and without.
+    let lengths = [1, 97, 98, 99, 100, 101, 200, 254];
+    for length in lengths {
+        std::fs::write(exporter.path("claim").join("n".repeat(length)), "name").unwrap();
+    }
+    std::fs::write(exporter.path("claim/.hidden"), "name").unwrap();
     let plain = unpacked(&exporter.get("/volumes/claim/disk.tar.gz").await);
+    let mut archive = tar::Archive::new(plain.as_slice());
+    let entries = archive.entries().unwrap().map(|entry| entry.unwrap().path_bytes().into_owned());
+    let names: Vec<Vec<u8>> = entries.collect();
+    assert!(names.iter().all(|name| name == b"." || name.starts_with(b"./")), "{names:?}");
+    for length in lengths {
+        assert!(names.contains(&format!("./{}", "n".repeat(length)).into_bytes()), "{length}");
+    }
     assert!(plain.len() < 1_500_000, "{}", plain.len());
     let mut archive = tar::Archive::new(plain.as_slice());
     let target = tempfile::tempdir().unwrap();
