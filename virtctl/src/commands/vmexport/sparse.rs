@@ -44,7 +44,8 @@ impl Write for Sparse {
         // Up to the next block, or a block, or as many blocks as are alike.
         let place = usize::try_from(self.at % BLOCK as u64).map_err(io::Error::other)?;
         let first = bytes.len().min(BLOCK - place);
-        let is_hole = |block: &[u8]| block.len() == BLOCK && block.iter().all(|byte| *byte == 0);
+        // What is not written reads as zeroes, also within a block that is written in part.
+        let is_hole = |block: &[u8]| block.iter().all(|byte| *byte == 0);
         let (head, rest) = bytes.split_at(first);
         let hole = is_hole(head);
         let alike = rest.chunks(BLOCK).take_while(|block| is_hole(block) == hole).map(<[u8]>::len);
