@@ -28,6 +28,7 @@ pub mod cdi;
 pub mod csi;
 pub mod defaults;
 pub mod duration;
+pub mod export;
 pub mod fields;
 pub mod guest_network;
 pub mod hooks;

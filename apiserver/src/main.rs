@@ -8,6 +8,7 @@ use anyhow::Context;
 use arc_swap::ArcSwap;
 use clap::Parser;
 use kube::Client;
+use podvirt_api::export;
 use podvirt_api::verbosity::Component;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::http::Readiness;
@@ -93,6 +94,8 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
     ));
     let leaves = LeafRequest::of_the_daemons(namespace);
     let issuer = Issuer::new(client.clone(), namespace, leaves, policies.clone());
+    let exports =
+        Issuer::new(client.clone(), namespace, Vec::new(), policies.clone()).with_ca(export::CA, export::CA);
     let signer = Signer::new(client.clone(), namespace, podvirt_api::names::HANDLER_ACCOUNT, policies);
     // The certificates' lives come with the configuration.
     let started = tokio::select! {
@@ -147,6 +150,7 @@ async fn run(args: Args, logs: Logs) -> anyhow::Result<()> {
         let opened = || registered.open();
         tokio::join!(
             issuer.run(),
+            exports.run(),
             signer.run(),
             following,
             presets_followed,

@@ -14,7 +14,7 @@ use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use podvirt_api::v1::VirtualMachinePool;
-use podvirt_api::{instancetype, names, snapshot};
+use podvirt_api::{export, instancetype, names, snapshot};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -150,6 +150,7 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         Task::Alone(Alone::Refuse) => "*",
         Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,
         Task::Alone(Alone::ValidatePool) => VirtualMachinePool::VERSION,
+        Task::Alone(Alone::ValidateExport) => export::VERSION,
         Task::Alone(
             Alone::ValidateSnapshotCreate
             | Alone::ValidateUnchanged
@@ -257,7 +258,6 @@ mod tests {
             registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
         let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
         assert_eq!(rule(0), (json!("backup.kubevirt.io"), json!("*")));
-        assert_eq!(rule(1), (json!("export.kubevirt.io"), json!("*")));
         let all = registration.webhooks(false);
         let is_own =
             |hook: &&Value| hook["name"] == "virtualmachinepreference-validator.instancetype.kubevirt.io";

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::Resource;
+use kube::runtime::controller::ReconcileRequest;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{Error, Event};
@@ -178,6 +179,12 @@ impl<K: Kind> Kept<K> {
         }
         (view, writer)
     }
+}
+
+/// Requests to look at those objects of a cache that `is` tells.
+pub fn requests<K: Kind>(all: &Store<K>, is: impl Fn(&K) -> bool) -> Vec<Result<ReconcileRequest<K>, Error>> {
+    let found = all.state().into_iter().filter(|one| is(one));
+    found.map(|one| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
 /// What `concerned` finds for each change that a channel tells, until there will be no more; of all, where it is not said what changed.

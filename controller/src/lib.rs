@@ -14,6 +14,7 @@
 //! | [`snapshot`] | snapshots of VirtualMachines and their contents |
 //! | [`restore`] | VirtualMachines that return to a snapshot |
 //! | [`clone`] | VirtualMachines that become what others are |
+//! | [`export`] | disks of machines, served for download |
 //! | [`storage`] | claims, and how snapshots of them are taken |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
 //! | [`settings`] | the cluster's configuration |
@@ -30,6 +31,7 @@ pub mod clone;
 pub mod data;
 pub mod drain;
 pub mod expectations;
+pub mod export;
 pub mod kept;
 pub mod limits;
 pub mod metrics;

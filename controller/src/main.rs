@@ -25,6 +25,8 @@ use virt_controller::{node, settings, work};
 const NAME: &str = "virt-controller";
 /// Names the launcher's image where the flag does not.
 const LAUNCHER_IMAGE: &str = "LAUNCHER_IMAGE";
+/// Names the image of exporter pods where the flag does not.
+const EXPORTER_IMAGE: &str = "EXPORTER_IMAGE";
 /// How often an API server that does not answer is asked.
 const API_RETRY: Duration = Duration::from_secs(2);
 
@@ -38,6 +40,9 @@ struct Flags {
     /// Image of virt-launcher; the variable LAUNCHER_IMAGE when not given.
     #[arg(long)]
     launcher_image: Option<String>,
+    /// Image of virt-exportserver; the variable EXPORTER_IMAGE when not given.
+    #[arg(long)]
+    exporter_image: Option<String>,
     /// Seconds without a heartbeat after which a node gets no new machines.
     #[arg(long, default_value_t = 300)]
     node_heartbeat_limit: u64,
@@ -60,13 +65,8 @@ async fn main() -> Result<()> {
     let flags = Flags::parse();
     let logs = telemetry::init(NAME, flags.log_format, flags.log_filter.as_deref())?;
     crypto::install();
-    let image = flags
-        .launcher_image
-        .or_else(|| std::env::var(LAUNCHER_IMAGE).ok())
-        .filter(|image| !image.is_empty())
-        .with_context(|| {
-            format!("the launcher's image is not known: set --launcher-image or {LAUNCHER_IMAGE}")
-        })?;
+    let launcher_image = image(flags.launcher_image, LAUNCHER_IMAGE, "launcher")?;
+    let exporter_image = image(flags.exporter_image, EXPORTER_IMAGE, "exporter")?;
     let replica = leader::replica(NAME);
     let client = Client::try_default().await.context("find the API server")?;
     let shutdown = shutdown::signal().context("take over signals")?;
@@ -97,7 +97,8 @@ async fn main() -> Result<()> {
             namespace: flags.namespace.clone(),
             recorder,
             metrics,
-            launcher_image: image,
+            launcher_image,
+            exporter_image,
             cluster,
             nodes: node::Config { heartbeat_limit: Duration::from_secs(flags.node_heartbeat_limit) },
         };
@@ -114,6 +115,12 @@ async fn main() -> Result<()> {
     )?;
     tracing::info!("ended");
     Ok(())
+}
+
+/// The image that a flag or a variable names.
+fn image(flag: Option<String>, variable: &str, of: &str) -> Result<String> {
+    let named = flag.or_else(|| std::env::var(variable).ok()).filter(|image| !image.is_empty());
+    named.with_context(|| format!("the {of}'s image is not known: set --{of}-image or {variable}"))
 }
 
 /// Serves health by HTTPS, once virt-api has made the certificate.

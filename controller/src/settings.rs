@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::rotation::Rotation;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
 use podvirt_api::{duration, names};
 use podvirt_daemon::follow::follow as versions;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub batch: usize,
     /// Time between two batches.
     pub batch_interval: Duration,
+    /// How long certificates live.
+    pub rotation: Rotation,
     /// Whether virt-operator, where there is one, has replaced all daemons.
     pub is_rolled_out: bool,
     /// Whether there is a KubeVirt object.
@@ -56,11 +59,17 @@ impl Settings {
             evicts: method(WorkloadUpdateMethod::Evict),
             batch: size.and_then(|size| size.try_into().ok()).unwrap_or(BATCH),
             batch_interval: interval.as_deref().and_then(duration::parse).unwrap_or(BATCH_INTERVAL),
+            rotation: rotation(kubevirt),
             is_rolled_out: kubevirt.status.target_deployment_id == kubevirt.status.observed_deployment_id,
             is_there: true,
             outdated: kubevirt.status.outdated_virtual_machine_instance_workloads,
         }
     }
+}
+
+fn rotation(kubevirt: &KubeVirt) -> Rotation {
+    let strategy = kubevirt.spec.certificate_rotate_strategy.as_ref();
+    strategy.and_then(|strategy| strategy.self_signed.as_ref()).map(Rotation::of).unwrap_or_default()
 }
 
 /// The settings as they are now. Clones see the same.
@@ -78,12 +87,18 @@ impl Cluster {
         self.0.borrow().clone().unwrap_or_default()
     }
 
+    /// Word of each change.
+    pub fn changes(&self) -> watch::Receiver<Option<Arc<Settings>>> {
+        self.0.clone()
+    }
+
     /// The settings; waits until they were read for the first time.
     pub async fn settings(&self) -> Arc<Settings> {
         let mut receiver = self.0.clone();
         // A sender that is gone leaves the last value; without any, the process is ending.
-        match receiver.wait_for(Option::is_some).await {
-            Ok(there) => there.clone().unwrap_or_default(),
+        let there = receiver.wait_for(Option::is_some).await.map(|there| there.clone().unwrap_or_default());
+        match there {
+            Ok(there) => there,
             Err(_) => std::future::pending().await,
         }
     }

@@ -34,7 +34,18 @@ pub fn selected<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Default + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    watcher(Api::<DeserializeGuard<K>>::all(client.clone()), config)
+    of(Api::all(client.clone()), config)
+}
+
+/// As [`selected`], of the objects that are to be had from `api`.
+pub fn of<K>(
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+) -> impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Default + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    watcher(api, config)
         .default_backoff()
         .filter_map(|event| future::ready(event.map(readable).transpose()))
         // Who wrote which field is half of an object, and nothing here asks.

@@ -12,6 +12,7 @@
 //! | VirtualMachineSnapshot, VirtualMachineSnapshotContent | [`snapshot`] | through [`Snapshots`](snapshot::Snapshots) |
 //! | VirtualMachineRestore | [`restore`] | [`clone`] |
 //! | VirtualMachineClone | [`clone`] | |
+//! | VirtualMachineExport, exporter pods and their Services, Ingresses and Routes to the proxy | [`export`] | |
 //! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
@@ -27,8 +28,8 @@ use crate::metrics::Metrics;
 use crate::objects::Caches;
 use crate::vmi::View;
 use crate::{
-    clone, data, drain, kept, migration, node, pool, replicaset, restore, settings, snapshot, storage, vm,
-    vmi,
+    clone, data, drain, export, kept, migration, node, pool, replicaset, restore, settings, snapshot,
+    storage, vm, vmi,
 };
 
 /// What the controllers need of the process.
@@ -44,6 +45,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Image of the launcher.
     pub launcher_image: String,
+    /// Image of exporter pods.
+    pub exporter_image: String,
     /// The cluster's configuration.
     pub cluster: settings::Cluster,
     /// How nodes are judged.
@@ -52,7 +55,16 @@ pub struct Parts {
 
 /// Works until it is dropped. To be run while leading; it leaves nothing behind that runs.
 pub async fn run(parts: Parts) {
-    let Parts { client, namespace, recorder, metrics, launcher_image, cluster, nodes: judged } = parts;
+    let Parts {
+        client,
+        namespace,
+        recorder,
+        metrics,
+        launcher_image,
+        exporter_image,
+        cluster,
+        nodes: judged,
+    } = parts;
     let (view, writer) = View::new();
     let (nodes, node_writer) = store();
     let (migrations, migration_writer) = store();
@@ -107,6 +119,19 @@ pub async fn run(parts: Parts) {
         },
         restore_writer,
     );
+    let exporting = export::run(export::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        cluster: cluster.clone(),
+        namespace: namespace.clone(),
+        image: exporter_image,
+        machines: shown.clone(),
+        view: view.clone(),
+        storage: stored.clone(),
+        data: volumes.clone(),
+        snapshots: taken.clone(),
+    });
     let cloning = clone::run(clone::Context {
         client: client.clone(),
         recorder: recorder.clone(),
@@ -170,12 +195,12 @@ pub async fn run(parts: Parts) {
         writer,
     );
     // On the heap: together they are more than a thread's stack is for.
-    let [snapshots, restoring, cloning, storing] =
-        [snapshots.boxed(), restoring.boxed(), cloning.boxed(), storing.boxed()];
+    let [snapshots, restoring, cloning, exporting, storing] =
+        [snapshots.boxed(), restoring.boxed(), cloning.boxed(), exporting.boxed(), storing.boxed()];
     // Those that read are polled before those that fill, and so miss no change.
     tokio::join!(
-        cloning, snapshots, restoring, pools, machines, sets, moving, draining, judging, instances, keeping,
-        storing
+        exporting, cloning, snapshots, restoring, pools, machines, sets, moving, draining, judging,
+        instances, keeping, storing
     );
 }
 
@@ -203,6 +228,7 @@ mod tests {
             client,
             metrics: Metrics::new(&mut Default::default()),
             launcher_image: "launcher:1".into(),
+            exporter_image: "exporter:1".into(),
             cluster,
             nodes: node::Config::default(),
         };
@@ -215,7 +241,13 @@ mod tests {
             *counts.entry(what).or_insert(0) += 1;
         }
         let kinds = [
+            "/api/v1/namespaces/kubevirt/configmaps",
+            "/api/v1/namespaces/kubevirt/secrets",
             "/api/v1/nodes",
+            "/api/v1/services",
+            "/apis/export.kubevirt.io/v1beta1/virtualmachineexports",
+            "/apis/networking.k8s.io/v1/namespaces/kubevirt/ingresses",
+            "/apis/route.openshift.io/v1/namespaces/kubevirt/routes",
             "/api/v1/persistentvolumeclaims",
             "/api/v1/pods",
             "/apis/apps/v1/controllerrevisions",
@@ -237,6 +269,11 @@ mod tests {
             "/apis/storage.k8s.io/v1/storageclasses",
         ];
         let once = ["LIST", "WATCH"].iter().flat_map(|what| kinds.map(|kind| (format!("{what} {kind}"), 1)));
-        assert_eq!(counts, once.collect());
+        let mut wanted: BTreeMap<String, i32> = once.collect();
+        // Launcher pods and exporter pods, which have labels of their own.
+        for what in ["LIST", "WATCH"] {
+            wanted.insert(format!("{what} /api/v1/pods"), 2);
+        }
+        assert_eq!(counts, wanted);
     }
 }

@@ -106,7 +106,7 @@ pub enum Wave {
     Common,
     /// virt-api.
     Api,
-    /// virt-controller.
+    /// virt-controller and virt-exportproxy.
     Controller,
     /// virt-handler.
     Handler,
@@ -171,6 +171,7 @@ const BASE: &[&str] = &[
     include_str!("../../deploy/base/network-policies.yaml"),
     include_str!("../../deploy/base/virt-api.yaml"),
     include_str!("../../deploy/base/virt-controller.yaml"),
+    include_str!("../../deploy/base/virt-exportproxy.yaml"),
     include_str!("../../deploy/base/virt-handler.yaml"),
 ];
 
@@ -241,7 +242,7 @@ mod tests {
         let names = |kind: Kind| -> Vec<&str> {
             objects.iter().filter(|o| o.kind == kind).map(Object::name).collect()
         };
-        assert_eq!(names(DEPLOYMENT), ["virt-api", "virt-controller"]);
+        assert_eq!(names(DEPLOYMENT), ["virt-api", "virt-controller", "virt-exportproxy"]);
         assert_eq!(names(DAEMON_SET), ["virt-handler"]);
         let definitions = std::fs::read_dir("../deploy/crds").unwrap().count();
         assert_eq!(names(DEFINITION).len() + 2, definitions, "but for kubevirts.yaml and kustomization.yaml");
@@ -258,6 +259,6 @@ mod tests {
         assert!(first("ClusterRole") < first("ClusterRoleBinding"));
         assert!(first("ServiceAccount") < first("Deployment"));
         let waves: Vec<Wave> = objects.iter().filter(|o| o.is_daemon()).map(Object::wave).collect();
-        assert_eq!(waves, [Wave::Api, Wave::Controller, Wave::Handler]);
+        assert_eq!(waves, [Wave::Api, Wave::Controller, Wave::Controller, Wave::Handler]);
     }
 }

@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// Wait after a pass that failed.
 const RETRY: Duration = Duration::from_secs(5);
 /// The daemons' pods.
-const PODS: &str = "kubevirt.io in (virt-api,virt-controller,virt-handler)";
+const PODS: &str = "kubevirt.io in (virt-api,virt-controller,virt-exportproxy,virt-handler)";
 
 /// What a pass needs.
 #[derive(Clone)]

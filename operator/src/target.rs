@@ -4,8 +4,9 @@ use podvirt_api::v1::KubeVirtSpec;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-/// Daemons, and the image of machines' pods.
-pub const COMPONENTS: [&str; 4] = ["virt-api", "virt-controller", "virt-handler", "virt-launcher"];
+/// Daemons, and the images of machines' pods and of exporter pods.
+pub const COMPONENTS: [&str; 6] =
+    ["virt-api", "virt-controller", "virt-handler", "virt-launcher", "virt-exportproxy", "virt-exportserver"];
 
 /// What virt-operator's own Deployment says of images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct Own {
     /// Version of podvirt (`KUBEVIRT_VERSION`); the image's tag where it is not given.
     pub version: Option<String>,
     /// Images that are named one by one (`VIRT_API_IMAGE`, …), in the order of [`COMPONENTS`].
-    pub images: [Option<String>; 4],
+    pub images: [Option<String>; COMPONENTS.len()],
 }
 
 impl Own {
@@ -42,7 +43,7 @@ pub struct Target {
     /// Digest of the images: two targets of the same version may have other images.
     pub id: String,
     /// Images in the order of [`COMPONENTS`].
-    images: [String; 4],
+    images: [String; COMPONENTS.len()],
 }
 
 impl Target {
@@ -118,7 +119,7 @@ mod tests {
     fn the_kubevirt_object_goes_before() {
         let own = Own {
             version: Some("v0.3".into()),
-            images: [Some("elsewhere/api@sha256:1".into()), None, None, None],
+            images: [Some("elsewhere/api@sha256:1".into()), None, None, None, None, None],
             ..own("r/virt-operator:v0.3")
         };
         let plain = Target::of(&KubeVirtSpec::default(), &own);
@@ -146,7 +147,7 @@ mod tests {
             _ => None,
         });
         assert_eq!(own.operator_image, "r/virt-operator:1");
-        assert_eq!(own.images, [None, None, Some("x".into()), None]);
+        assert_eq!(own.images, [None, None, Some("x".into()), None, None, None]);
         assert_eq!(own.version, None);
     }
 }

@@ -8,11 +8,13 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use adm::{Adm, AdmWhat, LogVerbosity, SHOW};
 pub(crate) use create::{Create, CreateInstancetype, CreatePreference, CreateVm, What};
 pub(crate) use credentials::{AddSshKey, Credentials, CredentialsWhat, Key, RemoveSshKey, SetPassword};
+pub(crate) use export::VmExport;
 pub(crate) use expose::Expose;
 
 mod adm;
 mod create;
 mod credentials;
+mod export;
 mod expose;
 
 /// The whole command line.
@@ -152,6 +154,8 @@ pub(crate) enum Command {
     Userlist(Instance),
     /// Print the client and server version information.
     Version(Version),
+    /// Export a VM volume.
+    Vmexport(Box<VmExport>),
     /// Open a VNC connection to a virtual machine instance.
     Vnc(Vnc),
     /// List the flags that every command takes.

@@ -223,6 +223,33 @@ gets a stream of its own, which ends after two minutes of silence.",
   virtctl version",
     ),
     (
+        "vmexport",
+        "  # Create a VirtualMachineExport to export the volumes of a virtual machine:
+  virtctl vmexport create vm1-export --vm=vm1
+
+  # The same of a snapshot, and of a claim:
+  virtctl vmexport create snap1-export --snapshot=snap1
+  virtctl vmexport create pvc1-export --pvc=pvc1
+
+  # Download a volume (--volume is not needed where there is one only):
+  virtctl vmexport download vm1-export --volume=volume1 --output=disk.img.gz
+
+  # Create a VirtualMachineExport, download an image by way of the API server, and delete the VirtualMachineExport:
+  virtctl vmexport download vm1-export --vm=vm1 --volume=volume1 --format=raw --output=disk.img --port-forward
+
+  # Go on with an image where the connection has broken, up to five times:
+  virtctl vmexport download vm1-export --format=raw --output=disk.img --retry=5
+
+  # Print the manifest of the virtual machine, and the Secret with which CDI imports its volumes:
+  virtctl vmexport download vm1-export --vm=vm1 --manifest --include-secret
+
+  # Delete a VirtualMachineExport:
+  virtctl vmexport delete vm1-export
+
+The certificate of the server is checked by the one that the VirtualMachineExport tells, also with --port-forward and
+--service-url. An image that is written to a file has holes where it has zeroes.",
+    ),
+    (
         "vnc",
         "  # Open the display of virtual machine instance 'myvmi' in a viewer:
   virtctl vnc myvmi

@@ -37,6 +37,7 @@ const ROOTS: &[&str] = &[
     "snapshot.VirtualMachineSnapshotContent",
     "snapshot.VirtualMachineRestore",
     "clone.VirtualMachineClone",
+    "export.VirtualMachineExport",
 ];
 
 /// Types that travel in requests to subresources and in their answers, and those of instance types and preferences.

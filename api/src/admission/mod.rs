@@ -9,6 +9,7 @@
 //! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
 
 mod data_volumes;
+pub mod export;
 pub mod instancetype;
 pub mod kubevirt;
 pub mod migration;

@@ -153,7 +153,7 @@ fn names_machine(reference: &Value, field: &str, problems: &mut Problems) -> boo
 }
 
 /// An object that the controllers cannot read would be left alone by them for ever.
-fn readable<T: serde::de::DeserializeOwned>(object: &Value, problems: &mut Problems) {
+pub(super) fn readable<T: serde::de::DeserializeOwned>(object: &Value, problems: &mut Problems) {
     if problems.is_empty()
         && let Err(error) = T::deserialize(object)
     {

@@ -142,3 +142,17 @@ pub const CLONE_CONTENT_INVALID: &str = "SnapshotContentInvalid";
 pub const CLONE_SOURCE_MISSING: &str = "SourceDoesNotExist";
 /// Of volumes of a clone's source no snapshot can be taken.
 pub const CLONE_VOLUMES_INVALID: &str = "VMVolumeSnapshotsInvalid";
+/// The Service of an export was made.
+pub const SERVICE_CREATED: &str = "ServiceCreated";
+/// A Secret of an export was made: its certificate, or its token.
+pub const SECRET_CREATED: &str = "SecretCreated";
+/// The pod of an export was made.
+pub const EXPORTER_CREATED: &str = "ExporterPodCreated";
+/// The pod of an export has ended.
+pub const EXPORTER_ENDED: &str = "ExporterPodFailedOrCompleted";
+/// The pod of an export was deleted, as its source is in use.
+pub const EXPORT_PAUSED: &str = "ExportPaused";
+/// The pod of an export was deleted, as the lives of certificates have changed.
+pub const CERTIFICATE_CHANGED: &str = "CertificateParametersChanged";
+/// What the manifests of an export are made of was stored.
+pub const MANIFEST_CREATED: &str = "DataManifestCreated";

@@ -4729,6 +4729,217 @@ pub struct VirtualMachineCloneTemplateFilters {
     pub label_filters: Vec<String>,
 }
 
+/// `export.Condition` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ExportCondition {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: ExportConditionType,
+    /// `status`.
+    #[serde(rename = "status", default, deserialize_with = "super::null::as_default")]
+    pub status: String,
+    /// `lastProbeTime`.
+    #[serde(
+        rename = "lastProbeTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_probe_time: Option<Option<meta::Time>>,
+    /// `lastTransitionTime`.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Option<meta::Time>>,
+    /// `reason`.
+    #[serde(rename = "reason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `export.VirtualMachineExport` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExport {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineExport::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachineExport::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineExportSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineExportStatus,
+}
+
+/// `export.VirtualMachineExportBackup` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportBackup {
+    /// `name`.
+    #[serde(rename = "name", default, deserialize_with = "super::null::as_default")]
+    pub name: String,
+    /// `endpoints`.
+    #[serde(
+        rename = "endpoints",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub endpoints: Vec<VirtualMachineExportBackupEndpoint>,
+}
+
+/// `export.VirtualMachineExportBackupEndpoint` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportBackupEndpoint {
+    /// `endpoint`.
+    #[serde(rename = "endpoint", default, deserialize_with = "super::null::as_default")]
+    pub endpoint: ExportBackupEndpoint,
+    /// `url`.
+    #[serde(rename = "url", default, deserialize_with = "super::null::as_default")]
+    pub url: String,
+}
+
+/// `export.VirtualMachineExportLink` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportLink {
+    /// `cert`.
+    #[serde(rename = "cert", default, deserialize_with = "super::null::as_default")]
+    pub cert: String,
+    /// `volumes`.
+    #[serde(
+        rename = "volumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volumes: Vec<VirtualMachineExportVolume>,
+    /// `backups`.
+    #[serde(
+        rename = "backups",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub backups: Vec<VirtualMachineExportBackup>,
+    /// `manifests`.
+    #[serde(
+        rename = "manifests",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub manifests: Vec<VirtualMachineExportManifest>,
+}
+
+/// `export.VirtualMachineExportLinks` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportLinks {
+    /// `internal`.
+    #[serde(rename = "internal", default, skip_serializing_if = "Option::is_none")]
+    pub internal: Option<VirtualMachineExportLink>,
+    /// `external`.
+    #[serde(rename = "external", default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<VirtualMachineExportLink>,
+}
+
+/// `export.VirtualMachineExportManifest` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportManifest {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: ExportManifestType,
+    /// `url`.
+    #[serde(rename = "url", default, deserialize_with = "super::null::as_default")]
+    pub url: String,
+}
+
+/// `export.VirtualMachineExportSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportSpec {
+    /// `source`.
+    #[serde(rename = "source", default, deserialize_with = "super::null::as_default")]
+    pub source: core::TypedLocalObjectReference,
+    /// `tokenSecretRef`.
+    #[serde(rename = "tokenSecretRef", default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<String>,
+    /// `ttlDuration`.
+    #[serde(rename = "ttlDuration", default, skip_serializing_if = "Option::is_none")]
+    pub ttl_duration: Option<String>,
+}
+
+/// `export.VirtualMachineExportStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportStatus {
+    /// `phase`.
+    #[serde(rename = "phase", default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<VirtualMachineExportPhase>,
+    /// `links`.
+    #[serde(rename = "links", default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<VirtualMachineExportLinks>,
+    /// `tokenSecretRef`.
+    #[serde(rename = "tokenSecretRef", default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<String>,
+    /// `ttlExpirationTime`.
+    #[serde(
+        rename = "ttlExpirationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ttl_expiration_time: Option<Option<meta::Time>>,
+    /// `serviceName`.
+    #[serde(rename = "serviceName", default, skip_serializing_if = "Option::is_none")]
+    pub service_name: Option<String>,
+    /// `virtualMachineName`.
+    #[serde(rename = "virtualMachineName", default, skip_serializing_if = "Option::is_none")]
+    pub virtual_machine_name: Option<String>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<ExportCondition>,
+}
+
+/// `export.VirtualMachineExportVolume` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportVolume {
+    /// `name`.
+    #[serde(rename = "name", default, deserialize_with = "super::null::as_default")]
+    pub name: String,
+    /// `formats`.
+    #[serde(
+        rename = "formats",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub formats: Vec<VirtualMachineExportVolumeFormat>,
+}
+
+/// `export.VirtualMachineExportVolumeFormat` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineExportVolumeFormat {
+    /// `format`.
+    #[serde(rename = "format", default, deserialize_with = "super::null::as_default")]
+    pub format: ExportVolumeFormat,
+    /// `url`.
+    #[serde(rename = "url", default, deserialize_with = "super::null::as_default")]
+    pub url: String,
+}
+
 /// `instancetype.CPUInstancetype` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CpuInstancetype {
@@ -5789,3 +6000,5 @@ resource!(VirtualMachineSnapshotContent, "virtualmachinesnapshotcontents", "snap
 resource!(VirtualMachineRestore, "virtualmachinerestores", "snapshot.kubevirt.io", "v1beta1");
 
 resource!(VirtualMachineClone, "virtualmachineclones", "clone.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineExport, "virtualmachineexports", "export.kubevirt.io", "v1beta1");

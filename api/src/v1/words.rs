@@ -757,6 +757,66 @@ open_words! {
 }
 
 open_words! {
+    /// `export.ConditionType` of upstream's API.
+    ExportConditionType {
+        /// `Ready`.
+        Ready = "Ready",
+        /// `PVCReady`.
+        PvcReady = "PVCReady",
+        /// `VolumesCreated`.
+        VolumesCreated = "VolumesCreated",
+    }
+}
+
+open_words! {
+    /// `export.ExportBackupEndpoint` of upstream's API.
+    ExportBackupEndpoint {
+        /// `map`.
+        Map = "map",
+        /// `data`.
+        Data = "data",
+    }
+}
+
+open_words! {
+    /// `export.ExportManifestType` of upstream's API.
+    ExportManifestType {
+        /// `all`.
+        All = "all",
+        /// `auth-header-secret`.
+        Authheadersecret = "auth-header-secret",
+    }
+}
+
+open_words! {
+    /// `export.ExportVolumeFormat` of upstream's API.
+    ExportVolumeFormat {
+        /// `raw`.
+        Raw = "raw",
+        /// `gzip`.
+        Gzip = "gzip",
+        /// `dir`.
+        Dir = "dir",
+        /// `tar.gz`.
+        Targz = "tar.gz",
+    }
+}
+
+open_words! {
+    /// `export.VirtualMachineExportPhase` of upstream's API.
+    VirtualMachineExportPhase {
+        /// `Pending`.
+        Pending = "Pending",
+        /// `Ready`.
+        Ready = "Ready",
+        /// `Terminated`.
+        Terminated = "Terminated",
+        /// `Skipped`.
+        Skipped = "Skipped",
+    }
+}
+
+open_words! {
     /// `instancetype.PreferredCPUTopology` of upstream's API.
     PreferredCpuTopology {
         /// `preferCores`.

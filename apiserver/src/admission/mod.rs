@@ -9,8 +9,8 @@ pub mod look;
 pub mod review;
 
 use podvirt_api::admission::{
-    By, Cluster, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set, snapshot, vm,
-    vmi,
+    By, Cluster, export, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set,
+    snapshot, vm, vmi,
 };
 use podvirt_api::instancetype::Specs;
 use podvirt_api::names;
@@ -79,6 +79,8 @@ pub enum Alone {
     MutateClone,
     /// Judges a clone.
     ValidateClone,
+    /// Judges an export.
+    ValidateExport,
     /// Refuses a kind that podvirt does not carry out.
     Refuse,
 }
@@ -91,7 +93,7 @@ pub struct Hook {
     /// Path of the server.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
-    /// instancetype.kubevirt.io, `*.export` for all of the group export.kubevirt.io.
+    /// instancetype.kubevirt.io, `*.backup` for all of the group backup.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -271,9 +273,16 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateClone),
     },
     Hook {
+        name: "virtualmachineexport-validator.export.kubevirt.io",
+        path: "/virtualmachineexports-validate",
+        resources: &["virtualmachineexports.export"],
+        operations: &["CREATE", "UPDATE"],
+        task: Task::Alone(Alone::ValidateExport),
+    },
+    Hook {
         name: "not-carried-out.kubevirt.io",
         path: "/not-carried-out-validate",
-        resources: &["*.backup", "*.export"],
+        resources: &["*.backup"],
         operations: &["CREATE"],
         task: Task::Alone(Alone::Refuse),
     },
@@ -347,6 +356,8 @@ fn answer_with(
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateClone => judged(request, snapshot::validate_clone(new)),
+        Alone::ValidateExport if is_create => judged(request, export::validate_create(new)),
+        Alone::ValidateExport => judged(request, export::validate_update(old, new)),
         Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
     }
 }

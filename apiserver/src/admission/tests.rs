@@ -143,11 +143,11 @@ fn an_unsupported_field_is_refused_with_its_path() {
 
 #[test]
 fn kinds_that_are_not_carried_out_are_refused() {
-    let clone = json!({"apiVersion": "clone.kubevirt.io/v1beta1", "kind": "VirtualMachineClone", "metadata": {"name": "x"}});
-    let response = &create("/not-carried-out-validate", clone)["response"];
+    let backup = json!({"apiVersion": "backup.kubevirt.io/v1alpha1", "kind": "VirtualMachineBackup", "metadata": {"name": "x"}});
+    let response = &create("/not-carried-out-validate", backup)["response"];
     assert_eq!(response["allowed"], false);
     let message = response["status"]["message"].as_str().unwrap();
-    assert!(message.contains("VirtualMachineClone is not supported by podvirt"), "{message}");
+    assert!(message.contains("VirtualMachineBackup is not supported by podvirt"), "{message}");
 }
 
 #[test]

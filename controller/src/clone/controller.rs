@@ -24,7 +24,7 @@ use super::decide::{Action, Observed, decide};
 use super::make;
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Failure, Keeper};
-use crate::kept::{self, Kept};
+use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshots;
 use crate::storage::{Storage, is_bound};
@@ -176,11 +176,6 @@ fn changes(
 fn is_open(clone: &Clone_) -> bool {
     let over = matches!(clone.status.phase, Some(Phase::Succeeded | Phase::Failed));
     !over || clone.status.phase == Some(Phase::Succeeded) && clone.status.restore_name.is_some()
-}
-
-fn requests(all: &Store<Clone_>, is: impl Fn(&Clone_) -> bool) -> Vec<Result<Request, watcher::Error>> {
-    let found = all.state().into_iter().filter(|one| is(one));
-    found.map(|one| Ok(Request::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
 async fn one(clone: &Clone_, context: &Context) -> Result<Requeue, Error> {

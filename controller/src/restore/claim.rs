@@ -52,14 +52,13 @@ pub(super) fn restored(
     let of = backup.persistent_volume_claim.metadata.clone().unwrap_or_default();
     let name = restore.metadata.name.clone().unwrap_or_default();
     let source = vm.metadata.clone().unwrap_or_default();
-    let mut labels = of.labels.unwrap_or_default();
-    labels.remove(STATE_LABEL);
+    let mut claim = of_backup(&volume.persistent_volume_claim, backup, taken);
+    let mut labels = claim.metadata.labels.unwrap_or_default();
     let texts = [source.name.clone(), source.namespace.clone()].map(Option::unwrap_or_default);
     for (label, text) in RESTORE_LABELS.iter().zip(&texts) {
         labels.insert((*label).to_owned(), label_value(text));
     }
-    let mut annotations = of.annotations.unwrap_or_default();
-    annotations.retain(|name, _| !OF_ANOTHER.iter().any(|start| name.starts_with(start)));
+    let mut annotations = claim.metadata.annotations.unwrap_or_default();
     for one in restore.spec.volume_restore_overrides.iter() {
         if one.volume_name.as_deref() == Some(&backup.volume_name) {
             labels.extend(one.labels.clone());
@@ -81,13 +80,28 @@ pub(super) fn restored(
             None => {}
         }
     }
+    claim.metadata = ObjectMeta {
+        namespace: restore.metadata.namespace.clone(),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: owners,
+        ..claim.metadata
+    };
+    claim
+}
+
+/// A claim with what was taken of the claim of a backup, which it is like but for its name.
+pub(crate) fn of_backup(name: &str, backup: &VolumeBackup, taken: &VolumeSnapshot) -> PersistentVolumeClaim {
+    let of = backup.persistent_volume_claim.metadata.clone().unwrap_or_default();
+    let mut labels = of.labels.unwrap_or_default();
+    labels.remove(STATE_LABEL);
+    let mut annotations = of.annotations.unwrap_or_default();
+    annotations.retain(|name, _| !OF_ANOTHER.iter().any(|start| name.starts_with(start)));
     PersistentVolumeClaim {
         metadata: ObjectMeta {
-            name: Some(volume.persistent_volume_claim.clone()),
-            namespace: restore.metadata.namespace.clone(),
+            name: Some(name.to_owned()),
             labels: Some(labels),
             annotations: Some(annotations),
-            owner_references: owners,
             ..ObjectMeta::default()
         },
         spec: Some(specification(backup, taken)),

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::cdi::DataVolume;
@@ -34,7 +34,7 @@ use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::data::DataVolumes;
 use crate::data::look::name_of;
-use crate::kept::{self, Kept};
+use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::snapshot::{Snapshots, stop};
 use crate::storage::Storage;
@@ -220,11 +220,6 @@ fn is_of(restore: &Restore, machine: Option<(&Option<String>, &String)>) -> bool
         *namespace == restore.namespace() && *name == restore.spec.target.name
     };
     restores(restore) && machine.is_none_or(is)
-}
-
-fn requests(all: &Store<Restore>, is: impl Fn(&Restore) -> bool) -> Vec<Result<Request, watcher::Error>> {
-    let found = all.state().into_iter().filter(|one| is(one));
-    found.map(|one| Ok(Request::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
 pub(super) async fn one(restore: &Restore, shared: &Shared) -> Result<Requeue, Error> {

@@ -35,5 +35,6 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use claim::of_backup;
 pub use controller::{Context, run};
 pub use decide::{Next, Observed, decide};

@@ -12,12 +12,13 @@ fn path(vm: &VirtualMachine, resource: &str, what: &str) -> String {
     format!("/apis/{SUBRESOURCES_GROUP}/v1/namespaces/{namespace}/{resource}/{name}/{what}")
 }
 
-async fn put(client: &Client, path: String, body: &Value) -> Result<(), kube::Error> {
+/// Sends `body` to a subresource; its answer.
+pub(crate) async fn put(client: &Client, path: String, body: &Value) -> Result<String, kube::Error> {
     let body = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
     let request = Request::put(path).header(http::header::CONTENT_TYPE, "application/json").body(body);
     let request =
         request.map_err(kube::core::request::Error::BuildRequest).map_err(kube::Error::BuildRequest)?;
-    client.request_text(request).await.map(drop)
+    client.request_text(request).await
 }
 
 /// Freezes the guest's file systems, for no longer than the snapshot may take.
@@ -28,7 +29,7 @@ pub(crate) async fn freeze(
 ) -> Result<(), kube::Error> {
     let seconds = patience(snapshot).map_or(0, |limit| limit.as_secs().max(1));
     let body = json!({"unfreezeTimeout": format!("{seconds}s")});
-    put(client, path(vm, "virtualmachineinstances", "freeze"), &body).await
+    put(client, path(vm, "virtualmachineinstances", "freeze"), &body).await.map(drop)
 }
 
 /// Thaws the guest's file systems.
@@ -36,11 +37,11 @@ pub(crate) async fn thaw(client: &Client, vm: &VirtualMachine) -> Result<(), kub
     match put(client, path(vm, "virtualmachineinstances", "unfreeze"), &json!({})).await {
         // The instance has gone.
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        done => done,
+        done => done.map(drop),
     }
 }
 
 /// Stops the machine.
 pub(crate) async fn stop(client: &Client, vm: &VirtualMachine) -> Result<(), kube::Error> {
-    put(client, path(vm, "virtualmachines", "stop"), &json!({})).await
+    put(client, path(vm, "virtualmachines", "stop"), &json!({})).await.map(drop)
 }

@@ -6,7 +6,7 @@ use futures::{Stream, stream};
 use jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
 use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::csi::VolumeSnapshot;
@@ -23,7 +23,7 @@ use super::status::told;
 use super::view::Snapshots;
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Keeper};
-use crate::kept;
+use crate::kept::{self, requests};
 use crate::storage::snapshot_class;
 
 /// Contents that are worked on at a time.
@@ -91,11 +91,6 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
             requests(&of_volumes, |content| one.is_none_or(|one| has(content, one)))
         });
     stream::select(own, stream::select(of_snapshots, of_volumes))
-}
-
-fn requests(all: &Store<Content>, is: impl Fn(&Content) -> bool) -> Vec<Result<Request, watcher::Error>> {
-    let found = all.state().into_iter().filter(|one| is(one));
-    found.map(|one| Ok(Request::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
 /// The snapshot of a content: one of the same name that was made later has another content.

@@ -28,7 +28,7 @@ use super::{contents, stored};
 use crate::attachments::reason_of;
 use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::data::{DataVolumes, Served};
-use crate::kept;
+use crate::kept::{self, requests};
 use crate::metrics::Metrics;
 use crate::storage::Storage;
 use crate::vm::Machines;
@@ -220,11 +220,6 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
 /// Whether a snapshot may hold its source, or is going to.
 fn is_open(snapshot: &Snapshot) -> bool {
     snapshot::progresses(snapshot) || snapshot.metadata.deletion_timestamp.is_some()
-}
-
-fn requests(all: &Store<Snapshot>, is: impl Fn(&Snapshot) -> bool) -> Vec<Result<Request, watcher::Error>> {
-    let found = all.state().into_iter().filter(|one| is(one));
-    found.map(|one| Ok(Request::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
 pub(super) async fn one(snapshot: &Snapshot, shared: &Shared) -> Result<Requeue, Error> {

@@ -46,9 +46,10 @@ mod stored;
 mod tests;
 mod view;
 
-pub(crate) use agent::stop;
+pub(crate) use agent::{put, stop};
 pub use controller::{Context, run};
 pub use decide::{Action, Observed, Plan, decide};
 pub use source::Source;
+pub(crate) use source::is_filled;
 pub(crate) use stored::copy_revision;
 pub use view::{Snapshots, Writers};

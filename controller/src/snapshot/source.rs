@@ -111,7 +111,8 @@ fn wrong(vm: &VirtualMachine, what: &str, claim: &str) -> String {
     format!("source {}/{} {what}: {claim}", vm.namespace().unwrap_or_default(), vm.name_any())
 }
 
-fn is_filled(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -> bool {
+/// Whether CDI has filled a claim, or it is not CDI's to fill.
+pub(crate) fn is_filled(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -> bool {
     let Some(name) = DataVolume::of_claim(&claim.metadata) else { return true };
     data.get(namespace, name).is_some_and(|data| data.status.phase == "Succeeded")
 }

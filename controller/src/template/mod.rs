@@ -27,7 +27,7 @@ mod networks;
 mod placement;
 mod probes;
 #[cfg(test)]
-mod restricted;
+pub(crate) mod restricted;
 mod target;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ const SELINUX_TYPES: &[&str] =
     &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 
 /// What of `pod` the standard does not allow.
-pub(super) fn violations(pod: &Pod) -> Vec<String> {
+pub(crate) fn violations(pod: &Pod) -> Vec<String> {
     let spec = pod.spec.as_ref().unwrap();
     let mut found = pod_level(spec);
     for (n, volume) in spec.volumes.iter().flatten().enumerate() {

@@ -61,7 +61,7 @@ fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> IssueError {
 }
 
 /// Certificate and key of a Secret, when both are there as text.
-pub(super) fn key_pair(secret: &Secret) -> Option<KeyPairPem> {
+pub fn key_pair(secret: &Secret) -> Option<KeyPairPem> {
     let data = secret.data.as_ref()?;
     let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
     Some(KeyPairPem { certificate: text(CERTIFICATE_KEY)?, key: text(PRIVATE_KEY)? })
@@ -105,6 +105,8 @@ pub struct Issuer {
     namespace: String,
     requests: Vec<LeafRequest>,
     policies: Policies,
+    ca_secret: &'static str,
+    ca_config_map: &'static str,
 }
 
 impl Issuer {
@@ -116,7 +118,15 @@ impl Issuer {
             namespace: namespace.to_owned(),
             requests,
             policies,
+            ca_secret: CA_SECRET,
+            ca_config_map: CA_CONFIG_MAP,
         }
+    }
+
+    /// The same with a CA of its own, kept in a Secret and a ConfigMap of these names.
+    #[must_use]
+    pub fn with_ca(self, secret: &'static str, config_map: &'static str) -> Self {
+        Self { ca_secret: secret, ca_config_map: config_map, ..self }
     }
 
     /// Does all that is due now; waits until the lives of certificates are known.
@@ -170,8 +180,8 @@ impl Issuer {
     /// Word of each change of the CA, its bundle and the leaves, this issuer's own among them.
     fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         let leaves = self.requests.iter().map(|request| request.secret.as_str());
-        let secrets = leaves.chain([CA_SECRET]).map(|name| told(&self.secrets, name));
-        stream::select_all(secrets.chain([told(&self.config_maps, CA_CONFIG_MAP)]))
+        let secrets = leaves.chain([self.ca_secret]).map(|name| told(&self.secrets, name));
+        stream::select_all(secrets.chain([told(&self.config_maps, self.ca_config_map)]))
     }
 
     async fn read(&self) -> Result<Stored, IssueError> {
@@ -183,9 +193,9 @@ impl Issuer {
             leaves.push(secret(&request.secret).await?);
         }
         // The bundle and the CA last: a leaf that another replica has made meanwhile has its CA among these.
-        let bundle = self.config_maps.get_opt(CA_CONFIG_MAP).await;
-        let bundle = bundle.map_err(api(format!("reading ConfigMap {CA_CONFIG_MAP}")))?;
-        Ok(Stored { ca: secret(CA_SECRET).await?, bundle, leaves })
+        let bundle = self.config_maps.get_opt(self.ca_config_map).await;
+        let bundle = bundle.map_err(api(format!("reading ConfigMap {}", self.ca_config_map)))?;
+        Ok(Stored { ca: secret(self.ca_secret).await?, bundle, leaves })
     }
 
     async fn carry_out(
@@ -198,8 +208,8 @@ impl Issuer {
         match step {
             Step::MakeCa => {
                 let pair = make_ca(now, policy.ca.duration)
-                    .map_err(|source| IssueError::Make { secret: CA_SECRET.to_owned(), source })?;
-                self.store_secret(CA_SECRET, stored.ca, &pair).await
+                    .map_err(|source| IssueError::Make { secret: self.ca_secret.to_owned(), source })?;
+                self.store_secret(self.ca_secret, stored.ca, &pair).await
             }
             Step::WriteBundle(bundle) => self.store_bundle(stored.bundle, &bundle).await,
             Step::MakeLeaf(index) => {
@@ -266,17 +276,17 @@ impl Issuer {
         let exists = old.is_some();
         let pem: String = bundle.iter().map(Certificate::to_pem).collect();
         let map = ConfigMap {
-            metadata: self.metadata(CA_CONFIG_MAP, old.map(|old| old.metadata)),
+            metadata: self.metadata(self.ca_config_map, old.map(|old| old.metadata)),
             data: Some(BTreeMap::from([(CA_BUNDLE_KEY.to_owned(), pem)])),
             ..ConfigMap::default()
         };
         let params = PostParams::default();
         let stored = if exists {
-            self.config_maps.replace(CA_CONFIG_MAP, &params, &map).await
+            self.config_maps.replace(self.ca_config_map, &params, &map).await
         } else {
             self.config_maps.create(&params, &map).await
         };
-        finish(stored, &format!("ConfigMap {CA_CONFIG_MAP}"))
+        finish(stored, &format!("ConfigMap {}", self.ca_config_map))
     }
 }
 

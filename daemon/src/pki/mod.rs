@@ -62,7 +62,7 @@ mod tests;
 
 pub use certificate::{Certificate, CertificateError, KeyPairPem, Purpose, common_name, make_ca, make_leaf};
 pub use identity::{Identity, WatchError, watch};
-pub use issuer::{IssueError, Issuer};
+pub use issuer::{IssueError, Issuer, key_pair};
 pub use node::{Refused, is_node, node_name, node_of_token};
 pub use plan::{LeafRequest, Observed, Step, next_step};
 pub use policy::{Policies, Policy, PolicySource};
@@ -80,6 +80,8 @@ pub const CA_BUNDLE_KEY: &str = "ca-bundle";
 pub const API_SERVER_SECRET: &str = "kubevirt-virt-api-certs";
 /// Secret of virt-controller's server certificate.
 pub const CONTROLLER_SECRET: &str = "kubevirt-controller-certs";
+/// Secret of virt-exportproxy's server certificate.
+pub const EXPORT_PROXY_SECRET: &str = "kubevirt-exportproxy-certs";
 /// Secret of virt-operator's server certificate.
 pub const OPERATOR_SECRET: &str = "kubevirt-operator-certs";
 /// Secret of the client certificate with which virt-api calls virt-handler.

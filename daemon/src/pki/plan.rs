@@ -25,7 +25,10 @@ impl LeafRequest {
     /// The leaves of podvirt's daemons in `namespace` that are kept in Secrets; virt-handler's are not, see
     /// [`Signer`](super::Signer).
     pub fn of_the_daemons(namespace: &str) -> Vec<LeafRequest> {
-        use super::{API_SERVER_SECRET, CONTROLLER_SECRET, HANDLER_CLIENT_NAME, HANDLER_CLIENT_SECRET};
+        use super::{
+            API_SERVER_SECRET, CONTROLLER_SECRET, EXPORT_PROXY_SECRET, HANDLER_CLIENT_NAME,
+            HANDLER_CLIENT_SECRET,
+        };
         vec![
             Self::server(API_SERVER_SECRET, "virt-api", namespace),
             LeafRequest {
@@ -35,6 +38,7 @@ impl LeafRequest {
                 purpose: Purpose::Client,
             },
             Self::server(CONTROLLER_SECRET, "virt-controller", namespace),
+            Self::server(EXPORT_PROXY_SECRET, podvirt_api::export::PROXY, namespace),
         ]
     }
 

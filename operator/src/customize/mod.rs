@@ -23,8 +23,9 @@ pub const REGISTRY: &str = "kubevirt.io/install-strategy-registry";
 pub const IDENTIFIER: &str = "kubevirt.io/install-strategy-identifier";
 /// Namespace that the manifests of `deploy/` name.
 const NAMESPACE: &str = podvirt_api::names::NAMESPACE;
-/// virt-controller's variable that names the image of machines' pods.
-const LAUNCHER_IMAGE: &str = "LAUNCHER_IMAGE";
+/// virt-controller's variables that name images of pods, and whose they are.
+const NAMED_IMAGES: [(&str, &str); 2] =
+    [("LAUNCHER_IMAGE", "virt-launcher"), ("EXPORTER_IMAGE", "virt-exportserver")];
 /// Argument of virt-api: virt-operator judges the KubeVirt object.
 const OPERATED: &str = "--operated";
 
@@ -145,13 +146,16 @@ fn daemon(daemon: &mut Object, spec: &KubeVirtSpec, target: &Target) {
             flags.map(|flags| &flags.api)
         }
         "virt-controller" => {
-            let image = target.image("virt-launcher");
-            let variables = container["env"].as_array_mut().into_iter().flatten();
-            for variable in variables.filter(|variable| variable["name"] == LAUNCHER_IMAGE) {
-                variable["value"] = json!(image);
+            for variable in container["env"].as_array_mut().into_iter().flatten() {
+                let named = NAMED_IMAGES.iter().find(|(name, _)| variable["name"] == *name);
+                if let Some((_, component)) = named {
+                    variable["value"] = json!(target.image(component));
+                }
             }
             flags.map(|flags| &flags.controller)
         }
+        // The KubeVirt object has no field for its flags.
+        "virt-exportproxy" => None,
         _ => flags.map(|flags| &flags.handler),
     };
     for (flag, value) in flags.into_iter().flatten() {

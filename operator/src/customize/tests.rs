@@ -47,9 +47,12 @@ fn every_object_says_whose_it_is_and_lies_in_the_operators_namespace() {
 fn daemons_have_the_targets_images_and_are_told_that_they_are_operated() {
     let objects = made(json!({"imagePullPolicy": "Always", "imagePullSecrets": [{"name": "s"}]})).unwrap();
     let pod = |kind, name| &named(&objects, kind, name)["spec"]["template"]["spec"];
-    for (kind, name) in
-        [("Deployment", "virt-api"), ("Deployment", "virt-controller"), ("DaemonSet", "virt-handler")]
-    {
+    for (kind, name) in [
+        ("Deployment", "virt-api"),
+        ("Deployment", "virt-controller"),
+        ("Deployment", "virt-exportproxy"),
+        ("DaemonSet", "virt-handler"),
+    ] {
         let pod = pod(kind, name);
         assert_eq!(pod["containers"][0]["image"], format!("r/p/{name}:v2"));
         assert_eq!(pod["containers"][0]["imagePullPolicy"], "Always");
@@ -63,8 +66,10 @@ fn daemons_have_the_targets_images_and_are_told_that_they_are_operated() {
     assert_eq!(ahead["image"], "r/p/virt-launcher:v2", "QEMU is there");
     assert_eq!(ahead["imagePullPolicy"], "Always");
     let variables = pod("Deployment", "virt-controller")["containers"][0]["env"].as_array().unwrap();
-    let launcher = variables.iter().find(|variable| variable["name"] == LAUNCHER_IMAGE).unwrap();
-    assert_eq!(launcher["value"], "r/p/virt-launcher:v2");
+    for (name, component) in NAMED_IMAGES {
+        let named = variables.iter().find(|variable| variable["name"] == name).unwrap();
+        assert_eq!(named["value"], format!("r/p/{component}:v2"));
+    }
     let arguments = pod("Deployment", "virt-api")["containers"][0]["args"].as_array().unwrap();
     assert!(arguments.contains(&json!(OPERATED)) && arguments.len() > 1, "{arguments:?}");
 }
@@ -157,5 +162,5 @@ fn a_patch_that_cannot_be_applied_is_named() {
     begins(api("other", "{}"), ".type");
     begins(refused("NetworkPolicy", "*", "strategic", "{}"), ".type");
     begins(refused("Secret", "*", "merge", "{}"), ".resourceName");
-    begins(refused("Deployment", "virt-exportproxy", "merge", "{}"), ".resourceName");
+    begins(refused("Deployment", "virt-template", "merge", "{}"), ".resourceName");
 }

@@ -138,7 +138,7 @@ fn what_is_made_fits_together() {
         crate::manifests::documents(include_str!("../../../deploy/operator/virt-operator.yaml")).unwrap();
     let templates = made.iter().map(|object| &object.value).chain(&operator);
     let templates: Vec<&Value> = templates.filter(|value| value["spec"]["template"].is_object()).collect();
-    assert_eq!(templates.len(), 4);
+    assert_eq!(templates.len(), 5);
     for daemon in templates {
         let template = &daemon["spec"]["template"];
         assert_eq!(

@@ -1,12 +1,16 @@
 //! Objects as kubectl handles them: read, made, replaced, changed by a JSON patch.
 
-use http::Method;
 use http::header::{self, HeaderValue};
+use http::{Method, Request};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::client::Body;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{Cluster, with_json};
-use crate::explain::{ApiError, Asked};
+use crate::explain::{ApiError, Asked, Cause};
 
 /// A kind of objects of a namespace.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +29,9 @@ pub(crate) const CLAIMS: Resource = Resource { group: "", version: "v1", plural:
 /// `DataVolume`.
 pub(crate) const DATA_VOLUMES: Resource =
     Resource { group: "cdi.kubevirt.io", version: "v1beta1", plural: "datavolumes" };
+/// `VirtualMachineExport`.
+pub(crate) const EXPORTS: Resource =
+    Resource { group: "export.kubevirt.io", version: "v1beta1", plural: "virtualmachineexports" };
 /// `VirtualMachine`.
 pub(crate) const MACHINES: Resource =
     Resource { group: "kubevirt.io", version: "v1", plural: "virtualmachines" };
@@ -95,6 +102,39 @@ impl Cluster {
         steps: &[Value],
     ) -> Result<Value, ApiError> {
         self.send(of, ("patch", Method::PATCH), format!("{}/{name}", of.collection(namespace)), &steps).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// When the answer is no success.
+    pub(crate) async fn remove(&self, of: Resource, namespace: &str, name: &str) -> Result<(), ApiError> {
+        let fail = |cause| self.error(&of.asked("delete"), cause);
+        let request = Request::delete(format!("{}/{name}", of.collection(namespace)))
+            .header(header::ACCEPT, "application/json")
+            .body(Body::empty())
+            .map_err(|error| fail(Cause::Protocol(error.to_string())))?;
+        self.limited(self.answer(request)).await.map_err(fail)?;
+        Ok(())
+    }
+
+    /// A connection to a port of a pod, by way of the API server.
+    ///
+    /// # Errors
+    /// When the API server does not lead there.
+    pub(crate) async fn pod_port(
+        &self,
+        namespace: &str,
+        pod: &str,
+        port: u16,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>, ApiError> {
+        let asked = Asked { verb: "create", group: "", resource: "pods/portforward".into() };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let opened = pods.portforward(pod, &[port]).await;
+        let mut forwarder = opened.map_err(|error| self.error(&asked, Cause::Protocol(error.to_string())))?;
+        let stream = forwarder.take_stream(port);
+        // It works by a task of its own, which ends with the stream.
+        stream.ok_or_else(|| self.error(&asked, Cause::Protocol("there is no stream".into())))
     }
 
     async fn send(

@@ -20,6 +20,7 @@ mod ssh;
 mod start;
 mod stop;
 mod version;
+mod vmexport;
 mod vnc;
 mod volume;
 
@@ -49,6 +50,7 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::PortForward(args) => Box::pin(port_forward::run(&cluster(&global).await?, &args)).await,
         Command::Ssh(args) => ssh::run(&cluster(&global).await?, &global, &args).await,
         Command::Scp(args) => scp::run(&cluster(&global).await?, &global, &args).await,
+        Command::Vmexport(args) => Box::pin(vmexport::run(&global, &args)).await,
         Command::Version(args) => version::run(&global, &args).await,
         Command::Addvolume(args) => volume::add(&cluster(&global).await?, &args).await,
         Command::Removevolume(args) => volume::remove(&cluster(&global).await?, &args).await,

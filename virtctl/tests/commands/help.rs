@@ -46,6 +46,7 @@ async fn help_texts_are_as_recorded() {
         "unpause",
         "userlist",
         "version",
+        "vmexport",
         "vnc",
     ];
     for words in [&[][..], &["options"]]

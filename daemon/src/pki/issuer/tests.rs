@@ -76,10 +76,28 @@ async fn replicas_that_start_together_make_everything_once() {
             "POST kubevirt-ca",
             "POST kubevirt-ca",
             "POST kubevirt-controller-certs",
+            "POST kubevirt-exportproxy-certs",
             "POST kubevirt-virt-api-certs",
             "POST kubevirt-virt-handler-certs",
         ],
         "a Secret and a ConfigMap kubevirt-ca, and the leaves"
+    );
+}
+
+#[tokio::test]
+async fn another_ca_is_kept_beside_the_first() {
+    let server = Arc::default();
+    issuer(&server).ensure().await.unwrap();
+    server.lock().unwrap().writes.clear();
+    let policies = Policies::fixed(Policy::default());
+    let other =
+        Issuer::new(client(&server), "kubevirt", Vec::new(), policies).with_ca("other-ca", "other-ca");
+    other.ensure().await.unwrap();
+    other.ensure().await.unwrap();
+    assert_eq!(
+        server.lock().unwrap().writes,
+        ["POST other-ca", "POST other-ca"],
+        "a Secret and a ConfigMap, once"
     );
 }
 

@@ -1,0 +1,406 @@
+//! The shell around [`super::decide()`]: watches, reads, writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use kube::api::ListParams;
+use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use podvirt_api::export::{APP, GROUP, POD_LABEL, pod_name, service_name};
+use podvirt_api::names::event;
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineExport as Export, VirtualMachineSnapshot as Snapshot,
+    VirtualMachineSnapshotContent as Content,
+};
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::act::{Scene, act};
+use super::authority::Authority;
+use super::decide::{Action, Observed, decide};
+use super::source::{self, Known, Seen};
+use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::data::DataVolumes;
+use crate::kept::{self, Kept, requests};
+use crate::metrics::Metrics;
+use crate::settings::Cluster;
+use crate::snapshot::Snapshots;
+use crate::storage::Storage;
+use crate::vm::Machines;
+use crate::vmi::{Change, View};
+use crate::watch;
+
+/// Exports that are worked on at a time.
+const CONCURRENCY: u16 = 4;
+/// When to decide again after the cache turned out to lag.
+const STALE_RETRY: Duration = Duration::from_millis(500);
+
+/// A reconciliation failed; it is tried again, later each time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The caches ended.
+    #[error("cache")]
+    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
+    /// The export could not be written.
+    #[error("write the export")]
+    Write(#[from] patch::Error),
+    /// The API server could not be asked.
+    #[error("API server")]
+    Ask(#[from] kube::Error),
+    /// A step was refused; people have been told.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Failure for Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "write",
+            Self::Ask(_) | Self::Cache(_) => "read",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// What the controller needs of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// The cluster's configuration.
+    pub cluster: Cluster,
+    /// Namespace of podvirt itself.
+    pub namespace: String,
+    /// Image of exporter pods.
+    pub image: String,
+    /// Shows machines.
+    pub machines: Machines,
+    /// Shows their instances.
+    pub view: View,
+    /// Claims and their snapshots.
+    pub storage: Storage,
+    /// DataVolumes.
+    pub data: DataVolumes,
+    /// Snapshots of machines.
+    pub snapshots: Snapshots,
+}
+
+/// What the reconciliations share.
+pub(super) struct Shared {
+    pub(super) context: Context,
+    pub(super) authority: Authority,
+    pods: Kept<Pod>,
+    services: Kept<Service>,
+    attempts: Attempts,
+}
+
+impl Keeper for Shared {
+    type Object = Export;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, export: &Export) -> Result<Requeue, Error> {
+        Box::pin(one(export, self)).await
+    }
+}
+
+type Request = ReconcileRequest<Export>;
+
+/// Keeps all exports until it is dropped.
+pub async fn run(context: Context) {
+    let client = context.client.clone();
+    let (exports, writer) = Kept::<Export>::new();
+    let (pods, pod_writer) = Kept::new();
+    let (services, service_writer) = Kept::new();
+    let (authority, filler) = Authority::new(client.clone(), &context.namespace);
+    let attempts = Attempts::new("export", context.metrics.clone());
+    let filling = authority.clone().fill(filler);
+    let shared =
+        Arc::new(Shared { context, authority, pods: pods.clone(), services: services.clone(), attempts });
+    let own = shared.clone();
+    let mut roster = watch::Roster::default();
+    let events = watch::all::<Export>(&client).inspect(move |event| {
+        let gone = event.as_ref().map(|event| roster.take(event)).unwrap_or_default();
+        gone.iter().for_each(|uid| own.attempts.forget(uid));
+    });
+    let queue = stream::select(of_own(&exports, &shared), of_sources(&exports, &shared.context));
+    let store = exports.store().clone();
+    let keeping = attempt::keep(shared, store, queue, Config::default().concurrency(CONCURRENCY), "exports");
+    let labelled = |label: &str| watcher::Config::default().labels(label);
+    let service_label = format!("kubevirt.io={APP}");
+    // Those that read are polled before those that fill, and so miss no change.
+    futures::join!(
+        keeping,
+        exports.keep(events, writer),
+        pods.keep(watch::selected(&client, labelled(POD_LABEL)), pod_writer),
+        services.keep(watch::selected(&client, labelled(&service_label)), service_writer),
+        filling
+    );
+}
+
+/// The export that an object is of.
+fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Option<ObjectRef<Export>> {
+    let owners = object.meta().owner_references.iter().flatten();
+    let is = |owner: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
+        owner.kind == "VirtualMachineExport" && owner.api_version.starts_with(GROUP)
+    };
+    let name = owners.into_iter().find(is)?.name.clone();
+    Some(ObjectRef::new(&name).within(object.meta().namespace.as_deref().unwrap_or_default()))
+}
+
+/// Exports that have changed, or whose objects have.
+fn of_own(
+    exports: &Kept<Export>,
+    shared: &Shared,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let store = || exports.store().clone();
+    let all = store();
+    let own = kept::heard(exports.changes(), move |one: Option<&ObjectRef<Export>>| match one {
+        Some(one) => vec![Ok(Request::from(one.clone()))],
+        None => requests(&all, |_| true),
+    });
+    // Of a pod or a Service that is gone nothing but the name is known: it follows from the export's.
+    let all = store();
+    let pods = kept::heard(shared.pods.changes(), move |one: Option<&ObjectRef<Pod>>| {
+        requests(&all, |export| {
+            one.is_none_or(|one| {
+                one.namespace == export.namespace() && one.name == pod_name(&export.name_any())
+            })
+        })
+    });
+    let all = store();
+    let services = kept::heard(shared.services.changes(), move |one: Option<&ObjectRef<Service>>| {
+        requests(&all, |export| {
+            one.is_none_or(|one| {
+                one.namespace == export.namespace() && one.name == service_name(&export.name_any())
+            })
+        })
+    });
+    let all = store();
+    let authority =
+        shared.authority.changes().map(move |()| stream::iter(requests(&all, |_| true))).flatten();
+    let all = store();
+    let settings = stream::unfold(shared.context.cluster.changes(), async |mut changes| {
+        changes.changed().await.ok()?;
+        Some(((), changes))
+    });
+    let settings = settings.map(move |()| stream::iter(requests(&all, |_| true))).flatten();
+    let others = stream::select(authority.boxed(), settings.boxed());
+    stream::select(own, stream::select(stream::select(pods, services), others))
+}
+
+fn names(export: &Export, kind: &str, namespace: Option<&String>, name: &str) -> bool {
+    let source = &export.spec.source;
+    source.kind == kind && source.name == name && export.metadata.namespace.as_ref() == namespace
+}
+
+/// Exports whose sources have changed.
+fn of_sources(
+    exports: &Kept<Export>,
+    context: &Context,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let store = || exports.store().clone();
+    let all = store();
+    let machines = kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
+        requests(&all, |export| {
+            one.is_none_or(|one| names(export, "VirtualMachine", one.namespace.as_ref(), &one.name))
+        })
+    });
+    let all = store();
+    let snapshots =
+        kept::heard(context.snapshots.snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
+            requests(&all, |export| {
+                one.is_none_or(|one| {
+                    names(export, "VirtualMachineSnapshot", one.namespace.as_ref(), &one.name)
+                })
+            })
+        });
+    let all = store();
+    let shown = context.snapshots.contents.clone();
+    let contents =
+        kept::heard(context.snapshots.contents.changes(), move |one: Option<&ObjectRef<Content>>| {
+            let of = |one: &ObjectRef<Content>| {
+                shown.get(one.namespace.as_deref()?, &one.name)?.spec.virtual_machine_snapshot_name.clone()
+            };
+            let of = one.map(|one| (one.namespace.clone(), of(one).unwrap_or_default()));
+            requests(&all, |export| {
+                of.as_ref().is_none_or(|(namespace, name)| {
+                    names(export, "VirtualMachineSnapshot", namespace.as_ref(), name)
+                })
+            })
+        });
+    let all = store();
+    let claims = kept::heard(
+        context.storage.claims.changes(),
+        move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
+            let concerns = |export: &Export, one: &ObjectRef<PersistentVolumeClaim>| {
+                // Which claims another source has, only a look tells.
+                one.namespace == export.namespace()
+                    && (export.spec.source.kind != "PersistentVolumeClaim"
+                        || export.spec.source.name == one.name)
+            };
+            requests(&all, |export| one.is_none_or(|one| concerns(export, one)))
+        },
+    );
+    let instances = of_instances(context, store());
+    stream::select(
+        stream::select(machines, stream::select(snapshots, contents)),
+        stream::select(claims, instances),
+    )
+}
+
+/// Exports that may have a claim which an instance uses.
+fn of_instances(
+    context: &Context,
+    all: Store<Export>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    stream::unfold((context.view.changes(), all), async |(mut changes, all)| {
+        let found = match changes.recv().await {
+            Ok(Change::Machine(vmi) | Change::Pods(vmi)) => requests(&all, |export| {
+                export.namespace() == vmi.namespace
+                    && (export.spec.source.kind == "PersistentVolumeClaim"
+                        || names(export, "VirtualMachine", vmi.namespace.as_ref(), &vmi.name))
+            }),
+            Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(&all, |_| true),
+            Err(RecvError::Closed) => return None,
+        };
+        Some((stream::iter(found), (changes, all)))
+    })
+    .flatten()
+}
+
+/// What is seen of the source, and the machine and the snapshot's content behind it.
+async fn look(
+    export: &Export,
+    context: &Context,
+) -> Result<(Seen, Option<Arc<VirtualMachine>>, Option<Arc<Content>>), Error> {
+    let namespace = export.namespace().unwrap_or_default();
+    let name = export.spec.source.name.as_str();
+    let known = Known { storage: &context.storage, data: &context.data };
+    Ok(match export.spec.source.kind.as_str() {
+        "VirtualMachine" => {
+            let vm = context.machines.store().get(&ObjectRef::new(name).within(&namespace));
+            let vmi = context.view.machine(&namespace, name);
+            (source::of_machine(&namespace, name, vm.as_deref(), vmi.as_deref(), known), vm, None)
+        }
+        "VirtualMachineSnapshot" => {
+            let snapshot = context.snapshots.snapshots.get(&namespace, name);
+            let content = snapshot.as_ref().and_then(|snapshot| context.snapshots.content_of(snapshot));
+            let seen = source::of_snapshot(export, snapshot.as_deref(), content.as_deref(), known);
+            (seen, None, content)
+        }
+        _ => {
+            let mut in_use = false;
+            if context.storage.claims.get(&namespace, name).is_some() {
+                let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+                let pods = pods.list(&ListParams::default()).await?;
+                in_use = pods.items.iter().any(|pod| source::uses(pod, name, export));
+            }
+            (source::of_claim(&namespace, name, in_use, known), None, None)
+        }
+    })
+}
+
+async fn complete(shared: &Shared) -> Result<(), Error> {
+    let context = &shared.context;
+    context.view.complete().await;
+    context.machines.store().wait_until_ready().await?;
+    context.snapshots.snapshots.store().wait_until_ready().await?;
+    context.snapshots.contents.store().wait_until_ready().await?;
+    shared.pods.store().wait_until_ready().await?;
+    shared.services.store().wait_until_ready().await?;
+    Ok(context.storage.claims.store().wait_until_ready().await?)
+}
+
+async fn one(export: &Export, shared: &Shared) -> Result<Requeue, Error> {
+    complete(shared).await?;
+    let context = &shared.context;
+    let namespace = export.namespace().unwrap_or_default();
+    let (seen, vm, content) = look(export, context).await?;
+    let pod = shared.pods.get(&namespace, &pod_name(&export.name_any()));
+    let pod = pod.filter(|pod| owner(pod.as_ref()).is_some_and(|of| of.name == export.name_any()));
+    let server = context.cluster.settings().await.rotation.server;
+    let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    // As upstream's encoder writes them.
+    let parameters = json!({
+        "Duration": nanoseconds(server.duration),
+        "RenewBefore": nanoseconds(server.renew_before),
+    })
+    .to_string();
+    let bundle = shared.authority.ca().bundle;
+    let external = shared.authority.external().await;
+    let now = Timestamp::now();
+    let mut plan = decide(&Observed {
+        export,
+        source: &seen,
+        pod: pod.as_deref(),
+        has_service: shared.services.get(&namespace, &service_name(&export.name_any())).is_some(),
+        parameters: &parameters,
+        bundle: bundle.as_deref(),
+        external: external.as_ref(),
+        now,
+    });
+    let api: Api<Export> = Api::namespaced(context.client.clone(), &namespace);
+    let acts = plan.actions.iter().any(|action| *action != Action::MakeCertificate);
+    if acts && !attempt::is_current(&api, export).await? {
+        return Ok(Requeue::requeue(STALE_RETRY));
+    }
+    let scene = Scene {
+        source: &seen,
+        pod: pod.as_deref(),
+        vm: vm.as_deref(),
+        content: content.as_deref(),
+        parameters: &parameters,
+        now,
+    };
+    let mut refused = None;
+    let mut made = None;
+    for action in &plan.actions {
+        match act(shared, export, &scene, &mut made, action).await {
+            Ok(()) => {}
+            Err(Error::Refused(message)) => {
+                refused = Some(message);
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if plan.actions.contains(&Action::Expire) {
+        return refused.map_or_else(|| Ok(Requeue::await_change()), |message| Err(Error::Refused(message)));
+    }
+    if let Some(message) = &refused {
+        let is_ready = |one: &&mut podvirt_api::v1::ExportCondition| one.r#type.as_str() == "Ready";
+        let ready = plan.status.conditions.iter_mut().find(is_ready);
+        if let Some(ready) = ready.filter(|ready| ready.status != "True") {
+            ready.message = Some(message.clone());
+        }
+        let known = |one: &podvirt_api::v1::ExportCondition| one.message.as_ref() == Some(message);
+        if !export.status.conditions.iter().any(known) {
+            context.recorder.warning(export, event::FAILED_CREATE, message).await;
+        }
+    }
+    let wanted = Export { status: plan.status, ..export.clone() };
+    match patch::status_subresource(&api, export, &wanted).await {
+        Ok(_) => {}
+        Err(error) if error.is_stale() => return Ok(Requeue::requeue(STALE_RETRY)),
+        Err(error) => return Err(error.into()),
+    }
+    match refused {
+        Some(message) => Err(Error::Refused(message)),
+        None => Ok(plan.again_after.map_or_else(Requeue::await_change, Requeue::requeue)),
+    }
+}
