@@ -25,6 +25,8 @@ pub const NODE_NAME: &str = "kubevirt.io/nodeName";
 pub const MIGRATION_TARGET_NODE_NAME: &str = "kubevirt.io/migrationTargetNodeName";
 /// UID of a migration: on the target's launcher pod.
 pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
+/// Name of a migration: on the claim that its target keeps the machine's state on, until that is the machine's.
+pub const MIGRATION_NAME: &str = "kubevirt.io/migrationName";
 /// Name of the VirtualMachineInstance that a migration moves: on the migration, by [`super::label_value`].
 pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
 /// How much of what a machine's pod asks for its limit of memory is, where a quota wants one: on a namespace.

@@ -36,6 +36,7 @@ use crate::media::claims::Notes;
 use crate::media::cloud_init::Change;
 use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
+use crate::media::ovmf;
 use crate::process::daemon::wait_for_socket;
 
 /// Links to the images of container disks, below [`path::EPHEMERAL_DISKS`].
@@ -151,9 +152,11 @@ pub(super) async fn prepare(
         waits_for(shared, format!("the address of the pod for the interface {}", place.name));
         Services::start(shared, vmi, &place).await?;
     }
+    let ovmf = ovmf::of(vmi, Path::new(ovmf::DIRECTORY), Path::new(path::NVRAM))?;
     let environment = Environment {
         accelerator,
         kernel,
+        ovmf,
         images,
         sockets,
         taps,
