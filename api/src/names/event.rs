@@ -142,3 +142,5 @@ pub const CLONE_CONTENT_INVALID: &str = "SnapshotContentInvalid";
 pub const CLONE_SOURCE_MISSING: &str = "SourceDoesNotExist";
 /// Of volumes of a clone's source no snapshot can be taken.
 pub const CLONE_VOLUMES_INVALID: &str = "VMVolumeSnapshotsInvalid";
+/// Of a clone: its source keeps the state of its firmware or TPM.
+pub const CLONE_STATE_INVALID: &str = "SourceVMWithBackendStorageInvalid";

@@ -30,10 +30,11 @@ mod claim;
 mod controller;
 mod decide;
 mod machine;
-mod names;
+pub(crate) mod names;
 mod settle;
 #[cfg(test)]
 mod tests;
 
 pub use controller::{Context, run};
+pub(crate) use decide::is_kept;
 pub use decide::{Next, Observed, decide};

@@ -24,8 +24,8 @@ use podvirt_api::names::condition::reason;
 use podvirt_api::names::{label, short_name};
 use podvirt_api::state::{self, PERSISTENT_STATE_FOR};
 use podvirt_api::v1::{
-    KubeVirtConfiguration, PersistentVolumeClaimInfo, VirtualMachineInstance,
-    VirtualMachineInstanceMigration as Migration, VolumeStatus,
+    KubeVirtConfiguration, PersistentVolumeClaimInfo, PersistentVolumeClaimVolumeSource, VirtualMachine,
+    VirtualMachineInstance, VirtualMachineInstanceMigration as Migration, Volume, VolumeStatus,
 };
 
 use super::{Storage, class_of, is_bound};
@@ -91,29 +91,54 @@ pub fn look(vmi: &VirtualMachineInstance, storage: &Storage, config: &KubeVirtCo
 
 /// The claim that keeps the state of `vmi`, by its label; or by the name that such claims once had.
 pub fn of_machine(vmi: &VirtualMachineInstance, storage: &Storage) -> Option<Arc<PersistentVolumeClaim>> {
-    let meta = &vmi.metadata;
-    let (namespace, name) = (meta.namespace.as_deref()?, meta.name.as_deref()?);
-    let owners: Vec<&str> = meta
-        .owner_references
-        .iter()
-        .flatten()
-        .map(|owner| owner.uid.as_str())
-        .chain(meta.uid.as_deref())
-        .collect();
+    let owners = vmi.metadata.owner_references.iter().flatten().map(|owner| owner.uid.as_str());
+    let owners: Vec<&str> = owners.chain(vmi.metadata.uid.as_deref()).collect();
+    found(&vmi.metadata, &owners, storage)
+}
+
+/// The claim that keeps the state of a machine, if it keeps any, as a volume that a snapshot is taken of; upstream's name.
+pub fn volume_of(vm: &VirtualMachine, storage: &Storage) -> Option<Volume> {
+    let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+    let owners: Vec<&str> = vm.metadata.uid.iter().map(String::as_str).collect();
+    let claim =
+        spec.filter(|spec| state::is_kept(spec)).and_then(|_| found(&vm.metadata, &owners, storage))?;
+    let source = PersistentVolumeClaimVolumeSource {
+        claim_name: claim.metadata.name.clone().unwrap_or_default(),
+        ..PersistentVolumeClaimVolumeSource::default()
+    };
+    let name = volume_name(vm.metadata.name.as_deref().unwrap_or_default());
+    Some(Volume { name, persistent_volume_claim: Some(source), ..Volume::default() })
+}
+
+/// The name of that volume.
+pub fn volume_name(machine: &str) -> String {
+    crate::restore::names::joined(PERSISTENT_STATE_FOR, machine)
+}
+
+fn found(machine: &ObjectMeta, owners: &[&str], storage: &Storage) -> Option<Arc<PersistentVolumeClaim>> {
+    let (namespace, name) = (machine.namespace.as_deref()?, machine.name.as_deref()?);
     let is_ours = |claim: &Arc<PersistentVolumeClaim>| {
         let mut of = claim.metadata.owner_references.iter().flatten().peekable();
         let owned = of.peek().is_none() || of.any(|owner| owners.contains(&owner.uid.as_str()));
         owned && claim.metadata.deletion_timestamp.is_none()
     };
-    let labelled = storage.claims.all().into_iter().filter(|claim| {
-        claim.metadata.namespace.as_deref() == Some(namespace)
-            && label_of(claim, PERSISTENT_STATE_FOR) == Some(name)
-    });
-    let newest = labelled
+    let newest = labelled(namespace, name, storage)
         .filter(is_ours)
         .max_by_key(|claim| claim.metadata.creation_timestamp.as_ref().map(|at| at.0));
     newest
         .or_else(|| storage.claims.get(namespace, &format!("{PERSISTENT_STATE_FOR}-{name}")).filter(is_ours))
+}
+
+/// The claims with the label of a machine, whatever they belong to.
+pub fn labelled<'a>(
+    namespace: &'a str,
+    machine: &'a str,
+    storage: &Storage,
+) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + use<'a> {
+    storage.claims.all().into_iter().filter(move |claim| {
+        claim.metadata.namespace.as_deref() == Some(namespace)
+            && label_of(claim, PERSISTENT_STATE_FOR) == Some(machine)
+    })
 }
 
 /// A label of a claim.
