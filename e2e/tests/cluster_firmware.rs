@@ -198,6 +198,52 @@ fn what_firmware_and_tpm_hold_moves_with_the_machine_and_outlives_it() {
     namespace.wait_gone::<PersistentVolumeClaim>(&target, SOON).unwrap();
 }
 
+/// What was kept when the snapshot was taken is the machine's again, on a claim of its own.
+#[test]
+fn long_a_snapshot_brings_back_what_firmware_and_tpm_held() {
+    let image = prepare();
+    let cluster = Cluster::get().unwrap();
+    let _storage = begin(&cluster, &image);
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    namespace.apply(&machine(KEPT.0, KEPT.1)).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, running) = shell(&namespace);
+    keep(&mut console);
+    drop((console, running));
+    let stop = || {
+        namespace.virtctl(&["stop", "vm"]).unwrap();
+        namespace.wait_gone::<v1::VirtualMachineInstance>("vm", SOON).unwrap();
+    };
+    stop();
+    let snapshot = "{apiVersion: snapshot.kubevirt.io/v1beta1, kind: VirtualMachineSnapshot, metadata: {name: s}, spec: {source: \
+                    {apiGroup: kubevirt.io, kind: VirtualMachine, name: vm}}}";
+    namespace.apply(snapshot).unwrap();
+    let ready = |one: &v1::VirtualMachineSnapshot| one.status.ready_to_use == Some(true);
+    let taken = namespace.wait("s", "a snapshot that is ready", SOON, ready).unwrap();
+    let volumes = taken.status.snapshot_volumes.unwrap();
+    assert_eq!(volumes.included_volumes, ["persistent-state-for-vm"]);
+
+    let before = claims(&namespace);
+    namespace.virtctl(&["start", "vm"]).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, running) = shell(&namespace);
+    ask(&mut console, &tpm::write(b"changed!"));
+    console.sh(&format!("chattr -i {VARIABLE}; rm -f {VARIABLE}; [ ! -e {VARIABLE} ]"), COMMAND).unwrap();
+    drop((console, running));
+    stop();
+    let restore = "{apiVersion: snapshot.kubevirt.io/v1beta1, kind: VirtualMachineRestore, metadata: {name: r}, spec: {target: \
+                   {apiGroup: kubevirt.io, kind: VirtualMachine, name: vm}, virtualMachineSnapshotName: s}}";
+    namespace.apply(restore).unwrap();
+    let complete = |one: &v1::VirtualMachineRestore| one.status.complete == Some(true);
+    namespace.wait("r", "a restore that is complete", BOOT, complete).unwrap();
+    let after = claims(&namespace);
+    assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+    namespace.virtctl(&["start", "vm"]).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
+    let (mut console, _running) = shell(&namespace);
+    assert_kept(&mut console);
+}
+
 /// The cluster's configuration, as long as a test wants it otherwise.
 struct Configured<'c>(&'c Cluster);
 

@@ -46,6 +46,7 @@ mod freeze;
 mod growth;
 mod held;
 mod hold;
+mod kept;
 pub(crate) mod link;
 mod migration;
 mod nics;
@@ -108,7 +109,7 @@ pub async fn run(args: &Pod) -> Result<End> {
     let (sync, syncs) = mpsc::channel(1);
     let shared = Arc::new(Shared::new(identity, sync));
     // A claim has its places there, where it keeps what firmware and TPM hold.
-    let kept = if args.shared_state { &[path::NVRAM, path::SWTPM][..] } else { &[] };
+    let kept = if args.shared_state { kept::of_both_nodes() } else { &[] };
     let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?
         .with_emulator()?
         .with_config(Path::new(path::PRIVATE), kept)?;

@@ -25,6 +25,7 @@ use super::brought;
 use super::descriptor::receive;
 use super::devices;
 use super::hold::Hold;
+use super::kept;
 use super::report;
 use super::services::{self, Services};
 use super::shared::{ManifestInterface, Shared, Wanted};
@@ -152,6 +153,7 @@ pub(super) async fn prepare(
         waits_for(shared, format!("the address of the pod for the interface {}", place.name));
         Services::start(shared, vmi, &place).await?;
     }
+    kept::make_place(vmi, wanted.incoming)?;
     let ovmf = ovmf::of(vmi, Path::new(ovmf::DIRECTORY), Path::new(path::NVRAM))?;
     let environment = Environment {
         accelerator,
