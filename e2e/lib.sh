@@ -32,7 +32,9 @@ artefact() { local root
     kubernetes) echo "$CACHE/kubernetes-$(key "$E2E/cluster/mk-kubernetes" "$E2E/cluster/go")" ;;
     bedimages) echo "$CACHE/bedimages-$(key "$E2E/cluster/mk-bedimages" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-kubernetes" "$E2E/cluster/go" "$E2E/mk-root")" ;;
     layers) echo "$CACHE/layers-$(key "$E2E/cluster/mk-layers" "$E2E/cluster/oci.sh" "$E2E/mk-root")" ;;
+    firmware) echo "$CACHE/firmware-$(key "$E2E/cluster/mk-firmware" "$E2E/cluster/oci.sh" "$E2E/mk-root")" ;;
     disks) echo "$CACHE/disks-$(key "$E2E/cluster/mk-disks" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
+    diskefi) echo "$CACHE/diskefi-$(key "$E2E/cluster/mk-diskefi" "$E2E/cluster/oci.sh" "$E2E/cluster/mk-node" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     kernelcards) echo "$CACHE/kernelcards-$(key "$E2E/cluster/mk-kernelcards" "$E2E/cluster/oci.sh" "$E2E/mk-tiny" "$E2E/guest/tiny" "$E2E/mk-uml" "$E2E/mk-root")" ;;
     diskdebian) echo "$CACHE/diskdebian-$(key "$E2E/cluster/mk-diskdebian" "$E2E/cluster/oci.sh" "$E2E/mk-debian" "$E2E/guest/debian" "$E2E/mk-root")" ;;
     policies) echo "$CACHE/policies-$(key "$E2E/cluster/mk-policies" "$E2E/cluster/oci.sh" "$E2E/cluster/policies")" ;;

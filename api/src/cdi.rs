@@ -77,6 +77,18 @@ pub struct StorageProfile {
 pub struct StorageProfileStatus {
     /// How snapshots of its claims are taken.
     pub snapshot_class: Option<String>,
+    /// What claims can be, the best first.
+    pub claim_property_sets: Vec<ClaimPropertySet>,
+}
+
+/// What a claim of a storage class can be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimPropertySet {
+    /// Access modes.
+    pub access_modes: Vec<String>,
+    /// `Block` or `Filesystem`.
+    pub volume_mode: Option<String>,
 }
 
 /// What a machine has to know of a DataVolume's phase.

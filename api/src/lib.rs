@@ -52,6 +52,7 @@ pub mod resources;
 pub mod rotation;
 pub mod selector;
 pub mod snapshot;
+pub mod state;
 pub mod storage;
 pub mod v1;
 pub mod validate;

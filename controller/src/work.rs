@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
 //! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`pool`], [`migration`], [`drain`], [`node`], through [`View`] |
-//! | claims, storage classes and profiles, VolumeSnapshots and their classes | [`storage`] | [`vm`], [`vmi`], through [`Storage`](storage::Storage) |
+//! | claims, storage classes and profiles, VolumeSnapshots and their classes | [`storage`] | [`vm`], [`vmi`], [`migration`], through [`Storage`](storage::Storage) |
 //! | DataVolume, where CDI is installed | [`data`] | [`vm`], [`vmi`], through [`DataVolumes`](data::DataVolumes) |
 //! | VirtualMachineInstanceReplicaSet | [`replicaset`] | |
 //! | VirtualMachineSnapshot, VirtualMachineSnapshotContent | [`snapshot`] | through [`Snapshots`](snapshot::Snapshots) |
@@ -165,6 +165,7 @@ pub async fn run(parts: Parts) {
             metrics: metrics.clone(),
             view: view.clone(),
             nodes: nodes.clone(),
+            storage: stored.clone(),
         },
         migrations.clone(),
         migration_writer,
@@ -189,7 +190,7 @@ pub async fn run(parts: Parts) {
             recorder,
             metrics,
             data: volumes,
-            claims: stored.claims,
+            storage: stored.clone(),
         },
         view,
         writer,

@@ -93,6 +93,9 @@ pub struct Pod {
     /// Keep the container when the machine has failed, until the kubelet stops it with SIGTERM
     #[arg(long)]
     pub keep_after_failure: bool,
+    /// What firmware and TPM keep is on a claim that the node has which the machine may move to
+    #[arg(long)]
+    pub shared_state: bool,
     /// How many hook sidecars the pod has
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub hook_sidecars: usize,

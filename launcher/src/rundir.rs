@@ -72,6 +72,7 @@ pub enum RunDirError {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    config: PathBuf,
     _lock: Flock<File>,
 }
 
@@ -120,7 +121,25 @@ impl RunDir {
         }
         let link = path.join(LINK);
         std::os::unix::fs::symlink(SOCKET, &link).map_err(file(&link))?;
-        Ok(RunDir { path, _lock: lock })
+        Ok(RunDir { config: path.join("c"), path, _lock: lock })
+    }
+
+    /// Has libvirt keep its configuration, and with it what firmware and TPMs keep, in another directory; `shared` are
+    /// directories that the machine's next node has as well.
+    ///
+    /// # Errors
+    ///
+    /// The directory or libvirt's configuration cannot be written.
+    pub fn with_config(self, config: &Path, shared: &[&str]) -> Result<RunDir, RunDirError> {
+        let directory = config.join("libvirt");
+        let file = directory.join("qemu.conf");
+        // Of a machine that keeps one of them alone the other is not there, and libvirt would read no further.
+        let there = shared.iter().filter(|directory| Path::new(directory).is_dir());
+        let there: Vec<String> = there.map(|directory| format!("{directory:?}")).collect();
+        let made = std::fs::create_dir_all(&directory)
+            .and_then(|()| std::fs::write(&file, format!("shared_filesystems = [ {} ]\n", there.join(", "))));
+        made.map_err(|source| RunDirError::File { path: file, source })?;
+        Ok(RunDir { config: config.to_owned(), ..self })
     }
 
     /// Has libvirt start QEMU by way of [`crate::emulator`].
@@ -152,7 +171,7 @@ impl RunDir {
         [
             ("HOME", self.join("home")),
             ("XDG_RUNTIME_DIR", self.join("x")),
-            ("XDG_CONFIG_HOME", self.join("c")),
+            ("XDG_CONFIG_HOME", self.config.clone()),
             ("XDG_CACHE_HOME", self.join("cache")),
         ]
         .into_iter()
@@ -217,6 +236,18 @@ mod tests {
         assert!(!second.join("serial.log").exists());
         assert_eq!(second.join("virtqemud-sock").read_link().unwrap(), Path::new("x/libvirt/libvirt-sock"));
         assert!(second.join("cache/known").exists());
+    }
+
+    #[test]
+    fn libvirt_is_told_what_the_next_node_has_as_well() {
+        let dir = tempfile::Builder::new().prefix("r").tempdir_in("/tmp").unwrap();
+        let (config, kept) = (dir.path().join("config"), dir.path().join("kept"));
+        std::fs::create_dir(&kept).unwrap();
+        let rundir = RunDir::open(&dir.path().join("run")).unwrap();
+        let rundir = rundir.with_config(&config, &[kept.to_str().unwrap(), "/nonexistent"]).unwrap();
+        let written = std::fs::read_to_string(config.join("libvirt/qemu.conf")).unwrap();
+        assert_eq!(written, format!("shared_filesystems = [ {kept:?} ]\n"));
+        assert!(rundir.environment().contains(&("XDG_CONFIG_HOME", config)));
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::life::runner::{Life, View, Wish, run as live};
 use crate::media::claims::Notes;
 use crate::media::images::{ImageSources, prepare, wrap};
 use crate::media::kernel;
+use crate::media::ovmf;
 use crate::netd::{NetdConfig, NetdSockets};
 use crate::process::daemon::{Daemons, Program, find, wait_for_socket};
 use crate::process::signals::StopSignals;
@@ -192,6 +193,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
     Ok(Environment {
         accelerator,
         kernel,
+        ovmf: ovmf::of(vmi, Path::new(ovmf::DIRECTORY), &rundir.join("c/libvirt/qemu/nvram"))?,
         images,
         sockets,
         // The binding is for pods.

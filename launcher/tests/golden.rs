@@ -9,7 +9,7 @@ mod golden {
     use podvirt_api::bridge::bridged;
     use virt_launcher::domain::schema::Domain;
     use virt_launcher::domain::{
-        Accelerator, Base, Environment, Image, ImageFormat, Kernel, Place, Tap, convert,
+        Accelerator, Base, Environment, Image, ImageFormat, Kernel, Ovmf, Place, Tap, convert,
     };
 
     fn environment(vmi: &VirtualMachineInstance, accelerator: Accelerator) -> Environment {
@@ -42,6 +42,11 @@ mod golden {
                 kernel: "/guest/vmlinuz".into(),
                 initrd: Some("/guest/initrd.img".into()),
             }),
+            ovmf: Some(Ovmf {
+                code: "/usr/share/OVMF/OVMF_CODE_4M.fd".into(),
+                vars: "/usr/share/OVMF/OVMF_VARS_4M.fd".into(),
+                nvram: format!("/run/vm/nvram/{}_VARS.fd", vmi.metadata.name).into(),
+            }),
             images: vmi.spec.volumes.iter().map(|v| (v.name.clone(), image(&v.name))).collect(),
             sockets: vmi
                 .spec
@@ -71,7 +76,9 @@ mod golden {
 
     fn load(name: &str) -> VirtualMachineInstance {
         let text = std::fs::read_to_string(directory().join(name)).unwrap();
-        if !["bridge.yaml", "disks.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"].contains(&name) {
+        if !["bridge.yaml", "disks.yaml", "firmware.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"]
+            .contains(&name)
+        {
             return VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // As in a cluster, where alone there are networks of Multus.

@@ -54,6 +54,7 @@ fn domain(machine: &Value) -> String {
     let environment = Environment {
         accelerator: Accelerator::Tcg,
         kernel: Some(Kernel { kernel: "/k".into(), initrd: None }),
+        ovmf: None,
         images: devices.disks.iter().map(|d| (d.name.clone(), image())).collect(),
         sockets: devices
             .interfaces

@@ -108,7 +108,7 @@ mod tests {
             ("/spec/instancetype/name", json!("b"), "spec.instancetype", "spec.runStrategy"),
             (
                 "/spec/template/spec/domain/devices",
-                json!({"tpm": {}}),
+                json!({"watchdog": {}}),
                 "spec.template.spec.volumes[0].name",
                 "spec.template.metadata.labels",
             ),

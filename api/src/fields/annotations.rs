@@ -142,7 +142,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Vm, "kubevirt.io/restore-run-strategy", Written, ""),
     row(Vm, "restore.kubevirt.io/lastRestoreUID", Written, ""),
     row(KubeVirt, name::MASQUERADE, Carried(OneOf(&[kernel::BY_NETD, kernel::BY_NFTABLES])), "the same for machines that do not say it"),
-    row(KubeVirt, "kubevirt.io/vga-display-efi-x86", Unneeded, "`bootloader.efi`, which it is about, is refused"),
+    row(KubeVirt, "kubevirt.io/vga-display-efi-x86", Unneeded, "guests that EFI boots have a VGA card, or what `video` says"),
     row(KubeVirt, "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity", Unneeded, "`isolateEmulatorThread`, which it is about, is refused"),
     row(KubeVirt, "kubevirt.io/skip-backup-hooks", Unneeded, "podvirt gives pods no hooks for backups"),
     row(KubeVirt, name::LATEST_OBSERVED_API_VERSION, Written, ""),

@@ -182,7 +182,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Refused, "spec.configuration.handlerConfiguration", Any, ""),
     row(Refused, "spec.configuration.tlsConfiguration", Any, ""),
     row(Refused, "spec.configuration.seccompConfiguration", Any, ""),
-    row(Refused, "spec.configuration.vmStateStorageClass", Any, ""),
+    row(Carried, "spec.configuration.vmStateStorageClass", Text, "storage class of the claims that keep the state of firmware and TPMs; the default class when not set"),
     row(Refused, "spec.configuration.ksmConfiguration", Any, ""),
     row(Carried, "spec.configuration.autoCPULimitNamespaceLabelSelector", Any, "machines of these namespaces have as much of processors as their guests, at most"),
     row(Refused, "spec.configuration.liveUpdateConfiguration", Any, ""),

@@ -80,6 +80,12 @@ pub mod reason {
     pub const FAILED_DATA_VOLUME_IMPORT: &str = "FailedDataVolumeImport";
     /// [`super::SYNCHRONIZED`] is false: a volume's claim does not exist.
     pub const FAILED_PVC_NOT_FOUND: &str = "FailedPvcNotFound";
+    /// [`super::SYNCHRONIZED`] is false: the claim for the machine's state cannot be made.
+    pub const FAILED_BACKEND_STORAGE_CREATE: &str = "FailedBackendStorageCreate";
+    /// [`super::SYNCHRONIZED`] is false: the claim for the machine's state cannot be used.
+    pub const FAILED_BACKEND_STORAGE_PROBE: &str = "FailedBackendStorageProbe";
+    /// [`super::SYNCHRONIZED`] is false: the claim for the machine's state has no volume yet.
+    pub const BACKEND_STORAGE_NOT_READY: &str = "BackendStorageNotReady";
     /// [`super::SYNCHRONIZED`] is false: an image cannot be pulled.
     pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
     /// [`super::SYNCHRONIZED`] is false: an image could not be pulled.

@@ -156,3 +156,5 @@ pub const EXPORT_PAUSED: &str = "ExportPaused";
 pub const CERTIFICATE_CHANGED: &str = "CertificateParametersChanged";
 /// What the manifests of an export are made of was stored.
 pub const MANIFEST_CREATED: &str = "DataManifestCreated";
+/// Of a clone: its source keeps the state of its firmware or TPM.
+pub const CLONE_STATE_INVALID: &str = "SourceVMWithBackendStorageInvalid";

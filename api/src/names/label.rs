@@ -28,6 +28,8 @@ pub const MIGRATION_JOB: &str = "kubevirt.io/migrationJobUID";
 /// Name of the VirtualMachineInstance whose volumes a migration takes to other claims, or its UID where the name is longer than
 /// 63 characters: on the migration.
 pub const VOLUME_UPDATE_MIGRATION: &str = "kubevirt.io/volume-update-migration";
+/// Name of a migration: on the claim that its target keeps the machine's state on, until that is the machine's.
+pub const MIGRATION_NAME: &str = "kubevirt.io/migrationName";
 /// Name of the VirtualMachineInstance that a migration moves: on the migration, by [`super::label_value`].
 pub const MIGRATION_VMI: &str = "kubevirt.io/vmi-name";
 /// How much of what a machine's pod asks for its limit of memory is, where a quota wants one: on a namespace.

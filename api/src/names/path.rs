@@ -24,6 +24,18 @@ pub const BIN_SHARE: &str = "/init/usr/bin";
 pub const HOOKS: &str = "/var/run/kubevirt-hooks";
 /// Claims in filesystem mode are mounted below it, under their volumes' names.
 pub const VMI_DISKS: &str = "/var/run/kubevirt-private/vmi-disks";
+/// Mount of [`super::pod::volume::PRIVATE_LIBVIRT`]: what libvirt keeps, in upstream's place.
+pub const PRIVATE_LIBVIRT: &str = "/var/run/kubevirt-private/libvirt";
+/// Mount of [`super::pod::volume::PRIVATE_LIBVIRT_QEMU`].
+pub const PRIVATE_LIBVIRT_QEMU: &str = "/var/run/kubevirt-private/libvirt/qemu";
+/// Variables of the EFI firmware; upstream's place.
+pub const NVRAM: &str = "/var/run/kubevirt-private/libvirt/qemu/nvram";
+/// What the TPM holds; upstream's place.
+pub const SWTPM: &str = "/var/run/kubevirt-private/libvirt/qemu/swtpm";
+/// The authority that signs the certificates of TPMs; upstream's place.
+pub const SWTPM_LOCALCA: &str = "/var/run/kubevirt-private/var/lib/swtpm-localca";
+/// What the launcher notes on a claim that keeps the former; upstream's place.
+pub const STATE_META: &str = "/var/run/kubevirt-private/backend-storage-meta";
 /// Secrets are mounted below it, under their volumes' names: those of cloud-init, and those from which virt-launcher makes a disk.
 pub const SECRETS: &str = "/var/run/kubevirt-private/secret";
 /// Secrets with credentials of the guest's users are mounted below it, each in a directory with the number of its place in

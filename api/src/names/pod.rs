@@ -34,6 +34,12 @@ pub fn hook_sidecar(index: usize) -> String {
 pub mod volume {
     /// Console and VNC sockets, what only this machine may read.
     pub const PRIVATE: &str = "private";
+    /// What libvirt keeps, where a claim keeps a part of it: the pod's user may write to it.
+    pub const PRIVATE_LIBVIRT: &str = "private-libvirt";
+    /// The part of it that QEMU's driver has.
+    pub const PRIVATE_LIBVIRT_QEMU: &str = "private-libvirt-qemu";
+    /// The claim that keeps the state of firmware and TPM.
+    pub const VM_STATE: &str = "vm-state";
     /// virt-handler's notification socket.
     pub const PUBLIC: &str = "public";
     /// The launcher's command socket.

@@ -16,6 +16,8 @@ const VCPU: u64 = 8 * MI;
 const IO: u64 = 8 * MI;
 /// Frame buffer, 16 Mi, and VNC server. Upstream's number.
 const GRAPHICS: u64 = 32 * MI;
+/// The emulator of a TPM. Upstream's number.
+const TPM: u64 = 53 * MI;
 /// One byte of page tables for this many of the guest: 8 for each page of 4096.
 const PAGE_TABLE_SHARE: u64 = 512;
 /// Code that QEMU's emulator translates, where there is no KVM: 85 to 105 Mi after a small guest has booted.
@@ -53,6 +55,8 @@ pub struct MemoryOverhead {
     pub io: u64,
     /// Graphics.
     pub graphics: u64,
+    /// The emulator of the machine's TPM.
+    pub tpm: u64,
     /// Page tables of the guest's memory.
     pub page_tables: u64,
     /// Emulation without KVM.
@@ -72,6 +76,7 @@ impl MemoryOverhead {
             vcpus: super::vcpus(spec).saturating_mul(VCPU),
             io: IO,
             graphics: when(spec.domain.devices.autoattach_graphics_device != Some(false), GRAPHICS),
+            tpm: when(crate::state::has_tpm(spec), TPM),
             page_tables: memory / PAGE_TABLE_SHARE,
             emulation: when(emulated, TRANSLATED_CODE),
             architecture: when(spec.architecture.as_deref() == Some("arm64"), ARM64),
@@ -87,6 +92,7 @@ impl MemoryOverhead {
             self.vcpus,
             self.io,
             self.graphics,
+            self.tpm,
             self.page_tables,
             self.emulation,
             self.architecture,

@@ -185,11 +185,21 @@ fn the_document_has_the_models_numbers() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/resources.md");
     let text = std::fs::read_to_string(path).unwrap();
     let got = resources(
-        json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {}}, "architecture": "arm64"}),
+        json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {"tpm": {}}}, "architecture": "arm64"}),
         json!({"developerConfiguration": {"useEmulation": true}}),
     );
-    let MemoryOverhead { launcher, libvirt, qemu, vcpus, io, graphics, page_tables, emulation, architecture } =
-        got.overhead;
+    let MemoryOverhead {
+        launcher,
+        libvirt,
+        qemu,
+        vcpus,
+        io,
+        graphics,
+        tpm,
+        page_tables,
+        emulation,
+        architecture,
+    } = got.overhead;
     let memory = |of: &ResourceRequirements| mebibytes(request(of, "memory")) * MI;
     for row in [
         format!("| each overlay, without `limits.ephemeral-storage` | {} Gi |", storage::OVERLAY >> 30),
@@ -204,6 +214,7 @@ fn the_document_has_the_models_numbers() {
         ("each processor", vcpus),
         ("disk threads", io),
         ("graphics device", graphics),
+        ("TPM", tpm),
         ("page tables, each GiB of the guest", page_tables),
         ("emulation without KVM", emulation),
         ("arm64", architecture),

@@ -1,7 +1,7 @@
 //! Processors, memory, firmware, clock.
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{Clock, DomainSpec, Firmware, KernelBoot, MAX_VCPUS};
+use crate::vmi::{Clock, DomainSpec, Efi, FeatureState, Firmware, KernelBoot, MAX_VCPUS};
 
 use super::is_uuid;
 
@@ -133,6 +133,21 @@ fn firmware_and_kernel(firmware: &Firmware, domain: &DomainSpec, problems: &mut 
             true,
             "autoattachSerialConsole is off: there is no serial console to use",
         );
+    }
+    let bootloader = firmware.bootloader.as_ref();
+    // Upstream's words.
+    if bootloader.is_some_and(|one| one.efi.is_some() && one.bios.is_some()) {
+        let field = path("bootloader");
+        let message = format!("{field} has both EFI and BIOS configured, but they are mutually exclusive.");
+        problems.add(Reason::FieldValueInvalid, field, message);
+    }
+    let secure = bootloader.and_then(|one| one.efi.as_ref()).is_some_and(Efi::is_secure);
+    let smm = domain.features.as_ref().and_then(|features| features.smm.as_ref());
+    if secure && !smm.is_some_and(FeatureState::is_on) {
+        let message = format!(
+            "{DOMAIN} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled."
+        );
+        problems.add(Reason::FieldValueInvalid, DOMAIN, message);
     }
     let Some(KernelBoot { kernel_args, container }) = &firmware.kernel_boot else { return };
     let Some(container) = container else {

@@ -113,6 +113,15 @@ fn processors_memory_and_machine() {
             "spec.domain.clock.timezone FieldValueInvalid",
         ),
         ("memory: {guest: 1Gi}, clock: {timezone: 'a b'}", "spec.domain.clock.timezone FieldValueInvalid"),
+        ("memory: {guest: 1Gi}, firmware: {bootloader: {efi: {}}}", "spec.domain FieldValueInvalid"),
+        (
+            "memory: {guest: 1Gi}, features: {smm: {enabled: false}}, firmware: {bootloader: {efi: {secureBoot: true}}}",
+            "spec.domain FieldValueInvalid",
+        ),
+        (
+            "memory: {guest: 1Gi}, firmware: {bootloader: {bios: {}, efi: {secureBoot: false}}}",
+            "spec.domain.firmware.bootloader FieldValueInvalid",
+        ),
         (
             "memory: {guest: 1Gi}, firmware: {bootloader: {bios: {useSerial: true}}}, \
              devices: {autoattachSerialConsole: false}",
@@ -205,6 +214,8 @@ fn devices_that_say_little_are_what_upstream_makes_of_them() {
         "memory: {guest: 1Gi}, resources: {requests: {cpu: 0, memory: 0}, limits: {memory: '0'}}",
         "memory: {guest: 1Gi}, machine: {type: pc-q35-rhel9.6.0}",
         "memory: {guest: 1Gi}, firmware: {uuid: 5d307ca9b3ef428c886106e72d69f223}",
+        "memory: {guest: 1Gi}, firmware: {bootloader: {efi: {secureBoot: false}}}",
+        "memory: {guest: 1Gi}, features: {smm: {}}, firmware: {bootloader: {efi: {}}}, devices: {tpm: {}}",
         "resources: {requests: {memory: 0}, limits: {memory: 1Gi}}",
     ] {
         assert_eq!(wrong(&format!("  domain: {{{domain}}}\n")), none, "{domain}");

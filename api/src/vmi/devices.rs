@@ -2,6 +2,18 @@
 
 use super::domain::FeatureState;
 
+impl Tpm {
+    /// Whether there is one.
+    pub fn is_on(&self) -> bool {
+        self.enabled.unwrap_or(true)
+    }
+
+    /// Whether what it holds is kept.
+    pub fn is_kept(&self) -> bool {
+        self.is_on() && self.persistent == Some(true)
+    }
+}
+
 objects! {
     /// Devices.
     Devices {
@@ -37,6 +49,16 @@ objects! {
         panic_devices: Vec<PanicDevice>,
         /// Graphics card.
         video: Option<VideoDevice>,
+        /// Trusted platform module.
+        tpm: Option<Tpm>,
+    }
+
+    /// Trusted platform module.
+    Tpm {
+        /// Whether there is one; on when not set.
+        enabled: Option<bool>,
+        /// Keep what it holds when the machine ends.
+        persistent: Option<bool>,
     }
 
     /// A disk: how the guest sees the volume of the same name.

@@ -112,6 +112,16 @@ objects! {
     Bootloader {
         /// SeaBIOS.
         bios: Option<Bios>,
+        /// OVMF.
+        efi: Option<Efi>,
+    }
+
+    /// OVMF.
+    Efi {
+        /// Boot signed loaders alone; on when not set.
+        secure_boot: Option<bool>,
+        /// Keep the variables when the machine ends.
+        persistent: Option<bool>,
     }
 
     /// SeaBIOS.
@@ -292,6 +302,13 @@ words! {
         Reboot = "Reboot",
         /// The machine ends.
         Terminate = "Terminate",
+    }
+}
+
+impl Efi {
+    /// Whether signed loaders alone are booted.
+    pub fn is_secure(&self) -> bool {
+        self.secure_boot.unwrap_or(true)
     }
 }
 

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use podvirt_api::names::{condition, event};
 use podvirt_api::snapshot::{claim, has_failed, volumes};
+use podvirt_api::state;
 use podvirt_api::v1::{
     CloneCondition, CloneConditionType as Condition, SnapshotConditionType, VirtualMachine,
     VirtualMachineClone as Clone_, VirtualMachineClonePhase as Phase, VirtualMachineCloneStatus as Status,
@@ -13,6 +14,7 @@ use podvirt_api::v1::{
 };
 
 use super::make;
+use crate::restore::is_kept;
 
 /// What is seen.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +138,10 @@ fn step(seen: &Observed<'_>, plan: &mut Plan) -> Step {
     if matches!(phase(plan), None | Some(Phase::SnapshotInProgress)) {
         if is_of_machine && plan.status.snapshot_name.is_none() {
             let Some(source) = seen.source else { return missing(clone) };
+            let kept = source.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+            if kept.is_some_and(state::is_kept) {
+                return of_state(clone, "VM", &source.name_any());
+            }
             let wrong = not_taken(source);
             if !wrong.is_empty() {
                 return Step::Pends(event::CLONE_VOLUMES_INVALID, wrong.join("\n"));
@@ -164,6 +170,9 @@ fn step(seen: &Observed<'_>, plan: &mut Plan) -> Step {
             plan.awaits = true;
             return Step::Goes(None);
         };
+        if content.spec.source.virtual_machine.as_ref().is_some_and(is_kept) {
+            return of_state(clone, "snapshot", &snapshot.name_any());
+        }
         let lacking = not_held(content);
         if !lacking.is_empty() {
             return Step::Fails(event::CLONE_CONTENT_INVALID, lacking.join("\n"));
@@ -227,6 +236,13 @@ fn missing(clone: &Clone_) -> Step {
     let namespace = clone.namespace().unwrap_or_default();
     let message = format!("Source doesnt exist: {} {namespace}/{}", source.kind, source.name);
     Step::Pends(event::CLONE_SOURCE_MISSING, message)
+}
+
+/// The source keeps the state of its firmware or TPM, which would be another machine's identity; upstream's words.
+fn of_state(clone: &Clone_, kind: &str, name: &str) -> Step {
+    let namespace = clone.namespace().unwrap_or_default();
+    let message = format!("Clone of source with backendstorage is not supported: {kind} {namespace}/{name}");
+    Step::Fails(event::CLONE_STATE_INVALID, message)
 }
 
 /// What is wrong with the volumes of a machine of which a snapshot is to be taken.

@@ -159,3 +159,25 @@ fn what_is_gone_ends_it() {
     let plan = decide(&Observed { restore: Some(&lost), ..nothing(&of) });
     assert_eq!(plan.status.phase, Some(Phase::Failed));
 }
+
+#[test]
+fn a_source_that_keeps_the_state_of_firmware_or_tpm_is_not_cloned() {
+    let keep = |vm: &mut VirtualMachine| {
+        let spec = vm.spec.template.as_mut().and_then(|template| template.spec.as_mut()).unwrap();
+        spec.domain.devices.tpm = Some(serde_json::from_value(json!({"persistent": true})).unwrap());
+    };
+    let mut source = vm(json!([{"name": "data", "enabled": true}]));
+    keep(&mut source);
+    let new = clone("VirtualMachine", json!({}));
+    let plan = decide(&Observed { source: Some(&source), ..nothing(&new) });
+    assert_eq!((plan.action, plan.status.phase.clone()), (None, Some(Phase::Failed)));
+    let why = "Clone of source with backendstorage is not supported: VM ns/from";
+    assert_eq!(plan.notes, [("SourceVMWithBackendStorageInvalid", why.to_owned())]);
+    let of = clone("VirtualMachineSnapshot", json!({}));
+    let done = snapshot(json!({"readyToUse": true}));
+    let mut whole = content(json!([{"volumeName": "data", "persistentVolumeClaim": {}}]));
+    whole.spec.source.virtual_machine.as_mut().unwrap().spec = Some(source.spec);
+    let plan = decide(&Observed { snapshot: Some(&done), content: Some(&whole), ..nothing(&of) });
+    assert_eq!(plan.status.phase.clone(), Some(Phase::Failed));
+    assert_eq!(ready(&plan), "Clone of source with backendstorage is not supported: snapshot ns/s");
+}

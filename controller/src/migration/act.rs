@@ -1,11 +1,15 @@
 //! Carrying out what was decided on a migration.
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use podvirt_api::names::event;
+use podvirt_api::names::label::MIGRATION_NAME;
+use podvirt_api::state::PERSISTENT_STATE_FOR;
 use podvirt_api::v1::VirtualMachineInstanceMigration as Migration;
+
+use serde_json::json;
 
 use super::controller::{Error, Shared, write_migration};
 use super::decide::{self, Action};
@@ -20,6 +24,30 @@ pub(super) async fn carry_out(migration: &Migration, action: Action, shared: &Sh
     match action {
         Action::Create(pod) => {
             Box::pin(create(&Api::namespaced(client, &namespace), migration, &pod, shared)).await
+        }
+        Action::CreateClaim(claim) => {
+            let (name, api) =
+                (claim.name_any(), Api::<PersistentVolumeClaim>::namespaced(client, &namespace));
+            match api.create(&PostParams::default(), &claim).await {
+                Ok(_) => Ok(()),
+                // Its name follows from the migration.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+                Err(source) => Err(Error::Create { name, source }),
+            }
+        }
+        Action::KeepClaim { name, uid, machine } => {
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(client, &namespace);
+            let labels = json!({PERSISTENT_STATE_FOR: machine, MIGRATION_NAME: null});
+            let body = json!({"metadata": {"uid": uid, "labels": labels}});
+            match api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await {
+                Ok(_) => Ok(()),
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+                Err(source) => Err(Error::Update { name, source }),
+            }
+        }
+        Action::DeleteClaim { name, uid } => {
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(client, &namespace);
+            delete(&api, name, uid).await.map(|_| ())
         }
         Action::DeletePod { name, uid } => {
             let api: Api<Pod> = Api::namespaced(client, &namespace);

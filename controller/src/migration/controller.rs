@@ -28,12 +28,14 @@ use super::act;
 use super::admit::Limits;
 use super::decide::{self, Decision, Observed, Turn, believes_in_target};
 use super::host_model;
+use super::kept;
 use super::policy;
 use super::queue::Queue;
 use super::status::phase;
 use crate::attempt::{self, Attempts, Failure, Keeper};
 use crate::metrics::Metrics;
 use crate::settings::{Cluster, Settings};
+use crate::storage::Storage;
 use crate::template::pod_name;
 use crate::vmi::{Change, View, observe, pods};
 use crate::{attachments, limits, watch};
@@ -68,6 +70,14 @@ pub enum Error {
         /// What the client says.
         source: kube::Error,
     },
+    /// The API server refused a change of a claim.
+    #[error("write claim {name}")]
+    Update {
+        /// Name of the claim.
+        name: String,
+        /// What the client says.
+        source: kube::Error,
+    },
     /// An object could not be read.
     #[error("read {name}")]
     Read {
@@ -90,7 +100,7 @@ pub enum Error {
 impl Failure for Error {
     fn label(&self) -> &'static str {
         match self {
-            Self::Write(_) => "write",
+            Self::Write(_) | Self::Update { .. } => "write",
             Self::Create { .. } | Self::Taken(_) => "create",
             Self::Delete { .. } => "delete",
             Self::Read { .. } | Self::Policies(_) | Self::Limits(_) | Self::Attachments(_) => "read",
@@ -115,6 +125,8 @@ pub struct Context {
     pub view: View,
     /// All nodes.
     pub nodes: Store<Node>,
+    /// Claims and their classes.
+    pub storage: Storage,
 }
 
 /// What the reconciliations share.
@@ -244,6 +256,7 @@ pub(super) async fn one(migration: &Migration, shared: &Shared) -> Result<Requeu
         vmi: vmi.as_deref(),
         target: target.as_deref(),
         attachment: attachment.as_deref(),
+        kept: kept::look(migration, vmi.as_deref(), &context.storage, &settings),
         siblings: &siblings,
         turn,
         way: way.as_ref(),

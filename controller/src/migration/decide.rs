@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use podvirt_api::migration::{is_final, is_under_way, migratable};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation, condition, event, label, label_value};
@@ -20,6 +20,7 @@ use podvirt_api::v1::{
 
 use super::admit::Urgency;
 use super::handed_over;
+use super::kept::{self, Claims};
 use super::others;
 use super::status::{phase, remove, set_phase, set_true};
 use crate::settings::Settings;
@@ -67,6 +68,8 @@ pub struct Observed<'a> {
     pub target: Option<&'a Pod>,
     /// The pod that holds the claims of plugged volumes at the target.
     pub attachment: Option<&'a Pod>,
+    /// The claims with the state of the machine's firmware and TPM.
+    pub kept: Claims,
     /// All migrations of the machine, this one among them.
     pub siblings: &'a [Arc<Migration>],
     /// Whether it may start; asked while it is pending.
@@ -88,6 +91,24 @@ pub struct Observed<'a> {
 pub enum Action {
     /// Make the target pod.
     Create(Box<Pod>),
+    /// Make the target's claim for the state of the machine's firmware and TPM.
+    CreateClaim(Box<PersistentVolumeClaim>),
+    /// Make that claim the machine's.
+    KeepClaim {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// Name of the machine.
+        machine: String,
+    },
+    /// Delete such a claim.
+    DeleteClaim {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
     /// Delete the target pod.
     DeletePod {
         /// Its name.
@@ -252,7 +273,11 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         limits: seen.limits,
     };
     let configuration = &seen.settings.configuration;
-    match template::target_pod(vmi, seen.migration, configuration, &images, &seen.host_model) {
+    let moved = match kept::prepare(seen, vmi, decision) {
+        Ok(moved) => moved,
+        Err(why) => return decision.fail(&why, now),
+    };
+    match template::target_pod(&moved, seen.migration, configuration, &images, &seen.host_model) {
         Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
         Err(error) => decision.fail(&error.to_string(), now),
     }
@@ -396,7 +421,7 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
     let labels = handed.metadata.labels.get_or_insert_default();
     labels.insert(label::MIGRATION_TARGET_NODE_NAME.into(), node.to_owned());
     handed.status.active_pods.insert(observe::uid(pod).to_owned(), node.to_owned());
-    handed.status.migration_state = Some(State {
+    let state = handed.status.migration_state.insert(State {
         migration_uid: Some(uid),
         source_node: Some(source),
         source_pod: Some(pods::name_of(vmi)),
@@ -407,6 +432,7 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         migration_policy_name: way.policy.clone(),
         ..State::default()
     });
+    kept::hand_over(seen.migration, state);
     decision.vmi = Some(handed);
 }
 

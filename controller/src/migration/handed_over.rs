@@ -14,6 +14,7 @@ use podvirt_api::v1::{
 };
 
 use super::decide::{Decision, Observed, age, lost};
+use super::kept;
 use super::status::{phase, reached, set_phase, set_true, true_since};
 
 /// How long the nodes have to prepare and to start, each. A handler may be restarting just then.
@@ -41,6 +42,7 @@ pub(super) fn follow(
     advance(state, decision, now);
     // What is at the target already is not called back.
     if is_at_target(state) {
+        decision.actions.extend(kept::settle(seen));
         return;
     }
     let started = state.start_timestamp.clone().flatten().is_some();

@@ -32,6 +32,7 @@ pub mod controller;
 pub mod decide;
 mod handed_over;
 mod host_model;
+mod kept;
 pub mod others;
 mod policy;
 mod queue;
@@ -43,3 +44,4 @@ mod tests;
 
 pub use controller::{Context, run};
 pub use decide::{Action, Decision, Observed, decide};
+pub use kept::Claims;

@@ -13,6 +13,7 @@ use podvirt_api::v1::{
 };
 
 use super::decide::{Action, Decision, LOOK_AGAIN, Observed, since};
+use super::kept;
 use super::status::{phase, reached};
 use crate::vmi::observe;
 
@@ -22,6 +23,9 @@ pub const KEPT: usize = 5;
 pub const FIRST_BACKOFF: Duration = Duration::from_secs(20);
 /// Longest wait after these.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(480);
+
+/// When to look again whether the cache shows what became of claims.
+const CLAIMS_AGAIN: Duration = Duration::from_secs(1);
 
 /// An older migration of the machine that has not ended.
 pub(super) fn rival<'a>(seen: &Observed<'a>) -> Option<&'a str> {
@@ -75,6 +79,7 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
     let left = seen.target.filter(|pod| !succeeded && !inhabited(pod));
     // Its launcher is told by virt-handler that nothing will come.
     let leaving = left.and_then(|pod| observe::leaving(pod, own.and_then(ended_at), now));
+    let claims = kept::settle(seen);
     match left {
         Some(pod) if !observe::is_terminating(pod) && leaving.is_none() => {
             decision.actions.push(Action::DeletePod {
@@ -83,6 +88,7 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
             });
         }
         Some(_) => {}
+        None if !claims.is_empty() => {}
         None => {
             if let Some(finalizers) = &mut decision.migration.metadata.finalizers {
                 finalizers.retain(|f| f != MIGRATION_FINALIZER);
@@ -91,6 +97,10 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
     }
     if left.is_some() {
         decision.look_in(leaving.unwrap_or(LOOK_AGAIN));
+    }
+    if !claims.is_empty() {
+        decision.look_in(CLAIMS_AGAIN);
+        decision.actions.extend(claims);
     }
     decision.actions.extend(surplus(seen));
 }

@@ -56,6 +56,7 @@ impl Server {
             metrics: Metrics::new(&mut Default::default()),
             view,
             nodes: kube::runtime::reflector::store().0,
+            storage: crate::storage::Storage::new().0,
         };
         let shared = Shared::new(context);
         let list = migrations.iter().map(|migration| Event::InitApply(typed(migration)));

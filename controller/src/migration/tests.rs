@@ -1,4 +1,5 @@
 mod handed_over;
+mod kept;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use podvirt_api::v1::{
 use serde_json::{Value, json};
 
 use super::decide::{Action, Decision, Observed, PENDING_LIMIT, Turn, UNSCHEDULABLE_LIMIT, Way, decide};
+use super::kept::Claims;
 use crate::settings::Settings;
 
 const NOW: &str = "2026-01-01T12:00:00Z";
@@ -88,13 +90,21 @@ struct Scene<'a> {
     vmi: Option<&'a VirtualMachineInstance>,
     target: Option<&'a Pod>,
     siblings: &'a [Arc<Migration>],
+    kept: Claims,
     turn: Turn,
     way: Way,
 }
 
 impl Default for Scene<'_> {
     fn default() -> Self {
-        Scene { vmi: None, target: None, siblings: &[], turn: Turn::Now, way: Way::default() }
+        Scene {
+            vmi: None,
+            target: None,
+            siblings: &[],
+            kept: Claims::default(),
+            turn: Turn::Now,
+            way: Way::default(),
+        }
     }
 }
 
@@ -106,6 +116,7 @@ impl Scene<'_> {
             vmi: self.vmi,
             target: self.target,
             attachment: None,
+            kept: self.kept.clone(),
             siblings: self.siblings,
             turn: self.turn,
             way: Some(&self.way),

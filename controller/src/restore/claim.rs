@@ -13,6 +13,7 @@ use podvirt_api::csi::{GROUP, VOLUME_SNAPSHOT, VolumeSnapshot};
 use podvirt_api::names::label_value;
 use podvirt_api::quantity;
 use podvirt_api::snapshot::{LAST_RESTORE, OWNED_BY_MACHINE, RESTORE_LABELS, RESTORE_NAME, restored_by};
+use podvirt_api::state::PERSISTENT_STATE_FOR;
 use podvirt_api::v1::{
     SnapshotVirtualMachine, VirtualMachine, VirtualMachineRestore as Restore, VolumeBackup,
     VolumeOwnershipPolicy, VolumeRestore,
@@ -27,9 +28,6 @@ const OF_ANOTHER: [&str; 6] = [
     "k8s.io/CloneRequest",
     "k8s.io/CloneOf",
 ];
-/// Label of a claim with a machine's own state, which a restored one of a disk has not.
-const STATE_LABEL: &str = "persistent-state-for";
-
 /// Whether what is restored is to belong to the machine.
 pub(super) fn owns(restore: &Restore) -> bool {
     restore.spec.volume_ownership_policy != Some(VolumeOwnershipPolicy::None)
@@ -94,7 +92,8 @@ pub(super) fn restored(
 pub(crate) fn of_backup(name: &str, backup: &VolumeBackup, taken: &VolumeSnapshot) -> PersistentVolumeClaim {
     let of = backup.persistent_volume_claim.metadata.clone().unwrap_or_default();
     let mut labels = of.labels.unwrap_or_default();
-    labels.remove(STATE_LABEL);
+    // It is the machine's state only once the machine is restored.
+    labels.remove(PERSISTENT_STATE_FOR);
     let mut annotations = of.annotations.unwrap_or_default();
     annotations.retain(|name, _| !OF_ANOTHER.iter().any(|start| name.starts_with(start)));
     PersistentVolumeClaim {

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use podvirt_api::cdi::{DataVolume, POPULATED_FOR, Phase};
 use podvirt_api::snapshot::{LAST_RESTORE, PATIENCE, RESTORE_FINALIZER, restored_by, restores, volumes};
+use podvirt_api::state;
 use podvirt_api::v1::{
     SnapshotVirtualMachine, TargetReadinessPolicy as Readiness, VirtualMachine,
     VirtualMachineRestore as Restore, VirtualMachineSnapshot as Snapshot,
@@ -29,6 +30,14 @@ const TOO_LATE: &str =
 const AT_ONCE: &str = "Restore target VMI must be powered off before restore operation";
 pub(super) const STOPPING: &str = "Automatically stopping restore target for restore operation";
 const ANOTHER: &str = "restore source and restore target are different but restore target already exists";
+
+const OF_ANOTHER_MACHINE: &str = "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)";
+
+/// Whether a machine that was stored keeps the state of its firmware or TPM.
+pub(crate) fn is_kept(stored: &SnapshotVirtualMachine) -> bool {
+    let template = stored.spec.as_ref().and_then(|spec| spec.template.as_ref());
+    template.and_then(|template| template.spec.as_ref()).is_some_and(state::is_kept)
+}
 
 /// What is seen.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +148,10 @@ pub fn decide(seen: &Observed<'_>) -> Next {
     let Some(stored) = &content.spec.source.virtual_machine else {
         return Next::Problem("unexpected snapshot source".into());
     };
+    let of = stored.metadata.as_ref().and_then(|metadata| metadata.name.as_deref());
+    if of != Some(&restore.spec.target.name) && is_kept(stored) {
+        return Next::Problem(OF_ANOTHER_MACHINE.into());
+    }
     let done = target.is_some_and(|vm| is_done(restore, &vm.metadata));
     if let Some(vm) = target.filter(|_| !done) {
         let of = snapshot.status.source_uid.as_ref();

@@ -1,6 +1,8 @@
 //! The machine that a restore leads to: a pure function.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
+use podvirt_api::defaults::uuid;
 use podvirt_api::snapshot::{LAST_RESTORE, restored_by};
 use podvirt_api::v1::{
     PersistentVolumeClaimVolumeSource, SnapshotVirtualMachine, VirtualMachine,
@@ -8,6 +10,7 @@ use podvirt_api::v1::{
 };
 use serde_json::Value;
 
+use super::decide::is_kept;
 use crate::data::look::name_of;
 
 /// The place of a DataVolume among the templates of a machine.
@@ -43,6 +46,9 @@ pub(super) fn restored(
             vm.metadata.name = Some(restore.spec.target.name.clone());
             vm.metadata.namespace = restore.namespace();
             (vm.metadata.labels, vm.metadata.annotations) = (metadata.labels, metadata.annotations);
+            if is_kept(stored) {
+                same_uuid(&mut vm, &stored.metadata.clone().unwrap_or_default());
+            }
             if vm.spec.running.is_some() {
                 vm.spec.running = Some(false);
             } else {
@@ -53,6 +59,16 @@ pub(super) fn restored(
     };
     vm.metadata.annotations.get_or_insert_default().insert(LAST_RESTORE.into(), restored_by(restore));
     if target.is_none() { patched(vm, &restore.spec.patches) } else { Ok(vm) }
+}
+
+/// Gives a machine that is made anew the UUID that it had: what its TPM holds is found by that.
+fn same_uuid(vm: &mut VirtualMachine, was: &ObjectMeta) {
+    let spec = vm.spec.template.as_mut().and_then(|template| template.spec.as_mut());
+    let Some(firmware) = spec.map(|spec| spec.domain.firmware.get_or_insert_default()) else { return };
+    if firmware.uuid.as_deref().is_none_or(str::is_empty) {
+        let words = [&was.namespace, &was.name, &was.uid].map(|word| word.as_deref().unwrap_or_default());
+        firmware.uuid = Some(uuid(&words));
+    }
 }
 
 /// The specification with the restored claims and DataVolumes in the places of those of the snapshot.

@@ -30,11 +30,12 @@ mod claim;
 mod controller;
 mod decide;
 mod machine;
-mod names;
+pub(crate) mod names;
 mod settle;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use claim::of_backup;
 pub use controller::{Context, run};
+pub(crate) use decide::is_kept;
 pub use decide::{Next, Observed, decide};

@@ -23,7 +23,7 @@ pub(super) fn restored(restore: &Restore, volume: &str, claim: &str) -> String {
 }
 
 /// Two names in one. Where that is too long, the first is cut and has its hash behind it.
-fn joined(base: &str, suffix: &str) -> String {
+pub(crate) fn joined(base: &str, suffix: &str) -> String {
     let name = format!("{base}-{suffix}");
     if name.len() <= LONGEST {
         return name;

@@ -6,6 +6,7 @@ use kube::{Api, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::names::label;
 use podvirt_api::snapshot::OWNED_BY_MACHINE;
+use podvirt_api::state::PERSISTENT_STATE_FOR;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineRestore as Restore};
 use podvirt_daemon::patch;
 use serde_json::json;
@@ -14,6 +15,7 @@ use super::act::claims;
 use super::claim::{self, owns};
 use super::controller::{Context, Error};
 use crate::data::look::name_of;
+use crate::storage::backend;
 
 /// Gives the machine what was made for it, and deletes the DataVolumes that it names no more.
 pub(super) async fn tidy(context: &Context, restore: &Restore, vm: &VirtualMachine) -> Result<(), Error> {
@@ -22,6 +24,7 @@ pub(super) async fn tidy(context: &Context, restore: &Restore, vm: &VirtualMachi
         own_claims(context, restore, vm).await?;
         own_data(context, vm).await?;
     }
+    own_state(context, restore, vm).await?;
     let api = data_volumes(context, vm);
     for name in &restore.status.deleted_data_volumes {
         match api.delete(name, &DeleteParams::default()).await {
@@ -63,6 +66,25 @@ async fn own_claims(context: &Context, restore: &Restore, vm: &VirtualMachine) -
             "ownerReferences": claim::owner(vm).map(|owner| vec![owner]),
         }});
         api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
+    }
+    Ok(())
+}
+
+/// Has the restored state of firmware and TPM be the machine's: its claim gets the machine's label, and the one before it goes.
+async fn own_state(context: &Context, restore: &Restore, vm: &VirtualMachine) -> Result<(), Error> {
+    let (namespace, machine) = (vm.namespace().unwrap_or_default(), vm.name_any());
+    let volume = backend::volume_name(&machine);
+    let Some(to) = restore.status.restores.iter().find(|to| to.volume_name == volume) else { return Ok(()) };
+    let (api, name) = (claims(context, restore), &to.persistent_volume_claim);
+    let change = json!({"metadata": {"labels": { PERSISTENT_STATE_FOR: machine }}});
+    api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
+    let others = backend::labelled(&namespace, &machine, &context.storage);
+    for other in others.filter(|claim| claim.metadata.name.as_ref() != Some(name)) {
+        match api.delete(&other.name_any(), &DeleteParams::default()).await {
+            Ok(_) => tracing::info!(claim = other.name_any(), "claim deleted: the machine has another state"),
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

@@ -277,3 +277,24 @@ fn a_claim_is_as_it_was_and_no_smaller_than_its_snapshot() {
     json_patch::merge(&mut object, &json!({"spec": {"volumeOwnershipPolicy": "None"}}));
     assert_eq!(made(Some(&target), &restore(object))["metadata"].get("ownerReferences"), None);
 }
+
+#[test]
+fn what_firmware_and_tpm_keep_is_restored_to_the_same_machine_alone() {
+    let tpm = json!({"domain": {"devices": {"tpm": {"persistent": true}}}});
+    let keeps = json!({"spec": {"source": {"virtualMachine": {"spec": {"template": {"spec": tpm}}}}}});
+    let other =
+        restore(json!({"spec": {"target": {"name": "other"}}, "metadata": {"ownerReferences": null}}));
+    let mut scene = Scene { content: Some(content(keeps)), ..Scene::default() };
+    let why = "Restore to a different VM is not supported when snapshotted VM has backend storage (persistent TPM or EFI)";
+    assert_eq!(scene.next(&other), Next::Problem(why.into()));
+    // A machine that is made anew is found by its TPM.
+    let stored = scene.content.as_ref().unwrap().spec.source.virtual_machine.as_ref().unwrap();
+    let uuid =
+        |vm: VirtualMachine| vm.spec.template.unwrap().spec.unwrap().domain.firmware.and_then(|f| f.uuid);
+    let made = super::machine::restored(&restore(json!({})), stored, None).unwrap();
+    assert_eq!(uuid(made), Some(podvirt_api::defaults::uuid(&["ns", "vm", "v1"])));
+    let there = super::machine::restored(&restore(json!({})), stored, Some(&vm(json!({})))).unwrap();
+    assert_eq!(uuid(there), None);
+    scene.content = None;
+    assert!(!matches!(scene.next(&other), Next::Problem(_)));
+}

@@ -292,12 +292,12 @@ async fn obstacle(
     if not_served.is_some() {
         return Ok(not_served);
     }
-    let claims = source::claims(source.vm);
+    let claims = source::claims(source.vm, &context.storage);
     let mut pods = 0;
     if !source.is_online() && !claims.is_empty() {
         let api: Api<Pod> =
             Api::namespaced(context.client.clone(), &snapshot.namespace().unwrap_or_default());
-        pods = source::users(source.vm, &api.list(&ListParams::default()).await?.items);
+        pods = source::users(source.vm, &context.storage, &api.list(&ListParams::default()).await?.items);
     }
     Ok(source::obstacle(source, &snapshot.name_any(), &context.storage, &context.data, pods))
 }
@@ -305,7 +305,7 @@ async fn obstacle(
 /// That the cluster takes no snapshots of claims, or that it is not known yet how, if the source has any: a claim whose class is not
 /// known would be left out.
 fn not_served(context: &Context, source: Source<'_>) -> Option<String> {
-    if source::claims(source.vm).is_empty() {
+    if source::claims(source.vm, &context.storage).is_empty() {
         return None;
     }
     let Storage { classes, profiles, snapshots, snapshot_classes, .. } = &context.storage;

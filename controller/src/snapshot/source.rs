@@ -9,7 +9,7 @@ use podvirt_api::v1::{
 };
 
 use crate::data::DataVolumes;
-use crate::storage::{Storage, is_bound};
+use crate::storage::{Storage, backend, is_bound};
 
 /// What a source says while its snapshot holds it.
 pub(super) const LOCKED: &str = "Source locked and operation in progress";
@@ -64,15 +64,16 @@ impl Source<'_> {
     }
 }
 
-/// The volumes of a machine.
-pub(super) fn volumes(vm: &VirtualMachine) -> &[Volume] {
+/// The volumes of a machine, and the one with the state of its firmware and TPM.
+pub(super) fn volumes(vm: &VirtualMachine, storage: &Storage) -> Vec<Volume> {
     let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
-    spec.map_or(&[], |spec| &spec.volumes)
+    let volumes = spec.map_or(&[][..], |spec| &spec.volumes);
+    volumes.iter().cloned().chain(backend::volume_of(vm, storage)).collect()
 }
 
 /// Names of the claims of a machine's volumes.
-pub(super) fn claims(vm: &VirtualMachine) -> Vec<&str> {
-    volumes(vm).iter().filter_map(claim).collect()
+pub(super) fn claims(vm: &VirtualMachine, storage: &Storage) -> Vec<String> {
+    volumes(vm, storage).iter().filter_map(claim).map(ToOwned::to_owned).collect()
 }
 
 /// What keeps a machine's volumes from being taken by the snapshot of this name, in upstream's words. `pods` use its claims.
@@ -85,7 +86,7 @@ pub(super) fn obstacle(
 ) -> Option<String> {
     let vm = source.vm;
     let namespace = vm.metadata.namespace.as_deref().unwrap_or_default();
-    let claims = claims(vm);
+    let claims = claims(vm, storage);
     for name in &claims {
         let Some(claim) = storage.claims.get(namespace, name) else {
             return Some(wrong(vm, "volume doesnt exist", name));
@@ -118,14 +119,14 @@ pub(crate) fn is_filled(claim: &PersistentVolumeClaim, namespace: &str, data: &D
 }
 
 /// How many of these pods use a claim of the machine's volumes.
-pub(super) fn users(vm: &VirtualMachine, pods: &[Pod]) -> usize {
-    let claims = claims(vm);
+pub(super) fn users(vm: &VirtualMachine, storage: &Storage, pods: &[Pod]) -> usize {
+    let claims = claims(vm, storage);
     let uses = |pod: &&Pod| {
         let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded");
         let volumes = pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
         let mut named =
             volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()));
-        !ended && named.any(|name| claims.contains(&name))
+        !ended && named.any(|name| claims.iter().any(|claim| claim == name))
     };
     pods.iter().filter(uses).count()
 }

@@ -133,7 +133,10 @@ fn lists(content: &Content) -> Option<SnapshotVolumesLists> {
     let vm = content.spec.source.virtual_machine.as_ref()?;
     let taken: BTreeSet<&str> =
         content.spec.volume_backups.iter().map(|one| one.volume_name.as_str()).collect();
-    let names = volumes(vm).iter().map(|volume| volume.name.clone());
+    let own = volumes(vm);
+    // The state of firmware and TPM is on no volume of the machine's own.
+    let beside = taken.iter().filter(|name| !own.iter().any(|volume| volume.name == **name));
+    let names = own.iter().map(|volume| volume.name.clone()).chain(beside.map(|name| (*name).to_owned()));
     let (included_volumes, excluded_volumes) = names.partition(|name| taken.contains(name.as_str()));
     Some(SnapshotVolumesLists { included_volumes, excluded_volumes })
 }

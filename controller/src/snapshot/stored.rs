@@ -55,7 +55,7 @@ pub(super) async fn content(
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(client.clone(), &vm.namespace().unwrap_or_default());
     let mut volume_backups = Vec::new();
-    for volume in volumes(vm) {
+    for volume in &volumes(vm, storage) {
         let Some(name) = claim(volume) else { continue };
         let Some(claim) = claims.get_opt(name).await?.filter(is_bound) else { continue };
         let class = class_of(&claim).map(|class| snapshot_class(class, storage)).transpose()?.flatten();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::content::{self, Taken, volume_snapshot};
 use super::decide::{Action, Observed, Plan, decide, wants_source};
-use super::source::{Source, users};
+use super::source::{Source, users, volumes};
 
 const MADE: &str = "2026-01-01T00:00:00Z";
 
@@ -310,5 +310,43 @@ fn pods_that_use_the_claims_are_counted() {
     };
     let pods =
         [pod("claim", "Running"), pod("claim", "Succeeded"), pod("other", "Running"), pod("claim", "Failed")];
-    assert_eq!(users(&vm(false), &pods), 2);
+    assert_eq!(users(&vm(false), &crate::storage::Storage::new().0, &pods), 2);
+}
+
+#[test]
+fn the_state_of_firmware_and_tpm_is_taken_as_well() {
+    let claim = |owner: &str| {
+        let claim = json!({"metadata": {"name": "persistent-state-for-vm-x", "namespace": "ns", "labels": {"persistent-state-for": "vm"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "VirtualMachine", "name": "vm", "uid": owner}]}});
+        let claims = crate::kept::Kept::with([serde_json::from_value(claim).unwrap()]).0;
+        crate::storage::Storage { claims, ..crate::storage::Storage::new().0 }
+    };
+    let keeps: VirtualMachine = merged(
+        serde_json::to_value(vm(false)).unwrap(),
+        &json!({"spec": {"template": {"spec": {"domain": {"devices": {"tpm": {"persistent": true}}}}}}}),
+    );
+    let names = |vm: &VirtualMachine, owner: &str| -> Vec<String> {
+        volumes(vm, &claim(owner)).into_iter().map(|volume| volume.name).collect()
+    };
+    assert_eq!(names(&keeps, "v1"), ["root", "data", "persistent-state-for-vm"]);
+    assert_eq!(names(&keeps, "v0"), ["root", "data"], "another machine's");
+    assert_eq!(names(&vm(false), "v1"), ["root", "data"]);
+    let backup = json!({"volumeName": "persistent-state-for-vm", "volumeSnapshotName": "vt",
+        "persistentVolumeClaim": {"metadata": {"name": "persistent-state-for-vm-x"}}});
+    let mut content = content(json!({"status": {"readyToUse": true, "creationTime": MADE}}));
+    content.spec.volume_backups.push(serde_json::from_value(backup).unwrap());
+    let held = vm(true);
+    let source = Some(Source { vm: &held, vmi: None });
+    let snapshot = snapshot(json!({}));
+    let seen = Observed {
+        snapshot: &snapshot,
+        source,
+        obstacle: None,
+        content: Some(&content),
+        error: None,
+        now: at(1),
+    };
+    let lists = decide(&seen).status.snapshot_volumes.unwrap();
+    assert_eq!(lists.included_volumes, ["data", "persistent-state-for-vm"]);
+    assert_eq!(lists.excluded_volumes, ["root"]);
 }

@@ -4,7 +4,7 @@ use podvirt_api::csi::DEFAULT_CLASS;
 use podvirt_api::snapshot::claim;
 use podvirt_api::v1::{VirtualMachine, Volume, VolumeSnapshotStatus};
 
-use super::{Storage, class_of};
+use super::{Storage, backend, class_of};
 use crate::data::look::name_of;
 use crate::data::{DataVolumes, Served};
 
@@ -65,7 +65,8 @@ pub fn snapshot_statuses(
     if needs && caches.contains(&Served::Unknown) {
         return None;
     }
-    Some(volumes.iter().map(|volume| of_volume(vm, volume, storage, data)).collect())
+    let state = backend::volume_of(vm, storage);
+    Some(volumes.iter().chain(&state).map(|volume| of_volume(vm, volume, storage, data)).collect())
 }
 
 fn of_volume(

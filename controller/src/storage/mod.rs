@@ -9,6 +9,7 @@
 //! have written on them. A controller that copies a claim reads the claim anew. VolumeSnapshots and their classes are not kinds of Kubernetes: a
 //! cluster that gets them later is seen within half a minute.
 
+pub mod backend;
 mod class;
 
 use futures::StreamExt;
@@ -22,7 +23,9 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use podvirt_api::cdi::{POPULATED_FOR, StorageProfile};
 use podvirt_api::csi::{VolumeSnapshot, VolumeSnapshotClass};
+use podvirt_api::names::label::MIGRATION_NAME;
 use podvirt_api::snapshot::{LAST_RESTORE, RESTORE_NAME};
+use podvirt_api::state::PERSISTENT_STATE_FOR;
 
 use crate::kept::Kept;
 use crate::watch;
@@ -99,8 +102,14 @@ fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
         all.retain(|name, _| [LAST_RESTORE, POPULATED_FOR, RESTORE_NAME].contains(&name.as_str()));
         all
     });
+    let labels = metadata.labels.map(|mut all| {
+        all.retain(|name, _| [PERSISTENT_STATE_FOR, MIGRATION_NAME].contains(&name.as_str()));
+        all
+    });
     PersistentVolumeClaim {
         metadata: ObjectMeta {
+            creation_timestamp: metadata.creation_timestamp,
+            labels: labels.filter(|all| !all.is_empty()),
             name: metadata.name,
             namespace: metadata.namespace,
             uid: metadata.uid,
@@ -112,10 +121,12 @@ fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
         },
         spec: spec.map(|spec| PersistentVolumeClaimSpec {
             storage_class_name: spec.storage_class_name,
+            access_modes: spec.access_modes,
             ..PersistentVolumeClaimSpec::default()
         }),
         status: status.map(|status| PersistentVolumeClaimStatus {
             phase: status.phase,
+            access_modes: status.access_modes,
             ..PersistentVolumeClaimStatus::default()
         }),
     }

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::resources::PodResources;
+use podvirt_api::state;
 use podvirt_api::v1::{Interface, KubeVirtConfiguration, VirtualMachineInstance};
 
 use super::probes::Probes;
@@ -66,6 +67,10 @@ pub(super) fn compute(
         |value| ["1", "t", "T", "true", "TRUE", "True"].contains(&value.as_str()),
     ) {
         command.push("--keep-after-failure".into());
+    }
+    let told = state::told(vmi).filter(|_| state::is_kept(&vmi.spec));
+    if told.is_some_and(|claim| state::is_shared(&claim.access_modes)) {
+        command.push("--shared-state".into());
     }
     let ports: Vec<_> = vmi.spec.domain.devices.interfaces.iter().flat_map(ports).collect();
     Container {

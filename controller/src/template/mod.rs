@@ -89,6 +89,9 @@ pub enum TemplateError {
         /// The name.
         name: String,
     },
+    /// The machine's status does not name the claim that keeps the state of its firmware and TPM.
+    #[error("can't generate manifest without backend-storage PVC, waiting for the PVC to be created")]
+    NoStateClaim,
     /// The object lacks what the API server gives every object.
     #[error("metadata.{0} is missing: the object does not come from an API server")]
     Identity(&'static str),

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
+use podvirt_api::state;
 use podvirt_api::storage::{claim, is_block, is_hotpluggable, told_of_next};
 use podvirt_api::v1::{self, PersistentVolumeClaimInfo, VirtualMachineInstance};
 
@@ -57,6 +58,9 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         storage.volumes.push(network_info());
         storage.mounts.push(network_info_mount());
     }
+    if state::is_kept(&vmi.spec) {
+        backend(vmi, &mut storage)?;
+    }
     let told = told_of_next(vmi);
     for (n, source) in vmi.spec.volumes.iter().enumerate() {
         one(source, n, told.get(&source.name), &mut storage)?;
@@ -65,6 +69,36 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         access_credential(credential, n, &mut storage);
     }
     Ok(storage)
+}
+
+/// The claim with the state of firmware and TPM, each part of it where libvirt has it.
+fn backend(vmi: &VirtualMachineInstance, storage: &mut Storage) -> Result<(), TemplateError> {
+    let claim = state::claim(vmi).ok_or(TemplateError::NoStateClaim)?;
+    // What is mounted below gets its directories from the runtime, which are root's but for these.
+    for (name, mount_path) in [
+        (volume::PRIVATE_LIBVIRT, path::PRIVATE_LIBVIRT),
+        (volume::PRIVATE_LIBVIRT_QEMU, path::PRIVATE_LIBVIRT_QEMU),
+    ] {
+        storage.volumes.push(empty_dir(name, size::OWN));
+        storage.mounts.push(mount(name, mount_path));
+    }
+    let mut parts = vec![(path::STATE_META, "meta")];
+    if state::keeps_tpm(&vmi.spec) {
+        parts.extend([(path::SWTPM, "swtpm"), (path::SWTPM_LOCALCA, "swtpm-localca")]);
+    }
+    if state::keeps_efi(&vmi.spec) {
+        parts.push((path::NVRAM, "nvram"));
+    }
+    storage.mounts.extend(
+        parts.into_iter().map(|(place, part)| VolumeMount {
+            sub_path: Some(part.into()),
+            ..mount(volume::VM_STATE, place)
+        }),
+    );
+    let source = PersistentVolumeClaimVolumeSource { claim_name: claim.to_owned(), read_only: None };
+    let name = volume::VM_STATE.into();
+    storage.volumes.push(Volume { name, persistent_volume_claim: Some(source), ..Volume::default() });
+    Ok(())
 }
 
 /// What the pod's networks say of their devices, which an annotation of the pod has as soon as Multus has said it.
@@ -153,7 +187,14 @@ fn one(
 
 /// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
 fn pod_volume(volume: &v1::Volume) -> String {
-    let taken = [volume::BIN_SHARE, volume::NETWORK_INFO].contains(&volume.name.as_str())
+    let beside = [
+        volume::BIN_SHARE,
+        volume::NETWORK_INFO,
+        volume::PRIVATE_LIBVIRT,
+        volume::PRIVATE_LIBVIRT_QEMU,
+        volume::VM_STATE,
+    ];
+    let taken = beside.contains(&volume.name.as_str())
         || [HOOKS, volume::ACCESS_CREDENTIAL].iter().any(|own| volume.name.starts_with(own));
     if taken || OWN.iter().any(|(own, _)| *own == volume.name) {
         return format!("vmi-{}", volume.name);

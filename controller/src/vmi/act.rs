@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
@@ -25,6 +25,17 @@ pub(super) async fn carry_out(
 ) -> Result<(), Error> {
     match action {
         Action::Create(pod) => Box::pin(create(api, vmi, &pod, shared)).await,
+        Action::CreateClaim(claim) => create_claim(vmi, &claim, shared).await,
+        Action::DeleteClaim { name, uid } => {
+            let claims: Api<PersistentVolumeClaim> =
+                Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+            match claims.delete(&name, &exactly(uid)).await {
+                Ok(_) => Ok(()),
+                // Gone, or another one has its name.
+                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+                Err(source) => Err(Error::Delete { name, source }),
+            }
+        }
         Action::Delete { name, uid } => delete(api, vmi, name, uid, shared).await,
         Action::Gate { name, uid, open, reason } => {
             let gate = json!({
@@ -108,6 +119,39 @@ async fn create(
     }
 }
 
+/// Makes the claim with the state of firmware and TPM. Its name follows from the machine: what is there already is that claim.
+async fn create_claim(
+    vmi: &VirtualMachineInstance,
+    claim: &PersistentVolumeClaim,
+    shared: &Shared,
+) -> Result<(), Error> {
+    let name = claim.name_any();
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(shared.context.client.clone(), &vmi.namespace().unwrap_or_default());
+    match api.create(&PostParams::default(), claim).await {
+        Ok(_) => {
+            tracing::info!(claim = name, "claim for the machine's state made");
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(source) => {
+            let why = reason_of(&source);
+            let message = format!("PersistentVolumeClaim {name} could not be made: {why}");
+            let reason = condition::reason::FAILED_BACKEND_STORAGE_CREATE;
+            shared.context.recorder.warning(vmi, reason, &message).await;
+            Err(Error::Create { name, source })
+        }
+    }
+}
+
+/// Deletes the very object.
+fn exactly(uid: String) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+        ..DeleteParams::default()
+    }
+}
+
 /// What a pod of a machine is, for people.
 fn role(pod: &Pod) -> &'static str {
     if observe::is_attachment(pod) { "attachment pod" } else { "launcher pod" }
@@ -134,11 +178,7 @@ async fn delete(
     uid: String,
     shared: &Shared,
 ) -> Result<(), Error> {
-    let params = DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.clone()), resource_version: None }),
-        ..DeleteParams::default()
-    };
-    match api.delete(&name, &params).await {
+    match api.delete(&name, &exactly(uid.clone())).await {
         Ok(_) => {
             let machine = vmi.uid().unwrap_or_default();
             shared.expectations.expect_deletion(&machine, &uid, Instant::now());

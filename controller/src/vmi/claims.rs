@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
 use podvirt_api::cdi::DataVolume;
-use podvirt_api::storage;
 use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance, VolumeStatus};
+use podvirt_api::{state, storage};
 
 use super::data::{self, Filling};
 use crate::data::{DataVolumes, Served};
+use crate::storage::backend::{self, Backend};
 use crate::template::claim_names;
 
 /// Ends of the names of annotations of a claim whose storage is allocated as a whole, with the text `true`. What is before them
@@ -79,8 +80,15 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
 /// Whether a volume of the machine has the claim of this namespace and name, or any claim where none is given. A DataVolume's
 /// claim has the DataVolume's name.
 pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> bool {
-    let Some((namespace, name)) = claim else { return claim_names(vmi).next().is_some() };
-    vmi.metadata.namespace.as_deref() == Some(namespace) && claim_names(vmi).any(|named| named == name)
+    let Some((namespace, name)) = claim else {
+        return claim_names(vmi).next().is_some() || state::is_kept(&vmi.spec);
+    };
+    let is_backend = || {
+        let machine = vmi.metadata.name.as_deref().unwrap_or_default();
+        state::is_kept(&vmi.spec) && name.starts_with(&state::base(machine))
+    };
+    vmi.metadata.namespace.as_deref() == Some(namespace)
+        && (claim_names(vmi).any(|named| named == name) || is_backend())
 }
 
 /// Whether a volume that is plugged once the machine runs has the claim of this name.
@@ -122,8 +130,13 @@ pub(crate) fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolum
 }
 
 /// The status of the machine's volumes, sorted by name as upstream sorts them: what it tells of claims is `told`, or what
-/// it was while that is not known. What others may have written of a volume stays.
-pub(super) fn volume_status(vmi: &VirtualMachineInstance, told: Option<&Told>) -> Vec<VolumeStatus> {
+/// it was while that is not known. What others may have written of a volume stays. The claim with the machine's own state has an
+/// entry of its own.
+pub(super) fn volume_status(
+    vmi: &VirtualMachineInstance,
+    told: Option<&Told>,
+    backend: &Backend,
+) -> Vec<VolumeStatus> {
     let before = |name: &str| vmi.status.volume_status.iter().find(|status| status.name == name).cloned();
     let status = vmi.spec.volumes.iter().map(|volume| {
         let mut status = before(&volume.name)
@@ -145,6 +158,10 @@ pub(super) fn volume_status(vmi: &VirtualMachineInstance, told: Option<&Told>) -
             .cloned(),
     );
     let mut all: Vec<VolumeStatus> = status.collect();
+    all.extend(match backend {
+        Backend::Unknown => state::claim(vmi).and_then(before),
+        known => known.claim().map(backend::entry),
+    });
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
@@ -230,7 +247,7 @@ mod tests {
             ]},
         }))
         .unwrap();
-        let written = volume_status(&vmi, told(&vmi, &claims).as_ref());
+        let written = volume_status(&vmi, told(&vmi, &claims).as_ref(), &Backend::Unneeded(None));
         assert_eq!(
             serde_json::to_value(&written).unwrap(),
             json!([
@@ -247,6 +264,6 @@ mod tests {
         later.status.volume_status = written.clone();
         let gone = Claims::from([("data".to_owned(), None)]);
         assert!(!are_bound(&gone));
-        assert_eq!(volume_status(&later, told(&later, &gone).as_ref()), written);
+        assert_eq!(volume_status(&later, told(&later, &gone).as_ref(), &Backend::Unneeded(None)), written);
     }
 }

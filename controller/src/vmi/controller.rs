@@ -40,6 +40,7 @@ use crate::expectations::Expectations;
 use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
+use crate::storage::{Storage, backend};
 use crate::{attachments, limits, template, watch};
 
 /// Machines that are worked on at a time. Each is a few requests; the API server's own limits come first.
@@ -136,8 +137,8 @@ pub struct Context {
     pub metrics: Metrics,
     /// DataVolumes.
     pub data: DataVolumes,
-    /// Claims.
-    pub claims: Kept<PersistentVolumeClaim>,
+    /// Claims and their classes.
+    pub storage: Storage,
 }
 
 /// What the reconciliations share.
@@ -221,7 +222,7 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let store = view.store().clone();
     let machines = machines(&client, writer, shared.clone(), view.clone());
     let launchers = launchers(Api::all(client), shared.clone(), view);
-    let claims = claims_of_machines(&shared.context.claims, shared.clone(), store.clone());
+    let claims = claims_of_machines(&shared.context.storage.claims, shared.clone(), store.clone());
     let filled = filled(shared.context.data.changes(), store.clone());
     let queue = futures::stream::select(machines, launchers);
     let queue = futures::stream::select(queue, futures::stream::select(claims, filled));
@@ -355,6 +356,7 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
     let ended = is_final(&phase(vmi));
     let end_seen = if ended { shared.ends.seen(&uid, Instant::now()) } else { Duration::ZERO };
     let data = data::of_machine(vmi, &shared.context.data);
+    let backend = backend::look(vmi, &shared.context.storage, &settings.configuration);
     let seen = Observed {
         vmi,
         pods: &pods,
@@ -364,6 +366,7 @@ pub(super) async fn one(vmi: &VirtualMachineInstance, shared: &Shared) -> Result
         claims: &claims,
         plug_claims: &plug_claims,
         claims_told: claims_told.as_deref(),
+        backend: &backend,
         end_seen,
         settings: &settings,
         launcher_image: &shared.context.launcher_image,

@@ -11,6 +11,7 @@ use super::data::{self, Filling};
 use super::decide::{Action, Decision, Observed, forget_trouble};
 use super::observe::Trouble;
 use super::status::{condition, remove_condition};
+use crate::storage::backend::Backend;
 use crate::template::{self, Images, TemplateError};
 
 /// When to look again for a claim that was missing, if the watch of claims does not tell of it.
@@ -18,6 +19,13 @@ const CLAIM_RETRY: Duration = Duration::from_secs(5);
 
 /// Reasons of [`conditions::SYNCHRONIZED`] that speak of claims.
 pub(super) const OF_CLAIMS: [&str; 2] = [reason::FAILED_PVC_NOT_FOUND, reason::FAILED_DATA_VOLUME_IMPORT];
+
+/// Those that speak of the claim with the state of firmware and TPM.
+pub(super) const OF_BACKEND: [&str; 3] = [
+    reason::FAILED_BACKEND_STORAGE_CREATE,
+    reason::FAILED_BACKEND_STORAGE_PROBE,
+    reason::BACKEND_STORAGE_NOT_READY,
+];
 
 /// The machine has no pod: it gets one, or says what its claims lack.
 pub(super) fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) {
@@ -48,6 +56,9 @@ pub(super) fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
         decision.look_again = Some(CLAIM_RETRY);
         return;
     }
+    if !backend(seen, decision, now) {
+        return;
+    }
     let images = Images {
         launcher: seen.launcher_image.to_owned(),
         pull_secrets: seen.settings.image_pull_secrets.clone(),
@@ -55,7 +66,7 @@ pub(super) fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
     };
     // The pod has each claim by its mode, which the status tells.
     let mut vmi = seen.vmi.clone();
-    vmi.status.volume_status = volume_status(&vmi, seen.claims_told);
+    vmi.status.volume_status = volume_status(&vmi, seen.claims_told, seen.backend);
     if !seen.claims.is_empty() {
         forget_trouble(&mut decision.vmi);
         data::wait_for_consumer(seen.consumers, decision, now, |decision| {
@@ -67,13 +78,36 @@ pub(super) fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
     }
 }
 
+/// Whether the claim with the state of firmware and TPM can be used, or none is needed. It is made where it is missing.
+fn backend(seen: &Observed<'_>, decision: &mut Decision, now: Timestamp) -> bool {
+    match seen.backend {
+        Backend::Ready(_) | Backend::Unneeded(None) => return true,
+        Backend::Unneeded(Some(left)) => {
+            let (name, uid) = (left.metadata.name.clone(), left.metadata.uid.clone());
+            let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
+            decision.actions.push(Action::DeleteClaim { name, uid });
+            return true;
+        }
+        Backend::Unknown => {}
+        Backend::Missing(claim) => {
+            forget_trouble(&mut decision.vmi);
+            decision.actions.push(Action::CreateClaim(claim.clone()));
+        }
+        Backend::Waits(_, reason, message) => {
+            decision.unsynchronized(&Trouble { reason: (*reason).into(), message: message.clone() }, now);
+        }
+    }
+    decision.look_again = Some(CLAIM_RETRY);
+    false
+}
+
 /// Makes a pod, if it can be rendered.
 fn make(pod: Result<Pod, TemplateError>, decision: &mut Decision, now: Timestamp) {
     match pod {
         Ok(pod) => {
             let failed = condition(&decision.vmi.status, conditions::SYNCHRONIZED)
                 .and_then(|c| c.reason.as_deref())
-                .is_some_and(|r| OF_CLAIMS.contains(&r));
+                .is_some_and(|r| OF_CLAIMS.contains(&r) || OF_BACKEND.contains(&r));
             if failed {
                 remove_condition(&mut decision.vmi.status, conditions::SYNCHRONIZED);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::migration::{ended_at, is_at_target, is_under_way, pod_by_migration};
 use podvirt_api::names::annotation::NETWORK_STATUS;
@@ -14,12 +14,13 @@ use podvirt_api::resources::AutoLimits;
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 
 use super::claims::{Problem, Told};
-use super::create::{OF_CLAIMS, create};
+use super::create::{OF_BACKEND, OF_CLAIMS, create};
 use super::data;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
 use super::{ends, follow, hotplug, nics};
 use crate::settings::Settings;
+use crate::storage::backend::Backend;
 use crate::template;
 
 /// How long virt-handler has to say how a guest ended, after its pod did. It may be restarting just then; after
@@ -56,6 +57,8 @@ pub struct Observed<'a> {
     pub plug_claims: &'a [(String, Problem)],
     /// What is to be told of its claims; `None` while that is not known.
     pub claims_told: Option<&'a Told>,
+    /// The claim that keeps the state of its firmware and TPM.
+    pub backend: &'a Backend,
     /// How long its final phase has been seen, if it has one.
     pub end_seen: Duration,
     /// The cluster's configuration.
@@ -78,6 +81,7 @@ impl<'a> Observed<'a> {
             claims: &[],
             plug_claims: &[],
             claims_told: None,
+            backend: &Backend::Unneeded(None),
             end_seen: Duration::ZERO,
             settings,
             launcher_image,
@@ -91,6 +95,15 @@ impl<'a> Observed<'a> {
 pub enum Action {
     /// Make the launcher pod.
     Create(Box<Pod>),
+    /// Make the claim that keeps the state of its firmware and TPM.
+    CreateClaim(Box<PersistentVolumeClaim>),
+    /// Delete that claim.
+    DeleteClaim {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
     /// Delete a pod.
     Delete {
         /// Its name.
@@ -356,6 +369,7 @@ pub(super) fn forget_trouble(vmi: &mut VirtualMachineInstance) {
         observe::is_waiting_reason(r)
             || [reason::FAILED_CREATE, NETWORK_MISSING].contains(&r)
             || OF_CLAIMS.contains(&r)
+            || OF_BACKEND.contains(&r)
     };
     let told = condition(&vmi.status, conditions::SYNCHRONIZED).and_then(|c| c.reason.as_deref());
     if told.is_some_and(ours) {

@@ -63,7 +63,7 @@ pub(super) fn migration(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut D
     if is_final(&phase(&decision.vmi)) {
         return;
     }
-    decision.vmi.status.volume_status = volume_status(&decision.vmi, seen.claims_told);
+    decision.vmi.status.volume_status = volume_status(&decision.vmi, seen.claims_told, seen.backend);
     if seen.claims_told.is_some() {
         let judged = migratable::judge(&decision.vmi);
         let status = &mut decision.vmi.status;

@@ -53,7 +53,7 @@ impl Server {
             recorder: Recorder::new(client, "virt-controller", None),
             metrics: Metrics::new(&mut Default::default()),
             data: DataVolumes::new().0,
-            claims: crate::kept::Kept::new().0,
+            storage: crate::storage::Storage::new().0,
         };
         let attempts = Attempts::new("vmi", context.metrics.clone());
         Server {

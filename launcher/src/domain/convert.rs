@@ -33,6 +33,9 @@ pub enum ConvertError {
     /// The environment lacks the kernel.
     #[error("there is no kernel for direct boot")]
     NoKernel,
+    /// The environment lacks the firmware.
+    #[error("there is no EFI firmware")]
+    NoFirmware,
     /// A disk is to be read and written past the page cache, and its file system cannot.
     #[error(
         "the disk {disk} has the cache mode none, for which its file {path} cannot be opened: its file system does not read and \
@@ -162,6 +165,19 @@ fn os(spec: &DomainSpec, firmware: &Firmware, environment: &Environment) -> Resu
         acpi: firmware.acpi.as_ref().map(acpi_tables),
         ..xml::Os::default()
     };
+    if let Some(efi) = firmware.bootloader.as_ref().and_then(|bootloader| bootloader.efi.as_ref()) {
+        let ovmf = environment.ovmf.as_ref().ok_or(ConvertError::NoFirmware)?;
+        os.loader = Some(xml::Loader {
+            readonly: yes_no(true).into(),
+            secure: yes_no(efi.is_secure()).into(),
+            kind: "pflash".into(),
+            path: devices::path_text(&ovmf.code)?,
+        });
+        os.nvram = Some(xml::Nvram {
+            template: devices::path_text(&ovmf.vars)?,
+            path: devices::path_text(&ovmf.nvram)?,
+        });
+    }
     if let Some(boot) = firmware.kernel_boot.as_ref().filter(|b| b.container.is_some()) {
         let kernel = environment.kernel.as_ref().ok_or(ConvertError::NoKernel)?;
         os.kernel = Some(devices::path_text(&kernel.kernel)?);

@@ -8,7 +8,7 @@ use podvirt_api::model::VIRTIO;
 use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
-    Cpu, Disk, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, WatchdogAction,
+    Cpu, Disk, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, Tpm, WatchdogAction,
 };
 
 use super::convert::ConvertError;
@@ -159,6 +159,7 @@ pub(super) fn convert(
             target: xml::ChannelTarget { kind: "virtio".into(), name: AGENT_CHANNEL.into(), state: None },
         }],
         inputs,
+        tpms: devices.tpm.iter().filter(|tpm| tpm.is_on()).map(tpm).collect(),
         graphics,
         videos,
         watchdogs: devices
@@ -188,6 +189,18 @@ pub(super) fn convert(
             .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
             .collect(),
     })
+}
+
+/// The models are upstream's: what is kept came with the later one.
+fn tpm(tpm: &Tpm) -> xml::Tpm {
+    xml::Tpm {
+        model: if tpm.is_kept() { "tpm-crb" } else { "tpm-tis" }.into(),
+        backend: xml::TpmBackend {
+            kind: "emulator".into(),
+            version: "2.0".into(),
+            persistent_state: tpm.is_kept().then(|| "yes".into()),
+        },
+    }
 }
 
 /// The memory balloon of this model, or none. Without reports of the guest libvirt knows of its memory what the node's kernel

@@ -154,6 +154,17 @@ pub struct Kernel {
     pub initrd: Option<PathBuf>,
 }
 
+/// EFI firmware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ovmf {
+    /// Its code.
+    pub code: PathBuf,
+    /// The variables that a new machine has.
+    pub vars: PathBuf,
+    /// The file with the machine's own variables; made from the former where it is not there.
+    pub nvram: PathBuf,
+}
+
 /// A tap device that is ready for QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tap {
@@ -172,6 +183,8 @@ pub struct Environment {
     pub accelerator: Accelerator,
     /// Kernel for direct boot; needed when the manifest has one.
     pub kernel: Option<Kernel>,
+    /// EFI firmware; needed when the manifest asks for it.
+    pub ovmf: Option<Ovmf>,
     /// Disk image by volume.
     pub images: BTreeMap<String, Image>,
     /// vhost-user socket by interface, of those that a netd serves.

@@ -213,7 +213,14 @@ impl Hypervisor for Libvirt {
     }
 
     fn undefine(&self) -> Result<(), HypervisorError> {
-        self.domain()?.undefine().map_err(|e| refused("undefine the domain", &e))
+        const ACTION: &str = "undefine the domain";
+        let domain = self.domain()?;
+        let described = Described::from_xml(&self.xml()?).map_err(|e| wrong(ACTION, e.to_string()))?;
+        // What firmware and TPM have kept is not libvirt's to remove; without a word on it libvirt refuses. Its test driver
+        // refuses the word.
+        let keeps = described.os.nvram.is_some() || !described.devices.tpms.is_empty();
+        let keep = sys::VIR_DOMAIN_UNDEFINE_KEEP_NVRAM | sys::VIR_DOMAIN_UNDEFINE_KEEP_TPM;
+        domain.undefine_flags(if keeps { keep } else { 0 }).map_err(|e| refused(ACTION, &e))
     }
 
     fn xml(&self) -> Result<String, HypervisorError> {

@@ -46,6 +46,7 @@ mod freeze;
 mod growth;
 mod held;
 mod hold;
+mod kept;
 pub(crate) mod link;
 mod migration;
 mod nics;
@@ -107,7 +108,11 @@ pub async fn run(args: &Pod) -> Result<End> {
         Identity { name: args.name.clone(), namespace: args.namespace.clone(), uid: args.uid.clone() };
     let (sync, syncs) = mpsc::channel(1);
     let shared = Arc::new(Shared::new(identity, sync));
-    let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?.with_emulator()?;
+    // A claim has its places there, where it keeps what firmware and TPM hold.
+    let kept = if args.shared_state { kept::of_both_nodes() } else { &[] };
+    let rundir = RunDir::open(Path::new(path::LIBVIRT_RUNTIME))?
+        .with_emulator()?
+        .with_config(Path::new(path::PRIVATE), kept)?;
     let mut daemons = Daemons::default();
     let result = with_daemons(args, &shared, &rundir, syncs, signals, &mut daemons).await;
     daemons.stop().await;

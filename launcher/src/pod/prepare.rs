@@ -25,6 +25,7 @@ use super::brought;
 use super::descriptor::receive;
 use super::devices;
 use super::hold::Hold;
+use super::kept;
 use super::migration::moved;
 use super::report;
 use super::services::{self, Services};
@@ -37,6 +38,7 @@ use crate::media::claims::Notes;
 use crate::media::cloud_init::Change;
 use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
+use crate::media::ovmf;
 use crate::process::daemon::wait_for_socket;
 
 /// Links to the images of container disks, below [`path::EPHEMERAL_DISKS`].
@@ -165,9 +167,12 @@ pub(super) async fn prepare(
         waits_for(shared, format!("the address of the pod for the interface {}", place.name));
         Services::start(shared, vmi, &place).await?;
     }
+    kept::make_place(vmi, wanted.incoming)?;
+    let ovmf = ovmf::of(vmi, Path::new(ovmf::DIRECTORY), Path::new(path::NVRAM))?;
     let environment = Environment {
         accelerator,
         kernel,
+        ovmf,
         images,
         sockets,
         taps,

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::names::path;
 use podvirt_api::vmi::InterfaceState;
 use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
 use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
@@ -25,7 +26,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{growth, migration, nics, statistics, volumes};
+use super::{growth, kept, migration, nics, statistics, volumes};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -215,7 +216,9 @@ impl Server {
     async fn freeze(&self, request: &cmd::FreezeRequest) -> Result<(), String> {
         self.mine(request.vmi.as_ref())?;
         let seconds = u64::try_from(request.unfreeze_timeout_seconds).ok().filter(|seconds| *seconds > 0);
-        self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await
+        self.0.freezes.freeze(Arc::clone(&self.0), seconds.map(Duration::from_secs)).await?;
+        kept::write_out(&[path::NVRAM, path::SWTPM]).await;
+        Ok(())
     }
 
     /// What the agent answers to a question, as JSON in `to_json`'s words.

@@ -76,7 +76,7 @@ fn problems_of_the_template_have_its_path() {
 #[test]
 fn a_set_that_older_rules_took_can_be_scaled_and_let_go() {
     let mut old = right();
-    old["spec"]["template"]["spec"]["domain"]["devices"]["tpm"] = json!({});
+    old["spec"]["template"]["spec"]["domain"]["devices"]["clientPassthrough"] = json!({});
     let mut new = old.clone();
     new["spec"]["replicas"] = json!(0);
     assert_eq!(validate_update(&old, &new, &config(), By::User), Problems::default());

@@ -6,7 +6,7 @@ fn a_change_is_judged_by_the_parts_that_it_changes() {
     let mut old = machine(json!({
         "runStrategy": "Always", "instancetype": {"name": "a"}, "template": {"spec": small()},
     }));
-    old["spec"]["template"]["spec"]["domain"]["devices"]["tpm"] = json!({});
+    old["spec"]["template"]["spec"]["domain"]["devices"]["clientPassthrough"] = json!({});
     let update = |change: &dyn Fn(&mut Value)| {
         let mut new = old.clone();
         change(&mut new);
@@ -20,11 +20,11 @@ fn a_change_is_judged_by_the_parts_that_it_changes() {
     assert_eq!(update(&|new| new["spec"]["running"] = json!(true)), ["spec.running"]);
     assert_eq!(
         update(&|new| new["spec"]["instancetype"]["name"] = json!("b")),
-        ["spec.template.spec.domain.devices.tpm"]
+        ["spec.template.spec.domain.devices.clientPassthrough"]
     );
     assert_eq!(
         update(&|new| new["spec"]["template"]["spec"]["hostname"] = json!("h")),
-        ["spec.template.spec.domain.devices.tpm"]
+        ["spec.template.spec.domain.devices.clientPassthrough"]
     );
     assert_eq!(update(&|new| new["spec"]["template"] = Value::Null), ["spec.template"]);
 }

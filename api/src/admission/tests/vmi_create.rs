@@ -203,9 +203,9 @@ fn a_template_that_asks_for_a_mesh_is_judged_by_its_labels_and_annotations() {
 
 #[test]
 fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
-    let mut object = instance(json!({"domain": {"devices": {"tpm": {}}}}));
+    let mut object = instance(json!({"domain": {"devices": {"clientPassthrough": {}}}}));
     vmi::mutate_create(&mut object, &config());
-    assert_eq!(object["spec"], json!({"domain": {"devices": {"tpm": {}}}}));
+    assert_eq!(object["spec"], json!({"domain": {"devices": {"clientPassthrough": {}}}}));
     for mut strange in
         [json!(null), json!([]), json!({"metadata": 1, "spec": []}), json!({"spec": {"domain": 1}})]
     {
@@ -220,13 +220,13 @@ fn an_object_that_is_refused_is_not_filled_and_a_strange_one_does_not_panic() {
 #[test]
 fn every_problem_is_told_by_its_path() {
     let mut spec = small();
-    spec["domain"]["devices"]["tpm"] = json!({});
+    spec["domain"]["devices"]["clientPassthrough"] = json!({});
     spec["domain"]["devices"]["gpus"] = json!([{}]);
     assert_eq!(
         fields(&vmi::validate_create(&instance(spec), &config(), By::User)),
         [
+            ("spec.domain.devices.clientPassthrough", Reason::FieldValueNotSupported),
             ("spec.domain.devices.gpus", Reason::FieldValueNotSupported),
-            ("spec.domain.devices.tpm", Reason::FieldValueNotSupported),
         ]
     );
     let mut spec = small();

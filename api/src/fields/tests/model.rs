@@ -98,11 +98,11 @@ fn every_field_of_upstream_is_carried_out_or_refused() {
 
 #[test]
 fn a_virtual_machines_template_is_judged_by_the_rows_of_an_instance() {
-    let given = json!({"spec": {"updateVolumesStrategy": "Elsewhere", "template": {"spec": {"domain": {"devices": {"tpm": {}}}}}}});
+    let given = json!({"spec": {"updateVolumesStrategy": "Elsewhere", "template": {"spec": {"domain": {"devices": {"clientPassthrough": {}}}}}}});
     let mut found = Problems::default();
     check(Resource::Vm, Place::Cluster, &given, &mut found);
     let fields: Vec<&str> = found.0.iter().map(|p| p.field.as_str()).collect();
-    assert_eq!(fields, ["spec.template.spec.domain.devices.tpm", "spec.updateVolumesStrategy"]);
+    assert_eq!(fields, ["spec.template.spec.domain.devices.clientPassthrough", "spec.updateVolumesStrategy"]);
 }
 
 #[test]

@@ -158,3 +158,51 @@ fn no_volume_on_the_node_is_without_a_limit() {
     spec["domain"]["resources"] = json!({"limits": {"ephemeral-storage": "3Gi"}});
     assert_eq!(limits(spec)["ephemeral-disks"], (3u64 << 30).to_string());
 }
+
+#[test]
+fn what_is_kept_is_on_a_claim_in_upstreams_places() {
+    let rendered = |domain: Value, modes: &[&str]| {
+        let mut vmi = machine(
+            json!({"domain": domain, "volumes": [{"name": "vm-state", "emptyDisk": {"capacity": "1Gi"}}]}),
+        );
+        let entry = json!({"name": "persistent-state-for-web-a",
+            "persistentVolumeClaimInfo": {"claimName": "persistent-state-for-web-a", "accessModes": modes}});
+        vmi.status = serde_json::from_value(json!({"volumeStatus": [entry]})).unwrap();
+        launcher_pod(&vmi, &config(json!({})), &images()).unwrap()
+    };
+    let state = |pod: &Pod| -> Vec<(String, String)> {
+        let mounts = container(pod, "compute").volume_mounts.clone().unwrap_or_default();
+        let of_claim = mounts.into_iter().filter(|mount| mount.name == "vm-state");
+        of_claim.map(|mount| (mount.sub_path.unwrap_or_default(), mount.mount_path)).collect()
+    };
+    let firmware = json!({"bootloader": {"efi": {"secureBoot": false, "persistent": true}}});
+    let pod =
+        rendered(json!({"firmware": firmware, "devices": {"tpm": {"persistent": true}}}), &["ReadWriteOnce"]);
+    let place = |part: &str, path: &str| (part.to_owned(), format!("/var/run/kubevirt-private/{path}"));
+    assert_eq!(
+        state(&pod),
+        [
+            place("meta", "backend-storage-meta"),
+            place("swtpm", "libvirt/qemu/swtpm"),
+            place("swtpm-localca", "var/lib/swtpm-localca"),
+            place("nvram", "libvirt/qemu/nvram"),
+        ]
+    );
+    // The directories between are the pod user's.
+    for path in ["/var/run/kubevirt-private/libvirt", "/var/run/kubevirt-private/libvirt/qemu"] {
+        mount_of(container(&pod, "compute"), path);
+    }
+    let flag =
+        |pod: &Pod| container(pod, "compute").command.iter().flatten().any(|word| word == "--shared-state");
+    assert!(!flag(&pod));
+    let tpm = rendered(json!({"devices": {"tpm": {"persistent": true}}}), &["ReadWriteMany"]);
+    assert_eq!(state(&tpm).len(), 3);
+    assert!(flag(&tpm));
+    let none = rendered(json!({"devices": {"tpm": {}}}), &["ReadWriteMany"]);
+    assert_eq!((state(&none).len(), flag(&none)), (0, false));
+    assert_eq!(
+        refused(json!({"domain": {"devices": {"tpm": {"persistent": true}}}})),
+        "can't generate manifest without backend-storage PVC, waiting for the PVC to be created"
+    );
+    assert_eq!(restricted::violations(&pod), [""; 0]);
+}

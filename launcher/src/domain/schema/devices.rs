@@ -21,6 +21,8 @@ elements! {
         "channel" channels: Vec<Channel>,
         /// Input devices.
         "input" inputs: Vec<Input>,
+        /// Trusted platform modules.
+        "tpm" tpms: Vec<Tpm>,
         /// Displays.
         "graphics" graphics: Vec<Graphics>,
         /// Graphics cards.
@@ -375,6 +377,24 @@ elements! {
     Video {
         /// Model.
         "model" model: TypeOnly,
+    }
+
+    /// `<tpm>`.
+    Tpm {
+        /// Model.
+        "@model" model: String,
+        /// What is behind it.
+        "backend" backend: TpmBackend,
+    }
+
+    /// `<backend>` of a TPM.
+    TpmBackend {
+        /// `emulator`.
+        "@type" kind: String,
+        /// Version of the specification.
+        "@version" version: String,
+        /// `yes`: what it holds outlives the domain.
+        "@persistent_state" persistent_state: Option<String>,
     }
 
     /// `<watchdog>`.

@@ -159,6 +159,10 @@ elements! {
     Os {
         /// Machine type.
         "type" kind: OsType,
+        /// EFI firmware.
+        "loader" loader: Option<Loader>,
+        /// Its variables.
+        "nvram" nvram: Option<Nvram>,
         /// Kernel for direct boot.
         "kernel" kernel: Option<String>,
         /// Initrd for direct boot.
@@ -171,6 +175,26 @@ elements! {
         "smbios" smbios: Option<ModeOnly>,
         /// Tables for the guest's operating system.
         "acpi" acpi: Option<AcpiTables>,
+    }
+
+    /// `<loader>`.
+    Loader {
+        /// `yes`: the guest cannot change it.
+        "@readonly" readonly: String,
+        /// `yes`: it boots what is signed, and keeps its variables to itself by SMM.
+        "@secure" secure: String,
+        /// `pflash`.
+        "@type" kind: String,
+        /// The file.
+        "$text" path: String,
+    }
+
+    /// `<nvram>`.
+    Nvram {
+        /// What the file is made from where it is not there.
+        "@template" template: String,
+        /// The file.
+        "$text" path: String,
     }
 
     /// `<os><acpi>`.

@@ -81,6 +81,7 @@ fn domain(vmi: &Value) -> Domain {
     let environment = Environment {
         accelerator: Accelerator::Tcg,
         kernel: None,
+        ovmf: None,
         images: vmi.spec.volumes.iter().map(image).collect(),
         sockets: [("default".to_owned(), "/run/n0".into())].into(),
         taps: [].into(),
