@@ -65,12 +65,13 @@ pub fn claim(vmi: &VirtualMachineInstance) -> Option<&str> {
     told(vmi)?.claim_name.as_deref()
 }
 
-/// What the machine's status tells of its backend claim.
+/// What the machine's status tells of its backend claim: the entry whose name has that of such claims in it, as that of one which a
+/// restore has made.
 pub fn told(vmi: &VirtualMachineInstance) -> Option<&PersistentVolumeClaimInfo> {
     let base = base(vmi.metadata.name.as_deref()?);
     let is_volume = |name: &str| vmi.spec.volumes.iter().any(|volume| volume.name == name);
     let mut told =
-        vmi.status.volume_status.iter().filter(|told| told.name.starts_with(&base) && !is_volume(&told.name));
+        vmi.status.volume_status.iter().filter(|told| told.name.contains(&base) && !is_volume(&told.name));
     told.find_map(|told| told.persistent_volume_claim_info.as_ref())
 }
 

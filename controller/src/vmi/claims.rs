@@ -85,7 +85,7 @@ pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> b
     };
     let is_backend = || {
         let machine = vmi.metadata.name.as_deref().unwrap_or_default();
-        state::is_kept(&vmi.spec) && name.starts_with(&state::base(machine))
+        state::is_kept(&vmi.spec) && name.contains(&state::base(machine))
     };
     vmi.metadata.namespace.as_deref() == Some(namespace)
         && (claim_names(vmi).any(|named| named == name) || is_backend())
