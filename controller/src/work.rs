@@ -131,7 +131,8 @@ pub async fn run(parts: Parts) {
         storage: stored.clone(),
         data: volumes.clone(),
         snapshots: taken.clone(),
-    });
+    })
+    .boxed();
     let cloning = clone::run(clone::Context {
         client: client.clone(),
         recorder: recorder.clone(),
@@ -196,8 +197,8 @@ pub async fn run(parts: Parts) {
         writer,
     );
     // On the heap: together they are more than a thread's stack is for.
-    let [snapshots, restoring, cloning, exporting, storing] =
-        [snapshots.boxed(), restoring.boxed(), cloning.boxed(), exporting.boxed(), storing.boxed()];
+    let [snapshots, restoring, cloning, storing] =
+        [snapshots.boxed(), restoring.boxed(), cloning.boxed(), storing.boxed()];
     // Those that read are polled before those that fill, and so miss no change.
     tokio::join!(
         exporting, cloning, snapshots, restoring, pools, machines, sets, moving, draining, judging,

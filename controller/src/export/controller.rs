@@ -128,7 +128,7 @@ pub async fn run(context: Context) {
     let (services, service_writer) = Kept::new();
     let (authority, filler) = Authority::new(client.clone(), &context.namespace);
     let attempts = Attempts::new("export", context.metrics.clone());
-    let filling = authority.clone().fill(filler);
+    let filling = Box::pin(authority.clone().fill(filler));
     let shared =
         Arc::new(Shared { context, authority, pods: pods.clone(), services: services.clone(), attempts });
     let own = shared.clone();
@@ -139,15 +139,17 @@ pub async fn run(context: Context) {
     });
     let queue = stream::select(of_own(&exports, &shared), of_sources(&exports, &shared.context));
     let store = exports.store().clone();
-    let keeping = attempt::keep(shared, store, queue, Config::default().concurrency(CONCURRENCY), "exports");
+    let keeping =
+        Box::pin(attempt::keep(shared, store, queue, Config::default().concurrency(CONCURRENCY), "exports"));
     let labelled = |label: &str| watcher::Config::default().labels(label);
     let service_label = format!("kubevirt.io={APP}");
-    // Those that read are polled before those that fill, and so miss no change.
+    // On the heap: together they are more than a thread's stack is for. Those that read are polled before those that fill, and so
+    // miss no change.
     futures::join!(
         keeping,
-        exports.keep(events, writer),
-        pods.keep(watch::selected(&client, labelled(POD_LABEL)), pod_writer),
-        services.keep(watch::selected(&client, labelled(&service_label)), service_writer),
+        Box::pin(exports.keep(events, writer)),
+        Box::pin(pods.keep(watch::selected(&client, labelled(POD_LABEL)), pod_writer)),
+        Box::pin(services.keep(watch::selected(&client, labelled(&service_label)), service_writer)),
         filling
     );
 }
