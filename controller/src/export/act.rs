@@ -107,7 +107,7 @@ pub(super) async fn act(
             Ok(())
         }
         Action::MakePod(token) => {
-            *made = make_pod(shared, export, scene, token).await?;
+            *made = Box::pin(make_pod(shared, export, scene, token)).await?;
             Ok(())
         }
         Action::MakeCertificate => {

@@ -372,7 +372,7 @@ async fn one(export: &Export, shared: &Shared) -> Result<Requeue, Error> {
     let mut refused = None;
     let mut made = None;
     for action in &plan.actions {
-        match act(shared, export, &scene, &mut made, action).await {
+        match Box::pin(act(shared, export, &scene, &mut made, action)).await {
             Ok(()) => {}
             Err(Error::Refused(message)) => {
                 refused = Some(message);

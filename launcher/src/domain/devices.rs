@@ -8,7 +8,8 @@ use podvirt_api::model::VIRTIO;
 use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
-    Cpu, Disk, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, Tpm, WatchdogAction,
+    Cpu, Disk, DriverCache, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, Tpm,
+    WatchdogAction,
 };
 
 use super::convert::ConvertError;
@@ -54,7 +55,10 @@ pub(super) fn convert(
             match environment.images.get(&d.name) {
                 Some(image) => given(image),
                 None if d.cdrom.is_some() => {
-                    let empty = given(&Image::new(PathBuf::new(), ImageFormat::Raw))?;
+                    // Whatever its medium will be, the drive keeps its cache mode.
+                    let direct = d.cache == Some(DriverCache::None);
+                    let image = Image::new(PathBuf::new(), ImageFormat::Raw);
+                    let empty = given(&Image { direct, ..image })?;
                     with_medium(empty, None)
                 }
                 None => Err(ConvertError::NoImage(d.name.clone())),

@@ -43,7 +43,7 @@ fn hands_over() -> bool {
 pub(super) fn make_place(vmi: &VirtualMachineInstance, incoming: bool) -> Result<()> {
     let domain = &vmi.spec.domain;
     let firmware = domain.firmware.as_ref();
-    let kept = domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.is_kept());
+    let kept = domain.devices.tpm.as_ref().is_some_and(podvirt_api::vmi::Tpm::is_kept);
     let Some(firmware) = firmware.filter(|_| kept) else { return Ok(()) };
     // libvirt's spelling.
     let place = Path::new(path::SWTPM).join(firmware.uuid.to_lowercase()).join("tpm2");
