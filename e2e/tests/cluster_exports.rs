@@ -101,13 +101,18 @@ impl Client<'_> {
 
     /// The same from a server that this certificate vouches for.
     fn get_by(&self, cert: &str, url: &str, token: &str, range: &str) -> (u16, u64, String) {
+        // Nodes learn a moment after the export is ready where its Service leads; until then they refuse connections.
         let script = format!(
-            "import gzip, hashlib, ssl, urllib.request, urllib.error\n\
+            "import gzip, hashlib, ssl, time, urllib.request, urllib.error\n\
              tls = ssl.create_default_context(cadata='''{cert}''')\n\
              fields = {{'x-kubevirt-export-token': '{token}', 'range': '{range}'}}\n\
              asked = urllib.request.Request('{url}', headers={{k: v for k, v in fields.items() if v}})\n\
-             try: answer = urllib.request.urlopen(asked, context=tls, timeout=60)\n\
-             except urllib.error.HTTPError as error: answer = error\n\
+             for attempt in range(150):\n\
+             \x20 try: answer = urllib.request.urlopen(asked, context=tls, timeout=60); break\n\
+             \x20 except urllib.error.HTTPError as error: answer = error; break\n\
+             \x20 except urllib.error.URLError as error:\n\
+             \x20   if not isinstance(error.reason, ConnectionRefusedError): raise\n\
+             \x20   time.sleep(0.2)\n\
              body = answer.read()\n\
              if '{url}'.endswith('.gz') and answer.status == 200: body = gzip.decompress(body)\n\
              print(answer.status, len(body), hashlib.sha256(body).hexdigest())\n"
