@@ -195,7 +195,7 @@ fn what_cannot_be_is_refused_or_says_why() {
     let error = namespace.apply(&resolver.instance()).unwrap_err().to_string();
     assert!(error.contains("spec.dnsConfig.nameservers[0]: '127.0.0.1' is not allowed"), "{error}");
     let backup = "{apiVersion: backup.kubevirt.io/v1alpha1, kind: VirtualMachineBackup, metadata: {name: r}, \
-                  spec: {source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: r}}}";
+                  spec: {source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: r}, pvcName: p}}";
     let error = namespace.apply(backup).unwrap_err().to_string();
     assert!(error.contains("VirtualMachineBackup is not supported by podvirt"), "{error}");
     let export = "{apiVersion: export.kubevirt.io/v1alpha1, kind: VirtualMachineExport, metadata: {name: r}, \
