@@ -9,7 +9,7 @@
 //!
 //! The file on a claim is the same file at both ends, or the machine does not move: a claim is never copied, since a copy
 //! of a file onto itself destroys it. The one exception is a volume that moves to another claim ([`moving`]): the pod at the
-//! target has that one. So a launcher goes by virt-controller's judgement and by nothing else. It finds the
+//! target has it. So a launcher goes by virt-controller's judgement and by nothing else. It finds the
 //! fates by the same rule from the same status, and moves the machine only if the method that virt-controller wrote is the
 //! one that they lead to. Without that judgement, and with one that contradicts, the launcher refuses the migration.
 

@@ -60,7 +60,7 @@ pub(crate) struct Global {
     /// File with the client's private key
     #[arg(long, global = true, hide = true, value_name = "PATH")]
     pub(crate) client_key: Option<PathBuf>,
-    /// Do not check the API server's certificate. Whoever is on the way can then read and change everything
+    /// Do not check the API server's certificate. A machine on the way can then read and change everything
     #[arg(long, global = true, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value = "false", hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub(crate) insecure_skip_tls_verify: bool,

@@ -49,7 +49,7 @@ fn machine(vm: &VirtualMachine) -> Value {
     object
 }
 
-/// A DataVolume that fills a claim as this one is.
+/// A DataVolume that fills a claim like the present claim.
 fn data_volume(claim: &PersistentVolumeClaim) -> Value {
     let spec = claim.spec.clone().unwrap_or_default();
     json!({

@@ -88,7 +88,7 @@ fn own_name(export: &Export) -> &str {
     export.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The export's labels, and this one.
+/// The labels of the export, and the label `name` with `value`.
 fn labels(export: &Export, name: &str, value: String) -> BTreeMap<String, String> {
     let mut labels = export.metadata.labels.clone().unwrap_or_default();
     labels.insert(name.to_owned(), value);

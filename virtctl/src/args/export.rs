@@ -31,7 +31,7 @@ pub(crate) struct VmExport {
     /// Used to specify the format of the downloaded image: gzip (default) or raw.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<String>,
-    /// Do not check the server's certificate. Whoever is on the way can then read and change everything
+    /// Do not check the server's certificate. A machine on the way can then read and change everything
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "false",
           hide_default_value = true, hide_possible_values = true, value_parser = BoolishValueParser::new())]
     pub(crate) insecure: bool,
