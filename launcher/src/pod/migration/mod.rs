@@ -95,9 +95,13 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
             "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
         ));
     }
-    let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
     let moved = moved::all(&vmi);
-    let description = moved::description(&text, &moved)?;
+    let description = if moved.is_empty() {
+        None
+    } else {
+        let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
+        moved::description(&text, &moved)?
+    };
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
     nics::may_leave(&xml, &vmi)?;
