@@ -3,25 +3,30 @@
 use std::error::Error;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use kube::runtime::controller::{
     Action as Requeue, Config, Error as ControllerError, ReconcileRequest, applier,
 };
 use kube::runtime::reflector::Store;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use podvirt_daemon::backoff::Backoff;
 use serde::de::DeserializeOwned;
 use tracing::Instrument;
 
+use crate::failure::Failure;
+use crate::kept::{Kept, Kind};
 use crate::metrics::Metrics;
+use crate::watch::{self, Roster};
 
-/// Why an attempt failed.
-pub(crate) trait Failure: Error + 'static {
-    /// What failed, for the metric's label `result`.
-    fn label(&self) -> &'static str;
-}
+/// Objects that a controller works on at a time.
+const CONCURRENCY: u16 = 4;
+
+/// When to decide again after the cache turned out to lag.
+pub(crate) const STALE_RETRY: Duration = Duration::from_millis(500);
 
 /// How the attempt to carry out a decision went, for a condition that tells of failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +56,33 @@ pub(crate) trait Keeper: Send + Sync + 'static {
 
     /// One attempt.
     async fn one(&self, object: &Self::Object) -> Result<Requeue, Self::Error>;
+
+    /// Forgets the object of this UID, which is gone.
+    fn forget(&self, uid: &String) {
+        self.attempts().forget(uid);
+    }
+}
+
+/// Keeps all objects of a kind until it is dropped: fills their cache with what a watch tells, and attempts what `queue` asks
+/// for. `watched` names them in the log.
+pub(crate) async fn keep_all<K: Keeper>(
+    keeper: Arc<K>,
+    client: &Client,
+    (kept, writer): (Kept<K::Object>, Writer<K::Object>),
+    queue: impl Stream<Item = Result<ReconcileRequest<K::Object>, watcher::Error>> + Send + 'static,
+    watched: &'static str,
+) where
+    K::Object: Kind + Default,
+{
+    let (own, mut roster) = (keeper.clone(), Roster::default());
+    let events = watch::all::<K::Object>(client).inspect(move |event| {
+        let gone = event.as_ref().map(|event| roster.take(event)).unwrap_or_default();
+        gone.iter().for_each(|uid| own.forget(uid));
+    });
+    let config = Config::default().concurrency(CONCURRENCY);
+    let keeping = keep(keeper, kept.store().clone(), queue, config, watched);
+    // What reads is polled before what fills, and so misses no change. On the heap: a few of these fill a thread's stack.
+    futures::join!(Box::pin(keeping), Box::pin(kept.keep(events, writer)));
 }
 
 /// Attempts what `queue` asks for, of the objects in `store`, until it is dropped. `watched` names in the log what the queue

@@ -187,6 +187,17 @@ pub fn requests<K: Kind>(all: &Store<K>, is: impl Fn(&K) -> bool) -> Vec<Result<
     found.map(|one| Ok(ReconcileRequest::from(ObjectRef::from_obj(&*one)))).collect()
 }
 
+/// A request for each object of a cache that changes.
+pub fn own<K: Kind>(
+    kept: &Kept<K>,
+) -> impl Stream<Item = Result<ReconcileRequest<K>, Error>> + Send + use<K> {
+    let all = kept.store().clone();
+    heard(kept.changes(), move |one: Option<&ObjectRef<K>>| match one {
+        Some(one) => vec![Ok(ReconcileRequest::from(one.clone()))],
+        None => requests(&all, |_| true),
+    })
+}
+
 /// What `concerned` finds for each change that a channel tells, until there will be no more; of all, where it is not said what changed.
 pub fn heard<C: Clone + Send + 'static, T: Send + 'static>(
     changes: broadcast::Receiver<Option<C>>,

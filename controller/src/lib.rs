@@ -32,6 +32,7 @@ pub mod data;
 pub mod drain;
 pub mod expectations;
 pub mod export;
+mod failure;
 pub mod kept;
 pub mod limits;
 pub mod metrics;

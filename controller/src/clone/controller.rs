@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, TryStreamExt, stream};
+use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::event;
@@ -23,47 +22,16 @@ use podvirt_daemon::patch;
 use super::decide::{Action, Observed, decide};
 use super::make;
 use crate::attachments::reason_of;
-use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
+use crate::failure::Error;
 use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::snapshot::Snapshots;
 use crate::storage::{Storage, is_bound};
 use crate::vm::Machines;
-use crate::watch;
 
-/// Clones that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-/// When to decide again after the cache turned out to lag.
-const STALE_RETRY: Duration = Duration::from_millis(500);
 /// When to look again for what a clone has made, unless its change comes before.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// A reconciliation failed; it is tried again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The caches ended.
-    #[error("cache")]
-    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
-    /// The clone could not be written.
-    #[error("write the clone")]
-    Write(#[from] patch::Error),
-    /// The API server could not be asked, or refused.
-    #[error("API server")]
-    Ask(#[from] kube::Error),
-    /// An action was refused; people have been told.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Failure for Error {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) => "write",
-            Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
 
 /// What the controller needs of the process.
 #[derive(Clone)]
@@ -106,23 +74,12 @@ type Request = ReconcileRequest<Clone_>;
 
 /// Keeps all clones until it is dropped.
 pub async fn run(context: Context) {
-    let (clones, writer) = store();
+    let (clones, writer) = Kept::new();
+    let client = context.client.clone();
+    let queue = stream::select(kept::own(&clones), changes(&context, clones.store()));
     let attempts = Attempts::new("clone", context.metrics.clone());
-    let of_others = changes(&context, &clones);
     let shared = Arc::new(Shared { context, attempts });
-    let own = shared.clone();
-    let mut roster = watch::Roster::default();
-    let of_clones = watch::all::<Clone_>(&shared.context.client)
-        .inspect_ok(move |event| {
-            for uid in roster.take(event) {
-                own.attempts.forget(&uid);
-            }
-        })
-        .reflect(writer)
-        .applied_objects()
-        .map_ok(|clone| Request::from(ObjectRef::from_obj(&clone)));
-    let queue = stream::select(of_clones, of_others);
-    attempt::keep(shared, clones, queue, Config::default().concurrency(CONCURRENCY), "clones").await;
+    attempt::keep_all(shared, &client, (clones, writer), queue, "clones").await;
 }
 
 /// Clones that something else has changed for.

@@ -20,12 +20,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::controller::{Error, Shared};
+use super::controller::Shared;
 use super::decide::Action;
 use super::pod::{self, Exported, Settings};
 use super::source::Seen;
 use super::{manifest, source};
 use crate::attachments::reason_of;
+use crate::failure::Error;
 use crate::restore;
 use crate::snapshot as snapshots;
 

@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::ListParams;
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
@@ -26,8 +26,9 @@ use super::act::{Scene, act};
 use super::authority::Authority;
 use super::decide::{Action, Observed, decide};
 use super::source::{self, Known, Seen};
-use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::DataVolumes;
+use crate::failure::Error;
 use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::settings::Cluster;
@@ -36,38 +37,6 @@ use crate::storage::Storage;
 use crate::vm::Machines;
 use crate::vmi::{Change, View};
 use crate::watch;
-
-/// Exports that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-/// When to decide again after the cache turned out to lag.
-const STALE_RETRY: Duration = Duration::from_millis(500);
-
-/// A reconciliation failed; it is tried again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The caches ended.
-    #[error("cache")]
-    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
-    /// The export could not be written.
-    #[error("write the export")]
-    Write(#[from] patch::Error),
-    /// The API server could not be asked.
-    #[error("API server")]
-    Ask(#[from] kube::Error),
-    /// A step was refused; people have been told.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Failure for Error {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) => "write",
-            Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
 
 /// What the controller needs of the process.
 #[derive(Clone)]
@@ -131,23 +100,14 @@ pub async fn run(context: Context) {
     let filling = Box::pin(authority.clone().fill(filler));
     let shared =
         Arc::new(Shared { context, authority, pods: pods.clone(), services: services.clone(), attempts });
-    let own = shared.clone();
-    let mut roster = watch::Roster::default();
-    let events = watch::all::<Export>(&client).inspect(move |event| {
-        let gone = event.as_ref().map(|event| roster.take(event)).unwrap_or_default();
-        gone.iter().for_each(|uid| own.attempts.forget(uid));
-    });
     let queue = stream::select(of_own(&exports, &shared), of_sources(&exports, &shared.context));
-    let store = exports.store().clone();
-    let keeping =
-        Box::pin(attempt::keep(shared, store, queue, Config::default().concurrency(CONCURRENCY), "exports"));
+    let keeping = attempt::keep_all(shared, &client, (exports, writer), queue, "exports");
     let labelled = |label: &str| watcher::Config::default().labels(label);
     let service_label = format!("kubevirt.io={APP}");
     // On the heap: together they are more than a thread's stack is for. Those that read are polled before those that fill, and so
     // miss no change.
     futures::join!(
         keeping,
-        Box::pin(exports.keep(events, writer)),
         Box::pin(pods.keep(watch::selected(&client, labelled(POD_LABEL)), pod_writer)),
         Box::pin(services.keep(watch::selected(&client, labelled(&service_label)), service_writer)),
         filling
@@ -170,11 +130,7 @@ fn of_own(
     shared: &Shared,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let store = || exports.store().clone();
-    let all = store();
-    let own = kept::heard(exports.changes(), move |one: Option<&ObjectRef<Export>>| match one {
-        Some(one) => vec![Ok(Request::from(one.clone()))],
-        None => requests(&all, |_| true),
-    });
+    let own = kept::own(exports);
     // Of a pod or a Service that is gone nothing but the name is known: it follows from the export's.
     let all = store();
     let pods = kept::heard(shared.pods.changes(), move |one: Option<&ObjectRef<Pod>>| {

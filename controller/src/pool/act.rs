@@ -10,10 +10,11 @@ use podvirt_api::names::{event, label};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachinePool as Pool};
 use serde_json::{Value, json};
 
-use super::controller::{Error, Shared};
+use super::controller::Shared;
 use super::decide::{Action, Target};
 use super::revision;
 use crate::attachments::reason_of;
+use crate::failure::Error;
 use crate::vm::reconcile::is_failed_test;
 
 /// Requests that are under way at the same time, and that fail at most before the rest is left for later.
@@ -62,9 +63,9 @@ impl Act<'_> {
             Action::Remember => match self.shared.revisions.remember(&self.revisions, self.pool).await {
                 Ok(()) => Ok(()),
                 Err(revision::Error::Api(error)) => {
-                    Err(Error::refused(format!("Error writing the revision: {}", reason_of(&error))))
+                    Err(Error::Refused(format!("Error writing the revision: {}", reason_of(&error))))
                 }
-                Err(error) => Err(Error::refused(format!("Error writing the revision: {error}"))),
+                Err(error) => Err(Error::Refused(format!("Error writing the revision: {error}"))),
             },
             Action::Create(vm) => self.create(vm).await,
             Action::Delete(vm) => self.delete(vm).await,
@@ -79,7 +80,7 @@ impl Act<'_> {
             Action::Forget(name) => {
                 let gone = self.shared.revisions.delete(&self.revisions, self.pool, name).await;
                 gone.map_err(|error| {
-                    Error::refused(format!("error while pruning vmpool revisions: {}", reason_of(&error)))
+                    Error::Refused(format!("error while pruning vmpool revisions: {}", reason_of(&error)))
                 })
             }
         }
@@ -98,7 +99,7 @@ impl Act<'_> {
     async fn refused(&self, reason: &str, what: &str, error: &kube::Error) -> Result<(), Error> {
         let message = format!("Error {what}: {}", reason_of(error));
         self.shared.context.recorder.warning(self.pool, reason, &message).await;
-        Err(Error::refused(message))
+        Err(Error::Refused(message))
     }
 
     /// How a change went that need not be made if the object is another one by now.
@@ -159,7 +160,7 @@ impl Act<'_> {
             {"op": "add", "path": "/metadata/annotations", "value": wanted.metadata.annotations.clone().unwrap_or_default()},
             {"op": "replace", "path": "/spec", "value": wanted.spec},
         ]);
-        let change: json_patch::Patch = serde_json::from_value(change).map_err(Error::Json)?;
+        let change: json_patch::Patch = serde_json::from_value(change).map_err(kube::Error::SerdeError)?;
         match self.machines.patch(&vm.name, &PatchParams::default(), &Patch::Json::<()>(change)).await {
             Ok(_) => {
                 tracing::info!(vm = vm.name, "VM updated");

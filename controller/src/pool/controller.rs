@@ -2,74 +2,31 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachinePool as Pool};
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::act;
 use super::decide::{Observed, decide};
 use super::revision::Known;
 use super::status::status;
-use crate::attempt::{self, Attempts, Failure, Keeper, Outcome};
+use crate::attempt::{self, Attempts, Keeper, Outcome, STALE_RETRY};
 use crate::claim;
 use crate::expectations::Expectations;
+use crate::failure::Error;
+use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
 use crate::vm::Machines;
-use crate::vmi::{Change, View};
-use crate::watch;
-
-/// Pools that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-
-/// When to decide again after the cache turned out to lag.
-const STALE_RETRY: Duration = Duration::from_millis(500);
-
-/// A reconciliation failed; it is tried again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The caches ended.
-    #[error("cache of VirtualMachines")]
-    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
-    /// The pool could not be written.
-    #[error("write the pool")]
-    Write(#[from] patch::Error),
-    /// An object cannot be written as JSON.
-    #[error("object as JSON")]
-    Json(#[source] serde_json::Error),
-    /// The API server could not be asked.
-    #[error("API server not asked")]
-    Ask(#[source] kube::Error),
-    /// An action was refused.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Error {
-    pub(super) fn refused(message: String) -> Self {
-        Self::Refused(message)
-    }
-}
-
-impl Failure for Error {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) | Self::Json(_) => "write",
-            Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
+use crate::vmi::View;
 
 /// What the controller needs of the process.
 #[derive(Clone)]
@@ -112,65 +69,56 @@ impl Keeper for Shared {
     async fn one(&self, pool: &Pool) -> Result<Requeue, Error> {
         one(pool, self).await
     }
+
+    fn forget(&self, uid: &String) {
+        self.expectations.forget(uid);
+        self.revisions.forget(uid);
+        self.attempts.forget(uid);
+    }
 }
 
 type Request = ReconcileRequest<Pool>;
 
 /// Keeps all pools until it is dropped.
 pub async fn run(context: Context) {
-    let shared = Arc::new(Shared::new(context));
-    let (pools, writer) = store();
-    let (own, mut roster) = (shared.clone(), watch::Roster::default());
-    let of_pools = watch::all::<Pool>(&shared.context.client)
-        .inspect_ok(move |event| {
-            for uid in roster.take(event) {
-                own.expectations.forget(&uid);
-                own.revisions.forget(&uid);
-                own.attempts.forget(&uid);
-            }
-        })
-        .reflect(writer)
-        .applied_objects()
-        .map_ok(|pool| Request::from(ObjectRef::from_obj(&pool)));
-    let queue = stream::select(of_pools, changes(&shared.context, pools.clone()));
-    let config = Config::default().concurrency(CONCURRENCY);
-    attempt::keep(shared, pools, queue, config, "pools").await;
+    let (pools, writer) = Kept::new();
+    let client = context.client.clone();
+    let queue = stream::select(kept::own(&pools), changes(&context, pools.store()));
+    attempt::keep_all(Arc::new(Shared::new(context)), &client, (pools, writer), queue, "pools").await;
 }
 
 /// Pools whose VMs or instances changed.
 fn changes(
     context: &Context,
-    pools: Store<Pool>,
+    pools: &Store<Pool>,
 ) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    let machines = context.machines.clone();
-    let of_machines = (context.machines.changes(), context.view.changes());
-    stream::unfold((of_machines, machines, pools), |(mut changes, machines, pools)| async move {
-        // The name of a VM is its instance's.
-        let name = tokio::select! {
-            vm = changes.0.recv() => match vm {
-                Ok(Some(vm)) => Some((vm.namespace.unwrap_or_default(), vm.name)),
-                Ok(None) | Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => return None,
-            },
-            vmi = changes.1.recv() => match vmi {
-                Ok(Change::Machine(vmi)) => Some((vmi.namespace.unwrap_or_default(), vmi.name)),
-                Ok(Change::Pods(_)) => return Some((stream::iter(Vec::new()), (changes, machines, pools))),
-                Ok(Change::All) | Err(RecvError::Lagged(_)) => None,
-                Err(RecvError::Closed) => return None,
-            },
-        };
-        let found = match name {
-            Some((namespace, name)) => {
-                let vm = machines.store().get(&ObjectRef::new(&name).within(&namespace));
-                concerned(&pools.state(), &namespace, vm.as_deref())
-            }
-            // Too many to say which: all are looked at.
-            None => pools.state(),
-        };
-        let found = found.into_iter().map(|pool| Ok(Request::from(ObjectRef::from_obj(pool.as_ref()))));
-        Some((stream::iter(found.collect::<Vec<_>>()), (changes, machines, pools)))
-    })
-    .flatten()
+    let seen = (pools.clone(), context.machines.clone());
+    let of_vms = kept::heard(context.machines.changes(), move |vm: Option<&ObjectRef<VirtualMachine>>| {
+        of_vm(&seen.0, &seen.1, vm.map(|vm| (vm.namespace.as_deref(), &*vm.name)))
+    });
+    // The name of an instance is its VM's.
+    let seen = (pools.clone(), context.machines.clone());
+    let of_instances = context.view.heard(move |vmi: Option<&ObjectRef<VirtualMachineInstance>>| {
+        of_vm(&seen.0, &seen.1, vmi.map(|vmi| (vmi.namespace.as_deref(), &*vmi.name)))
+    });
+    stream::select(of_vms, of_instances)
+}
+
+/// Requests to look at the pools that a change of the VM of this namespace and name is about; at all, where it is not said which.
+fn of_vm(
+    pools: &Store<Pool>,
+    machines: &Machines,
+    vm: Option<(Option<&str>, &str)>,
+) -> Vec<Result<Request, watcher::Error>> {
+    let found = match vm {
+        Some((namespace, name)) => {
+            let namespace = namespace.unwrap_or_default();
+            let vm = machines.store().get(&ObjectRef::new(name).within(namespace));
+            concerned(&pools.state(), namespace, vm.as_deref())
+        }
+        None => pools.state(),
+    };
+    found.iter().map(|pool| Ok(Request::from(ObjectRef::from_obj(pool.as_ref())))).collect()
 }
 
 /// The pools that a change of a VM is about: its controller. Of a VM that is gone that is not known any more.
@@ -196,7 +144,7 @@ pub(super) async fn one(pool: &Pool, shared: &Shared) -> Result<Requeue, Error> 
     shared.expectations.look(&uid, &claim::there(metadata));
     let wait = shared.expectations.wait(&uid, Instant::now());
     let of_namespace: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
-    let revisions = shared.revisions.of(&of_namespace, pool).await.map_err(Error::Ask)?;
+    let revisions = shared.revisions.of(&of_namespace, pool).await?;
     let seen = Observed {
         pool,
         machines: &machines,
@@ -206,7 +154,7 @@ pub(super) async fn one(pool: &Pool, shared: &Shared) -> Result<Requeue, Error> 
     };
     let plan = decide(&seen, Timestamp::now());
     let pools: Api<Pool> = Api::namespaced(context.client.clone(), &namespace);
-    if !plan.actions.is_empty() && !attempt::is_current(&pools, pool).await.map_err(Error::Ask)? {
+    if !plan.actions.is_empty() && !attempt::is_current(&pools, pool).await? {
         return Ok(Requeue::requeue(STALE_RETRY));
     }
     let result = act::carry_out(pool, &plan.actions, shared).await;

@@ -10,8 +10,9 @@ use podvirt_daemon::events::Recorder;
 use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
-use super::controller::{Context, Error, Shared, one};
+use super::controller::{Context, Shared, one};
 use super::tests::{pool, vm, vmi};
+use crate::failure::Error;
 use crate::metrics::Metrics;
 use crate::vm::Machines;
 use crate::vmi::View;

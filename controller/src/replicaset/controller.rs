@@ -1,36 +1,29 @@
 //! The shell around [`super::decide()`]: watches, reads, writes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{Stream, stream};
 use jiff::Timestamp;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store, store};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::selector::{Labels, Selector};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet as ReplicaSet};
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::act;
 use super::decide::{Observed, decide};
 use super::status::status;
-use crate::attempt::{self, Attempts, Failure, Keeper, Outcome};
+use crate::attempt::{self, Attempts, Keeper, Outcome, STALE_RETRY};
 use crate::claim;
 use crate::expectations::Expectations;
+use crate::failure::Failure;
+use crate::kept::{self, Kept};
 use crate::metrics::Metrics;
-use crate::vmi::{Change, View};
-use crate::watch;
-
-/// Replica sets that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-
-/// When to decide again after the cache turned out to lag.
-const STALE_RETRY: Duration = Duration::from_millis(500);
+use crate::vmi::View;
 
 /// A reconciliation failed; it is tried again, later each time.
 #[derive(Debug, thiserror::Error)]
@@ -99,49 +92,39 @@ impl Keeper for Shared {
     async fn one(&self, set: &ReplicaSet) -> Result<Requeue, Error> {
         one(set, self).await
     }
+
+    fn forget(&self, uid: &String) {
+        self.expectations.forget(uid);
+        self.attempts.forget(uid);
+    }
 }
 
 type Request = ReconcileRequest<ReplicaSet>;
 
 /// Keeps all replica sets until it is dropped.
 pub async fn run(context: Context) {
-    let shared = Arc::new(Shared::new(context));
-    let (sets, writer) = store();
-    let (own, mut roster) = (shared.clone(), watch::Roster::default());
-    let of_sets = watch::all::<ReplicaSet>(&shared.context.client)
-        .inspect_ok(move |event| {
-            for uid in roster.take(event) {
-                own.expectations.forget(&uid);
-                own.attempts.forget(&uid);
-            }
-        })
-        .reflect(writer)
-        .applied_objects()
-        .map_ok(|set| Request::from(ObjectRef::from_obj(&set)));
-    let queue = stream::select(of_sets, changes(shared.context.view.clone(), sets.clone()));
-    let config = Config::default().concurrency(CONCURRENCY);
-    attempt::keep(shared, sets, queue, config, "replica sets").await;
+    let (sets, writer) = Kept::new();
+    let client = context.client.clone();
+    let queue = stream::select(kept::own(&sets), changes(&context.view, sets.store()));
+    attempt::keep_all(Arc::new(Shared::new(context)), &client, (sets, writer), queue, "replica sets").await;
 }
 
 /// Replica sets whose instances changed.
-fn changes(view: View, sets: Store<ReplicaSet>) -> impl Stream<Item = Result<Request, watcher::Error>> {
-    let changes = view.changes();
-    stream::unfold((changes, view, sets), |(mut changes, view, sets)| async move {
-        let found = match changes.recv().await {
-            Ok(Change::Machine(machine)) => {
+fn changes(
+    view: &View,
+    sets: &Store<ReplicaSet>,
+) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let (seen, sets) = (view.clone(), sets.clone());
+    view.heard(move |machine: Option<&ObjectRef<VirtualMachineInstance>>| {
+        let found = match machine {
+            Some(machine) => {
                 let namespace = machine.namespace.as_deref().unwrap_or_default();
-                let vmi = view.machine(namespace, &machine.name);
-                concerned(&sets.state(), namespace, vmi.as_deref())
+                concerned(&sets.state(), namespace, seen.machine(namespace, &machine.name).as_deref())
             }
-            Ok(Change::Pods(_)) => Vec::new(),
-            // Too many to say which: all are looked at.
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => sets.state(),
-            Err(RecvError::Closed) => return None,
+            None => sets.state(),
         };
-        let found = found.into_iter().map(|set| Ok(Request::from(ObjectRef::from_obj(set.as_ref()))));
-        Some((stream::iter(found.collect::<Vec<_>>()), (changes, view, sets)))
+        found.iter().map(|set| Ok(Request::from(ObjectRef::from_obj(set.as_ref())))).collect()
     })
-    .flatten()
 }
 
 /// The replica sets that a change of an instance is about: its controller, and those that select it. Of an instance that is

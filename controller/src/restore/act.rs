@@ -15,10 +15,11 @@ use podvirt_api::v1::{
 use serde_json::json;
 
 use super::claim;
-use super::controller::{Context, Error};
+use super::controller::Context;
 use super::decide::Claim;
 use crate::attachments::reason_of;
 use crate::data::template::data_volume;
+use crate::failure::Error;
 use crate::snapshot::copy_revision;
 
 /// The part of a JSON pointer that an annotation's name is.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
@@ -26,72 +26,22 @@ use podvirt_api::v1::{
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::decide::{Next, Observed, STOPPING, decide};
 use super::{act, claim, machine, settle};
-use crate::attachments::reason_of;
-use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::DataVolumes;
 use crate::data::look::name_of;
+use crate::failure::Error;
 use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
 use crate::snapshot::{Snapshots, stop};
 use crate::storage::Storage;
 use crate::vm::Machines;
-use crate::vmi::{Change, View};
-use crate::watch;
+use crate::vmi::View;
 
-/// Restores that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-/// When to decide again after the cache turned out to lag.
-const STALE_RETRY: Duration = Duration::from_millis(500);
 /// How often what is waited for is looked at. Its change comes by itself, as a rule.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// A reconciliation failed; it is tried again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The caches ended.
-    #[error("cache")]
-    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
-    /// An object could not be written.
-    #[error("write")]
-    Write(#[from] patch::Error),
-    /// The API server could not be asked, or refused.
-    #[error("API server")]
-    Ask(#[from] kube::Error),
-    /// What a decision rested on is not so any more.
-    #[error("what was seen has changed")]
-    Stale,
-    /// It cannot go on; people are told.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Error {
-    /// For people.
-    fn told(&self) -> String {
-        match self {
-            Self::Ask(error) => reason_of(error),
-            other => other.to_string(),
-        }
-    }
-
-    fn is_stale(&self) -> bool {
-        matches!(self, Self::Stale) || matches!(self, Self::Write(error) if error.is_stale())
-    }
-}
-
-impl Failure for Error {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) | Self::Stale => "write",
-            Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
 
 /// What the controller needs of the process.
 #[derive(Clone)]
@@ -146,28 +96,15 @@ type Request = ReconcileRequest<Restore>;
 
 /// Keeps all restores until it is dropped, and fills their cache.
 pub async fn run(context: Context, writer: Writer<Restore>) {
-    let (client, kept) = (context.client.clone(), context.restores.clone());
-    let queue = queue(&context);
-    let shared = Arc::new(Shared::new(context));
-    let own = shared.clone();
-    let mut roster = watch::Roster::default();
-    let events = watch::all::<Restore>(&client).inspect(move |event| {
-        let gone = event.as_ref().map(|event| roster.take(event)).unwrap_or_default();
-        gone.iter().for_each(|uid| own.attempts.forget(uid));
-    });
-    let config = Config::default().concurrency(CONCURRENCY);
-    let keeping = attempt::keep(shared, kept.store().clone(), queue, config, "restores");
-    futures::join!(keeping, kept.keep(events, writer));
+    let (queue, client) = (queue(&context), context.client.clone());
+    let kept = (context.restores.clone(), writer);
+    attempt::keep_all(Arc::new(Shared::new(context)), &client, kept, queue, "restores").await;
 }
 
 /// Restores that something has changed for.
 fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let all = || context.restores.store().clone();
-    let store = all();
-    let own = kept::heard(context.restores.changes(), move |one: Option<&ObjectRef<Restore>>| match one {
-        Some(one) => vec![Ok(Request::from(one.clone()))],
-        None => requests(&store, |_| true),
-    });
+    let own = kept::own(&context.restores);
     let store = all();
     let of_machines =
         kept::heard(context.machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
@@ -201,17 +138,12 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
             };
             requests(&store, |restore| restores(restore) && one.is_none_or(|one| has(restore, one)))
         });
-    let of_instances = stream::unfold((context.view.changes(), all()), |(mut changes, all)| async move {
-        let found = match changes.recv().await {
-            Ok(Change::Machine(vmi)) => requests(&all, |one| is_of(one, Some((&vmi.namespace, &vmi.name)))),
-            Ok(Change::Pods(_)) => Vec::new(),
-            Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(&all, restores),
-            Err(RecvError::Closed) => return None,
-        };
-        Some((stream::iter(found), (changes, all)))
+    let store = all();
+    let of_instances = context.view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
+        requests(&store, |restore| is_of(restore, one.map(|one| (&one.namespace, &one.name))))
     });
     let of_storage = stream::select(of_claims, stream::select(of_data, of_snapshots));
-    stream::select(stream::select(own, of_storage), stream::select(of_machines, of_instances.flatten()))
+    stream::select(stream::select(own, of_storage), stream::select(of_machines, of_instances))
 }
 
 /// Whether a restore that is not over has this machine for its target, if one is given.

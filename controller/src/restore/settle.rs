@@ -13,8 +13,9 @@ use serde_json::json;
 
 use super::act::claims;
 use super::claim::{self, owns};
-use super::controller::{Context, Error};
+use super::controller::Context;
 use crate::data::look::name_of;
+use crate::failure::Error;
 use crate::storage::backend;
 
 /// Gives the machine what was made for it, and deletes the DataVolumes that it names no more.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use futures::{Stream, stream};
 use jiff::Timestamp;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, PostParams};
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::csi::VolumeSnapshot;
@@ -17,17 +18,15 @@ use podvirt_daemon::patch;
 
 use super::agent;
 use super::content::{AGAIN, Observed, Plan, Taken, decide, name_of, volume_snapshot};
-use super::controller::{Context, Error, STALE_RETRY};
+use super::controller::Context;
 use super::source::Source;
 use super::status::told;
 use super::view::Snapshots;
 use crate::attachments::reason_of;
-use crate::attempt::{self, Attempts, Keeper};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
+use crate::failure::Error;
 use crate::kept::{self, requests};
 use crate::storage::snapshot_class;
-
-/// Contents that are worked on at a time.
-const CONCURRENCY: u16 = 4;
 
 /// What the reconciliations share.
 pub(super) struct Shared {
@@ -57,22 +56,18 @@ impl Keeper for Shared {
 
 type Request = ReconcileRequest<Content>;
 
-/// Keeps all contents until it is dropped.
-pub(super) async fn run(context: Context) {
-    let queue = queue(&context);
-    let store = context.snapshots.contents.store().clone();
-    let shared = Arc::new(Shared::new(context));
-    attempt::keep(shared, store, queue, Config::default().concurrency(CONCURRENCY), "contents").await;
+/// Keeps all contents until it is dropped, and fills their cache.
+pub(super) async fn run(context: Context, writer: Writer<Content>) {
+    let (queue, client) = (queue(&context), context.client.clone());
+    let kept = (context.snapshots.contents.clone(), writer);
+    attempt::keep_all(Arc::new(Shared::new(context)), &client, kept, queue, "contents").await;
 }
 
 /// Contents that something has changed for.
 fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let Snapshots { snapshots, contents } = &context.snapshots;
-    let [all, of_volumes] = [(); 2].map(|()| contents.store().clone());
-    let own = kept::heard(contents.changes(), move |one: Option<&ObjectRef<Content>>| match one {
-        Some(one) => vec![Ok(Request::from(one.clone()))],
-        None => requests(&all, |_| true),
-    });
+    let of_volumes = contents.store().clone();
+    let own = kept::own(contents);
     let shown = snapshots.clone();
     let of_snapshots = kept::heard(snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| {
         let Some(one) = one else { return Vec::new() };

@@ -1,14 +1,13 @@
 //! The shell around [`super::decide()`]: watches, reads, writes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::controller::{Action as Requeue, Config, ReconcileRequest};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::names::event;
@@ -19,27 +18,20 @@ use podvirt_api::v1::{
 };
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::decide::{Action, Observed, decide, wants_source};
 use super::source::{self, Source};
 use super::view::{Snapshots, Writers};
 use super::{contents, stored};
 use crate::attachments::reason_of;
-use crate::attempt::{self, Attempts, Failure, Keeper};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::{DataVolumes, Served};
+use crate::failure::Error;
 use crate::kept::{self, requests};
 use crate::metrics::Metrics;
 use crate::storage::Storage;
 use crate::vm::Machines;
-use crate::vmi::{Change, View};
-use crate::watch;
-
-/// Snapshots that are worked on at a time.
-const CONCURRENCY: u16 = 4;
-
-/// When to decide again after the cache turned out to lag.
-pub(super) const STALE_RETRY: Duration = Duration::from_millis(500);
+use crate::vmi::View;
 
 /// What is said while the cluster cannot take snapshots of claims.
 const NOT_SERVED: &str =
@@ -47,33 +39,6 @@ const NOT_SERVED: &str =
 
 /// What is said while it is not known how the cluster takes them.
 const NOT_KNOWN: &str = "the cluster's storage classes and VolumeSnapshots are not listed yet";
-
-/// A reconciliation failed; it is tried again, later each time.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The caches ended.
-    #[error("cache")]
-    Cache(#[from] kube::runtime::reflector::store::WriterDropped),
-    /// An object could not be written.
-    #[error("write")]
-    Write(#[from] patch::Error),
-    /// The API server could not be asked, or refused.
-    #[error("API server")]
-    Ask(#[from] kube::Error),
-    /// An action was refused; people have been told.
-    #[error("{0}")]
-    Refused(String),
-}
-
-impl Failure for Error {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Write(_) => "write",
-            Self::Ask(_) | Self::Cache(_) => "read",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
 
 /// What the controller needs of the process.
 #[derive(Clone)]
@@ -149,41 +114,19 @@ type Request = ReconcileRequest<Snapshot>;
 
 /// Keeps all snapshots and contents until it is dropped, and fills the caches of both.
 pub async fn run(context: Context, writers: Writers) {
-    let client = context.client.clone();
-    let Snapshots { snapshots, contents } = context.snapshots.clone();
-    let shared = Arc::new(Shared::new(context.clone()));
-    let own = shared.clone();
-    let mut roster = watch::Roster::default();
-    let events = watch::all::<Snapshot>(&client).inspect(move |event| {
-        let gone = event.as_ref().map(|event| roster.take(event)).unwrap_or_default();
-        gone.iter().for_each(|uid| own.attempts.forget(uid));
-    });
+    let kept = (context.snapshots.snapshots.clone(), writers.snapshots);
     let queue = queue(&context);
-    let keeping = attempt::keep(
-        shared,
-        snapshots.store().clone(),
-        queue,
-        Config::default().concurrency(CONCURRENCY),
-        "snapshots",
-    );
-    let of_contents = contents::run(context);
-    let filling = futures::future::join(
-        snapshots.keep(events, writers.snapshots),
-        contents.keep(watch::all::<Content>(&client), writers.contents),
-    );
-    // Those that read are polled before those that fill, and so miss no change.
-    futures::join!(keeping, of_contents, filling);
+    let shared = Arc::new(Shared::new(context.clone()));
+    let client = context.client.clone();
+    let keeping = attempt::keep_all(shared, &client, kept, queue, "snapshots");
+    futures::join!(keeping, contents::run(context, writers.contents));
 }
 
 /// Snapshots that something has changed for.
 fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
     let Snapshots { snapshots, contents } = &context.snapshots;
-    let stores: [Store<Snapshot>; 3] = [(); 3].map(|()| snapshots.store().clone());
-    let [all, of_machines, of_instances] = stores;
-    let own = kept::heard(snapshots.changes(), move |one: Option<&ObjectRef<Snapshot>>| match one {
-        Some(one) => vec![Ok(Request::from(one.clone()))],
-        None => requests(&all, |_| true),
-    });
+    let [of_machines, of_instances] = [(); 2].map(|()| snapshots.store().clone());
+    let own = kept::own(snapshots);
     let shown = contents.clone();
     let of_contents = kept::heard(contents.changes(), move |one: Option<&ObjectRef<Content>>| {
         let Some(one) = one else { return Vec::new() };
@@ -202,19 +145,15 @@ fn queue(context: &Context) -> impl Stream<Item = Result<Request, watcher::Error
             };
             requests(&of_machines, |snapshot| is(snapshot) && is_open(snapshot))
         });
-    let of_instances =
-        stream::unfold((context.view.changes(), of_instances), |(mut changes, all)| async move {
-            let found = match changes.recv().await {
-                Ok(Change::Machine(vmi)) => requests(&all, |one| {
-                    is_open(one) && one.namespace() == vmi.namespace && one.spec.source.name == vmi.name
-                }),
-                Ok(Change::Pods(_)) => Vec::new(),
-                Ok(Change::All) | Err(RecvError::Lagged(_)) => requests(&all, is_open),
-                Err(RecvError::Closed) => return None,
-            };
-            Some((stream::iter(found), (changes, all)))
-        });
-    stream::select(stream::select(own, of_contents), stream::select(of_machines, of_instances.flatten()))
+    let of_instances = context.view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
+        let is = |snapshot: &Snapshot| {
+            one.is_none_or(|one| {
+                one.namespace == snapshot.namespace() && one.name == snapshot.spec.source.name
+            })
+        };
+        requests(&of_instances, |snapshot| is(snapshot) && is_open(snapshot))
+    });
+    stream::select(stream::select(own, of_contents), stream::select(of_machines, of_instances))
 }
 
 /// Whether a snapshot may hold its source, or is going to.

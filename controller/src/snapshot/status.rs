@@ -88,7 +88,7 @@ pub(super) fn status(seen: &Observed<'_>) -> Status {
     }
     let ready = status.ready_to_use == Some(true);
     say(&mut status, Condition::Ready, ready, if ready { "Ready" } else { "Not ready" });
-    if status.error.is_some() {
+    if status.error.is_some() && status.phase != Some(Phase::Failed) {
         say(&mut status, Condition::Progressing, false, "In error state");
     }
     status

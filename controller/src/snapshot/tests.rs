@@ -153,6 +153,9 @@ fn a_snapshot_that_is_late_fails_and_leaves_nothing() {
     assert_eq!(late.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&late, "Failure"), "True: snapshot deadline exceeded");
     assert_eq!(late.actions, [Action::DeleteContent]);
+    let refused = content(json!({"status": {"readyToUse": false, "error": {"message": "denied"}}}));
+    let late = seen(&snapshot(json!({})), Some(source), Some(&refused), 301);
+    assert_eq!(reason(&late, "Progressing"), "False: Operation failed", "an error says no less");
     let failed = snapshot(json!({"status": {"phase": "Failed"}}));
     let goes = seen(&failed, Some(source), Some(&open), 302);
     assert_eq!(goes.actions, [Action::DeleteContent], "the guest is thawed while its source is held");

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use futures::{Stream, StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use podvirt_api::v1::VirtualMachineInstance;
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::pods::Pods;
 
@@ -65,6 +66,23 @@ impl View {
     /// What changes from now on. Who falls behind has to take it for [`Change::All`].
     pub fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
+    }
+
+    /// What `concerned` finds for each machine that changes, until there will be no more; of all, where it is not said which.
+    pub fn heard<T: Send + 'static, F>(&self, concerned: F) -> impl Stream<Item = T> + Send + use<T, F>
+    where
+        F: Fn(Option<&ObjectRef<VirtualMachineInstance>>) -> Vec<T> + Send + 'static,
+    {
+        stream::unfold((self.changes(), concerned), |(mut changes, concerned)| async move {
+            let found = match changes.recv().await {
+                Ok(Change::Machine(vmi)) => concerned(Some(&vmi)),
+                Ok(Change::Pods(_)) => Vec::new(),
+                Ok(Change::All) | Err(RecvError::Lagged(_)) => concerned(None),
+                Err(RecvError::Closed) => return None,
+            };
+            Some((stream::iter(found), (changes, concerned)))
+        })
+        .flatten()
     }
 
     /// Completes the cache of pods as it is.

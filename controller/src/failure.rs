@@ -1,0 +1,57 @@
+//! Why an attempt to bring an object where it belongs fails: what most controllers have in common.
+
+use kube::runtime::reflector::store::WriterDropped;
+use podvirt_daemon::patch;
+
+use crate::attachments::reason_of;
+
+/// Why an attempt failed.
+pub(crate) trait Failure: std::error::Error + 'static {
+    /// What failed, for the metric's label `result`.
+    fn label(&self) -> &'static str;
+}
+
+/// An attempt failed; it is made again, later each time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The caches ended.
+    #[error("cache")]
+    Cache(#[from] WriterDropped),
+    /// The object could not be written.
+    #[error("write")]
+    Write(#[from] patch::Error),
+    /// The API server could not be asked, or refused.
+    #[error("API server")]
+    Ask(#[from] kube::Error),
+    /// What a decision rested on is not so any more.
+    #[error("what was seen has changed")]
+    Stale,
+    /// An action was refused; people have been told.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Error {
+    /// For people.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Ask(error) => reason_of(error),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether a look at the newer state is all that it takes.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, Self::Stale) || matches!(self, Self::Write(error) if error.is_stale())
+    }
+}
+
+impl Failure for Error {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Write(_) | Self::Stale => "write",
+            Self::Ask(_) | Self::Cache(_) => "read",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
