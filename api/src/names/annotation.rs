@@ -40,6 +40,8 @@ pub const WORKLOAD_UPDATE_MIGRATION: &str = "kubevirt.io/workloadUpdateMigration
 pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 /// What becomes of connections to listed ports on which the guest does not listen: on the machine, podvirt's own.
 pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
+/// On VirtualMachineSnapshotContents: why its VolumeSnapshots cannot be made at present. They are tried again.
+pub const NOT_MADE: &str = "podvirt.io/volume-snapshots-not-made";
 /// Who carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
 /// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.

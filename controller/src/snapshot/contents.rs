@@ -11,7 +11,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use podvirt_api::csi::VolumeSnapshot;
-use podvirt_api::names::event;
+use podvirt_api::names::{annotation, event};
 use podvirt_api::snapshot::{CONTENT_FINALIZER, FREEZE_LIMIT, content_name};
 use podvirt_api::v1::{VirtualMachineSnapshot as Snapshot, VirtualMachineSnapshotContent as Content};
 use podvirt_daemon::patch;
@@ -181,8 +181,19 @@ async fn carry_out(
     {
         let mut status = content.status.clone();
         match take(context, &content, snapshot, source, taken, &plan).await {
-            Ok(()) => return Ok(Requeue::await_change()),
-            Err(message) => {
+            Ok(()) => {
+                note(api, &content, None).await?;
+                return Ok(Requeue::await_change());
+            }
+            Err(Untaken::NotMade(message)) => {
+                if content.annotations().get(annotation::NOT_MADE) != Some(&message) {
+                    context.recorder.warning(&content, event::FAILED_CREATE, &message).await;
+                    context.recorder.warning(snapshot, event::FAILED_CREATE, &message).await;
+                    note(api, &content, Some(&message)).await?;
+                }
+                return Ok(Requeue::requeue(AGAIN));
+            }
+            Err(Untaken::Impossible(message)) => {
                 status.ready_to_use = Some(false);
                 let known =
                     status.error.as_ref().and_then(|known| known.message.as_deref()) == Some(&message);
@@ -212,6 +223,33 @@ async fn carry_out(
     Ok(again.map_or_else(Requeue::await_change, Requeue::requeue))
 }
 
+/// Why a set of VolumeSnapshots is not taken.
+enum Untaken {
+    /// The cluster's storage has no classes for it, or the guest is not frozen: the content is in error.
+    Impossible(String),
+    /// The API server refuses one at present: as the content's state this is nothing more than that it goes on.
+    NotMade(String),
+}
+
+impl From<String> for Untaken {
+    fn from(message: String) -> Self {
+        Self::Impossible(message)
+    }
+}
+
+/// Notes on the content why its VolumeSnapshots are not made, or that they are.
+async fn note(api: &Api<Content>, content: &Content, why: Option<&str>) -> Result<(), Error> {
+    let mut noted = content.clone();
+    match why {
+        Some(why) => drop(noted.annotations_mut().insert(annotation::NOT_MADE.to_owned(), why.to_owned())),
+        None => drop(noted.annotations_mut().remove(annotation::NOT_MADE)),
+    }
+    match patch::metadata(api, content, &noted).await {
+        Err(error) if !error.is_stale() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Freezes the guest where it can be, and has all VolumeSnapshots taken. Why not, if that is refused: then the guest is thawed,
 /// and none is left, so that all are of one moment at the next attempt.
 async fn take(
@@ -221,7 +259,7 @@ async fn take(
     source: Source<'_>,
     taken: &Taken,
     plan: &Plan,
-) -> Result<(), String> {
+) -> Result<(), Untaken> {
     let client = &context.client;
     let mut classes = Vec::new();
     for backup in plan.take.iter().filter_map(|place| content.spec.volume_backups.get(*place)) {
@@ -253,7 +291,7 @@ async fn take(
             Err(error) => {
                 let message = format!("VolumeSnapshot {name} not made: {}", reason_of(&error));
                 give_up(context, &api, content, source, taken, plan).await;
-                return Err(message);
+                return Err(Untaken::NotMade(message));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use kube::runtime::watcher::Event;
+use podvirt_api::names::annotation;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot as Snapshot,
     VirtualMachineSnapshotContent as Content,
@@ -193,11 +194,12 @@ async fn a_refused_volume_snapshot_thaws_the_guest_and_leaves_none() {
             "DELETE volumesnapshots/vs",
             "DELETE volumesnapshots/vs2",
             "event FailedCreate",
-            "PATCH vmsnapshot-content-u/status",
+            "event FailedCreate",
+            "PATCH virtualmachinesnapshotcontents/vmsnapshot-content-u",
         ]
     );
     assert_eq!(asked[0].1, json!({"unfreezeTimeout": "300s"}));
-    let error = asked.last().unwrap().1["status"]["error"]["message"].as_str().unwrap();
+    let error = asked.last().unwrap().1["metadata"]["annotations"][annotation::NOT_MADE].as_str().unwrap();
     assert!(error.contains("vs2 not made") && error.contains("exceeded quota"), "{error}");
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::ResourceExt;
+use podvirt_api::names::annotation;
 use podvirt_api::snapshot::{FREEZE_LIMIT, is_late, set_condition, volumes};
 use podvirt_api::v1::{
     Indication, SnapshotConditionType as Condition, SnapshotError, SnapshotVolumesLists, SourceIndication,
@@ -11,7 +13,6 @@ use podvirt_api::v1::{
 
 use super::decide::Observed;
 use super::source::{LOCKED, NOT_LOCKED, Source};
-use kube::ResourceExt;
 
 /// What people are told of each indication.
 fn message(indication: &Indication) -> &'static str {
@@ -77,6 +78,7 @@ pub(super) fn status(seen: &Observed<'_>) -> Status {
                 let obstacle = seen.obstacle.map(|why| format!(" {why}")).unwrap_or_default();
                 let text = if locked { LOCKED } else { NOT_LOCKED };
                 say(&mut status, Condition::Progressing, locked, &format!("{text}{obstacle}"));
+                explain(&mut status, content);
                 indicate(&mut status, source);
             }
             None => say(&mut status, Condition::Progressing, false, "Source does not exist"),
@@ -92,6 +94,15 @@ pub(super) fn status(seen: &Observed<'_>) -> Status {
         say(&mut status, Condition::Progressing, false, "In error state");
     }
     status
+}
+
+/// Says with the condition of progress why VolumeSnapshots are not made at present.
+fn explain(status: &mut Status, content: Option<&Content>) {
+    let progress = status.conditions.iter_mut().find(|one| one.r#type == Condition::Progressing);
+    if let Some(progress) = progress {
+        progress.message =
+            content.and_then(|content| content.annotations().get(annotation::NOT_MADE).cloned());
+    }
 }
 
 /// An error of now.

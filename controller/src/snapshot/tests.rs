@@ -3,10 +3,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use podvirt_api::csi::VolumeSnapshot;
+use podvirt_api::names::annotation;
 use podvirt_api::snapshot::{CONTENT_FINALIZER, FINALIZER, SOURCE_FINALIZER};
 use podvirt_api::v1::{
-    VirtualMachine, VirtualMachineInstance, VirtualMachineSnapshot as Snapshot,
-    VirtualMachineSnapshotContent as Content, VirtualMachineSnapshotPhase as Phase,
+    SnapshotConditionType as Condition, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineSnapshot as Snapshot, VirtualMachineSnapshotContent as Content,
+    VirtualMachineSnapshotPhase as Phase,
 };
 use serde_json::{Value, json};
 
@@ -153,6 +155,10 @@ fn a_snapshot_that_is_late_fails_and_leaves_nothing() {
     assert_eq!(late.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&late, "Failure"), "True: snapshot deadline exceeded");
     assert_eq!(late.actions, [Action::DeleteContent]);
+    let denied = json!({"metadata": {"annotations": {annotation::NOT_MADE: "denied"}}});
+    let waits = seen(&snapshot(json!({})), Some(source), Some(&content(denied)), 3);
+    let progress = waits.status.conditions.iter().find(|one| one.r#type == Condition::Progressing).unwrap();
+    assert_eq!((progress.status.as_str(), progress.message.as_deref()), ("True", Some("denied")));
     let refused = content(json!({"status": {"readyToUse": false, "error": {"message": "denied"}}}));
     let late = seen(&snapshot(json!({})), Some(source), Some(&refused), 301);
     assert_eq!(reason(&late, "Progressing"), "False: Operation failed", "an error says no less");
