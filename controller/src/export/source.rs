@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podvirt_api::export::restored_name;
 use podvirt_api::snapshot::claim;
+use podvirt_api::state;
 use podvirt_api::v1::{
     ExportConditionType as Condition, VirtualMachine, VirtualMachineExport as Export, VirtualMachineInstance,
     VirtualMachineInstancePhase as Phase, VirtualMachineSnapshot as Snapshot,
@@ -12,7 +13,7 @@ use podvirt_api::v1::{
 
 use crate::data::DataVolumes;
 use crate::snapshot::is_filled;
-use crate::storage::Storage;
+use crate::storage::{Storage, backend};
 
 /// Upstream's reasons.
 pub(super) mod reason {
@@ -150,7 +151,10 @@ pub(super) fn of_machine(
     };
     let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
     let mut seen = Seen { machine, populated: true, ..Seen::default() };
-    for volume in spec.iter().flat_map(|spec| &spec.volumes) {
+    let state = backend::volume_of(vm, known.storage);
+    // A claim that is to keep the machine's state is made with its first start.
+    seen.populated &= state.is_some() || !spec.is_some_and(state::is_kept);
+    for volume in spec.iter().flat_map(|spec| &spec.volumes).chain(&state) {
         let Some(name) = claim(volume) else { continue };
         match known.is_filled(namespace, name) {
             Some(filled) => {

@@ -182,6 +182,17 @@ fn a_machine_has_to_be_off_and_to_have_disks() {
         let plan = plan(&export, &seen, None);
         (told(&plan).join(", "), plan.status.phase.unwrap(), seen.is_available())
     };
+    let mut keeps = vm(json!([]));
+    keeps.spec.template.as_mut().unwrap().spec.as_mut().unwrap().domain.devices.tpm =
+        Some(of(json!({"persistent": true})));
+    let mut state = claim("persistent-state-for-vm-x", "Bound");
+    state["metadata"]["labels"] = json!({"persistent-state-for": "vm"});
+    let (text, _, available) = look(Some(&keeps), None, json!([state]));
+    assert!(available, "the machine's state is exported: {text}");
+    assert!(
+        look(Some(&keeps), None, json!([])).0.contains("VolumesNotPopulated"),
+        "its first start makes it"
+    );
     let own = vm(disk);
     let bound = || json!([claim("disk", "Bound")]);
     let (text, phase, _) = look(None, None, bound());
