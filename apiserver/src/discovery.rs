@@ -188,6 +188,8 @@ mod tests {
             "virtualmachineinstances/console",
             "virtualmachineinstances/pause",
             "virtualmachines/expand-spec",
+            "virtualmachines/objectgraph",
+            "virtualmachineinstances/objectgraph",
             "expand-vm-spec",
             "version",
         ] {

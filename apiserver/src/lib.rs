@@ -32,6 +32,7 @@ pub mod limits;
 pub mod listen;
 pub mod metrics;
 pub mod node;
+mod objectgraph;
 pub mod options;
 pub mod presets;
 pub mod register;

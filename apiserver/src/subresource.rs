@@ -33,7 +33,7 @@ use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
 use crate::volumes::Wish;
-use crate::{expand, instance, target, volumes};
+use crate::{expand, instance, objectgraph, target, volumes};
 
 /// Largest body of a request for a subresource.
 pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
@@ -104,6 +104,7 @@ impl Subresources {
             Action::Stream => self.stream(row, target, user, request).await,
             Action::PortForward => self.port_forward(row, target, user, request).await,
             Action::ExpandStored => expand::stored(&self.client, &self.config.load(), target).await,
+            Action::ObjectGraph => objectgraph::answer(&self.client, row.kind, target, &options).await,
             Action::Expand => expand::given(&self.client, &self.config.load(), target, &options).await,
         }
     }

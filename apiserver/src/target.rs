@@ -70,6 +70,8 @@ pub enum Action {
     ExpandStored,
     /// The same of a VM that comes as the request's body.
     Expand,
+    /// What the machine depends on.
+    ObjectGraph,
     /// Nothing: 501.
     Refused,
 }
@@ -111,7 +113,7 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::Refused),
     row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
     row(Kind::VirtualMachine, "expand-spec", Method::GET, Action::ExpandStored),
-    row(Kind::VirtualMachine, "objectgraph", Method::GET, Action::Refused),
+    row(Kind::VirtualMachine, "objectgraph", Method::GET, Action::ObjectGraph),
     row(Kind::Instance, "console", Method::GET, Action::Stream),
     row(Kind::Instance, "vnc", Method::GET, Action::Stream),
     row(Kind::Instance, "portforward", Method::GET, Action::PortForward),
@@ -132,7 +134,7 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::Instance, "backup", Method::PUT, Action::Refused),
     row(Kind::Instance, "redefine-checkpoint", Method::PUT, Action::Refused),
     row(Kind::Instance, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
-    row(Kind::Instance, "objectgraph", Method::GET, Action::Refused),
+    row(Kind::Instance, "objectgraph", Method::GET, Action::ObjectGraph),
     row(Kind::Instance, "sev/setupsession", Method::PUT, Action::Refused),
     row(Kind::Instance, "sev/injectlaunchsecret", Method::PUT, Action::Refused),
     row(Kind::Instance, "sev/fetchcertchain", Method::GET, Action::Refused),

@@ -1,0 +1,105 @@
+//! `objectgraph`: what a machine depends on, as a tree: for tools that back machines up or move them elsewhere.
+//!
+//! [`graph`] draws the tree from the machine and from what is looked up here: its launcher's pod, and the backend claim of a
+//! VirtualMachine, which its specification does not name.
+
+mod graph;
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::names::{annotation, label};
+use podvirt_api::selector::Selector;
+use podvirt_api::state;
+use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
+use serde::Deserialize;
+
+use crate::options;
+use crate::status::Status;
+use crate::target::{Kind, Target};
+
+use graph::{Filter, Found};
+
+/// `ObjectGraphOptions` of upstream's API.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Options {
+    /// Whether what the machine could be without is in the graph; it is by default.
+    include_optional_nodes: Option<bool>,
+    /// Labels of the nodes that are in the graph.
+    label_selector: Option<LabelSelector>,
+}
+
+impl Options {
+    fn filter(self) -> Result<Filter, Status> {
+        let selector = match &self.label_selector {
+            None => None,
+            Some(selector) => Some(Selector::of(Some(selector)).map_err(|error| {
+                Status::bad_request(format!("labelSelector of the options is not allowed: {error}"))
+            })?),
+        };
+        Ok(Filter { optional: self.include_optional_nodes != Some(false), selector })
+    }
+}
+
+/// Answers with the graph of a VirtualMachine or of an instance.
+///
+/// # Errors
+///
+/// There is none of the name, or the options cannot be read.
+pub(crate) async fn answer(
+    client: &Client,
+    kind: Kind,
+    target: &Target,
+    body: &[u8],
+) -> Result<Response, Status> {
+    let filter = options::read::<Options>(body)?.filter()?;
+    let missing = || Status::not_found(kind.in_errors(), &target.name);
+    let node = match kind {
+        Kind::VirtualMachine => {
+            let vms: Api<VirtualMachine> = Api::namespaced(client.clone(), &target.namespace);
+            let vm = vms.get_opt(&target.name).await?.ok_or_else(missing)?;
+            let pod = if vm.status.created == Some(true) { launcher(client, target).await? } else { None };
+            let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
+            let keeps = spec.is_some_and(state::is_kept);
+            let backend = if keeps { backend_claim(client, target).await? } else { None };
+            graph::of_machine(&vm, &Found { pod, backend })
+        }
+        Kind::Instance => {
+            let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &target.namespace);
+            let vmi = vmis.get_opt(&target.name).await?.ok_or_else(missing)?;
+            let pod = launcher(client, target).await?;
+            let backend = state::claim(&vmi).map(ToOwned::to_owned);
+            graph::of_instance(&vmi, &Found { pod, backend })
+        }
+    };
+    Ok(Json(filter.apply(node)).into_response())
+}
+
+/// The pod of the machine's launcher.
+async fn launcher(client: &Client, target: &Target) -> Result<Option<String>, Status> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
+    let params = ListParams::default().labels(&format!("{}={}", label::APP, label::APP_LAUNCHER));
+    let pods = pods.list(&params).await?.items;
+    let owned = |pod: &&Pod| {
+        pod.owner_references()
+            .iter()
+            .any(|owner| owner.kind == "VirtualMachineInstance" && owner.name == target.name)
+    };
+    let named = |pod: &&Pod| pod.annotations().get(annotation::DOMAIN) == Some(&target.name);
+    let found = pods.iter().find(owned).or_else(|| pods.iter().find(named));
+    Ok(found.map(ResourceExt::name_any))
+}
+
+/// The newest backend claim of a machine that is not on its way out; `None` where the machine has not had one yet.
+async fn backend_claim(client: &Client, target: &Target) -> Result<Option<String>, Status> {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &target.namespace);
+    let params = ListParams::default().labels(&format!("{}={}", state::PERSISTENT_STATE_FOR, target.name));
+    let claims = claims.list(&params).await?.items;
+    let living = claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
+    let newest = living.max_by_key(|claim| claim.creation_timestamp().map(|time| time.0));
+    Ok(newest.map(ResourceExt::name_any))
+}
