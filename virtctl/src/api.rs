@@ -31,6 +31,13 @@ pub(crate) const SUBPROTOCOL: &str = "plain.kubevirt.io";
 /// What a wrong server makes us hold at most; the largest right answer is a picture of a display.
 const MAX_ANSWER: usize = 16 << 20;
 
+/// A list of objects.
+#[derive(serde::Deserialize)]
+struct List {
+    #[serde(default)]
+    items: Vec<serde_json::Value>,
+}
+
 /// A stream into a machine.
 pub(crate) type Stream = WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>;
 
@@ -87,6 +94,23 @@ impl Cluster {
         self.text(path(object, subresource)).await.map_err(|cause| self.error(&asked, cause))
     }
 
+    /// Asks a question that has options: GET of a subresource with a body, whose answer is JSON.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn ask_with(
+        &self,
+        object: &Object,
+        subresource: &str,
+        options: &impl Serialize,
+    ) -> Result<String, ApiError> {
+        let asked = asked("get", object, subresource);
+        let fail = |cause| self.error(&asked, cause);
+        let request = with_json(Method::GET, path(object, subresource), options).map_err(fail)?;
+        let body = self.limited(self.answer(request)).await.map_err(fail)?;
+        text(body).map_err(fail)
+    }
+
     /// Reads an object of `kubevirt.io`. The name and the namespace are checked ones.
     ///
     /// # Errors
@@ -123,11 +147,6 @@ impl Cluster {
         namespace: Option<&str>,
         selector: Option<&str>,
     ) -> Result<Vec<serde_json::Value>, ApiError> {
-        #[derive(serde::Deserialize)]
-        struct List {
-            #[serde(default)]
-            items: Vec<serde_json::Value>,
-        }
         let asked = Asked { verb: "list", group: "kubevirt.io", resource: resource.into() };
         let mut path = collection(resource, namespace);
         if let Some(selector) = selector {
@@ -235,11 +254,7 @@ impl Cluster {
 
     /// What is answered, if it is JSON.
     async fn text(&self, path: String) -> Result<String, Cause> {
-        let nonsense =
-            |error: &dyn std::fmt::Display| Cause::Protocol(format!("the answer makes no sense: {error}"));
-        let text = String::from_utf8(self.bytes(path).await?).map_err(|error| nonsense(&error))?;
-        serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| nonsense(&error))?;
-        Ok(text)
+        text(self.bytes(path).await?)
     }
 
     async fn json<T: DeserializeOwned>(&self, path: String) -> Result<T, Cause> {
@@ -325,6 +340,15 @@ fn check_handshake(headers: &HeaderMap, key: &str) -> Result<(), Cause> {
 
 fn asked(verb: &'static str, object: &Object, subresource: &str) -> Asked {
     Asked { verb, group: SUBRESOURCES, resource: format!("{}/{subresource}", object.kind.resource()) }
+}
+
+/// An answer that is JSON.
+fn text(body: Vec<u8>) -> Result<String, Cause> {
+    let nonsense =
+        |error: &dyn std::fmt::Display| Cause::Protocol(format!("the answer makes no sense: {error}"));
+    let text = String::from_utf8(body).map_err(|error| nonsense(&error))?;
+    serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| nonsense(&error))?;
+    Ok(text)
 }
 
 /// A request with `body` as JSON, whose answer is to be JSON.

@@ -10,12 +10,16 @@ pub(crate) use create::{Create, CreateInstancetype, CreatePreference, CreateVm, 
 pub(crate) use credentials::{AddSshKey, Credentials, CredentialsWhat, Key, RemoveSshKey, SetPassword};
 pub(crate) use export::VmExport;
 pub(crate) use expose::Expose;
+pub(crate) use image_upload::ImageUpload;
+pub(crate) use object_graph::ObjectGraph;
 
 mod adm;
 mod create;
 mod credentials;
 mod export;
 mod expose;
+mod image_upload;
+mod object_graph;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -122,10 +126,14 @@ pub(crate) enum Command {
     Fslist(Instance),
     /// Return guest agent info about operating system.
     Guestosinfo(Instance),
+    /// Upload a VM image to a DataVolume or PersistentVolumeClaim.
+    ImageUpload(Box<ImageUpload>),
     /// Migrate a virtual machine: it moves to another node while it runs.
     Migrate(Migrate),
     /// Cancel the migration of a virtual machine: it stays where it is.
     MigrateCancel(MigrateCancel),
+    /// Print what a virtual machine or virtual machine instance depends on.
+    Objectgraph(ObjectGraph),
     /// Pause a virtual machine: its guest stops, its memory stays.
     Pause(Pause),
     /// List the devices of nodes that virtual machines may have.

@@ -118,6 +118,24 @@ A migration that was made for it goes on: migrate-cancel ends it.",
   virtctl guestosinfo myvm",
     ),
     (
+        "image-upload",
+        "  # Upload an image to a new DataVolume:
+  virtctl image-upload dv fedora-dv --size=10Gi --image-path=/images/fedora.qcow2
+
+  # Upload it to a DataVolume that is there:
+  virtctl image-upload dv fedora-dv --no-create --image-path=/images/fedora.qcow2
+
+  # Upload it to a new PersistentVolumeClaim, which says what machines of the image have by default:
+  virtctl image-upload pvc fedora-pvc --size=10Gi --image-path=/images/fedora.qcow2 \\
+    --default-instancetype=n1.medium --default-preference=fedora
+
+  # Upload the files of an archive, by way of a proxy that CDI's configuration does not name:
+  virtctl image-upload dv files-dv --size=10Gi --archive-path=/images/files.tar \\
+    --uploadproxy-url=https://cdi-uploadproxy.mycluster.com
+
+CDI (the Containerized Data Importer) is needed in the cluster.",
+    ),
+    (
         "migrate",
         "  # Migrate a virtual machine called 'myvm':
   virtctl migrate myvm
@@ -129,6 +147,17 @@ A migration that was made for it goes on: migrate-cancel ends it.",
         "migrate-cancel",
         "  # Cancel the migration of a virtual machine called 'myvm':
   virtctl migrate-cancel myvm",
+    ),
+    (
+        "objectgraph",
+        "  # Print what a virtual machine called 'myvm' depends on:
+  virtctl objectgraph myvm
+
+  # The same of a virtual machine instance, without what it could do without, as YAML:
+  virtctl objectgraph --vmi myvmi --exclude-optional --output=yaml
+
+  # Print the storage alone:
+  virtctl objectgraph myvm --selector=kubevirt.io/dependency-type=storage",
     ),
     ("pause", "  # Pause a virtual machine called 'myvm':\n  virtctl pause vm myvm"),
     (

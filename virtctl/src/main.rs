@@ -34,6 +34,7 @@ mod pump;
 mod random;
 mod target;
 mod tty;
+mod web;
 
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Cluster, with_json};
+use super::{Cluster, List, with_json};
 use crate::explain::{ApiError, Asked, Cause};
 
 /// A kind of objects of a namespace.
@@ -29,6 +29,20 @@ pub(crate) const CLAIMS: Resource = Resource { group: "", version: "v1", plural:
 /// `DataVolume`.
 pub(crate) const DATA_VOLUMES: Resource =
     Resource { group: "cdi.kubevirt.io", version: "v1beta1", plural: "datavolumes" };
+/// `DataSource`.
+pub(crate) const DATA_SOURCES: Resource =
+    Resource { group: "cdi.kubevirt.io", version: "v1beta1", plural: "datasources" };
+/// `CDIConfig`, of the cluster.
+pub(crate) const CDI_CONFIGS: Resource =
+    Resource { group: "cdi.kubevirt.io", version: "v1beta1", plural: "cdiconfigs" };
+/// `UploadTokenRequest`.
+pub(crate) const UPLOAD_TOKENS: Resource =
+    Resource { group: "upload.cdi.kubevirt.io", version: "v1beta1", plural: "uploadtokenrequests" };
+/// `StorageClass`, of the cluster.
+pub(crate) const STORAGE_CLASSES: Resource =
+    Resource { group: "storage.k8s.io", version: "v1", plural: "storageclasses" };
+/// `Event`.
+pub(crate) const EVENTS: Resource = Resource { group: "", version: "v1", plural: "events" };
 /// `VirtualMachineExport`.
 pub(crate) const EXPORTS: Resource =
     Resource { group: "export.kubevirt.io", version: "v1beta1", plural: "virtualmachineexports" };
@@ -39,12 +53,15 @@ pub(crate) const MACHINES: Resource =
 pub(crate) const KUBEVIRTS: Resource = Resource { group: "kubevirt.io", version: "v1", plural: "kubevirts" };
 
 impl Resource {
-    fn collection(self, namespace: &str) -> String {
-        let root = match self.group {
+    fn root(self) -> String {
+        match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
-        };
-        format!("{root}/namespaces/{namespace}/{}", self.plural)
+        }
+    }
+
+    fn collection(self, namespace: &str) -> String {
+        format!("{}/namespaces/{namespace}/{}", self.root(), self.plural)
     }
 
     fn asked(self, verb: &'static str) -> Asked {
@@ -61,6 +78,30 @@ impl Cluster {
     pub(crate) async fn object(&self, of: Resource, namespace: &str, name: &str) -> Result<Value, ApiError> {
         let path = format!("{}/{name}", of.collection(namespace));
         self.json(path).await.map_err(|cause| self.error(&of.asked("get"), cause))
+    }
+
+    /// Reads an object of the cluster.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn cluster_object(&self, of: Resource, name: &str) -> Result<Value, ApiError> {
+        let path = format!("{}/{}/{name}", of.root(), of.plural);
+        self.json(path).await.map_err(|cause| self.error(&of.asked("get"), cause))
+    }
+
+    /// Reads the objects that `query` selects.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn objects(
+        &self,
+        of: Resource,
+        namespace: &str,
+        query: &str,
+    ) -> Result<Vec<Value>, ApiError> {
+        let path = format!("{}?{query}", of.collection(namespace));
+        let list: List = self.json(path).await.map_err(|cause| self.error(&of.asked("list"), cause))?;
+        Ok(list.items)
     }
 
     /// Makes an object and returns it as it is stored.

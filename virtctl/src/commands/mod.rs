@@ -7,9 +7,11 @@ mod evacuate_cancel;
 mod expand;
 mod expose;
 mod guest;
+mod image_upload;
 mod log_verbosity;
 mod migrate;
 mod migrate_cancel;
+mod object_graph;
 mod pause;
 mod permitted_devices;
 mod port_forward;
@@ -58,6 +60,8 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
         Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,
         Command::Expand(args) => expand::run(&cluster(&global).await?, &args).await,
+        Command::ImageUpload(args) => Box::pin(image_upload::run(&cluster(&global).await?, &args)).await,
+        Command::Objectgraph(args) => object_graph::run(&cluster(&global).await?, &args).await,
         Command::Reset(args) => reset::run(&cluster(&global).await?, &args, reset::Way::Reset).await,
         Command::SoftReboot(args) => {
             reset::run(&cluster(&global).await?, &args, reset::Way::SoftReboot).await

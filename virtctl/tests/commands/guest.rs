@@ -35,6 +35,29 @@ async fn a_machine_without_an_agent_is_told_with_the_servers_words() {
 }
 
 #[tokio::test]
+async fn an_object_graph_is_asked_for_with_its_options() {
+    let graph = json!({"objectReference": {"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "testvm"}});
+    let answer = graph.clone();
+    let fake = Fake::start(move |_| Reply::Json(200, answer.clone())).await;
+    let done = fake.run(&["objectgraph", "testvm"]).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&done.out).unwrap(), graph);
+    let words = ["objectgraph", "--vmi", "testvm", "--exclude-optional", "--selector=a=b,c=d", "-o", "yaml"];
+    let done = fake.run(&words).await;
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    assert!(done.out.contains("\n  kind: VirtualMachine\n"), "{}", done.out);
+    let seen = fake.seen();
+    let asked: Vec<_> = seen.iter().map(|asked| (asked.line.as_str(), asked.body.as_str())).collect();
+    let vm = VMI.replace("instances", "s");
+    let labels = r#"{"includeOptionalNodes":false,"labelSelector":{"matchLabels":{"a":"b","c":"d"}}}"#;
+    let expected = [
+        (&*format!("GET {vm}/objectgraph"), r#"{"includeOptionalNodes":true}"#),
+        (&*format!("GET {VMI}/objectgraph"), labels),
+    ];
+    assert_eq!(asked, expected);
+}
+
+#[tokio::test]
 async fn buttons_are_pressed_as_upstream_does() {
     let fake = Fake::start(|_| Reply::ok()).await;
     for (command, subresource) in [("reset", "reset"), ("soft-reboot", "softreboot")] {

@@ -1,27 +1,16 @@
 //! The way to an exporter, and what it is asked.
 
-use std::sync::Arc;
-
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use podvirt_api::export::{PORT, TOKEN_HEADER, pod_name};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_platform_verifier::BuilderVerifierExt as _;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, timeout};
-use tokio_rustls::TlsConnector;
 
 use crate::api::Cluster;
+use crate::web::{Both, Trust, bare, secured, spoken};
 
 /// Longest time until the server is reached, and until its answer begins.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,11 +41,6 @@ impl Reach {
     }
 }
 
-/// An address without the brackets of IPv6.
-fn bare(host: &str) -> String {
-    host.trim_start_matches('[').trim_end_matches(']').to_owned()
-}
-
 /// A server, and how it is spoken to.
 pub(super) struct Server<'a> {
     pub(super) cluster: &'a Cluster,
@@ -67,19 +51,6 @@ pub(super) struct Server<'a> {
     pub(super) insecure: bool,
 }
 
-/// Letters and digits that cannot be guessed.
-pub(super) fn random(length: usize) -> anyhow::Result<String> {
-    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-    let mut bytes = vec![0; length];
-    if ring::default_provider().secure_random.fill(&mut bytes).is_err() {
-        bail!("the system gives no random numbers");
-    }
-    Ok(bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
-}
-
-trait Both: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Both for T {}
-
 impl Server<'_> {
     /// Asks for what is at a link. Only the head of the answer has to be there in time.
     pub(super) async fn get(&self, url: &str, fields: HeaderMap) -> anyhow::Result<Response<Incoming>> {
@@ -88,15 +59,13 @@ impl Server<'_> {
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         let asked = async {
             let stream = self.connect(&host, uri.port_u16().unwrap_or(443)).await?;
-            let name = ServerName::try_from(host.clone()).context("the link's host is no name")?;
-            let tls = TlsConnector::from(Arc::new(self.tls()?));
-            let stream = tls.connect(name, stream).await.context("TLS")?;
-            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(async move {
-                if let Err(error) = connection.await {
-                    tracing::info!(%error, "the connection has ended");
-                }
-            });
+            let trust = match self.cert.trim() {
+                _ if self.insecure => Trust::Any,
+                // The link does not say: what the system trusts.
+                "" => Trust::System,
+                cert => Trust::Certificates(cert),
+            };
+            let mut sender = spoken(secured(stream, &host, trust).await?).await?;
             let mut request = Request::get(path).header(header::HOST, &host).header(TOKEN_HEADER, self.token);
             for (name, value) in &fields {
                 request = request.header(name, value);
@@ -142,64 +111,6 @@ impl Server<'_> {
         let stream = TcpStream::connect((host, port)).await;
         Ok(Box::new(stream.with_context(|| format!("connect to {host}:{port}"))?))
     }
-
-    fn tls(&self) -> anyhow::Result<ClientConfig> {
-        let provider = Arc::new(ring::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        if self.insecure {
-            let trust = Arc::new(AnyServer(provider));
-            return Ok(builder.dangerous().with_custom_certificate_verifier(trust).with_no_client_auth());
-        }
-        if self.cert.trim().is_empty() {
-            // The link does not say: what the system trusts.
-            return Ok(builder.with_platform_verifier()?.with_no_client_auth());
-        }
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(self.cert.as_bytes()) {
-            roots.add(certificate.context("the link's certificate cannot be read")?)?;
-        }
-        Ok(builder.with_root_certificates(roots).with_no_client_auth())
-    }
-}
-
-/// Takes any certificate: what `--insecure` asks for.
-#[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _server: &CertificateDer<'_>,
-        _between: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
@@ -213,7 +124,5 @@ mod tests {
         assert_eq!(of("node"), Reach::Address("node".into(), 443));
         assert_eq!(of("[fd00::1]:1"), Reach::Address("fd00::1".into(), 1));
         assert!(Reach::address("a b").is_err());
-        let (one, other) = (random(20).unwrap(), random(20).unwrap());
-        assert!(one.len() == 20 && one != other);
     }
 }

@@ -129,7 +129,7 @@ impl Export<'_> {
     }
 
     fn token(&self, name: &str, export: &Value) -> anyhow::Result<Value> {
-        let token = connect::random(TOKEN_LENGTH)?;
+        let token = crate::web::random(TOKEN_LENGTH)?;
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Secret",
