@@ -14,6 +14,9 @@ pub struct Attached {
     /// Whether the machine only reads it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub read_only: bool,
+    /// The file that a dump of the machine's memory is written to; the volume is no disk then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<String>,
     /// What is known of its claim.
     pub claim: PersistentVolumeClaimInfo,
 }

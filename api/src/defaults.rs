@@ -267,8 +267,8 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
 fn disks(vmi: &mut VirtualMachineInstance) {
     let spec = &mut vmi.spec;
     let disks = &mut spec.domain.devices.disks;
-    // A volume that no disk shows is shown as one: nothing else could use it.
-    for volume in &spec.volumes {
+    // A volume that no disk shows is shown as one: nothing else could use it. A memory dump's is for no guest.
+    for volume in spec.volumes.iter().filter(|volume| volume.memory_dump.is_none()) {
         if !disks.iter().any(|d| d.name == volume.name) {
             disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
         }
@@ -391,5 +391,9 @@ mod tests {
         let disk = &vmi.spec.domain.devices.disks[0];
         assert_eq!(disk.name, "v");
         assert_eq!(disk.disk.as_ref().unwrap().bus, Some(DiskBus::Sata));
+        let vmi = defaulted(&format!(
+            "{HEAD}metadata: {{name: a}}\nspec: {{domain: {{}}, volumes: [{{name: v, memoryDump: {{claimName: v}}}}]}}"
+        ));
+        assert!(vmi.spec.domain.devices.disks.is_empty(), "a memory dump is no disk");
     }
 }

@@ -37,6 +37,7 @@ pub mod ip;
 pub mod kernel;
 pub mod kvm;
 pub mod mac;
+pub mod memory_dump;
 pub mod mesh;
 pub mod meta;
 pub mod migration;

@@ -62,6 +62,9 @@ pub fn claim(volume: &Volume) -> Option<&str> {
     if let Some(data) = &volume.data_volume {
         return Some(&data.name);
     }
+    if let Some(dump) = &volume.memory_dump {
+        return Some(&dump.claim_name);
+    }
     volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str())
 }
 

@@ -97,13 +97,20 @@ pub fn claim(volume: &Volume) -> Option<Claim<'_>> {
     if let Some(claim) = &volume.persistent_volume_claim {
         return Some(Claim { name: &claim.claim_name, read_only: claim.read_only == Some(true) });
     }
+    if let Some(dump) = &volume.memory_dump {
+        return Some(Claim { name: &dump.claim_name, read_only: false });
+    }
     // The overlay takes the writes: the claim itself is never written.
     let claim = volume.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
     Some(Claim { name: &claim.claim_name, read_only: true })
 }
 
-/// Whether a volume's disk is plugged once its machine runs, and may be unplugged.
+/// Whether a volume's disk is plugged once its machine runs, and may be unplugged; also a volume that a dump of the machine's memory
+/// is written to, which is no disk.
 pub fn is_hotpluggable(volume: &Volume) -> bool {
+    if volume.memory_dump.is_some() {
+        return true;
+    }
     let data = volume.data_volume.as_ref().and_then(|data| data.hotpluggable);
     let claim = volume.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
     data == Some(true) || claim == Some(true)

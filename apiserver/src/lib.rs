@@ -30,6 +30,7 @@ pub mod instancetype;
 pub mod lifecycle;
 pub mod limits;
 pub mod listen;
+mod memory_dump;
 pub mod metrics;
 pub mod node;
 mod objectgraph;

@@ -101,15 +101,15 @@ fn pointer(tokens: &[&str]) -> PointerBuf {
     PointerBuf::from_tokens(tokens.iter().copied())
 }
 
-fn test(tokens: &[&str], value: Value) -> PatchOperation {
+pub(crate) fn test(tokens: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Test(TestOperation { path: pointer(tokens), value })
 }
 
-fn add(tokens: &[&str], value: Value) -> PatchOperation {
+pub(crate) fn add(tokens: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Add(AddOperation { path: pointer(tokens), value })
 }
 
-fn replace(tokens: &[&str], value: Value) -> PatchOperation {
+pub(crate) fn replace(tokens: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: pointer(tokens), value })
 }
 

@@ -10,7 +10,7 @@ use http::{Request, StatusCode};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use json_patch::Patch as JsonPatch;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use podvirt_api::admission::{Cluster, migration};
@@ -19,7 +19,7 @@ use podvirt_api::names::label;
 use podvirt_api::v1::{
     AddVolumeOptions, EvacuateCancelOptions, MigrateOptions, PauseOptions, RemoveVolumeOptions,
     RestartOptions, StartOptions, StopOptions, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineInstanceMigration,
+    VirtualMachineInstanceMigration, VirtualMachineMemoryDumpRequest,
 };
 use serde_json::json;
 use tracing::{Instrument, debug, info, warn};
@@ -33,7 +33,7 @@ use crate::status::Status;
 use crate::stream::{join, tunnel, upgrade};
 use crate::target::{Action, Kind, Subresource, Target};
 use crate::volumes::Wish;
-use crate::{expand, instance, objectgraph, target, volumes};
+use crate::{expand, instance, memory_dump, objectgraph, target, volumes};
 
 /// Largest body of a request for a subresource.
 pub const MAX_OPTIONS_BYTES: usize = 64 << 10;
@@ -99,6 +99,13 @@ impl Subresources {
                 let dry_run = options::is_dry_run(&options.dry_run)?;
                 self.change_volumes(row, target, dry_run, &Wish::remove(options)?).await
             }
+            Action::MemoryDump => self.memory_dump(target, &options).await,
+            Action::RemoveMemoryDump => {
+                Box::pin(self.change_vm(target, false, |vm, _| {
+                    Ok(Plan { instance: None, vm: memory_dump::remove(vm)?, force: false })
+                }))
+                .await
+            }
             Action::EvacuateCancel => self.evacuate_cancel(target, &options).await,
             Action::Handler => self.handler(row, target, options).await,
             Action::Stream => self.stream(row, target, user, request).await,
@@ -135,6 +142,23 @@ impl Subresources {
         Box::pin(self.change_vm(target, dry_run, |vm, vmi| {
             let restart = lifecycle::restart(vm, vmi, &options)?;
             Ok(Plan { instance: None, vm: restart.vm, force: restart.force })
+        }))
+        .await
+    }
+
+    /// Has the guest's memory written to a claim.
+    async fn memory_dump(&self, target: &Target, body: &[u8]) -> Result<Response, Status> {
+        let asked: VirtualMachineMemoryDumpRequest = options::read(body)?;
+        let kind = Kind::VirtualMachine.in_errors();
+        let vms: Api<VirtualMachine> = Api::namespaced(self.client.clone(), &target.namespace);
+        let vm = vms.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
+        let name = memory_dump::claim_of(&vm, &asked.claim_name)?;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &target.namespace);
+        let claim = claims.get_opt(&name).await?;
+        Box::pin(self.change_vm(target, false, |vm, vmi| {
+            let name = memory_dump::claim_of(vm, &name)?;
+            memory_dump::fits(&name, claim.as_ref(), vmi)?;
+            Ok(Plan { instance: None, vm: memory_dump::dump(vm, &name)?, force: false })
         }))
         .await
     }

@@ -70,6 +70,10 @@ pub enum Action {
     ExpandStored,
     /// The same of a VM that comes as the request's body.
     Expand,
+    /// Writes the guest's memory to a claim.
+    MemoryDump,
+    /// The machine has no more to do with its memory dump.
+    RemoveMemoryDump,
     /// What the machine depends on.
     ObjectGraph,
     /// Nothing: 501.
@@ -109,8 +113,8 @@ pub const SUBRESOURCES: &[Subresource] = &[
     row(Kind::VirtualMachine, "migrate", Method::PUT, Action::Migrate),
     row(Kind::VirtualMachine, "addvolume", Method::PUT, Action::AddVolume),
     row(Kind::VirtualMachine, "removevolume", Method::PUT, Action::RemoveVolume),
-    row(Kind::VirtualMachine, "memorydump", Method::PUT, Action::Refused),
-    row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::Refused),
+    row(Kind::VirtualMachine, "memorydump", Method::PUT, Action::MemoryDump),
+    row(Kind::VirtualMachine, "removememorydump", Method::PUT, Action::RemoveMemoryDump),
     row(Kind::VirtualMachine, "evacuate/cancel", Method::PUT, Action::EvacuateCancel),
     row(Kind::VirtualMachine, "expand-spec", Method::GET, Action::ExpandStored),
     row(Kind::VirtualMachine, "objectgraph", Method::GET, Action::ObjectGraph),

@@ -4,15 +4,17 @@
 //! kubelet attaches it and mounts it there. This program opens the disk when virt-handler asks for it
 //! ([`podvirt_proto::volumes`]), and lives until the pod is deleted: as long as it does, the kubelet leaves the claim where it is.
 //!
-//! A claim without a disk image gets one, as at the start of a machine.
+//! A claim without a disk image gets one, as at the start of a machine. Of a claim for a memory dump the dump's file is handed over.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use podvirt_api::attachment::Attached;
+use podvirt_api::memory_dump::MARK;
 use podvirt_proto::volumes::{self, Message};
 use tracing::{info, warn};
 
@@ -63,7 +65,26 @@ fn serve(stream: &UnixStream, at: &Path, all: &[Attached]) -> Result<(), volumes
 fn open(name: &str, at: &Path, all: &[Attached]) -> Result<File> {
     let volume = all.iter().find(|volume| volume.name == name);
     let volume = volume.with_context(|| format!("this pod does not have the volume {name}"))?;
+    if let Some(file) = &volume.dump {
+        return dump(&at.join(name), file)
+            .with_context(|| format!("the file of the memory dump on the claim of the volume {name}"));
+    }
     Ok(claims::open(&at.join(name), name, &volume.claim, volume.read_only)?)
+}
+
+/// The file of a memory dump on a claim, which has one dump at a time: those of before make room.
+fn dump(claim: &Path, file: &str) -> Result<File> {
+    for entry in std::fs::read_dir(claim)? {
+        let entry = entry?;
+        let other = entry.file_name();
+        if other != file && other.to_string_lossy().contains(MARK) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o660).clone();
+    // Only a name of this directory: it is virt-controller's, and nothing else is opened.
+    anyhow::ensure!(Path::new(file).file_name() == Some(file.as_ref()), "{file:?} is no file's name");
+    Ok(options.open(claim.join(file))?)
 }
 
 #[cfg(test)]
@@ -79,6 +100,8 @@ mod tests {
         let all = json!([
             {"name": "data", "claim": claim("a")}, {"name": "books", "readOnly": true, "claim": claim("b")},
             {"name": "device", "claim": {"claimName": "c", "volumeMode": "Block"}},
+            {"name": "dump", "dump": "vm-dump-2.memory.dump", "claim": claim("d")},
+            {"name": "wrong", "dump": "../vm.memory.dump", "claim": claim("e")},
         ]);
         serde_json::from_value(all).unwrap()
     }
@@ -112,6 +135,30 @@ mod tests {
         disk.read_to_string(&mut text).unwrap();
         assert_eq!(text, "text");
         assert!(disk.write_all(b"x").is_err());
+    }
+
+    #[test]
+    fn a_memory_dump_gets_a_file_in_the_place_of_the_last_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let claim = dir.path().join("dump");
+        std::fs::create_dir(&claim).unwrap();
+        for (name, text) in [("vm-dump-1.memory.dump", "old"), ("notes", "kept")] {
+            std::fs::write(claim.join(name), text).unwrap();
+        }
+        asked(dir.path(), "dump").unwrap().write_all(b"memory").unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(&claim)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["notes", "vm-dump-2.memory.dump"]);
+        // A launcher that asks again gets the file as it is.
+        let mut text = String::new();
+        asked(dir.path(), "dump").unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "memory");
+        std::fs::create_dir(dir.path().join("wrong")).unwrap();
+        let told = asked(dir.path(), "wrong").unwrap_err();
+        assert!(told.contains("is no file's name"), "{told}");
     }
 
     #[test]

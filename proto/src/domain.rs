@@ -72,6 +72,9 @@ pub struct Domain {
     /// What became of the last attempt to have the guest's agent set the machine's credentials; absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_credentials: Option<AccessCredentials>,
+    /// The last dump of the guest's memory that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_dump: Option<MemoryDump>,
     /// The live migration from here that runs, or was the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
@@ -97,6 +100,24 @@ pub struct Disk {
     /// Bytes of the image that the launcher has made of the volume's files; absent for other volumes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made_bytes: Option<u64>,
+}
+
+/// A dump of the guest's memory.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemoryDump {
+    /// Name of its file.
+    pub file: String,
+    /// Name of the volume that the file is on.
+    pub volume: String,
+    /// When it was begun, in milliseconds since 1970.
+    pub started_at_ms: u64,
+    /// When it ended, in milliseconds since 1970; absent while it is being written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<u64>,
+    /// Why it failed; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub failure: String,
 }
 
 /// A kernel that is booted directly, by the CRC-32 of its files.
@@ -181,6 +202,8 @@ pub mod reason {
     pub const IO_ERROR: &str = "IOError";
     /// Paused for a live migration.
     pub const MIGRATION: &str = "Migration";
+    /// Paused while its memory is being dumped.
+    pub const DUMP: &str = "Dump";
     /// Paused while it is being started.
     pub const STARTING_UP: &str = "StartingUp";
     /// Running since it was started.

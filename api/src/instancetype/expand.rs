@@ -32,7 +32,7 @@ pub fn attach(specs: &Specs, spec: &mut VirtualMachineInstanceSpec, choices: &Ch
             input.r#type = InputType::Tablet;
         });
     }
-    for volume in &spec.volumes {
+    for volume in spec.volumes.iter().filter(|volume| volume.memory_dump.is_none()) {
         let is_shown = devices.disks.iter().any(|disk| disk.name == volume.name)
             || devices.filesystems.iter().any(|filesystem| filesystem.name == volume.name);
         if !is_shown {

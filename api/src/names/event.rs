@@ -48,6 +48,8 @@ pub const VOLUME_READY: &str = "VolumeReady";
 pub const VOLUME_MOUNTED: &str = "VolumeMountedToPod";
 /// The machine's launcher has closed the disk of a volume that was unplugged.
 pub const VOLUME_UNMOUNTED: &str = "VolumeUnMountedFromPod";
+/// The guest's memory could not be dumped.
+pub const MEMORY_DUMP_ERROR: &str = "MemoryDumpError";
 /// The guest's agent has set the credentials of the guest's users.
 pub const CREDENTIALS_SYNCED: &str = "AccessCredentialsSyncSuccess";
 /// The guest's agent has not set the credentials of the guest's users.

@@ -44,7 +44,9 @@ pub(super) fn check(vmi: &VirtualMachineInstance, disk: &Disk, path: &str, probl
             "a volume with persistentVolumeClaim or dataVolume is allowed",
         );
     }
-    if vmi.volume_of(disk).is_some_and(Volume::is_hotpluggable) {
+    if vmi.volume_of(disk).is_some_and(|volume| volume.memory_dump.is_some()) {
+        problems.add(Reason::FieldValueInvalid, path, "its volume takes a memory dump, and has no disk");
+    } else if vmi.volume_of(disk).is_some_and(Volume::is_hotpluggable) {
         plugged(disk, path, problems);
     }
 }

@@ -33,6 +33,11 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
         let path = format!("spec.volumes[{n}].serviceAccount");
         problems.add(Reason::FieldValueInvalid, path, "one volume with a ServiceAccount is allowed");
     }
+    let dumps = vmi.spec.volumes.iter().enumerate().filter(|(_, volume)| volume.memory_dump.is_some());
+    for (n, _) in dumps.skip(1) {
+        let path = format!("spec.volumes[{n}].memoryDump");
+        problems.add(Reason::FieldValueInvalid, path, "one volume for a memory dump is allowed");
+    }
 }
 
 /// Checks the volumes that the firmware's tables are in.
@@ -115,6 +120,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         ("secret", volume.secret.is_some()),
         ("downwardAPI", volume.downward_api.is_some()),
         ("serviceAccount", volume.service_account.is_some()),
+        ("memoryDump", volume.memory_dump.is_some()),
         ("sysprep", volume.sysprep.is_some()),
     ]
     .into_iter()
@@ -124,7 +130,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         problems.required(
             path,
             "a source is required: containerDisk, persistentVolumeClaim, dataVolume, ephemeral, emptyDisk, hostDisk, \
-             cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount or sysprep",
+             cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount, sysprep or memoryDump",
         );
     } else if given.len() > 1 {
         problems.add(
@@ -173,6 +179,9 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
     }
     if let Some(source) = &volume.persistent_volume_claim {
         claim(&source.claim_name, format!("{path}.persistentVolumeClaim.claimName"), problems);
+    }
+    if let Some(source) = &volume.memory_dump {
+        claim(&source.claim_name, format!("{path}.memoryDump.claimName"), problems);
     }
     if let Some(source) = &volume.data_volume {
         claim(&source.name, format!("{path}.dataVolume.name"), problems);

@@ -35,6 +35,8 @@ objects! {
         service_account: Option<ServiceAccountSource>,
         /// A disk with the answers of Windows' set-up.
         sysprep: Option<SysprepSource>,
+        /// A claim that a dump of the machine's memory is written to: no disk.
+        memory_dump: Option<PersistentVolumeClaimSource>,
     }
 
     /// A disk with the files of a ConfigMap.
@@ -153,8 +155,11 @@ objects! {
 }
 
 impl Volume {
-    /// Whether the disk is plugged once the machine runs, and may be unplugged.
+    /// Whether the disk is plugged once the machine runs, and may be unplugged; also of a volume that is no disk but for a dump.
     pub fn is_hotpluggable(&self) -> bool {
+        if self.memory_dump.is_some() {
+            return true;
+        }
         let claim = self.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
         let data = self.data_volume.as_ref().and_then(|data| data.hotpluggable);
         claim == Some(true) || data == Some(true)

@@ -120,11 +120,23 @@ pub(super) fn of_machine(vm: &VirtualMachine, found: &Found) -> Node {
     }
     if let Some(matcher) = &vm.spec.instancetype {
         let named = [&matcher.kind, &matcher.name, &matcher.revision_name].map(Option::as_deref);
-        matched(nodes, namespace, "VirtualMachineClusterInstancetype", named, vm.status.instancetype_ref.as_ref());
+        matched(
+            nodes,
+            namespace,
+            "VirtualMachineClusterInstancetype",
+            named,
+            vm.status.instancetype_ref.as_ref(),
+        );
     }
     if let Some(matcher) = &vm.spec.preference {
         let named = [&matcher.kind, &matcher.name, &matcher.revision_name].map(Option::as_deref);
-        matched(nodes, namespace, "VirtualMachineClusterPreference", named, vm.status.preference_ref.as_ref());
+        matched(
+            nodes,
+            namespace,
+            "VirtualMachineClusterPreference",
+            named,
+            vm.status.preference_ref.as_ref(),
+        );
     }
     if let Some(spec) = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref()) {
         of_spec(nodes, namespace, spec, found);
@@ -346,7 +358,10 @@ mod tests {
 
     #[test]
     fn a_node_is_written_as_upstream_writes_it() {
-        let root = of_machine(&machine(json!({"template": {"spec": {"volumes": null}}}), json!({})), &Found::default());
+        let root = of_machine(
+            &machine(json!({"template": {"spec": {"volumes": null}}}), json!({})),
+            &Found::default(),
+        );
         let network = json!({
             "objectReference": {"apiGroup": "k8s.cni.cncf.io", "kind": "NetworkAttachmentDefinition", "name": "red",
                 "namespace": "other"},

@@ -46,6 +46,8 @@ pub(super) async fn let_go(context: &Context, restore: &Restore, vm: &VirtualMac
         Api::namespaced(context.client.clone(), &vm.namespace().unwrap_or_default());
     let mut free = vm.clone();
     free.status.restore_in_progress = None;
+    // The volume of a memory dump is not restored.
+    free.status.memory_dump_request = None;
     match patch::status_subresource(&machines, vm, &free).await {
         Err(patch::Error::Gone(_)) => Ok(()),
         done => Ok(done.map(drop)?),

@@ -23,6 +23,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
 use podvirt_api::cdi::{POPULATED_FOR, StorageProfile};
 use podvirt_api::csi::{VolumeSnapshot, VolumeSnapshotClass};
+use podvirt_api::memory_dump;
 use podvirt_api::names::label::MIGRATION_NAME;
 use podvirt_api::snapshot::{LAST_RESTORE, RESTORE_NAME};
 use podvirt_api::state::PERSISTENT_STATE_FOR;
@@ -99,7 +100,8 @@ fn trimmed(event: Event<PersistentVolumeClaim>) -> Event<PersistentVolumeClaim> 
 fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
     let PersistentVolumeClaim { metadata, spec, status } = claim;
     let annotations = metadata.annotations.map(|mut all| {
-        all.retain(|name, _| [LAST_RESTORE, POPULATED_FOR, RESTORE_NAME].contains(&name.as_str()));
+        let kept = [LAST_RESTORE, POPULATED_FOR, RESTORE_NAME, memory_dump::ANNOTATION];
+        all.retain(|name, _| kept.contains(&name.as_str()));
         all
     });
     let labels = metadata.labels.map(|mut all| {

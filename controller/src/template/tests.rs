@@ -338,7 +338,7 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             json!({"volumes": [{"name": "a", "hostDisk": {"path": "/d", "type": "Disk"}}]}),
             "spec.volumes[0].hostDisk",
         ),
-        (json!({"volumes": [{"name": "a", "memoryDump": {"claimName": "s"}}]}), "spec.volumes[0].memoryDump"),
+        (json!({"volumes": [{"name": "a", "downwardMetrics": {}}]}), "spec.volumes[0].downwardMetrics"),
         (
             json!({
                 "domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}},

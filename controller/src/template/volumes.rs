@@ -178,7 +178,6 @@ fn one(
     let refused = [
         ("hostDisk", source.host_disk.is_some()),
         ("downwardMetrics", source.downward_metrics.is_some()),
-        ("memoryDump", source.memory_dump.is_some()),
         ("containerPath", source.container_path.is_some()),
     ];
     let name = refused.iter().find_map(|(name, given)| given.then_some(*name));

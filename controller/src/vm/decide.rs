@@ -16,7 +16,7 @@ use super::instancetype::Problem;
 use super::moves::{self, Moves};
 use super::printable::printable;
 use super::{Strategy, condition, failure, is_final, request};
-use super::{nics, placement, volumes};
+use super::{memory_dump, nics, placement, volumes};
 use crate::data::Look;
 
 /// Finalizer of an object whose dependents shall stay (`kubectl delete --cascade=orphan`).
@@ -94,6 +94,13 @@ pub enum Action {
         /// What they come to, for people.
         message: String,
     },
+    /// Change the volumes of the template.
+    SetTemplate {
+        /// Operations of a JSON patch.
+        operations: Vec<Value>,
+        /// What they come to, for people.
+        message: String,
+    },
     /// Take unplugged interfaces out of the template.
     ClearTemplate(Box<nics::Change>),
     /// Write the machine's generation on its instance: nothing that the instance was made from has changed.
@@ -135,6 +142,7 @@ pub fn decide_by(
     let mut status = shape.unwrap_or(vm).status.clone();
     moves::tell(vm, vmi_of(instance), moves, &mut status, now);
     let vmi = vmi_of(instance);
+    memory_dump::follow(vm, vmi_of(instance), &mut status);
     let strategy = Strategy::of(vm);
     request::drop_done(&mut status, vmi);
     let was_halted =
@@ -208,17 +216,18 @@ pub fn decide_by(
     if action.is_none() && vm.metadata.deletion_timestamp.is_none() {
         let clear = || nics::of_template(vm, vmi).map(|change| Action::ClearTemplate(Box::new(change)));
         let shape = shape.ok();
-        action = shape
-            .zip(vmi)
-            .and_then(|(shape, vmi)| {
+        let dump = memory_dump::of_template(vm, vmi);
+        let dump = dump.map(|(operations, message)| Action::SetTemplate { operations, message });
+        let of_instance = || {
+            shape.zip(vmi).and_then(|(shape, vmi)| {
                 changed_links(shape, vmi)
                     .or_else(|| changed_interfaces(shape, vmi))
                     .or_else(|| changed_volumes(shape, vmi))
                     .or_else(|| moved_volumes(vmi, moves))
                     .or_else(|| changed_placement(shape, vmi))
             })
-            .or_else(clear)
-            .or_else(|| unchanged_generation(shape?, vmi?));
+        };
+        action = dump.or_else(of_instance).or_else(clear).or_else(|| unchanged_generation(shape?, vmi?));
     }
 
     let seen = Seen { vm, shape: shape.ok(), vmi, data, moves, waits };

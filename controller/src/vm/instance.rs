@@ -143,6 +143,8 @@ pub fn render(vm: &VirtualMachine, paused: bool) -> VirtualMachineInstance {
     }
     attach_input(&mut spec.domain.devices);
     nics::leave_absent_out(&mut spec);
+    // It comes once the machine runs, if its memory is to be dumped.
+    spec.volumes.retain(|volume| volume.memory_dump.is_none());
     annotations.insert(TEMPLATE_DIGEST.into(), template_digest(vm, &spec));
     annotations.insert(METADATA_DIGEST.into(), metadata_digest(vm));
     let metadata = ObjectMeta {

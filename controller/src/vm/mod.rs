@@ -37,6 +37,7 @@ pub mod decide;
 pub mod failure;
 pub mod instance;
 pub mod instancetype;
+mod memory_dump;
 pub mod moves;
 pub mod nics;
 pub mod placement;

@@ -95,7 +95,9 @@ fn others<'a>(
     spec: &'a VirtualMachineInstanceSpec,
     present: &'a VirtualMachineInstanceSpec,
 ) -> impl Iterator<Item = Other<'a>> {
-    let own = |volume: &&Volume| volume.ephemeral.is_none() && claim(volume).is_some();
+    let own = |volume: &&Volume| {
+        volume.ephemeral.is_none() && volume.memory_dump.is_none() && claim(volume).is_some()
+    };
     present.volumes.iter().filter(own).filter_map(move |there| {
         let wanted = spec.volumes.iter().filter(own).find(|wanted| wanted.name == there.name)?;
         let other = Other { there, wanted };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
 use kube::runtime::reflector::store::{Writer, WriterDropped};
@@ -13,6 +14,7 @@ use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::instancetype::REVISION_KIND_LABEL;
+use podvirt_api::memory_dump::ANNOTATION;
 use podvirt_api::names::{self, event};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::backoff::Backoff;
@@ -25,7 +27,7 @@ use tracing::Instrument;
 use super::data::{machines_on, machines_with};
 use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
 use super::instancetype::{Problem, Shape};
-use super::{Machines, nics, request, revision};
+use super::{Machines, memory_dump, nics, request, revision};
 use crate::attachments::reason_of;
 use crate::data::DataVolumes;
 use crate::storage::{Storage, snapshot_statuses};
@@ -241,6 +243,7 @@ impl Shell {
             }
         }
 
+        self.note_dump(vm).await?;
         let machines = Api::<VirtualMachine>::namespaced(self.client.clone(), &namespace);
         let wanted = VirtualMachine { status: plan.status, ..vm.clone() };
         let written = patch::status_subresource(&machines, vm, &wanted).await?;
@@ -401,6 +404,11 @@ impl Shell {
                 let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
                 return self.changed(machines, vm, patched.map(drop), reason, &message).await;
             }
+            Action::SetTemplate { operations, message } => {
+                let patched =
+                    machines.patch(&name, &PatchParams::default(), &json_patch_of(operations)?).await;
+                return self.changed(machines, vm, patched.map(drop), event::VOLUMES_CHANGED, &message).await;
+            }
             Action::ClearTemplate(change) => {
                 let patch = json_patch_of(operations("/spec/template/spec", &change))?;
                 let patched = machines.patch(&name, &PatchParams::default(), &patch).await;
@@ -420,6 +428,28 @@ impl Shell {
             }
         }
         Ok(true)
+    }
+
+    /// Writes on the claim of a memory dump what is on it, before the machine's status says that the dump is done.
+    async fn note_dump(&self, vm: &VirtualMachine) -> Result<(), Error> {
+        let Some((name, text)) = memory_dump::annotation(vm) else { return Ok(()) };
+        let namespace = vm.namespace().unwrap_or_default();
+        let known = self.storage.claims.get(&namespace, name);
+        if known
+            .as_ref()
+            .and_then(|claim| claim.annotations().get(ANNOTATION))
+            .is_some_and(|there| there == text)
+        {
+            return Ok(());
+        }
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), &namespace);
+        let change = json!({"metadata": {"annotations": {ANNOTATION: text}}});
+        match claims.patch_metadata(name, &PatchParams::default(), &Patch::Merge(change)).await {
+            // A claim that is gone has nothing on it.
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(Error::Ask(error)),
+        }
     }
 
     /// Tells people of what was changed in the running instance, or was not.

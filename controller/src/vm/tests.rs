@@ -84,6 +84,7 @@ fn word(action: Option<&Action>) -> &'static str {
         Some(Action::SetLinks { .. }) => "set links",
         Some(Action::SetInterfaces { .. }) => "set interfaces",
         Some(Action::SetInstance { .. }) => "set instance",
+        Some(Action::SetTemplate { .. }) => "set template",
         Some(Action::ClearTemplate(_)) => "clear template",
     }
 }

@@ -10,12 +10,13 @@
 //! the volume is another    both are removed, and added anew once the status tells of the former one no more
 //! ```
 //!
-//! A volume that was plugged into the instance alone (annotation [`annotation::EPHEMERAL_VOLUMES`]) is left alone. Nothing is
+//! The volume of a memory dump is in the instance while the dump is written ([`super::memory_dump`]). A volume that was plugged into the instance alone (annotation [`annotation::EPHEMERAL_VOLUMES`]) is left alone. Nothing is
 //! written while the instance does not run or moves: the target's pods are made for what stands there.
 
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
+use podvirt_api::memory_dump::is_for_instance;
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::annotation;
 use podvirt_api::storage::is_hotpluggable;
@@ -45,26 +46,24 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
         return None;
     }
     let template = vm.spec.template.as_ref()?.spec.as_ref()?;
+    let wanted: Vec<&Volume> = template.volumes.iter().filter(|volume| is_for_instance(vm, volume)).collect();
     let (volumes, disks) = (&vmi.spec.volumes, &vmi.spec.domain.devices.disks);
     let own = own(vmi);
     // What is to move to another claim with its content is not unplugged.
     let moves = |volume: &Volume| {
-        let is_wanted = |wanted: &Volume| wanted.name == volume.name && is_hotpluggable(wanted);
-        moves::is_asked_for(vm) && template.volumes.iter().any(is_wanted)
+        let is_wanted = |wanted: &&Volume| wanted.name == volume.name && is_hotpluggable(wanted);
+        moves::is_asked_for(vm) && wanted.iter().any(is_wanted)
     };
     let leaves = |volume: &&Volume| {
-        is_hotpluggable(volume)
-            && !moves(volume)
-            && !own.contains(&volume.name)
-            && !template.volumes.iter().any(|wanted| wanted == *volume)
+        is_hotpluggable(volume) && !moves(volume) && !own.contains(&volume.name) && !wanted.contains(volume)
     };
     let leaving: Vec<&str> = volumes.iter().filter(leaves).map(|volume| volume.name.as_str()).collect();
     let is_known = |name: &str| {
         volumes.iter().any(|volume| volume.name == name)
             || vmi.status.volume_status.iter().any(|told| told.name == name)
     };
-    let coming: Vec<&Volume> =
-        template.volumes.iter().filter(|volume| is_hotpluggable(volume) && !is_known(&volume.name)).collect();
+    let comes = |volume: &&&Volume| is_hotpluggable(volume) && !is_known(&volume.name);
+    let coming: Vec<&Volume> = wanted.iter().filter(comes).copied().collect();
     if leaving.is_empty() && coming.is_empty() {
         return None;
     }

@@ -29,6 +29,9 @@
 //! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims. While the
 //! machine moves, no attachment pod is made for the sake of another volume, nor deleted.
 //!
+//! **Memory dumps.** The volume of one comes and goes in the same way, and has no disk: virt-handler tells of it `MemoryDumpInProgress`,
+//! and `MemoryDumpCompleted` or `MemoryDumpFailed`, once the launcher has its file. The file's name is given here, before a pod has the claim.
+//!
 //! Attachment pods are controlled by their launcher pod, and go with it. Where a launcher pod has ended and is still there, they
 //! are deleted.
 
@@ -39,12 +42,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::attachment::Attached;
+use podvirt_api::memory_dump;
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{event, target_attachment_name};
 use podvirt_api::storage::{claim, is_hotpluggable};
 use podvirt_api::v1::{
-    HotplugVolumeStatus, PersistentVolumeClaimInfo, VirtualMachineInstance,
+    DomainMemoryDumpInfo, HotplugVolumeStatus, PersistentVolumeClaimInfo, VirtualMachineInstance,
     VirtualMachineInstancePhase as Phase, Volume, VolumePhase, VolumeStatus,
 };
 
@@ -83,16 +87,16 @@ fn told_of<'a>(vmi: &'a VirtualMachineInstance, name: &str) -> Option<&'a Volume
 
 /// Whether the claim of a volume is known to be usable: an attachment pod has had it.
 fn is_attached(told: Option<&VolumeStatus>) -> bool {
-    matches!(
-        told.and_then(|told| told.phase.as_ref()),
-        Some(VolumePhase::AttachedToNode | VolumePhase::MountedToPod | VolumePhase::Ready)
-    )
+    let phase = told.and_then(|told| told.phase.as_ref());
+    matches!(phase, Some(VolumePhase::AttachedToNode | VolumePhase::MountedToPod | VolumePhase::Ready))
+        || memory_dump::has_file(phase)
 }
 
 /// Whether the volume is plugged, or was, and the machine may have its disk open.
 pub(crate) fn is_in_use(told: &VolumeStatus) -> bool {
     told.hotplug_volume.is_some()
-        && matches!(told.phase, Some(VolumePhase::MountedToPod | VolumePhase::Ready))
+        && (matches!(told.phase, Some(VolumePhase::MountedToPod | VolumePhase::Ready))
+            || memory_dump::has_file(told.phase.as_ref()))
 }
 
 /// Volumes that are to be plugged and whose claims are usable, sorted by name.
@@ -105,6 +109,12 @@ fn usable(
         .filter_map(|volume| {
             let info = claim_of(volume, told)?;
             let name = claim(volume)?.name;
+            // The pod is told the file's name.
+            if volume.memory_dump.is_some()
+                && told_of(vmi, &volume.name).and_then(memory_dump::file).is_none()
+            {
+                return None;
+            }
             let bound = info.capacity.is_some() && !problems.iter().any(|(problem, _)| problem == name);
             (bound || is_attached(told_of(vmi, &volume.name))).then(|| attached(vmi, volume, info))
         })
@@ -127,8 +137,24 @@ fn attached(vmi: &VirtualMachineInstance, volume: &Volume, info: &PersistentVolu
     let is_drive = disk.is_some_and(|disk| disk.cdrom.is_some());
     let read_only = disk.and_then(|disk| disk.disk.as_ref()).and_then(|disk| disk.readonly) == Some(true);
     let read_only = is_drive || read_only || claim(volume).is_some_and(|claim| claim.read_only);
+    let dump = volume.memory_dump.as_ref().and(told_of(vmi, &volume.name)).and_then(memory_dump::file);
     // How large it is changes; the pod's name follows from the names alone.
-    Attached { name: volume.name.clone(), read_only, claim: info.clone() }
+    Attached { name: volume.name.clone(), read_only, dump: dump.map(ToOwned::to_owned), claim: info.clone() }
+}
+
+/// Names the files of memory dumps that are to be written.
+fn name_dumps(vmi: &mut VirtualMachineInstance, now: Timestamp) {
+    let machine = vmi.metadata.name.as_deref().unwrap_or_default();
+    for volume in &vmi.spec.volumes {
+        let Some(source) = &volume.memory_dump else { continue };
+        let told = vmi.status.volume_status.iter_mut().find(|told| told.name == volume.name);
+        let Some(told) = told.filter(|told| memory_dump::file(told).is_none()) else { continue };
+        told.memory_dump_volume = Some(DomainMemoryDumpInfo {
+            claim_name: Some(source.claim_name.clone()),
+            target_file_name: Some(memory_dump::file_name(machine, &volume.name, now)),
+            ..DomainMemoryDumpInfo::default()
+        });
+    }
 }
 
 /// Keeps the attachment pods of the machine's launcher pods, and tells of the volumes. `current`: the pod that runs the machine.
@@ -142,6 +168,7 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
     if is_final(&phase(&decision.vmi)) || seen.vmi.metadata.deletion_timestamp.is_some() {
         return;
     }
+    name_dumps(&mut decision.vmi, now);
     let usable = usable(&decision.vmi, seen.plug_claims, seen.claims_told);
     let moves = seen.vmi.status.migration_state.as_ref().is_some_and(is_under_way);
     if has_pod(&decision.vmi) && !moves {
@@ -301,7 +328,10 @@ fn present(
     let hotplug = status.hotplug_volume.get_or_insert_with(HotplugVolumeStatus::default);
     let Some(pod) = holder else {
         // The machine goes on with a disk that it has, also while another pod is being made for it.
-        if !matches!(status.phase, Some(VolumePhase::Ready | VolumePhase::MountedToPod)) {
+        let phase = status.phase.as_ref();
+        if !matches!(phase, Some(VolumePhase::Ready | VolumePhase::MountedToPod))
+            && !memory_dump::has_file(phase)
+        {
             *hotplug = HotplugVolumeStatus::default();
             return of_claim(seen, status);
         }

@@ -178,6 +178,19 @@ impl Client {
         judge(within(START, inner.sync_virtual_machine(request)).await?.into())
     }
 
+    /// Has the launcher begin to write the guest's memory to this file, which the status of the VMI names. Its report tells how
+    /// that ends.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn memory_dump(&self, vmi: &VirtualMachineInstance, file: &str) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let vmi = request(vmi)?.vmi;
+        let request = cmd::MemoryDumpRequest { vmi, dump_path: file.to_owned() };
+        judge(Some(within(ORDER, inner.virtual_machine_memory_dump(request)).await?))
+    }
+
     /// Has the launcher make everything ready for a machine that comes from another node.
     ///
     /// # Errors

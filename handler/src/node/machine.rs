@@ -21,7 +21,7 @@ use crate::podnet;
 use crate::ports::{Namespace, Steering};
 use crate::process::Process;
 use crate::record::Record;
-use crate::vm::{Exit, Launcher, Memory};
+use crate::vm::{Exit, Launcher, Memory, wanted_dump};
 
 /// A task that ends with what it belongs to.
 #[derive(Debug)]
@@ -251,7 +251,11 @@ impl Machine {
                 client.sync(&vmi, options.get().await).await?;
                 // The guest has let go of all of these.
                 network.clear(&client.process, podnet::unplugged(&vmi)).await?;
-                delivered.map_err(Error::Refused)
+                delivered.map_err(Error::Refused)?;
+                if let Some(file) = wanted_dump(&vmi).filter(|_| runs) {
+                    client.memory_dump(&vmi, file).await?;
+                }
+                Ok(())
             };
             // Nobody waits for it, or this process is ending.
             let _unheard = tell.send(given.await);

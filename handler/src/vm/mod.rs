@@ -46,6 +46,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use podvirt_api::memory_dump;
 use podvirt_api::names::event;
 use podvirt_api::storage;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
@@ -331,6 +332,14 @@ fn attached_volumes(vmi: &v1::VirtualMachineInstance) -> impl Iterator<Item = &S
     vmi.status.volume_status.iter().filter(is_ready).map(|told| &told.name)
 }
 
+/// The file that the guest's memory is to be written to, once an attachment pod has its claim.
+pub fn wanted_dump(vmi: &v1::VirtualMachineInstance) -> Option<&str> {
+    let volume = vmi.spec.volumes.iter().find(|volume| volume.memory_dump.is_some())?;
+    attached_volumes(vmi).find(|name| **name == volume.name)?;
+    let told = vmi.status.volume_status.iter().find(|told| told.name == volume.name)?;
+    memory_dump::file(told)
+}
+
 /// The first hotpluggable volume whose disk cannot be brought to the launcher yet.
 fn unattached(vmi: &v1::VirtualMachineInstance) -> Option<&str> {
     let is_attached = |name: &String| attached_volumes(vmi).any(|attached| attached == name);
@@ -344,7 +353,15 @@ fn volumes_differ(view: &View<'_>) -> bool {
     let wanted = |name: &String| {
         vmi.spec.volumes.iter().any(|volume| volume.name == *name && storage::is_hotpluggable(volume))
     };
-    let has = |name: &String| domain.disks.iter().any(|disk| disk.name == *name);
+    let dump = wanted_dump(vmi);
+    let dumped = || domain.memory_dump.as_ref().map(|dump| dump.file.as_str());
+    if dump.is_some() && dump != dumped() {
+        return true;
+    }
+    let is_dump = |name: &String| {
+        vmi.spec.volumes.iter().any(|volume| volume.name == *name && volume.memory_dump.is_some())
+    };
+    let has = |name: &String| is_dump(name) || domain.disks.iter().any(|disk| disk.name == *name);
     attached_volumes(vmi).any(|name| wanted(name) && !has(name))
         || domain.volumes.iter().any(|name| !wanted(name))
 }

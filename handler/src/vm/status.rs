@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podvirt_api::memory_dump;
 use podvirt_api::names::{condition, event};
 use podvirt_api::quantity::binary_text;
 use podvirt_api::v1::{
@@ -136,9 +137,67 @@ fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain, first: 
     status.fs_freeze_status = domain.filesystems_frozen.then(|| "frozen".to_owned());
 }
 
+/// What the machine's report means to a volume that a dump of its memory is written to.
+fn dumped(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Option<Event> {
+    let is_held = domain.volumes.contains(&told.name);
+    let is_wanted = names.contains(&told.name.as_str());
+    let has_file = memory_dump::has_file(told.phase.as_ref());
+    let file = memory_dump::file(told).unwrap_or_default();
+    let report = domain.memory_dump.as_ref().filter(|report| report.file == file);
+    let name = &told.name;
+    let (weight, phase, reason, message) = match (is_wanted, report) {
+        (true, Some(report)) => {
+            let time = |ms: u64| {
+                let time = Timestamp::from_millisecond(i64::try_from(ms).unwrap_or_default());
+                time.ok().map(|time| Some(seconds(time)))
+            };
+            let (weight, phase, reason, message) = match report.ended_at_ms {
+                None => (
+                    Weight::Normal,
+                    VolumePhase::MemoryDumpInProgress,
+                    event::VOLUME_MOUNTED,
+                    format!("Memory dump Volume {name} is attached, getting memory dump"),
+                ),
+                Some(_) if report.failure.is_empty() => (
+                    Weight::Normal,
+                    VolumePhase::MemoryDumpCompleted,
+                    event::VOLUME_READY,
+                    format!("Memory dump to Volume {name} has completed successfully"),
+                ),
+                Some(_) => (
+                    Weight::Warning,
+                    VolumePhase::MemoryDumpFailed,
+                    event::MEMORY_DUMP_ERROR,
+                    format!("Memory dump to pvc {name} failed: {}", report.failure),
+                ),
+            };
+            let dump = told.memory_dump_volume.get_or_insert_default();
+            dump.start_timestamp = time(report.started_at_ms);
+            dump.end_timestamp = report.ended_at_ms.and_then(time);
+            (weight, phase, reason, message)
+        }
+        (false, _) if has_file && !is_held => (
+            Weight::Normal,
+            VolumePhase::UnMountedFromPod,
+            event::VOLUME_UNMOUNTED,
+            format!("the machine's launcher has closed the file of the memory dump of volume {name}"),
+        ),
+        _ => return None,
+    };
+    if told.phase.as_ref() == Some(&phase) {
+        return None;
+    }
+    told.phase = Some(phase);
+    (told.reason, told.message) = (Some(reason.to_owned()), Some(message.clone()));
+    Some(Event { weight, reason, message })
+}
+
 /// What the machine's report means to a volume that is plugged, or was. `names`: the volumes of the specification.
 fn plugged(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Option<Event> {
     told.hotplug_volume.as_ref()?;
+    if told.memory_dump_volume.is_some() {
+        return dumped(told, names, domain);
+    }
     let is_held = domain.volumes.contains(&told.name);
     let is_plugged = domain.disks.iter().any(|disk| disk.name == told.name);
     let name = &told.name;
@@ -233,6 +292,8 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
             ("True", condition::reason::PAUSED_IO_ERROR, "a disk failed; the guest waits".into())
         }
         reason::MIGRATION => by_monitor,
+        // It goes on by itself once its memory is written.
+        reason::DUMP => return None,
         reason::STARTING_UP => ("True", "StartingUp", "the machine is being started".into()),
         _ => ("True", condition::reason::PAUSED_BY_USER, "paused by a user".into()),
     })

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::Duration;
 
 use podvirt_proto::cmd::MAX_PICTURE;
@@ -404,6 +405,15 @@ impl Hypervisor for Libvirt {
 
     fn hand_over(&self, device: &File, set: u64) -> Result<(), HypervisorError> {
         fdset::add(&self.domain()?, device.as_fd(), set)
+    }
+
+    fn dump(&self, place: &Path) -> Result<(), HypervisorError> {
+        const ACTION: &str = "dump the memory";
+        let place = place.to_str().ok_or_else(|| wrong(ACTION, "the path is no text".to_owned()))?;
+        let domain = self.domain()?;
+        let (format, flags) = (sys::VIR_DOMAIN_CORE_DUMP_FORMAT_RAW, sys::VIR_DUMP_MEMORY_ONLY);
+        let dumped = domain.core_dump_with_format(place, format, flags);
+        dumped.map(drop).map_err(|e| self.failed(&domain, ACTION, &e))
     }
 
     fn take_back(&self, set: u64) -> Result<(), HypervisorError> {

@@ -26,6 +26,7 @@ mod state;
 mod usage;
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -328,6 +329,14 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or has no such device.
     fn unplug(&self, alias: &str) -> Result<(), HypervisorError>;
+
+    /// Writes the memory of the running domain to the file at `place`, as a core in ELF's format. The guest stands still until it is
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or the file has no room.
+    fn dump(&self, place: &Path) -> Result<(), HypervisorError>;
 
     /// The domain's description as it can be changed for a move.
     ///

@@ -26,7 +26,7 @@ pub(super) fn status(state: sys::virDomainState, number: u32) -> DomainStatus {
                 sys::VIR_DOMAIN_PAUSED_USER => reason::USER,
                 sys::VIR_DOMAIN_PAUSED_MIGRATION => reason::MIGRATION,
                 sys::VIR_DOMAIN_PAUSED_SAVE => "Save",
-                sys::VIR_DOMAIN_PAUSED_DUMP => "Dump",
+                sys::VIR_DOMAIN_PAUSED_DUMP => reason::DUMP,
                 sys::VIR_DOMAIN_PAUSED_IOERROR => reason::IO_ERROR,
                 sys::VIR_DOMAIN_PAUSED_WATCHDOG => "Watchdog",
                 sys::VIR_DOMAIN_PAUSED_SHUTTING_DOWN => "ShuttingDown",

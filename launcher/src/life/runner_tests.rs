@@ -101,6 +101,10 @@ impl Hypervisor for Fake {
         Ok(())
     }
 
+    fn dump(&self, _: &std::path::Path) -> Result<(), HypervisorError> {
+        unreachable!("no memory is dumped")
+    }
+
     fn undefine(&self) -> Result<(), HypervisorError> {
         self.world(|w| w.calls.push("undefine"));
         Ok(())

@@ -72,6 +72,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
             synchronized: result.is_ok(),
             message: result.as_ref().err().cloned().unwrap_or_default(),
         }),
+        memory_dump: facts.dump.clone(),
         migration: facts.migration.clone(),
         waiting_for: facts.waiting_for.clone(),
         waiting_since_ms: facts.waiting_since.map(millis),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use podvirt_api::names::path;
 use podvirt_api::vmi::InterfaceState;
-use podvirt_api::{ParseError, VirtualMachineInstance, defaults, validate};
+use podvirt_api::{ParseError, VirtualMachineInstance, defaults, v1, validate};
 use podvirt_proto::cmd::info::cmd_info_server::{CmdInfo, CmdInfoServer};
 use podvirt_proto::cmd::info::{CmdInfoRequest, CmdInfoResponse};
 use podvirt_proto::cmd::v1 as cmd;
@@ -26,7 +26,7 @@ use super::agent::ANSWER;
 use super::answers;
 use super::freeze::Guest as _;
 use super::shared::{ManifestInterface, Shared, Wanted};
-use super::{growth, kept, migration, nics, statistics, volumes};
+use super::{dump, growth, kept, migration, nics, statistics, volumes};
 use crate::domain::alias_of;
 use crate::hypervisor::{Hypervisor, HypervisorError};
 use crate::life::runner::Wish;
@@ -465,6 +465,20 @@ impl Cmd for Server {
         }))
     }
 
+    async fn virtual_machine_memory_dump(
+        &self,
+        request: Request<cmd::MemoryDumpRequest>,
+    ) -> Answer<cmd::Response> {
+        let request = request.into_inner();
+        let begun = self.mine(request.vmi.as_ref()).and_then(|()| {
+            let json = request.vmi.map(|vmi| vmi.vmi_json).unwrap_or_default();
+            let vmi: Box<v1::VirtualMachineInstance> =
+                serde_json::from_slice(&json).map_err(|error| format!("vmi: {error}"))?;
+            dump::begin(&self.0, &vmi, &request.dump_path)
+        });
+        Ok(Response::new(outcome(begun)))
+    }
+
     not_supported! {
         delete_virtual_machine(cmd::VmiRequest) -> cmd::Response = "DeleteVirtualMachine",
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
@@ -473,7 +487,6 @@ impl Cmd for Server {
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
         get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",
-        virtual_machine_memory_dump(cmd::MemoryDumpRequest) -> cmd::Response = "VirtualMachineMemoryDump",
         backup_virtual_machine(cmd::BackupRequest) -> cmd::Response = "BackupVirtualMachine",
         redefine_checkpoint(cmd::RedefineCheckpointRequest) -> cmd::RedefineCheckpointResponse = "RedefineCheckpoint",
         get_sev_info(cmd::EmptyRequest) -> cmd::SevInfoResponse = "GetSEVInfo",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::AccessCredential;
 use podvirt_proto::cmd::v1::SmBios;
-use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, Status};
+use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, MemoryDump, Status};
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -68,6 +68,8 @@ pub(super) struct Facts {
     pub(super) made: BTreeMap<String, u64>,
     /// Volumes whose disks were handed over to be plugged.
     pub(super) volumes: BTreeSet<String>,
+    /// The last dump of the guest's memory.
+    pub(super) dump: Option<MemoryDump>,
     /// What is booted directly, once it was read.
     pub(super) kernel_boot: Option<KernelBoot>,
     /// The migration away from here that runs, or was the last one.

@@ -22,6 +22,8 @@
 //! that a machine can boot from such a disk. One that comes from another node has them already when it arrives: it is let in once all
 //! their descriptors are here ([`awaited`]).
 //!
+//! The file of a memory dump ([`dump`]) is handed over and closed in the same way; it is no disk.
+//!
 //! A CD-ROM drive stays, and its medium comes and goes. The drive's cache mode is that of its start, so that both a disk image and a
 //! device can be its medium: through the page cache unless the VMI says otherwise.
 //!
@@ -38,6 +40,7 @@ use podvirt_api::{storage, v1};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use super::dump;
 use super::held::set_direct;
 use super::shared::Shared;
 use crate::domain::schema::{self as xml, Domain};
@@ -173,7 +176,10 @@ pub(super) async fn change(
     for name in held.iter().filter(|name| !wanted.contains(&name.as_str())) {
         done(name, unplug(shared, name).await);
     }
-    for name in wanted.into_iter().filter(|name| held.iter().any(|held| held == name)) {
+    // A claim for a memory dump has no disk.
+    let is_dump = |name: &str| vmi.spec.volumes.iter().any(|v| v.name == name && v.memory_dump.is_some());
+    let wanted = wanted.into_iter().filter(|name| !is_dump(name));
+    for name in wanted.filter(|name| held.iter().any(|held| held == name)) {
         done(name, plug(shared, vmi, name, is_kept(&told, name)).await);
     }
     failed
@@ -252,6 +258,7 @@ async fn take_back(shared: &Shared, volume: &str) {
 
 /// Has the guest let go of the disk of a volume, and closes the disk.
 async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
+    dump::may_go(shared, volume)?;
     let domain = described(shared).await?;
     if has(&domain, volume) {
         info!(volume, "the disk is unplugged");

@@ -192,3 +192,48 @@ fn attachment_pods_of_a_launcher_pod_that_has_ended_are_deleted() {
         Scene { vmi: &vmi, pods: &pods, attachments: &attachments, told: bound(&["a"]), problems: &[] }.see();
     assert_eq!(done(&decision).1, ["x"]);
 }
+
+#[test]
+fn the_file_of_a_memory_dump_is_named_before_a_pod_has_its_claim_and_stays() {
+    let dumped = |told: Value| {
+        let volume = podvirt_api::memory_dump::volume("dump");
+        handed_over("Running", json!({"spec": {"volumes": [volume]}, "status": {"volumeStatus": told}}))
+    };
+    let pods = [running(json!({}))];
+    let see = |vmi: &VirtualMachineInstance, attachments: &[Arc<Pod>]| {
+        Scene { vmi, pods: &pods, attachments, told: bound(&["dump"]), problems: &[] }.see()
+    };
+    let launcher = pods[0].metadata.uid.clone().unwrap();
+    let vmi = dumped(json!([]));
+    let decision = see(&vmi, &[]);
+    let file = |decision: &Decision| {
+        let told = &decision.vmi.status.volume_status[0];
+        podvirt_api::memory_dump::file(told).unwrap().to_owned()
+    };
+    let name = file(&decision);
+    assert!(name.contains("-dump-") && name.ends_with(".memory.dump"), "{name}");
+    let (made, _) = done(&decision);
+    assert_eq!(made.len(), 1);
+    let command = decision.actions.iter().find_map(|action| match action {
+        Action::Create(pod) => pod.spec.as_ref()?.containers[0].command.clone(),
+        _ => None,
+    });
+    let command = command.unwrap();
+    assert!(command.iter().any(|word| word.contains(&format!("\"dump\":\"{name}\""))), "{command:?}");
+
+    // While it is written, and after, its pod stays; once the launcher has let go of it, the pod goes.
+    let pod = [attachment(&launcher, "h", &["dump"], true)];
+    let at = |phase: &str| {
+        json!([{"name": "dump", "target": "", "phase": phase, "hotplugVolume": {"attachPodName": "h", "attachPodUID": "h"},
+            "memoryDumpVolume": {"claimName": "dump", "targetFileName": "f"}}])
+    };
+    for phase in ["MemoryDumpInProgress", "MemoryDumpCompleted", "MemoryDumpFailed"] {
+        let decision = see(&dumped(at(phase)), &pod);
+        assert_eq!((told(&decision), file(&decision).as_str()), (vec![format!("dump {phase} h")], "f"));
+        assert_eq!(done(&decision).1, Vec::<String>::new(), "{phase}");
+        let without = handed_over("Running", json!({"status": {"volumeStatus": at(phase)}}));
+        assert_eq!(done(&see(&without, &pod)).1, Vec::<String>::new(), "{phase}: the launcher has the file");
+    }
+    let without = handed_over("Running", json!({"status": {"volumeStatus": at("UnMountedFromPod")}}));
+    assert_eq!(done(&see(&without, &pod)).1, ["h"]);
+}

@@ -1,6 +1,6 @@
 //! Volumes that are plugged into the running machine.
 
-use podvirt_proto::domain::Disk;
+use podvirt_proto::domain::{Disk, MemoryDump};
 use serde_json::{Value, json};
 
 use super::*;
@@ -108,4 +108,85 @@ fn a_machine_starts_once_all_its_volumes_are_attached() {
     assert!(long.decide().events.iter().any(|event| event.message.ends_with(expected)));
     let ready = starting("u");
     assert_eq!(ready.decide().action, Some(Action::Sync(spec_hash(&ready.vmi))));
+}
+
+/// A running machine whose memory is dumped to the volume `data`; the launcher has the file, and tells this of the dump.
+fn dumping(wanted: bool, phase: &str, held: bool, report: Option<(Option<u64>, &str)>) -> Pass {
+    let mut told = attached(phase, "u");
+    told["memoryDumpVolume"] = json!({"claimName": "c", "targetFileName": "f"});
+    let mut pass = pass(wanted, told, held, false);
+    for volume in &mut pass.vmi.spec.volumes {
+        *volume = podvirt_api::memory_dump::volume("c");
+        volume.name = "data".into();
+    }
+    pass.domain.as_mut().unwrap().memory_dump = report.map(|(ended_at_ms, failure)| MemoryDump {
+        file: "f".into(),
+        volume: "data".into(),
+        started_at_ms: 1_000,
+        ended_at_ms,
+        failure: failure.into(),
+    });
+    pass
+}
+
+#[test]
+fn how_a_memory_dump_ends_is_told_and_its_file_let_go_of() {
+    for (wanted, phase, held, report, next, event) in [
+        (true, "AttachedToNode", false, None, "AttachedToNode", None),
+        (true, "AttachedToNode", true, None, "AttachedToNode", None),
+        (true, "AttachedToNode", true, Some((None, "")), "MemoryDumpInProgress", Some("VolumeMountedToPod")),
+        (true, "MemoryDumpInProgress", true, Some((None, "")), "MemoryDumpInProgress", None),
+        (
+            true,
+            "MemoryDumpInProgress",
+            true,
+            Some((Some(2_000), "")),
+            "MemoryDumpCompleted",
+            Some("VolumeReady"),
+        ),
+        (
+            true,
+            "AttachedToNode",
+            true,
+            Some((Some(2_000), "no room")),
+            "MemoryDumpFailed",
+            Some("MemoryDumpError"),
+        ),
+        (false, "MemoryDumpCompleted", true, Some((Some(2_000), "")), "MemoryDumpCompleted", None),
+        (
+            false,
+            "MemoryDumpCompleted",
+            false,
+            Some((Some(2_000), "")),
+            "UnMountedFromPod",
+            Some("VolumeUnMountedFromPod"),
+        ),
+        (false, "MemoryDumpFailed", false, None, "UnMountedFromPod", Some("VolumeUnMountedFromPod")),
+    ] {
+        let pass = dumping(wanted, phase, held, report);
+        let expected = (next.to_owned(), String::new(), event.into_iter().collect());
+        assert_eq!(seen(&pass), expected, "{wanted} {phase} {held} {report:?}");
+    }
+    let ended = dumping(true, "MemoryDumpInProgress", true, Some((Some(2_000), "no room"))).decide();
+    let told = serde_json::to_value(&ended.status.volume_status[0]).unwrap();
+    assert_eq!(told["message"], "Memory dump to pvc data failed: no room");
+    let times = json!({"claimName": "c", "targetFileName": "f", "startTimestamp": "1970-01-01T00:00:01Z", "endTimestamp": "1970-01-01T00:00:02Z"});
+    assert_eq!(told["memoryDumpVolume"], times);
+}
+
+#[test]
+fn a_handler_that_comes_new_has_the_memory_dumped_that_is_not_yet() {
+    for (report, due) in [(None, true), (Some((None, "")), false), (Some((Some(2_000), "")), false)] {
+        let pass = dumping(true, "AttachedToNode", true, report);
+        let sync = due.then(|| Action::Sync(spec_hash(&pass.vmi)));
+        assert_eq!(pass.decide().action, sync, "{report:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_stands_still_for_a_memory_dump_is_not_paused() {
+    let mut pass = dumping(true, "MemoryDumpInProgress", true, Some((None, "")));
+    let domain = pass.domain.as_mut().unwrap();
+    (domain.status, domain.reason) = (Status::Paused, reason::DUMP.into());
+    assert!(pass.decide().status.conditions.iter().all(|condition| condition.r#type != Type::Paused));
 }

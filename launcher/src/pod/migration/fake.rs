@@ -65,6 +65,9 @@ impl Hypervisor for Fake {
     fn start(&self, _: &str, _: bool) -> Outcome {
         Err(no())
     }
+    fn dump(&self, _: &std::path::Path) -> Outcome {
+        Err(no())
+    }
     fn suspend(&self) -> Outcome {
         Err(no())
     }
