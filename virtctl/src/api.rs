@@ -209,6 +209,15 @@ impl Cluster {
         self.json(format!("/apis/{SUBRESOURCES}/v1/version")).await.map_err(|cause| self.error(&asked, cause))
     }
 
+    /// Reads what the server tells of its image with libguestfs' tools.
+    ///
+    /// # Errors
+    /// When the answer is no success or no JSON.
+    pub(crate) async fn guestfs<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        let asked = Asked { verb: "get", group: SUBRESOURCES, resource: "guestfs".into() };
+        self.json(format!("/apis/{SUBRESOURCES}/v1/guestfs")).await.map_err(|cause| self.error(&asked, cause))
+    }
+
     /// A picture of a machine's display.
     ///
     /// # Errors

@@ -10,7 +10,9 @@ pub(crate) use create::{Create, CreateInstancetype, CreatePreference, CreateVm, 
 pub(crate) use credentials::{AddSshKey, Credentials, CredentialsWhat, Key, RemoveSshKey, SetPassword};
 pub(crate) use export::VmExport;
 pub(crate) use expose::Expose;
+pub(crate) use guestfs::Guestfs;
 pub(crate) use image_upload::ImageUpload;
+pub(crate) use memory_dump::MemoryDump;
 pub(crate) use object_graph::ObjectGraph;
 
 mod adm;
@@ -18,7 +20,9 @@ mod create;
 mod credentials;
 mod export;
 mod expose;
+mod guestfs;
 mod image_upload;
+mod memory_dump;
 mod object_graph;
 
 /// The whole command line.
@@ -124,10 +128,14 @@ pub(crate) enum Command {
     Expose(Box<Expose>),
     /// Return full list of filesystems available on the guest machine.
     Fslist(Instance),
+    /// Start a shell with libguestfs' tools in a pod that has a claim.
+    Guestfs(Box<Guestfs>),
     /// Return guest agent info about operating system.
     Guestosinfo(Instance),
     /// Upload a VM image to a DataVolume or PersistentVolumeClaim.
     ImageUpload(Box<ImageUpload>),
+    /// Dump the memory of a running virtual machine to a claim.
+    MemoryDump(Box<MemoryDump>),
     /// Migrate a virtual machine: it moves to another node while it runs.
     Migrate(Migrate),
     /// Cancel the migration of a virtual machine: it stays where it is.

@@ -54,6 +54,10 @@ Ctrl+] or Ctrl+5 leaves the console.",
   # With a claim as its disk, and keys from a Secret that the guest's agent sets:
   virtctl create vm --volume-pvc=src:my-pvc --access-cred=type:ssh,src:my-keys,user:jdoe
 
+  # With a disk that CDI imports, and an empty one:
+  virtctl create vm --volume-import=type:registry,url:docker://my.registry/my-image,size:10Gi \\
+    --volume-import=type:blank,size:50Gi
+
   # Make it:
   virtctl create vm --name=myvm | kubectl create -f -
 
@@ -113,6 +117,16 @@ A migration that was made for it goes on: migrate-cancel ends it.",
   virtctl fslist myvm",
     ),
     (
+        "guestfs",
+        "  # Start a shell with libguestfs' tools in a pod that has the claim 'mydata':
+  virtctl guestfs mydata --image=quay.io/kubevirt/libguestfs-tools:v1.8.0
+
+  # Where nodes have no KVM, with the claim's files for group 107:
+  virtctl guestfs mydata --image=quay.io/kubevirt/libguestfs-tools:v1.8.0 --kvm=false --fsGroup=107
+
+The claim is at /disk, or at /dev/vda where it is a block device. The pod is deleted with the shell's end.",
+    ),
+    (
         "guestosinfo",
         "  # Show what the guest's agent of a virtual machine instance called 'myvm' tells:
   virtctl guestosinfo myvm",
@@ -134,6 +148,23 @@ A migration that was made for it goes on: migrate-cancel ends it.",
     --uploadproxy-url=https://cdi-uploadproxy.mycluster.com
 
 CDI (the Containerized Data Importer) is needed in the cluster.",
+    ),
+    (
+        "memory-dump",
+        "  # Dump the memory of a virtual machine called 'myvm' to the claim 'mydump':
+  virtctl memory-dump get myvm --claim-name=mydump
+
+  # Make the claim, and download the dump:
+  virtctl memory-dump get myvm --claim-name=mydump --create-claim --output=memory.tar.gz --port-forward
+
+  # Dump it anew to the same claim, in the place of the last dump:
+  virtctl memory-dump get myvm
+
+  # Download the last dump:
+  virtctl memory-dump download myvm --output=memory.tar.gz
+
+  # Let go of the claim, which keeps the dump:
+  virtctl memory-dump remove myvm",
     ),
     (
         "migrate",

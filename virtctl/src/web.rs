@@ -57,7 +57,8 @@ pub(crate) async fn secured(
     host: &str,
     trust: Trust<'_>,
 ) -> anyhow::Result<Box<dyn Both>> {
-    let name = ServerName::try_from(host.to_owned()).with_context(|| format!("{host:?} is no host's name"))?;
+    let name =
+        ServerName::try_from(host.to_owned()).with_context(|| format!("{host:?} is no host's name"))?;
     let tls = TlsConnector::from(Arc::new(tls(trust)?));
     Ok(Box::new(tls.connect(name, stream).await.context("TLS")?))
 }

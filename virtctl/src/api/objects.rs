@@ -4,6 +4,7 @@ use http::header::{self, HeaderValue};
 use http::{Method, Request};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use kube::api::{AttachParams, AttachedProcess};
 use kube::client::Body;
 use serde::Serialize;
 use serde_json::Value;
@@ -41,6 +42,8 @@ pub(crate) const UPLOAD_TOKENS: Resource =
 /// `StorageClass`, of the cluster.
 pub(crate) const STORAGE_CLASSES: Resource =
     Resource { group: "storage.k8s.io", version: "v1", plural: "storageclasses" };
+/// `Pod`.
+pub(crate) const PODS: Resource = Resource { group: "", version: "v1", plural: "pods" };
 /// `Event`.
 pub(crate) const EVENTS: Resource = Resource { group: "", version: "v1", plural: "events" };
 /// `VirtualMachineExport`.
@@ -176,6 +179,23 @@ impl Cluster {
         let stream = forwarder.take_stream(port);
         // It works by a task of its own, which ends with the stream.
         stream.ok_or_else(|| self.error(&asked, Cause::Protocol("there is no stream".into())))
+    }
+
+    /// The standard streams of a pod's container, which has a terminal.
+    ///
+    /// # Errors
+    /// When the API server does not lead there.
+    pub(crate) async fn attach(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Result<AttachedProcess, ApiError> {
+        let asked = Asked { verb: "create", group: "", resource: "pods/attach".into() };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = AttachParams::interactive_tty().container(container);
+        let attached = pods.attach(pod, &params).await;
+        attached.map_err(|error| self.error(&asked, Cause::Protocol(error.to_string())))
     }
 
     async fn send(

@@ -114,6 +114,20 @@ pub(crate) struct CreateVm {
     /// A claim: src:NAME, and name:NAME, bootorder:NUMBER; may be repeated
     #[arg(long, value_name = "PARAMETERS")]
     pub(crate) volume_pvc: Vec<String>,
+    /// A DataVolume, whose volume CDI fills: type:blank, type:ds, type:pvc, type:snapshot, type:gcs, type:http, type:imageio, type:registry,
+    /// type:s3 or type:vddk, and size:QUANTITY, name:NAME, bootorder:NUMBER and what the source needs, such as src:[NAMESPACE/]NAME or
+    /// url:URL; may be repeated
+    #[arg(long, value_name = "PARAMETERS")]
+    pub(crate) volume_import: Vec<String>,
+    /// The same as --volume-import=type:ds,...
+    #[arg(long, value_name = "PARAMETERS", hide = true)]
+    pub(crate) volume_datasource: Vec<String>,
+    /// The same as --volume-import=type:pvc,...
+    #[arg(long, value_name = "PARAMETERS", hide = true)]
+    pub(crate) volume_clone_pvc: Vec<String>,
+    /// The same as --volume-import=type:blank,...
+    #[arg(long, value_name = "PARAMETERS", hide = true)]
+    pub(crate) volume_blank: Vec<String>,
     /// Answers of Windows' set-up: src:NAME, and type:configmap or type:secret
     #[arg(long, value_name = "PARAMETERS")]
     pub(crate) volume_sysprep: Option<String>,

@@ -7,8 +7,10 @@ mod evacuate_cancel;
 mod expand;
 mod expose;
 mod guest;
+mod guestfs;
 mod image_upload;
 mod log_verbosity;
+mod memory_dump;
 mod migrate;
 mod migrate_cancel;
 mod object_graph;
@@ -60,7 +62,9 @@ pub(crate) async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::MigrateCancel(args) => migrate_cancel::run(&cluster(&global).await?, &args).await,
         Command::EvacuateCancel(args) => evacuate_cancel::run(&cluster(&global).await?, &args).await,
         Command::Expand(args) => expand::run(&cluster(&global).await?, &args).await,
+        Command::Guestfs(args) => Box::pin(guestfs::run(&cluster(&global).await?, &args)).await,
         Command::ImageUpload(args) => Box::pin(image_upload::run(&cluster(&global).await?, &args)).await,
+        Command::MemoryDump(args) => Box::pin(memory_dump::run(&global, &args)).await,
         Command::Objectgraph(args) => object_graph::run(&cluster(&global).await?, &args).await,
         Command::Reset(args) => reset::run(&cluster(&global).await?, &args, reset::Way::Reset).await,
         Command::SoftReboot(args) => {

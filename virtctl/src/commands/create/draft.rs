@@ -14,6 +14,8 @@ pub(super) struct Draft {
     /// Disks whose place among those that are booted is given.
     pub(super) disks: Vec<Value>,
     pub(super) credentials: Vec<Value>,
+    /// Templates of DataVolumes.
+    pub(super) data_volumes: Vec<Value>,
     /// Volumes by that place.
     boot_orders: BTreeMap<u32, String>,
     /// What the user should know.

@@ -3,6 +3,7 @@
 mod cloud_init;
 mod credentials;
 mod draft;
+mod import;
 mod instancetype;
 mod params;
 mod preference;

@@ -51,6 +51,66 @@ fn without_flags_there_is_a_machine_of_512_mib_that_always_runs() {
 }
 
 #[test]
+fn imported_volumes_become_templates_of_data_volumes() {
+    let made = |line: &[&str]| made(line).unwrap();
+    let line = [
+        "--volume-import=type:http,url:https://a.example/b:1.qcow2,size:1Gi,name:web,extraheaders:a: b;c: d,bootorder:1",
+        "--volume-import=type:registry,url:docker://r:5000/i:t,pullmethod:node,size:2Gi,name:image",
+        "--volume-import=type:ds,src:os/fedora,name:source",
+        "--volume-clone-pvc=src:blue/data,name:copy",
+        "--volume-blank=size:3Gi,name:empty",
+        "--volume-pvc=src:claim",
+    ];
+    let Made { manifest, warnings } = made(&line);
+    let storage = |size: &str| json!({"resources": {"requests": {"storage": size}}});
+    let expected = json!([
+        {"metadata": {"name": "copy"}, "spec": {"source": {"pvc": {"namespace": "blue", "name": "data"}}, "storage": {}}},
+        {"metadata": {"name": "empty"}, "spec": {"source": {"blank": {}}, "storage": storage("3Gi")}},
+        {"metadata": {"name": "web"}, "spec": {"storage": storage("1Gi"), "source": {"http": {
+            "url": "https://a.example/b:1.qcow2", "extraHeaders": ["a: b", "c: d"]}}}},
+        {"metadata": {"name": "image"}, "spec": {"storage": storage("2Gi"), "source": {"registry": {
+            "url": "docker://r:5000/i:t", "pullMethod": "node"}}}},
+        {"metadata": {"name": "source"}, "spec": {"storage": {},
+            "sourceRef": {"kind": "DataSource", "namespace": "os", "name": "fedora"}}},
+    ]);
+    assert_eq!(manifest["spec"]["dataVolumeTemplates"], expected);
+    let template = &manifest["spec"]["template"]["spec"];
+    let names: Vec<_> =
+        template["volumes"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["claim", "copy", "empty", "web", "image", "source"]);
+    assert_eq!(template["volumes"][3]["dataVolume"], json!({"name": "web"}));
+    assert_eq!(template["domain"]["devices"]["disks"], json!([{"name": "web", "bootOrder": 1}]));
+    let deprecated =
+        |flag: &str| format!("Flag --volume-{flag} has been deprecated, use flag --volume-import instead");
+    assert_eq!(warnings, [deprecated("clone-pvc"), deprecated("blank")]);
+    // What is booted first is not of a kind that says an instance type; a registry's image is.
+    assert_eq!(manifest["spec"].get("instancetype"), None);
+    let of_registry = made(&["--volume-import=type:registry,url:docker://i,size:1Gi,name:image"]).manifest;
+    assert_eq!(of_registry["spec"]["instancetype"]["inferFromVolume"], "image");
+
+    for (text, why) in [
+        ("size:1Gi", "type must be specified"),
+        ("type:tape,size:1Gi", "invalid volume import type \"tape\", supported values are: blank, ds"),
+        ("type:blank", "size must be specified"),
+        ("type:blank,size:much", "size \"much\""),
+        ("type:blank,size:1Gi,url:a", "unknown param(s): url:a"),
+        ("type:http,size:1Gi", "url is required with http volume source"),
+        ("type:imageio,url:a,size:1Gi", "url and diskid are both required"),
+        ("type:vddk,url:a,uuid:b,size:1Gi", "thumbprint is required with vddk volume source"),
+        ("type:pvc,src:data", "namespace of pvc \"data\" must be specified"),
+        ("type:ds", "src must be specified"),
+        ("type:registry,size:1Gi", "exactly one of url or imagestream must be defined"),
+        ("type:registry,url:a,pullmethod:x,size:1Gi", "pullmethod must be set to pod or node"),
+    ] {
+        let told = refused(&[&format!("--volume-import={text}")]);
+        assert!(
+            told.contains(&format!("failed to parse \"--volume-import\" flag: {why}")),
+            "{told}, not {why}"
+        );
+    }
+}
+
+#[test]
 fn volumes_have_a_fixed_order_and_a_boot_order_makes_a_disk() {
     let spec = instance(&[
         "--volume-pvc=src:data,bootorder:1",
@@ -228,13 +288,12 @@ fn credentials_come_from_secrets() {
 }
 
 #[test]
-fn flags_that_exclude_each_other_are_refused_and_those_that_are_not_carried_out_unknown() {
+fn flags_that_exclude_each_other_are_refused() {
     for line in [
         ["--memory=1Gi", "--instancetype=a"],
         ["--infer-instancetype", "--infer-instancetype-from=a"],
         ["--preference=a", "--infer-preference"],
         ["--cloud-init-user-data=YQ==", "--user=joe"],
-        ["--volume-import=type:blank,size:1Gi", "--name=a"],
     ] {
         let line: Vec<_> = ["virtctl", "create", "vm"].iter().chain(&line).map(Into::into).collect();
         assert!(crate::help::parse(&line).is_err(), "{line:?}");
@@ -245,6 +304,7 @@ fn flags_that_exclude_each_other_are_refused_and_those_that_are_not_carried_out_
 fn what_is_made_is_taken_by_virt_api() {
     let Made { manifest, .. } = made(&[
         "--volume-containerdisk=src:registry/a:b",
+        "--volume-import=type:blank,size:1Gi",
         "--memory=1Gi",
         "--user=joe",
         "--ssh-key=ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEaa",

@@ -1,8 +1,8 @@
 //! `create vm`: the manifest of a VirtualMachine, from flags. Pure but for the file with a password.
 //!
 //! Flags add volumes in a fixed order, which is the order in which they are booted where no boot order is given: container
-//! disks, claims, the rest. An instance type and a preference that no flag names are those that the volume which is booted first
-//! says, if that is a claim; whether it says any, virt-api finds out.
+//! disks, claims, DataVolumes, the rest. An instance type and a preference that no flag names are those that the volume which is booted first
+//! says, if that is a claim or a DataVolume that may say it; whether it says any, virt-api finds out.
 
 use anyhow::{anyhow, bail};
 use podvirt_api::quantity::Quantity;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::cloud_init::Seed;
 use super::credentials;
 use super::draft::{self, Draft};
+use super::import;
 use super::params::{flag_error, split_prefixed};
 use crate::args::CreateVm;
 
@@ -40,6 +41,7 @@ pub(super) fn manifest(flags: &CreateVm, name: &str, namespace: Option<&str>) ->
     }
     draft::container_disks(&mut draft, name, &flags.volume_containerdisk)?;
     draft::claims(&mut draft, &flags.volume_pvc)?;
+    import::volumes(&mut draft, flags)?;
     draft::sysprep(&mut draft, flags.volume_sysprep.as_ref())?;
     credentials::add(&mut draft, &mut seed, &flags.access_cred)?;
     seed.add(&mut draft)?;
@@ -78,6 +80,9 @@ pub(super) fn manifest(flags: &CreateVm, name: &str, namespace: Option<&str>) ->
     }
     if !draft.credentials.is_empty() {
         instance["accessCredentials"] = draft.credentials.into();
+    }
+    if !draft.data_volumes.is_empty() {
+        spec["dataVolumeTemplates"] = draft.data_volumes.into();
     }
     spec["template"] = json!({"metadata": {}, "spec": instance});
     let mut metadata = json!({"name": name});
@@ -154,6 +159,21 @@ impl Inference<'_> {
             bail!("at least one volume is needed to infer an instance type or preference");
         };
         let volume = draft.volume(name).ok_or_else(|| anyhow!("there is no volume with name \"{name}\""))?;
+        if let Some(data) = volume["dataVolume"]["name"].as_str() {
+            let spec =
+                draft.data_volumes.iter().find(|one| one["metadata"]["name"] == data).map(|one| &one["spec"]);
+            let says = |spec: &Value| {
+                ["pvc", "registry", "snapshot"].iter().any(|kind| spec["source"][kind].is_object())
+                    || spec["sourceRef"]["kind"] == "DataSource"
+            };
+            if spec.is_some_and(says) {
+                return Ok(name);
+            }
+            bail!(
+                "this datavolume is not valid to infer an instancetype or preference from (source needs to be PVC, Registry or \
+                 Snapshot, sourceRef needs to be DataSource)"
+            );
+        }
         if !volume["persistentVolumeClaim"].is_object() {
             bail!("inference of instancetype or preference works only with datasources, datavolumes or pvcs");
         }

@@ -16,9 +16,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use crate::api::Cluster;
-use crate::api::objects::{
-    CDI_CONFIGS, CLAIMS, DATA_SOURCES, DATA_VOLUMES, STORAGE_CLASSES, UPLOAD_TOKENS,
-};
+use crate::api::objects::{CDI_CONFIGS, CLAIMS, DATA_SOURCES, DATA_VOLUMES, STORAGE_CLASSES, UPLOAD_TOKENS};
 use crate::args::ImageUpload;
 use crate::output::say;
 use crate::target::checked;
@@ -63,8 +61,10 @@ pub(super) async fn run(cluster: &Cluster, args: &ImageUpload) -> anyhow::Result
     if args.datasource {
         upload.data_source().await?;
     }
-    say("Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without \
-         interrupting the progress")?;
+    say(
+        "Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without \
+         interrupting the progress",
+    )?;
     upload.until_processed().await?;
     say(&format!("Uploading {path} completed successfully"))
 }
@@ -150,7 +150,9 @@ impl Upload<'_> {
         };
         if let Some(class) = &self.wishes.storage_class {
             let found = self.cluster.cluster_object(STORAGE_CLASSES, &checked("name", class)?).await;
-            found.map_err(|error| error.explain_plain(&format!("read StorageClass {class} of --storage-class")))?;
+            found.map_err(|error| {
+                error.explain_plain(&format!("read StorageClass {class} of --storage-class"))
+            })?;
         }
         let (of, kind, manifest) = if self.wishes.claim {
             (CLAIMS, "PersistentVolumeClaim", self.wishes.claim(size))
@@ -166,7 +168,9 @@ impl Upload<'_> {
     async fn proxy(&self) -> anyhow::Result<String> {
         let config = self.cluster.cluster_object(CDI_CONFIGS, "config").await;
         let config = config.map_err(|error| {
-            error.explain_plain("read CDI's configuration, which has the address that --uploadproxy-url does not give")
+            error.explain_plain(
+                "read CDI's configuration, which has the address that --uploadproxy-url does not give",
+            )
         })?;
         let told = config["spec"]["uploadProxyURLOverride"].as_str().filter(|url| !url.is_empty());
         let told = told.or_else(|| config["status"]["uploadProxyURL"].as_str().filter(|url| !url.is_empty()));
@@ -219,7 +223,9 @@ fn usable(claim: &Value, wishes: &Wishes) -> anyhow::Result<()> {
         bail!("PVC {name} already successfully imported/cloned/updated");
     }
     if wishes.creates && annotation(claim, UPLOAD).is_none() {
-        bail!("PVC {name} not available for upload: it has no annotation {UPLOAD}; --no-create takes it all the same");
+        bail!(
+            "PVC {name} not available for upload: it has no annotation {UPLOAD}; --no-create takes it all the same"
+        );
     }
     if wishes.archive && annotation(claim, CONTENT_TYPE) != Some("archive") {
         bail!("PVC {name} doesn't have archive contentType annotation");
@@ -239,11 +245,20 @@ mod tests {
             (json!({UPLOAD: ""}), wishes(true, false), ""),
             (json!({}), wishes(false, false), ""),
             (json!({}), wishes(true, false), "not available for upload"),
-            (json!({UPLOAD: "", POD_PHASE: "Succeeded"}), wishes(false, false), "already successfully imported"),
+            (
+                json!({UPLOAD: "", POD_PHASE: "Succeeded"}),
+                wishes(false, false),
+                "already successfully imported",
+            ),
             (json!({UPLOAD: "", CONTENT_TYPE: "archive"}), wishes(true, true), ""),
-            (json!({UPLOAD: "", CONTENT_TYPE: "kubevirt"}), wishes(true, true), "archive contentType annotation"),
+            (
+                json!({UPLOAD: "", CONTENT_TYPE: "kubevirt"}),
+                wishes(true, true),
+                "archive contentType annotation",
+            ),
         ] {
-            let said = usable(&claim(annotations.clone()), &wishes).map_or_else(|e| e.to_string(), |()| String::new());
+            let said = usable(&claim(annotations.clone()), &wishes)
+                .map_or_else(|e| e.to_string(), |()| String::new());
             assert!(said.contains(says) && said.is_empty() == says.is_empty(), "{annotations}: {said}");
         }
     }

@@ -143,8 +143,7 @@ impl Sender {
             spoken(stream).await
         };
         let connected = timeout(PATIENCE, connected).await;
-        let mut proxy =
-            connected.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
+        let mut proxy = connected.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
@@ -155,7 +154,10 @@ impl Sender {
         let answer = proxy.send_request(request.body(body)?).await.context("the upload proxy broke off")?;
         let status = answer.status();
         let said = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let said = said.map_or_else(|_| String::new(), |body| String::from_utf8_lossy(&body.to_bytes()).trim().to_owned());
+        let said = said.map_or_else(
+            |_| String::new(),
+            |body| String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+        );
         Ok((status, said))
     }
 }
@@ -209,12 +211,7 @@ impl Progress {
         let seconds = self.begun.elapsed().as_secs_f64().max(0.001);
         let (done, all) = (self.bytes as f64, self.length as f64);
         let share = if self.length == 0 { 100.0 } else { done / all * 100.0 };
-        format!(
-            "{:.2} MiB / {:.2} MiB {share:.2}% {:.2} MiB/s",
-            done / MIB,
-            all / MIB,
-            done / MIB / seconds
-        )
+        format!("{:.2} MiB / {:.2} MiB {share:.2}% {:.2} MiB/s", done / MIB, all / MIB, done / MIB / seconds)
     }
 
     fn add(&mut self, bytes: usize) {

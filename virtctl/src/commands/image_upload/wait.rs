@@ -80,7 +80,9 @@ impl Upload<'_> {
                 told = true;
             }
             if Instant::now() >= end {
-                bail!("PVC {name}: the upload pod is not ready after {seconds} s, the time that --wait-secs gives");
+                bail!(
+                    "PVC {name}: the upload pod is not ready after {seconds} s, the time that --wait-secs gives"
+                );
             }
             sleep(LOOK).await;
         }
@@ -118,7 +120,9 @@ impl Upload<'_> {
                 return say("Processing completed successfully");
             }
             if Instant::now() >= end {
-                bail!("Timed out waiting for post upload processing to complete, please check upload pod status for progress");
+                bail!(
+                    "Timed out waiting for post upload processing to complete, please check upload pod status for progress"
+                );
             }
             sleep(LOOK).await;
         }

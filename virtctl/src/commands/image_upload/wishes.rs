@@ -53,7 +53,9 @@ impl Wishes {
         let volume_mode = volume_mode(args)?;
         let (path, archive) = source(args)?;
         if archive && volume_mode == Some("Block") {
-            bail!("In archive upload the volume mode should always be filesystem; --volume-mode=block is not possible with --archive-path");
+            bail!(
+                "In archive upload the volume mode should always be filesystem; --volume-mode=block is not possible with --archive-path"
+            );
         }
         let size = match (&args.size, &args.pvc_size) {
             (Some(size), Some(other)) if size != other => {

@@ -42,7 +42,8 @@ impl Wanted {
         };
         let raw = || url(Format::Raw).map(|url| Wanted { url, unpacks: false, resumes: true });
         let packed = |unpacks| url(Format::Gzip).map(|url| Wanted { url, unpacks, resumes: false });
-        let archive = || url(Format::Targz).map(|url| Wanted { url, unpacks: false, resumes: false });
+        let unpacks = wishes.form == Form::Raw;
+        let archive = || url(Format::Targz).map(|url| Wanted { url, unpacks, resumes: false });
         let image = match wishes.form {
             Form::Gzip => packed(false).or_else(raw),
             Form::Raw if wishes.retries > 0 => raw().or_else(|| packed(true)),
