@@ -391,9 +391,14 @@ mod tests {
         let disk = &vmi.spec.domain.devices.disks[0];
         assert_eq!(disk.name, "v");
         assert_eq!(disk.disk.as_ref().unwrap().bus, Some(DiskBus::Sata));
-        let vmi = defaulted(&format!(
-            "{HEAD}metadata: {{name: a}}\nspec: {{domain: {{}}, volumes: [{{name: v, memoryDump: {{claimName: v}}}}]}}"
-        ));
+        let mut vmi = VirtualMachineInstance::default();
+        let source = Some(Default::default());
+        vmi.spec.volumes.push(crate::vmi::Volume {
+            name: "v".into(),
+            memory_dump: source,
+            ..Default::default()
+        });
+        set_defaults(&mut vmi);
         assert!(vmi.spec.domain.devices.disks.is_empty(), "a memory dump is no disk");
     }
 }
