@@ -266,10 +266,12 @@ fn network(spec: &mut VirtualMachineInstanceSpec, choices: &Choices) {
 
 fn disks(vmi: &mut VirtualMachineInstance) {
     let spec = &mut vmi.spec;
-    let disks = &mut spec.domain.devices.disks;
-    // A volume that no disk shows is shown as one: nothing else could use it. A memory dump's is for no guest.
+    let devices = &mut spec.domain.devices;
+    let (disks, filesystems) = (&mut devices.disks, &devices.filesystems);
+    // A volume that nothing shows is shown as a disk: nothing else could use it. A memory dump's is for no guest.
     for volume in spec.volumes.iter().filter(|volume| volume.memory_dump.is_none()) {
-        if !disks.iter().any(|d| d.name == volume.name) {
+        if !disks.iter().any(|d| d.name == volume.name) && !filesystems.iter().any(|f| f.name == volume.name)
+        {
             disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
         }
     }

@@ -1,7 +1,7 @@
 //! Hook sidecars: containers of a machine's users that have a say in its domain before it starts.
 //!
 //! A machine asks for them by the annotation [`HOOK_SIDECARS`], a JSON list in upstream's form. As upstream has it, the
-//! cluster's administrator allows them by the feature gate [`GATE`]: users who may make a machine have images of their own
+//! cluster's administrator allows them by the feature gate [`gates::SIDECAR`]: users who may make a machine have images of their own
 //! run by it.
 
 use std::path::{Component, Path};
@@ -9,13 +9,11 @@ use std::path::{Component, Path};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::gates;
 use crate::names::annotation::HOOK_SIDECARS;
 use crate::names::path;
 use crate::problem::{Problems, Reason};
 use crate::v1;
-
-/// The feature gate that allows hook sidecars.
-pub const GATE: &str = "Sidecar";
 
 /// An element of the annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -107,8 +105,7 @@ pub fn of<'a>(
 
 /// Whether the cluster allows hook sidecars.
 pub fn allowed(config: &v1::KubeVirtConfiguration) -> bool {
-    let developer = config.developer_configuration.as_ref();
-    developer.is_some_and(|d| d.feature_gates.iter().any(|gate| gate == GATE))
+    gates::is_open(config, gates::SIDECAR)
 }
 
 /// What is said to a machine that asks for sidecars where the cluster does not allow them.

@@ -30,6 +30,7 @@ pub mod defaults;
 pub mod duration;
 pub mod export;
 pub mod fields;
+pub mod gates;
 pub mod guest_network;
 pub mod hooks;
 pub mod instancetype;

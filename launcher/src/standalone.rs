@@ -196,7 +196,8 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         ovmf: ovmf::of(vmi, Path::new(ovmf::DIRECTORY), &rundir.join("c/libvirt/qemu/nvram"))?,
         images,
         sockets,
-        // The binding is for pods.
+        // File systems and the binding are for pods.
+        filesystems: BTreeMap::new(),
         taps: BTreeMap::new(),
         devices: BTreeMap::new(),
         serial_socket: rundir.join("serial.sock"),

@@ -57,6 +57,14 @@ mod golden {
                 .filter(|i| vmi.by_netd(i))
                 .map(|i| (i.name.clone(), socket(&i.name)))
                 .collect(),
+            filesystems: vmi
+                .spec
+                .domain
+                .devices
+                .filesystems
+                .iter()
+                .map(|f| (f.name.clone(), podvirt_api::names::path::virtiofs_socket(&f.name)))
+                .collect(),
             taps: bridged(vmi)
                 .into_iter()
                 .map(|b| (b.name, Tap { name: b.tap, mtu: 1450, queues: b.queues }))
@@ -76,9 +84,16 @@ mod golden {
 
     fn load(name: &str) -> VirtualMachineInstance {
         let text = std::fs::read_to_string(directory().join(name)).unwrap();
-        if !["bridge.yaml", "disks.yaml", "firmware.yaml", "models.yaml", "plugins.yaml", "sriov.yaml"]
-            .contains(&name)
-        {
+        let of_clusters = [
+            "bridge.yaml",
+            "disks.yaml",
+            "filesystems.yaml",
+            "firmware.yaml",
+            "models.yaml",
+            "plugins.yaml",
+            "sriov.yaml",
+        ];
+        if !of_clusters.contains(&name) {
             return VirtualMachineInstance::load(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // As in a cluster, where alone there are networks of Multus.
@@ -136,6 +151,11 @@ mod golden {
         no_device.devices.clear();
         let told = convert(&sriov, &no_device).unwrap_err().to_string();
         assert_eq!(told, "there is no device of the node for the interface fast");
+        let shared = load("filesystems.yaml");
+        let mut no_server = environment(&shared, Accelerator::Tcg);
+        no_server.filesystems.clear();
+        let told = convert(&shared, &no_server).unwrap_err().to_string();
+        assert_eq!(told, "there is no vhost-user socket for the file system data");
         let vmi = load("netd.yaml");
         let mut environment = environment(&vmi, Accelerator::Tcg);
         environment.kernel = None;

@@ -61,6 +61,7 @@ fn domain(machine: &Value) -> String {
             .iter()
             .map(|i| (i.name.clone(), PathBuf::from("/s")))
             .collect::<BTreeMap<_, _>>(),
+        filesystems: [].into(),
         taps: [].into(),
         devices: [].into(),
         serial_socket: "/serial".into(),

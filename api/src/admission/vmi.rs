@@ -12,7 +12,7 @@ use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
 use crate::validate::{placement, validate};
 use crate::{ParseError, VirtualMachineInstance, v1};
-use crate::{hooks, kernel, plugin};
+use crate::{gates, hooks, kernel, plugin};
 
 use super::ratchet::Change;
 use super::{By, EMULATED_MACHINES, add_missing, is_emulated, numbers, object_at, probe, same, stored};
@@ -209,6 +209,7 @@ pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) 
     machine_type(&vmi, config, &mut problems);
     memory_limit(&vmi, config, &mut problems);
     pod_bridge(&vmi, config, &mut problems);
+    gates::check(&vmi, config, &mut problems);
     match v1::VirtualMachineInstance::deserialize(object) {
         Ok(wire) => {
             probe::check(&wire.spec, &mut problems);

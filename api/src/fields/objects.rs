@@ -1,7 +1,7 @@
 //! The rows of VirtualMachine and KubeVirt.
 
 use super::Field;
-use super::Kind::{Any, Bool, Int, List, Object, OneOf, Quantity, SomeOf, Text, TextMap, Texts};
+use super::Kind::{Any, Bool, Int, List, Object, OneOf, Quantity, QuantityMap, SomeOf, Text, TextMap, Texts};
 use super::Support::{Carried, Kept, Refused};
 use super::table::{EVICTION, row};
 
@@ -111,7 +111,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.developerConfiguration.useEmulation", Bool, "run machines without KVM"),
     row(Carried, "spec.configuration.developerConfiguration.memoryOvercommit", Int(10, 10_000), "percent; 100 when not set"),
     row(Carried, "spec.configuration.developerConfiguration.cpuAllocationRatio", Int(1, 10_000), "10 when not set"),
-    row(Kept, "spec.configuration.developerConfiguration.featureGates", Any, "`Sidecar` allows [hook sidecars](hooks.md); what else podvirt carries out needs no gate, what it does not is refused with its field"),
+    row(Kept, "spec.configuration.developerConfiguration.featureGates", Any, "`Sidecar` allows [hook sidecars](hooks.md), `EnableVirtioFsStorageVolumes` claims as [file systems](virtual-machines.md#file-systems); what else podvirt carries out needs no gate, what it does not is refused with its field"),
     row(Refused, "spec.configuration.developerConfiguration.disabledFeatureGates", Any, ""),
     row(Refused, "spec.configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent", Any, ""),
     row(Refused, "spec.configuration.developerConfiguration.minimumReservePVCBytes", Any, ""),
@@ -169,7 +169,11 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.smbios.version", Text, ""),
     row(Carried, "spec.configuration.smbios.sku", Text, ""),
     row(Carried, "spec.configuration.smbios.family", Text, ""),
-    row(Refused, "spec.configuration.supportContainerResources", Any, ""),
+    row(Carried, "spec.configuration.supportContainerResources", List, "processors and memory of containers beside machines that start from then on ([resources.md](resources.md))"),
+    row(Carried, "spec.configuration.supportContainerResources[].type", OneOf(&["container-disk", "sidecar", "virtiofs"]), ""),
+    row(Carried, "spec.configuration.supportContainerResources[].resources", Object, ""),
+    row(Carried, "spec.configuration.supportContainerResources[].resources.requests", QuantityMap, ""),
+    row(Carried, "spec.configuration.supportContainerResources[].resources.limits", QuantityMap, ""),
     row(Kept, "spec.configuration.supportedGuestAgentVersions", Any, "upstream goes by it for launchers of old releases alone"),
     row(Carried, "spec.configuration.memBalloonStatsPeriod", Int(0, u32::MAX as i64), "seconds; 10 when not set, 0: guests tell nothing of their memory; of machines that start from then on"),
     row(Refused, "spec.configuration.permittedHostDevices", Any, ""),

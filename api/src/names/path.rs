@@ -16,6 +16,8 @@ pub const LIBVIRT_SOCKET: &str = "/var/run/libvirt/virtqemud-sock";
 pub const EPHEMERAL_DISKS: &str = "/var/run/kubevirt-ephemeral-disks";
 /// Mount of [`super::pod::volume::CONTAINER_DISKS`].
 pub const CONTAINER_DISKS: &str = "/var/run/kubevirt/container-disks";
+/// Mount of [`super::pod::volume::VIRTIOFS`]; upstream's place.
+pub const VIRTIOFS: &str = "/var/run/kubevirt/virtiofs-containers";
 /// Mount of [`super::pod::volume::NETD`].
 pub const NETD: &str = "/var/run/kubevirt/netd";
 /// Mount of [`super::pod::volume::BIN_SHARE`].
@@ -166,6 +168,11 @@ pub fn cloud_init_network_secret(volume: &str) -> PathBuf {
 /// The socket of the container-disk sidecar of `spec.volumes[index]`.
 pub fn container_disk_socket(index: usize) -> PathBuf {
     Path::new(CONTAINER_DISKS).join(format!("disk_{index}.sock"))
+}
+
+/// The socket of the container that serves the file system of a volume; upstream's path.
+pub fn virtiofs_socket(volume: &str) -> PathBuf {
+    Path::new(VIRTIOFS).join(format!("{volume}.sock"))
 }
 
 /// netd's vhost-user socket of `spec.domain.devices.interfaces[index]`.

@@ -25,6 +25,11 @@ pub fn container_disk(volume: &str) -> String {
     format!("volume{volume}")
 }
 
+/// Container that serves the file system of a volume; upstream's name.
+pub fn virtiofs(volume: &str) -> String {
+    format!("virtiofs-{volume}")
+}
+
 /// Container of a machine's hook sidecar, by its place in the list.
 pub fn hook_sidecar(index: usize) -> String {
     format!("hook-sidecar-{index}")
@@ -52,6 +57,8 @@ pub mod volume {
     pub const CONTAINER_DISKS: &str = "container-disks";
     /// The container-disk binary.
     pub const BIN_SHARE: &str = "virt-bin-share-dir";
+    /// Sockets of the containers that serve file systems; upstream's name.
+    pub const VIRTIOFS: &str = "virtiofs-containers";
     /// netd's sockets.
     pub const NETD: &str = "netd";
     /// What the pod's networks say of their devices.

@@ -17,10 +17,12 @@
 //!           storage resources.requests.ephemeral-storage and the scratch space;
 //!                   a limit likewise (upstream's sums)
 //! netd      one sidecar for each interface
-//! sidecars  each containerDisk, kernelBoot.container, each hook sidecar
+//! sidecars  each containerDisk, kernelBoot.container, each file system, each hook
+//!           sidecar; the cluster's supportContainerResources
 //! ```
 //!
-//! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod. Where the
+//! A sidecar has limits only where the machine has them, so that a namespace with a ResourceQuota takes the pod; but that of a file
+//! system has a limit of memory always, since the guest has a say in how much it takes. Where the
 //! machine's requests of processors and memory equal its limits, the requests of every sidecar equal its limits as well:
 //! Kubernetes gives the class `Guaranteed` only to a pod of which that is true for every container.
 //!
@@ -30,6 +32,7 @@
 mod limits;
 mod overhead;
 pub mod storage;
+mod support;
 
 use std::collections::BTreeMap;
 
@@ -39,10 +42,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use crate::names::pod;
 use crate::plugin::Plugins;
 use crate::quantity::Quantity;
-use crate::v1;
+use crate::v1::{self, SupportContainerType as Kind};
 
 pub use limits::AutoLimits;
 pub use overhead::MemoryOverhead;
+pub use support::open_files;
 
 /// Processors of guests that share one of the node's, when the KubeVirt object says nothing.
 pub const DEFAULT_CPU_ALLOCATION_RATIO: i64 = 10;
@@ -68,6 +72,8 @@ pub struct PodResources {
     pub netd: ResourceRequirements,
     /// Of each sidecar that holds a container disk, and of the init container before them.
     pub container_disk: ResourceRequirements,
+    /// Of each container that serves a file system.
+    pub virtiofs: ResourceRequirements,
     /// Of each hook sidecar.
     pub hook_sidecar: ResourceRequirements,
     /// What `compute` asks for beside the guest's memory, part by part.
@@ -146,11 +152,15 @@ impl PodResources {
             cpu: cpu_limit.is_some(),
             storage: amount(limits, STORAGE).is_some(),
         };
+        let supported = |needs, limited: &Limited, kind| {
+            support::told(sidecar(needs, limited), config, kind, limited.guaranteed)
+        };
         PodResources {
             compute: compute.into(),
             netd: sidecar(&overhead::NETD, &limited),
-            container_disk: sidecar(&overhead::CONTAINER_DISK, &limited),
-            hook_sidecar: sidecar(&overhead::HOOK, &limited),
+            container_disk: supported(&overhead::CONTAINER_DISK, &limited, Kind::Containerdisk),
+            virtiofs: supported(&overhead::VIRTIOFS, &Limited { memory: true, ..limited }, Kind::Virtiofs),
+            hook_sidecar: supported(&overhead::HOOK, &limited, Kind::Sidecar),
             overhead,
         }
     }
@@ -197,6 +207,7 @@ struct Sidecar {
 }
 
 /// Of what the machine has a limit.
+#[derive(Clone, Copy)]
 struct Limited {
     /// Whether the machine's requests of processors and memory equal its limits.
     guaranteed: bool,

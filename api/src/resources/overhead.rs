@@ -36,6 +36,11 @@ pub(super) const NETD: Sidecar =
 pub(super) const CONTAINER_DISK: Sidecar =
     Sidecar { cpu: 1, memory: 4 * MI, cpu_limit: 100, memory_limit: 40 * MI, guaranteed_cpu: 100 };
 
+/// virtiofsd: 3 Mi when idle, and [`super::support::OPEN_FILE`] for each file that the guest knows of. The limit is for 65536 files
+/// (upstream's, 80 MB, has no such bound: beyond it the kernel ends virtiofsd).
+pub(super) const VIRTIOFS: Sidecar =
+    Sidecar { cpu: 10, memory: 16 * MI, cpu_limit: 500, memory_limit: 128 * MI, guaranteed_cpu: 100 };
+
 /// A hook sidecar, a program of the machine's users: upstream's limits, and what its own example asks of a node.
 pub(super) const HOOK: Sidecar =
     Sidecar { cpu: 10, memory: 32 * MI, cpu_limit: 200, memory_limit: 64_000_000, guaranteed_cpu: 200 };

@@ -250,3 +250,44 @@ fn a_namespace_with_a_quota_limits_machines_that_say_no_limits() {
     let own = json!({"domain": {"memory": {"guest": "1Gi"}, "resources": {"limits": {"memory": "2Gi", "cpu": "1"}}, "devices": {}}});
     assert_eq!(within(own.clone(), auto), within(own, AutoLimits::default()));
 }
+
+#[test]
+fn the_cluster_says_what_containers_beside_machines_have() {
+    let plain = json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {}}});
+    let limited = json!({"domain": {"memory": {"guest": "1Gi"}, "devices": {},
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}}});
+    let told = |kind: &str, resources: Value| json!({"supportContainerResources": [{"type": kind, "resources": resources}]});
+    let all = |of: &ResourceRequirements| {
+        [request(of, "cpu"), limit(of, "cpu"), request(of, "memory"), limit(of, "memory")]
+            .map(Option::unwrap_or_default)
+    };
+    // The guest has a say in the memory of what serves its files.
+    let virtiofs = |spec: &Value, config: Value| all(&resources(spec.clone(), config).virtiofs);
+    assert_eq!(virtiofs(&plain, json!({})), ["10m", "", "16Mi", "128Mi"]);
+    assert_eq!(virtiofs(&limited, json!({})), ["100m", "100m", "128Mi", "128Mi"]);
+    let given =
+        json!({"requests": {"cpu": "2m", "memory": "14M"}, "limits": {"cpu": "101m", "memory": "81M"}});
+    assert_eq!(virtiofs(&plain, told("virtiofs", given.clone())), ["2m", "101m", "14M", "81M"]);
+    assert_eq!(virtiofs(&limited, told("virtiofs", given.clone())), ["101m", "101m", "81M", "81M"]);
+    assert_eq!(virtiofs(&plain, told("sidecar", given.clone())), ["10m", "", "16Mi", "128Mi"]);
+    // Where the cluster says one of the two, the other one fits.
+    assert_eq!(
+        virtiofs(&plain, told("virtiofs", json!({"limits": {"memory": "4Mi"}}))),
+        ["10m", "", "4Mi", "4Mi"]
+    );
+    assert_eq!(
+        virtiofs(&plain, told("virtiofs", json!({"requests": {"memory": "1Gi"}}))),
+        ["10m", "", "1Gi", "1Gi"]
+    );
+    let got = resources(plain.clone(), told("container-disk", given.clone()));
+    assert_eq!(all(&got.container_disk), ["2m", "101m", "14M", "81M"]);
+    assert_eq!(all(&resources(plain, told("sidecar", given)).hook_sidecar), ["2m", "101m", "14M", "81M"]);
+}
+
+#[test]
+fn files_that_are_open_fit_into_the_memory() {
+    let of = |limits: Value| open_files(&serde_json::from_value(json!({"limits": limits})).unwrap());
+    assert_eq!(of(json!({"memory": "128Mi"})), 65536);
+    assert_eq!(of(json!({"memory": "80M"})), 39062);
+    assert_eq!([of(json!({"memory": "1"})), of(json!({}))], [1024, 1024]);
+}

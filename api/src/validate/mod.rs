@@ -5,6 +5,7 @@
 
 mod credentials;
 mod devices;
+mod filesystems;
 mod machine;
 mod network;
 mod options;
@@ -29,6 +30,7 @@ pub fn validate(vmi: &VirtualMachineInstance) -> Problems {
     identity(vmi, &mut problems);
     machine::check(&vmi.spec.domain, &mut problems);
     devices::check(vmi, &mut problems);
+    filesystems::check(vmi, &mut problems);
     network::check(vmi, &mut problems);
     volumes::tables(vmi, &mut problems);
     volumes::check(vmi, &mut problems);

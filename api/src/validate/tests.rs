@@ -6,6 +6,8 @@ use crate::{ParseError, defaults};
 
 use super::validate;
 
+mod filesystems;
+
 /// A manifest with these lines under `spec`, and what is wrong with it as `field reason`.
 fn wrong(spec: &str) -> Vec<String> {
     let text = format!(

@@ -21,6 +21,8 @@ objects! {
         use_virtio_transitional: Option<bool>,
         /// Disks.
         disks: Vec<Disk>,
+        /// File systems.
+        filesystems: Vec<Filesystem>,
         /// Watchdog.
         watchdog: Option<Watchdog>,
         /// Network interfaces.
@@ -52,6 +54,17 @@ objects! {
         /// Trusted platform module.
         tpm: Option<Tpm>,
     }
+
+    /// A file system: how the guest sees the files of the volume of the same name.
+    Filesystem {
+        /// Name, that of its volume; the tag by which the guest mounts it.
+        name: String,
+        /// By virtiofs.
+        virtiofs: Option<FilesystemVirtiofs>,
+    }
+
+    /// A file system by virtiofs.
+    FilesystemVirtiofs {}
 
     /// Trusted platform module.
     Tpm {

@@ -167,6 +167,11 @@ impl VirtualMachineInstance {
         self.spec.networks.iter().find(|n| n.name == interface.name)
     }
 
+    /// Whether a volume is shown as a disk.
+    pub fn is_disk(&self, volume: &Volume) -> bool {
+        self.spec.domain.devices.disks.iter().any(|disk| disk.name == volume.name)
+    }
+
     /// The volume behind a disk: the one with its name.
     pub fn volume_of(&self, disk: &Disk) -> Option<&Volume> {
         self.spec.volumes.iter().find(|v| v.name == disk.name)

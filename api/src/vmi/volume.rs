@@ -4,7 +4,7 @@ use crate::names::path::Config;
 use crate::quantity::Quantity;
 
 objects! {
-    /// The contents of the disk of the same name.
+    /// The contents of the disk of the same name, or of the file system.
     Volume {
         /// Name.
         name: String,
@@ -163,6 +163,11 @@ impl Volume {
         let claim = self.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
         let data = self.data_volume.as_ref().and_then(|data| data.hotpluggable);
         claim == Some(true) || data == Some(true)
+    }
+
+    /// Whether it is on a claim that the machine may write.
+    pub fn is_claim(&self) -> bool {
+        self.persistent_volume_claim.is_some() || self.data_volume.is_some()
     }
 
     /// What virt-launcher makes the disk from, and the disk's label: the manifest's, or upstream's where the manifest names none.

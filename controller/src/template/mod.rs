@@ -5,7 +5,8 @@
 //!   container-disk-binary   copies the static binary, ends      compute   virt-launcher ── libvirt ── QEMU
 //!   volume<name> ...        one sidecar a containerDisk
 //!   kernel-boot-volume      sidecar, kernelBoot's image
-//!   netd, netd-1 ...        sidecars, one an interface      hook-sidecar-0 ...   of the machine's users
+//!   netd, netd-1 ...        sidecars, one an interface      virtiofs-<name> ...  virtiofsd, one a file system
+//!                                                           hook-sidecar-0 ...   of the machine's users
 //! ```
 //!
 //! Nothing in the pod is privileged: user and group 107, no capability, no escalation, the runtime's seccomp
@@ -22,6 +23,7 @@ mod attachment;
 mod configs;
 mod consumer;
 mod containers;
+mod filesystems;
 mod hooks;
 mod networks;
 mod placement;
@@ -89,6 +91,14 @@ pub enum TemplateError {
         /// The name.
         name: String,
     },
+    /// A claim without files is to be a file system.
+    #[error(
+        "{field}: the volume's claim is in block mode (volumeMode: Block), and has no files; a claim in filesystem mode is allowed"
+    )]
+    NoFiles {
+        /// Path in the manifest.
+        field: String,
+    },
     /// The machine's status does not name the claim that keeps the state of its firmware and TPM.
     #[error("can't generate manifest without backend-storage PVC, waiting for the PVC to be created")]
     NoStateClaim,
@@ -150,6 +160,7 @@ pub fn launcher_pod(
     }
     let resources = resources.with_plugins(&vmi.plugins());
     let mut storage = volumes::volumes(vmi)?;
+    let filesystems = filesystems::containers(vmi, config, images, &resources, &storage)?;
     let hooks = hooks::sidecars(vmi, config, &resources, &mut storage)?;
     let probes = probes::probes(vmi)?;
     let grace = grace_seconds(vmi);
@@ -164,7 +175,7 @@ pub fn launcher_pod(
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),
         spec: Some(PodSpec {
             init_containers: Some(init).filter(|c| !c.is_empty()),
-            containers: std::iter::once(compute).chain(hooks).collect(),
+            containers: std::iter::once(compute).chain(filesystems).chain(hooks).collect(),
             volumes: Some(storage.volumes),
             restart_policy: Some("Never".into()),
             termination_grace_period_seconds: Some(pod::termination_grace_period_seconds(grace)),

@@ -1,3 +1,4 @@
+mod filesystems;
 mod hooks;
 mod kernel;
 mod networks;

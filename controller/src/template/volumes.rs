@@ -54,6 +54,10 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
     if vmi.spec.volumes.iter().any(|v| v.container_disk.is_some()) || super::kernel_container(vmi).is_some() {
         storage.volumes.push(empty_dir(volume::BIN_SHARE, size::OWN));
     }
+    if !vmi.spec.domain.devices.filesystems.is_empty() {
+        storage.volumes.push(empty_dir(volume::VIRTIOFS, size::OWN));
+        storage.mounts.push(mount(volume::VIRTIOFS, path::VIRTIOFS));
+    }
     if vmi.spec.domain.devices.interfaces.iter().any(|interface| vmi.is_told_of_device(interface)) {
         storage.volumes.push(network_info());
         storage.mounts.push(network_info_mount());
@@ -185,12 +189,13 @@ fn one(
 }
 
 /// Volumes of the machine cannot be taken for the pod's own: a manifest may call one `private`.
-fn pod_volume(volume: &v1::Volume) -> String {
+pub(super) fn pod_volume(volume: &v1::Volume) -> String {
     let beside = [
         volume::BIN_SHARE,
         volume::NETWORK_INFO,
         volume::PRIVATE_LIBVIRT,
         volume::PRIVATE_LIBVIRT_QEMU,
+        volume::VIRTIOFS,
         volume::VM_STATE,
     ];
     let taken = beside.contains(&volume.name.as_str())

@@ -174,6 +174,9 @@ pub fn judge(
 fn invalid(vmi: &VirtualMachineInstance, changed: &[Other<'_>]) -> Option<String> {
     let disk =
         |other: &Other<'_>| vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == other.there.name);
+    let is_filesystem = |other: &Other<'_>| {
+        vmi.spec.domain.devices.filesystems.iter().any(|filesystem| filesystem.name == other.there.name)
+    };
     let named = |which: &dyn Fn(&Other<'_>) -> bool| {
         let names: Vec<&str> =
             changed.iter().filter(|other| which(other)).map(|other| other.there.name.as_str()).collect();
@@ -181,6 +184,7 @@ fn invalid(vmi: &VirtualMachineInstance, changed: &[Other<'_>]) -> Option<String
     };
     let kinds = [
         ("hotplugged", named(&|other| is_hotpluggable(other.there) || is_hotpluggable(other.wanted))),
+        ("filesystems", named(&is_filesystem)),
         ("shareable", named(&|other| disk(other).is_some_and(|disk| disk.shareable == Some(true)))),
         ("luns", named(&|other| disk(other).is_some_and(|disk| disk.lun.is_some()))),
     ];

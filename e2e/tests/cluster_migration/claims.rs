@@ -46,14 +46,14 @@ pub(crate) fn writers(serials: &[&str]) -> String {
 }
 
 /// A volume on a directory of both nodes, and its claim. Dropping it deletes the volume.
-struct Volume<'n, 'c> {
+pub(crate) struct Volume<'n, 'c> {
     namespace: &'n Namespace<'c>,
     name: String,
 }
 
 impl<'n, 'c> Volume<'n, 'c> {
     /// One whose disk image begins with the claim's name.
-    fn new(namespace: &'n Namespace<'c>, claim: &str, mode: &str) -> Volume<'n, 'c> {
+    pub(crate) fn new(namespace: &'n Namespace<'c>, claim: &str, mode: &str) -> Volume<'n, 'c> {
         let volume = Volume { namespace, name: format!("{}-{claim}", namespace.name()) };
         let (name, path) = (&volume.name, volume.path());
         volume.on_node(
@@ -78,11 +78,11 @@ impl<'n, 'c> Volume<'n, 'c> {
         volume
     }
 
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("{SHARED}/{}", self.name)
     }
 
-    fn on_node(&self, node: u8, command: &str) -> String {
+    pub(crate) fn on_node(&self, node: u8, command: &str) -> String {
         self.namespace.cluster().node(node).run(&["sh", "-ec", command]).unwrap()
     }
 

@@ -8,6 +8,7 @@ mod claims;
 mod drain;
 mod early;
 mod failures;
+mod filesystems;
 mod hotplug;
 mod in_place;
 mod ipam_claims;

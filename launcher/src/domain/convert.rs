@@ -30,6 +30,9 @@ pub enum ConvertError {
     /// The environment lacks the device of an interface.
     #[error("there is no device of the node for the interface {0}")]
     NoDevice(String),
+    /// The environment lacks the socket of a file system.
+    #[error("there is no vhost-user socket for the file system {0}")]
+    NoFilesystem(String),
     /// The environment lacks the kernel.
     #[error("there is no kernel for direct boot")]
     NoKernel,
@@ -85,7 +88,8 @@ pub fn convert(vmi: &VirtualMachineInstance, environment: &Environment) -> Resul
     let devices = devices::convert(vmi, cpu, environment)?;
     let qemu_override = devices::overrides(&devices);
     // vhost-user backends map the guest's memory; anonymous memory could not be handed over.
-    let shared = devices.interfaces.iter().any(|interface| interface.kind == devices::VHOST_USER);
+    let by_netd = devices.interfaces.iter().any(|interface| interface.kind == devices::VHOST_USER);
+    let shared = by_netd || !devices.filesystems.is_empty();
     Ok(xml::Domain {
         kind: match environment.accelerator {
             Accelerator::Kvm => "kvm",

@@ -21,7 +21,7 @@ use super::{Environment, Image, ImageFormat, Tap};
 
 /// Model of virtio's devices that drivers of before version 1.0 know, too.
 const TRANSITIONAL: &str = "virtio-transitional";
-/// Descriptors of a ring, the most that QEMU's virtio-net has: a frame burst of TSO fits in.
+/// Descriptors of a ring, the most that QEMU's virtio-net and virtio-fs have: a frame burst of TSO fits in.
 const QUEUE_SIZE: u32 = 1024;
 /// libvirt's word for an interface that is a tap device.
 const ETHERNET: &str = "ethernet";
@@ -152,8 +152,15 @@ pub(super) fn convert(
         videos.push(xml::Video { model: xml::TypeOnly { kind: kind.into() } });
     }
 
+    let filesystems = devices
+        .filesystems
+        .iter()
+        .map(|filesystem| filesystem_of(&filesystem.name, &environment.filesystems))
+        .collect::<Result<Vec<_>, _>>()?;
+
     Ok(xml::Devices {
         disks,
+        filesystems,
         controllers,
         interfaces,
         host_devices,
@@ -192,6 +199,18 @@ pub(super) fn convert(
             .map(|p| p.model.unwrap_or(PanicModel::Isa))
             .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
             .collect(),
+    })
+}
+
+/// The file system of a volume, in upstream's shape.
+fn filesystem_of(name: &str, sockets: &BTreeMap<String, PathBuf>) -> Result<xml::Filesystem, ConvertError> {
+    let socket = sockets.get(name).ok_or_else(|| ConvertError::NoFilesystem(name.to_owned()))?;
+    Ok(xml::Filesystem {
+        kind: "mount".into(),
+        access_mode: Some("passthrough".into()),
+        driver: xml::FilesystemDriver { kind: "virtiofs".into(), queue: Some(QUEUE_SIZE) },
+        source: xml::FilesystemSource { socket: path_text(socket)? },
+        target: xml::FilesystemTarget { dir: name.to_owned() },
     })
 }
 

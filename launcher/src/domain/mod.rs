@@ -189,6 +189,8 @@ pub struct Environment {
     pub images: BTreeMap<String, Image>,
     /// vhost-user socket by interface, of those that a netd serves.
     pub sockets: BTreeMap<String, PathBuf>,
+    /// virtiofsd's socket by file system.
+    pub filesystems: BTreeMap<String, PathBuf>,
     /// Tap device by interface, of those that are bound by a bridge.
     pub taps: BTreeMap<String, Tap>,
     /// PCI address on the node by interface, of those that are a device of the node.

@@ -54,7 +54,7 @@ pub struct ImageSources<'a> {
     pub change: Option<&'a dyn cloud_init::Change>,
 }
 
-/// Makes the disk image of every volume of `vmi`.
+/// Makes the disk image of every volume of `vmi`, but of those that it has only as file systems.
 ///
 /// # Errors
 ///
@@ -67,8 +67,12 @@ pub fn prepare(
         let kept = sources.told.get(&v.name).is_some_and(|claim| claim.preallocated == Some(true));
         Ok((v.name.clone(), Image { kept, ..probe::seen(volume(vmi, v, sources)?) }))
     };
-    // Disks of the others come by another way.
-    vmi.spec.volumes.iter().filter(|volume| !volume.is_hotpluggable()).map(image).collect()
+    // Disks of the others come by another way, and what is only a file system has none.
+    let filesystems = &vmi.spec.domain.devices.filesystems;
+    let has_files = |volume: &Volume| filesystems.iter().any(|filesystem| filesystem.name == volume.name);
+    let has_image =
+        |volume: &&Volume| !volume.is_hotpluggable() && (vmi.is_disk(volume) || !has_files(volume));
+    vmi.spec.volumes.iter().filter(has_image).map(image).collect()
 }
 
 fn volume(

@@ -14,7 +14,7 @@ use anyhow::{Context, Error, Result, bail};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{TAP, masqueraded, replaced};
-use podvirt_api::names::path;
+use podvirt_api::names::{path, pod};
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{StartStrategy, Volume};
 use podvirt_api::{storage, v1};
@@ -39,7 +39,7 @@ use crate::media::cloud_init::Change;
 use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
 use crate::media::ovmf;
-use crate::process::daemon::wait_for_socket;
+use crate::process::daemon::{wait_for_listener, wait_for_socket};
 
 /// Links to the images of container disks, below [`path::EPHEMERAL_DISKS`].
 const CONTAINER_DISK_LINKS: &str = "container-disk-data";
@@ -169,12 +169,14 @@ pub(super) async fn prepare(
     }
     kept::make_place(vmi, wanted.incoming)?;
     let ovmf = ovmf::of(vmi, Path::new(ovmf::DIRECTORY), Path::new(path::NVRAM))?;
+    let filesystems = filesystems(shared, vmi).await;
     let environment = Environment {
         accelerator,
         kernel,
         ovmf,
         images,
         sockets,
+        filesystems,
         taps,
         devices,
         serial_socket: directory.join(path::SERIAL_SOCKET),
@@ -196,6 +198,25 @@ pub(super) async fn prepare(
         files,
         holds,
     })
+}
+
+/// virtiofsd's sockets of the machine's file systems, each as soon as virtiofsd listens there.
+async fn filesystems(shared: &Shared, vmi: &VirtualMachineInstance) -> BTreeMap<String, PathBuf> {
+    let mut sockets = BTreeMap::new();
+    for filesystem in &vmi.spec.domain.devices.filesystems {
+        let (name, socket) = (&filesystem.name, path::virtiofs_socket(&filesystem.name));
+        let container = pod::virtiofs(name);
+        waits_for(
+            shared,
+            format!(
+                "the socket {} of the container {container}, which serves the file system {name}",
+                socket.display()
+            ),
+        );
+        wait_for_listener(&socket).await;
+        sockets.insert(name.clone(), socket);
+    }
+    sockets
 }
 
 /// The machine's hook sidecars. Those of an earlier attempt are asked again at their points.

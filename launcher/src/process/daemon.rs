@@ -36,6 +36,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const WELL: Duration = Duration::from_secs(30);
 /// How long a daemon may take to end by SIGTERM.
 const END: Duration = Duration::from_secs(5);
+/// The kernel's table of UNIX sockets.
+const UNIX_SOCKETS: &str = "/proc/net/unix";
 /// Between two looks for a socket that is to come.
 const SOCKET_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -160,6 +162,28 @@ pub async fn wait_for_socket(path: &Path) {
     }
 }
 
+/// Waits until a program of this network name space accepts connections at a socket. Connecting would tell as much, but
+/// virtiofsd ends when its first client leaves.
+pub async fn wait_for_listener(path: &Path) {
+    while !fs::read_to_string(UNIX_SOCKETS).is_ok_and(|table| listens(&table, path)) {
+        sleep(SOCKET_INTERVAL).await;
+    }
+}
+
+/// Whether the kernel's table of UNIX sockets has one at `path` that accepts connections.
+fn listens(table: &str, path: &Path) -> bool {
+    // Num, RefCount, Protocol, Flags, Type, St, Inode, Path (the kernel's net/unix/af_unix.c).
+    const FLAGS: usize = 3;
+    const PATH: usize = 7;
+    const ACCEPTS: u32 = 1 << 16;
+    table.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let flags = words.nth(FLAGS).and_then(|word| u32::from_str_radix(word, 16).ok());
+        let at = words.nth(PATH - FLAGS - 1);
+        flags.is_some_and(|flags| flags & ACCEPTS != 0) && at.is_some_and(|at| Path::new(at) == path)
+    })
+}
+
 /// Finds a program as a shell does: by path if it has a slash, else in the directories of `PATH`.
 ///
 /// # Errors
@@ -268,6 +292,25 @@ mod tests {
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(backoff.after(WELL).as_millis(), 100);
         assert_eq!(backoff.after(Duration::ZERO).as_millis(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_waited_for_until_it_accepts_connections_and_is_not_connected_to() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     0000000000000000: 00000002 00000000 00000000 0001 01 11 /run/bound\n\
+                     0000000000000000: 00000002 00000000 00010000 0001 01 12 /run/listens\n\
+                     0000000000000000: 00000003 00000000 00000000 0001 03 13\n";
+        for (path, expected) in [("/run/bound", false), ("/run/listens", true), ("/run", false)] {
+            assert_eq!(listens(table, Path::new(path)), expected, "{path}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let waits = timeout(Duration::from_millis(200), wait_for_listener(&path));
+        assert!(waits.await.is_err());
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        timeout(Duration::from_secs(10), wait_for_listener(&path)).await.unwrap();
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     /// A daemon's voice: a FIFO that its script knows as `$OUT`.

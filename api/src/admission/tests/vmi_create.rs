@@ -374,3 +374,27 @@ fn probes_have_one_way_and_a_pod_network_to_go() {
         assert_eq!(found.0.iter().map(|p| p.field.as_str()).collect::<Vec<_>>(), wanted, "{probe}");
     }
 }
+
+#[test]
+fn claims_are_file_systems_where_the_cluster_opens_the_gate() {
+    let mut vmi = instance(small());
+    vmi["spec"]["domain"]["devices"]["filesystems"] =
+        json!([{"name": "data", "virtiofs": {}}, {"name": "map", "virtiofs": {}}]);
+    vmi["spec"]["volumes"] = json!([{"name": "data", "dataVolume": {"name": "data"}}, {"name": "map", "configMap": {"name": "map"}}]);
+    let told = |config: &KubeVirtConfiguration| {
+        let problems = vmi::validate_create(&vmi, config, By::User);
+        problems.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let closed = "spec.domain.devices.filesystems: virtiofs is not allowed: virtiofs feature gate is not enabled for PVC";
+    assert_eq!(told(&config()), [closed]);
+    let mut open = config();
+    open.developer_configuration
+        .get_or_insert_default()
+        .feature_gates
+        .push("EnableVirtioFsStorageVolumes".into());
+    assert_eq!(told(&open), [""; 0]);
+    // What is shown as a file system is no disk besides.
+    let mut stored = vmi.clone();
+    vmi::mutate_create(&mut stored, &open);
+    assert_eq!(stored["spec"]["domain"]["devices"]["disks"], json!(null));
+}

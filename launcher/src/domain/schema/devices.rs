@@ -9,6 +9,8 @@ elements! {
     Devices {
         /// Disks.
         "disk" disks: Vec<Disk>,
+        /// File systems.
+        "filesystem" filesystems: Vec<Filesystem>,
         /// Controllers.
         "controller" controllers: Vec<Controller>,
         /// Network interfaces.
@@ -161,6 +163,40 @@ elements! {
         "@slot" slot: String,
         /// Function.
         "@function" function: String,
+    }
+
+    /// `<filesystem>`.
+    Filesystem {
+        /// `mount`.
+        "@type" kind: String,
+        /// `passthrough`: files have the users that they have at the other end.
+        "@accessmode" access_mode: Option<String>,
+        /// Driver.
+        "driver" driver: FilesystemDriver,
+        /// Where it is served.
+        "source" source: FilesystemSource,
+        /// Place in the guest.
+        "target" target: FilesystemTarget,
+    }
+
+    /// `<driver>` of a file system.
+    FilesystemDriver {
+        /// `virtiofs`.
+        "@type" kind: String,
+        /// Descriptors of a ring.
+        "@queue" queue: Option<u32>,
+    }
+
+    /// `<source>` of a file system.
+    FilesystemSource {
+        /// Socket of virtiofsd.
+        "@socket" socket: String,
+    }
+
+    /// `<target>` of a file system.
+    FilesystemTarget {
+        /// The tag by which the guest mounts it.
+        "@dir" dir: String,
     }
 
     /// `<controller>`.

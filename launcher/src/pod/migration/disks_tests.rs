@@ -84,6 +84,7 @@ fn domain(vmi: &Value) -> Domain {
         ovmf: None,
         images: vmi.spec.volumes.iter().map(image).collect(),
         sockets: [("default".to_owned(), "/run/n0".into())].into(),
+        filesystems: [].into(),
         taps: [].into(),
         devices: [].into(),
         serial_socket: "/run/serial".into(),
