@@ -79,7 +79,7 @@ fn memory_is_dumped_downloaded_and_let_go_of() {
     assert!(told.contains("Successfully submitted memory dump request of VM vm"), "{told}");
     let first = dumped(&namespace, "");
     let (names, core) = unpacked(&archive);
-    assert_eq!(names, [first.clone()]);
+    assert_eq!(names, std::slice::from_ref(&first));
     assert!(core.starts_with(b"\x7fELF") && core.len() > MEMORY, "{}", core.len());
     let vmi: VirtualMachineInstance = namespace
         .wait("vm", "the instance without its dump", SOON, |vmi: &VirtualMachineInstance| {
