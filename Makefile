@@ -99,10 +99,10 @@ cluster-up: packages ## a Kubernetes of two nodes on this machine; the first tim
 cluster-sync: build cluster-up ## builds this project, puts it into the cluster and waits until it is ready; PROFILE=dev
 	@e2e/cluster/sync
 
-storage: cluster-sync ## the storage of the test bed: its driver's conformance, claims of every mode, DataVolumes, and machines on them: 10 minutes
+storage: cluster-sync ## the storage of the test bed: its driver's conformance, claims of every mode, DataVolumes, and machines on them: 20 minutes
 	e2e/cluster/storage sanity
 	@e2e/cluster/storage up cdi
-	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E 'binary(cluster_storage)'
+	e2e/cluster/cluster with $(NEXTEST) -p podvirt-e2e -E 'binary(cluster_storage) or binary(cluster_life)'
 
 admission: ## upstream's CustomResourceDefinitions and admission webhooks beside podvirt's: 1 minute, the first time 6; SHORT=1: 10 s; SEED=1
 	cargo build --profile $(PROFILE) --locked -p virt-api --example reviews

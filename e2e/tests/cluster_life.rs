@@ -16,8 +16,8 @@ use podvirt_e2e::cluster::{BOOT, Cluster, Namespace, SOON, Security, prepare_sto
 const FILLED: Duration = Duration::from_secs(420);
 /// From a start, a plug or a move to its end, with Debian under TCG.
 const LONG: Duration = Duration::from_secs(600);
-/// The disk that is plugged: the guest's only one on SCSI.
-const PLUGGED: &str = "/dev/sda";
+/// The disk that is plugged, to the guest's shell: the only one of its size.
+const PLUGGED: &str = "$(lsblk -bndo PATH,SIZE | awk '$2 == 67108864 {print $1}')";
 
 /// Ends of programs while something is under way.
 #[derive(Clone, Copy)]
@@ -137,13 +137,13 @@ impl<'n> Machine<'n> {
     }
 
     fn ssh(&self, command: &str) -> anyhow::Result<String> {
-        let options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes"];
+        let options =
+            ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "BatchMode=yes", "LogLevel=ERROR"];
         let options = options.map(|option| format!("--local-ssh-opts=-o {option}"));
-        let [check, known, batch] = &options;
         let key = self.key.to_str().unwrap();
-        let said = self
-            .namespace
-            .virtctl(&["ssh", "-l", "root", "vmi/life", "-i", key, check, known, batch, "-c", command])?;
+        let mut ssh = vec!["ssh", "-l", "root", "vmi/life", "-i", key, "-c", command];
+        ssh.extend(options.iter().map(String::as_str));
+        let said = self.namespace.virtctl(&ssh)?;
         Ok(said.trim().to_owned())
     }
 
@@ -174,7 +174,7 @@ impl<'n> Machine<'n> {
         };
         self.namespace.wait("life", "a plugged disk", LONG, ready).unwrap();
         self.namespace
-            .until("the disk in the guest", BOOT, || Ok(self.ssh(&format!("test -b {PLUGGED}")).ok()))
+            .until("the disk in the guest", BOOT, || Ok(self.ssh(&format!("test -b \"{PLUGGED}\"")).ok()))
             .unwrap();
     }
 

@@ -64,7 +64,29 @@ pub(super) fn without_absent(
         vmi.spec.volumes.iter().filter(is_absent).map(|volume| volume.name.as_str()).collect();
     // A drive without its medium is empty.
     vmi.spec.domain.devices.disks.retain(|disk| disk.cdrom.is_some() || !absent.contains(&*disk.name));
+    put_plugged_behind(&mut vmi);
     vmi
+}
+
+/// Puts the disk of a hotpluggable volume behind the disks of the volumes that are listed before it, unless it has a boot order.
+///
+/// The firmware starts from the first disk. The list of disks names a disk that was plugged into the running machine, and may not name
+/// the root disk, which defaults then put at its end: the machine would start from the plugged disk.
+fn put_plugged_behind(vmi: &mut VirtualMachineInstance) {
+    let volumes = &vmi.spec.volumes;
+    let place = |disk: &Disk| volumes.iter().position(|volume| volume.name == disk.name);
+    let is_plugged = |disk: &Disk| {
+        disk.boot_order.is_none() && place(disk).is_some_and(|place| volumes[place].is_hotpluggable())
+    };
+    let disks = &mut vmi.spec.domain.devices.disks;
+    // From the last one on, so that they keep their order among one another.
+    for from in (0..disks.len()).rev().filter(|at| is_plugged(&disks[*at])).collect::<Vec<_>>() {
+        let of = place(&disks[from]);
+        let before = disks.iter().rposition(|disk| !is_plugged(disk) && place(disk) < of);
+        if let Some(before) = before.filter(|before| *before > from) {
+            disks[from..=before].rotate_left(1);
+        }
+    }
 }
 
 /// Images of the hotpluggable volumes whose disks are here, for a machine that starts with them; devices are made ready for QEMU.
@@ -298,5 +320,38 @@ pub(super) fn may_leave(domain: &Domain, vmi: &v1::VirtualMachineInstance) -> Re
             Err(format!("volume {volume}: it is unplugged, and the guest has not let go of its disk yet"))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(volumes: &str, disks: &str) -> String {
+        let text = format!(
+            "{{metadata: {{name: vm}}, spec: {{domain: {{devices: {{disks: [{disks}]}}}}, volumes: [{volumes}]}}}}"
+        );
+        let vmi: VirtualMachineInstance = serde_saphyr::from_str(&text).unwrap();
+        let image = Image::new("/image", ImageFormat::Raw);
+        let here = vmi.spec.volumes.iter().map(|volume| (volume.name.clone(), image.clone())).collect();
+        let names = without_absent(&vmi, &here).spec.domain.devices.disks;
+        names.into_iter().map(|disk| disk.name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_machine_does_not_start_from_a_disk_that_was_plugged_later() {
+        let claim = |name: &str, hotpluggable: bool| {
+            format!(
+                "{{name: {name}, persistentVolumeClaim: {{claimName: {name}, hotpluggable: {hotpluggable}}}}}"
+            )
+        };
+        let fixed = |name: &str| claim(name, false);
+        let plugged = |name: &str| claim(name, true);
+        let volumes = [fixed("root"), fixed("data"), plugged("b"), plugged("a")].join(", ");
+        assert_eq!(order(&volumes, "{name: a}, {name: b}, {name: root}, {name: data}"), "root data a b");
+        assert_eq!(order(&volumes, "{name: data}, {name: a}, {name: root}"), "data root a");
+        assert_eq!(order(&volumes, "{name: a, bootOrder: 1}, {name: root}"), "a root", "as it was asked for");
+        let first = [plugged("root"), fixed("data")].join(", ");
+        assert_eq!(order(&first, "{name: root}, {name: data}"), "root data", "it is the root disk");
     }
 }
