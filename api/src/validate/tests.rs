@@ -1,5 +1,3 @@
-use serde_json::json;
-
 use crate::problem::Reason;
 use crate::vmi::VirtualMachineInstance;
 use crate::{ParseError, defaults};
@@ -7,6 +5,7 @@ use crate::{ParseError, defaults};
 use super::validate;
 
 mod filesystems;
+mod firmware;
 
 /// A manifest with these lines under `spec`, and what is wrong with it as `field reason`.
 fn wrong(spec: &str) -> Vec<String> {
@@ -578,24 +577,4 @@ fn a_guest_is_told_of_no_resolver_that_it_could_not_ask() {
     let form =
         "spec.dnsConfig.nameservers[1]: 'localhost' is not allowed; an IPv4 or IPv6 address is allowed";
     assert_eq!(told(none, "localhost"), [form]);
-}
-
-#[test]
-fn tables_of_the_firmware_are_in_volumes_of_secrets() {
-    let wrong = |acpi: serde_json::Value| -> Vec<String> {
-        let volumes = json!([{"name": "s", "secret": {"secretName": "s"}}, {"name": "e", "emptyDisk": {"capacity": "1Gi"}}]);
-        let domain = json!({"memory": {"guest": "64Mi"}, "firmware": {"acpi": acpi}});
-        let mut vmi = VirtualMachineInstance::from_value(json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},
-            "spec": {"domain": domain, "volumes": volumes},
-        }))
-        .unwrap();
-        defaults::set_defaults(&mut vmi);
-        validate(&vmi).0.iter().map(|p| p.field.clone()).collect()
-    };
-    let none: [&str; 0] = [];
-    assert_eq!(wrong(json!({"slicNameRef": "s", "msdmNameRef": "s"})), none);
-    assert_eq!(wrong(json!({})), ["spec.domain.firmware.acpi"]);
-    assert_eq!(wrong(json!({"slicNameRef": "e"})), ["spec.domain.firmware.acpi.slicNameRef"]);
-    assert_eq!(wrong(json!({"msdmNameRef": "x"})), ["spec.domain.firmware.acpi.msdmNameRef"]);
 }
