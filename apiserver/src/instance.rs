@@ -1,5 +1,9 @@
-//! Whether an instance is in a state in which a subresource can do anything.
+//! Whether an instance is in a state in which a subresource can do anything, and its launchers.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use podvirt_api::names::label;
 use podvirt_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceConditionType as Condition,
     VirtualMachineInstancePhase as Phase,
@@ -10,6 +14,19 @@ use crate::target::Kind;
 
 fn has(vmi: &VirtualMachineInstance, wanted: &Condition) -> bool {
     vmi.status.conditions.iter().any(|c| c.r#type == *wanted && c.status == "True")
+}
+
+/// The launcher pods of an instance.
+///
+/// # Errors
+///
+/// The API server could not be asked.
+pub async fn launchers(client: &Client, vmi: &VirtualMachineInstance) -> Result<Vec<Pod>, Status> {
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
+    Ok(pods.list(&params).await?.items)
 }
 
 /// Judges `subresource` of `vmi`. Only running instances have a virt-handler that can do something.

@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use json_patch::Patch as JsonPatch;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use podvirt_api::admission::{Cluster, migration};
 use podvirt_api::migration::pod_by_migration;
@@ -111,7 +111,9 @@ impl Subresources {
             Action::Stream => self.stream(row, target, user, request).await,
             Action::PortForward => self.port_forward(row, target, user, request).await,
             Action::ExpandStored => expand::stored(&self.client, &self.config.load(), target).await,
-            Action::ObjectGraph => objectgraph::answer(&self.client, row.kind, target, &options).await,
+            Action::ObjectGraph => {
+                Box::pin(objectgraph::answer(&self.client, row.kind, target, &options)).await
+            }
             Action::Expand => expand::given(&self.client, &self.config.load(), target, &options).await,
         }
     }
@@ -294,16 +296,9 @@ impl Subresources {
         Api::namespaced(self.client.clone(), vmi.metadata.namespace.as_deref().unwrap_or_default())
     }
 
-    /// The launcher pods of an instance.
-    async fn launchers(&self, vmi: &VirtualMachineInstance) -> Result<Vec<Pod>, Status> {
-        let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
-        let params = ListParams::default().labels(&format!("{}={uid}", label::CREATED_BY));
-        Ok(self.pods(vmi).list(&params).await?.items)
-    }
-
     async fn delete_launchers(&self, vmi: &VirtualMachineInstance) -> Result<(), Status> {
         let params = DeleteParams::default().grace_period(FORCED_GRACE_SECONDS);
-        for pod in self.launchers(vmi).await? {
+        for pod in instance::launchers(&self.client, vmi).await? {
             let name = pod.metadata.name.unwrap_or_default();
             match self.pods(vmi).delete(&name, &params).await {
                 Ok(_) => info!(pod = name, "launcher pod deleted to force a restart"),
@@ -391,7 +386,7 @@ impl Subresources {
         upgrade::is_upgradable(&request)?;
         let response = upgrade::agree(request.headers())?;
         let vmi = self.instance(target, row.name).await?;
-        let addresses = addresses(&vmi, &self.launchers(&vmi).await?);
+        let addresses = addresses(&vmi, &instance::launchers(&self.client, &vmi).await?);
         let accepted = |peer| self.handlers.accepted(&vmi, peer);
         let guest = tunnel::dial(&addresses, port, accepted).await.map_err(|error| {
             warn!(?addresses, port = port.number, %error, "the guest's port cannot be reached");

@@ -168,6 +168,10 @@ fn what_firmware_and_tpm_hold_moves_with_the_machine_and_outlives_it() {
         })
     };
     assert!(told(&instance(&namespace), &first[0]), "{:?}", instance(&namespace).status.volume_status);
+    // Its specification names neither the claim nor the pod.
+    let graph = namespace.virtctl(&["objectgraph", "vm"]).unwrap();
+    let pod = namespace.launcher("vm").unwrap().name_any();
+    assert!([&first[0], &pod].iter().all(|name| graph.contains(&format!("\"{name}\""))), "{graph}");
     let (mut console, running) = shell(&namespace);
     keep(&mut console);
     assert_kept(&mut console);

@@ -1,6 +1,9 @@
-//! Names that are made.
+//! Names and secret words that are made.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use anyhow::bail;
+use rustls::crypto::ring;
 
 /// Letters of a name that is made: no vowels, so that they make no word, and nothing that looks like another.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -21,6 +24,19 @@ fn suffix(random: u64, letters: usize) -> String {
     std::iter::repeat_n((), letters).scan(random, |rest, ()| letter(rest)).collect()
 }
 
+/// Letters and digits that cannot be guessed.
+///
+/// # Errors
+/// When the system gives no random numbers.
+pub(crate) fn secret(length: usize) -> anyhow::Result<String> {
+    const SECRET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let mut bytes = vec![0; length];
+    if ring::default_provider().secure_random.fill(&mut bytes).is_err() {
+        bail!("the system gives no random numbers");
+    }
+    Ok(bytes.iter().map(|byte| char::from(SECRET[usize::from(byte % 32)])).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +50,11 @@ mod tests {
         }
         let name = name("vm-", 6);
         assert!(name.starts_with("vm-") && name.len() == 9, "{name}");
+    }
+
+    #[test]
+    fn secret_words_differ() {
+        let (one, other) = (secret(20).unwrap(), secret(20).unwrap());
+        assert!(one.len() == 20 && one != other);
     }
 }

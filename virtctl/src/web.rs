@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use hyper::body::Body;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -33,19 +33,6 @@ pub(crate) enum Trust<'a> {
 /// An address without the brackets of IPv6.
 pub(crate) fn bare(host: &str) -> String {
     host.trim_start_matches('[').trim_end_matches(']').to_owned()
-}
-
-/// Letters and digits that cannot be guessed.
-///
-/// # Errors
-/// When the system gives no random numbers.
-pub(crate) fn random(length: usize) -> anyhow::Result<String> {
-    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-    let mut bytes = vec![0; length];
-    if ring::default_provider().secure_random.fill(&mut bytes).is_err() {
-        bail!("the system gives no random numbers");
-    }
-    Ok(bytes.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)])).collect())
 }
 
 /// Begins TLS with the server of this name.
@@ -138,16 +125,5 @@ impl ServerCertVerifier for AnyServer {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn random_words_differ() {
-        let (one, other) = (random(20).unwrap(), random(20).unwrap());
-        assert!(one.len() == 20 && one != other);
     }
 }

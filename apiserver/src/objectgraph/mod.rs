@@ -11,15 +11,14 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use podvirt_api::names::{annotation, label};
 use podvirt_api::selector::Selector;
 use podvirt_api::state;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use serde::Deserialize;
 
-use crate::options;
 use crate::status::Status;
 use crate::target::{Kind, Target};
+use crate::{instance, options};
 
 use graph::{Filter, Found};
 
@@ -58,20 +57,25 @@ pub(crate) async fn answer(
 ) -> Result<Response, Status> {
     let filter = options::read::<Options>(body)?.filter()?;
     let missing = || Status::not_found(kind.in_errors(), &target.name);
+    let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &target.namespace);
     let node = match kind {
         Kind::VirtualMachine => {
             let vms: Api<VirtualMachine> = Api::namespaced(client.clone(), &target.namespace);
             let vm = vms.get_opt(&target.name).await?.ok_or_else(missing)?;
-            let pod = if vm.status.created == Some(true) { launcher(client, target).await? } else { None };
+            let created = vm.status.created == Some(true);
+            let vmi = if created { vmis.get_opt(&target.name).await? } else { None };
+            let pod = match &vmi {
+                Some(vmi) => launcher(vmi, &instance::launchers(client, vmi).await?),
+                None => None,
+            };
             let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
             let keeps = spec.is_some_and(state::is_kept);
             let backend = if keeps { backend_claim(client, target).await? } else { None };
             graph::of_machine(&vm, &Found { pod, backend })
         }
         Kind::Instance => {
-            let vmis: Api<VirtualMachineInstance> = Api::namespaced(client.clone(), &target.namespace);
             let vmi = vmis.get_opt(&target.name).await?.ok_or_else(missing)?;
-            let pod = launcher(client, target).await?;
+            let pod = launcher(&vmi, &instance::launchers(client, &vmi).await?);
             let backend = state::claim(&vmi).map(ToOwned::to_owned);
             graph::of_instance(&vmi, &Found { pod, backend })
         }
@@ -79,19 +83,16 @@ pub(crate) async fn answer(
     Ok(Json(filter.apply(node)).into_response())
 }
 
-/// The pod of the machine's launcher.
-async fn launcher(client: &Client, target: &Target) -> Result<Option<String>, Status> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
-    let params = ListParams::default().labels(&format!("{}={}", label::APP, label::APP_LAUNCHER));
-    let pods = pods.list(&params).await?.items;
-    let owned = |pod: &&Pod| {
-        pod.owner_references()
-            .iter()
-            .any(|owner| owner.kind == "VirtualMachineInstance" && owner.name == target.name)
+/// The pod that an instance is in: of several, as in a migration, the one on the instance's node that has not ended.
+fn launcher(vmi: &VirtualMachineInstance, pods: &[Pod]) -> Option<String> {
+    let has_ended = |pod: &Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
     };
-    let named = |pod: &&Pod| pod.annotations().get(annotation::DOMAIN) == Some(&target.name);
-    let found = pods.iter().find(owned).or_else(|| pods.iter().find(named));
-    Ok(found.map(ResourceExt::name_any))
+    let is_there = |pod: &Pod| {
+        pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == vmi.status.node_name.as_ref()
+    };
+    pods.iter().max_by_key(|pod| (!has_ended(pod), is_there(pod))).map(ResourceExt::name_any)
 }
 
 /// The newest backend claim of a machine that is not on its way out; `None` where the machine has not had one yet.
@@ -102,4 +103,31 @@ async fn backend_claim(client: &Client, target: &Target) -> Result<Option<String
     let living = claims.iter().filter(|claim| claim.metadata.deletion_timestamp.is_none());
     let newest = living.max_by_key(|claim| claim.creation_timestamp().map(|time| time.0));
     Ok(newest.map(ResourceExt::name_any))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_pod_of_a_machine_that_has_moved_is_the_one_it_runs_in() {
+        let vmi = json!({"metadata": {"name": "vm"}, "spec": {"domain": {"devices": {}}}, "status": {"nodeName": "node2"}});
+        let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        let pod = |name: &str, node: &str, phase: &str| -> Pod {
+            let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase}});
+            serde_json::from_value(pod).unwrap()
+        };
+        let left = pod("left", "node1", "Succeeded");
+        let target = pod("target", "node1", "Running");
+        let here = pod("here", "node2", "Running");
+        let failed = pod("failed", "node2", "Failed");
+        for pods in
+            [[here.clone(), left.clone(), target.clone(), failed.clone()], [failed, target, left, here]]
+        {
+            assert_eq!(launcher(&vmi, &pods).as_deref(), Some("here"));
+        }
+        assert_eq!(launcher(&vmi, &[]), None);
+    }
 }

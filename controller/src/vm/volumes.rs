@@ -10,8 +10,9 @@
 //! the volume is another    both are removed, and added anew once the status tells of the former one no more
 //! ```
 //!
-//! The volume of a memory dump is in the instance while the dump is written ([`super::memory_dump`]). A volume that was plugged into the instance alone (annotation [`annotation::EPHEMERAL_VOLUMES`]) is left alone. Nothing is
-//! written while the instance does not run or moves: the target's pods are made for what stands there.
+//! The volume of a memory dump is in the instance while the dump is written ([`super::memory_dump`]). A volume that was plugged into the
+//! instance alone (annotation [`annotation::EPHEMERAL_VOLUMES`]) stays as it is. Nothing is written
+//! while the instance does not run or moves: the target's pods are made for what stands there.
 
 use std::collections::BTreeSet;
 

@@ -121,8 +121,10 @@ fn pod_name(claim: &str) -> String {
 
 /// Whether a pod has the claim and has not ended.
 fn uses(pod: &Value, claim: &str) -> bool {
+    let has_ended = ["Succeeded", "Failed"].iter().any(|phase| pod["status"]["phase"] == *phase);
     let volumes = pod["spec"]["volumes"].as_array();
-    volumes.into_iter().flatten().any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
+    !has_ended
+        && volumes.into_iter().flatten().any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim)
 }
 
 fn pod(args: &Guestfs, claim: &str, image: &str, is_block: bool, vm: Option<&VirtualMachine>) -> Value {
@@ -275,6 +277,9 @@ mod tests {
             (&json!({"disk": "fast"}), &json!({"a": "b"}))
         );
         assert!(uses(&made, "data") && !uses(&made, "other"));
+        let mut ended = made.clone();
+        ended["status"] = json!({"phase": "Succeeded"});
+        assert!(!uses(&ended, "data"), "an importer's pod that has ended has let go of the claim");
         let root = pod(&Guestfs { root: true, ..Guestfs::default() }, "data", "image:1", true, None);
         assert_eq!(root["spec"]["securityContext"]["runAsUser"], 0);
         let container = &root["spec"]["containers"][0];

@@ -17,45 +17,31 @@ const PULL_METHODS: [&str; 2] = ["pod", "node"];
 /// A parameter: its name, its field of the source, and whether it must be given.
 type Field = (&'static str, &'static str, bool);
 
-/// Sources that an address names: the word of the flag, the field of the source, and their parameters.
-const ADDRESSED: [(&str, &str, &[Field]); 6] = [
-    ("gcs", "gcs", &[("url", "url", true), ("secretref", "secretRef", false)]),
+/// Parameters that several sources have.
+const URL: Field = ("url", "url", true);
+const SECRET: Field = ("secretref", "secretRef", false);
+const CERTIFICATES: Field = ("certconfigmap", "certConfigMap", false);
+
+/// Sources that an address names: the word of the flag, which is the field of the source as well, and their parameters.
+const ADDRESSED: [(&str, &[Field]); 6] = [
+    ("gcs", &[URL, SECRET]),
+    ("http", &[URL, SECRET, CERTIFICATES]),
+    ("imageio", &[URL, ("diskid", "diskId", true), SECRET, CERTIFICATES]),
     (
-        "http",
-        "http",
-        &[("url", "url", true), ("secretref", "secretRef", false), ("certconfigmap", "certConfigMap", false)],
-    ),
-    (
-        "imageio",
-        "imageio",
-        &[
-            ("url", "url", true),
-            ("diskid", "diskId", true),
-            ("secretref", "secretRef", false),
-            ("certconfigmap", "certConfigMap", false),
-        ],
-    ),
-    (
-        "registry",
         "registry",
         &[
             ("url", "url", false),
             ("imagestream", "imageStream", false),
             ("pullmethod", "pullMethod", false),
-            ("secretref", "secretRef", false),
-            ("certconfigmap", "certConfigMap", false),
+            SECRET,
+            CERTIFICATES,
         ],
     ),
+    ("s3", &[URL, SECRET, CERTIFICATES]),
     (
-        "s3",
-        "s3",
-        &[("url", "url", true), ("secretref", "secretRef", false), ("certconfigmap", "certConfigMap", false)],
-    ),
-    (
-        "vddk",
         "vddk",
         &[
-            ("url", "url", true),
+            URL,
             ("uuid", "uuid", true),
             ("thumbprint", "thumbprint", true),
             ("secretref", "secretRef", true),
@@ -136,7 +122,7 @@ fn source<'a>(params: &mut Params<'a>) -> anyhow::Result<(Option<&'a str>, &'a s
 }
 
 fn addressed(params: &mut Params<'_>, kind: &str) -> anyhow::Result<Value> {
-    let Some((word, field, fields)) = ADDRESSED.iter().find(|(word, ..)| *word == kind) else {
+    let Some((word, fields)) = ADDRESSED.iter().find(|(word, _)| *word == kind) else {
         let words: Vec<&str> =
             ["blank", "ds", "pvc", "snapshot"].into_iter().chain(ADDRESSED.map(|one| one.0)).collect();
         let why =
@@ -172,5 +158,5 @@ fn addressed(params: &mut Params<'_>, kind: &str) -> anyhow::Result<Value> {
             return Err(params.error("pullmethod must be set to pod or node"));
         }
     }
-    Ok(json!({"source": {*field: source}}))
+    Ok(json!({"source": {*word: source}}))
 }

@@ -129,7 +129,7 @@ impl Export<'_> {
     }
 
     fn token(&self, name: &str, export: &Value) -> anyhow::Result<Value> {
-        let token = crate::web::random(TOKEN_LENGTH)?;
+        let token = crate::random::secret(TOKEN_LENGTH)?;
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Secret",
