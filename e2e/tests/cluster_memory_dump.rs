@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use podvirt_api::memory_dump::ANNOTATION;
 use podvirt_api::v1::{MemoryDumpPhase, VirtualMachine, VirtualMachineInstance};
-use podvirt_e2e::cluster::{Cluster, Manifest, Namespace, SOON, Security, prepare_volumes};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security, prepare_volumes};
 use serde_json::Value;
 
 /// Memory of the tiny guest, bytes: what its dump has at least.
@@ -59,6 +59,7 @@ fn memory_is_dumped_downloaded_and_let_go_of() {
     let _storage = cluster.volumes().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     namespace.apply(&Manifest { name: "vm", ..Manifest::default() }.machine()).unwrap();
+    namespace.wait_phase("vm", "Running", BOOT).unwrap();
     let (mut console, mut running) = namespace.shell("vm").unwrap();
 
     let directory = tempfile::tempdir().unwrap();

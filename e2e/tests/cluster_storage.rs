@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
+use std::fs::File;
+use std::io::Read as _;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -132,4 +134,31 @@ fn long_a_copy_of_another_namespace_needs_the_machines_own_right() {
     images.kubectl(&["create", "rolebinding", "copies", "--role=copies", &account]).unwrap();
     wait(&namespace, "copy", "Running");
     namespace.shell("copy").unwrap();
+}
+
+/// From a file here to a claim, and back: bytes that no image format has.
+#[test]
+fn long_an_image_that_virtctl_uploads_is_exported_as_it_was() {
+    prepare_storage().unwrap();
+    let cluster = Cluster::get().unwrap();
+    let _storage = cluster.storage().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let (image, back) = (files.path().join("image"), files.path().join("back"));
+    let mut bytes = vec![0; 8 << 20];
+    File::open("/dev/urandom").unwrap().read_exact(&mut bytes).unwrap();
+    std::fs::write(&image, &bytes).unwrap();
+    let address = "jsonpath={.items[0].status.podIP}";
+    let select = ["-n", "cdi", "get", "pod", "-l", "cdi.kubevirt.io=cdi-uploadproxy", "-o", address];
+    let proxy = format!("--uploadproxy-url=https://{}:8443", cluster.kubectl(&select).unwrap().trim());
+    let path = format!("--image-path={}", image.display());
+    let upload =
+        ["image-upload", "pvc", "up", "--size=16Mi", "--storage-class=bed-block", "--volume-mode=block"];
+    namespace.virtctl(&[&upload[..], &[&proxy, "--insecure", &path]].concat()).unwrap();
+    let output = format!("--output={}", back.display());
+    let download = ["vmexport", "download", "out", "--pvc=up", "--format=raw", "--port-forward", &output];
+    namespace.virtctl(&download).unwrap();
+    let got = std::fs::read(&back).unwrap();
+    assert_eq!(got.len(), 16 << 20);
+    assert!(got[..bytes.len()] == bytes && got[bytes.len()..].iter().all(|byte| *byte == 0));
 }
