@@ -55,3 +55,14 @@ impl Failure for Error {
         }
     }
 }
+
+/// Whether a change was refused since what was seen is not so any more.
+pub(crate) fn is_lost(status: &kube::core::Status) -> bool {
+    status.is_not_found() || status.is_conflict() || is_failed_test(status)
+}
+
+/// Whether a test in a patch has failed: what was seen is not so any more. A refused object is invalid as well, and its
+/// status names what is wrong.
+pub(crate) fn is_failed_test(status: &kube::core::Status) -> bool {
+    status.is_invalid() && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
+}

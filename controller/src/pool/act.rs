@@ -14,8 +14,7 @@ use super::controller::Shared;
 use super::decide::{Action, Target};
 use super::revision;
 use crate::attachments::reason_of;
-use crate::failure::Error;
-use crate::vm::reconcile::is_failed_test;
+use crate::failure::{Error, is_lost};
 
 /// Requests that are under way at the same time, and that fail at most before the rest is left for later.
 const TOGETHER: usize = 16;
@@ -49,11 +48,6 @@ pub(super) async fn carry_out(pool: &Pool, actions: &[Action], shared: &Shared) 
         asked.into_iter().collect::<Result<(), Error>>()?;
     }
     Ok(())
-}
-
-/// Whether what an action rests on is not so any more: its change, which is being told, calls for the next pass.
-fn is_stale(status: &kube::core::Status) -> bool {
-    status.is_not_found() || status.is_conflict() || is_failed_test(status)
 }
 
 impl Act<'_> {
@@ -106,7 +100,7 @@ impl Act<'_> {
     async fn settled(&self, changed: Result<(), kube::Error>, what: &str) -> Result<(), Error> {
         match changed {
             Ok(()) => Ok(()),
-            Err(kube::Error::Api(status)) if is_stale(&status) => Ok(()),
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(()),
             Err(error) => self.refused(event::FAILED_UPDATE, what, &error).await,
         }
     }
@@ -144,7 +138,7 @@ impl Act<'_> {
                 self.told(event::SUCCESSFUL_DELETE, &message).await;
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if is_stale(&status) => Ok(()),
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(()),
             Err(error) => {
                 self.refused(event::FAILED_DELETE, &format!("deleting virtual machine {path}"), &error).await
             }
@@ -167,7 +161,7 @@ impl Act<'_> {
                 self.told(event::SUCCESSFUL_UPDATE, &format!("Updated VM {path}")).await;
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if is_stale(&status) => Ok(()),
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(()),
             Err(error) => {
                 self.refused(event::FAILED_UPDATE, &format!("updating virtual machine {path}"), &error).await
             }
@@ -185,7 +179,7 @@ impl Act<'_> {
                 self.told(event::SUCCESSFUL_DELETE, &message).await;
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if is_stale(&status) => Ok(()),
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(()),
             Err(error) => {
                 self.refused(event::FAILED_UPDATE, &format!("updating resource {path}"), &error).await
             }

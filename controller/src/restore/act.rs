@@ -19,7 +19,7 @@ use super::controller::Context;
 use super::decide::Claim;
 use crate::attachments::reason_of;
 use crate::data::template::data_volume;
-use crate::failure::Error;
+use crate::failure::{Error, is_failed_test};
 use crate::snapshot::copy_revision;
 
 /// The part of a JSON pointer that an annotation's name is.
@@ -208,11 +208,7 @@ pub(super) async fn write_machine(
             tracing::info!(vm = name, "machine restored");
             Ok(())
         }
-        Err(kube::Error::Api(status))
-            if status.is_conflict() || crate::vm::reconcile::is_failed_test(&status) =>
-        {
-            Err(Error::Stale)
-        }
+        Err(kube::Error::Api(status)) if status.is_conflict() || is_failed_test(&status) => Err(Error::Stale),
         Err(error) => Err(refused(&format!("VirtualMachine {name} not restored"))(error)),
     }
 }

@@ -14,6 +14,7 @@ use podvirt_api::storage::claim;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::act::Target;
 use super::decide::Instance;
 use super::moves::{self, Moves};
 use super::reconcile::{Error, Shell};
@@ -119,15 +120,14 @@ impl Shell {
     /// Makes DataVolumes of the templates at these places.
     pub(super) async fn make_data_volumes(
         &self,
-        machines: &Api<VirtualMachine>,
-        vm: &VirtualMachine,
+        target: Target<'_>,
         shape: &VirtualMachine,
         places: &[usize],
     ) -> Result<bool, Error> {
         for template in places.iter().filter_map(|place| shape.spec.data_volume_templates.get(*place)) {
             if let Err(error) = make(&self.client, &self.recorder, shape, template).await {
                 let what = format!("DataVolume {} not made", name_of(template));
-                return self.failed(machines, vm, error.reason(), &what, &error.told()).await;
+                return self.failed(target, error.reason(), &what, &error.told()).await;
             }
         }
         Ok(true)

@@ -31,6 +31,7 @@
 //!
 //! An instance of the machine's name that is not its own is left alone, and told in the condition Failure.
 
+mod act;
 pub mod condition;
 mod data;
 pub mod decide;

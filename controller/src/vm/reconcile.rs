@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
 use kube::runtime::reflector::store::{Writer, WriterDropped};
 use kube::runtime::reflector::{ObjectRef, Store, reflector, store};
@@ -15,7 +15,6 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::instancetype::REVISION_KIND_LABEL;
 use podvirt_api::memory_dump::ANNOTATION;
-use podvirt_api::names::{self, event};
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::backoff::Backoff;
 use podvirt_daemon::events::Recorder;
@@ -24,12 +23,13 @@ use serde_json::json;
 use tokio::sync::broadcast::error::RecvError;
 use tracing::Instrument;
 
+use super::act::Target;
 use super::data::{machines_on, machines_with};
-use super::decide::{Action, Instance, decide_by, fail, has_failed_for};
+use super::decide::{Action, Instance, decide_by};
 use super::instancetype::{Problem, Shape};
-use super::{Machines, memory_dump, nics, request, revision};
-use crate::attachments::reason_of;
+use super::{Machines, memory_dump, request};
 use crate::data::DataVolumes;
+use crate::kept::Served;
 use crate::storage::{Storage, snapshot_statuses};
 use crate::vmi::{Change, View};
 use crate::{attempt, settings, watch};
@@ -258,7 +258,7 @@ impl Shell {
                 return Ok(Next::requeue(STALE_RETRY));
             }
             let shape = judged.unwrap_or(vm);
-            if !Box::pin(self.act(&machines, vm, shape, action)).await? {
+            if !Box::pin(self.act(Target { machines: &machines, vm }, shape, action)).await? {
                 return Ok(Next::requeue(STALE_RETRY));
             }
         }
@@ -275,268 +275,26 @@ impl Shell {
         Ok(plan.again_after.map_or_else(Next::await_change, Next::requeue))
     }
 
-    /// Does one thing for `vm`, which has this shape. `false`: what it rests on is not so any more.
-    async fn act(
-        &self,
-        machines: &Api<VirtualMachine>,
-        vm: &VirtualMachine,
-        shape: &VirtualMachine,
-        action: Action,
-    ) -> Result<bool, Error> {
-        let instances = Api::<VirtualMachineInstance>::namespaced(
-            self.client.clone(),
-            &vm.namespace().unwrap_or_default(),
-        );
-        let name = vm.name_any();
-        match action {
-            Action::AddFinalizer => {
-                let mut wanted = vm.clone();
-                wanted.finalizers_mut().push(names::VM_FINALIZER.to_owned());
-                patch::metadata(machines, vm, &wanted).await?;
-            }
-            Action::RemoveFinalizer => {
-                let mut wanted = vm.clone();
-                wanted.finalizers_mut().retain(|finalizer| finalizer != names::VM_FINALIZER);
-                patch::metadata(machines, vm, &wanted).await?;
-            }
-            Action::MakeDataVolumes(places) => {
-                return self.make_data_volumes(machines, vm, shape, &places).await;
-            }
-            Action::Start(vmi) => {
-                // The cache may not have the last instance yet, or no longer.
-                if instances.get_metadata_opt(&name).await.map_err(Error::Ask)?.is_some() {
-                    return Ok(false);
-                }
-                if let Err(error) = revision::renew(&self.client, vm).await {
-                    return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
-                }
-                match instances.create(&PostParams::default(), &vmi).await {
-                    Ok(made) => {
-                        let message =
-                            format!("VirtualMachineInstance {} made", made.uid().unwrap_or_default());
-                        tracing::info!(vmi = made.uid(), "instance made");
-                        self.recorder.normal(vm, event::SUCCESSFUL_CREATE, &message).await;
-                    }
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => return Ok(false),
-                    Err(error) => {
-                        return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
-                    }
-                }
-            }
-            Action::Stop { uid, version, because } => {
-                let only = Preconditions { uid: Some(uid.clone()), resource_version: version };
-                match instances.delete(&name, &DeleteParams::default().preconditions(only)).await {
-                    Ok(_) => {
-                        tracing::info!(vmi = uid, because, "instance deleted");
-                        let message = format!("VirtualMachineInstance {uid} deleted: {because}");
-                        self.recorder.normal(vm, event::SUCCESSFUL_DELETE, &message).await;
-                    }
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                        return Ok(false);
-                    }
-                    Err(error) => {
-                        return self.refused(machines, vm, event::FAILED_DELETE, "not stopped", error).await;
-                    }
-                }
-            }
-            Action::BecomeAlways => {
-                let spec = if vm.spec.running.is_some() {
-                    json!({"running": true})
-                } else {
-                    json!({"runStrategy": "Always"})
-                };
-                let change = json!({"metadata": {"resourceVersion": vm.resource_version()}, "spec": spec});
-                match machines.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
-                    Ok(_) => {
-                        let message = "a start was requested: the machine is no longer halted";
-                        self.recorder.normal(vm, event::STARTING, message).await;
-                    }
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                        return Ok(false);
-                    }
-                    Err(error) => {
-                        return self.refused(machines, vm, event::FAILED_CREATE, "not started", error).await;
-                    }
-                }
-            }
-            Action::SetLinks { uid, links } => {
-                let mut change = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
-                for link in links {
-                    // By its name: after a change of the list another interface may stand at this place.
-                    let path = format!("/spec/domain/devices/interfaces/{}", link.index);
-                    change.extend([
-                        json!({"op": "test", "path": format!("{path}/name"), "value": link.name}),
-                        json!({"op": "add", "path": format!("{path}/state"), "value": link.state}),
-                    ]);
-                }
-                let change: json_patch::Patch = serde_json::from_value(change.into())
-                    .map_err(kube::Error::SerdeError)
-                    .map_err(Error::Ask)?;
-                match instances.patch(&name, &PatchParams::default(), &Patch::Json::<()>(change)).await {
-                    Ok(_) => {}
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                        return Ok(false);
-                    }
-                    Err(error) => {
-                        return self
-                            .refused(machines, vm, event::FAILED_CREATE, "links not changed", error)
-                            .await;
-                    }
-                }
-            }
-            Action::SetInterfaces { uid, change } => {
-                let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
-                patch.extend(operations("/spec", &change));
-                if let Some(digest) = &change.digest {
-                    let path = format!(
-                        "/metadata/annotations/{}",
-                        super::instance::TEMPLATE_DIGEST.replace('/', "~1")
-                    );
-                    patch.push(json!({"op": "add", "path": path, "value": digest}));
-                }
-                let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
-                let reason = event::INTERFACES_CHANGED;
-                return self.changed(machines, vm, patched.map(drop), reason, &change.message).await;
-            }
-            Action::SetInstance { uid, operations, reason, message } => {
-                let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": uid})];
-                patch.extend(operations);
-                let patched = instances.patch(&name, &PatchParams::default(), &json_patch_of(patch)?).await;
-                return self.changed(machines, vm, patched.map(drop), reason, &message).await;
-            }
-            Action::SetTemplate { operations, message } => {
-                let patched =
-                    machines.patch(&name, &PatchParams::default(), &json_patch_of(operations)?).await;
-                return self.changed(machines, vm, patched.map(drop), event::VOLUMES_CHANGED, &message).await;
-            }
-            Action::ClearTemplate(change) => {
-                let patch = json_patch_of(operations("/spec/template/spec", &change))?;
-                let patched = machines.patch(&name, &PatchParams::default(), &patch).await;
-                let reason = event::INTERFACES_CHANGED;
-                return self.changed(machines, vm, patched.map(drop), reason, &change.message).await;
-            }
-            Action::NoteGeneration { uid, generation } => {
-                let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
-                let change = json!({"metadata": {"uid": uid, "annotations": annotations}});
-                match instances.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
-                    Ok(_) => {}
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                        return Ok(false);
-                    }
-                    Err(error) => return Err(Error::Ask(error)),
-                }
-            }
-        }
-        Ok(true)
-    }
-
     /// Writes on the claim of a memory dump what is on it, before the machine's status says that the dump is done.
     async fn note_dump(&self, vm: &VirtualMachine) -> Result<(), Error> {
         let Some((name, text)) = memory_dump::annotation(vm) else { return Ok(()) };
         let namespace = vm.namespace().unwrap_or_default();
         let known = self.storage.claims.get(&namespace, name);
-        if known
-            .as_ref()
-            .and_then(|claim| claim.annotations().get(ANNOTATION))
-            .is_some_and(|there| there == text)
-        {
+        // A claim that is gone has nothing on it.
+        if known.is_none() && self.storage.claims.served() == Served::Yes {
+            return Ok(());
+        }
+        if known.is_some_and(|claim| claim.annotations().get(ANNOTATION).is_some_and(|there| there == text)) {
             return Ok(());
         }
         let claims = Api::<PersistentVolumeClaim>::namespaced(self.client.clone(), &namespace);
         let change = json!({"metadata": {"annotations": {ANNOTATION: text}}});
         match claims.patch_metadata(name, &PatchParams::default(), &Patch::Merge(change)).await {
-            // A claim that is gone has nothing on it.
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(error) => Err(Error::Ask(error)),
         }
     }
-
-    /// Tells people of what was changed in the running instance, or was not.
-    async fn changed(
-        &self,
-        machines: &Api<VirtualMachine>,
-        vm: &VirtualMachine,
-        patched: Result<(), kube::Error>,
-        reason: &str,
-        what: &str,
-    ) -> Result<bool, Error> {
-        match patched {
-            Ok(()) => {
-                tracing::info!(what, reason, "the instance is changed");
-                self.recorder.normal(vm, reason, what).await;
-                Ok(true)
-            }
-            Err(kube::Error::Api(status))
-                if status.is_not_found() || status.is_conflict() || is_failed_test(&status) =>
-            {
-                Ok(false)
-            }
-            Err(error) => {
-                self.refused(machines, vm, event::FAILED_CREATE, "the instance is not changed", error).await
-            }
-        }
-    }
-
-    /// Tells people that the API server refused an action, by an event and by the condition Failure.
-    async fn refused(
-        &self,
-        machines: &Api<VirtualMachine>,
-        vm: &VirtualMachine,
-        reason: &str,
-        what: &str,
-        error: kube::Error,
-    ) -> Result<bool, Error> {
-        self.failed(machines, vm, reason, what, &reason_of(&error)).await
-    }
-
-    /// Tells people that `what` is so, and why, by an event and by the condition Failure.
-    pub(super) async fn failed(
-        &self,
-        machines: &Api<VirtualMachine>,
-        vm: &VirtualMachine,
-        reason: &str,
-        what: &str,
-        why: &str,
-    ) -> Result<bool, Error> {
-        let message = format!("{what}: {why}");
-        self.recorder.warning(vm, reason, &message).await;
-        // Texts of one refusal may differ each time: writing them anew would wake the next attempt before its time.
-        if has_failed_for(&vm.status, reason, what) {
-            return Err(Error::Refused(message));
-        }
-        let mut wanted = vm.clone();
-        fail(&mut wanted.status, reason, &message, Timestamp::now());
-        patch::status_subresource(machines, vm, &wanted).await?;
-        Err(Error::Refused(message))
-    }
-}
-
-/// Whether a test in a patch has failed: what was seen is not so any more. A refused object is invalid as well, and its
-/// status names what is wrong.
-pub(crate) fn is_failed_test(status: &kube::core::Status) -> bool {
-    status.is_invalid() && status.details.as_ref().is_none_or(|details| details.causes.is_empty())
-}
-
-/// Changes interfaces and networks below `path`, if they are as they were seen.
-fn operations(path: &str, change: &nics::Change) -> Vec<serde_json::Value> {
-    let lists = [
-        ("domain/devices/interfaces", json!(change.old_interfaces), json!(change.interfaces)),
-        ("networks", json!(change.old_networks), json!(change.networks)),
-    ];
-    let changed = lists.into_iter().flat_map(|(list, old, new)| {
-        let path = format!("{path}/{list}");
-        // A list that is not there cannot be tested; what it would be in the way of, is tested by its own.
-        let test = (old != json!([])).then(|| json!({"op": "test", "path": path, "value": old}));
-        test.into_iter().chain([json!({"op": "add", "path": path, "value": new})])
-    });
-    changed.collect()
-}
-
-fn json_patch_of(operations: Vec<serde_json::Value>) -> Result<Patch<()>, Error> {
-    let patch =
-        serde_json::from_value(operations.into()).map_err(kube::Error::SerdeError).map_err(Error::Ask)?;
-    Ok(Patch::Json(patch))
 }
 
 #[cfg(test)]

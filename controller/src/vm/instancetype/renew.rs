@@ -9,8 +9,9 @@ use podvirt_api::instancetype::{Matcher, Subject, VERSION, unlabelled};
 use podvirt_api::v1::VirtualMachine;
 use serde_json::json;
 
-use super::super::reconcile::{Error, Shell, is_failed_test};
+use super::super::reconcile::{Error, Shell};
 use super::refs;
+use crate::failure::is_lost;
 
 impl Shell {
     /// Makes a revision of the machine anew where it does not say its version; whether it did.
@@ -66,7 +67,7 @@ impl Shell {
                 self.forget(vm, old).await
             }
             // It has changed, or is gone: that is told by its watch.
-            Err(kube::Error::Api(status)) if status.is_not_found() || is_failed_test(&status) => Ok(()),
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(()),
             Err(error) => Err(Error::Ask(error)),
         }
     }

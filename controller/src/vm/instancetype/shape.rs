@@ -9,9 +9,10 @@ use podvirt_api::instancetype::{
 use podvirt_api::v1::{InstancetypeReferencePolicy as Policy, KubeVirtConfiguration, VirtualMachine};
 use serde_json::{Value, json};
 
-use super::super::reconcile::{Error, Shell, is_failed_test};
+use super::super::reconcile::{Error, Shell};
 use super::find::{Found, Looked};
 use super::{Problem, Shape, refs};
+use crate::failure::is_lost;
 
 /// Where the machine's own specification stands.
 const TEMPLATE: &str = "spec.template.spec";
@@ -164,11 +165,7 @@ impl Shell {
                 Ok(Ok(Shape::Rewritten))
             }
             // It has changed, or is gone: that is told by its watch.
-            Err(kube::Error::Api(status))
-                if status.is_not_found() || status.is_conflict() || is_failed_test(&status) =>
-            {
-                Ok(Ok(Shape::Rewritten))
-            }
+            Err(kube::Error::Api(status)) if is_lost(&status) => Ok(Ok(Shape::Rewritten)),
             Err(kube::Error::Api(status)) if status.is_invalid() || status.is_forbidden() => {
                 let what = "error encountered when trying to update expanded VirtualMachine";
                 Ok(Err(Problem::not_applied(format!("{what}: {}", status.message))))
