@@ -275,7 +275,11 @@ fn disks(vmi: &mut VirtualMachineInstance) {
             disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
         }
     }
+    let of_metrics = |name: &str| {
+        spec.volumes.iter().any(|volume| volume.name == name && volume.downward_metrics.is_some())
+    };
     for disk in disks {
+        let bus = if of_metrics(&disk.name) { DiskBus::Virtio } else { DiskBus::Sata };
         if let Some(CdRomTarget { bus, readonly, tray }) = &mut disk.cdrom {
             bus.get_or_insert(DiskBus::Sata);
             readonly.get_or_insert(true);
@@ -283,7 +287,7 @@ fn disks(vmi: &mut VirtualMachineInstance) {
         } else if let Some(lun) = &mut disk.lun {
             lun.bus.get_or_insert(DiskBus::Sata);
         } else {
-            disk.disk.get_or_insert_with(DiskTarget::default).bus.get_or_insert(DiskBus::Sata);
+            disk.disk.get_or_insert_with(DiskTarget::default).bus.get_or_insert(bus);
         }
     }
 }

@@ -11,6 +11,9 @@ pub const SIDECAR: &str = "Sidecar";
 /// Claims as file systems of guests.
 pub const FILESYSTEMS_OF_CLAIMS: &str = "EnableVirtioFsStorageVolumes";
 
+/// Metrics of the node in its guests.
+pub const DOWNWARD_METRICS: &str = "DownwardMetrics";
+
 /// Whether the cluster's administrator has opened a gate.
 pub fn is_open(config: &v1::KubeVirtConfiguration, gate: &str) -> bool {
     let developer = config.developer_configuration.as_ref();
@@ -33,5 +36,18 @@ pub(crate) fn check(
             let told = "virtiofs is not allowed: virtiofs feature gate is not enabled for PVC";
             problems.add(Reason::FieldValueInvalid, "spec.domain.devices.filesystems", told);
         }
+    }
+    if is_open(config, DOWNWARD_METRICS) {
+        return;
+    }
+    if vmi.spec.domain.devices.downward_metrics.is_some() {
+        let told =
+            "downwardMetrics virtio serial is not allowed: DownwardMetrics feature gate is not enabled";
+        problems.add(Reason::FieldValueInvalid, "spec.domain.devices.downwardMetrics", told);
+    }
+    for (n, _) in vmi.spec.volumes.iter().enumerate().filter(|(_, volume)| volume.downward_metrics.is_some())
+    {
+        let told = "downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled.";
+        problems.add(Reason::FieldValueInvalid, format!("spec.volumes[{n}]"), told);
     }
 }

@@ -54,7 +54,8 @@ pub enum Obstacle {
     /// The volume has another source, or none.
     #[error(
         "volume {0}: its source cannot be moved; allowed: containerDisk, emptyDisk, ephemeral, persistentVolumeClaim, \
-         dataVolume, cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount and sysprep"
+         dataVolume, cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount, \
+         sysprep and downwardMetrics"
     )]
     Source(String),
     /// The machine's status does not tell of the claim.
@@ -236,6 +237,7 @@ fn fate(volume: &Volume, vmi: &VirtualMachineInstance) -> Result<Fate, Obstacle>
         || volume.downward_api.is_some()
         || volume.service_account.is_some()
         || volume.sysprep.is_some()
+        || volume.downward_metrics.is_some()
     {
         Ok(Fate::MadeAnew)
     } else {
@@ -338,14 +340,11 @@ mod tests {
             (json!({"cloudInitConfigDrive": {"userData": "x"}}), Fate::MadeAnew),
             (json!({"configMap": {"name": "x"}}), Fate::MadeAnew),
             (json!({"serviceAccount": {"serviceAccountName": "x"}}), Fate::MadeAnew),
+            (json!({"downwardMetrics": {}}), Fate::MadeAnew),
         ] {
             assert_eq!(fate_of(volume.clone(), &[]), Ok(fate), "{volume}");
         }
-        for volume in [
-            json!({"hostDisk": {"path": "/x", "type": "Disk", "shared": true}}),
-            json!({"downwardMetrics": {}}),
-            json!({}),
-        ] {
+        for volume in [json!({"hostDisk": {"path": "/x", "type": "Disk", "shared": true}}), json!({})] {
             let why = fate_of(volume.clone(), &["ReadWriteMany"]).unwrap_err();
             assert!(why.starts_with("volume root: "), "{volume}: {why}");
         }

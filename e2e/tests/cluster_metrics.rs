@@ -125,3 +125,55 @@ fn a_guest_behind_netd_is_counted() {
 fn a_guest_that_the_kernel_carries_is_counted() {
     counts(Binding::BY_KERNEL);
 }
+
+/// The value of a metric that the guest is told.
+fn told<'m>(metrics: &'m str, context: &str, name: &str) -> &'m str {
+    let named = format!("<name>{name}</name>");
+    let head = format!("context=\"{context}\"");
+    let mut all = metrics.split("<metric ").filter(|one| one.contains(&head) && one.contains(&named));
+    let one = all.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
+    one.split_once("<value>").unwrap().1.split_once("</value>").unwrap().0
+}
+
+/// What a document says of the node and of the machine, and its time.
+fn assert_told(metrics: &str, node: &str) -> u64 {
+    assert_eq!(told(metrics, "host", "HostName"), node);
+    assert!(told(metrics, "host", "VirtProductInfo").starts_with("QEMU "), "{metrics}");
+    assert_eq!(told(metrics, "vm", "ResourceProcessorLimit"), "1");
+    assert_eq!(told(metrics, "vm", "ResourceMemoryLimit"), "262144");
+    for (context, name) in [("host", "TotalCPUTime"), ("vm", "TotalCPUTime"), ("host", "FreePhysicalMemory")]
+    {
+        assert!(told(metrics, context, name).parse::<f64>().unwrap() > 0.0, "{context} {name}");
+    }
+    told(metrics, "host", "Time").parse().unwrap()
+}
+
+#[test]
+fn a_guest_is_told_what_its_node_and_it_use() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let manifest = Manifest {
+        name: "vm",
+        volumes: "{name: vhostmd, downwardMetrics: {}}",
+        devices: "downwardMetrics: {}",
+        ..Manifest::default()
+    };
+    let mut guest = Guest::start(&namespace, Binding::PASST, &manifest, "").unwrap();
+    let node = guest.node().unwrap().to_owned();
+    let disk = "disk=$(for d in /dev/vd?; do [ \"$(head -c 4 $d)\" = mvbd ] && echo $d; done); \
+                dd if=$disk iflag=direct bs=64k count=1 2>/dev/null | tail -c +17 | tr -d '\\000'";
+    let port = "port=$(grep -l org.github.vhostmd.1 /sys/class/virtio-ports/*/name | cut -d / -f 5); exec 3<>/dev/$port; \
+                printf 'GET /metrics/XML\\n\\n' >&3; \
+                while read -r line && [ -n \"$line\" ]; do echo \"$line\"; done <&3; exec 3>&-";
+    for way in [disk, port] {
+        let first = assert_told(&guest.sh(way).unwrap(), &node);
+        let later = || {
+            let time = assert_told(&guest.sh(way)?, &node);
+            Ok((time > first).then_some(()))
+        };
+        namespace.until("newer metrics", SOON, later).unwrap();
+    }
+    let refused = guest.sh(&port.replace("GET /metrics/XML\\n", "DELETE everything")).unwrap();
+    assert_eq!(refused, "INVALID REQUEST");
+    assert!(!guest.succeeds("disk=$(grep -l 1 /sys/block/vd?/ro | head -n 1 | cut -d / -f 4); dd if=/dev/zero of=/dev/$disk count=1").unwrap());
+}

@@ -22,6 +22,7 @@ pub mod capabilities;
 pub mod cli;
 pub mod console;
 pub mod domain;
+pub mod downward;
 pub mod emulator;
 pub mod fdset;
 pub mod hooks;

@@ -87,6 +87,7 @@ mod golden {
         let of_clusters = [
             "bridge.yaml",
             "disks.yaml",
+            "downward.yaml",
             "filesystems.yaml",
             "firmware.yaml",
             "models.yaml",

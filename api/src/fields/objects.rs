@@ -111,7 +111,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.developerConfiguration.useEmulation", Bool, "run machines without KVM"),
     row(Carried, "spec.configuration.developerConfiguration.memoryOvercommit", Int(10, 10_000), "percent; 100 when not set"),
     row(Carried, "spec.configuration.developerConfiguration.cpuAllocationRatio", Int(1, 10_000), "10 when not set"),
-    row(Kept, "spec.configuration.developerConfiguration.featureGates", Any, "`Sidecar` allows [hook sidecars](hooks.md), `EnableVirtioFsStorageVolumes` claims as [file systems](virtual-machines.md#file-systems); what else podvirt carries out needs no gate, what it does not is refused with its field"),
+    row(Kept, "spec.configuration.developerConfiguration.featureGates", Any, "`Sidecar` allows [hook sidecars](hooks.md), `EnableVirtioFsStorageVolumes` claims as [file systems](virtual-machines.md#file-systems), `DownwardMetrics` [metrics of the node](virtual-machines.md#metrics-of-the-node) in guests; what else podvirt carries out needs no gate, what it does not is refused with its field"),
     row(Refused, "spec.configuration.developerConfiguration.disabledFeatureGates", Any, ""),
     row(Refused, "spec.configuration.developerConfiguration.pvcTolerateLessSpaceUpToPercent", Any, ""),
     row(Refused, "spec.configuration.developerConfiguration.minimumReservePVCBytes", Any, ""),

@@ -83,6 +83,12 @@ impl Config {
     }
 }
 
+/// The disk with what a guest's node and the guest use; upstream's place.
+pub const DOWNWARD_METRICS_DISK: &str = "/var/run/kubevirt-private/downwardapi-disks/vhostmd0";
+/// The socket by which the guest asks for them; upstream's place.
+pub const DOWNWARD_METRICS_SOCKET: &str =
+    "/var/run/kubevirt-private/downwardmetrics-channel/downwardmetrics.sock";
+
 /// Claims in block mode are devices in it, under their volumes' names.
 pub const DEV: &str = "/dev";
 /// Names in [`DEV`] that every container has, or a launcher's: a claim's device cannot have them.

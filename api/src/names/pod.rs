@@ -9,6 +9,8 @@ pub const GID: i64 = 107;
 
 /// Container that holds virt-launcher, libvirt and QEMU; the first.
 pub const COMPUTE: &str = "compute";
+/// Variable of [`COMPUTE`] with its node's name, where the guest asks for that.
+pub const NODE_NAME: &str = "NODE_NAME";
 /// Container of an attachment pod.
 pub const HOTPLUG_DISK: &str = "hotplug-disk";
 /// Start of the names of attachment pods: pods that hold the claims of volumes that are plugged into a running machine.

@@ -6,6 +6,7 @@ use super::validate;
 
 mod filesystems;
 mod firmware;
+mod metrics;
 
 /// A manifest with these lines under `spec`, and what is wrong with it as `field reason`.
 fn wrong(spec: &str) -> Vec<String> {

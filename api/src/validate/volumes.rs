@@ -6,7 +6,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use crate::problem::{Problems, Reason};
-use crate::vmi::{CloudInitSource, HostDiskType, LocalObjectReference, VirtualMachineInstance, Volume};
+use crate::vmi::{
+    CloudInitSource, DiskBus, HostDiskType, LocalObjectReference, VirtualMachineInstance, Volume,
+};
 
 use super::machine::{PATH_IN_IMAGE, is_path_in_image};
 use super::{is_dns_label, is_dns_subdomain};
@@ -37,6 +39,39 @@ pub(super) fn check(vmi: &VirtualMachineInstance, problems: &mut Problems) {
     for (n, _) in dumps.skip(1) {
         let path = format!("spec.volumes[{n}].memoryDump");
         problems.add(Reason::FieldValueInvalid, path, "one volume for a memory dump is allowed");
+    }
+    downward_metrics(vmi, problems);
+}
+
+/// Checks the disk with metrics; in upstream's words.
+fn downward_metrics(vmi: &VirtualMachineInstance, problems: &mut Problems) {
+    let has = |volume: &Volume| volume.downward_metrics.is_some();
+    if vmi.spec.volumes.iter().filter(|volume| has(volume)).count() > 1 {
+        let told = "spec.volumes must have max one downwardMetric volume set";
+        problems.add(Reason::FieldValueInvalid, "spec.volumes", told);
+    }
+    for (n, disk) in vmi.spec.domain.devices.disks.iter().enumerate() {
+        if !vmi.volume_of(disk).is_some_and(has) {
+            continue;
+        }
+        let field = format!("spec.domain.devices.disks[{n}].disk");
+        match disk.disk.as_ref().map(|target| target.bus) {
+            None => {
+                let told = format!(
+                    "DownwardMetrics volume must be mapped to a disk, but disk is not set on {field}."
+                );
+                problems.required(field, told);
+            }
+            Some(Some(bus)) if bus != DiskBus::Virtio => {
+                let bus = bus.as_str();
+                let field = format!("{field}.bus");
+                let told = format!(
+                    "DownwardMetrics volume must be mapped to virtio bus, but {field} is set to {bus}"
+                );
+                problems.add(Reason::FieldValueInvalid, field, told);
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -122,6 +157,7 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         ("serviceAccount", volume.service_account.is_some()),
         ("memoryDump", volume.memory_dump.is_some()),
         ("sysprep", volume.sysprep.is_some()),
+        ("downwardMetrics", volume.downward_metrics.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, given)| given.then_some(name))
@@ -130,7 +166,8 @@ fn source(volume: &Volume, path: &str, problems: &mut Problems) {
         problems.required(
             path,
             "a source is required: containerDisk, persistentVolumeClaim, dataVolume, ephemeral, emptyDisk, hostDisk, \
-             cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount, sysprep or memoryDump",
+             cloudInitNoCloud, cloudInitConfigDrive, configMap, secret, downwardAPI, serviceAccount, sysprep, memoryDump \
+             or downwardMetrics",
         );
     } else if given.len() > 1 {
         problems.add(

@@ -53,7 +53,12 @@ objects! {
         video: Option<VideoDevice>,
         /// Trusted platform module.
         tpm: Option<Tpm>,
+        /// A serial port by which the guest asks for what its node and itself use.
+        downward_metrics: Option<DownwardMetrics>,
     }
+
+    /// A serial port by which the guest asks for what its node and itself use.
+    DownwardMetrics {}
 
     /// A file system: how the guest sees the files of the volume of the same name.
     Filesystem {

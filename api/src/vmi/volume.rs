@@ -37,7 +37,12 @@ objects! {
         sysprep: Option<SysprepSource>,
         /// A claim that a dump of the machine's memory is written to: no disk.
         memory_dump: Option<PersistentVolumeClaimSource>,
+        /// A disk with what the guest's node and the guest use.
+        downward_metrics: Option<DownwardMetricsSource>,
     }
+
+    /// A disk with what the guest's node and the guest use.
+    DownwardMetricsSource {}
 
     /// A disk with the files of a ConfigMap.
     ConfigMapSource {

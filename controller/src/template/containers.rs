@@ -1,7 +1,8 @@
 //! The pod's containers.
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, ResourceRequirements, SecurityContext, VolumeMount,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceRequirements,
+    SecurityContext, VolumeMount,
 };
 use podvirt_api::names::{annotation, path, pod};
 use podvirt_api::resources::PodResources;
@@ -30,6 +31,15 @@ const DEFAULT_PULL_POLICY: &str = "IfNotPresent";
 pub(super) fn libvirt() -> EnvVar {
     let address = format!("qemu+unix:///session?socket={}", path::LIBVIRT_SOCKET);
     EnvVar { name: "LIBVIRT_DEFAULT_URI".into(), value: Some(address), value_from: None }
+}
+
+/// The node's name, where the guest asks for it.
+pub(super) fn node(vmi: &VirtualMachineInstance) -> Option<EnvVar> {
+    let asks = vmi.spec.domain.devices.downward_metrics.is_some()
+        || vmi.spec.volumes.iter().any(|volume| volume.downward_metrics.is_some());
+    let field = ObjectFieldSelector { field_path: "spec.nodeName".into(), ..ObjectFieldSelector::default() };
+    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+    asks.then(|| EnvVar { name: pod::NODE_NAME.into(), value: None, value_from: Some(source) })
 }
 
 /// Virt-launcher with libvirt and QEMU.

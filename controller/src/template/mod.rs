@@ -168,8 +168,13 @@ pub fn launcher_pod(
     let init = containers::sidecars(vmi, config, images, &resources)?;
     let mut compute = containers::compute(vmi, identity, config, images, &resources, storage.mounts, probes);
     compute.volume_devices = Some(storage.devices).filter(|devices| !devices.is_empty());
-    compute.env =
-        Some(std::iter::once(containers::libvirt()).chain(verbosity::variable(vmi, config)?).collect());
+    compute.env = Some(
+        [containers::libvirt()]
+            .into_iter()
+            .chain(verbosity::variable(vmi, config)?)
+            .chain(containers::node(vmi))
+            .collect(),
+    );
     hooks::told(&mut compute, hooks.len());
     Ok(Pod {
         metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),

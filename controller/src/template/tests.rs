@@ -339,7 +339,10 @@ fn what_is_not_carried_out_is_refused_with_its_path() {
             json!({"volumes": [{"name": "a", "hostDisk": {"path": "/d", "type": "Disk"}}]}),
             "spec.volumes[0].hostDisk",
         ),
-        (json!({"volumes": [{"name": "a", "downwardMetrics": {}}]}), "spec.volumes[0].downwardMetrics"),
+        (
+            json!({"volumes": [{"name": "a", "containerPath": {"path": "/p"}}]}),
+            "spec.volumes[0].containerPath",
+        ),
         (
             json!({
                 "domain": {"devices": {"interfaces": [{"name": "a"}, {"name": "b"}]}},

@@ -34,7 +34,7 @@ const HOOKS: &str = "hook-sidecar-";
 
 /// Sources that a volume of a machine may have.
 const SOURCES: &str = "containerDisk, cloudInitNoCloud, cloudInitConfigDrive, emptyDisk, ephemeral, persistentVolumeClaim, \
-                       dataVolume, configMap, secret, downwardAPI, serviceAccount and sysprep";
+                       dataVolume, configMap, secret, downwardAPI, serviceAccount, sysprep and downwardMetrics";
 
 /// Volumes of the pod, and what `compute` has of them.
 #[derive(Debug, Default)]
@@ -169,7 +169,7 @@ fn one(
     if let Some(source_) = &source.cloud_init_config_drive {
         return cloud_init(source, &source_.secret_ref, &source_.network_data_secret_ref, storage);
     }
-    if source.container_disk.is_some() || source.empty_disk.is_some() {
+    if source.container_disk.is_some() || source.empty_disk.is_some() || source.downward_metrics.is_some() {
         return Ok(());
     }
     if let Some((kind, config)) = configs::volume(source, pod_volume(source)) {
@@ -179,11 +179,8 @@ fn one(
         storage.volumes.push(config);
         return Ok(());
     }
-    let refused = [
-        ("hostDisk", source.host_disk.is_some()),
-        ("downwardMetrics", source.downward_metrics.is_some()),
-        ("containerPath", source.container_path.is_some()),
-    ];
+    let refused =
+        [("hostDisk", source.host_disk.is_some()), ("containerPath", source.container_path.is_some())];
     let name = refused.iter().find_map(|(name, given)| given.then_some(*name));
     Err(TemplateError::unsupported(field(name.unwrap_or("name without a source")), SOURCES))
 }

@@ -205,12 +205,13 @@ fn claims_are_looked_for_only_before_the_pod_is_made() {
 
 #[test]
 fn what_cannot_be_rendered_and_what_is_refused_is_told_once() {
-    let vmi = machine("Pending", json!({"spec": {"volumes": [{"name": "a", "downwardMetrics": {}}]}}));
+    let vmi =
+        machine("Pending", json!({"spec": {"volumes": [{"name": "a", "containerPath": {"path": "/p"}}]}}));
     let decision = look(&vmi, &[]);
     assert_eq!(decision.actions, []);
     let (_, reason, message) = condition(&decision, "Synchronized").unwrap();
     assert_eq!(reason, "FailedCreate");
-    assert!(message.starts_with("spec.volumes[0].downwardMetrics is not supported"), "{message}");
+    assert!(message.starts_with("spec.volumes[0].containerPath is not supported"), "{message}");
     assert_eq!(told(&decision), ["FailedCreate"]);
 
     let vmi = machine("Pending", json!({}));

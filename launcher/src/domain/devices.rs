@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::model::VIRTIO;
 use podvirt_api::names::annotation::DISABLE_PCI_HOLE64;
+use podvirt_api::names::path as names;
 use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{
     Cpu, Disk, DriverCache, Input, InputBus, InputKind, Interface, InterfaceState, PanicModel, Tpm,
@@ -31,6 +32,8 @@ const RECONNECT_SECONDS: u32 = 1;
 const SRIOV: &str = "sriov-";
 /// The channel by which the guest's agent is reached; the agent looks for this name.
 pub const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
+/// The channel by which a guest asks for metrics; its programs look for this name (vhostmd's).
+const METRICS_CHANNEL: &str = "org.github.vhostmd.1";
 /// Where the guest's random numbers come from; it never blocks.
 const RANDOM: &str = "/dev/urandom";
 
@@ -165,10 +168,7 @@ pub(super) fn convert(
         interfaces,
         host_devices,
         serials,
-        channels: vec![xml::Channel {
-            kind: "unix".into(),
-            target: xml::ChannelTarget { kind: "virtio".into(), name: AGENT_CHANNEL.into(), state: None },
-        }],
+        channels: channels(devices.downward_metrics.is_some()),
         inputs,
         tpms: devices.tpm.iter().filter(|tpm| tpm.is_on()).map(tpm).collect(),
         graphics,
@@ -200,6 +200,21 @@ pub(super) fn convert(
             .map(|model: PanicModel| xml::Model { model: model.as_str().into() })
             .collect(),
     })
+}
+
+/// Channels to the guest: its agent's, and one by which it asks for metrics.
+fn channels(has_metrics: bool) -> Vec<xml::Channel> {
+    let channel = |name: &str, path: Option<&str>| xml::Channel {
+        kind: "unix".into(),
+        source: path.map(|path| xml::SocketSource {
+            path: path.into(),
+            mode: "bind".into(),
+            ..xml::SocketSource::default()
+        }),
+        target: xml::ChannelTarget { kind: "virtio".into(), name: name.into(), state: None },
+    };
+    let metrics = has_metrics.then(|| channel(METRICS_CHANNEL, Some(names::DOWNWARD_METRICS_SOCKET)));
+    std::iter::once(channel(AGENT_CHANNEL, None)).chain(metrics).collect()
 }
 
 /// The file system of a volume, in upstream's shape.

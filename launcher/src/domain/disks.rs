@@ -78,8 +78,9 @@ pub(super) fn disk(
         (None, None) => {
             let target = disk.disk.as_ref();
             let claim = vmi.volume_of(disk).and_then(|v| v.persistent_volume_claim.as_ref());
-            let readonly =
-                target.is_some_and(|t| t.readonly) || claim.is_some_and(|c| c.read_only == Some(true));
+            let readonly = target.is_some_and(|t| t.readonly)
+                || claim.is_some_and(|c| c.read_only == Some(true))
+                || vmi.volume_of(disk).is_some_and(|v| v.downward_metrics.is_some());
             ("disk", target.and_then(|t| t.bus), readonly, None, target.map_or("", |t| &t.pci_address))
         }
     };

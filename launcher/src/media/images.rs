@@ -18,12 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use podvirt_api::VirtualMachineInstance;
+use podvirt_api::names::path;
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
 use super::claims::{self, Notes};
 use super::{MediaError, cloud_init, config, probe};
 use crate::domain::{Base, Image, ImageFormat, Place};
+use crate::downward::disk as downward;
 
 /// Where volumes come from and where made files go.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +131,13 @@ fn volume(
         // A machine that comes from an earlier release's launcher has its disk there.
         let earlier = made("iso");
         symlink(&path, &earlier).map_err(|error| MediaError::file("make", &earlier, error))?;
+        return Ok(Image::new(path, ImageFormat::Raw));
+    }
+    if volume.downward_metrics.is_some() {
+        let missing = || MediaError::NoConfigs(volume.name.clone());
+        let disk = Path::new(path::DOWNWARD_METRICS_DISK);
+        let path = sources.configs.ok_or_else(missing)?.join(disk.strip_prefix("/").unwrap_or(disk));
+        downward::make(&path).map_err(|error| MediaError::file("make", &path, error))?;
         return Ok(Image::new(path, ImageFormat::Raw));
     }
     Err(MediaError::NoSource(volume.name.clone()))

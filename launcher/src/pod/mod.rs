@@ -41,6 +41,7 @@ mod brought;
 mod credentials;
 mod descriptor;
 mod devices;
+mod downward;
 mod dump;
 mod end;
 mod freeze;

@@ -19,11 +19,13 @@ use podvirt_api::plugin::Joint;
 use podvirt_api::vmi::{StartStrategy, Volume};
 use podvirt_api::{storage, v1};
 use podvirt_proto::domain::KernelBoot;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::brought;
 use super::descriptor::receive;
 use super::devices;
+use super::downward;
 use super::hold::Hold;
 use super::kept;
 use super::migration::moved;
@@ -66,6 +68,8 @@ pub(super) struct Prepared {
     pub(super) files: Vec<File>,
     /// Those of the second interface's netd and of further ones; the first one's is there from the start.
     pub(super) holds: Vec<Hold>,
+    /// What the guest is told of its node.
+    pub(super) metrics: JoinSet<()>,
 }
 
 /// Makes everything ready for `vmi`, which has its defaults and is valid. Waits for what others make.
@@ -197,6 +201,7 @@ pub(super) async fn prepare(
         made,
         files,
         holds,
+        metrics: downward::serve(shared, vmi)?,
     })
 }
 

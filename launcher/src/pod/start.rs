@@ -140,7 +140,7 @@ impl Starter {
     }
 
     async fn live(&self, prepared: Prepared, incoming: bool) -> Attempt {
-        let Prepared { name, xml, authors, paused, interfaces, made, files, holds } = prepared;
+        let Prepared { name, xml, authors, paused, interfaces, made, files, holds, metrics } = prepared;
         self.shared.facts.send_modify(|facts| {
             facts.interfaces = interfaces;
             facts.made = made;
@@ -176,7 +176,7 @@ impl Starter {
         };
         drop(words);
         // The disks are opened by way of these until the end.
-        drop((files, holds));
+        drop((files, holds, metrics));
         Attempt::Ended(ending)
     }
 

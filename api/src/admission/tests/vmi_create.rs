@@ -398,3 +398,28 @@ fn claims_are_file_systems_where_the_cluster_opens_the_gate() {
     vmi::mutate_create(&mut stored, &open);
     assert_eq!(stored["spec"]["domain"]["devices"]["disks"], json!(null));
 }
+
+#[test]
+fn metrics_of_the_node_are_told_where_the_cluster_opens_the_gate() {
+    let mut vmi = instance(small());
+    vmi["spec"]["domain"]["devices"]["downwardMetrics"] = json!({});
+    vmi["spec"]["volumes"] = json!([{"name": "vhostmd", "downwardMetrics": {}}]);
+    let told = |config: &KubeVirtConfiguration| {
+        let problems = vmi::validate_create(&vmi, config, By::User);
+        problems.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        told(&config()),
+        [
+            "spec.domain.devices.downwardMetrics: downwardMetrics virtio serial is not allowed: DownwardMetrics feature gate is not enabled",
+            "spec.volumes[0]: downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled.",
+        ]
+    );
+    let mut open = config();
+    open.developer_configuration.get_or_insert_default().feature_gates.push("DownwardMetrics".into());
+    assert_eq!(told(&open), [""; 0]);
+    let mut stored = vmi.clone();
+    vmi::mutate_create(&mut stored, &open);
+    let disks = json!([{"name": "vhostmd", "disk": {"bus": "virtio"}}]);
+    assert_eq!(stored["spec"]["domain"]["devices"]["disks"], disks);
+}

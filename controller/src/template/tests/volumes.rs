@@ -206,3 +206,18 @@ fn what_is_kept_is_on_a_claim_in_upstreams_places() {
     );
     assert_eq!(restricted::violations(&pod), [""; 0]);
 }
+
+#[test]
+fn the_launcher_knows_its_node_where_the_guest_asks_for_metrics() {
+    let node = |spec: Value| {
+        let pod = render(spec);
+        assert_eq!(restricted::violations(&pod), [""; 0]);
+        let compute = container(&pod, "compute");
+        let variable = compute.env.iter().flatten().find(|variable| variable.name == "NODE_NAME").cloned();
+        variable.and_then(|variable| Some(variable.value_from?.field_ref?.field_path))
+    };
+    let expected = Some("spec.nodeName".to_owned());
+    assert_eq!(node(json!({"volumes": [{"name": "m", "downwardMetrics": {}}]})), expected);
+    assert_eq!(node(json!({"domain": {"devices": {"downwardMetrics": {}}}})), expected);
+    assert_eq!(node(json!({})), None);
+}

@@ -367,6 +367,8 @@ elements! {
     Channel {
         /// `unix`.
         "@type" kind: String,
+        /// Socket; libvirt chooses one where none is given.
+        "source" source: Option<SocketSource>,
         /// Place in the guest.
         "target" target: ChannelTarget,
     }
