@@ -4,54 +4,39 @@
 //! with the closed ones' names before. Metrics are in the OpenMetrics text format. The server speaks plain HTTP/1.1
 //! and tells nothing secret.
 //!
-//! Every pod may reach it, so what a connection can take is bounded: places are shared out by source
-//! ([`connections`](crate::connections)), a request's head has a size and a deadline, and no connection outlives a
-//! minute. The node agent opens a connection for each probe and always finds a place.
+//! It is bounded ([`serve`](crate::serve)), and no connection outlives a minute. The node agent opens a connection for each probe and
+//! always finds a place.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio_rustls::TlsAcceptor;
-use tower::Service;
-use tracing::debug;
 
-use crate::connections::{Connections, Limits, Slot};
+use crate::connections::Limits;
 use crate::net;
+use crate::serve::{self, Bounds};
 use crate::shutdown::Shutdown;
 
-/// Places for connections: some for the node agent's probes, some for each collector of metrics.
-const PLACES: Limits = Limits { total: 64, per_source: 16 };
-/// Longest time until a request's head is there; also how long a connection may wait for its next request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest head of a request, in bytes.
-const MAX_HEAD_BYTES: usize = 16 << 10;
-/// Time until a connection takes no further request.
-const LIFETIME: Duration = Duration::from_secs(60);
-/// Longest time for an answer after that.
-const FINISH: Duration = Duration::from_secs(5);
-/// Pause after the kernel refused a connection, mostly for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+/// What connections may take: some places are for the node agent's probes, some for each collector of metrics.
+const BOUNDS: Bounds = Bounds {
+    places: Limits { total: 64, per_source: 16 },
+    head_timeout: Duration::from_secs(10),
+    max_head_bytes: 16 << 10,
+    lifetime: Some(Duration::from_secs(60)),
+    finish: Duration::from_secs(5),
+};
 
 /// Media type of the OpenMetrics text format, version 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -165,9 +150,7 @@ pub async fn serve_tls(
     router: Router,
     shutdown: Shutdown,
 ) -> io::Result<()> {
-    let listener = net::listen(listen).await?;
-    tracing::info!(address = %listener.local_addr()?, "serving health by TLS");
-    accept(listener, Some(TlsAcceptor::from(tls)), router, shutdown).await
+    serve::serve(net::listen(listen).await?, Some(tls), router, BOUNDS, shutdown).await
 }
 
 /// Serves on a listener that is there already until `shutdown`, and ends behind the last answer.
@@ -181,82 +164,7 @@ pub async fn serve_on(
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> io::Result<()> {
-    tracing::info!(address = %listener.local_addr()?, "serving health and metrics");
-    accept(listener, None, router(exposition, readiness), shutdown).await
-}
-
-async fn accept(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    router: Router,
-    shutdown: Shutdown,
-) -> io::Result<()> {
-    let places = Connections::new(PLACES);
-    // Every connection holds a sender: the receiver ends behind the last one.
-    let (open, mut ended) = mpsc::channel::<()>(1);
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.requested() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                debug!(%error, "accepting failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Some(slot) = places.admit(peer.ip()) else {
-            debug!(%peer, "too many connections");
-            continue;
-        };
-        let (tls, router, shutdown, open) = (tls.clone(), router.clone(), shutdown.clone(), open.clone());
-        tokio::spawn(async move {
-            match tls {
-                None => connection(stream, router, &slot, shutdown).await,
-                Some(tls) => {
-                    let shaken = tokio::select! {
-                        shaken = tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)) => shaken,
-                        () = slot.displaced() => return,
-                        () = shutdown.requested() => return,
-                    };
-                    match shaken {
-                        Ok(Ok(stream)) => connection(stream, router, &slot, shutdown).await,
-                        Ok(Err(error)) => debug!(%peer, %error, "TLS handshake failed"),
-                        Err(_) => debug!(%peer, "TLS handshake took too long"),
-                    }
-                }
-            }
-            drop(open);
-        });
-    }
-    drop((listener, open));
-    while ended.recv().await.is_some() {}
-    Ok(())
-}
-
-async fn connection<S>(stream: S, router: Router, slot: &Slot, shutdown: Shutdown)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    // How a connection ends is the client's business.
-    tokio::select! {
-        _ = connection.as_mut() => return,
-        () = slot.displaced() => return,
-        () = shutdown.requested() => {}
-        () = tokio::time::sleep(LIFETIME) => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    tokio::select! {
-        _ = connection => {}
-        () = slot.displaced() => {}
-        () = tokio::time::sleep(FINISH) => {}
-    }
+    serve::serve(listener, None, router(exposition, readiness), BOUNDS, shutdown).await
 }
 
 /// The three routes, for daemons that have a server of their own.
@@ -316,10 +224,10 @@ mod tests {
         let identity = pki::Identity::fixed(&leaf, &ca.certificate).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tls = TlsAcceptor::from(identity.server_config(false).unwrap());
+        let tls = identity.server_config(false).unwrap();
         let (end, shutdown) = Shutdown::manual();
         let routes = Router::new().route("/healthz", get(async || "well"));
-        let server = tokio::spawn(accept(listener, Some(tls), routes, shutdown));
+        let server = tokio::spawn(serve::serve(listener, Some(tls), routes, BOUNDS, shutdown));
         let silent = TcpStream::connect(address).await.unwrap();
 
         let connector = TlsConnector::from(identity.client_config(&names[0]).unwrap());
@@ -386,7 +294,8 @@ mod tests {
         assert!(answer(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         // What has no place is closed, and what gave way.
         let ends = silent.iter_mut().map(async |stream| stream.read(&mut [0; 1]).await.unwrap_or(0));
-        let closed = ends.collect::<FuturesUnordered<_>>().take(400 - PLACES.total).collect::<Vec<_>>();
+        let closed =
+            ends.collect::<FuturesUnordered<_>>().take(400 - BOUNDS.places.total).collect::<Vec<_>>();
         assert!(closed.await.iter().all(|bytes| *bytes == 0));
     }
 
@@ -410,8 +319,8 @@ mod tests {
     async fn connections_without_a_place_are_closed_at_once_and_silent_ones_in_time() {
         let (address, _trigger) = served().await;
         let mut silent = Vec::new();
-        for n in 0..2 * PLACES.total {
-            let n = u8::try_from(n / PLACES.per_source).unwrap();
+        for n in 0..2 * BOUNDS.places.total {
+            let n = u8::try_from(n / BOUNDS.places.per_source).unwrap();
             silent.push(connect_from([127, 0, 1, n], address).await);
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -419,15 +328,16 @@ mod tests {
             let error = stream.try_read(&mut [0; 1]).err();
             error.is_some_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
-        assert_eq!(silent.iter().filter(|stream| open(stream)).count(), PLACES.total);
+        assert_eq!(silent.iter().filter(|stream| open(stream)).count(), BOUNDS.places.total);
         drop(silent);
         let mut silent = connect_from([127, 0, 1, 1], address).await;
         let after = closed_after(&mut silent).await;
-        assert!(after.abs_diff(HEAD_TIMEOUT) < Duration::from_secs(1), "{after:?}");
+        assert!(after.abs_diff(BOUNDS.head_timeout) < Duration::from_secs(1), "{after:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_goes_on_asking_is_closed_after_its_lifetime() {
+        let lifetime = BOUNDS.lifetime.unwrap();
         let (address, _trigger) = served().await;
         let mut stream = connect_from([127, 0, 1, 1], address).await;
         let begin = tokio::time::Instant::now();
@@ -435,17 +345,17 @@ mod tests {
         while stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.is_ok()
             && stream.read(&mut answer).await.is_ok_and(|bytes| bytes > 0)
         {
-            assert!(begin.elapsed() < 2 * LIFETIME, "it goes on for ever");
+            assert!(begin.elapsed() < 2 * lifetime, "it goes on for ever");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert!(begin.elapsed() >= LIFETIME - Duration::from_secs(1), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= lifetime - Duration::from_secs(1), "{:?}", begin.elapsed());
     }
 
     #[tokio::test]
     async fn a_head_that_is_too_long_is_refused() {
         let (address, _trigger) = served().await;
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let long = "x".repeat(MAX_HEAD_BYTES);
+        let long = "x".repeat(BOUNDS.max_head_bytes);
         let request = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nLong: {long}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = vec![0; 64];

@@ -5,6 +5,7 @@
 //! | [`telemetry`] | logs |
 //! | [`http`] | `/healthz`, `/readyz`, `/metrics` |
 //! | [`health`] | `/healthz` in upstream's form, by HTTPS |
+//! | [`serve`] | a bounded HTTP/1.1 server, plain or by TLS |
 //! | [`connections`] | how many connections a server holds, and from where |
 //! | [`settings`] | what of the KubeVirt object is a daemon's own |
 //! | [`shutdown`] | one future for SIGTERM and SIGINT, for many tasks |
@@ -32,6 +33,7 @@ pub mod net;
 pub mod patch;
 pub mod pki;
 pub mod registration;
+pub mod serve;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;

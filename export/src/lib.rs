@@ -9,10 +9,23 @@
 //! |---|---|
 //! | [`server`] | images, directories and manifests by HTTPS, for clients with the token |
 //! | [`proxy`] | requests that name an export, passed on to its server |
-//! | [`listen`] | connections by TLS, as many as there is room for |
 
 #![forbid(unsafe_code)]
 
-pub mod listen;
 pub mod proxy;
 pub mod server;
+
+use std::time::Duration;
+
+use podvirt_daemon::connections::Limits;
+use podvirt_daemon::serve::Bounds;
+
+/// What connections for downloads may take. All clients from outside the cluster come from the proxy's address, and how long an answer
+/// takes has no bound until the pod is to end.
+pub const BOUNDS: Bounds = Bounds {
+    places: Limits { total: 256, per_source: 192 },
+    head_timeout: Duration::from_secs(15),
+    max_head_bytes: 32 << 10,
+    lifetime: None,
+    finish: Duration::from_secs(20),
+};

@@ -5,6 +5,7 @@
 mod another_network;
 mod bridge;
 mod claims;
+mod downward;
 mod drain;
 mod early;
 mod failures;

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use arc_swap::ArcSwapOption;
@@ -18,15 +17,14 @@ use podvirt_api::v1::VirtualMachineExport;
 use podvirt_daemon::follow::follow;
 use podvirt_daemon::http::Readiness;
 use podvirt_daemon::pki::{self, CA_BUNDLE_KEY};
+use podvirt_daemon::serve::serve;
 use podvirt_daemon::{crypto, http, net, shutdown, telemetry};
 use prometheus_client::registry::Registry;
-use virt_export::listen;
+use virt_export::BOUNDS;
 use virt_export::proxy::{Proxy, router, trusting};
 
 /// Name of the daemon.
 const NAME: &str = "virt-exportproxy";
-/// Time that downloads have to end once the pod is to end.
-const FINISH: Duration = Duration::from_secs(20);
 
 /// Leads clients from outside the cluster to exporters.
 #[derive(Debug, Parser)]
@@ -108,7 +106,7 @@ async fn main() -> Result<()> {
         Arc::make_mut(&mut config).alpn_protocols = vec![b"http/1.1".to_vec()];
         let listener = net::listen(flags.listen_tls).await?;
         served.open();
-        listen::serve(listener, config, router(proxy), shutdown.clone(), FINISH).await?;
+        serve(listener, Some(config), router(proxy), BOUNDS, shutdown.clone()).await?;
         anyhow::Ok(())
     };
     let watches = async {

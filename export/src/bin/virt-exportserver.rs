@@ -6,13 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use podvirt_daemon::pki::{KeyPairPem, provider};
+use podvirt_daemon::serve::serve;
 use podvirt_daemon::{crypto, net, shutdown, telemetry};
 use rustls::ServerConfig;
-use virt_export::listen;
+use virt_export::BOUNDS;
 use virt_export::server::{Config, router};
-
-/// Time that downloads have to end once the pod is to end.
-const FINISH: Duration = Duration::from_secs(20);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -25,7 +23,7 @@ async fn main() -> Result<()> {
     let tls = tls(&config)?;
     let listener =
         net::listen(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
-    let serving = listen::serve(listener, tls, router(&config), ending, FINISH);
+    let serving = serve(listener, Some(tls), router(&config), BOUNDS, ending);
     let deadline = async {
         let Some(deadline) = config.deadline else { return std::future::pending().await };
         let left = Duration::try_from(deadline.duration_since(Timestamp::now())).unwrap_or_default();
