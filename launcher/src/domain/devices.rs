@@ -280,7 +280,7 @@ pub fn plugged_disk(
     let cpu = vmi.spec.domain.cpu.as_ref().ok_or(ConvertError::NotDefaulted("spec.domain.cpu"))?;
     let queues = devices.block_multi_queue.unwrap_or(false).then(|| cpu.count());
     let threads = Threads::of(&vmi.spec.domain).later(plugged);
-    let mut names = DiskNames::beside(domain.devices.disks.iter().map(|disk| disk.target.dev.clone()));
+    let mut names = DiskNames::beside(&domain.devices.disks);
     disk(vmi, plugged, image, &mut names, virtio(vmi), queues, threads)
 }
 

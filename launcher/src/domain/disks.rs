@@ -12,18 +12,40 @@ use super::schema as xml;
 use super::threads::Own;
 use super::{Blocks, Image, ImageFormat, Place};
 
-/// Names of disks in the guest, counted by their prefix.
+/// Names of disks in the guest, counted by their prefix, and units of the SCSI controller.
 #[derive(Default)]
 pub(super) struct DiskNames {
     vd: usize,
     sd: usize,
     taken: BTreeSet<String>,
+    units: BTreeSet<usize>,
 }
 
 impl DiskNames {
-    /// Names beside those that the machine's disks have.
-    pub(super) fn beside(taken: impl IntoIterator<Item = String>) -> DiskNames {
-        DiskNames { taken: taken.into_iter().collect(), ..DiskNames::default() }
+    /// Names and units beside those that the machine's disks have.
+    pub(super) fn beside(disks: &[xml::Disk]) -> DiskNames {
+        let unit = |disk: &xml::Disk| disk.address.as_ref()?.unit.parse().ok();
+        let on_scsi = disks.iter().filter(|disk| disk.target.bus == DiskBus::Scsi.as_str());
+        DiskNames {
+            taken: disks.iter().map(|disk| disk.target.dev.clone()).collect(),
+            units: on_scsi.filter_map(unit).collect(),
+            ..DiskNames::default()
+        }
+    }
+
+    /// The place of the next disk on the SCSI controller. libvirt itself would make another controller, in another PCI slot, for every
+    /// 15 disks.
+    fn unit(&mut self) -> xml::DiskAddress {
+        let unit = (0..).find(|unit| !self.units.contains(unit)).unwrap_or(0);
+        self.units.insert(unit);
+        xml::DiskAddress {
+            kind: "drive".into(),
+            controller: "0".into(),
+            bus: "0".into(),
+            target: "0".into(),
+            unit: unit.to_string(),
+            ..xml::DiskAddress::default()
+        }
     }
 
     fn next(&mut self, bus: DiskBus) -> String {
@@ -125,8 +147,16 @@ pub(super) fn disk(
         shareable: (disk.shareable == Some(true) || shared == Some(true)).then_some(xml::Flag {}),
         boot: disk.boot_order.map(|order| xml::Boot { order }),
         alias: alias(&disk.name),
-        address: pci_address(pci),
+        address: match bus {
+            DiskBus::Scsi => Some(names.unit()),
+            _ => pci_address(pci).map(on_pci),
+        },
     })
+}
+
+fn on_pci(address: xml::PciAddress) -> xml::DiskAddress {
+    let xml::PciAddress { kind, domain, bus, slot, function } = address;
+    xml::DiskAddress { kind, domain, bus, slot, function, ..xml::DiskAddress::default() }
 }
 
 /// A drive with another medium, a disk image or a device of raw content; none: it is empty.
@@ -213,9 +243,18 @@ mod tests {
         let mut names = DiskNames::default();
         let given = [DiskBus::Sata, DiskBus::Virtio, DiskBus::Scsi, DiskBus::Usb].map(|bus| names.next(bus));
         assert_eq!(given, ["sda", "vda", "sdb", "sdc"]);
-        let mut more = DiskNames::beside(["vda", "vdc", "sda"].map(str::to_owned));
+        let there = |dev: &str, bus: &str, unit: &str| {
+            let address = xml::DiskAddress { unit: unit.into(), ..xml::DiskAddress::default() };
+            let target = xml::DiskTarget { dev: dev.into(), bus: bus.into(), tray: None };
+            xml::Disk { target, address: Some(address), ..xml::Disk::default() }
+        };
+        let disks =
+            [("vda", "virtio", ""), ("vdc", "virtio", ""), ("sda", "sata", "0"), ("sdb", "scsi", "1")];
+        let mut more = DiskNames::beside(&disks.map(|(dev, bus, unit)| there(dev, bus, unit)));
         let given = [DiskBus::Virtio, DiskBus::Virtio, DiskBus::Scsi].map(|bus| more.next(bus));
-        assert_eq!(given, ["vdb", "vdd", "sdb"]);
+        assert_eq!(given, ["vdb", "vdd", "sdc"]);
+        // What is not on the SCSI controller takes none of its units.
+        assert_eq!([(); 3].map(|()| more.unit().unit), ["0", "2", "3"]);
     }
 
     #[test]

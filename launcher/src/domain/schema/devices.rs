@@ -67,8 +67,28 @@ elements! {
         "boot" boot: Option<Boot>,
         /// Name in libvirt and QEMU.
         "alias" alias: NameOnly,
-        /// PCI address.
-        "address" address: Option<PciAddress>,
+        /// Where it is.
+        "address" address: Option<DiskAddress>,
+    }
+
+    /// Where a disk is: a PCI address, or a place on a controller.
+    DiskAddress {
+        /// `pci` or `drive`.
+        "@type" kind: String,
+        /// PCI domain.
+        "@domain" domain: String,
+        /// Index of the controller.
+        "@controller" controller: String,
+        /// PCI bus, or the controller's.
+        "@bus" bus: String,
+        /// PCI slot.
+        "@slot" slot: String,
+        /// PCI function.
+        "@function" function: String,
+        /// SCSI target.
+        "@target" target: String,
+        /// Logical unit.
+        "@unit" unit: String,
     }
 
     /// `<driver>` of a disk.
