@@ -53,6 +53,7 @@ pub(crate) mod link;
 mod migration;
 mod nics;
 mod notify;
+mod orders;
 mod prepare;
 mod report;
 mod reporter;
