@@ -113,8 +113,16 @@ pub(crate) fn replace(tokens: &[&str], value: Value) -> PatchOperation {
     PatchOperation::Replace(ReplaceOperation { path: pointer(tokens), value })
 }
 
-/// Makes the VM run or halt by whichever field it uses.
-fn set_running(vm: &VirtualMachine, running: bool) -> Change {
+/// Makes the VM run or halt by whichever field it uses, unless a snapshot or a restore holds it. What users write themselves is
+/// refused by the webhook in the same words.
+fn set_running(vm: &VirtualMachine, running: bool) -> Result<Change, Status> {
+    if let Some(name) = &vm.status.snapshot_in_progress {
+        return Err(refuse(vm, &format!("Cannot update vm running state until snapshot {name:?} completes")));
+    }
+    // To stop it may be what the restore waits for.
+    if let Some(name) = vm.status.restore_in_progress.as_ref().filter(|_| running) {
+        return Err(refuse(vm, &format!("Cannot update VM runStrategy until restore {name:?} completes")));
+    }
     let (field, old, new) = match vm.spec.running {
         Some(old) => ("running", json!(old), json!(running)),
         None => {
@@ -123,7 +131,7 @@ fn set_running(vm: &VirtualMachine, running: bool) -> Change {
         }
     };
     let path = ["spec", field];
-    Change::Spec(Patch(vec![test(&path, old), replace(&path, new)]))
+    Ok(Change::Spec(Patch(vec![test(&path, old), replace(&path, new)])))
 }
 
 fn request(
@@ -185,7 +193,7 @@ pub fn start(
     match strategy {
         // Only virt-controller can both change the strategy and remember that the first start is a paused one.
         Strategy::Halted if paused => ask(vm, &[start_request(true)]),
-        Strategy::Halted => Ok(set_running(vm, true)),
+        Strategy::Halted => set_running(vm, true),
         Strategy::RerunOnFailure if ended.is_some_and(|vmi| phase(vmi) == Some(&Phase::Failed)) => {
             Err(refuse(vm, "RerunOnFailure does not support starting VM from failed state"))
         }
@@ -249,9 +257,9 @@ pub fn stop(
     let instance = running.zip(options.grace_period).and_then(|(vmi, grace)| grace_patch(vmi, grace));
     let vm_change = match (strategy, running) {
         // Also without an instance: another one may be about to be made.
-        (Strategy::Always | Strategy::Once, _) => set_running(vm, false),
+        (Strategy::Always | Strategy::Once, _) => set_running(vm, false)?,
         // There is no instance to stop, and virt-controller is about to make the next one.
-        (Strategy::RerunOnFailure, None) if runs_again(vm, vmi) => set_running(vm, false),
+        (Strategy::RerunOnFailure, None) if runs_again(vm, vmi) => set_running(vm, false)?,
         (_, None) => {
             return Err(refuse(vm, "VM is not running"));
         }

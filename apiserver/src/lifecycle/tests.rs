@@ -75,6 +75,27 @@ fn starting_by_strategy_and_phase() {
 }
 
 #[test]
+fn a_machine_that_a_snapshot_or_a_restore_holds_is_told_to_wait() {
+    let held = |field: &str, strategy: &str| {
+        let mut vm = serde_json::to_value(with_strategy(strategy)).unwrap();
+        vm["status"][field] = json!("one");
+        serde_json::from_value::<VirtualMachine>(vm).unwrap()
+    };
+    let starts = |vm: &VirtualMachine| short(start(vm, None, &StartOptions::default()));
+    let stops = |vm: &VirtualMachine| {
+        short(stop(vm, Some(&vmi("Running")), &StopOptions::default()).map(|stop| stop.vm))
+    };
+    let snapshot = "409 Cannot update vm running state until snapshot \"one\" completes";
+    let restore = "409 Cannot update VM runStrategy until restore \"one\" completes";
+    assert_eq!(starts(&held("snapshotInProgress", "Halted")), snapshot);
+    assert_eq!(stops(&held("snapshotInProgress", "Always")), snapshot);
+    assert_eq!(starts(&held("restoreInProgress", "Halted")), restore);
+    assert_eq!(stops(&held("restoreInProgress", "Always")), "spec \"Halted\"", "the restore may wait for it");
+    // A request is kept until then.
+    assert_eq!(starts(&held("restoreInProgress", "Manual")), START);
+}
+
+#[test]
 fn stopping_by_strategy_and_phase() {
     let not_running = "409 VM is not running";
     let sooner = "409 Halted only supports manual stop requests with a shorter graceperiod";
