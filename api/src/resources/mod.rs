@@ -46,7 +46,7 @@ use crate::v1::{self, SupportContainerType as Kind};
 
 pub use limits::AutoLimits;
 pub use overhead::MemoryOverhead;
-pub use support::open_files;
+pub use support::{attachment, exporter, open_files};
 
 /// Processors of guests that share one of the node's, when the KubeVirt object says nothing.
 pub const DEFAULT_CPU_ALLOCATION_RATIO: i64 = 10;

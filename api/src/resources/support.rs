@@ -13,6 +13,25 @@ pub(super) const OPEN_FILE: u64 = 2 << 10;
 /// Files that virtiofsd may have open where there is little memory.
 const OPEN_FILES_MIN: u64 = 1024;
 
+/// The resources of the pod that holds claims of plugged volumes: upstream's, as far as the cluster says nothing else.
+pub fn attachment(config: &KubeVirtConfiguration) -> ResourceRequirements {
+    told(amounts(["10m", "2M"], ["100m", "80M"]), config, SupportContainerType::Hotplugdisk, false)
+}
+
+/// The resources of the pod that serves an export: upstream's, as far as the cluster says nothing else.
+pub fn exporter(config: &KubeVirtConfiguration) -> ResourceRequirements {
+    told(amounts(["100m", "200Mi"], ["1", "1024Mi"]), config, SupportContainerType::Vmexport, false)
+}
+
+/// Processor and memory: asked for, and the most that may be taken.
+fn amounts(requests: [&str; 2], limits: [&str; 2]) -> ResourceRequirements {
+    let named = |amounts: [&str; 2]| {
+        let named = ["cpu", "memory"].into_iter().zip(amounts);
+        Some(named.map(|(name, amount)| (name.to_owned(), K8sQuantity(amount.to_owned()))).collect())
+    };
+    ResourceRequirements { requests: named(requests), limits: named(limits), claims: None }
+}
+
 /// The resources `of` a container of this kind, as far as the cluster says nothing else. `guaranteed`: requests are to equal
 /// limits.
 pub(super) fn told(

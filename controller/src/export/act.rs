@@ -11,6 +11,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use podvirt_api::cdi::DataVolume;
 use podvirt_api::export::{CONTENT_TYPE, DISK_CONTENT, TOKEN_LENGTH, expires, manifest_name, restored_name};
 use podvirt_api::names::{SUBRESOURCES_GROUP, event};
+use podvirt_api::resources::exporter;
 use podvirt_api::snapshot;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineExport as Export, VirtualMachineSnapshotContent as Content,
@@ -302,6 +303,7 @@ async fn make_pod(
         &Settings {
             image: &context.image,
             pull_secrets: &settings.image_pull_secrets,
+            resources: exporter(&settings.configuration),
             parameters: scene.parameters,
             deadline: expires(export).map_or(rotation, |end| end.min(rotation)),
             token_secret: token,

@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, SeccompProfile, Secret, SecretVolumeSource, SecurityContext, Service, ServicePort,
     ServiceSpec, Volume, VolumeDevice, VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
@@ -30,9 +29,6 @@ pub(super) const CERTIFICATES: &str = "certificates";
 const TOKEN: &str = "token";
 /// Name of the volume of the manifests' data.
 const MANIFEST: &str = "manifest-data";
-/// What the pod asks for, and what it may take at most: processor and memory, as upstream's.
-const REQUESTS: [&str; 2] = ["100m", "200Mi"];
-const LIMITS: [&str; 2] = ["1", "1024Mi"];
 /// What kubectl keeps for itself.
 const KUBECTL: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -52,6 +48,7 @@ pub(super) struct Exported {
 pub(super) struct Settings<'a> {
     pub(super) image: &'a str,
     pub(super) pull_secrets: &'a [String],
+    pub(super) resources: ResourceRequirements,
     /// How long certificates live, as the annotation says it.
     pub(super) parameters: &'a str,
     /// When it has to end.
@@ -187,11 +184,6 @@ fn mount(name: &str, path: &str) -> VolumeMount {
     }
 }
 
-fn quantities(values: [&str; 2]) -> Option<BTreeMap<String, Quantity>> {
-    let named = ["cpu", "memory"].into_iter().zip(values);
-    Some(named.map(|(name, value)| (name.to_owned(), Quantity(value.to_owned()))).collect())
-}
-
 /// The pod.
 pub(super) fn pod(export: &Export, claims: &[Exported], settings: &Settings<'_>) -> Pod {
     let mut annotations = annotations(export);
@@ -260,11 +252,7 @@ pub(super) fn pod(export: &Export, claims: &[Exported], settings: &Settings<'_>)
             ..Probe::default()
         }),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        resources: Some(ResourceRequirements {
-            requests: quantities(REQUESTS),
-            limits: quantities(LIMITS),
-            claims: None,
-        }),
+        resources: Some(settings.resources.clone()),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),

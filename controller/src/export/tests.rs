@@ -75,6 +75,7 @@ fn pod_of(export: &Export, phase: &str) -> Pod {
     let settings = Settings {
         image: "exporter:1",
         pull_secrets: &[],
+        resources: podvirt_api::resources::exporter(&podvirt_api::v1::KubeVirtConfiguration::default()),
         parameters: PARAMETERS,
         deadline: now(),
         token_secret: "export-token-x",

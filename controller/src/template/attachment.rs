@@ -4,20 +4,17 @@
 //! there, and its program hands their disks over (`virt-launcher attach`). It lives as long as a machine uses one of them. As the
 //! launcher pod, which controls it, it needs no privilege.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-    PersistentVolumeClaimVolumeSource, Pod, PodSpec, ResourceRequirements, SecurityContext, Toleration,
-    Volume, VolumeDevice, VolumeMount,
+    PersistentVolumeClaimVolumeSource, Pod, PodSpec, SecurityContext, Toleration, Volume, VolumeDevice,
+    VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use podvirt_api::attachment::Attached;
 use podvirt_api::names::{annotation, attachment_name, label, path, pod as names, short_name};
-use podvirt_api::resources::storage as size;
+use podvirt_api::resources::{self, storage as size};
 use podvirt_api::storage::is_block;
-use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
 use super::volumes::{empty_dir, mount};
 use super::{Identity, Images, TemplateError, pull_secrets, security_context};
@@ -26,9 +23,6 @@ use super::{Identity, Images, TemplateError, pull_secrets, security_context};
 const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Taint of a node that is to get no more pods: the machine is there, and stays until it is moved.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// What the pod asks for, and what it may take at most: processor and memory, as upstream's.
-const REQUESTS: [&str; 2] = ["10m", "2M"];
-const LIMITS: [&str; 2] = ["100m", "80M"];
 /// Where the claims are.
 const CLAIMS: &str = path::ATTACHED;
 
@@ -43,11 +37,12 @@ pub fn attachment_pod(
     node: &str,
     volumes: &[Attached],
     images: &Images,
+    config: &KubeVirtConfiguration,
 ) -> Result<Pod, TemplateError> {
     let told = serde_json::to_string(volumes).map_err(|error| TemplateError::Json(error.to_string()))?;
     let socket = format!("{}/{}", path::ATTACHMENT, path::ATTACHMENT_SOCKET);
     let command = ["virt-launcher", "attach", "--socket", &socket, "--claims", CLAIMS, "--volumes", &told];
-    let mut pod = pod(vmi, launcher, node, volumes, images, command.map(str::to_owned).to_vec())?;
+    let mut pod = pod(vmi, launcher, node, volumes, images, config, command.map(str::to_owned).to_vec())?;
     let spec = pod.spec.get_or_insert_default();
     spec.volumes.get_or_insert_default().push(empty_dir(names::volume::HOTPLUG_DISKS, size::OWN));
     for container in &mut spec.containers {
@@ -68,9 +63,10 @@ pub fn first_use_pod(
     node: &str,
     volume: &Attached,
     images: &Images,
+    config: &KubeVirtConfiguration,
 ) -> Result<Pod, TemplateError> {
     let command = vec!["virt-launcher".into(), "--version".into()];
-    let mut pod = pod(vmi, launcher, node, std::slice::from_ref(volume), images, command)?;
+    let mut pod = pod(vmi, launcher, node, std::slice::from_ref(volume), images, config, command)?;
     let launcher = launcher.metadata.uid.as_deref().unwrap_or_default();
     pod.metadata.name = Some(short_name(names::HOTPLUG_PREFIX, &format!("{launcher}/first/{}", volume.name)));
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -84,6 +80,7 @@ fn pod(
     node: &str,
     volumes: &[Attached],
     images: &Images,
+    config: &KubeVirtConfiguration,
     command: Vec<String>,
 ) -> Result<Pod, TemplateError> {
     let machine = Identity::of(vmi)?;
@@ -106,7 +103,7 @@ fn pod(
         command: Some(command),
         volume_mounts: Some(mounts),
         volume_devices: Some(devices).filter(|devices| !devices.is_empty()),
-        resources: Some(resources()),
+        resources: Some(resources::attachment(config)),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
@@ -181,18 +178,6 @@ pub fn volumes_of(pod: &Pod) -> impl Iterator<Item = &str> {
     })
 }
 
-fn resources() -> ResourceRequirements {
-    let of = |[cpu, memory]: [&str; 2]| {
-        let all = [("cpu", cpu), ("memory", memory)];
-        Some(
-            all.map(|(name, text)| (name.to_owned(), Quantity(text.into())))
-                .into_iter()
-                .collect::<BTreeMap<_, _>>(),
-        )
-    };
-    ResourceRequirements { requests: of(REQUESTS), limits: of(LIMITS), ..ResourceRequirements::default() }
-}
-
 /// The node of the machine. It is not named as the pod's, so that the scheduler has storage that waits for a pod come to it.
 fn on(node: &str) -> Affinity {
     let requirement = NodeSelectorRequirement {
@@ -253,12 +238,15 @@ mod tests {
     #[test]
     fn it_has_the_claims_on_the_machines_node_and_no_privilege() {
         let images = Images { launcher: "launcher:1".into(), ..Images::default() };
+        let config = json!({"supportContainerResources": [
+            {"type": "hotplug-disk", "resources": {"limits": {"memory": "64Mi"}}}, {"type": "vmexport", "resources": {}}]});
+        let config: KubeVirtConfiguration = serde_json::from_value(config).unwrap();
         let volumes = [
             attached("data", json!({"claimName": "a"})),
             attached("device", json!({"claimName": "b", "volumeMode": "Block"})),
             attached("hotplug-disks", json!({"claimName": "c"})),
         ];
-        let pod = attachment_pod(&machine(), &launcher(), "node1", &volumes, &images).unwrap();
+        let pod = attachment_pod(&machine(), &launcher(), "node1", &volumes, &images, &config).unwrap();
         assert_eq!(restricted::violations(&pod), [""; 0]);
         assert_eq!(volumes_of(&pod).collect::<Vec<_>>(), ["data", "device", "hotplug-disks"]);
         let name = pod.metadata.name.clone().unwrap();
@@ -267,6 +255,9 @@ mod tests {
         assert_eq!(pod["metadata"]["ownerReferences"][0]["uid"], "p1");
         let spec = &pod["spec"];
         let container = &spec["containers"][0];
+        let has =
+            json!({"requests": {"cpu": "10m", "memory": "2M"}, "limits": {"cpu": "100m", "memory": "64Mi"}});
+        assert_eq!(container["resources"], has);
         assert_eq!(container["volumeDevices"], json!([{"name": "device", "devicePath": "/attached/device"}]));
         assert_eq!(container["volumeMounts"][0], json!({"name": "data", "mountPath": "/attached/data"}));
         let told: Vec<Attached> =
@@ -278,7 +269,7 @@ mod tests {
         assert_eq!(term["matchExpressions"][0]["values"], json!(["node1"]));
         assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
 
-        let first = first_use_pod(&machine(), &launcher(), "node1", &volumes[0], &images).unwrap();
+        let first = first_use_pod(&machine(), &launcher(), "node1", &volumes[0], &images, &config).unwrap();
         assert_eq!(restricted::violations(&first), [""; 0]);
         assert_eq!(volumes_of(&first).collect::<Vec<_>>(), ["data"]);
         assert_ne!(first.metadata.name.unwrap(), name);

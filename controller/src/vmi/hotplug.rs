@@ -210,7 +210,14 @@ fn keep(
     let living = || own.iter().filter(|pod| !observe::is_terminating(pod));
     let wanted = living().find(|pod| has_these(pod, usable));
     if wanted.is_none() && !usable.is_empty() {
-        match template::attachment_pod(&decision.vmi, launcher, node, usable, &images) {
+        match template::attachment_pod(
+            &decision.vmi,
+            launcher,
+            node,
+            usable,
+            &images,
+            &seen.settings.configuration,
+        ) {
             Ok(mut pod) => {
                 if !runs {
                     // The target's virt-handler finds it by this name: the machine's status tells of its UID alone.
@@ -272,7 +279,14 @@ fn first_uses(
     }
     for (name, volume) in waiting {
         if !first.iter().any(|pod| volumes_of(pod).any(|one| one == name)) {
-            match template::first_use_pod(seen.vmi, launcher, node, &volume, images) {
+            match template::first_use_pod(
+                seen.vmi,
+                launcher,
+                node,
+                &volume,
+                images,
+                &seen.settings.configuration,
+            ) {
                 Ok(pod) => decision.actions.push(Action::Create(Box::new(pod))),
                 Err(error) => decision.warn(event::FAILED_CREATE, format!("volume {name}: {error}")),
             }
