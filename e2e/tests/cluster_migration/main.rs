@@ -7,6 +7,7 @@ mod bridge;
 mod claims;
 mod downward;
 mod drain;
+mod drives;
 mod early;
 mod failures;
 mod filesystems;

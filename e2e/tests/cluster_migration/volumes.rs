@@ -17,7 +17,7 @@ fn told<'i>(instance: &'i v1::VirtualMachineInstance, volume: &str) -> Option<&'
 }
 
 /// Waits until the guest has the disks of these volumes.
-fn wait_ready(namespace: &Namespace<'_>, machine: &Machine<'_>, volumes: &[&str]) {
+pub(crate) fn wait_ready(namespace: &Namespace<'_>, machine: &Machine<'_>, volumes: &[&str]) {
     let ready = |instance: &v1::VirtualMachineInstance| {
         volumes.iter().all(|volume| {
             told(instance, volume)
@@ -28,7 +28,7 @@ fn wait_ready(namespace: &Namespace<'_>, machine: &Machine<'_>, volumes: &[&str]
 }
 
 /// Waits until nothing is told of a volume any more.
-fn wait_gone(namespace: &Namespace<'_>, machine: &Machine<'_>, volume: &str) {
+pub(crate) fn wait_gone(namespace: &Namespace<'_>, machine: &Machine<'_>, volume: &str) {
     let gone = |instance: &v1::VirtualMachineInstance| told(instance, volume).is_none();
     namespace.wait(machine.name(), "a volume that is gone", BOOT, gone).unwrap();
 }
