@@ -4,7 +4,7 @@
 //! with the closed ones' names before. Metrics are in the OpenMetrics text format. The server speaks plain HTTP/1.1
 //! and tells nothing secret.
 //!
-//! It is bounded ([`serve`](crate::serve)), and no connection outlives a minute. The node agent opens a connection for each probe and
+//! It is bounded ([`crate::serve`]), and no connection outlives a minute. The node agent opens a connection for each probe and
 //! always finds a place.
 
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ pub async fn serve(
     serve_on(net::listen(listen).await?, exposition, readiness, shutdown).await
 }
 
-/// Serves `router` by TLS on `listen` until `shutdown`, with the bounds of [`serve`]. A handshake has as much time as a
+/// Serves `router` by TLS on `listen` until `shutdown`, with the bounds of [`serve()`]. A handshake has as much time as a
 /// request's head.
 ///
 /// # Errors

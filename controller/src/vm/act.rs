@@ -56,13 +56,13 @@ impl Shell {
                 let deleted = instances.delete(&name, &DeleteParams::default().preconditions(only)).await;
                 let message = format!("VirtualMachineInstance {uid} deleted: {because}");
                 let reasons = (event::SUCCESSFUL_DELETE, event::FAILED_DELETE);
-                self.told(target, deleted, reasons, &message, "not stopped").await
+                self.told(target, so_still(deleted), reasons, &message, "not stopped").await
             }
             Action::BecomeAlways => {
                 let patched = machines.patch(&name, &how, &Patch::Merge(always(vm))).await;
                 let message = "a start was requested: the machine is no longer halted";
                 let reasons = (event::STARTING, event::FAILED_CREATE);
-                self.told(target, patched, reasons, message, "not started").await
+                self.told(target, so_still(patched), reasons, message, "not started").await
             }
             Action::SetLinks { uid, links } => {
                 let patch = json_patch(of(&uid).chain(links.iter().flat_map(link_operations)))?;
@@ -80,20 +80,20 @@ impl Shell {
                 });
                 let patch = json_patch(of(&uid).chain(operations("/spec", &change)).chain(digest))?;
                 let patched = instances.patch(&name, &how, &patch).await;
-                self.changed(target, patched, event::INTERFACES_CHANGED, &change.message).await
+                self.changed(target, so_still(patched), event::INTERFACES_CHANGED, &change.message).await
             }
             Action::SetInstance { uid, operations, reason, message } => {
                 let patched = instances.patch(&name, &how, &json_patch(of(&uid).chain(operations))?).await;
-                self.changed(target, patched, reason, &message).await
+                self.changed(target, so_still(patched), reason, &message).await
             }
             Action::SetTemplate { operations, message } => {
                 let patched = machines.patch(&name, &how, &json_patch(operations)?).await;
-                self.changed(target, patched, event::VOLUMES_CHANGED, &message).await
+                self.changed(target, so_still(patched), event::VOLUMES_CHANGED, &message).await
             }
             Action::ClearTemplate(change) => {
                 let patch = json_patch(operations("/spec/template/spec", &change))?;
                 let patched = machines.patch(&name, &how, &patch).await;
-                self.changed(target, patched, event::INTERFACES_CHANGED, &change.message).await
+                self.changed(target, so_still(patched), event::INTERFACES_CHANGED, &change.message).await
             }
             Action::NoteGeneration { uid, generation } => {
                 let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
@@ -129,11 +129,11 @@ impl Shell {
         }
     }
 
-    /// Tells people of what was changed in the instance or the template, or was not.
-    async fn changed<T>(
+    /// Tells people of what was changed in the instance or the template, or was refused; [`so_still`] has made the answer.
+    async fn changed(
         &self,
         target: Target<'_>,
-        patched: Result<T, kube::Error>,
+        patched: Result<bool, kube::Error>,
         reason: &str,
         what: &str,
     ) -> Result<bool, Error> {
@@ -141,15 +141,15 @@ impl Shell {
     }
 
     /// Tells people that `what` was done, or that it was refused: `what_not`. The events' reasons are those of the one and the other.
-    async fn told<T>(
+    async fn told(
         &self,
         target: Target<'_>,
-        answer: Result<T, kube::Error>,
+        answer: Result<bool, kube::Error>,
         (done, refused): (&str, &str),
         what: &str,
         what_not: &str,
     ) -> Result<bool, Error> {
-        match so_still(answer) {
+        match answer {
             Ok(true) => {
                 tracing::info!(what, reason = done, "done");
                 self.recorder.normal(target.vm, done, what).await;

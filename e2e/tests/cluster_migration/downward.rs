@@ -17,8 +17,9 @@ fn told<'m>(metrics: &'m str, context: &str, name: &str) -> &'m str {
     let named = format!("<name>{name}</name>");
     let head = format!("context=\"{context}\"");
     let mut all = metrics.split("<metric ").filter(|one| one.contains(&head) && one.contains(&named));
-    let one = all.next().unwrap_or_else(|| panic!("no {name} in {metrics}"));
-    one.split_once("<value>").unwrap().1.split_once("</value>").unwrap().0
+    let one = all.next();
+    assert!(one.is_some(), "no {name} in {metrics}");
+    one.unwrap().split_once("<value>").unwrap().1.split_once("</value>").unwrap().0
 }
 
 /// What a document says of the node and of the machine, and its time.
@@ -38,8 +39,13 @@ fn assert_told(metrics: &str, node: &str) -> u64 {
 fn assert_both_tell(machine: &mut Machine<'_>) {
     let node = machine.pod().spec.unwrap().node_name.unwrap();
     for way in [DISK, PORT] {
-        let first = assert_told(&machine.sh(way), &node);
         let limit = std::time::Instant::now() + SOON;
+        // The disk is empty until the launcher sees that the machine runs.
+        let mut told = machine.sh(way);
+        while !told.contains("<metric ") && std::time::Instant::now() < limit {
+            told = machine.sh(way);
+        }
+        let first = assert_told(&told, &node);
         while assert_told(&machine.sh(way), &node) <= first {
             assert!(std::time::Instant::now() < limit, "the metrics are not new");
         }

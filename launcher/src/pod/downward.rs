@@ -1,6 +1,6 @@
 //! Metrics of the node and of the guest for the guest ([`crate::downward`]), while its machine is here.
 //!
-//! The disk is written anew every [`REFRESH`]. The serial port's other end is a socket that QEMU makes; this process is its
+//! The disk is written as soon as the machine runs, and anew every [`REFRESH`]. The serial port's other end is a socket that QEMU makes; this process is its
 //! client, reads one request at a time, and takes one a second ([`PAUSE`]): a guest that asks all the time costs its
 //! node no more than that. A guest that does not read its answers keeps its own port busy and nothing else. What fails is told in the log, and
 //! tried again.
@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 use tracing::{Instrument, debug, info, warn};
 
 use super::shared::Shared;
@@ -24,7 +24,7 @@ use crate::downward::{Metrics, Place, disk, host, request};
 
 /// Between two documents on the disk; upstream's.
 const REFRESH: Duration = Duration::from_secs(5);
-/// Between two answers on the serial port; upstream's.
+/// Between two answers on the serial port, upstream's, and between two looks for a machine that runs.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The program whose version is told.
 const EMULATOR: &str = "qemu-system-x86_64";
@@ -51,19 +51,20 @@ pub(super) fn serve(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -> Resul
 /// Writes the disk.
 async fn refresh(shared: Arc<Shared>, disk: PathBuf) {
     let place = place().await;
-    let mut times = interval(REFRESH);
-    times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        times.tick().await;
-        let Some(document) = document(&shared, &place).await else { continue };
+        let Some(document) = document(&shared, &place).await else {
+            sleep(PAUSE).await;
+            continue;
+        };
         let path = disk.clone();
         match tokio::task::spawn_blocking(move || disk::write(&path, &document)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                warn!(%error, disk = %disk.display(), "the metrics for the guest are not written")
+                warn!(%error, disk = %disk.display(), "the metrics for the guest are not written");
             }
             Err(error) => warn!(%error, "the metrics for the guest are not written"),
         }
+        sleep(REFRESH).await;
     }
 }
 
