@@ -99,8 +99,8 @@ fn volumes_come_move_and_go_while_the_guest_writes_them() {
     // What was written stays on the claim, and comes back with it, here on the SCSI bus.
     namespace.virtctl(&["addvolume", "vm", "--volume-name=device"]).unwrap();
     wait_ready(&namespace, &machine, &["device"]);
-    let read =
-        format!("head -c {} /dev/$(ls /sys/block | grep ^sd) | sha256sum | cut -d ' ' -f 1", BLOCKS * 4096);
+    let disk = "until disk=$(ls /sys/block | grep ^sd); do usleep 50000; done";
+    let read = format!("{disk}; head -c {} /dev/$disk | sha256sum | cut -d ' ' -f 1", BLOCKS * 4096);
     assert_eq!(machine.sh(&read), device);
     namespace.virtctl(&["removevolume", "vm", "--volume-name=device"]).unwrap();
     wait_gone(&namespace, &machine, "device");
