@@ -28,10 +28,11 @@ fn assert_told(metrics: &str, node: &str) -> u64 {
     assert!(told(metrics, "host", "VirtProductInfo").starts_with("QEMU "), "{metrics}");
     assert_eq!(told(metrics, "vm", "ResourceProcessorLimit"), "1");
     assert_eq!(told(metrics, "vm", "ResourceMemoryLimit"), "262144");
-    for (context, name) in [("host", "TotalCPUTime"), ("vm", "TotalCPUTime"), ("host", "FreePhysicalMemory")]
-    {
-        assert!(told(metrics, context, name).parse::<f64>().unwrap() > 0.0, "{context} {name}");
+    for name in ["TotalCPUTime", "FreePhysicalMemory"] {
+        assert!(told(metrics, "host", name).parse::<f64>().unwrap() > 0.0, "{name}");
     }
+    // Of a machine that has just come to its node it may be none yet.
+    assert!(told(metrics, "vm", "TotalCPUTime").parse::<f64>().unwrap() >= 0.0);
     told(metrics, "host", "Time").parse().unwrap()
 }
 
