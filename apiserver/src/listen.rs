@@ -24,9 +24,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use podvirt_daemon::serve::accept;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -46,8 +47,6 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Longest time for requests under way behind that.
 const FINISH: Duration = Duration::from_secs(10);
-/// Pause after the kernel refused a connection, mostly for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// Bytes of a stream's body that HTTP/2 takes in before anything reads it, for the API server and for others.
 const STREAM_WINDOW: (u32, u32) = (64 << 10, 16 << 10);
 /// HTTP/2 streams of a connection at a time.
@@ -87,35 +86,16 @@ impl Server {
         let Server { listener, tls, proxy, limits, router } = self;
         let (end, ending) = watch::channel(false);
         let shared = Arc::new(Shared { tls: TlsAcceptor::from(tls), proxy, router, ending });
-        // Every connection holds a sender: the receiver ends behind the last one.
-        let (open, mut all_ended) = mpsc::channel::<()>(1);
-        let mut ended = pin!(ended);
-        loop {
-            let accepted = tokio::select! {
-                () = &mut ended => break,
-                accepted = listener.accept() => accepted,
-            };
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    debug!(%error, "accepting failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
-            let Some(place) = limits.admit(address.ip()) else {
-                debug!(%address, "too many connections");
-                continue;
-            };
-            let (shared, open) = (Arc::clone(&shared), open.clone());
-            tokio::spawn(async move {
-                connection(&shared, stream, address, place).await;
-                drop(open);
-            });
-        }
-        drop((listener, open));
-        end.send_replace(true);
-        while all_ended.recv().await.is_some() {}
+        let ended = async {
+            ended.await;
+            end.send_replace(true);
+        };
+        let admit = |address| limits.admit(address);
+        let each = |stream, address, place| {
+            let shared = Arc::clone(&shared);
+            async move { connection(&shared, stream, address, place).await }
+        };
+        accept(listener, ended, admit, each).await;
     }
 }
 

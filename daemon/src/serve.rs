@@ -5,6 +5,7 @@
 //! short no connection outlives its lifetime.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
@@ -60,31 +61,11 @@ pub async fn serve(
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "serving");
     let tls = tls.map(TlsAcceptor::from);
     let places = Connections::new(bounds.places);
-    // Every connection holds a sender: the receiver ends behind the last one.
-    let (open, mut ended) = mpsc::channel::<()>(1);
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.requested() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                debug!(%error, "accepting failed");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Some(slot) = places.admit(peer.ip()) else {
-            debug!(%peer, "too many connections");
-            continue;
-        };
-        let (tls, router, shutdown, open) = (tls.clone(), router.clone(), shutdown.clone(), open.clone());
-        tokio::spawn(async move {
-            let Some(tls) = tls else {
-                connection(stream, router, bounds, &slot, shutdown).await;
-                return drop(open);
-            };
+    let admit = |address| places.admit(address);
+    let each = |stream, peer, slot: Slot| {
+        let (tls, router, shutdown) = (tls.clone(), router.clone(), shutdown.clone());
+        async move {
+            let Some(tls) = tls else { return connection(stream, router, bounds, &slot, shutdown).await };
             let shaken = tokio::select! {
                 shaken = tokio::time::timeout(bounds.head_timeout, tls.accept(stream)) => shaken,
                 () = slot.displaced() => return,
@@ -95,12 +76,50 @@ pub async fn serve(
                 Ok(Err(error)) => debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => debug!(%peer, "TLS handshake took too long"),
             }
+        }
+    };
+    accept(listener, shutdown.requested(), admit, each).await;
+    Ok(())
+}
+
+/// Accepts connections until `ended`, has a task of its own serve each that `admit` gives a place, and returns behind the last of
+/// these. Those without a place are closed.
+pub async fn accept<P, F>(
+    listener: TcpListener,
+    ended: impl Future<Output = ()>,
+    admit: impl Fn(IpAddr) -> Option<P>,
+    each: impl Fn(TcpStream, SocketAddr, P) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    // Every connection holds a sender: the receiver ends behind the last one.
+    let (open, mut all_ended) = mpsc::channel::<()>(1);
+    let mut ended = pin!(ended);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut ended => break,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                debug!(%error, "accepting failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(place) = admit(peer.ip()) else {
+            debug!(%peer, "too many connections");
+            continue;
+        };
+        let (served, open) = (each(stream, peer, place), open.clone());
+        tokio::spawn(async move {
+            served.await;
             drop(open);
         });
     }
     drop((listener, open));
-    while ended.recv().await.is_some() {}
-    Ok(())
+    while all_ended.recv().await.is_some() {}
 }
 
 async fn connection<S>(stream: S, router: Router, bounds: Bounds, slot: &Slot, shutdown: Shutdown)
