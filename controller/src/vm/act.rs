@@ -66,7 +66,7 @@ impl Shell {
             }
             Action::SetLinks { uid, links } => {
                 let patch = json_patch(of(&uid).chain(links.iter().flat_map(link_operations)))?;
-                match so_still(instances.patch(&name, &how, &patch).await) {
+                match as_tested(instances.patch(&name, &how, &patch).await) {
                     Ok(so) => Ok(so),
                     Err(error) => {
                         self.refused(target, event::FAILED_CREATE, "links not changed", error).await
@@ -80,20 +80,20 @@ impl Shell {
                 });
                 let patch = json_patch(of(&uid).chain(operations("/spec", &change)).chain(digest))?;
                 let patched = instances.patch(&name, &how, &patch).await;
-                self.changed(target, so_still(patched), event::INTERFACES_CHANGED, &change.message).await
+                self.changed(target, as_tested(patched), event::INTERFACES_CHANGED, &change.message).await
             }
             Action::SetInstance { uid, operations, reason, message } => {
                 let patched = instances.patch(&name, &how, &json_patch(of(&uid).chain(operations))?).await;
-                self.changed(target, so_still(patched), reason, &message).await
+                self.changed(target, as_tested(patched), reason, &message).await
             }
             Action::SetTemplate { operations, message } => {
                 let patched = machines.patch(&name, &how, &json_patch(operations)?).await;
-                self.changed(target, so_still(patched), event::VOLUMES_CHANGED, &message).await
+                self.changed(target, as_tested(patched), event::VOLUMES_CHANGED, &message).await
             }
             Action::ClearTemplate(change) => {
                 let patch = json_patch(operations("/spec/template/spec", &change))?;
                 let patched = machines.patch(&name, &how, &patch).await;
-                self.changed(target, so_still(patched), event::INTERFACES_CHANGED, &change.message).await
+                self.changed(target, as_tested(patched), event::INTERFACES_CHANGED, &change.message).await
             }
             Action::NoteGeneration { uid, generation } => {
                 let annotations = json!({ names::annotation::VM_GENERATION: generation.to_string() });
@@ -129,7 +129,7 @@ impl Shell {
         }
     }
 
-    /// Tells people of what was changed in the instance or the template, or was refused; [`so_still`] has made the answer.
+    /// Tells people of what was changed in the instance or the template, or was refused; [`as_tested`] has made the answer.
     async fn changed(
         &self,
         target: Target<'_>,
@@ -151,7 +151,7 @@ impl Shell {
     ) -> Result<bool, Error> {
         match answer {
             Ok(true) => {
-                tracing::info!(what, reason = done, "done");
+                tracing::info!(reason = done, "{what}");
                 self.recorder.normal(target.vm, done, what).await;
                 Ok(true)
             }
@@ -192,12 +192,20 @@ impl Shell {
     }
 }
 
-/// Whether an answer says that what was seen is so still, and was changed.
+/// Whether an answer says that what was seen is so still, and was changed. A patch with tests: [`as_tested`].
 fn so_still<T>(answer: Result<T, kube::Error>) -> Result<bool, kube::Error> {
     match answer {
         Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if is_lost(&status) => Ok(false),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// As [`so_still`], of a patch that tests what was seen.
+fn as_tested<T>(answer: Result<T, kube::Error>) -> Result<bool, kube::Error> {
+    match answer {
+        Err(kube::Error::Api(status)) if is_lost(&status) => Ok(false),
+        answer => so_still(answer),
     }
 }
 

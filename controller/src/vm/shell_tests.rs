@@ -122,6 +122,27 @@ async fn a_stop_names_the_version_that_was_judged() {
 }
 
 #[tokio::test]
+async fn a_failed_dump_is_noted_on_its_claim_while_that_is_there() {
+    let failed = json!({"status": {"memoryDumpRequest": {"claimName": "dump", "phase": "Failed"}}});
+    let note = "PATCH /api/v1/namespaces/ns/persistentvolumeclaims/dump";
+    // Until the claims are listed the API server is asked; then a claim that is not among them is gone.
+    for (listed, notes) in [(false, 1), (true, 0)] {
+        let (shell, asked, _cache) = shell(None, |what| match what {
+            _ if what.starts_with("PATCH") && what.contains("/persistentvolumeclaims/") => {
+                Some(failure(404, "gone"))
+            }
+            _ => None,
+        });
+        if listed {
+            shell.storage.claims.taken(&Ok(Event::InitDone));
+        }
+        shell.pass(&machine(&failed)).await.unwrap();
+        let asked = paths(&asked).into_iter().filter(|what| what == note).count();
+        assert_eq!(asked, notes, "listed: {listed}");
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_with_another_text_each_time_is_written_once() {
     let mut vm = machine(&json!({"status": {"stateChangeRequests": [{"action": "Start"}]}}));
     for (text, writes) in [("exceeded quota, used 3", 1), ("exceeded quota, used 4", 0)] {
