@@ -1,11 +1,11 @@
 //! Metrics of the node and of the guest for the guest ([`crate::downward`]), while its machine is here.
 //!
-//! The disk is written as soon as the machine runs, and anew every [`REFRESH`]. The serial port's other end is a socket that QEMU makes; this process is its
-//! client, reads one request at a time, and takes one a second ([`PAUSE`]): a guest that asks all the time costs its
-//! node no more than that. A guest that does not read its answers keeps its own port busy and nothing else. What fails is told in the log, and
-//! tried again.
+//! The disk is written as soon as the machine runs, and anew every [`REFRESH`]. The serial port's other end is a socket that QEMU
+//! makes; this process is its client, reads one request at a time, and takes one a second ([`PAUSE`]): a guest that asks all the
+//! time costs its node no more than that. A guest that does not read its answers keeps its own port busy and nothing else. What
+//! fails is told in the log, and tried again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,27 +36,42 @@ const EMULATOR: &str = "qemu-system-x86_64";
 /// The directory of the serial port's socket cannot be made.
 pub(super) fn serve(shared: &Arc<Shared>, vmi: &VirtualMachineInstance) -> Result<JoinSet<()>> {
     let mut tasks = JoinSet::new();
-    if vmi.spec.volumes.iter().any(|volume| volume.downward_metrics.is_some()) {
-        tasks.spawn(refresh(shared.clone(), path::DOWNWARD_METRICS_DISK.into()).in_current_span());
+    let has_disk = vmi.spec.volumes.iter().any(|volume| volume.downward_metrics.is_some());
+    let has_port = vmi.spec.domain.devices.downward_metrics.is_some();
+    if !has_disk && !has_port {
+        return Ok(tasks);
     }
-    if vmi.spec.domain.devices.downward_metrics.is_some() {
-        let socket = Path::new(path::DOWNWARD_METRICS_SOCKET);
-        let directory = socket.parent().unwrap_or(socket);
+    let (disk, socket) = (Path::new(path::DOWNWARD_METRICS_DISK), Path::new(path::DOWNWARD_METRICS_SOCKET));
+    if let Some(directory) = socket.parent().filter(|_| has_port) {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        tasks.spawn(port(shared.clone(), socket.into()).in_current_span());
     }
+    let shared = shared.clone();
+    let both = async move {
+        let place = place().await;
+        let refreshed = async {
+            if has_disk {
+                refresh(&shared, &place, disk).await;
+            }
+        };
+        let answered = async {
+            if has_port {
+                port(&shared, &place, socket).await;
+            }
+        };
+        tokio::join!(refreshed, answered);
+    };
+    tasks.spawn(both.in_current_span());
     Ok(tasks)
 }
 
 /// Writes the disk.
-async fn refresh(shared: Arc<Shared>, disk: PathBuf) {
-    let place = place().await;
+async fn refresh(shared: &Arc<Shared>, place: &Place, disk: &Path) {
     loop {
-        let Some(document) = document(&shared, &place).await else {
+        let Some(document) = document(shared, place).await else {
             sleep(PAUSE).await;
             continue;
         };
-        let path = disk.clone();
+        let path = disk.to_owned();
         match tokio::task::spawn_blocking(move || disk::write(&path, &document)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -69,13 +84,12 @@ async fn refresh(shared: Arc<Shared>, disk: PathBuf) {
 }
 
 /// Answers on the serial port. QEMU makes the socket when it starts.
-async fn port(shared: Arc<Shared>, socket: PathBuf) {
-    let place = place().await;
+async fn port(shared: &Arc<Shared>, place: &Place, socket: &Path) {
     loop {
-        match UnixStream::connect(&socket).await {
+        match UnixStream::connect(socket).await {
             Ok(stream) => {
                 info!("the guest can ask for metrics by its serial port");
-                if let Err(error) = answer(&shared, &place, stream).await {
+                if let Err(error) = answer(shared, place, stream).await {
                     warn!(%error, "the serial port for metrics is lost");
                 }
             }
