@@ -8,6 +8,8 @@
 //! | Manual | Start request | Stop request | Stop + Start requests |
 //! | Halted | run strategy becomes Always | only sooner than before | refused |
 //!
+//! What would change the run strategy is refused while a snapshot of the VM is taken, and starting it while it is restored.
+//!
 //! A patch first tests that what it replaces is still what was read, so two users cannot undo each other unseen: the
 //! loser's patch fails, and the caller reads and decides anew.
 
@@ -176,7 +178,7 @@ fn ask(vm: &VirtualMachine, requests: &[VirtualMachineStateChangeRequest]) -> Re
 ///
 /// # Errors
 ///
-/// It runs already, or its strategy leaves starting to virt-controller.
+/// It runs already, its strategy leaves starting to virt-controller, or a snapshot or a restore holds it.
 pub fn start(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
@@ -231,7 +233,7 @@ fn runs_again(vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool
 ///
 /// # Errors
 ///
-/// It does not run, or the grace period is negative or longer than the instance's, or a halted VM would be stopped no
+/// It does not run, a snapshot of it is being taken, or the grace period is negative or longer than the instance's, or a halted VM would be stopped no
 /// sooner.
 pub fn stop(
     vm: &VirtualMachine,

@@ -281,7 +281,16 @@ fn the_cluster_says_what_containers_beside_machines_have() {
     );
     let got = resources(plain.clone(), told("container-disk", given.clone()));
     assert_eq!(all(&got.container_disk), ["2m", "101m", "14M", "81M"]);
-    assert_eq!(all(&resources(plain, told("sidecar", given)).hook_sidecar), ["2m", "101m", "14M", "81M"]);
+    assert_eq!(
+        all(&resources(plain, told("sidecar", given.clone())).hook_sidecar),
+        ["2m", "101m", "14M", "81M"]
+    );
+    // Pods of their own.
+    let config = |told: Value| serde_json::from_value::<v1::KubeVirtConfiguration>(told).unwrap();
+    assert_eq!(all(&exporter(&config(json!({})))), ["100m", "1", "200Mi", "1024Mi"]);
+    assert_eq!(all(&exporter(&config(told("vmexport", given.clone())))), ["2m", "101m", "14M", "81M"]);
+    assert_eq!(all(&attachment(&config(told("vmexport", given.clone())))), ["10m", "100m", "2M", "80M"]);
+    assert_eq!(all(&attachment(&config(told("hotplug-disk", given)))), ["2m", "101m", "14M", "81M"]);
 }
 
 #[test]
