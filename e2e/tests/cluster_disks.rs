@@ -9,7 +9,7 @@ use podvirt_api::names::launcher_name;
 use podvirt_api::names::pod::{COMPUTE, ENDED_WITH_POD};
 use podvirt_api::v1;
 use podvirt_e2e::Console;
-use podvirt_e2e::cluster::{BOOT, Cluster, Namespace, SOON, Security};
+use podvirt_e2e::cluster::{BOOT, Binding, Cluster, Guest, Manifest, Namespace, SOON, Security};
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
@@ -268,7 +268,7 @@ fn long_a_guest_that_writes_more_than_its_limit_is_evicted_and_its_instance_says
     // The kubelet gives a second. One guest powers off in it, the other one does not.
     let guests = ["obeys", "defies"];
     for name in guests {
-        let manifest = podvirt_e2e::cluster::Manifest { name, domain, ..Default::default() };
+        let manifest = Manifest { name, domain, ..Default::default() };
         namespace.apply(&manifest.instance()).unwrap();
     }
     let consoles = guests.map(|name| {
@@ -306,4 +306,24 @@ fn exit_code(pod: &Pod) -> Option<i32> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     let compute = containers.iter().find(|container| container.name == COMPUTE)?;
     Some(compute.state.as_ref()?.terminated.as_ref()?.exit_code)
+}
+
+/// Disks on the SCSI bus, more than libvirt itself gives to a controller.
+const SCSI: usize = 20;
+
+#[test]
+fn twenty_disks_on_the_scsi_bus_take_one_controller() {
+    let cluster = Cluster::get().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    let list = |one: fn(usize) -> String| (0..SCSI).map(one).collect::<Vec<_>>().join(", ");
+    let manifest = Manifest {
+        name: "vm",
+        volumes: &list(|n| format!("{{name: disk{n}, emptyDisk: {{capacity: 1Mi}}}}")),
+        disks: &list(|n| format!("{{name: disk{n}, disk: {{bus: scsi}}}}")),
+        ..Default::default()
+    };
+    let mut guest = Guest::start(&namespace, Binding::PASST, &manifest, "").unwrap();
+    let all = format!("until [ $(ls /sys/block | grep -c ^sd) = {SCSI} ]; do usleep 100000; done");
+    let controllers = "ls -d /sys/bus/virtio/drivers/virtio_scsi/virtio* | wc -l";
+    assert_eq!(guest.sh(&format!("{all}; {controllers}")).unwrap(), "1");
 }
