@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants storage
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants perf-storage storage
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -139,6 +139,11 @@ perf-bindings: setup build ## the bindings side by side on the cluster and in a 
 
 perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 with a tap: 12 minutes, writes perf/results/migration.json and docs/performance.md; ARGS=--help
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)
+	$(BUILT)/release/perf report
+
+perf-storage: setup build ## disks of machines beside plain QEMU, plugs, snapshots, exports: 35 minutes, writes perf/results/storage.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
+	@e2e/setup packages fio
+	e2e/cluster/cluster with $(BUILT)/release/perf storage $(if $(QUICK),--quick) $(ARGS)
 	$(BUILT)/release/perf report
 
 perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: 36 minutes, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help

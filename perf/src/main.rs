@@ -24,6 +24,7 @@ mod results;
 mod sides;
 mod start;
 mod stats;
+mod storage;
 mod suite;
 mod tenants;
 mod usage;
@@ -68,6 +69,8 @@ enum Command {
     },
     /// Measure the bindings of a machine's network side by side, and machines in a mesh; needs root and podvirt in the cluster
     Bindings(bindings::Options),
+    /// Measure what machines' disks do beside plain QEMU, plugs, snapshots and exports; needs root, fio and podvirt in the cluster
+    Storage(storage::Options),
     /// Measure what it costs to ask the guest about its listed ports; needs root
     Asking(asking::Options),
     /// Measure what live migration does to a guest's connections, with netd and with passt; needs root
@@ -147,6 +150,9 @@ fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     if let Some(migration) = migration::Record::read(dir)? {
         text += &migration.section();
     }
+    if let Some(storage) = storage::Storage::read(dir)? {
+        text += &storage.section();
+    }
     let plots = report::plots(results).into_iter();
     let plots = plots.map(|(name, svg)| (docs().join(format!("performance/{name}.svg")), svg));
     Ok([(docs().join("performance.md"), text)].into_iter().chain(plots).collect())
@@ -175,6 +181,7 @@ fn main() -> Result<()> {
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
         Command::Load { count } => load::run(count, &results_dir(), &mut out)?,
         Command::Bindings(options) => bindings::run(&options, &results_dir(), &mut out)?,
+        Command::Storage(options) => storage::run(&options, &results_dir(), &mut out)?,
         Command::Asking(options) => asking::run(&options, &results_dir(), &mut out)?,
         Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,
         Command::Tenants(options) => tenants::run(&options, &results_dir(), &mut out)?,

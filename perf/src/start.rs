@@ -30,8 +30,14 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    fn of(mut values: Vec<f64>) -> Option<Spread> {
+    /// That of these values, in milliseconds; `None` without any.
+    pub(crate) fn of(mut values: Vec<f64>) -> Option<Spread> {
         Some(Spread { p50_ms: percentile(&mut values, 0.5)?, p95_ms: percentile(&mut values, 0.95)? })
+    }
+
+    /// The middle and near the end, in seconds, for a table's row.
+    pub(crate) fn row(&self, what: &str) -> Vec<String> {
+        vec![what.to_owned(), format!("{:.1}", self.p50_ms / 1000.0), format!("{:.1}", self.p95_ms / 1000.0)]
     }
 }
 
@@ -65,13 +71,10 @@ impl Start {
 
     /// What the page tells of it.
     pub(crate) fn section(&self) -> String {
-        let row = |what: &str, s: Spread| {
-            vec![what.to_owned(), format!("{:.1}", s.p50_ms / 1000.0), format!("{:.1}", s.p95_ms / 1000.0)]
-        };
         let rows = [
-            row("manifest to the launcher's container running", self.create_to_pod),
-            row("from there to the guest's processor running", self.pod_to_running),
-            row("both", self.create_to_running),
+            self.create_to_pod.row("manifest to the launcher's container running"),
+            self.pod_to_running.row("from there to the guest's processor running"),
+            self.create_to_running.row("both"),
         ];
         format!(
             "\n## Start of a machine on the cluster\n\nSeconds as a client sees them, {} machines one after another on the two-node \
@@ -125,7 +128,8 @@ pub(crate) fn run(count: usize, results: &Path, out: &mut impl Write) -> Result<
     Ok(out.write_all(text.as_bytes())?)
 }
 
-fn millis(time: Duration) -> f64 {
+/// Whole milliseconds.
+pub(crate) fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1000.0).round()
 }
 
