@@ -10,6 +10,9 @@
 //!                          └─ the launcher's socket: a descriptor for each device in /var/run/kubevirt/hotplug-disks
 //! ```
 //!
+//! Of a device of which a part is used libvirt has QEMU open the whole for reading first, until something writes to the part. A set
+//! has no such descriptor, so what names a set is opened for writing from the start.
+//!
 //! A QEMU without a machine's name is started as it is: libvirt asks it what it can do.
 
 use std::ffi::{OsStr, OsString};
@@ -53,7 +56,7 @@ pub fn run() -> Result<std::convert::Infallible> {
     }
     let qemu = real(Path::new(&called_by))?;
     let mut command = Command::new(&qemu);
-    command.args(args);
+    command.args(args.into_iter().map(writable));
     for (set, device) in &devices {
         // It is for the program that this process becomes.
         rustix::io::fcntl_setfd(device, FdFlags::empty()).context("cannot keep a device open")?;
@@ -61,6 +64,15 @@ pub fn run() -> Result<std::convert::Infallible> {
     }
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", qemu.display()))
+}
+
+/// The argument, with a device of a set opened for writing that would be opened for reading first.
+fn writable(argument: OsString) -> OsString {
+    const FOR_READING_FIRST: &str = "\"auto-read-only\":true";
+    match argument.to_str().filter(|text| text.contains(&format!("\"filename\":\"{}/", path::FDSETS))) {
+        Some(text) => text.replace(FOR_READING_FIRST, "\"read-only\":false").into(),
+        None => argument,
+    }
 }
 
 /// The devices of volumes that have a link in `links`, with the numbers of their sets, from the launcher behind `socket`.
@@ -123,6 +135,23 @@ mod tests {
         let devices = handed_over(&links, &socket).unwrap();
         assert_eq!((asked.join().unwrap().as_str(), devices.len()), ("data", 1));
         assert_eq!(devices[0].0, fdset::number("data"));
+    }
+
+    #[test]
+    fn a_part_of_a_device_is_opened_for_writing() {
+        // As libvirt 11 writes them.
+        let node = |file: &str, opened: &str| {
+            format!(
+                "{{\"driver\":\"host_device\",\"filename\":\"{file}\",\"node-name\":\"n\",{opened},\"discard\":\"unmap\"}}"
+            )
+        };
+        let first = "\"auto-read-only\":true";
+        let set = fdset::place("data").display().to_string();
+        let changed = writable(node(&set, first).into());
+        assert_eq!(changed, OsString::from(node(&set, "\"read-only\":false")));
+        for other in [node("/dev/data", first), node(&set, "\"read-only\":true")] {
+            assert_eq!(writable(other.clone().into()), OsString::from(other));
+        }
     }
 
     #[test]

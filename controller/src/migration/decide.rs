@@ -472,6 +472,18 @@ fn attachment(seen: &Observed<'_>, vmi: &VirtualMachineInstance) -> Result<Optio
             told.name
         ));
     }
+    // One that was made before a volume began to move to another claim, or stopped to, is replaced.
+    let wanted = |name: &str| {
+        let volume = vmi.spec.volumes.iter().find(|volume| volume.name == name);
+        volume.and_then(claim).map(|claim| claim.name)
+    };
+    let other = |(name, claim): &(&str, &str)| wanted(name).is_some_and(|wanted| wanted != *claim);
+    if let Some((name, claim)) = template::claims_of(pod).find(other) {
+        return Err(format!(
+            "attachment pod {}: it has the PersistentVolumeClaim {claim} for the volume {name}, which is on another one",
+            observe::name(pod)
+        ));
+    }
     if !observe::is_ready(pod) || observe::is_terminating(pod) {
         return Err(format!("attachment pod {} is not ready", observe::name(pod)));
     }

@@ -171,10 +171,16 @@ fn pod_volume(volume: &str) -> String {
 
 /// Names of the machine's volumes whose claims the pod holds.
 pub fn volumes_of(pod: &Pod) -> impl Iterator<Item = &str> {
+    claims_of(pod).map(|(volume, _)| volume)
+}
+
+/// The machine's volumes whose claims the pod holds, and the names of these claims.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let own = format!("vmi-{}", names::volume::HOTPLUG_DISKS);
-    volumes.filter(|volume| volume.persistent_volume_claim.is_some()).map(move |volume| {
-        if volume.name == own { names::volume::HOTPLUG_DISKS } else { volume.name.as_str() }
+    volumes.filter_map(move |volume| {
+        let name = if volume.name == own { names::volume::HOTPLUG_DISKS } else { volume.name.as_str() };
+        Some((name, volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
     })
 }
 

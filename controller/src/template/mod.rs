@@ -46,7 +46,7 @@ use podvirt_api::names::{self, annotation, condition, label, pod};
 use podvirt_api::resources::{AutoLimits, PodResources};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
-pub use attachment::{attachment_pod, first_use_pod, volumes_of};
+pub use attachment::{attachment_pod, claims_of, first_use_pod, volumes_of};
 pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
 pub(crate) use placement::{HOST_MODEL, model};

@@ -100,9 +100,18 @@ fn others<'a>(
     };
     present.volumes.iter().filter(own).filter_map(move |there| {
         let wanted = spec.volumes.iter().filter(own).find(|wanted| wanted.name == there.name)?;
+        if is_medium(spec, wanted) {
+            return None;
+        }
         let other = Other { there, wanted };
         other.claims().is_some_and(|(there, wanted)| there != wanted).then_some(other)
     })
+}
+
+/// Whether a hotpluggable volume is the medium of a CD-ROM drive, which is exchanged for another one, and not moved.
+pub fn is_medium(spec: &VirtualMachineInstanceSpec, volume: &Volume) -> bool {
+    let disks = &spec.domain.devices.disks;
+    is_hotpluggable(volume) && disks.iter().any(|disk| disk.name == volume.name && disk.cdrom.is_some())
 }
 
 /// Gives the volumes of `spec`, a template's, the claims that they have in an instance with the spec `present`.
@@ -183,7 +192,8 @@ fn invalid(vmi: &VirtualMachineInstance, changed: &[Other<'_>]) -> Option<String
         names.join(" ")
     };
     let kinds = [
-        ("hotplugged", named(&|other| is_hotpluggable(other.there) || is_hotpluggable(other.wanted))),
+        // What comes and goes stays so; what does not, too.
+        ("hotplugged", named(&|other| is_hotpluggable(other.there) != is_hotpluggable(other.wanted))),
         ("filesystems", named(&is_filesystem)),
         ("shareable", named(&|other| disk(other).is_some_and(|disk| disk.shareable == Some(true)))),
         ("luns", named(&|other| disk(other).is_some_and(|disk| disk.lun.is_some()))),

@@ -112,6 +112,22 @@ fn what_cannot_move_is_told() {
     shared.spec.domain.devices.disks[0].shareable = Some(true);
     let why = Moves::Refused("invalid volumes to update with migration: shareable: [root]".into());
     assert_eq!(judged(&vm("new", "Migration"), &shared), why);
+    let mut fixed = vmi.clone();
+    let mut plugged = vm("new", "Migration");
+    let mut of_template = |cdrom: bool| {
+        let spec = plugged.spec.template.as_mut().unwrap().spec.as_mut().unwrap();
+        spec.volumes[0].persistent_volume_claim.as_mut().unwrap().hotpluggable = Some(true);
+        if cdrom {
+            spec.domain.devices.disks =
+                serde_json::from_value(json!([{"name": "root", "cdrom": {"bus": "sata"}}])).unwrap();
+        }
+        plugged.clone()
+    };
+    let why = Moves::Refused("invalid volumes to update with migration: hotplugged: [root]".into());
+    assert_eq!(judged(&of_template(false), &fixed), why, "it would be another kind of volume");
+    fixed.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().hotpluggable = Some(true);
+    assert!(matches!(judged(&of_template(false), &fixed), Moves::Change { begun, .. } if begun.len() == 1));
+    assert_eq!(judged(&of_template(true), &fixed), Moves::None, "another medium is put into the drive");
     let mut more = vmi.clone();
     let told = json!({"name": "data", "target": "vdb", "persistentVolumeClaimInfo": {"claimName": "d", "accessModes": ["ReadWriteOnce"]}});
     more.status.volume_status.push(serde_json::from_value(told).unwrap());

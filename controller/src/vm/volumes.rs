@@ -53,7 +53,7 @@ pub fn of_instance(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<
     // What is to move to another claim with its content is not unplugged.
     let moves = |volume: &Volume| {
         let is_wanted = |wanted: &&Volume| wanted.name == volume.name && is_hotpluggable(wanted);
-        moves::is_asked_for(vm) && wanted.iter().any(is_wanted)
+        moves::is_asked_for(vm) && !moves::is_medium(template, volume) && wanted.iter().any(is_wanted)
     };
     let leaves = |volume: &&Volume| {
         is_hotpluggable(volume) && !moves(volume) && !own.contains(&volume.name) && !wanted.contains(volume)
@@ -178,6 +178,12 @@ mod tests {
             vmi.spec = serde_json::from_value(drive(volume)).unwrap();
             (vm, vmi)
         };
+        // Another medium, also where volumes move to other claims.
+        let (mut other, full_vmi) = with(true);
+        other.spec.update_volumes_strategy = Some(serde_json::from_value(json!("Migration")).unwrap());
+        let volumes = &mut other.spec.template.as_mut().unwrap().spec.as_mut().unwrap().volumes;
+        volumes[1].persistent_volume_claim.as_mut().unwrap().claim_name = "other".into();
+        assert_eq!(changed(&other, &full_vmi), Some((names(&["root"]), names(&["root", "tools"]))));
         let ((empty, empty_vmi), (full, full_vmi)) = (with(false), with(true));
         assert_eq!(changed(&full, &empty_vmi), Some((names(&["root", "tools"]), names(&["root", "tools"]))));
         assert_eq!(changed(&empty, &full_vmi), Some((names(&["root"]), names(&["root", "tools"]))));

@@ -26,7 +26,8 @@
 //! **Claims whose storage waits for a first user** (`WaitForFirstConsumer`, or a DataVolume that does) get one: a pod that mounts the
 //! claim on the machine's node and ends.
 //!
-//! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims. While the
+//! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims, but for a volume
+//! that moves to another claim ([`storage::moving`](podvirt_api::storage::moving)): the target's pod holds that one, and the source's goes on with the former. While the
 //! machine moves, no attachment pod is made for the sake of another volume, nor deleted.
 //!
 //! **Memory dumps.** The volume of one comes and goes in the same way, and has no disk: virt-handler tells of it `MemoryDumpInProgress`,
@@ -46,7 +47,7 @@ use podvirt_api::memory_dump;
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{event, target_attachment_name};
-use podvirt_api::storage::{claim, is_hotpluggable};
+use podvirt_api::storage::{claim, is_hotpluggable, moving};
 use podvirt_api::v1::{
     DomainMemoryDumpInfo, HotplugVolumeStatus, PersistentVolumeClaimInfo, VirtualMachineInstance,
     VirtualMachineInstancePhase as Phase, Volume, VolumePhase, VolumeStatus,
@@ -57,7 +58,7 @@ use super::data::Filling;
 use super::decide::{Action, Decision, Note, Observed};
 use super::observe;
 use super::status::{is_final, phase};
-use crate::template::{self, Images, volumes_of};
+use crate::template::{self, Images, claims_of, volumes_of};
 
 /// When to look again at an attachment pod that is not ready, so that its trouble is told.
 const LOOK: Duration = Duration::from_secs(5);
@@ -72,7 +73,7 @@ pub(super) fn needs_claims(vmi: &VirtualMachineInstance) -> bool {
             .spec
             .volumes
             .iter()
-            .any(|volume| is_hotpluggable(volume) && !is_attached(told_of(vmi, &volume.name)))
+            .any(|volume| is_hotpluggable(volume) && !is_attached_at(vmi, volume, false))
 }
 
 /// Whether the machine runs, or a pod is ready to run it: it starts with the disks of its volumes.
@@ -92,6 +93,12 @@ fn is_attached(told: Option<&VolumeStatus>) -> bool {
         || memory_dump::has_file(phase)
 }
 
+/// Whether the claim of a volume is known to be usable by the pod that runs the machine (`runs`), or by the target's pod: what moves to
+/// another claim is on another claim there.
+fn is_attached_at(vmi: &VirtualMachineInstance, volume: &Volume, runs: bool) -> bool {
+    is_attached(told_of(vmi, &volume.name)) && (runs || moving(vmi, volume).is_none())
+}
+
 /// Whether the volume is plugged, or was, and the machine may have its disk open.
 pub(crate) fn is_in_use(told: &VolumeStatus) -> bool {
     told.hotplug_volume.is_some()
@@ -99,16 +106,20 @@ pub(crate) fn is_in_use(told: &VolumeStatus) -> bool {
             || memory_dump::has_file(told.phase.as_ref()))
 }
 
-/// Volumes that are to be plugged and whose claims are usable, sorted by name.
+/// Volumes that are to be plugged and whose claims are usable, sorted by name: by the pod that runs the machine (`runs`), or by the
+/// target's pod.
 fn usable(
     vmi: &VirtualMachineInstance,
     problems: &[(String, Problem)],
     told: Option<&Told>,
+    runs: bool,
 ) -> Vec<Attached> {
     let mut usable: Vec<Attached> = plugged(vmi)
         .filter_map(|volume| {
-            let info = claim_of(volume, told)?;
-            let name = claim(volume)?.name;
+            let former =
+                moving(vmi, volume).filter(|_| runs).and_then(|moved| moved.source_pvc_info.as_ref());
+            let info = former.or_else(|| claim_of(volume, told))?;
+            let name = info.claim_name.as_deref()?;
             // The pod is told the file's name.
             if volume.memory_dump.is_some()
                 && told_of(vmi, &volume.name).and_then(memory_dump::file).is_none()
@@ -116,7 +127,7 @@ fn usable(
                 return None;
             }
             let bound = info.capacity.is_some() && !problems.iter().any(|(problem, _)| problem == name);
-            (bound || is_attached(told_of(vmi, &volume.name))).then(|| attached(vmi, volume, info))
+            (bound || is_attached_at(vmi, volume, runs)).then(|| attached(vmi, volume, info))
         })
         .collect();
     usable.sort_by(|a, b| a.name.cmp(&b.name));
@@ -169,7 +180,8 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
         return;
     }
     name_dumps(&mut decision.vmi, now);
-    let usable = usable(&decision.vmi, seen.plug_claims, seen.claims_told);
+    let [here, there] =
+        [true, false].map(|runs| usable(&decision.vmi, seen.plug_claims, seen.claims_told, runs));
     let moves = seen.vmi.status.migration_state.as_ref().is_some_and(is_under_way);
     if has_pod(&decision.vmi) && !moves {
         let launchers =
@@ -178,7 +190,7 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
             let own: Vec<&Arc<Pod>> =
                 seen.attachments.iter().filter(|pod| observe::controls(launcher, pod)).collect();
             let runs = current.is_some_and(|current| observe::uid(current) == observe::uid(launcher));
-            keep(seen, launcher, &own, &usable, runs, decision);
+            keep(seen, launcher, &own, if runs { &here } else { &there }, runs, decision);
         }
     }
     let own: Vec<&Arc<Pod>> = seen
@@ -186,7 +198,7 @@ pub(super) fn follow(seen: &Observed<'_>, current: Option<&Pod>, decision: &mut 
         .iter()
         .filter(|pod| current.is_some_and(|current| observe::controls(current, pod)))
         .collect();
-    tell(seen, &own, &usable, decision, now);
+    tell(seen, &own, &here, decision, now);
 }
 
 /// Keeps the attachment pod of one launcher pod, which has `own` so far. `runs`: the machine runs in the launcher pod;
@@ -205,10 +217,11 @@ fn keep(
         pull_secrets: seen.settings.image_pull_secrets.clone(),
         limits: seen.limits,
     };
-    first_uses(seen, launcher, node, own, &images, decision);
+    first_uses(seen, (launcher, node), own, &images, runs, decision);
     let own: Vec<_> = own.iter().filter(|pod| !observe::is_consumer(pod)).collect();
     let living = || own.iter().filter(|pod| !observe::is_terminating(pod));
-    let wanted = living().find(|pod| has_these(pod, usable));
+    let has_these = |pod: &Pod| has_these(seen.vmi, pod, usable);
+    let wanted = living().find(|pod| has_these(pod));
     if wanted.is_none() && !usable.is_empty() {
         match template::attachment_pod(
             &decision.vmi,
@@ -236,29 +249,35 @@ fn keep(
     let stays = |name: &str| usable.iter().any(|volume| volume.name == name);
     // What the machine has in use stays on the node until the next pod has it, or the machine has let go of it.
     let kept = |pod: &Pod| volumes_of(pod).any(|name| in_use(name) && !(stays(name) && is_ready));
-    let superfluous = living().filter(|pod| !has_these(pod, usable) && !kept(pod)).map(|pod| delete(pod));
+    let superfluous = living().filter(|pod| !has_these(pod) && !kept(pod)).map(|pod| delete(pod));
     let superfluous: Vec<Action> = superfluous.collect();
     decision.actions.extend(superfluous);
 }
 
-/// Whether an attachment pod has the claims of these volumes and no others.
-fn has_these(pod: &Pod, volumes: &[Attached]) -> bool {
-    let mut names: Vec<&str> = volumes_of(pod).collect();
-    names.sort_unstable();
-    names.iter().copied().eq(volumes.iter().map(|volume| volume.name.as_str()))
+/// Whether an attachment pod has the claims of these volumes and no others. One that was made before a volume began to move to
+/// another claim has that volume's former claim.
+fn has_these(vmi: &VirtualMachineInstance, pod: &Pod, volumes: &[Attached]) -> bool {
+    let is_moving =
+        |name: &str| plugged(vmi).any(|volume| volume.name == name && moving(vmi, volume).is_some());
+    let mut has: Vec<(&str, &str)> = claims_of(pod).collect();
+    has.sort_unstable();
+    has.len() == volumes.len()
+        && has.iter().zip(volumes).all(|((name, claim), volume)| {
+            *name == volume.name && (!is_moving(name) || Some(*claim) == volume.claim.claim_name.as_deref())
+        })
 }
 
-/// Has the claims used first that wait for it, and deletes the pods that have done so.
+/// Has the claims used first that wait for it, on the launcher pod's node, and deletes the pods that have done so.
 fn first_uses(
     seen: &Observed<'_>,
-    launcher: &Pod,
-    node: &str,
+    (launcher, node): (&Pod, &str),
     own: &[&Arc<Pod>],
     images: &Images,
+    runs: bool,
     decision: &mut Decision,
 ) {
     let waiting: BTreeMap<&str, Attached> = plugged(seen.vmi)
-        .filter(|volume| !is_attached(told_of(&decision.vmi, &volume.name)))
+        .filter(|volume| !is_attached_at(&decision.vmi, volume, runs))
         .filter_map(|volume| {
             let info = claim_of(volume, seen.claims_told)?;
             let name = claim(volume)?.name;
@@ -308,7 +327,8 @@ fn tell(
 ) {
     let own: Vec<&Pod> = own.iter().filter(|pod| !observe::is_consumer(pod)).map(AsRef::as_ref).collect();
     let names: Vec<String> = plugged(seen.vmi).map(|volume| volume.name.clone()).collect();
-    let wanted = own.iter().find(|pod| !observe::is_terminating(pod) && has_these(pod, usable)).copied();
+    let has_these = |pod: &Pod| has_these(seen.vmi, pod, usable);
+    let wanted = own.iter().find(|pod| !observe::is_terminating(pod) && has_these(pod)).copied();
     let mut all = std::mem::take(&mut decision.vmi.status.volume_status);
     for status in &mut all {
         if names.contains(&status.name) {

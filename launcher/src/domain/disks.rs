@@ -194,8 +194,8 @@ fn block_io(disk: &Disk, image: &Image) -> Option<xml::BlockIo> {
 fn source(path: &Path, place: Place) -> Result<xml::DiskSource, ConvertError> {
     let path = Some(path_text(path)?);
     Ok(match place {
-        Place::File => xml::DiskSource { file: path, dev: None },
-        Place::Block => xml::DiskSource { file: None, dev: path },
+        Place::File => xml::DiskSource { file: path, ..Default::default() },
+        Place::Block => xml::DiskSource { dev: path, ..Default::default() },
     })
 }
 

@@ -1,5 +1,6 @@
 //! Disks that grow.
 
+use podvirt_api::names::path;
 use virt::domain::Domain;
 use virt::sys;
 
@@ -23,7 +24,8 @@ pub(super) fn capacity(domain: &Domain, disk: &Disk) -> Result<u64, HypervisorEr
     Ok(info.map_err(|error| wrong(ACTION, error.message().to_owned()))?.capacity)
 }
 
-/// Has the disk with this alias grow to `size` bytes, and says whether it did; one that is as large stays.
+/// Has the disk with this alias grow to `size` bytes, and says whether it did; one that is as large stays, and so does one that is a
+/// part of a plugged device, which libvirt cannot open to see its end: that one is as large as the device from the next start on.
 pub(super) fn grow(
     domain: &Domain,
     described: &Described,
@@ -31,7 +33,8 @@ pub(super) fn grow(
     size: u64,
 ) -> Result<bool, HypervisorError> {
     let disk = disk(described, alias)?;
-    if capacity(domain, disk)? >= size {
+    let is_plugged = disk.source.path().is_some_and(|path| path.starts_with(path::FDSETS));
+    if capacity(domain, disk)? >= size || (is_plugged && disk.source.part.is_some()) {
         return Ok(false);
     }
     // The beginning of a device, to which a smaller disk has moved, becomes the whole device.

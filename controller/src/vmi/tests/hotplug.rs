@@ -4,8 +4,9 @@ use podvirt_api::names::{attachment_name, target_attachment_name};
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 
 use super::*;
-use crate::template::volumes_of;
+use crate::template::{claims_of, volumes_of};
 use crate::vmi::data::Filling;
+use crate::vmi::observe;
 
 /// A running machine with these hotpluggable volumes, whose claims have their names; its status tells of `told`.
 fn plugged(volumes: &[&str], told: Value) -> VirtualMachineInstance {
@@ -181,6 +182,53 @@ fn a_target_gets_its_pod_before_the_machine_moves_and_nothing_changes_while_it_d
     let mut moves = plugged(&["a", "b"], json!([ready("a", "x")]));
     moves.status.migration_state = Some(serde_json::from_value(state).unwrap());
     assert_eq!(done(&scene(&moves)), (vec![], vec![]));
+}
+
+#[test]
+fn what_moves_to_another_claim_is_on_that_one_at_the_target_alone() {
+    let info = |claim: &str| json!({"claimName": claim});
+    let mut told_of = ready("a", "x");
+    told_of["persistentVolumeClaimInfo"] = info("a");
+    let mut vmi = plugged(&["a"], json!([told_of]));
+    vmi.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().claim_name = "other".into();
+    let moved = json!([{"volumeName": "a", "sourcePVCInfo": info("a"), "destinationPVCInfo": info("other")}]);
+    vmi.status.migrated_volumes = serde_json::from_value(moved).unwrap();
+    let target = running(
+        json!({"metadata": {"uid": "p2", "name": "t", "labels": {"kubevirt.io/migrationJobUID": "j"}},
+        "spec": {"nodeName": "n2"}}),
+    );
+    let pods = [running(json!({})), target];
+    let see = |attachments: &[Arc<Pod>], told: Told| {
+        Scene { vmi: &vmi, pods: &pods, attachments, told, problems: &[] }.see()
+    };
+    let made = |decision: &Decision| {
+        let claims = decision.actions.iter().filter_map(|action| match action {
+            Action::Create(pod) => {
+                Some(claims_of(pod).map(|(_, claim)| claim.to_owned()).collect::<Vec<_>>())
+            }
+            _ => None,
+        });
+        claims.collect::<Vec<_>>()
+    };
+    let own = attachment("p1", "x", &["a"], true);
+    let decision = see(std::slice::from_ref(&own), bound(&["other"]));
+    assert_eq!((made(&decision), done(&decision).1), (vec![vec!["other".to_owned()]], vec![]));
+    // One that was made before the volume began to move has the former claim.
+    let mut stale = attachment("p2", "y", &["a"], true);
+    Arc::make_mut(&mut stale).metadata.name = Some(target_attachment_name("p2"));
+    let decision = see(&[own.clone(), stale.clone()], bound(&["other"]));
+    assert_eq!((made(&decision), done(&decision).1), (vec![], vec!["y".to_owned()]));
+    let volumes = Arc::make_mut(&mut stale).spec.as_mut().unwrap().volumes.as_mut().unwrap();
+    volumes[0].persistent_volume_claim.as_mut().unwrap().claim_name = "other".into();
+    assert_eq!(done(&see(&[own.clone(), stale], bound(&["other"]))), (vec![], vec![]));
+    // Storage that waits for its first use gets it on the target's node.
+    let waits = Told::from([("other".to_owned(), serde_json::from_value(info("other")).unwrap())]);
+    let decision = see(std::slice::from_ref(&own), waits);
+    let first = decision.actions.iter().filter_map(|action| match action {
+        Action::Create(pod) => Some(observe::is_consumer(pod) && observe::controls(&pods[1], pod)),
+        _ => None,
+    });
+    assert_eq!(first.collect::<Vec<_>>(), [true]);
 }
 
 #[test]

@@ -153,6 +153,8 @@ elements! {
         "@file" file: Option<String>,
         /// Path of a block device.
         "@dev" dev: Option<String>,
+        /// A part of it alone is used; which one is not read.
+        "slices" part: Option<Flag>,
     }
 
     /// `<target>` of a disk.

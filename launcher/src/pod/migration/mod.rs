@@ -45,7 +45,6 @@ use tracing::{Instrument, debug, info, warn};
 use self::downtime::Downtime;
 use self::monitor::{Monitor, Verdict};
 use self::moved::Moved;
-use self::word::Promise;
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
@@ -100,7 +99,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         None
     } else {
         let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
-        moved::description(&text, &moved)?
+        moved::description(&text, &moved, &moved::sizes(shared, &moved).await?)?
     };
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
@@ -290,21 +289,6 @@ fn settle(facts: &mut Facts, is: impl Fn(&Migration) -> bool, result: Result<(),
     true
 }
 
-/// Has the target make room for the disks that move to other claims.
-async fn make_room(shared: &Shared, moved: &[Moved], promise: Option<&mut Promise>) -> Result<(), String> {
-    let Some(first) = moved.first() else { return Ok(()) };
-    let promise = promise.ok_or_else(|| {
-        format!("volume {}: the target's launcher takes no volume to another claim", first.volume)
-    })?;
-    for one in moved {
-        let alias = alias_of(&one.volume);
-        let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
-        let bytes = bytes.map_err(|error| format!("volume {}: {error}", one.volume))?;
-        promise.disk(&one.volume, bytes).await?;
-    }
-    Ok(())
-}
-
 /// What [`drive`] keeps in mind.
 struct Drive<'a> {
     shared: &'a Shared,
@@ -322,7 +306,7 @@ struct Drive<'a> {
 async fn drive(shared: Arc<Shared>, mut to: Move, moved: Vec<Moved>, options: Options, socket: PathBuf) {
     let promised = async {
         let mut promise = word::promise(&socket).await?;
-        make_room(&shared, &moved, promise.as_mut()).await?;
+        moved::make_room(&shared, &moved, promise.as_mut()).await?;
         Ok(promise)
     };
     let promise = match promised.await {

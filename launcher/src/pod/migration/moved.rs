@@ -4,18 +4,26 @@
 //! disks of the pod are. QEMU copies onto images of the same size alone. So before anything moves the source tells the target how
 //! large each disk is ([`super::word`]), and the target makes a disk image of that size; of a device that is larger, libvirt uses
 //! the beginning. Where the one claim is a device and the other has a disk image, the machine gets another description, too.
+//!
+//! A volume that was plugged moves in the same way. Its claims are held by other pods: the target's launcher has a descriptor of the
+//! disk ([`super::super::held`]). libvirt cannot open such a device to see how large it is, so the description says which part is used.
 
+use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, Seek as _, SeekFrom};
 use std::path::PathBuf;
 
 use podvirt_api::names::path;
-use podvirt_api::storage::{is_block, moving};
+use podvirt_api::storage::{is_block, is_hotpluggable, moving};
 use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::migration::word::DISK;
 
+use super::super::held::{self, Held};
+use super::super::shared::Shared;
+use super::word::Promise;
 use crate::domain::alias_of;
-use crate::xml_tree::Document;
+use crate::fdset;
+use crate::xml_tree::{Document, Node};
 
 /// A volume that moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +34,20 @@ pub(in crate::pod) struct Moved {
     pub(in crate::pod) to_device: bool,
     /// Whether the claim that it leaves is a device.
     from_device: bool,
+    /// Whether it was plugged.
+    plugged: bool,
+}
+
+impl Moved {
+    /// Where the machine finds its disk at the target.
+    fn place(&self) -> PathBuf {
+        match (self.plugged, self.to_device) {
+            (false, true) => path::claim_device(&self.volume),
+            (false, false) => path::claim_image(&self.volume),
+            (true, true) => fdset::place(&self.volume),
+            (true, false) => path::plugged_image(&self.volume),
+        }
+    }
 }
 
 /// The volumes of `vmi` that move.
@@ -36,9 +58,50 @@ pub(in crate::pod) fn all(vmi: &VirtualMachineInstance) -> Vec<Moved> {
             volume: volume.name.clone(),
             to_device: is_block(info.destination_pvc_info.as_ref()?),
             from_device: is_block(info.source_pvc_info.as_ref()?),
+            plugged: is_hotpluggable(volume),
         })
     };
     vmi.spec.volumes.iter().filter_map(moved).collect()
+}
+
+/// Has the target make room for the disks that move to other claims.
+///
+/// # Errors
+///
+/// It does not, or a disk's size is not known.
+pub(super) async fn make_room(
+    shared: &Shared,
+    moved: &[Moved],
+    promise: Option<&mut Promise>,
+) -> Result<(), String> {
+    let Some(first) = moved.first() else { return Ok(()) };
+    let promise = promise.ok_or_else(|| {
+        format!("volume {}: the target's launcher takes no volume to another claim", first.volume)
+    })?;
+    for one in moved {
+        promise.disk(&one.volume, size(shared, one).await?).await?;
+    }
+    Ok(())
+}
+
+/// Bytes of the disk of a volume that moves.
+async fn size(shared: &Shared, moved: &Moved) -> Result<u64, String> {
+    let alias = alias_of(&moved.volume);
+    let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
+    bytes.map_err(|error| format!("volume {}: {error}", moved.volume))
+}
+
+/// Bytes of the disks of volumes that move, by volume.
+///
+/// # Errors
+///
+/// The hypervisor does not tell.
+pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<BTreeMap<String, u64>, String> {
+    let mut sizes = BTreeMap::new();
+    for one in moved {
+        sizes.insert(one.volume.clone(), size(shared, one).await?);
+    }
+    Ok(sizes)
 }
 
 /// What the source says of a disk of `bytes`.
@@ -46,24 +109,31 @@ pub(super) fn line(volume: &str, bytes: u64) -> String {
     format!("{DISK} {volume} {bytes}")
 }
 
-/// Makes ready what the source's `line` says, if it speaks of one of `expected`, the volumes that move here.
+/// Makes ready what the source's `line` says, if it speaks of one of `expected`, the volumes that move here. Those that were plugged
+/// are among `held`.
 ///
 /// # Errors
 ///
 /// The line is none of these, or there is no room for the disk.
-pub(super) fn make_ready(line: &str, expected: &[Moved]) -> Result<(), String> {
+pub(super) fn make_ready(line: &str, expected: &[Moved], held: &Held) -> Result<(), String> {
     let parsed = line.strip_prefix(DISK).and_then(|rest| rest.trim_start().split_once(' '));
     let parsed = parsed.and_then(|(volume, bytes)| Some((volume, bytes.parse::<u64>().ok()?)));
     let (volume, bytes) = parsed.ok_or_else(|| format!("'{line}' does not tell of a disk"))?;
     let moved = expected.iter().find(|moved| moved.volume == volume);
     let moved = moved.ok_or_else(|| format!("volume {volume} does not move"))?;
-    let place = place(volume, moved.to_device);
-    let ready = if moved.to_device { fits(&place, bytes) } else { resize(&place, bytes) };
+    let place = moved.place();
+    let ready = match (moved.to_device, held.device(volume)) {
+        // This process may not open it.
+        (true, Some(device)) if moved.plugged => held::size(&device).and_then(|size| fits(size, bytes)),
+        (true, _) => size_of(&place).and_then(|size| fits(size, bytes)),
+        (false, _) => resize(&place, bytes),
+    };
     ready.map_err(|error| format!("volume {volume}: {bytes} bytes: {}: {error}", place.display()))
 }
 
-fn place(volume: &str, device: bool) -> PathBuf {
-    if device { path::claim_device(volume) } else { path::claim_image(volume) }
+/// Bytes of a file or device.
+fn size_of(place: &std::path::Path) -> io::Result<u64> {
+    OpenOptions::new().read(true).open(place)?.seek(SeekFrom::End(0))
 }
 
 /// Gives a disk image this size. What is in it is written over.
@@ -71,22 +141,27 @@ fn resize(image: &std::path::Path, bytes: u64) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(false).open(image)?.set_len(bytes)
 }
 
-/// Whether a disk of this size fits a device.
-fn fits(device: &std::path::Path, bytes: u64) -> io::Result<()> {
-    let size = OpenOptions::new().read(true).open(device)?.seek(SeekFrom::End(0))?;
+/// Whether a disk of this size fits a device of `size` bytes.
+fn fits(size: u64, bytes: u64) -> io::Result<()> {
     if size < bytes {
         return Err(io::Error::other(format!("the device has {size} bytes")));
     }
     Ok(())
 }
 
-/// The machine's description for the target, where it is another one than `xml`, the source's.
+/// The machine's description for the target, where it is another one than `xml`, the source's. `sizes`: bytes of the volumes' disks.
 ///
 /// # Errors
 ///
 /// It cannot be read.
-pub(super) fn description(xml: &str, moved: &[Moved]) -> Result<Option<String>, String> {
-    let changed: Vec<&Moved> = moved.iter().filter(|moved| moved.from_device != moved.to_device).collect();
+pub(super) fn description(
+    xml: &str,
+    moved: &[Moved],
+    sizes: &BTreeMap<String, u64>,
+) -> Result<Option<String>, String> {
+    let is_part = |moved: &Moved| moved.plugged && moved.to_device;
+    let is_other = |moved: &&Moved| moved.from_device != moved.to_device || is_part(moved);
+    let changed: Vec<&Moved> = moved.iter().filter(is_other).collect();
     if changed.is_empty() {
         return Ok(None);
     }
@@ -97,14 +172,20 @@ pub(super) fn description(xml: &str, moved: &[Moved]) -> Result<Option<String>, 
             let Some(moved) = changed.iter().find(|moved| alias_of(&moved.volume) == alias) else { continue };
             let (kind, attribute) = if moved.to_device { ("block", "dev") } else { ("file", "file") };
             disk.set("type", kind);
-            let path = place(&moved.volume, moved.to_device).display().to_string();
+            let path = moved.place().display().to_string();
             for source in disk.all_mut("source") {
                 source.attributes = vec![(attribute.to_owned(), path.clone())];
-                source.children.clear();
+                let bytes = sizes.get(&moved.volume).filter(|_| is_part(moved));
+                source.children = bytes.map(|bytes| beginning(*bytes)).into_iter().collect();
             }
         }
     }
     Ok(Some(document.write()))
+}
+
+/// What has libvirt use so many bytes of a device, from its beginning.
+fn beginning(bytes: u64) -> Node {
+    Node::Raw(format!("<slices><slice type=\"storage\" offset=\"0\" size=\"{bytes}\"/></slices>"))
 }
 
 #[cfg(test)]
@@ -112,7 +193,7 @@ mod tests {
     use super::*;
 
     fn moved(volume: &str, from_device: bool, to_device: bool) -> Moved {
-        Moved { volume: volume.into(), to_device, from_device }
+        Moved { volume: volume.into(), to_device, from_device, plugged: false }
     }
 
     const XML: &str = "<domain type=\"kvm\"><devices><disk type=\"file\" device=\"disk\"><driver name=\"qemu\" type=\"raw\"/>\
@@ -122,6 +203,8 @@ mod tests {
 
     #[test]
     fn a_disk_image_that_becomes_a_device_is_described_anew() {
+        let sizes = BTreeMap::from([("data".to_owned(), 512)]);
+        let description = |xml: &str, moved: &[Moved]| super::description(xml, moved, &sizes);
         assert_eq!(description(XML, &[moved("data", false, false)]), Ok(None));
         let written = description(XML, &[moved("data", false, true)]).unwrap().unwrap();
         let expected = XML.replacen("type=\"file\"", "type=\"block\"", 1).replace(
@@ -131,20 +214,30 @@ mod tests {
         assert_eq!(written.trim_end(), expected);
         let back = description(&written, &[moved("data", true, false)]).unwrap().unwrap();
         assert_eq!(back.trim_end(), XML.replace(" index=\"1\"", ""));
+        // One that was plugged is a descriptor of the launcher's.
+        let [image, device] = [false, true].map(|to| Moved { plugged: true, ..moved("data", !to, to) });
+        let written = description(XML, std::slice::from_ref(&device)).unwrap().unwrap();
+        let part = "<slices><slice type=\"storage\" offset=\"0\" size=\"512\"/></slices></source>";
+        let place = fdset::place("data").display().to_string();
+        assert!(written.contains(&format!("<source dev=\"{place}\">{part}")), "{written}");
+        let device = Moved { from_device: true, ..device };
+        assert_eq!(description(&written, &[device]).unwrap().unwrap().trim_end(), written.trim_end());
+        let back = description(&written, &[image]).unwrap().unwrap();
+        assert!(back.contains("file=\"/var/run/kubevirt/hotplug-disks/data.img\""), "{back}");
     }
 
     #[test]
     fn only_what_moves_is_made_ready() {
-        let expected = [moved("data", false, true)];
+        let (expected, held) = ([moved("data", false, true)], Held::default());
         for (said, why) in [
             ("disk other 5", "volume other does not move"),
             ("disk data many", "'disk data many' does not tell of a disk"),
             ("disk", "'disk' does not tell of a disk"),
         ] {
-            assert_eq!(make_ready(said, &expected), Err(why.to_owned()));
+            assert_eq!(make_ready(said, &expected, &held), Err(why.to_owned()));
         }
         assert!(
-            make_ready(&line("data", 5), &expected)
+            make_ready(&line("data", 5), &expected, &held)
                 .unwrap_err()
                 .starts_with("volume data: 5 bytes: /dev/data: ")
         );
@@ -157,8 +250,8 @@ mod tests {
         for bytes in [4096, 1 << 20, 512] {
             resize(&image, bytes).unwrap();
             assert_eq!(image.metadata().unwrap().len(), bytes);
-            fits(&image, bytes).unwrap();
+            fits(size_of(&image).unwrap(), bytes).unwrap();
         }
-        assert!(fits(&image, 513).unwrap_err().to_string().contains("512 bytes"));
+        assert!(fits(size_of(&image).unwrap(), 513).unwrap_err().to_string().contains("512 bytes"));
     }
 }

@@ -135,7 +135,7 @@ pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
 }
 
 /// The target's end of a conversation.
-async fn wait(shared: &Shared, mut talk: Talk) -> io::Result<()> {
+async fn wait(shared: &Arc<Shared>, mut talk: Talk) -> io::Result<()> {
     match talk.hear().await? {
         Some(line) if line == HELLO => {}
         other => return Err(unexpected(other)),
@@ -156,7 +156,8 @@ async fn wait(shared: &Shared, mut talk: Talk) -> io::Result<()> {
         match line {
             Some(line) if line.starts_with(DISK) => {
                 let expected = shared.moved.borrow().clone();
-                let ready = spawn_blocking(move || moved::make_ready(&line, &expected)).await;
+                let here = Arc::clone(shared);
+                let ready = spawn_blocking(move || moved::make_ready(&line, &expected, &here.held)).await;
                 let ready = ready.map_err(io::Error::other)?;
                 // It is one line, whatever the reason is.
                 let refused = |why: String| format!("{REFUSED} {}", why.replace('\n', " "));
