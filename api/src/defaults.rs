@@ -275,11 +275,14 @@ fn disks(vmi: &mut VirtualMachineInstance) {
             disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
         }
     }
-    let of_metrics = |name: &str| {
-        spec.volumes.iter().any(|volume| volume.name == name && volume.downward_metrics.is_some())
-    };
     for disk in disks {
-        let bus = if of_metrics(&disk.name) { DiskBus::Virtio } else { DiskBus::Sata };
+        let volume = spec.volumes.iter().find(|volume| volume.name == disk.name);
+        let bus = match volume {
+            Some(volume) if volume.downward_metrics.is_some() => DiskBus::Virtio,
+            // SATA takes no disk while the machine runs.
+            Some(volume) if volume.is_hotpluggable() => DiskBus::Scsi,
+            _ => DiskBus::Sata,
+        };
         if let Some(CdRomTarget { bus, readonly, tray }) = &mut disk.cdrom {
             bus.get_or_insert(DiskBus::Sata);
             readonly.get_or_insert(true);
@@ -397,6 +400,12 @@ mod tests {
         let disk = &vmi.spec.domain.devices.disks[0];
         assert_eq!(disk.name, "v");
         assert_eq!(disk.disk.as_ref().unwrap().bus, Some(DiskBus::Sata));
+        let text = "{metadata: {name: a}, spec: {domain: {devices: {}}, volumes: [{name: v, \
+                    persistentVolumeClaim: {claimName: c, hotpluggable: true}}]}}";
+        let mut vmi: VirtualMachineInstance = serde_saphyr::from_str(text).unwrap();
+        set_defaults(&mut vmi);
+        let bus = vmi.spec.domain.devices.disks[0].disk.as_ref().unwrap().bus;
+        assert_eq!(bus, Some(DiskBus::Scsi), "it comes while the machine runs");
         let mut vmi = VirtualMachineInstance::default();
         let source = Some(Default::default());
         vmi.spec.volumes.push(crate::vmi::Volume {

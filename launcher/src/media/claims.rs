@@ -23,7 +23,7 @@ use super::probe;
 use crate::domain::{Base, ImageFormat, Place};
 
 /// Sizes of disk images are multiples of it, bytes.
-const ALIGNMENT: u64 = 1 << 20;
+pub(super) const ALIGNMENT: u64 = 1 << 20;
 /// A size that follows from the room that there is, is a multiple of it: the largest sector of disks, bytes.
 const SECTOR: u64 = 4096;
 /// What is left free on a claim, bytes.
@@ -71,10 +71,9 @@ fn image(
     if let Some(told) = writes.filter(|_| !path.exists()) {
         make(path, told, notes)?;
     }
-    let file =
-        OpenOptions::new().read(true).write(writes.is_some()).open(path).map_err(|source| {
-            MediaError::Claim { volume: volume.to_owned(), claim: name.to_owned(), source }
-        })?;
+    let file = OpenOptions::new().read(true).write(writes.is_some()).open(path).map_err(|source| {
+        MediaError::Claim { volume: volume.to_owned(), claim: name.to_owned(), path: path.to_owned(), source }
+    })?;
     if !file.metadata().map_err(|e| MediaError::file("read", path, e))?.is_file() {
         return Err(MediaError::NotAFile(path.to_owned()));
     }

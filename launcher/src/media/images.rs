@@ -22,7 +22,7 @@ use podvirt_api::names::path;
 use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
-use super::claims::{self, Notes};
+use super::claims::{self, ALIGNMENT, Notes};
 use super::{MediaError, cloud_init, config, probe};
 use crate::domain::{Base, Image, ImageFormat, Place};
 use crate::downward::disk as downward;
@@ -165,17 +165,17 @@ fn host_disk(disk: &HostDisk) -> Result<Image, MediaError> {
     Ok(Image::new(path, format))
 }
 
-/// Makes a file of `size` bytes that takes no space yet; sizes are rounded up to whole sectors.
+/// Makes a file of `size` bytes that takes no space yet. Sizes are rounded down to whole MiB, but for the first one, as upstream's are:
+/// QEMU writes past the page cache in the units of the storage, which are larger than a sector of 512 bytes on some.
 fn sparse(path: &Path, size: u64) -> Result<(), MediaError> {
-    const SECTOR: u64 = 512;
+    let size = (size - size % ALIGNMENT).max(ALIGNMENT);
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
         .map_err(|e| MediaError::file("make", path, e))?;
-    file.set_len(size.checked_next_multiple_of(SECTOR).unwrap_or(size))
-        .map_err(|e| MediaError::file("size", path, e))
+    file.set_len(size).map_err(|e| MediaError::file("size", path, e))
 }
 
 /// Makes a copy-on-write layer over `base`.
@@ -313,12 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_disk_is_a_sparse_file_of_whole_sectors() {
-        let dir = tempfile::tempdir().unwrap();
-        let images = prepare_in(dir.path(), "{name: v, emptyDisk: {capacity: 1000001}}").unwrap();
-        let image = &images["v"];
-        assert_eq!(image.format, ImageFormat::Raw);
-        assert_eq!(std::fs::metadata(&image.path).unwrap().len(), 1_000_448);
+    fn an_empty_disk_is_a_sparse_file_of_whole_mebibytes() {
+        for (capacity, bytes) in [("1G", 999_292_928), ("1Gi", 1 << 30), ("1000001", 1 << 20)] {
+            let dir = tempfile::tempdir().unwrap();
+            let volume = format!("{{name: v, emptyDisk: {{capacity: {capacity}}}}}");
+            let image = &prepare_in(dir.path(), &volume).unwrap()["v"];
+            assert_eq!(image.format, ImageFormat::Raw);
+            assert_eq!(std::fs::metadata(&image.path).unwrap().len(), bytes);
+        }
     }
 
     #[test]

@@ -50,12 +50,14 @@ pub enum MediaError {
     #[error("the volume {0} names a Secret, which only a cluster has")]
     NoSecrets(String),
     /// A claim holds no disk image.
-    #[error("the claim {claim} of the volume {volume} has no readable disk.img")]
+    #[error("the claim {claim} of the volume {volume} has no disk image that can be used: Could not open '{}'", path.display())]
     Claim {
         /// The volume.
         volume: String,
         /// The claim.
         claim: String,
+        /// The disk image.
+        path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
