@@ -10,7 +10,6 @@ use kube::ResourceExt;
 use podvirt_api::migration::{is_final, is_under_way, migratable};
 use podvirt_api::names::{MIGRATION_FINALIZER, annotation, condition, event, label, label_value};
 use podvirt_api::resources::AutoLimits;
-use podvirt_api::storage::{claim, is_hotpluggable};
 use podvirt_api::v1::{
     MigrationConfiguration, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration,
     VirtualMachineInstanceMigrationConditionType as ConditionType,
@@ -19,13 +18,13 @@ use podvirt_api::v1::{
 };
 
 use super::admit::Urgency;
-use super::handed_over;
 use super::kept::{self, Claims};
 use super::others;
 use super::status::{phase, remove, set_phase, set_true};
+use super::{claims, handed_over};
 use crate::settings::Settings;
 use crate::template::{self, Images};
-use crate::vmi::{Note, hotplug, observe, pods};
+use crate::vmi::{Note, observe, pods};
 
 /// How long no node may fit the target pod where the migration does not say it (upstream's limit).
 pub const UNSCHEDULABLE_LIMIT: Duration = Duration::from_secs(300);
@@ -390,11 +389,11 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
         decision.fail(&format!("the target pod is on node {node}, which the machine is on already"), now);
         return;
     }
-    if let Some(why) = has_other_claims(pod, vmi) {
+    if let Some(why) = claims::of_launcher(pod, vmi) {
         decision.fail(&why, now);
         return;
     }
-    let attachment = match attachment(seen, vmi) {
+    let attachment = match claims::of_attachment(seen.attachment, vmi) {
         Ok(attachment) => attachment,
         Err(why) => {
             let made = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
@@ -434,60 +433,6 @@ fn hand_over(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut D
     });
     kept::hand_over(seen.migration, state);
     decision.vmi = Some(handed);
-}
-
-/// Why a pod cannot take the machine whose claims are others than those that the pod was made with: a volume began to move to
-/// another claim, or stays, since then.
-fn has_other_claims(pod: &Pod, vmi: &VirtualMachineInstance) -> Option<String> {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).into_iter().flatten();
-    let has: Vec<&str> = volumes
-        .filter_map(|volume| volume.persistent_volume_claim.as_ref())
-        .map(|claim| claim.claim_name.as_str())
-        .collect();
-    let wanted = vmi.spec.volumes.iter().filter(|volume| !is_hotpluggable(volume)).filter_map(claim);
-    let mut lacking = wanted.map(|claim| claim.name).filter(|name| !has.contains(name));
-    lacking.next().map(|name| {
-        format!("the target pod was made before the machine was to have the PersistentVolumeClaim {name}")
-    })
-}
-
-/// UID of the pod that holds the claims of the volumes that are plugged into the machine at the target, if there are such volumes.
-///
-/// # Errors
-///
-/// It is not ready, and why the migration waits.
-fn attachment(seen: &Observed<'_>, vmi: &VirtualMachineInstance) -> Result<Option<String>, String> {
-    let mut plugged = vmi.status.volume_status.iter().filter(|told| hotplug::is_in_use(told)).peekable();
-    if plugged.peek().is_none() {
-        return Ok(None);
-    }
-    let Some(pod) = seen.attachment else {
-        return Err("the target has no pod for the claims of the volumes that are plugged".into());
-    };
-    let has = |name: &str| template::volumes_of(pod).any(|one| one == name);
-    if let Some(told) = plugged.find(|told| !has(&told.name)) {
-        return Err(format!(
-            "attachment pod {}: it does not have the volume {}",
-            observe::name(pod),
-            told.name
-        ));
-    }
-    // One that was made before a volume began to move to another claim, or stopped to, is replaced.
-    let wanted = |name: &str| {
-        let volume = vmi.spec.volumes.iter().find(|volume| volume.name == name);
-        volume.and_then(claim).map(|claim| claim.name)
-    };
-    let other = |(name, claim): &(&str, &str)| wanted(name).is_some_and(|wanted| wanted != *claim);
-    if let Some((name, claim)) = template::claims_of(pod).find(other) {
-        return Err(format!(
-            "attachment pod {}: it has the PersistentVolumeClaim {claim} for the volume {name}, which is on another one",
-            observe::name(pod)
-        ));
-    }
-    if !observe::is_ready(pod) || observe::is_terminating(pod) {
-        return Err(format!("attachment pod {} is not ready", observe::name(pod)));
-    }
-    Ok(Some(observe::uid(pod).to_owned()))
 }
 
 /// The migration after the API server refused its pod.

@@ -28,6 +28,7 @@
 
 mod act;
 pub mod admit;
+mod claims;
 pub mod controller;
 pub mod decide;
 mod handed_over;

@@ -192,7 +192,7 @@ fn invalid(vmi: &VirtualMachineInstance, changed: &[Other<'_>]) -> Option<String
         names.join(" ")
     };
     let kinds = [
-        // What comes and goes stays so; what does not, too.
+        // A volume that is hotpluggable at one claim alone would be another kind of volume after the move.
         ("hotplugged", named(&|other| is_hotpluggable(other.there) != is_hotpluggable(other.wanted))),
         ("filesystems", named(&is_filesystem)),
         ("shareable", named(&|other| disk(other).is_some_and(|disk| disk.shareable == Some(true)))),

@@ -26,9 +26,10 @@
 //! **Claims whose storage waits for a first user** (`WaitForFirstConsumer`, or a DataVolume that does) get one: a pod that mounts the
 //! claim on the machine's node and ends.
 //!
-//! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims, but for a volume
-//! that moves to another claim ([`storage::moving`](podvirt_api::storage::moving)): the target's pod holds that one, and the source's goes on with the former. While the
-//! machine moves, no attachment pod is made for the sake of another volume, nor deleted.
+//! **Migrations.** The target's launcher pod gets an attachment pod as soon as it is on a node, with the same claims. A volume that
+//! moves to another claim ([`storage::moving`](podvirt_api::storage::moving)) is the exception: the target's attachment pod holds the new
+//! claim, and the source's attachment pod keeps the former claim. While the machine moves, no attachment pod is made for the sake
+//! of another volume, nor deleted.
 //!
 //! **Memory dumps.** The volume of one comes and goes in the same way, and has no disk: virt-handler tells of it `MemoryDumpInProgress`,
 //! and `MemoryDumpCompleted` or `MemoryDumpFailed`, once the launcher has its file. The file's name is given here, before a pod has the claim.
@@ -93,8 +94,8 @@ fn is_attached(told: Option<&VolumeStatus>) -> bool {
         || memory_dump::has_file(phase)
 }
 
-/// Whether the claim of a volume is known to be usable by the pod that runs the machine (`runs`), or by the target's pod: what moves to
-/// another claim is on another claim there.
+/// Whether the claim of a volume is known to be usable by the pod that runs the machine (`runs`), or by the target's pod. Of a volume that
+/// moves, the two pods have different claims: nothing is known yet of the target's.
 fn is_attached_at(vmi: &VirtualMachineInstance, volume: &Volume, runs: bool) -> bool {
     is_attached(told_of(vmi, &volume.name)) && (runs || moving(vmi, volume).is_none())
 }
@@ -254,8 +255,8 @@ fn keep(
     decision.actions.extend(superfluous);
 }
 
-/// Whether an attachment pod has the claims of these volumes and no others. One that was made before a volume began to move to
-/// another claim has that volume's former claim.
+/// Whether an attachment pod has the claims of these volumes and no others. A target's attachment pod that was made before a volume began
+/// to move has the volume's former claim, and so has not.
 fn has_these(vmi: &VirtualMachineInstance, pod: &Pod, volumes: &[Attached]) -> bool {
     let is_moving =
         |name: &str| plugged(vmi).any(|volume| volume.name == name && moving(vmi, volume).is_some());

@@ -213,7 +213,7 @@ fn what_moves_to_another_claim_is_on_that_one_at_the_target_alone() {
     let own = attachment("p1", "x", &["a"], true);
     let decision = see(std::slice::from_ref(&own), bound(&["other"]));
     assert_eq!((made(&decision), done(&decision).1), (vec![vec!["other".to_owned()]], vec![]));
-    // One that was made before the volume began to move has the former claim.
+    // A target's attachment pod that was made before the volume began to move has the former claim.
     let mut stale = attachment("p2", "y", &["a"], true);
     Arc::make_mut(&mut stale).metadata.name = Some(target_attachment_name("p2"));
     let decision = see(&[own.clone(), stale.clone()], bound(&["other"]));
