@@ -10,8 +10,9 @@
 //!                          └─ the launcher's socket: a descriptor for each device in /var/run/kubevirt/hotplug-disks
 //! ```
 //!
-//! Of a device of which a part is used libvirt has QEMU open the whole for reading first, until something writes to the part. A set
-//! has no such descriptor, so what names a set is opened for writing from the start.
+//! A disk may use a part of a plugged device. libvirt then has QEMU open the whole device for reading first, and for writing when the
+//! guest's disk is there. The device's set has a descriptor for writing alone. So this program changes QEMU's arguments: a device of a
+//! set is opened for writing from the start.
 //!
 //! A QEMU without a machine's name is started as it is: libvirt asks it what it can do.
 
@@ -66,7 +67,7 @@ pub fn run() -> Result<std::convert::Infallible> {
     Err(error).with_context(|| format!("cannot run {}", qemu.display()))
 }
 
-/// The argument, with a device of a set opened for writing that would be opened for reading first.
+/// The argument of QEMU's. Where it has QEMU open a device of a set for reading first, it is changed to opening the device for writing.
 fn writable(argument: OsString) -> OsString {
     const FOR_READING_FIRST: &str = "\"auto-read-only\":true";
     match argument.to_str().filter(|text| text.contains(&format!("\"filename\":\"{}/", path::FDSETS))) {

@@ -24,8 +24,10 @@ pub(super) fn capacity(domain: &Domain, disk: &Disk) -> Result<u64, HypervisorEr
     Ok(info.map_err(|error| wrong(ACTION, error.message().to_owned()))?.capacity)
 }
 
-/// Has the disk with this alias grow to `size` bytes, and says whether it did; one that is as large stays, and so does one that is a
-/// part of a plugged device, which libvirt cannot open to see its end: that one is as large as the device from the next start on.
+/// Has the disk with this alias grow to `size` bytes, and says whether it did. A disk that is as large already stays as it is.
+///
+/// So does a disk that uses a part of a plugged device: to let the disk grow, libvirt would have to open the device to see how large the
+/// device is, and it may not. Such a disk becomes as large as its device when the machine is started the next time.
 pub(super) fn grow(
     domain: &Domain,
     described: &Described,

@@ -44,7 +44,7 @@ use tracing::{Instrument, debug, info, warn};
 
 use self::downtime::Downtime;
 use self::monitor::{Monitor, Verdict};
-use self::moved::Moved;
+use self::moved::Sizes;
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
@@ -95,11 +95,12 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
         ));
     }
     let moved = moved::all(&vmi);
+    let sizes = moved::sizes(shared, &moved).await?;
     let description = if moved.is_empty() {
         None
     } else {
         let text = shared.call(|h| h.xml_to_move()).await.map_err(|e| e.to_string())?;
-        moved::description(&text, &moved, &moved::sizes(shared, &moved).await?)?
+        moved::description(&text, &moved, &sizes)?
     };
     let xml = shared.call(|h| h.xml()).await.map_err(|e| e.to_string())?;
     let xml = Xml::from_xml(&xml).map_err(|e| format!("the domain's XML cannot be read: {e}"))?;
@@ -136,7 +137,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
     drop(not_frozen);
     if begun {
         info!(migration = uid, copied = ?to.copied, "the machine moves");
-        let work = drive(Arc::clone(shared), to, moved, options, word);
+        let work = drive(Arc::clone(shared), to, sizes, options, word);
         tokio::spawn(work.in_current_span());
         return Ok(());
     }
@@ -303,10 +304,10 @@ struct Drive<'a> {
     give_up: Option<(String, bool)>,
 }
 
-async fn drive(shared: Arc<Shared>, mut to: Move, moved: Vec<Moved>, options: Options, socket: PathBuf) {
+async fn drive(shared: Arc<Shared>, mut to: Move, moved: Sizes, options: Options, socket: PathBuf) {
     let promised = async {
         let mut promise = word::promise(&socket).await?;
-        moved::make_room(&shared, &moved, promise.as_mut()).await?;
+        moved::make_room(&moved, promise.as_mut()).await?;
         Ok(promise)
     };
     let promise = match promised.await {

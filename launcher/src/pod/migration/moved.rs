@@ -64,44 +64,37 @@ pub(in crate::pod) fn all(vmi: &VirtualMachineInstance) -> Vec<Moved> {
     vmi.spec.volumes.iter().filter_map(moved).collect()
 }
 
-/// Has the target make room for the disks that move to other claims.
-///
-/// # Errors
-///
-/// It does not, or a disk's size is not known.
-pub(super) async fn make_room(
-    shared: &Shared,
-    moved: &[Moved],
-    promise: Option<&mut Promise>,
-) -> Result<(), String> {
-    let Some(first) = moved.first() else { return Ok(()) };
-    let promise = promise.ok_or_else(|| {
-        format!("volume {}: the target's launcher takes no volume to another claim", first.volume)
-    })?;
-    for one in moved {
-        promise.disk(&one.volume, size(shared, one).await?).await?;
-    }
-    Ok(())
-}
-
-/// Bytes of the disk of a volume that moves.
-async fn size(shared: &Shared, moved: &Moved) -> Result<u64, String> {
-    let alias = alias_of(&moved.volume);
-    let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
-    bytes.map_err(|error| format!("volume {}: {error}", moved.volume))
-}
-
 /// Bytes of the disks of volumes that move, by volume.
+pub(super) type Sizes = BTreeMap<String, u64>;
+
+/// How large the disks of these volumes are.
 ///
 /// # Errors
 ///
-/// The hypervisor does not tell.
-pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<BTreeMap<String, u64>, String> {
-    let mut sizes = BTreeMap::new();
-    for one in moved {
-        sizes.insert(one.volume.clone(), size(shared, one).await?);
+/// The hypervisor does not tell; the volume is named.
+pub(super) async fn sizes(shared: &Shared, moved: &[Moved]) -> Result<Sizes, String> {
+    let mut sizes = Sizes::new();
+    for Moved { volume, .. } in moved {
+        let alias = alias_of(volume);
+        let bytes = shared.call(move |hypervisor| hypervisor.capacity(&alias)).await;
+        sizes.insert(volume.clone(), bytes.map_err(|error| format!("volume {volume}: {error}"))?);
     }
     Ok(sizes)
+}
+
+/// Has the target make room for disks that move to other claims.
+///
+/// # Errors
+///
+/// The target's launcher refuses a disk, or is of a release that takes none.
+pub(super) async fn make_room(sizes: &Sizes, promise: Option<&mut Promise>) -> Result<(), String> {
+    let Some((first, _)) = sizes.first_key_value() else { return Ok(()) };
+    let promise = promise
+        .ok_or_else(|| format!("volume {first}: the target's launcher takes no volume to another claim"))?;
+    for (volume, bytes) in sizes {
+        promise.disk(volume, *bytes).await?;
+    }
+    Ok(())
 }
 
 /// What the source says of a disk of `bytes`.
@@ -109,7 +102,7 @@ pub(super) fn line(volume: &str, bytes: u64) -> String {
     format!("{DISK} {volume} {bytes}")
 }
 
-/// Makes ready what the source's `line` says, if it speaks of one of `expected`, the volumes that move here. Those that were plugged
+/// Makes ready what the source's `line` says, if it speaks of one of `expected`, the volumes that move here. The disks of plugged volumes
 /// are among `held`.
 ///
 /// # Errors
@@ -123,7 +116,7 @@ pub(super) fn make_ready(line: &str, expected: &[Moved], held: &Held) -> Result<
     let moved = moved.ok_or_else(|| format!("volume {volume} does not move"))?;
     let place = moved.place();
     let ready = match (moved.to_device, held.device(volume)) {
-        // This process may not open it.
+        // virt-launcher may not open the device of a plugged volume, and has a descriptor of it.
         (true, Some(device)) if moved.plugged => held::size(&device).and_then(|size| fits(size, bytes)),
         (true, _) => size_of(&place).and_then(|size| fits(size, bytes)),
         (false, _) => resize(&place, bytes),
@@ -154,11 +147,7 @@ fn fits(size: u64, bytes: u64) -> io::Result<()> {
 /// # Errors
 ///
 /// It cannot be read.
-pub(super) fn description(
-    xml: &str,
-    moved: &[Moved],
-    sizes: &BTreeMap<String, u64>,
-) -> Result<Option<String>, String> {
+pub(super) fn description(xml: &str, moved: &[Moved], sizes: &Sizes) -> Result<Option<String>, String> {
     let is_part = |moved: &Moved| moved.plugged && moved.to_device;
     let is_other = |moved: &&Moved| moved.from_device != moved.to_device || is_part(moved);
     let changed: Vec<&Moved> = moved.iter().filter(is_other).collect();
@@ -183,7 +172,7 @@ pub(super) fn description(
     Ok(Some(document.write()))
 }
 
-/// What has libvirt use so many bytes of a device, from its beginning.
+/// The part of a disk's description by which libvirt uses the first `bytes` of its device alone.
 fn beginning(bytes: u64) -> Node {
     Node::Raw(format!("<slices><slice type=\"storage\" offset=\"0\" size=\"{bytes}\"/></slices>"))
 }
@@ -214,7 +203,7 @@ mod tests {
         assert_eq!(written.trim_end(), expected);
         let back = description(&written, &[moved("data", true, false)]).unwrap().unwrap();
         assert_eq!(back.trim_end(), XML.replace(" index=\"1\"", ""));
-        // One that was plugged is a descriptor of the launcher's.
+        // The disk of a plugged volume is a descriptor that virt-launcher has.
         let [image, device] = [false, true].map(|to| Moved { plugged: true, ..moved("data", !to, to) });
         let written = description(XML, std::slice::from_ref(&device)).unwrap().unwrap();
         let part = "<slices><slice type=\"storage\" offset=\"0\" size=\"512\"/></slices></source>";
