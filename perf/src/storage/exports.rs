@@ -21,11 +21,16 @@ pub(super) const SIDES: [(&str, &str); 2] = [("export", "export"), ("cat", "`cat
 pub(super) const RATE: &str = "mib_per_second";
 /// The port of `cat`.
 const PORT: u16 = 8443;
-/// The server of `cat`: a certificate of its own, and large buffers.
-const CAT: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=cat \
-    -keyout /tmp/key -out /tmp/cert 2>/dev/null && cat /tmp/key /tmp/cert >/tmp/pem && \
-    (setsid socat -b 262144 OPENSSL-LISTEN:8443,reuseaddr,fork,cert=/tmp/pem,verify=0 EXEC:'cat /dev/catted' \
-    >/tmp/log 2>&1 </dev/null &) && i=0; until ss -Hltn | grep -q :8443; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; sleep 0.1; done";
+/// The shell commands that start the server of `cat`, with a certificate of its own and large buffers.
+fn cat_command() -> String {
+    format!(
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=cat -keyout /tmp/key \
+         -out /tmp/cert 2>/dev/null && cat /tmp/key /tmp/cert >/tmp/pem && \
+         (setsid socat -b 262144 OPENSSL-LISTEN:{PORT},reuseaddr,fork,cert=/tmp/pem,verify=0 EXEC:'cat /dev/catted' \
+         >/tmp/log 2>&1 </dev/null &) && i=0; until ss -Hltn | grep -q :{PORT}; do i=$((i + 1)); [ $i -lt 100 ] || exit 1; \
+         sleep 0.1; done"
+    )
+}
 
 /// A place to download from.
 struct Source {
@@ -52,7 +57,7 @@ pub(super) fn measure(namespace: &Namespace<'_>, rounds: u32, out: &mut impl Wri
     namespace.kubectl(&["delete", "pod", "both"])?;
 
     pod(namespace, "cat", &["catted"], &[])?;
-    namespace.exec("cat", &["sh", "-c", CAT])?;
+    namespace.exec("cat", &["sh", "-c", &cat_command()])?;
     let status = namespace.wait_pod("cat", SOON)?.status.context("a pod without a status")?;
     let cat = Source {
         host: status.pod_ip.context("a pod without an address")?,
@@ -65,12 +70,12 @@ pub(super) fn measure(namespace: &Namespace<'_>, rounds: u32, out: &mut impl Wri
     let mut runs = Vec::new();
     // The first one brings what is read into memory, and is not counted.
     for source in [&export, &cat] {
-        client.fetch(source)?;
+        fetch(&client, source)?;
     }
     for round in 0..rounds {
         for at in turns(SIDES.len(), round) {
             let Some((key, _)) = SIDES.get(at) else { continue };
-            let rate = client.fetch(if *key == "export" { &export } else { &cat })?;
+            let rate = fetch(&client, if *key == "export" { &export } else { &cat })?;
             writeln!(out, "round {}, {key}: {rate:.0} MiB/s", round + 1)?;
             runs.push(Run {
                 subject: (*key).to_owned(),
@@ -113,45 +118,35 @@ fn raw(link: &VirtualMachineExportLink) -> Option<String> {
     formats.find(|one| one.format.as_str() == "raw").map(|one| one.url.clone())
 }
 
-/// A client that counts.
-trait Fetch {
-    /// MiB a second.
-    ///
-    /// # Errors
-    /// Not all of it comes.
-    fn fetch(&self, source: &Source) -> Result<f64>;
-}
-
-impl Fetch for ClientPod<'_> {
-    fn fetch(&self, Source { host, port, request }: &Source) -> Result<f64> {
-        // Neither side's certificate is what is measured.
-        let script = format!(
-            "import socket, ssl, time\n\
-             tls = ssl.create_default_context(); tls.check_hostname = False; tls.verify_mode = ssl.CERT_NONE\n\
-             for attempt in range(150):\n\
-             \x20 try: plain = socket.create_connection(('{host}', {port}), 60); break\n\
-             \x20 except ConnectionRefusedError: time.sleep(0.2)\n\
-             stream = tls.wrap_socket(plain, server_hostname='{host}')\n\
-             stream.sendall(b'{request}')\n\
-             into = bytearray(1 << 20); count = 0; start = time.monotonic()\n\
-             while True:\n\
-             \x20 try: got = stream.recv_into(into)\n\
-             \x20 except ssl.SSLEOFError: break\n\
-             \x20 if got == 0: break\n\
-             \x20 count += got\n\
-             print(count, time.monotonic() - start)\n"
-        );
-        let told = self.sh(&format!("python3 - <<'EOF'\n{script}EOF"))?;
-        let mut words = told.split_whitespace().map(str::parse::<f64>);
-        let (Some(Ok(bytes)), Some(Ok(seconds))) = (words.next(), words.next()) else {
-            bail!("the client says: {told}")
-        };
-        let mib = bytes / f64::from(1 << 20);
-        // The answer's head comes with it.
-        ensure!(
-            mib >= f64::from(MIB) && mib < f64::from(MIB) + 0.1,
-            "{bytes} bytes of {MIB} MiB from {host}"
-        );
-        Ok(mib / seconds)
-    }
+/// Downloads by a small client in the pod, which counts, and says how many MiB came in a second.
+///
+/// # Errors
+/// Not all of it comes.
+fn fetch(client: &ClientPod<'_>, Source { host, port, request }: &Source) -> Result<f64> {
+    // Neither side's certificate is what is measured.
+    let script = format!(
+        "import socket, ssl, time\n\
+         tls = ssl.create_default_context(); tls.check_hostname = False; tls.verify_mode = ssl.CERT_NONE\n\
+         for attempt in range(150):\n\
+         \x20 try: plain = socket.create_connection(('{host}', {port}), 60); break\n\
+         \x20 except ConnectionRefusedError: time.sleep(0.2)\n\
+         stream = tls.wrap_socket(plain, server_hostname='{host}')\n\
+         stream.sendall(b'{request}')\n\
+         into = bytearray(1 << 20); count = 0; start = time.monotonic()\n\
+         while True:\n\
+         \x20 try: got = stream.recv_into(into)\n\
+         \x20 except ssl.SSLEOFError: break\n\
+         \x20 if got == 0: break\n\
+         \x20 count += got\n\
+         print(count, time.monotonic() - start)\n"
+    );
+    let told = client.sh(&format!("python3 - <<'EOF'\n{script}EOF"))?;
+    let mut words = told.split_whitespace().map(str::parse::<f64>);
+    let (Some(Ok(bytes)), Some(Ok(seconds))) = (words.next(), words.next()) else {
+        bail!("the client says: {told}")
+    };
+    let mib = bytes / f64::from(1 << 20);
+    // The answer's head comes with it.
+    ensure!(mib >= f64::from(MIB) && mib < f64::from(MIB) + 0.1, "{bytes} bytes of {MIB} MiB from {host}");
+    Ok(mib / seconds)
 }

@@ -12,8 +12,8 @@
 //!
 //! The three guests run at the same time; the storage is shared between nodes, so nothing keeps two of them from one claim, and
 //! QEMU's own lock on an image is off in the pod. None of them has a file system on a disk that is measured. The sides take turns
-//! on each disk ([`crate::sides`]), in the other order in each second round. Each part has a namespace of its own, which is gone
-//! before the next begins.
+//! on each disk ([`crate::sides`]), in the other order in each second round. Each part has a namespace of its own, which is deleted
+//! before the next part begins.
 
 mod boots;
 mod disks;
