@@ -17,6 +17,9 @@ pub struct Attached {
     /// The file that a dump of the machine's memory is written to; the volume is no disk then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dump: Option<String>,
+    /// Whether the directory of the claim is handed over, which a backup writes into; the volume is no disk then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_directory: bool,
     /// What is known of its claim.
     pub claim: PersistentVolumeClaimInfo,
 }

@@ -23,6 +23,7 @@ mod object;
 
 pub mod admission;
 pub mod attachment;
+pub mod backup;
 pub mod bridge;
 pub mod cdi;
 pub mod csi;

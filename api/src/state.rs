@@ -1,22 +1,29 @@
-//! What a machine keeps beside its disks: the variables of its EFI firmware, and what its TPM holds.
+//! What a machine keeps beside its disks: the variables of its EFI firmware, what its TPM holds, and which blocks of its disks have
+//! changed since its last backups ([`crate::backup`]).
 //!
 //! ```text
-//!  efi.persistent, tpm.persistent ──> a claim, labelled persistent-state-for=<machine>   the backend claim
+//!  efi.persistent, tpm.persistent, tracking ──> a claim, labelled persistent-state-for=<machine>   the backend claim
 //!                                       ├── meta/            of the launcher
 //!                                       ├── nvram/           NAME_VARS.fd
 //!                                       ├── swtpm/           UUID/tpm2/...
-//!                                       └── swtpm-localca/   the authority that signed the TPM's certificates
+//!                                       ├── swtpm-localca/   the authority that signed the TPM's certificates
+//!                                       └── cbt/             VOLUME.qcow2, the overlay of a disk
 //! ```
 //!
 //! Names and layout are upstream's. The claim is the virtual machine's, or the instance's where no machine owns it: it goes with
 //! its owner. The instance's status names it as an entry of `status.volumeStatus` with the claim's own name.
 
+use crate::backup;
 use crate::v1::{Efi, PersistentVolumeClaimInfo, VirtualMachineInstance, VirtualMachineInstanceSpec as Spec};
 
 /// The label of a backend claim; its value is the machine's name. Backend claims' names begin with it as well.
 pub const PERSISTENT_STATE_FOR: &str = "persistent-state-for";
-/// Size of a new backend claim (upstream's).
-pub const SIZE: &str = "10Mi";
+/// Size of a new backend claim, bytes (upstream's).
+const SIZE: u64 = 10 << 20;
+/// Bytes that a claim with overlays has besides, for overlays of disks that are plugged later.
+const ROOM: u64 = 54 << 20;
+/// Bytes of a disk for which its overlay takes one byte: 8 of its table for each cluster of 64 KiB, and as much again for bitmaps.
+const TRACKED_BYTES: u64 = 4096;
 /// Label that has CDI fit a new claim to the profile of its storage class, where CDI is set up for that.
 pub const APPLY_STORAGE_PROFILE: &str = "cdi.kubevirt.io/applyStorageProfile";
 /// Annotation of the storage class that machines have by default.
@@ -55,9 +62,20 @@ pub fn keeps_efi(spec: &Spec) -> bool {
     efi(spec).is_some_and(|efi| efi.persistent == Some(true))
 }
 
-/// Whether the machine needs a backend claim.
+/// Whether something of the machine's firmware or TPM is kept, without which the machine is not what it was.
 pub fn is_kept(spec: &Spec) -> bool {
     keeps_tpm(spec) || keeps_efi(spec)
+}
+
+/// Whether the machine needs a backend claim.
+pub fn has_claim(vmi: &VirtualMachineInstance) -> bool {
+    is_kept(&vmi.spec) || backup::is_tracked(vmi)
+}
+
+/// Size of a new backend claim, bytes. `tracked`: bytes of the disks whose changes are tracked; none where they are not.
+pub fn size(tracked: Option<u64>) -> u64 {
+    let overlays = |disks: u64| disks.div_ceil(TRACKED_BYTES).saturating_add(ROOM);
+    SIZE.saturating_add(tracked.map_or(0, overlays)).next_multiple_of(1 << 20)
 }
 
 /// The backend claim that the machine's status names.
@@ -114,6 +132,19 @@ mod tests {
             assert_eq!((keeps_efi(&spec), keeps_tpm(&spec)), keeps, "{tpm}");
             assert_eq!(is_kept(&spec), keeps.0 || keeps.1);
         }
+    }
+
+    #[test]
+    fn tracked_disks_have_their_overlays_on_the_claim() {
+        let mut vmi = machine(Value::Null, Value::Null);
+        assert!(!has_claim(&vmi));
+        vmi.status =
+            serde_json::from_value(json!({"changedBlockTracking": {"state": "Initializing"}})).unwrap();
+        assert!(has_claim(&vmi) && !is_kept(&vmi.spec));
+        vmi.status = serde_json::from_value(json!({"changedBlockTracking": {"state": "Disabled"}})).unwrap();
+        assert!(!has_claim(&vmi));
+        let sizes = [None, Some(0), Some(1 << 30), Some(1 << 40)].map(|tracked| size(tracked) >> 20);
+        assert_eq!(sizes, [10, 64, 65, 320]);
     }
 
     #[test]

@@ -13,12 +13,13 @@
 //! fates by the same rule from the same status, and moves the machine only if the method that virt-controller wrote is the
 //! one that they lead to. Without that judgement, and with one that contradicts, the launcher refuses the migration.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::v1::{
-    PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachineInstance,
-    VirtualMachineInstanceConditionType as ConditionType, VirtualMachineInstanceMigrationMethod as Method,
-    Volume, VolumeStatus,
+    PersistentVolumeClaimInfo, PersistentVolumeClaimVolumeSource, StorageMigratedVolumeInfo, UtilityVolume,
+    VirtualMachineInstance, VirtualMachineInstanceConditionType as ConditionType,
+    VirtualMachineInstanceMigrationMethod as Method, Volume, VolumeStatus,
 };
 
 /// What becomes of a volume when its machine moves.
@@ -115,6 +116,28 @@ pub fn is_hotpluggable(volume: &Volume) -> bool {
     let data = volume.data_volume.as_ref().and_then(|data| data.hotpluggable);
     let claim = volume.persistent_volume_claim.as_ref().and_then(|claim| claim.hotpluggable);
     data == Some(true) || claim == Some(true)
+}
+
+/// The volumes of a machine, those that its backups write to among them.
+pub fn volumes(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Cow<'_, Volume>> {
+    let utility = vmi.spec.utility_volumes.iter().map(utility).map(Cow::Owned);
+    vmi.spec.volumes.iter().map(Cow::Borrowed).chain(utility)
+}
+
+/// A utility volume as a volume of a machine: its claim comes and goes while the machine runs, and no disk has it.
+fn utility(volume: &UtilityVolume) -> Volume {
+    let source = PersistentVolumeClaimVolumeSource {
+        claim_name: volume.claim_name.clone(),
+        read_only: volume.read_only,
+        hotpluggable: Some(true),
+    };
+    let name = volume.name.clone();
+    Volume { name, persistent_volume_claim: Some(source), ..Volume::default() }
+}
+
+/// Whether a volume is one that no disk has, but a backup's files.
+pub fn is_utility(vmi: &VirtualMachineInstance, volume: &str) -> bool {
+    vmi.spec.utility_volumes.iter().any(|utility| utility.name == volume)
 }
 
 /// Whether a claim is a block device in the pod, not a directory.

@@ -13,7 +13,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use podvirt_api::v1::VirtualMachinePool;
+use podvirt_api::v1::{VirtualMachineBackup, VirtualMachinePool};
 use podvirt_api::{export, instancetype, names, snapshot};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -144,10 +144,9 @@ fn rule(hook: &Hook, resource: &str, evicts: bool) -> Value {
         None => (resource, "kubevirt.io".to_owned()),
     };
     // The version that the webhook reads. The API server converts an object of another version to it before it calls the
-    // webhook (matchPolicy Equivalent): an object of kubevirt.io/v1alpha3 to v1. The kinds that podvirt refuses have other
-    // versions, and the webhook refuses all of them.
+    // webhook (matchPolicy Equivalent): an object of kubevirt.io/v1alpha3 to v1.
     let version = match hook.task {
-        Task::Alone(Alone::Refuse) => "*",
+        Task::Alone(Alone::ValidateBackup | Alone::ValidateBackupTracker) => VirtualMachineBackup::VERSION,
         Task::Alone(Alone::ValidateInstancetype | Alone::ValidatePreference) => instancetype::VERSION,
         Task::Alone(Alone::ValidatePool) => VirtualMachinePool::VERSION,
         Task::Alone(Alone::ValidateExport) => export::VERSION,
@@ -254,10 +253,6 @@ mod tests {
             assert_eq!(hook.client_config.ca_bundle.unwrap().0, b"pem");
             assert_eq!(hook.client_config.service.unwrap().name, "virt-api");
         }
-        let refused =
-            registration.webhooks(false)["webhooks"].as_array().unwrap().last().unwrap()["rules"].clone();
-        let rule = |n: usize| (refused[n]["apiGroups"][0].clone(), refused[n]["resources"][0].clone());
-        assert_eq!(rule(0), (json!("backup.kubevirt.io"), json!("*")));
         let all = registration.webhooks(false);
         let is_own =
             |hook: &&Value| hook["name"] == "virtualmachinepreference-validator.instancetype.kubevirt.io";
@@ -274,6 +269,13 @@ mod tests {
             (&rule["apiGroups"], &rule["apiVersions"]),
             (&json!(["pool.kubevirt.io"]), &json!(["v1beta1"]))
         );
+        let backup = hooks
+            .iter()
+            .find(|hook| hook["name"] == "virtualmachinebackup-validator.backup.kubevirt.io")
+            .unwrap();
+        let rule = json!({"apiGroups": ["backup.kubevirt.io"], "apiVersions": ["v1alpha1"],
+            "operations": ["CREATE"], "resources": ["virtualmachinebackups"], "scope": "*"});
+        assert_eq!(backup["rules"], json!([rule]));
         let service: APIService = serde_json::from_value(registration.api_service("v1")).unwrap();
         assert_eq!(service.metadata.name.as_deref(), Some("v1.subresources.kubevirt.io"));
         let spec = service.spec.unwrap();

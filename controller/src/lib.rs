@@ -14,6 +14,7 @@
 //! | [`snapshot`] | snapshots of VirtualMachines and their contents |
 //! | [`restore`] | VirtualMachines that return to a snapshot |
 //! | [`clone`] | VirtualMachines that become what others are |
+//! | [`backup`] | copies of running machines' disks, and from where on the next ones copy |
 //! | [`export`] | disks of machines, served for download |
 //! | [`storage`] | claims, and how snapshots of them are taken |
 //! | [`template`] | the launcher pod of a machine, as a pure function |
@@ -26,6 +27,7 @@
 
 mod attachments;
 pub mod attempt;
+pub mod backup;
 mod claim;
 pub mod clone;
 pub mod data;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::names::annotation;
+use podvirt_api::resources::AutoLimits;
 use podvirt_api::rotation::Rotation;
 use podvirt_api::v1::{KubeVirt, KubeVirtConfiguration, WorkloadUpdateMethod};
 use podvirt_api::{duration, names};
@@ -14,6 +16,8 @@ use podvirt_daemon::follow::follow as versions;
 use podvirt_daemon::health::Health;
 use podvirt_daemon::settings::Settings as Own;
 use tokio::sync::watch;
+
+use crate::template::{self, Images};
 
 /// What the KubeVirt object says to controllers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,6 +37,8 @@ pub struct Settings {
     pub batch_interval: Duration,
     /// How long certificates live.
     pub rotation: Rotation,
+    /// Whether pods of machines that do not say it have no hooks for backup tools.
+    pub backup_hooks_are_off: bool,
     /// Whether virt-operator, where there is one, has replaced all daemons.
     pub is_rolled_out: bool,
     /// Whether there is a KubeVirt object.
@@ -51,6 +57,7 @@ impl Settings {
         let strategy = kubevirt.spec.workload_update_strategy.clone().unwrap_or_default();
         let method = |method| strategy.workload_update_methods.contains(&method);
         let (size, interval) = (strategy.batch_eviction_size, &strategy.batch_eviction_interval);
+        let hooks = kubevirt.annotations().get(annotation::SKIP_BACKUP_HOOKS);
         let secrets = kubevirt.spec.image_pull_secrets.iter().map(|s| s.name.clone());
         Self {
             configuration: kubevirt.spec.configuration.clone().unwrap_or_default(),
@@ -60,9 +67,20 @@ impl Settings {
             batch: size.and_then(|size| size.try_into().ok()).unwrap_or(BATCH),
             batch_interval: interval.as_deref().and_then(duration::parse).unwrap_or(BATCH_INTERVAL),
             rotation: rotation(kubevirt),
+            backup_hooks_are_off: hooks.is_some_and(|value| template::are_off(value)),
             is_rolled_out: kubevirt.status.target_deployment_id == kubevirt.status.observed_deployment_id,
             is_there: true,
             outdated: kubevirt.status.outdated_virtual_machine_instance_workloads,
+        }
+    }
+
+    /// What launcher pods get of them; `limits` are the namespace's.
+    pub fn images(&self, launcher: &str, limits: AutoLimits) -> Images {
+        Images {
+            launcher: launcher.to_owned(),
+            pull_secrets: self.image_pull_secrets.clone(),
+            limits,
+            backup_hooks_are_off: self.backup_hooks_are_off,
         }
     }
 }
@@ -165,6 +183,19 @@ mod tests {
             },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn backup_hooks_are_off_where_the_annotation_says_true() {
+        for (value, off) in [(None, false), (Some("false"), false), (Some("true"), true)] {
+            let mut kubevirt = kubevirt(false);
+            kubevirt.metadata.annotations =
+                value.map(|value| [("kubevirt.io/skip-backup-hooks".to_owned(), value.to_owned())].into());
+            let settings = Settings::of(&kubevirt);
+            assert_eq!(settings.backup_hooks_are_off, off, "{value:?}");
+            let images = settings.images("launcher:1", AutoLimits::default());
+            assert_eq!((images.pull_secrets, images.backup_hooks_are_off), (vec!["s".to_owned()], off));
+        }
     }
 
     #[test]

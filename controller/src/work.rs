@@ -4,7 +4,7 @@
 //!
 //! | kind | watched by | read by |
 //! |---|---|---|
-//! | VirtualMachine, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
+//! | VirtualMachine, Namespaces, ControllerRevisions of instance types and preferences | [`vm`] | [`pool`], through [`Machines`](vm::Machines) |
 //! | VirtualMachineInstance, launcher pods | [`vmi`] | [`vm`], [`replicaset`], [`pool`], [`migration`], [`drain`], [`node`], through [`View`] |
 //! | claims, storage classes and profiles, VolumeSnapshots and their classes | [`storage`] | [`vm`], [`vmi`], [`migration`], through [`Storage`](storage::Storage) |
 //! | DataVolume, where CDI is installed | [`data`] | [`vm`], [`vmi`], through [`DataVolumes`](data::DataVolumes) |
@@ -12,6 +12,7 @@
 //! | VirtualMachineSnapshot, VirtualMachineSnapshotContent | [`snapshot`] | through [`Snapshots`](snapshot::Snapshots) |
 //! | VirtualMachineRestore | [`restore`] | [`clone`] |
 //! | VirtualMachineClone | [`clone`] | |
+//! | VirtualMachineBackup, VirtualMachineBackupTracker | [`backup`] | |
 //! | VirtualMachineExport, exporter pods and their Services, Ingresses and Routes to the proxy | [`export`] | |
 //! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
@@ -28,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::objects::Caches;
 use crate::vmi::View;
 use crate::{
-    clone, data, drain, export, kept, migration, node, pool, replicaset, restore, settings, snapshot,
+    backup, clone, data, drain, export, kept, migration, node, pool, replicaset, restore, settings, snapshot,
     storage, vm, vmi,
 };
 
@@ -142,6 +143,15 @@ pub async fn run(parts: Parts) {
         snapshots: taken,
         restores,
     });
+    let backing_up = backup::run(backup::Context {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        metrics: metrics.clone(),
+        machines: shown.clone(),
+        view: view.clone(),
+        storage: stored.clone(),
+    })
+    .boxed();
     let pools = pool::run(pool::Context {
         client: client.clone(),
         recorder: recorder.clone(),
@@ -201,8 +211,8 @@ pub async fn run(parts: Parts) {
         [snapshots.boxed(), restoring.boxed(), cloning.boxed(), storing.boxed()];
     // Those that read are polled before those that fill, and so miss no change.
     tokio::join!(
-        exporting, cloning, snapshots, restoring, pools, machines, sets, moving, draining, judging,
-        instances, keeping, storing
+        exporting, cloning, backing_up, snapshots, restoring, pools, machines, sets, moving, draining,
+        judging, instances, keeping, storing
     );
 }
 
@@ -243,6 +253,7 @@ mod tests {
             *counts.entry(what).or_insert(0) += 1;
         }
         let kinds = [
+            "/api/v1/namespaces",
             "/api/v1/namespaces/kubevirt/configmaps",
             "/api/v1/namespaces/kubevirt/secrets",
             "/api/v1/nodes",
@@ -253,6 +264,8 @@ mod tests {
             "/api/v1/persistentvolumeclaims",
             "/api/v1/pods",
             "/apis/apps/v1/controllerrevisions",
+            "/apis/backup.kubevirt.io/v1alpha1/virtualmachinebackups",
+            "/apis/backup.kubevirt.io/v1alpha1/virtualmachinebackuptrackers",
             "/apis/cdi.kubevirt.io/v1beta1/datavolumes",
             "/apis/clone.kubevirt.io/v1beta1/virtualmachineclones",
             "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts",

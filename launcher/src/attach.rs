@@ -4,7 +4,8 @@
 //! kubelet attaches it and mounts it there. This program opens the disk when virt-handler asks for it
 //! ([`podvirt_proto::volumes`]), and lives until the pod is deleted: as long as it does, the kubelet leaves the claim where it is.
 //!
-//! A claim without a disk image gets one, as at the start of a machine. Of a claim for a memory dump the dump's file is handed over.
+//! A claim without a disk image gets one, as at the start of a machine. Of a claim for a memory dump the dump's file is handed over, of
+//! one for a backup its directory.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
@@ -69,7 +70,17 @@ fn open(name: &str, at: &Path, all: &[Attached]) -> Result<File> {
         return dump(&at.join(name), file)
             .with_context(|| format!("the file of the memory dump on the claim of the volume {name}"));
     }
+    if volume.is_directory {
+        return directory(&at.join(name));
+    }
     Ok(claims::open(&at.join(name), name, &volume.claim, volume.read_only)?)
+}
+
+/// The directory of a claim, which a backup writes into.
+fn directory(claim: &Path) -> Result<File> {
+    let directory = File::open(claim).with_context(|| claim.display().to_string())?;
+    anyhow::ensure!(directory.metadata()?.is_dir(), "its claim is a device: a backup writes files");
+    Ok(directory)
 }
 
 /// The file of a memory dump on a claim, which has one dump at a time: those of before make room.
@@ -101,6 +112,8 @@ mod tests {
             {"name": "data", "claim": claim("a")}, {"name": "books", "readOnly": true, "claim": claim("b")},
             {"name": "device", "claim": {"claimName": "c", "volumeMode": "Block"}},
             {"name": "dump", "dump": "vm-dump-2.memory.dump", "claim": claim("d")},
+            {"name": "copies", "isDirectory": true, "claim": claim("f")},
+            {"name": "device-for-copies", "isDirectory": true, "claim": {"claimName": "g", "volumeMode": "Block"}},
             {"name": "wrong", "dump": "../vm.memory.dump", "claim": claim("e")},
         ]);
         serde_json::from_value(all).unwrap()
@@ -159,6 +172,19 @@ mod tests {
         std::fs::create_dir(dir.path().join("wrong")).unwrap();
         let told = asked(dir.path(), "wrong").unwrap_err();
         assert!(told.contains("is no file's name"), "{told}");
+    }
+
+    #[test]
+    fn a_backup_gets_the_directory_of_its_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("copies")).unwrap();
+        let given = asked(dir.path(), "copies").unwrap();
+        std::fs::write(format!("/proc/self/fd/{}/file", std::os::fd::AsRawFd::as_raw_fd(&given)), "text")
+            .unwrap();
+        assert_eq!(std::fs::read_to_string(dir.path().join("copies/file")).unwrap(), "text");
+        std::fs::write(dir.path().join("device-for-copies"), "").unwrap();
+        let told = asked(dir.path(), "device-for-copies").unwrap_err();
+        assert!(told.contains("a backup writes files"), "{told}");
     }
 
     #[test]

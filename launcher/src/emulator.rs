@@ -16,7 +16,7 @@
 //!
 //! A QEMU without a machine's name is started as it is: libvirt asks it what it can do.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -34,12 +34,6 @@ use crate::fdset;
 pub const NAME: &str = "qemu-system-x86_64";
 /// The option of a QEMU that has a machine.
 const MACHINE_NAME: &str = "-name";
-
-/// Whether virt-launcher was called by this program's name.
-#[must_use]
-pub fn is_meant(called_by: Option<&OsStr>) -> bool {
-    called_by.map(Path::new).and_then(Path::file_name).is_some_and(|name| name == NAME)
-}
 
 /// Becomes QEMU.
 ///
@@ -153,11 +147,5 @@ mod tests {
         for other in [node("/dev/data", first), node(&set, "\"read-only\":true")] {
             assert_eq!(writable(other.clone().into()), OsString::from(other));
         }
-    }
-
-    #[test]
-    fn it_is_the_emulators_name_that_counts() {
-        assert!(is_meant(Some(OsStr::new("/var/run/libvirt/e/qemu-system-x86_64"))));
-        assert!(!is_meant(Some(OsStr::new("/usr/bin/virt-launcher"))) && !is_meant(None));
     }
 }

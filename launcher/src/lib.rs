@@ -12,7 +12,8 @@
 //! ```
 //!
 //! In a pod [`pod`] stands in the place of `standalone`, and [`run_netd`] is the container beside it.
-//! [`probe`] and [`virt_probe`] are run there by the kubelet, to ask the guest. What process 1 does for a service [`mesh`] comes last.
+//! [`probe`] and [`virt_probe`] are run there by the kubelet, to ask the guest, and [`virt_freezer`] by tools that back volumes up.
+//! What process 1 does for a service [`mesh`] comes last.
 //! [`capabilities`] is run once on each node, ahead of virt-handler, and [`attach`] in a pod of its own, for volumes that are plugged
 //! while a machine runs. libvirt starts QEMU by way of [`emulator`].
 
@@ -35,8 +36,10 @@ pub mod netd;
 pub mod pod;
 pub mod probe;
 pub mod process;
+pub mod program;
 pub mod run_netd;
 pub mod rundir;
 pub mod standalone;
+pub mod virt_freezer;
 pub mod virt_probe;
 mod xml_tree;

@@ -11,14 +11,20 @@ use tracing_subscriber::EnvFilter;
 use virt_launcher::cli::{Cli, Command};
 use virt_launcher::life::Ending;
 use virt_launcher::process::init;
+use virt_launcher::virt_freezer::{self, VirtFreezer};
 use virt_launcher::virt_probe::{self, VirtProbe};
-use virt_launcher::{attach, capabilities, emulator, mesh, pod, probe, run_netd, standalone};
+use virt_launcher::{attach, capabilities, emulator, mesh, pod, probe, program, run_netd, standalone};
 
 fn main() -> ExitCode {
-    if virt_probe::is_meant(std::env::args_os().next().as_deref()) {
-        return ask_guest(&VirtProbe::parse());
+    let called_by = std::env::args_os().next();
+    let is = |name| program::is_meant(called_by.as_deref(), name);
+    if is(virt_probe::NAME) {
+        return ask_launcher(virt_probe::NAME, virt_probe::run(&VirtProbe::parse()));
     }
-    if emulator::is_meant(std::env::args_os().next().as_deref()) {
+    if is(virt_freezer::NAME) {
+        return ask_launcher(virt_freezer::NAME, virt_freezer::run(&VirtFreezer::parse()));
+    }
+    if is(emulator::NAME) {
         return match emulator::run() {
             Ok(never) => match never {},
             Err(error) => {
@@ -41,13 +47,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the kubelet runs under the name of virt-probe. It logs nothing: its words are those of the probe's event.
-fn ask_guest(args: &VirtProbe) -> ExitCode {
+/// What the kubelet, or a tool for backups, runs under another name. It logs nothing: its words are those of the caller's event.
+fn ask_launcher(name: &str, work: impl Future<Output = Result<ExitCode>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let asked =
-        runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(virt_probe::run(args)));
+    let asked = runtime.map_err(anyhow::Error::new).and_then(|runtime| runtime.block_on(work));
     asked.unwrap_or_else(|error| {
-        eprintln!("{}: {error:#}", virt_probe::NAME);
+        eprintln!("{name}: {error:#}");
         ExitCode::FAILURE
     })
 }

@@ -175,6 +175,7 @@ fn environment(args: &Standalone, vmi: &VirtualMachineInstance, rundir: &RunDir)
         told: &BTreeMap::new(),
         incoming: false,
         moved: &std::collections::BTreeSet::new(),
+        tracking: &crate::media::overlay::Tracking::default(),
         notes: &Notes::default(),
         secrets: None,
         credentials: None,

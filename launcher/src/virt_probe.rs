@@ -12,19 +12,16 @@
 //! The time limit is the program's in the guest. The call has [`BESIDE`] more, so that it is the launcher that says what was not
 //! done in time; the kubelet gives one second more than the manifest says.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use hyper_util::rt::TokioIo;
-use podvirt_api::names::path;
-use podvirt_proto::cmd::v1::cmd_client::CmdClient;
-use podvirt_proto::cmd::v1::{ExecRequest, GuestPingRequest, Response};
-use tokio::net::UnixStream;
+use podvirt_proto::cmd::v1::{ExecRequest, GuestPingRequest};
 use tokio::time::timeout;
-use tonic::transport::{Channel, Endpoint, Uri};
+
+use crate::program::{judge, launcher};
 
 /// The name under which virt-launcher is this program.
 pub const NAME: &str = "virt-probe";
@@ -57,29 +54,21 @@ pub struct VirtProbe {
     pub arguments: Vec<String>,
 }
 
-/// Whether virt-launcher was called by this program's name.
-#[must_use]
-pub fn is_meant(called_by: Option<&std::ffi::OsStr>) -> bool {
-    called_by.map(Path::new).and_then(Path::file_name).is_some_and(|name| name == NAME)
-}
-
 /// Asks and tells by the exit code; what the program in the guest has written is written.
 ///
 /// # Errors
 ///
 /// The launcher cannot be asked, the agent does not answer, the program was not run or did not end in time.
 pub async fn run(args: &VirtProbe) -> Result<ExitCode> {
-    let pods = Path::new(path::SOCKETS).join(path::LAUNCHER_SOCKET);
-    let socket = args.socket.as_deref().unwrap_or(&pods);
     let limit = Duration::from_secs(u64::try_from(args.timeout_seconds).unwrap_or(0)) + BESIDE;
-    match timeout(limit, ask(args, socket)).await {
+    match timeout(limit, ask(args)).await {
         Ok(answer) => answer,
         Err(_) => bail!("virt-launcher did not answer within {limit:?}"),
     }
 }
 
-async fn ask(args: &VirtProbe, socket: &Path) -> Result<ExitCode> {
-    let mut launcher = client(socket).await.with_context(|| format!("cannot reach {}", socket.display()))?;
+async fn ask(args: &VirtProbe) -> Result<ExitCode> {
+    let mut launcher = launcher(args.socket.as_deref()).await?;
     let domain_name = args.domain_name.clone();
     if args.guest_agent_ping {
         let request = GuestPingRequest { domain_name, timeout_seconds: args.timeout_seconds };
@@ -107,27 +96,6 @@ async fn ask(args: &VirtProbe, socket: &Path) -> Result<ExitCode> {
 /// The exit code as a process can have it: what does not fit is a failure all the same.
 fn code(of_guest: i32) -> ExitCode {
     ExitCode::from(u8::try_from(of_guest).unwrap_or(u8::MAX))
-}
-
-fn judge(response: Option<Response>) -> Result<()> {
-    match response {
-        Some(Response { success: true, .. }) => Ok(()),
-        Some(Response { message, .. }) => bail!("{message}"),
-        None => bail!("virt-launcher gave an answer without an outcome"),
-    }
-}
-
-/// A connection to virt-launcher.
-async fn client(socket: &Path) -> Result<CmdClient<Channel>> {
-    let socket = socket.to_owned();
-    // The address is for form's sake: the connector knows the way.
-    let channel = Endpoint::from_static("http://virt-launcher")
-        .connect_with_connector(tower::service_fn(move |_: Uri| {
-            let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-        }))
-        .await?;
-    Ok(CmdClient::new(channel))
 }
 
 #[cfg(test)]
@@ -167,29 +135,5 @@ mod tests {
         {
             assert_eq!(parsed(&[NAME, flag]).guest_agent_ping, asked, "{flag}");
         }
-    }
-
-    #[test]
-    fn the_name_tells_what_is_meant() {
-        let meant = |name: &str| is_meant(Some(std::ffi::OsStr::new(name)));
-        assert!(meant("virt-probe") && meant("/usr/bin/virt-probe"));
-        assert!(!meant("/usr/bin/virt-launcher") && !meant("virt-probe/x") && !is_meant(None));
-    }
-
-    #[test]
-    fn an_outcome_is_told_in_the_launchers_words() {
-        let response =
-            |success| Some(Response { success, message: "the guest's agent is not connected".into() });
-        assert!(judge(response(true)).is_ok());
-        assert_eq!(judge(response(false)).unwrap_err().to_string(), "the guest's agent is not connected");
-        assert!(judge(None).is_err());
-    }
-
-    #[tokio::test]
-    async fn a_launcher_that_is_not_there_and_a_question_without_content_are_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("none");
-        let error = ask(&parsed(&[NAME, "--guestAgentPing"]), &socket).await.unwrap_err();
-        assert!(format!("{error:#}").starts_with("cannot reach "), "{error:#}");
     }
 }

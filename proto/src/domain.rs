@@ -75,6 +75,9 @@ pub struct Domain {
     /// The last dump of the guest's memory that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_dump: Option<MemoryDump>,
+    /// The last backup of the disks that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup: Option<Backup>,
     /// The live migration from here that runs, or was the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
@@ -100,6 +103,41 @@ pub struct Disk {
     /// Bytes of the image that the launcher has made of the volume's files; absent for other volumes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub made_bytes: Option<u64>,
+    /// Whether its changes are tracked.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tracked: bool,
+}
+
+/// A backup of disks.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Backup {
+    /// Its name.
+    pub name: String,
+    /// When it was asked for, in milliseconds since 1970; with the name it tells one backup from another.
+    pub asked_at_ms: u64,
+    /// The checkpoint that it has made.
+    pub checkpoint: String,
+    /// The disks that are in it.
+    pub disks: Vec<BackupDisk>,
+    /// When it ended, in milliseconds since 1970; absent while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at_ms: Option<u64>,
+    /// Whether it failed.
+    pub failed: bool,
+    /// Why it failed, or what is to be known of it all the same; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// A disk in a backup.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackupDisk {
+    /// Name of its volume.
+    pub volume: String,
+    /// The hypervisor's name for its place on its bus.
+    pub target: String,
 }
 
 /// A dump of the guest's memory.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each end of a connection sends one message: a line of JSON, with at most one descriptor beside it. An answer with an error
-//! has no descriptor. What a descriptor refers to is a regular file or a block device ([`check`]): virt-handler carries nothing
-//! else from one pod to another.
+//! has no descriptor. What a descriptor refers to is a regular file, a block device or, for a backup to write into, a directory
+//! ([`check`]): virt-handler carries nothing else from one pod to another.
 
 use std::io::{self, IoSlice, Read as _};
 use std::mem::MaybeUninit;
@@ -63,7 +63,7 @@ pub enum Error {
     #[error("the answer is about the volume {0}")]
     Other(String),
     /// The descriptor is missing, or is none of a disk.
-    #[error("what came is neither a regular file nor a block device")]
+    #[error("what came is neither a regular file nor a block device nor a directory")]
     NoDisk,
 }
 
@@ -146,7 +146,7 @@ fn about(message: &Message, volume: &str) -> Result<(), Error> {
     if message.volume == volume { Ok(()) } else { Err(Error::Other(message.volume.clone())) }
 }
 
-/// Whether a descriptor is of a regular file, or of a block device.
+/// Whether a descriptor is of a regular file, of a block device, or of a directory.
 ///
 /// # Errors
 ///
@@ -154,7 +154,7 @@ fn about(message: &Message, volume: &str) -> Result<(), Error> {
 pub fn check(disk: impl AsFd) -> Result<(), Error> {
     let stat = fstat(disk).map_err(io::Error::from)?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile | FileType::BlockDevice => Ok(()),
+        FileType::RegularFile | FileType::BlockDevice | FileType::Directory => Ok(()),
         _ => Err(Error::NoDisk),
     }
 }

@@ -38,6 +38,8 @@ const ROOTS: &[&str] = &[
     "snapshot.VirtualMachineRestore",
     "clone.VirtualMachineClone",
     "export.VirtualMachineExport",
+    "backup.VirtualMachineBackup",
+    "backup.VirtualMachineBackupTracker",
 ];
 
 /// Types that travel in requests to subresources and in their answers, and those of instance types and preferences.

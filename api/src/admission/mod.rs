@@ -8,6 +8,7 @@
 //! nothing is lost that the types do not know. What an API server checks by itself (names, owner references,
 //! the schema of the resource) is not checked again. A mutation leaves an object alone that validation refuses.
 
+pub mod backup;
 mod data_volumes;
 pub mod export;
 pub mod instancetype;
@@ -27,7 +28,6 @@ pub mod vmi;
 use serde_json::{Map, Value};
 
 use crate::names::{self, annotation};
-use crate::problem::{Problems, Reason};
 use crate::v1;
 
 #[cfg(test)]
@@ -67,13 +67,6 @@ impl Cluster {
             masquerade: annotations.get(annotation::MASQUERADE).cloned(),
         }
     }
-}
-
-/// Refuses a kind that the API has and podvirt does not carry out.
-pub fn not_supported(kind: &str) -> Problems {
-    let mut problems = Problems::default();
-    problems.add(Reason::FieldValueNotSupported, "kind", format!("{kind} is not supported by podvirt"));
-    problems
 }
 
 /// Machine types that are allowed when the KubeVirt object names none.

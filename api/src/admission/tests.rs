@@ -12,6 +12,7 @@ mod vmi_update;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::problem::{Problems, Reason};
 use crate::v1::KubeVirtConfiguration;
 
 fn config() -> KubeVirtConfiguration {
@@ -46,14 +47,6 @@ fn lines(problems: &Problems) -> Vec<String> {
 
 fn fields(problems: &Problems) -> Vec<(&str, Reason)> {
     problems.0.iter().map(|p| (p.field.as_str(), p.reason)).collect()
-}
-
-#[test]
-fn kinds_that_are_not_carried_out_are_refused_whole() {
-    assert_eq!(
-        lines(&not_supported("VirtualMachineInstanceMigration")),
-        ["kind: VirtualMachineInstanceMigration is not supported by podvirt"]
-    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::problem::{Problem, Problems, Reason};
 use crate::v1;
 
 use super::ratchet::Change;
-use super::vmi::{reserved_labels, spec_problems, unreadable};
+use super::vmi::{no_utility_volumes, reserved_labels, spec_problems, unreadable};
 use super::{By, data_volumes, instancetype, numbers, object_at, same, snapshot};
 
 /// Grace period of a VirtualMachine's guest when its template gives none, seconds; upstream's.
@@ -194,7 +194,9 @@ pub(super) fn of_template(
             },
             "spec": template["spec"],
         });
-        let mut problems = spec_problems(&instance, config).0;
+        let mut problems = spec_problems(&instance, config);
+        no_utility_volumes(&instance, &mut problems);
+        let mut problems = problems.0;
         // A VirtualMachine may lack its memory: its instance is refused then, and it says so.
         problems.retain(|p| p.field != "spec.domain.memory.guest" || p.reason != Reason::FieldValueRequired);
         problems

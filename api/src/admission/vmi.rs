@@ -21,12 +21,20 @@ use super::{By, EMULATED_MACHINES, add_missing, is_emulated, numbers, object_at,
 /// like the one before.
 const FIXED: [&str; 3] = [annotation::MASQUERADE, annotation::HOOK_SIDECARS, annotation::BINDING_PLUGINS];
 
-/// Puts the name of the revision from the status of `given`, the object as it was sent, into the status of the new instance. Only
-/// virt-controller, which makes instances for VirtualMachines, can set it.
-pub fn mutate_revision(object: &mut Value, given: &Value, by: By) {
-    let revision = &given["status"]["virtualMachineRevisionName"];
-    if by != By::User && revision.is_string() {
+/// Puts the name of the revision, and how far changes of disks are tracked, from the status of `given`, the object as it was sent,
+/// into the status of the new instance. Only virt-controller, which makes instances for VirtualMachines, can set them.
+pub fn mutate_told(object: &mut Value, given: &Value, by: By) {
+    if by == By::User {
+        return;
+    }
+    let given = &given["status"];
+    let revision = &given["virtualMachineRevisionName"];
+    if revision.is_string() {
         add_missing(object, &json!({"status": {"virtualMachineRevisionName": revision}}));
+    }
+    let tracking = &given["changedBlockTracking"]["state"];
+    if tracking.is_string() {
+        add_missing(object, &json!({"status": {"changedBlockTracking": {"state": tracking}}}));
     }
 }
 
@@ -113,12 +121,22 @@ pub fn mutate_update(old: &Value, new: &mut Value, by: By) {
     };
 }
 
+/// Judges volumes that only virt-controller adds, once a machine runs.
+pub(super) fn no_utility_volumes(object: &Value, problems: &mut Problems) {
+    if object["spec"]["utilityVolumes"].as_array().is_some_and(|all| !all.is_empty()) {
+        let told =
+            "virt-controller adds and removes these volumes while the machine runs: none is allowed here";
+        problems.add(Reason::FieldValueInvalid, "spec.utilityVolumes", told);
+    }
+}
+
 /// Judges a new VirtualMachineInstance.
 pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration, by: By) -> Problems {
     let mut problems = spec_problems(object, config);
     if by == By::User {
         reserved_labels(&object["metadata"]["labels"], "metadata.labels", &mut problems);
     }
+    no_utility_volumes(object, &mut problems);
     wishes(object, &mut problems);
     hooks::check_allowed(&object["metadata"]["annotations"], "metadata.annotations", config, &mut problems);
     plugin::check_noted(object, config, &mut problems);

@@ -195,6 +195,6 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.instancetype", Object, ""),
     row(Carried, "spec.configuration.instancetype.referencePolicy", OneOf(&["reference", "expand", "expandAll"]), "`reference` when not set: [instance types and preferences](instancetypes.md#reference-policy)"),
     row(Refused, "spec.configuration.hypervisors", Any, ""),
-    row(Refused, "spec.configuration.changedBlockTrackingLabelSelectors", Any, ""),
+    row(Carried, "spec.configuration.changedBlockTrackingLabelSelectors", Any, "machines whose [backups](backup.md) can be incremental"),
     row(Refused, "spec.configuration.roleAggregationStrategy", Any, ""),
 ];

@@ -105,7 +105,7 @@ pub const VMI: &[Field] = &[
     row(Cluster, "spec.startStrategy", OneOf(StartStrategy::NAMES), ""),
     row(Cluster, "spec.tolerations", Any, "the launcher pod's"),
     row(Cluster, "spec.topologySpreadConstraints", Any, "the launcher pod's"),
-    row(Refused, "spec.utilityVolumes", Any, ""),
+    row(Cluster, "spec.utilityVolumes", Any, "virt-controller's alone: the claims that [backups](backup.md) write to"),
     row(Carried, "spec.domain", Object, ""),
     row(Carried, "spec.domain.resources", Object, ""),
     row(Carried, "spec.domain.resources.requests", QuantityMap, "`memory` and `cpu`: the machine's size when `memory.guest` and `cpu` do not give it; `ephemeral-storage`"),

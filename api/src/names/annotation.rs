@@ -42,6 +42,8 @@ pub const NETD_METRICS_PORT: &str = "podvirt.io/netd-metrics-port";
 pub const CLOSED_PORTS: &str = "podvirt.io/closed-ports";
 /// On VirtualMachineSnapshotContents: why its VolumeSnapshots cannot be made at present. They are tried again.
 pub const NOT_MADE: &str = "podvirt.io/volume-snapshots-not-made";
+/// On VirtualMachineBackupTrackers: the instance, by its UID, and the node for which the checkpoint was defined last, podvirt's own.
+pub const DEFINED_FOR: &str = "backup.podvirt.io/defined-for";
 /// Who carries the binding `masquerade`, netd or the kernel: on the machine and on the KubeVirt object, podvirt's own.
 pub const MASQUERADE: &str = "podvirt.io/masquerade";
 /// What the network binding plugins of a machine were registered with when it was made, as JSON: podvirt's own, which writes it.
@@ -57,6 +59,18 @@ pub const EPHEMERAL_PROVISIONING: &str = "kubevirt.io/ephemeral-provisioning";
 pub const HOOK_SIDECARS: &str = "hooks.kubevirt.io/hookSidecars";
 /// A machine that is bound to the pod's network by a bridge may move nonetheless.
 pub const MOVE_BRIDGE: &str = "kubevirt.io/allow-pod-bridge-network-live-migration";
+/// `true`: the launcher pod has no hooks for backup tools: on the machine and on the KubeVirt object.
+pub const SKIP_BACKUP_HOOKS: &str = "kubevirt.io/skip-backup-hooks";
+/// Container in which Velero runs [`PRE_BACKUP_COMMAND`]: on pods, as the four below.
+pub const PRE_BACKUP_CONTAINER: &str = "pre.hook.backup.velero.io/container";
+/// What Velero runs before it takes the pod's volumes, as a JSON list.
+pub const PRE_BACKUP_COMMAND: &str = "pre.hook.backup.velero.io/command";
+/// How long Velero waits for that.
+pub const PRE_BACKUP_TIMEOUT: &str = "pre.hook.backup.velero.io/timeout";
+/// Container in which Velero runs [`POST_BACKUP_COMMAND`].
+pub const POST_BACKUP_CONTAINER: &str = "post.hook.backup.velero.io/container";
+/// What Velero runs after it has taken the pod's volumes, as a JSON list.
+pub const POST_BACKUP_COMMAND: &str = "post.hook.backup.velero.io/command";
 /// Whether Istio puts its proxy into the pod.
 pub const ISTIO_INJECT: &str = "sidecar.istio.io/inject";
 /// Interfaces whose traffic Istio takes for a virtual machine's.

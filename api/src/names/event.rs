@@ -78,6 +78,8 @@ pub const SUCCESSFUL_HAND_OVER: &str = "SuccessfulHandOver";
 pub const MIGRATION_TARGET_UNSCHEDULABLE: &str = "migrationTargetPodUnschedulable";
 /// A migration waits because its machine does not run yet.
 pub const MACHINE_NOT_RUNNING: &str = "MachineNotRunning";
+/// A migration waits for a backup of its machine.
+pub const MIGRATION_BLOCKED: &str = "MigrationBlocked";
 /// A migration waits because earlier ones of its machine failed.
 pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
 /// No node but its own can give a machine the model of a processor that it has.
@@ -158,5 +160,17 @@ pub const EXPORT_PAUSED: &str = "ExportPaused";
 pub const CERTIFICATE_CHANGED: &str = "CertificateParametersChanged";
 /// What the manifests of an export are made of was stored.
 pub const MANIFEST_CREATED: &str = "DataManifestCreated";
+/// A backup has all of its disks.
+pub const BACKUP_COMPLETED: &str = "VirtualMachineBackupCompletedSuccessfully";
+/// A backup has all of its disks, and there is something to know of it.
+pub const BACKUP_COMPLETED_WITH_WARNING: &str = "VirtualMachineBackupCompletedWithWarning";
+/// A backup has failed.
+pub const BACKUP_FAILED: &str = "VirtualMachineBackupFailed";
+/// A backup is ended before it is complete.
+pub const BACKUP_ABORTING: &str = "VirtualMachineBackupAborting";
+/// The checkpoint of a tracker is gone in its machine.
+pub const CHECKPOINT_REDEFINITION_FAILED: &str = "CheckpointRedefinitionFailed";
+/// The checkpoint of a tracker was removed, as changed blocks of its machine are not tracked any more.
+pub const CHECKPOINT_REMOVED: &str = "CheckpointRemoved";
 /// Of a clone: its source keeps the state of its firmware or TPM.
 pub const CLONE_STATE_INVALID: &str = "SourceVMWithBackendStorageInvalid";

@@ -34,6 +34,8 @@ pub const PRIVATE_LIBVIRT_QEMU: &str = "/var/run/kubevirt-private/libvirt/qemu";
 pub const NVRAM: &str = "/var/run/kubevirt-private/libvirt/qemu/nvram";
 /// What the TPM holds; upstream's place.
 pub const SWTPM: &str = "/var/run/kubevirt-private/libvirt/qemu/swtpm";
+/// Overlays of disks whose changes are tracked, each `<volume>.qcow2`; upstream's place.
+pub const OVERLAYS: &str = "/var/run/kubevirt-private/libvirt/qemu/cbt";
 /// The authority that signs the certificates of TPMs; upstream's place.
 pub const SWTPM_LOCALCA: &str = "/var/run/kubevirt-private/var/lib/swtpm-localca";
 /// What the launcher notes on a claim that keeps the former; upstream's place.

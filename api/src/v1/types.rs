@@ -4570,6 +4570,199 @@ pub struct Watchdog {
     pub diag288: Option<Diag288Watchdog>,
 }
 
+/// `backup.BackupCheckpoint` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct BackupCheckpoint {
+    /// `name`.
+    #[serde(rename = "name", default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `creationTime`.
+    #[serde(
+        rename = "creationTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub creation_time: Option<Option<meta::Time>>,
+    /// `volumes`.
+    #[serde(
+        rename = "volumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub volumes: Vec<BackupVolumeInfo>,
+}
+
+/// `backup.BackupVolumeInfo` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct BackupVolumeInfo {
+    /// `volumeName`.
+    #[serde(rename = "volumeName", default, deserialize_with = "super::null::as_default")]
+    pub volume_name: String,
+    /// `diskTarget`.
+    #[serde(rename = "diskTarget", default, deserialize_with = "super::null::as_default")]
+    pub disk_target: String,
+    /// `dataEndpoint`.
+    #[serde(rename = "dataEndpoint", default, skip_serializing_if = "Option::is_none")]
+    pub data_endpoint: Option<String>,
+    /// `mapEndpoint`.
+    #[serde(rename = "mapEndpoint", default, skip_serializing_if = "Option::is_none")]
+    pub map_endpoint: Option<String>,
+}
+
+/// `backup.Condition` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct BackupCondition {
+    /// `type`.
+    #[serde(rename = "type", default, deserialize_with = "super::null::as_default")]
+    pub r#type: BackupConditionType,
+    /// `status`.
+    #[serde(rename = "status", default, deserialize_with = "super::null::as_default")]
+    pub status: String,
+    /// `lastProbeTime`.
+    #[serde(
+        rename = "lastProbeTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_probe_time: Option<Option<meta::Time>>,
+    /// `lastTransitionTime`.
+    #[serde(
+        rename = "lastTransitionTime",
+        default,
+        deserialize_with = "super::null::kept",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub last_transition_time: Option<Option<meta::Time>>,
+    /// `reason`.
+    #[serde(rename = "reason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// `message`.
+    #[serde(rename = "message", default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// `backup.VirtualMachineBackup` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackup {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineBackup::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(rename = "apiVersion", default, serialize_with = "VirtualMachineBackup::write_api_version")]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineBackupSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineBackupStatus,
+}
+
+/// `backup.VirtualMachineBackupSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackupSpec {
+    /// `source`.
+    #[serde(rename = "source", default, deserialize_with = "super::null::as_default")]
+    pub source: core::TypedLocalObjectReference,
+    /// `mode`.
+    #[serde(rename = "mode", default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<BackupMode>,
+    /// `pvcName`.
+    #[serde(rename = "pvcName", default, skip_serializing_if = "Option::is_none")]
+    pub pvc_name: Option<String>,
+    /// `skipQuiesce`.
+    #[serde(rename = "skipQuiesce", default, skip_serializing_if = "Option::is_none")]
+    pub skip_quiesce: Option<bool>,
+    /// `forceFullBackup`.
+    #[serde(rename = "forceFullBackup", default, skip_serializing_if = "Option::is_none")]
+    pub force_full_backup: Option<bool>,
+    /// `tokenSecretRef`.
+    #[serde(rename = "tokenSecretRef", default, skip_serializing_if = "Option::is_none")]
+    pub token_secret_ref: Option<String>,
+    /// `ttlDuration`.
+    #[serde(rename = "ttlDuration", default, skip_serializing_if = "Option::is_none")]
+    pub ttl_duration: Option<String>,
+}
+
+/// `backup.VirtualMachineBackupStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackupStatus {
+    /// `type`.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<BackupType>,
+    /// `conditions`.
+    #[serde(
+        rename = "conditions",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub conditions: Vec<BackupCondition>,
+    /// `checkpointName`.
+    #[serde(rename = "checkpointName", default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_name: Option<String>,
+    /// `endpointCert`.
+    #[serde(rename = "endpointCert", default, skip_serializing_if = "Option::is_none")]
+    pub endpoint_cert: Option<String>,
+    /// `includedVolumes`.
+    #[serde(
+        rename = "includedVolumes",
+        default,
+        deserialize_with = "super::null::as_default",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub included_volumes: Vec<BackupVolumeInfo>,
+}
+
+/// `backup.VirtualMachineBackupTracker` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackupTracker {
+    /// `kind`.
+    #[serde(rename = "kind", default, serialize_with = "VirtualMachineBackupTracker::write_kind")]
+    pub kind: String,
+    /// `apiVersion`.
+    #[serde(
+        rename = "apiVersion",
+        default,
+        serialize_with = "VirtualMachineBackupTracker::write_api_version"
+    )]
+    pub api_version: String,
+    /// `metadata`.
+    #[serde(rename = "metadata", default, skip_serializing_if = "super::null::is_default")]
+    pub metadata: meta::ObjectMeta,
+    /// `spec`.
+    #[serde(rename = "spec", default, deserialize_with = "super::null::as_default")]
+    pub spec: VirtualMachineBackupTrackerSpec,
+    /// `status`.
+    #[serde(rename = "status", default, skip_serializing_if = "super::null::is_default")]
+    pub status: VirtualMachineBackupTrackerStatus,
+}
+
+/// `backup.VirtualMachineBackupTrackerSpec` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackupTrackerSpec {
+    /// `source`.
+    #[serde(rename = "source", default, deserialize_with = "super::null::as_default")]
+    pub source: core::TypedLocalObjectReference,
+}
+
+/// `backup.VirtualMachineBackupTrackerStatus` of upstream's API.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VirtualMachineBackupTrackerStatus {
+    /// `latestCheckpoint`.
+    #[serde(rename = "latestCheckpoint", default, skip_serializing_if = "Option::is_none")]
+    pub latest_checkpoint: Option<BackupCheckpoint>,
+    /// `checkpointRedefinitionRequired`.
+    #[serde(rename = "checkpointRedefinitionRequired", default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_redefinition_required: Option<bool>,
+}
+
 /// `clone.Condition` of upstream's API.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CloneCondition {
@@ -6002,3 +6195,7 @@ resource!(VirtualMachineRestore, "virtualmachinerestores", "snapshot.kubevirt.io
 resource!(VirtualMachineClone, "virtualmachineclones", "clone.kubevirt.io", "v1beta1");
 
 resource!(VirtualMachineExport, "virtualmachineexports", "export.kubevirt.io", "v1beta1");
+
+resource!(VirtualMachineBackup, "virtualmachinebackups", "backup.kubevirt.io", "v1alpha1");
+
+resource!(VirtualMachineBackupTracker, "virtualmachinebackuptrackers", "backup.kubevirt.io", "v1alpha1");

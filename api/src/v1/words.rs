@@ -719,6 +719,46 @@ open_words! {
 }
 
 open_words! {
+    /// `backup.BackupMode` of upstream's API.
+    BackupMode {
+        /// `Push`.
+        Push = "Push",
+        /// `Pull`.
+        Pull = "Pull",
+    }
+}
+
+open_words! {
+    /// `backup.BackupType` of upstream's API.
+    BackupType {
+        /// `Full`.
+        Full = "Full",
+        /// `Incremental`.
+        Incremental = "Incremental",
+    }
+}
+
+open_words! {
+    /// `backup.ConditionType` of upstream's API.
+    BackupConditionType {
+        /// `Done`.
+        Done = "Done",
+        /// `Progressing`.
+        Progressing = "Progressing",
+        /// `Initializing`.
+        Initializing = "Initializing",
+        /// `ExportInitiated`.
+        ExportInitiated = "ExportInitiated",
+        /// `ExportReady`.
+        ExportReady = "ExportReady",
+        /// `Deleting`.
+        Deleting = "Deleting",
+        /// `Aborting`.
+        Aborting = "Aborting",
+    }
+}
+
+open_words! {
     /// `clone.ConditionType` of upstream's API.
     CloneConditionType {
         /// `Ready`.

@@ -9,8 +9,8 @@ pub mod look;
 pub mod review;
 
 use podvirt_api::admission::{
-    By, Cluster, export, instancetype, kubevirt, migration, not_supported, pool, preset, replica_set,
-    snapshot, vm, vmi,
+    By, Cluster, backup, export, instancetype, kubevirt, migration, pool, preset, replica_set, snapshot, vm,
+    vmi,
 };
 use podvirt_api::instancetype::Specs;
 use podvirt_api::names;
@@ -81,8 +81,10 @@ pub enum Alone {
     ValidateClone,
     /// Judges an export.
     ValidateExport,
-    /// Refuses a kind that podvirt does not carry out.
-    Refuse,
+    /// Judges a new backup.
+    ValidateBackup,
+    /// Judges a new tracker of backups.
+    ValidateBackupTracker,
 }
 
 /// A webhook.
@@ -93,7 +95,7 @@ pub struct Hook {
     /// Path of the server.
     pub path: &'static str,
     /// Resources about which the API server calls it: `plural` of the group kubevirt.io, `plural.instancetype` of the group
-    /// instancetype.kubevirt.io, `*.backup` for all of the group backup.kubevirt.io.
+    /// instancetype.kubevirt.io.
     pub resources: &'static [&'static str],
     /// Operations it is asked about.
     pub operations: &'static [&'static str],
@@ -280,11 +282,18 @@ pub const HOOKS: &[Hook] = &[
         task: Task::Alone(Alone::ValidateExport),
     },
     Hook {
-        name: "not-carried-out.kubevirt.io",
-        path: "/not-carried-out-validate",
-        resources: &["*.backup"],
+        name: "virtualmachinebackup-validator.backup.kubevirt.io",
+        path: "/virtualmachinebackups-validate",
+        resources: &["virtualmachinebackups.backup"],
         operations: &["CREATE"],
-        task: Task::Alone(Alone::Refuse),
+        task: Task::Alone(Alone::ValidateBackup),
+    },
+    Hook {
+        name: "virtualmachinebackuptracker-validator.backup.kubevirt.io",
+        path: "/virtualmachinebackuptrackers-validate",
+        resources: &["virtualmachinebackuptrackers.backup"],
+        operations: &["CREATE"],
+        task: Task::Alone(Alone::ValidateBackupTracker),
     },
 ];
 
@@ -358,7 +367,8 @@ fn answer_with(
         Alone::ValidateClone => judged(request, snapshot::validate_clone(new)),
         Alone::ValidateExport if is_create => judged(request, export::validate_create(new)),
         Alone::ValidateExport => judged(request, export::validate_update(old, new)),
-        Alone::Refuse => judged(request, not_supported(&request.kind.kind)),
+        Alone::ValidateBackup => judged(request, backup::validate_backup(new, config)),
+        Alone::ValidateBackupTracker => judged(request, backup::validate_tracker(new, config)),
     }
 }
 
@@ -377,7 +387,7 @@ pub fn new_instance(request: &Request, cluster: &Cluster, namespace: &str, prese
         Err(problems) => return judged(request, problems),
     };
     vmi::mutate_create(&mut object, &cluster.configuration);
-    vmi::mutate_revision(&mut object, new, by);
+    vmi::mutate_told(&mut object, new, by);
     vmi::mutate_masquerade(&mut object, cluster.masquerade.as_deref());
     vmi::mutate_plugins(&mut object, &cluster.configuration);
     Response::patched(&request.uid, new, &object).warning(warnings)

@@ -142,12 +142,14 @@ fn an_unsupported_field_is_refused_with_its_path() {
 }
 
 #[test]
-fn kinds_that_are_not_carried_out_are_refused() {
-    let backup = json!({"apiVersion": "backup.kubevirt.io/v1alpha1", "kind": "VirtualMachineBackup", "metadata": {"name": "x"}});
-    let response = &create("/not-carried-out-validate", backup)["response"];
-    assert_eq!(response["allowed"], false);
-    let message = response["status"]["message"].as_str().unwrap();
-    assert!(message.contains("VirtualMachineBackup is not supported by podvirt"), "{message}");
+fn backups_and_trackers_want_their_gate() {
+    for plural in ["virtualmachinebackups", "virtualmachinebackuptrackers"] {
+        let object = json!({"apiVersion": "backup.kubevirt.io/v1alpha1", "kind": "x", "metadata": {"name": "x"}, "spec": {}});
+        let response = &create(&format!("/{plural}-validate"), object)["response"];
+        assert_eq!(response["allowed"], false);
+        let message = response["status"]["message"].as_str().unwrap();
+        assert!(message.contains("IncrementalBackup feature gate not enabled"), "{message}");
+    }
 }
 
 #[test]

@@ -151,7 +151,8 @@ async fn what_cannot_be_done_is_told_like_upstream_does() {
     assert_eq!(stopped, (409, message.into()));
     assert_eq!(put(&world, "virtualmachines/vm1/start", "{").await.0, 400);
     assert_eq!(put(&world, "virtualmachines/vm1/memorydump", "").await.0, 400);
-    assert_eq!(put(&world, "virtualmachineinstances/vm1/backup", "").await.0, 501);
+    assert_eq!(put(&world, "virtualmachineinstances/vm1/backup", "").await.0, 404);
+    assert_eq!(put(&world, "virtualmachineinstances/vm1/sev/setupsession", "").await.0, 501);
     assert_eq!(put(&world, "virtualmachines/vm1/addvolume", "").await.0, 400);
     let idle = put(&world, "virtualmachines/vm1/migrate", "").await;
     assert_eq!(idle, (409, message.into()));

@@ -21,9 +21,9 @@ use super::admit::Urgency;
 use super::kept::{self, Claims};
 use super::others;
 use super::status::{phase, remove, set_phase, set_true};
-use super::{claims, handed_over};
+use super::{blocked, claims, handed_over};
 use crate::settings::Settings;
-use crate::template::{self, Images};
+use crate::template;
 use crate::vmi::{Note, observe, pods};
 
 /// How long no node may fit the target pod where the migration does not say it (upstream's limit).
@@ -252,6 +252,13 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         decision.fail(&why, now);
         return;
     }
+    if let Some((kind, message)) = blocked::why(vmi) {
+        if set_true(&mut decision.migration.status, &kind, kind.as_str(), &message, now) {
+            decision.note(false, event::MIGRATION_BLOCKED, message);
+        }
+        return;
+    }
+    blocked::KINDS.iter().for_each(|kind| remove(&mut decision.migration.status, kind));
     if let Some(left) = others::backoff(seen.migration, seen.siblings, now) {
         let kind = ConditionType::from(event::MIGRATION_BACKOFF);
         let message = format!("earlier evacuations failed: the next is tried in {} s", left.as_secs());
@@ -266,11 +273,7 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
         decision.look_in(Duration::from_secs(Urgency::of(seen.migration).retry_seconds()));
         return;
     }
-    let images = Images {
-        launcher: seen.launcher_image.to_owned(),
-        pull_secrets: seen.settings.image_pull_secrets.clone(),
-        limits: seen.limits,
-    };
+    let images = seen.settings.images(seen.launcher_image, seen.limits);
     let configuration = &seen.settings.configuration;
     let moved = match kept::prepare(seen, vmi, decision) {
         Ok(moved) => moved,

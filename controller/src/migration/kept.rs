@@ -56,7 +56,7 @@ pub(super) fn look(
             wanted: None,
         };
     }
-    let Some(vmi) = vmi.filter(|vmi| state::is_kept(&vmi.spec) && phase(migration) == Phase::Pending) else {
+    let Some(vmi) = vmi.filter(|vmi| state::has_claim(vmi) && phase(migration) == Phase::Pending) else {
         return Claims::default();
     };
     let source = backend::of_machine(vmi, storage);
@@ -78,7 +78,7 @@ pub(super) fn prepare(
     decision: &mut Decision,
 ) -> Result<VirtualMachineInstance, String> {
     let mut moved = vmi.clone();
-    if !state::is_kept(&vmi.spec) {
+    if !state::has_claim(vmi) {
         return Ok(moved);
     }
     let Claims { source, target, wanted } = &seen.kept;

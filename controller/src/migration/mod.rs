@@ -28,6 +28,7 @@
 
 mod act;
 pub mod admit;
+mod blocked;
 mod claims;
 pub mod controller;
 pub mod decide;

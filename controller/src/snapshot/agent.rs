@@ -7,8 +7,9 @@ use podvirt_api::snapshot::patience;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineSnapshot as Snapshot};
 use serde_json::{Value, json};
 
-fn path(vm: &VirtualMachine, resource: &str, what: &str) -> String {
-    let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
+/// Path of a subresource of a machine or its instance.
+pub(crate) fn path(of: &impl ResourceExt, resource: &str, what: &str) -> String {
+    let (namespace, name) = (of.namespace().unwrap_or_default(), of.name_any());
     format!("/apis/{SUBRESOURCES_GROUP}/v1/namespaces/{namespace}/{resource}/{name}/{what}")
 }
 

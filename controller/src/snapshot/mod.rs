@@ -46,7 +46,7 @@ mod stored;
 mod tests;
 mod view;
 
-pub(crate) use agent::{put, stop};
+pub(crate) use agent::{path, put, stop};
 pub use controller::{Context, run};
 pub use decide::{Action, Observed, Plan, decide};
 pub use source::Source;

@@ -1,5 +1,5 @@
-//! The backend claim of a machine, which keeps the state of its firmware and TPM ([`podvirt_api::state`]): pure functions of
-//! the caches.
+//! The backend claim of a machine, which keeps the state of its firmware and TPM and the overlays of its disks
+//! ([`podvirt_api::state`]): pure functions of the caches.
 //!
 //! ```text
 //!  no claim ──made──> pending ──bound, or its class waits for a pod──> ready ──> launcher pod
@@ -20,8 +20,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use podvirt_api::backup;
 use podvirt_api::names::condition::reason;
 use podvirt_api::names::{label, short_name};
+use podvirt_api::quantity::binary_text;
 use podvirt_api::state::{self, PERSISTENT_STATE_FOR};
 use podvirt_api::v1::{
     KubeVirtConfiguration, PersistentVolumeClaimInfo, PersistentVolumeClaimVolumeSource, VirtualMachine,
@@ -64,7 +66,7 @@ impl Backend {
 /// The backend claim of `vmi`.
 pub fn look(vmi: &VirtualMachineInstance, storage: &Storage, config: &KubeVirtConfiguration) -> Backend {
     let claim = of_machine(vmi, storage);
-    if !state::is_kept(&vmi.spec) {
+    if !state::has_claim(vmi) {
         return Backend::Unneeded(claim);
     }
     if [storage.claims.served(), storage.classes.served(), storage.profiles.served()]
@@ -78,7 +80,7 @@ pub fn look(vmi: &VirtualMachineInstance, storage: &Storage, config: &KubeVirtCo
                 let mode = mode(&class, storage, config);
                 let uid = vmi.metadata.uid.as_deref().unwrap_or_default();
                 let label = (PERSISTENT_STATE_FOR, vmi.metadata.name.clone().unwrap_or_default());
-                Backend::Missing(Box::new(make(vmi, uid, label, class, mode)))
+                Backend::Missing(Box::new(make(vmi, uid, label, (class, mode), size(vmi, storage))))
             }
             Err(message) => Backend::Waits(None, reason::FAILED_BACKEND_STORAGE_CREATE, message.into()),
         };
@@ -167,7 +169,7 @@ pub fn for_target(
     let mode = if is_shared(source) { READ_WRITE_MANY } else { READ_WRITE_ONCE };
     let uid = migration.metadata.uid.as_deref().unwrap_or_default();
     let label = (label::MIGRATION_NAME, migration.metadata.name.clone().unwrap_or_default());
-    Ok(make(vmi, uid, label, class, mode))
+    Ok(make(vmi, uid, label, (class, mode), size(vmi, storage)))
 }
 
 /// The storage class of new claims.
@@ -213,12 +215,33 @@ fn mode(class: &str, storage: &Storage, config: &KubeVirtConfiguration) -> &'sta
     [READ_WRITE_MANY, READ_WRITE_ONCE].into_iter().find(|mode| modes.contains(mode)).unwrap_or(otherwise)
 }
 
+/// Bytes that a new claim is asked for.
+fn size(vmi: &VirtualMachineInstance, storage: &Storage) -> u64 {
+    if !backup::is_tracked(vmi) {
+        return state::size(None);
+    }
+    let namespace = vmi.metadata.namespace.as_deref().unwrap_or_default();
+    let volumes = vmi.spec.volumes.iter().filter(|volume| backup::can_be_tracked(volume));
+    let claims =
+        volumes.filter_map(|volume| storage.claims.get(namespace, podvirt_api::storage::claim(volume)?.name));
+    state::size(Some(claims.map(|claim| bytes(&claim)).sum()))
+}
+
+/// How large a claim is, or is to be.
+fn bytes(claim: &PersistentVolumeClaim) -> u64 {
+    let there = claim.status.as_ref().and_then(|status| status.capacity.as_ref());
+    let asked = || claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref();
+    let text = there.or_else(asked).and_then(|sizes| sizes.get("storage"));
+    let quantity = text.and_then(|text| text.0.parse::<podvirt_api::Quantity>().ok());
+    quantity.map_or(0, |quantity| quantity.value())
+}
+
 fn make(
     vmi: &VirtualMachineInstance,
     uid: &str,
     (key, value): (&str, String),
-    class: String,
-    mode: &str,
+    (class, mode): (String, &str),
+    size: u64,
 ) -> PersistentVolumeClaim {
     let meta = &vmi.metadata;
     let name = meta.name.as_deref().unwrap_or_default();
@@ -234,7 +257,7 @@ fn make(
         }]
     };
     let labels = [(key, value), (state::APPLY_STORAGE_PROFILE, "true".to_owned())];
-    let request = BTreeMap::from([("storage".to_owned(), Quantity(state::SIZE.into()))]);
+    let request = BTreeMap::from([("storage".to_owned(), Quantity(binary_text(size)))]);
     PersistentVolumeClaim {
         metadata: ObjectMeta {
             name: Some(short_name(&format!("{}-", state::base(name)), uid)),

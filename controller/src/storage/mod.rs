@@ -124,11 +124,14 @@ fn facts(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
         spec: spec.map(|spec| PersistentVolumeClaimSpec {
             storage_class_name: spec.storage_class_name,
             access_modes: spec.access_modes,
+            volume_mode: spec.volume_mode,
+            resources: spec.resources,
             ..PersistentVolumeClaimSpec::default()
         }),
         status: status.map(|status| PersistentVolumeClaimStatus {
             phase: status.phase,
             access_modes: status.access_modes,
+            capacity: status.capacity,
             ..PersistentVolumeClaimStatus::default()
         }),
     }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use podvirt_api::names::{annotation, pod as pod_names};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
-use super::{Identity, Images, TemplateError, launcher_pod, pod_name};
+use super::{Identity, Images, TemplateError, backup_hooks, launcher_pod, pod_name};
 
 /// The pod that goes before the launcher pod of `vmi`. Its name follows from the machine's UID.
 ///
@@ -27,6 +27,10 @@ pub fn consumer_pod(
     let annotations = pod.metadata.annotations.get_or_insert_default();
     for network in [annotation::NETWORKS, annotation::DEFAULT_NETWORK] {
         annotations.remove(network);
+    }
+    // No launcher would answer virt-freezer.
+    for hook in backup_hooks(vmi, true).keys() {
+        annotations.remove(*hook);
     }
     annotations.insert(annotation::EPHEMERAL_PROVISIONING.into(), "true".into());
     pod.metadata.labels.get_or_insert_default().insert(annotation::ISTIO_INJECT.into(), "false".into());
@@ -86,6 +90,10 @@ mod tests {
         let (consumer, launcher) =
             (consumer_pod(&vmi, &config, &images).unwrap(), launcher_pod(&vmi, &config, &images).unwrap());
         assert_ne!(consumer.metadata.name, launcher.metadata.name);
+        let has_hook = |pod: &Pod| {
+            pod.metadata.annotations.iter().flatten().any(|(key, _)| key.contains("hook.backup.velero.io"))
+        };
+        assert!(has_hook(&launcher) && !has_hook(&consumer));
         assert_eq!(restricted::violations(&consumer), [""; 0]);
         let (spec, whole) = (consumer.spec.unwrap(), launcher.spec.unwrap());
         let names = |spec: &PodSpec| {

@@ -78,7 +78,7 @@ pub(super) fn compute(
     ) {
         command.push("--keep-after-failure".into());
     }
-    let told = state::told(vmi).filter(|_| state::is_kept(&vmi.spec));
+    let told = state::told(vmi).filter(|_| state::has_claim(vmi));
     if told.is_some_and(|claim| state::is_shared(&claim.access_modes)) {
         command.push("--shared-state".into());
     }

@@ -20,6 +20,7 @@
 //! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
 
 mod attachment;
+mod backup_hooks;
 mod configs;
 mod consumer;
 mod containers;
@@ -47,6 +48,7 @@ use podvirt_api::resources::{AutoLimits, PodResources};
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachineInstance};
 
 pub use attachment::{attachment_pod, claims_of, first_use_pod, volumes_of};
+pub(crate) use backup_hooks::{are_off, backup_hooks};
 pub use consumer::consumer_pod;
 pub(crate) use networks::{MULTUS_STATUS, asked, attached, attachment_of, network_info, networks};
 pub(crate) use placement::{HOST_MODEL, model};
@@ -58,7 +60,7 @@ pub const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// Longest host name (RFC 1123, section 2.1, as Kubernetes has it for pods).
 const HOSTNAME_MAX: usize = 63;
 
-/// Images of the pod's own containers, and what its namespace wants of them.
+/// Images of the pod's own containers, and what its namespace and the KubeVirt object want of the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Images {
     /// Image that holds virt-launcher, netd and the container-disk binary.
@@ -67,6 +69,8 @@ pub struct Images {
     pub pull_secrets: Vec<String>,
     /// Limits of a machine that says none.
     pub limits: AutoLimits,
+    /// Whether the pod of a machine that does not say it has no hooks for backup tools.
+    pub backup_hooks_are_off: bool,
 }
 
 /// A pod cannot be rendered. Trying again does not help before the machine changes.
@@ -177,7 +181,7 @@ pub fn launcher_pod(
     );
     hooks::told(&mut compute, hooks.len());
     Ok(Pod {
-        metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?),
+        metadata: metadata(vmi, identity, &resources, networks::annotations(vmi, identity)?, images),
         spec: Some(PodSpec {
             init_containers: Some(init).filter(|c| !c.is_empty()),
             containers: std::iter::once(compute).chain(filesystems).chain(hooks).collect(),
@@ -220,6 +224,7 @@ fn metadata(
     identity: Identity<'_>,
     resources: &PodResources,
     networks: BTreeMap<String, String>,
+    images: &Images,
 ) -> ObjectMeta {
     let meta = &vmi.metadata;
     let mut labels = meta.labels.clone().unwrap_or_default();
@@ -259,6 +264,8 @@ fn metadata(
         .map(|(key, value)| (key.to_owned(), value)),
     );
     annotations.extend(networks);
+    let hooks = backup_hooks(vmi, images.backup_hooks_are_off).into_iter();
+    annotations.extend(hooks.filter_map(|(key, value)| Some((key.to_owned(), value?))));
     ObjectMeta {
         name: Some(pod_name(identity.name, identity.uid)),
         namespace: Some(identity.namespace.to_owned()),
@@ -276,9 +283,10 @@ pub fn pod_name(machine: &str, uid: &str) -> String {
 
 pub use names::short_name;
 
-/// Claims that the machine's volumes name, in their order.
+/// Claims that the machine's volumes name, in their order, those that its backups write to after them.
 pub fn claim_names(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
-    vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name)
+    let utility = vmi.spec.utility_volumes.iter().map(|volume| volume.claim_name.as_str());
+    vmi.spec.volumes.iter().filter_map(podvirt_api::storage::claim).map(|claim| claim.name).chain(utility)
 }
 
 /// Whether the launcher pod gets an annotation of the machine: a mesh, a backup or a CNI plugin may read it there. As with

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
     VolumeDevice, VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use podvirt_api::backup;
 use podvirt_api::names::{annotation, path, pod::volume};
 use podvirt_api::resources::storage as size;
 use podvirt_api::state;
@@ -62,7 +63,7 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
         storage.volumes.push(network_info());
         storage.mounts.push(network_info_mount());
     }
-    if state::is_kept(&vmi.spec) {
+    if state::has_claim(vmi) {
         backend(vmi, &mut storage)?;
     }
     let told = told_of_next(vmi);
@@ -75,7 +76,7 @@ pub(super) fn volumes(vmi: &VirtualMachineInstance) -> Result<Storage, TemplateE
     Ok(storage)
 }
 
-/// The claim with the state of firmware and TPM, each part of it where libvirt has it.
+/// The backend claim, each part of it where libvirt has it.
 fn backend(vmi: &VirtualMachineInstance, storage: &mut Storage) -> Result<(), TemplateError> {
     let claim = state::claim(vmi).ok_or(TemplateError::NoStateClaim)?;
     // What is mounted below gets its directories from the runtime, which are root's but for these.
@@ -92,6 +93,9 @@ fn backend(vmi: &VirtualMachineInstance, storage: &mut Storage) -> Result<(), Te
     }
     if state::keeps_efi(&vmi.spec) {
         parts.push((path::NVRAM, "nvram"));
+    }
+    if backup::is_tracked(vmi) {
+        parts.push((path::OVERLAYS, "cbt"));
     }
     storage.mounts.extend(
         parts.into_iter().map(|(place, part)| VolumeMount {

@@ -50,6 +50,7 @@ pub mod revision;
 mod shell_tests;
 #[cfg(test)]
 mod tests;
+mod tracking;
 mod view;
 pub mod volumes;
 

@@ -1,12 +1,13 @@
 //! The shell around [`decide_by()`]: caches, writes, events, retries.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, future, stream};
+use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::{Action as Next, Config, Error as PassError, applier};
 use kube::runtime::reflector::store::{Writer, WriterDropped};
@@ -27,9 +28,9 @@ use super::act::Target;
 use super::data::{machines_on, machines_with};
 use super::decide::{Action, Instance, decide_by};
 use super::instancetype::{Problem, Shape};
-use super::{Machines, memory_dump, request};
+use super::{Machines, memory_dump, request, tracking};
 use crate::data::DataVolumes;
-use crate::kept::Served;
+use crate::kept::{self, Kept, Served};
 use crate::storage::{Storage, snapshot_statuses};
 use crate::vmi::{Change, View};
 use crate::{attempt, settings, watch};
@@ -65,6 +66,8 @@ pub(super) struct Shell {
     pub(super) instances: Store<VirtualMachineInstance>,
     pub(super) data: DataVolumes,
     pub(super) storage: Storage,
+    /// Their labels say which machines' disks are tracked.
+    pub(super) namespaces: Kept<Namespace>,
     /// Those of instance types and preferences. They may lag: what is not here is asked for.
     pub(super) revisions: Store<ControllerRevision>,
     /// By UID: another machine of the same name starts anew.
@@ -81,11 +84,11 @@ impl Shell {
         instances: Store<VirtualMachineInstance>,
         data: DataVolumes,
         storage: Storage,
-        revisions: Store<ControllerRevision>,
+        (namespaces, revisions): (Kept<Namespace>, Store<ControllerRevision>),
     ) -> Self {
         let [first, limit] = MISSING_RETRY;
         let (backoff, missing) = (Backoff::default(), Backoff::new(first, limit));
-        Shell { client, recorder, cluster, instances, data, storage, revisions, backoff, missing }
+        Shell { client, recorder, cluster, instances, data, storage, namespaces, revisions, backoff, missing }
     }
 }
 
@@ -111,10 +114,14 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
     let Context { client, recorder, cluster, view, data, storage } = context;
     let machines = shown.store().clone();
     let (revisions, revision_writer) = store();
+    let (namespaces, namespace_writer) = Kept::new();
     let instances = view.store().clone();
     let data_changes = data.changes();
     let of_storage = machines_on(&storage, &machines);
-    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, storage, revisions));
+    let of_namespaces = machines_in(&namespaces, &machines, &cluster);
+    let caches = (namespaces.clone(), revisions);
+    let shell = Arc::new(Shell::new(client.clone(), recorder, cluster, instances, data, storage, caches));
+    let naming = namespaces.keep(watch::all(&client), namespace_writer);
     let forgetful = shell.clone();
     let of_types = watcher::Config::default().labels(REVISION_KIND_LABEL);
     let keeping = reflector(revision_writer, watch::selected(&client, of_types)).for_each(|event| {
@@ -137,7 +144,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
         Some((stream::iter(found), (changes, known)))
     });
     let queue = stream::select(of_machines, stream::select(of_instances.flatten(), of_data.flatten()));
-    let queue = stream::select(queue, of_storage);
+    let queue = stream::select(queue, stream::select(of_storage, of_namespaces));
 
     let config = Config::default().concurrency(CONCURRENCY);
     let working = applier(|vm, shell| Box::pin(pass(vm, shell)), retry, shell, machines, queue, config)
@@ -150,7 +157,7 @@ pub async fn run(context: Context, shown: Machines, writer: Writer<VirtualMachin
                 Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "watching"),
             }
         });
-    tokio::join!(keeping, working);
+    tokio::join!(keeping, working, naming);
 }
 
 type Reference = Result<ObjectRef<VirtualMachine>, watcher::Error>;
@@ -187,6 +194,24 @@ fn machines_of(change: Result<Change, RecvError>, known: &Store<VirtualMachine>)
         }
         Err(RecvError::Closed) => None,
     }
+}
+
+/// The machines that a change of a namespace concerns, where its labels say whether their disks are tracked.
+fn machines_in(
+    namespaces: &Kept<Namespace>,
+    known: &Store<VirtualMachine>,
+    cluster: &settings::Cluster,
+) -> impl Stream<Item = Reference> + Send + use<> {
+    let (known, cluster) = (known.clone(), cluster.clone());
+    kept::heard(namespaces.changes(), move |changed: Option<&ObjectRef<Namespace>>| {
+        if !tracking::asks_for_namespace(&cluster.now().configuration) {
+            return Vec::new();
+        }
+        let is_in = |vm: &Arc<VirtualMachine>| {
+            changed.is_none_or(|changed| vm.namespace().as_deref() == Some(&changed.name))
+        };
+        known.state().iter().filter(|vm| is_in(vm)).map(|vm| Ok(ObjectRef::from_obj(&**vm))).collect()
+    })
 }
 
 fn retry(vm: Arc<VirtualMachine>, _: &Error, shell: Arc<Shell>) -> Next {
@@ -229,6 +254,8 @@ impl Shell {
         let instance = Instance::of(vm, vmi.as_deref());
         let moves = self.look_at_moves(judged.unwrap_or(vm), instance).await?;
         let mut plan = decide_by(vm, judged, instance, &data, &moves, Timestamp::now());
+        let Some(tracked) = self.look_at_tracking(vm) else { return Ok(Next::requeue(STALE_RETRY)) };
+        tracking::follow(vm, instance, tracked, &mut plan);
         if let Some(statuses) = snapshot_statuses(vm, &self.storage, &self.data) {
             plan.status.volume_snapshot_statuses = statuses;
         }
@@ -275,6 +302,21 @@ impl Shell {
         Ok(plan.again_after.map_or_else(Next::await_change, Next::requeue))
     }
 
+    /// Whether changes of the machine's disks are to be tracked; none while that is not known yet.
+    fn look_at_tracking(&self, vm: &VirtualMachine) -> Option<tracking::Wanted> {
+        let cluster = self.cluster.now();
+        let config = &cluster.configuration;
+        let mut labels = BTreeMap::new();
+        if tracking::asks_for_namespace(config) {
+            if self.namespaces.served() == Served::Unknown {
+                return None;
+            }
+            let namespace = self.namespaces.named(&vm.namespace().unwrap_or_default());
+            labels = namespace.and_then(|namespace| namespace.metadata.labels.clone()).unwrap_or_default();
+        }
+        Some(tracking::wanted(vm, &labels, config))
+    }
+
     /// Writes on the claim of a memory dump what is on it, before the machine's status says that the dump is done.
     async fn note_dump(&self, vm: &VirtualMachine) -> Result<(), Error> {
         let Some((name, text)) = memory_dump::annotation(vm) else { return Ok(()) };
@@ -316,7 +358,7 @@ mod tests {
             store().0,
             DataVolumes::new().0,
             Storage::new().0,
-            store().0,
+            (Kept::new().0, store().0),
         );
         let mut roster = watch::Roster::default();
         let first = shell.backoff.failed("v1".into());

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::reconcile::{Error, Shell};
 use crate::data::DataVolumes;
+use crate::kept::Kept;
 use crate::settings::{Cluster, Settings};
 
 type Asked = Arc<Mutex<VecDeque<testing::Asked>>>;
@@ -44,7 +45,7 @@ fn shell(
             instances,
             DataVolumes::new().0,
             crate::storage::Storage::new().0,
-            store().0,
+            (Kept::new().0, store().0),
         ),
         asked,
         writer,

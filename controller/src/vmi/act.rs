@@ -49,8 +49,8 @@ pub(super) async fn carry_out(
             let params = PatchParams::default();
             settled(api.patch_status(&name, &params, &Patch::Strategic(&body)).await, name)
         }
-        Action::Annotate { name, uid, key, value } => {
-            let body = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
+        Action::Annotate { name, uid, annotations } => {
+            let body = json!({"metadata": {"uid": uid, "annotations": annotations}});
             settled(api.patch(&name, &PatchParams::default(), &Patch::Merge(&body)).await, name)
         }
         Action::Label { name, uid, key, value } => {

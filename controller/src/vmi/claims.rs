@@ -81,11 +81,11 @@ fn filling(claim: &PersistentVolumeClaim, namespace: &str, data: &DataVolumes) -
 /// claim has the DataVolume's name.
 pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> bool {
     let Some((namespace, name)) = claim else {
-        return claim_names(vmi).next().is_some() || state::is_kept(&vmi.spec);
+        return claim_names(vmi).next().is_some() || state::has_claim(vmi);
     };
     let is_backend = || {
         let machine = vmi.metadata.name.as_deref().unwrap_or_default();
-        state::is_kept(&vmi.spec) && name.contains(&state::base(machine))
+        state::has_claim(vmi) && name.contains(&state::base(machine))
     };
     vmi.metadata.namespace.as_deref() == Some(namespace)
         && (claim_names(vmi).any(|named| named == name) || is_backend())
@@ -93,8 +93,8 @@ pub fn names_one(vmi: &VirtualMachineInstance, claim: Option<(&str, &str)>) -> b
 
 /// Whether a volume that is plugged once the machine runs has the claim of this name.
 pub fn is_plugged(vmi: &VirtualMachineInstance, name: &str) -> bool {
-    let mut volumes = vmi.spec.volumes.iter().filter(|volume| storage::is_hotpluggable(volume));
-    volumes.any(|volume| storage::claim(volume).is_some_and(|claim| claim.name == name))
+    let mut volumes = storage::volumes(vmi).filter(|volume| storage::is_hotpluggable(volume));
+    volumes.any(|volume| storage::claim(&volume).is_some_and(|claim| claim.name == name))
 }
 
 /// What there is to tell of the claims; `None` while one of them does not exist. One that is plugged once the machine runs may be
@@ -138,17 +138,17 @@ pub(super) fn volume_status(
     backend: &Backend,
 ) -> Vec<VolumeStatus> {
     let before = |name: &str| vmi.status.volume_status.iter().find(|status| status.name == name).cloned();
-    let status = vmi.spec.volumes.iter().map(|volume| {
+    let status = storage::volumes(vmi).map(|volume| {
         let mut status = before(&volume.name)
             .unwrap_or_else(|| VolumeStatus { name: volume.name.clone(), ..VolumeStatus::default() });
         // What moves to another claim is on the former one until it has arrived.
-        if let Some(told) = told.filter(|_| storage::moving(vmi, volume).is_none()) {
-            let claim = storage::claim(volume);
+        if let Some(told) = told.filter(|_| storage::moving(vmi, &volume).is_none()) {
+            let claim = storage::claim(&volume);
             status.persistent_volume_claim_info = claim.and_then(|claim| told.get(claim.name).cloned());
         }
         status
     });
-    let named = |name: &str| vmi.spec.volumes.iter().any(|volume| volume.name == name);
+    let named = |name: &str| storage::volumes(vmi).any(|volume| volume.name == name);
     let status = status.chain(
         // The machine may have the disk of a volume that was removed.
         vmi.status

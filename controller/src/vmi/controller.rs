@@ -25,7 +25,6 @@ use podvirt_daemon::patch;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::act;
 use super::claims::{self, Problem, Told};
 use super::data;
 use super::decide::{self, Decision, Note, Observed, needs_claims};
@@ -34,6 +33,7 @@ use super::hotplug;
 use super::pods::{self, Pods};
 use super::status::{is_final, phase};
 use super::view::{Change, View};
+use super::{act, backup_hooks};
 use crate::attempt::{self, Attempts, Keeper};
 use crate::data::DataVolumes;
 use crate::expectations::Expectations;
@@ -225,7 +225,8 @@ pub async fn run(context: Context, view: View, writer: Writer<VirtualMachineInst
     let launchers = launchers(Api::all(client), shared.clone(), view);
     let claims = claims_of_machines(&shared.context.storage.claims, shared.clone(), store.clone());
     let filled = filled(shared.context.data.changes(), store.clone());
-    let queue = futures::stream::select(machines, launchers);
+    let hooks = backup_hooks::of_cluster(shared.context.cluster.changes(), store.clone());
+    let queue = futures::stream::select(machines, futures::stream::select(launchers, hooks));
     let queue = futures::stream::select(queue, futures::stream::select(claims, filled));
     let config = Config::default().concurrency(CONCURRENCY);
     let caches = fill(&store, &shared);

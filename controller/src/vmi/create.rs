@@ -12,7 +12,7 @@ use super::decide::{Action, Decision, Observed, forget_trouble};
 use super::observe::Trouble;
 use super::status::{condition, remove_condition};
 use crate::storage::backend::Backend;
-use crate::template::{self, Images, TemplateError};
+use crate::template::{self, TemplateError};
 
 /// When to look again for a claim that was missing, if the watch of claims does not tell of it.
 const CLAIM_RETRY: Duration = Duration::from_secs(5);
@@ -59,11 +59,7 @@ pub(super) fn create(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
     if !backend(seen, decision, now) {
         return;
     }
-    let images = Images {
-        launcher: seen.launcher_image.to_owned(),
-        pull_secrets: seen.settings.image_pull_secrets.clone(),
-        limits: seen.limits,
-    };
+    let images = seen.settings.images(seen.launcher_image, seen.limits);
     // The pod has each claim by its mode, which the status tells.
     let mut vmi = seen.vmi.clone();
     vmi.status.volume_status = volume_status(&vmi, seen.claims_told, seen.backend);

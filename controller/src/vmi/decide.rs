@@ -1,5 +1,6 @@
 //! What to do about a machine, from what is seen of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::create::{OF_BACKEND, OF_CLAIMS, create};
 use super::data;
 use super::observe::{self, Trouble};
 use super::status::{condition, is_final, phase, remove_condition, set_condition, set_phase};
-use super::{ends, follow, hotplug, nics};
+use super::{backup_hooks, ends, follow, hotplug, nics};
 use crate::settings::Settings;
 use crate::storage::backend::Backend;
 use crate::template;
@@ -122,16 +123,14 @@ pub enum Action {
         /// Why.
         reason: &'static str,
     },
-    /// Set an annotation of the pod.
+    /// Set annotations of the pod.
     Annotate {
         /// The pod's name.
         name: String,
         /// The pod's UID.
         uid: String,
-        /// The annotation.
-        key: &'static str,
-        /// Its value; none removes it.
-        value: Option<String>,
+        /// The annotations by their keys; none removes one.
+        annotations: BTreeMap<&'static str, Option<String>>,
     },
     /// Set a label of the pod.
     Label {
@@ -144,6 +143,17 @@ pub enum Action {
         /// Its value.
         value: String,
     },
+}
+
+impl Action {
+    /// Sets annotations of `pod`.
+    pub(super) fn annotate(
+        pod: &Pod,
+        annotations: impl Into<BTreeMap<&'static str, Option<String>>>,
+    ) -> Self {
+        let (name, uid) = (observe::name(pod).to_owned(), observe::uid(pod).to_owned());
+        Self::Annotate { name, uid, annotations: annotations.into() }
+    }
 }
 
 /// Something that a user should know.
@@ -227,6 +237,7 @@ pub fn decide(seen: &Observed<'_>, now: Timestamp) -> Decision {
     if let Some(pod) = pod.filter(|pod| !observe::is_done(pod)) {
         follow::machine(pod, &mut decision);
         follow::eviction(pod, &mut decision, now);
+        backup_hooks::follow(pod, seen.settings, &mut decision);
         nics::follow(pod, &mut decision, now);
     }
     decision

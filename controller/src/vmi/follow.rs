@@ -182,11 +182,7 @@ pub(super) fn eviction(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     }
     let told = pod.metadata.annotations.as_ref();
     if is_asked != told.is_some_and(|told| told.contains_key(annotation::EVICTION_IN_PROGRESS)) {
-        decision.actions.push(Action::Annotate {
-            name: observe::name(pod).to_owned(),
-            uid: observe::uid(pod).to_owned(),
-            key: annotation::EVICTION_IN_PROGRESS,
-            value: is_asked.then(|| "true".to_owned()),
-        });
+        let value = is_asked.then(|| "true".to_owned());
+        decision.actions.push(Action::annotate(pod, [(annotation::EVICTION_IN_PROGRESS, value)]));
     }
 }

@@ -34,9 +34,12 @@
 //! **Memory dumps.** The volume of one comes and goes in the same way, and has no disk: virt-handler tells of it `MemoryDumpInProgress`,
 //! and `MemoryDumpCompleted` or `MemoryDumpFailed`, once the launcher has its file. The file's name is given here, before a pod has the claim.
 //!
+//! **Backups.** Of a volume that a backup writes to (`utilityVolumes`) the launcher gets the claim's directory, and no disk either.
+//!
 //! Attachment pods are controlled by their launcher pod, and go with it. Where a launcher pod has ended and is still there, they
 //! are deleted.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +51,7 @@ use podvirt_api::memory_dump;
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::condition::{self as conditions, FALSE, reason};
 use podvirt_api::names::{event, target_attachment_name};
-use podvirt_api::storage::{claim, is_hotpluggable, moving};
+use podvirt_api::storage::{claim, is_hotpluggable, is_utility, moving, volumes};
 use podvirt_api::v1::{
     DomainMemoryDumpInfo, HotplugVolumeStatus, PersistentVolumeClaimInfo, VirtualMachineInstance,
     VirtualMachineInstancePhase as Phase, Volume, VolumePhase, VolumeStatus,
@@ -69,12 +72,7 @@ const CLAIM_NOT_READY: &str = "PVCNotReady";
 
 /// Whether what is wrong with the claims of volumes that are to be plugged matters for the next decision.
 pub(super) fn needs_claims(vmi: &VirtualMachineInstance) -> bool {
-    has_pod(vmi)
-        && vmi
-            .spec
-            .volumes
-            .iter()
-            .any(|volume| is_hotpluggable(volume) && !is_attached_at(vmi, volume, false))
+    has_pod(vmi) && plugged(vmi).any(|volume| !is_attached_at(vmi, &volume, false))
 }
 
 /// Whether the machine runs, or a pod is ready to run it: it starts with the disks of its volumes.
@@ -117,6 +115,7 @@ fn usable(
 ) -> Vec<Attached> {
     let mut usable: Vec<Attached> = plugged(vmi)
         .filter_map(|volume| {
+            let volume = volume.as_ref();
             let former =
                 moving(vmi, volume).filter(|_| runs).and_then(|moved| moved.source_pvc_info.as_ref());
             let info = former.or_else(|| claim_of(volume, told))?;
@@ -135,9 +134,9 @@ fn usable(
     usable
 }
 
-/// Volumes of the specification that are plugged once the machine runs.
-fn plugged(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &Volume> {
-    vmi.spec.volumes.iter().filter(|volume| is_hotpluggable(volume))
+/// Volumes of the specification that are plugged once the machine runs, and those that its backups write to.
+fn plugged(vmi: &VirtualMachineInstance) -> impl Iterator<Item = Cow<'_, Volume>> {
+    volumes(vmi).filter(|volume| is_hotpluggable(volume))
 }
 
 fn claim_of<'a>(volume: &Volume, told: Option<&'a Told>) -> Option<&'a PersistentVolumeClaimInfo> {
@@ -151,7 +150,13 @@ fn attached(vmi: &VirtualMachineInstance, volume: &Volume, info: &PersistentVolu
     let read_only = is_drive || read_only || claim(volume).is_some_and(|claim| claim.read_only);
     let dump = volume.memory_dump.as_ref().and(told_of(vmi, &volume.name)).and_then(memory_dump::file);
     // How large it is changes; the pod's name follows from the names alone.
-    Attached { name: volume.name.clone(), read_only, dump: dump.map(ToOwned::to_owned), claim: info.clone() }
+    Attached {
+        name: volume.name.clone(),
+        read_only,
+        dump: dump.map(ToOwned::to_owned),
+        is_directory: is_utility(vmi, &volume.name),
+        claim: info.clone(),
+    }
 }
 
 /// Names the files of memory dumps that are to be written.
@@ -213,11 +218,7 @@ fn keep(
     decision: &mut Decision,
 ) {
     let Some(node) = observe::node(launcher).filter(|_| observe::compute_runs(launcher)) else { return };
-    let images = Images {
-        launcher: seen.launcher_image.to_owned(),
-        pull_secrets: seen.settings.image_pull_secrets.clone(),
-        limits: seen.limits,
-    };
+    let images = seen.settings.images(seen.launcher_image, seen.limits);
     first_uses(seen, (launcher, node), own, &images, runs, decision);
     let own: Vec<_> = own.iter().filter(|pod| !observe::is_consumer(pod)).collect();
     let living = || own.iter().filter(|pod| !observe::is_terminating(pod));
@@ -259,7 +260,7 @@ fn keep(
 /// to move has the volume's former claim, and so has not.
 fn has_these(vmi: &VirtualMachineInstance, pod: &Pod, volumes: &[Attached]) -> bool {
     let is_moving =
-        |name: &str| plugged(vmi).any(|volume| volume.name == name && moving(vmi, volume).is_some());
+        |name: &str| plugged(vmi).any(|volume| volume.name == name && moving(vmi, &volume).is_some());
     let mut has: Vec<(&str, &str)> = claims_of(pod).collect();
     has.sort_unstable();
     has.len() == volumes.len()
@@ -277,18 +278,18 @@ fn first_uses(
     runs: bool,
     decision: &mut Decision,
 ) {
-    let waiting: BTreeMap<&str, Attached> = plugged(seen.vmi)
+    let waiting: BTreeMap<String, Attached> = plugged(seen.vmi)
         .filter(|volume| !is_attached_at(&decision.vmi, volume, runs))
         .filter_map(|volume| {
-            let info = claim_of(volume, seen.claims_told)?;
-            let name = claim(volume)?.name;
+            let info = claim_of(&volume, seen.claims_told)?;
+            let name = claim(&volume)?.name;
             let problem =
                 seen.plug_claims.iter().find(|(claim, _)| claim == name).map(|(_, problem)| problem);
             let waits = match problem {
                 Some(problem) => *problem == Problem::Filling(Filling::WaitsForConsumer),
                 None => info.capacity.is_none(),
             };
-            waits.then(|| (volume.name.as_str(), attached(seen.vmi, volume, info)))
+            waits.then(|| (volume.name.clone(), attached(seen.vmi, &volume, info)))
         })
         .collect();
     let first: Vec<_> = own.iter().filter(|pod| observe::is_consumer(pod)).collect();
@@ -405,9 +406,9 @@ fn trouble(pod: &Pod, now: Timestamp) -> Option<(String, String)> {
 /// A volume whose claim no attachment pod has: it waits for its claim.
 fn of_claim(seen: &Observed<'_>, status: &mut VolumeStatus) -> Option<Note> {
     let volume = plugged(seen.vmi).find(|volume| volume.name == status.name)?;
-    let name = claim(volume)?.name;
+    let name = claim(&volume)?.name;
     let problem = seen.plug_claims.iter().find(|(claim, _)| claim == name).map(|(_, problem)| problem);
-    let bound = claim_of(volume, seen.claims_told).is_some_and(|info| info.capacity.is_some());
+    let bound = claim_of(&volume, seen.claims_told).is_some_and(|info| info.capacity.is_some());
     let (phase, why, message) = match problem {
         Some(Problem::Missing) => {
             (VolumePhase::Pending, reason::FAILED_PVC_NOT_FOUND, format!("PVC {name} not found"))

@@ -30,6 +30,7 @@
 //! refused there, before it does anything.
 
 mod act;
+mod backup_hooks;
 pub mod claims;
 pub mod controller;
 mod create;

@@ -63,12 +63,7 @@ pub(super) fn follow(pod: &Pod, decision: &mut Decision, now: Timestamp) {
     }
     sources(vmi, pod);
     if let Some(value) = selections(vmi, pod) {
-        decision.actions.push(Action::Annotate {
-            name: observe::name(pod).to_owned(),
-            uid: observe::uid(pod).to_owned(),
-            key: NETWORKS,
-            value: Some(value),
-        });
+        decision.actions.push(Action::annotate(pod, [(NETWORKS, Some(value))]));
     }
     require(pod, decision, now);
 }
@@ -79,12 +74,7 @@ pub(super) fn tell(pods: &[Arc<Pod>], decision: &mut Decision) {
     for pod in pods.iter().filter(|pod| !observe::is_done(pod) && !observe::is_terminating(pod)) {
         let known = pod.metadata.annotations.as_ref().and_then(|all| all.get(NETWORK_INFO));
         if let Some(value) = template::network_info(&decision.vmi, pod).filter(|told| known != Some(told)) {
-            decision.actions.push(Action::Annotate {
-                name: observe::name(pod).to_owned(),
-                uid: observe::uid(pod).to_owned(),
-                key: NETWORK_INFO,
-                value: Some(value),
-            });
+            decision.actions.push(Action::annotate(pod, [(NETWORK_INFO, Some(value))]));
         }
     }
 }

@@ -64,8 +64,8 @@ fn required(vmi: &VirtualMachineInstance) -> Option<(&str, &str)> {
 /// The networks that the pod's annotation is to have.
 fn annotated(decision: &Decision) -> Option<Vec<String>> {
     decision.actions.iter().find_map(|action| match action {
-        Action::Annotate { key: NETWORKS, value: Some(value), .. } => {
-            let list: Vec<Value> = serde_json::from_str(value).unwrap();
+        Action::Annotate { annotations, .. } => {
+            let list: Vec<Value> = serde_json::from_str(annotations.get(NETWORKS)?.as_ref()?).unwrap();
             Some(list.iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect())
         }
         _ => None,
@@ -133,8 +133,8 @@ fn what_others_have_added_to_the_pods_networks_stays() {
         machine(&[("one", "bridge", "up"), ("two", "bridge", "absent"), ("three", "bridge", "up")], told);
     let decision = look(&vmi, &Arc::new(pod), at(0));
     let written = decision.actions.iter().find_map(|action| match action {
-        Action::Annotate { key: NETWORKS, value: Some(value), .. } => {
-            serde_json::from_str::<Vec<Value>>(value).ok()
+        Action::Annotate { annotations, .. } => {
+            serde_json::from_str::<Vec<Value>>(annotations.get(NETWORKS)?.as_ref()?).ok()
         }
         _ => None,
     });
@@ -241,7 +241,7 @@ fn is_told_of_the_device(red: Value) {
     vmi.spec.domain.devices.interfaces[2] = serde_json::from_value(red).unwrap();
     let told = |decision: &Decision| {
         decision.actions.iter().find_map(|action| match action {
-            Action::Annotate { key: NETWORK_INFO, value, .. } => value.clone(),
+            Action::Annotate { annotations, .. } => annotations.get(NETWORK_INFO)?.clone(),
             _ => None,
         })
     };

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use podvirt_api::backup;
 use podvirt_api::names::{path, pod};
-use podvirt_api::v1::VirtualMachineInstance;
+use podvirt_api::v1::{BackupCheckpoint, VirtualMachineInstance};
 use podvirt_proto::cmd::MAX_PICTURE;
 use podvirt_proto::cmd::v1 as cmd;
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
@@ -103,6 +104,15 @@ pub enum Order {
     Leave,
 }
 
+/// What became of a checkpoint.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Checkpoint {
+    /// The hypervisor knows it.
+    Known,
+    /// The disks have no bitmaps of it that can be used, as the launcher says.
+    Invalid(String),
+}
+
 /// A question to the guest's agent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Question {
@@ -189,6 +199,37 @@ impl Client {
         let vmi = request(vmi)?.vmi;
         let request = cmd::MemoryDumpRequest { vmi, dump_path: file.to_owned() };
         judge(Some(within(ORDER, inner.virtual_machine_memory_dump(request)).await?))
+    }
+
+    /// Has the launcher begin a backup, or give it up. Its report tells how that ends.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn backup(&self, vmi: &VirtualMachineInstance, options: &backup::Options) -> Result<(), Error> {
+        let mut inner = self.inner.clone();
+        let request = cmd::BackupRequest { vmi: request(vmi)?.vmi, options: serde_json::to_vec(options)? };
+        judge(Some(within(FREEZE, inner.backup_virtual_machine(request)).await?))
+    }
+
+    /// Has the launcher make a checkpoint known to its hypervisor.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`].
+    pub async fn redefine_checkpoint(
+        &self,
+        vmi: &VirtualMachineInstance,
+        checkpoint: &BackupCheckpoint,
+    ) -> Result<Checkpoint, Error> {
+        let mut inner = self.inner.clone();
+        let (vmi, checkpoint) = (request(vmi)?.vmi, serde_json::to_vec(checkpoint)?);
+        let request = cmd::RedefineCheckpointRequest { vmi, checkpoint };
+        let answer = within(ORDER, inner.redefine_checkpoint(request)).await?;
+        match judge(answer.response) {
+            Err(Error::Refused(message)) if answer.checkpoint_invalid => Ok(Checkpoint::Invalid(message)),
+            judged => judged.map(|()| Checkpoint::Known),
+        }
     }
 
     /// Has the launcher make everything ready for a machine that comes from another node.

@@ -2,7 +2,7 @@
 //!
 //! virt-controller makes the attachment pod and names it in the VMI's status. As with launcher pods what the VMI says of it is not
 //! believed: it must be controlled by the machine's launcher pod and be on this node, and who answers at its socket must be one of
-//! its processes. What it hands over is a regular file or a block device, and nothing else ([`podvirt_proto::volumes`]). This
+//! its processes. What it hands over is a regular file, a block device or a directory, and nothing else ([`podvirt_proto::volumes`]). This
 //! process opens no path of a pod's, and mounts nothing: it carries descriptors.
 
 use std::io;
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use podvirt_api::names::{path, pod::volume, target_attachment_name};
-use podvirt_api::storage::is_hotpluggable;
+use podvirt_api::storage::{is_hotpluggable, volumes as volumes_of};
 use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_proto::volumes;
 use tokio::task::spawn_blocking;
@@ -69,7 +69,7 @@ pub(super) async fn deliver(
 /// Volumes of the machine whose attachment pods are ready, for the launcher pod with this UID on the node `on`.
 fn ready(vmi: &VirtualMachineInstance, on: &str, launcher_uid: &str) -> Vec<Ready> {
     let is_wanted =
-        |name: &str| vmi.spec.volumes.iter().any(|volume| volume.name == name && is_hotpluggable(volume));
+        |name: &str| volumes_of(vmi).any(|volume| volume.name == name && is_hotpluggable(&volume));
     let told = vmi.status.volume_status.iter().filter(|told| is_wanted(&told.name));
     let target = vmi.status.migration_state.as_ref().filter(|_| migration::is_awaited(vmi, on));
     let target =

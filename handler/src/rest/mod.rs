@@ -7,6 +7,7 @@
 //! Errors are Kubernetes' `Status` objects; virt-api hands them on as they are.
 
 mod accepted;
+mod backup;
 mod lifecycle;
 mod status;
 mod stream;
@@ -62,6 +63,8 @@ impl Server {
             .route("/softreboot", put(lifecycle::soft_reboot))
             .route("/freeze", put(lifecycle::freeze))
             .route("/unfreeze", put(lifecycle::unfreeze))
+            .route("/backup", put(backup::backup))
+            .route("/redefine-checkpoint", put(backup::redefine_checkpoint))
             .route("/accepted", get(accepted::accepted))
             .route("/guestosinfo", get(lifecycle::guest_os_info))
             .route("/userlist", get(lifecycle::user_list))

@@ -33,6 +33,11 @@ impl Failure {
         Self { code: StatusCode::BAD_REQUEST, reason: "BadRequest", message: message.into() }
     }
 
+    /// What the request is about is of no use.
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::UNPROCESSABLE_ENTITY, reason: "Invalid", message: message.into() }
+    }
+
     /// The launcher or its machine failed.
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: StatusCode::INTERNAL_SERVER_ERROR, reason: "InternalError", message: message.into() }

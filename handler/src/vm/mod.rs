@@ -36,6 +36,7 @@
 //! *A machine without its owner.* A final phase with a live machine (the controller gave the VMI up while this
 //! node was away): the machine is killed. A VMI that is gone: see [`crate::record`].
 
+mod backup;
 mod phase;
 mod status;
 #[cfg(test)]
@@ -351,7 +352,7 @@ fn unattached(vmi: &v1::VirtualMachineInstance) -> Option<&str> {
 fn volumes_differ(view: &View<'_>) -> bool {
     let (vmi, Some(domain)) = (view.vmi, view.domain) else { return false };
     let wanted = |name: &String| {
-        vmi.spec.volumes.iter().any(|volume| volume.name == *name && storage::is_hotpluggable(volume))
+        storage::volumes(vmi).any(|volume| volume.name == *name && storage::is_hotpluggable(&volume))
     };
     let dump = wanted_dump(vmi);
     let dumped = || domain.memory_dump.as_ref().map(|dump| dump.file.as_str());
@@ -361,7 +362,11 @@ fn volumes_differ(view: &View<'_>) -> bool {
     let is_dump = |name: &String| {
         vmi.spec.volumes.iter().any(|volume| volume.name == *name && volume.memory_dump.is_some())
     };
-    let has = |name: &String| is_dump(name) || domain.disks.iter().any(|disk| disk.name == *name);
+    // Of a volume that a backup writes to, the launcher has the directory, and the guest nothing.
+    let has_directory = |name: &String| storage::is_utility(vmi, name) && domain.volumes.contains(name);
+    let has = |name: &String| {
+        is_dump(name) || has_directory(name) || domain.disks.iter().any(|disk| disk.name == *name)
+    };
     attached_volumes(vmi).any(|name| wanted(name) && !has(name))
         || domain.volumes.iter().any(|name| !wanted(name))
 }

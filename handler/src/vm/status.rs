@@ -10,16 +10,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podvirt_api::memory_dump;
 use podvirt_api::names::{condition, event};
 use podvirt_api::quantity::binary_text;
 use podvirt_api::v1::{
     self, VirtualMachineInstanceConditionType as Type, VirtualMachineInstancePhase as Phase, VolumePhase,
 };
+use podvirt_api::{memory_dump, storage};
 use podvirt_proto::domain::{AccessCredentials, Domain, GuestOsInfo, Interface, Status, reason};
 use podvirt_proto::migration::Mode;
 
-use super::{Event, Launcher, SILENCE, View, WAIT_TOLD, Weight, elapsed, from_ms, phase};
+use super::{Event, Launcher, SILENCE, View, WAIT_TOLD, Weight, backup, elapsed, from_ms, phase};
 
 /// The status, and the events that its change means.
 pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<Event>) {
@@ -57,10 +57,11 @@ pub(super) fn write(view: &View<'_>) -> (v1::VirtualMachineInstanceStatus, Vec<E
             let of_pod = view.vmi.spec.networks.iter().find(|network| network.pod.is_some());
             facts(&mut status, domain, of_pod.map(|network| network.name.as_str()));
             if domain.status.is_active() {
-                let names: Vec<&str> =
-                    view.vmi.spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
+                let names: Vec<String> =
+                    storage::volumes(view.vmi).map(|volume| volume.name.clone()).collect();
                 events
                     .extend(status.volume_status.iter_mut().filter_map(|told| plugged(told, &names, domain)));
+                backup::follow(view.vmi, &mut status, domain);
             }
         }
         let live = !matches!(new, Phase::Succeeded | Phase::Failed);
@@ -138,9 +139,9 @@ fn facts(status: &mut v1::VirtualMachineInstanceStatus, domain: &Domain, first: 
 }
 
 /// What the machine's report means to a volume that a dump of its memory is written to.
-fn dumped(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Option<Event> {
+fn dumped(told: &mut v1::VolumeStatus, names: &[String], domain: &Domain) -> Option<Event> {
     let is_held = domain.volumes.contains(&told.name);
-    let is_wanted = names.contains(&told.name.as_str());
+    let is_wanted = names.contains(&told.name);
     let has_file = memory_dump::has_file(told.phase.as_ref());
     let file = memory_dump::file(told).unwrap_or_default();
     let report = domain.memory_dump.as_ref().filter(|report| report.file == file);
@@ -193,7 +194,7 @@ fn dumped(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Optio
 }
 
 /// What the machine's report means to a volume that is plugged, or was. `names`: the volumes of the specification.
-fn plugged(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Option<Event> {
+fn plugged(told: &mut v1::VolumeStatus, names: &[String], domain: &Domain) -> Option<Event> {
     told.hotplug_volume.as_ref()?;
     if told.memory_dump_volume.is_some() {
         return dumped(told, names, domain);
@@ -201,7 +202,7 @@ fn plugged(told: &mut v1::VolumeStatus, names: &[&str], domain: &Domain) -> Opti
     let is_held = domain.volumes.contains(&told.name);
     let is_plugged = domain.disks.iter().any(|disk| disk.name == told.name);
     let name = &told.name;
-    let (phase, reason, message) = match (names.contains(&name.as_str()), &told.phase) {
+    let (phase, reason, message) = match (names.contains(name), &told.phase) {
         (true, phase) if is_plugged && *phase != Some(VolumePhase::Ready) => (
             VolumePhase::Ready,
             event::VOLUME_READY,

@@ -110,12 +110,12 @@ pub(super) fn disk(
     let cache = cache(disk, image)?;
     let shared = vmi.volume_of(disk).and_then(|v| v.host_disk.as_ref()).and_then(|h| h.shared);
     Ok(xml::Disk {
-        kind: image.place.as_str().into(),
+        kind: image.overlay.as_ref().map_or(image.place, |_| Place::File).as_str().into(),
         device: device.into(),
         model: (bus == DiskBus::Virtio).then(|| virtio.into()),
         driver: xml::DiskDriver {
             name: "qemu".into(),
-            format: image.format.as_str().into(),
+            format: image.overlay.as_ref().map_or(image.format, |_| ImageFormat::Qcow2).as_str().into(),
             cache: Some(cache.as_str().into()),
             io: io(disk, image, cache).map(|i: DriverIo| i.as_str().into()),
             // A guest that is told of errors of its node's storage makes its file systems read-only.
@@ -125,7 +125,7 @@ pub(super) fn disk(
             iothread: own.thread.filter(|_| bus == DiskBus::Virtio),
             iothreads: own.threads.filter(|_| bus == DiskBus::Virtio),
         },
-        source: source(&image.path, image.place)?,
+        source: source_of(image)?,
         // Said in full, so that neither libvirt nor QEMU looks for it in the image.
         backing_store: Some(match &image.base {
             None => xml::BackingStore::default(),
@@ -189,6 +189,18 @@ fn block_io(disk: &Disk, image: &Image) -> Option<xml::BlockIo> {
     size.match_volume.as_ref().filter(|state| state.is_on())?;
     let Blocks { logical, physical, discard } = image.blocks;
     Some(xml::BlockIo { logical, physical, discard: Some(discard) })
+}
+
+/// The image, or its overlay with the image as the data of that.
+fn source_of(image: &Image) -> Result<xml::DiskSource, ConvertError> {
+    let data = source(&image.path, image.place)?;
+    let Some(overlay) = &image.overlay else { return Ok(data) };
+    let data_store = xml::DataStore {
+        kind: image.place.as_str().into(),
+        format: xml::TypeOnly { kind: image.format.as_str().into() },
+        source: data.into(),
+    };
+    Ok(xml::DiskSource { data_store: Some(data_store), ..source(overlay, Place::File)? })
 }
 
 fn source(path: &Path, place: Place) -> Result<xml::DiskSource, ConvertError> {

@@ -77,6 +77,8 @@ pub struct Image {
     pub format: ImageFormat,
     /// What an overlay lies over. It is told to QEMU as well: the file's own word for it is never believed.
     pub base: Option<Base>,
+    /// The overlay by which its changes are tracked; its data stays where it is.
+    pub overlay: Option<PathBuf>,
     /// Whether it, and what it lies over, can be read and written past the page cache.
     pub direct: bool,
     /// Whether all of it has its place on the storage.
@@ -115,6 +117,7 @@ impl Image {
             place: Place::File,
             format,
             base: None,
+            overlay: None,
             direct: true,
             allocated: false,
             kept: false,

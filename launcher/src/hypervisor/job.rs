@@ -2,12 +2,17 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use podvirt_proto::migration::Progress;
 use virt::domain::Domain;
 use virt::error::Error;
 use virt_sys as sys;
+
+use super::BackupEnd;
+
+/// The operation of a backup job.
+const BACKUP: u32 = sys::VIR_DOMAIN_JOB_OPERATION_BACKUP;
 
 /// Aborts the domain's present job.
 ///
@@ -38,6 +43,28 @@ impl Parameters {
             unsafe { sys::virTypedParamsGetULLong(self.list, self.count, name.as_ptr(), &raw mut value) };
         if found == 1 { value } else { 0 }
     }
+
+    /// A small number; 0 where it is not told.
+    fn integer(&self, name: &CStr) -> u32 {
+        let mut value = 0;
+        // SAFETY: as in `number`.
+        let found =
+            unsafe { sys::virTypedParamsGetInt(self.list, self.count, name.as_ptr(), &raw mut value) };
+        if found == 1 { u32::try_from(value).unwrap_or(0) } else { 0 }
+    }
+
+    /// A text.
+    fn text(&self, name: &CStr) -> Option<String> {
+        let mut value = null();
+        // SAFETY: as in `number`.
+        let found =
+            unsafe { sys::virTypedParamsGetString(self.list, self.count, name.as_ptr(), &raw mut value) };
+        if found != 1 || value.is_null() {
+            return None;
+        }
+        // SAFETY: libvirt has put a C string there, which lives as long as the list.
+        Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+    }
 }
 
 impl Drop for Parameters {
@@ -47,22 +74,50 @@ impl Drop for Parameters {
     }
 }
 
+/// How the domain's last backup job ended; none while it runs.
+///
+/// # Errors
+///
+/// The domain does not run.
+pub(super) fn backup_end(domain: &Domain) -> Result<Option<BackupEnd>, Error> {
+    let (kind, told) = stats(domain, 0)?;
+    if told.integer(c"operation") == BACKUP && kind != sys::VIR_DOMAIN_JOB_NONE {
+        return Ok(None);
+    }
+    let flags = sys::VIR_DOMAIN_JOB_STATS_COMPLETED | sys::VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED;
+    let (kind, told) = stats(domain, flags)?;
+    if told.integer(c"operation") != BACKUP {
+        return Ok(Some(BackupEnd::Failed("the hypervisor knows nothing of it any more".to_owned())));
+    }
+    let message = told.text(sys::VIR_DOMAIN_JOB_ERRMSG);
+    Ok(Some(match kind {
+        sys::VIR_DOMAIN_JOB_COMPLETED => BackupEnd::Complete,
+        sys::VIR_DOMAIN_JOB_CANCELLED => BackupEnd::Aborted,
+        _ => BackupEnd::Failed(message.unwrap_or_else(|| "the hypervisor does not say why".to_owned())),
+    }))
+}
+
+/// Kind and parameters of the domain's present job, or by `flags` of its last one.
+fn stats(domain: &Domain, flags: u32) -> Result<(u32, Parameters), Error> {
+    let (mut kind, mut list, mut count) = (0, null_mut(), 0);
+    // SAFETY: the domain is valid, the three places live for the call; what libvirt puts there is ours to free.
+    let result = unsafe {
+        sys::virDomainGetJobStats(domain.as_ptr(), &raw mut kind, &raw mut list, &raw mut count, flags)
+    };
+    if result == -1 {
+        return Err(Error::last_error());
+    }
+    Ok((u32::try_from(kind).unwrap_or(sys::VIR_DOMAIN_JOB_NONE), Parameters { list, count }))
+}
+
 /// How far the domain's present job is; none when there is none.
 ///
 /// # Errors
 ///
 /// The domain does not run.
 pub(super) fn progress(domain: &Domain) -> Result<Option<Progress>, Error> {
-    let (mut kind, mut list, mut count) = (0, null_mut(), 0);
-    // SAFETY: the domain is valid, the three places live for the call; what libvirt puts there is ours to free.
-    let result = unsafe {
-        sys::virDomainGetJobStats(domain.as_ptr(), &raw mut kind, &raw mut list, &raw mut count, 0)
-    };
-    if result == -1 {
-        return Err(Error::last_error());
-    }
-    let told = Parameters { list, count };
-    if u32::try_from(kind).ok().is_none_or(|kind| kind == sys::VIR_DOMAIN_JOB_NONE) {
+    let (kind, told) = stats(domain, 0)?;
+    if kind == sys::VIR_DOMAIN_JOB_NONE {
         return Ok(None);
     }
     let page = match told.number(c"memory_page_size") {

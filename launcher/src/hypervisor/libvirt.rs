@@ -19,8 +19,8 @@ use virt::sys;
 use super::events::{self, Subscription};
 use super::state::{shutoff, status};
 use super::{
-    Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture, Stopped,
-    bulk, fdset, growth, job, slots, usage,
+    Backups, Connector, DomainState, DomainStatus, EventSink, Hypervisor, HypervisorError, Move, Picture,
+    Stopped, bulk, fdset, growth, job, slots, usage,
 };
 use crate::domain::schema::{Domain as Described, Interface, VHOST_USER};
 
@@ -58,7 +58,7 @@ impl Connector for LibvirtConnector {
     }
 }
 
-struct Libvirt {
+pub(super) struct Libvirt {
     // Before the connection: fields are dropped in order.
     _subscription: Subscription,
     connection: Connect,
@@ -79,12 +79,12 @@ impl Libvirt {
         }
     }
 
-    fn domain(&self) -> Result<Domain, HypervisorError> {
+    pub(super) fn domain(&self) -> Result<Domain, HypervisorError> {
         self.find()?.ok_or_else(|| HypervisorError::NotRunning(self.name.clone()))
     }
 
     /// The error of a call to `domain`: that it does not run is told apart, whatever the driver calls it.
-    fn failed(&self, domain: &Domain, action: &'static str, error: &Error) -> HypervisorError {
+    pub(super) fn failed(&self, domain: &Domain, action: &'static str, error: &Error) -> HypervisorError {
         if domain.is_active().unwrap_or(true) {
             refused(action, error)
         } else {
@@ -418,6 +418,10 @@ impl Hypervisor for Libvirt {
 
     fn take_back(&self, set: u64) -> Result<(), HypervisorError> {
         fdset::remove(&self.domain()?, set)
+    }
+
+    fn backups(&self) -> Result<&dyn Backups, HypervisorError> {
+        Ok(self)
     }
 
     fn keep(&self) -> Result<(), HypervisorError> {

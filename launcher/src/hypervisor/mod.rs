@@ -5,6 +5,9 @@
 //! is its last. The order of calls is: `connect`, `state` (what is there already), `start`, then any.
 
 #[cfg(feature = "libvirt")]
+mod backup;
+mod backups;
+#[cfg(feature = "libvirt")]
 mod bulk;
 #[cfg(feature = "libvirt")]
 mod events;
@@ -33,6 +36,8 @@ use std::time::Duration;
 use podvirt_proto::domain::Status;
 use podvirt_proto::migration::Progress;
 use podvirt_proto::stats::DomainStats;
+
+pub use backups::{BackupEnd, Backups};
 
 use crate::capabilities::Source;
 
@@ -374,6 +379,15 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// The domain does not run, or has no such set.
     fn take_back(&self, set: u64) -> Result<(), HypervisorError>;
+
+    /// What makes backups of the domain's disks.
+    ///
+    /// # Errors
+    ///
+    /// The hypervisor makes none.
+    fn backups(&self) -> Result<&dyn Backups, HypervisorError> {
+        Err(HypervisorError::Refused { action: "make a backup", message: "the hypervisor makes none".into() })
+    }
 
     /// Keeps the running domain's definition, if it is not kept yet.
     ///

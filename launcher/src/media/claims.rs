@@ -179,10 +179,19 @@ fn grow(path: &Path, told: &PersistentVolumeClaimInfo) {
 /// The file or device cannot be read.
 pub fn possible(path: &Path, told: &PersistentVolumeClaimInfo) -> io::Result<Option<u64>> {
     if is_block(told) {
-        return File::open(path)?.seek(SeekFrom::End(0)).map(Some);
+        return length(path).map(Some);
     }
     let used = path.metadata()?.blocks().saturating_mul(probe::BLOCK);
     Ok(room(told, used.saturating_add(available(path)?)))
+}
+
+/// Bytes of a disk image or a device.
+///
+/// # Errors
+///
+/// It cannot be opened.
+pub fn length(path: &Path) -> io::Result<u64> {
+    File::open(path)?.seek(SeekFrom::End(0))
 }
 
 /// Bytes that this user may still write to a file system.

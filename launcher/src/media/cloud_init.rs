@@ -291,6 +291,7 @@ mod tests {
             told: &BTreeMap::new(),
             incoming: false,
             moved: &std::collections::BTreeSet::new(),
+            tracking: &crate::media::overlay::Tracking::default(),
             notes: &Default::default(),
             secrets,
             credentials: None,

@@ -23,6 +23,7 @@ use podvirt_api::v1::PersistentVolumeClaimInfo;
 use podvirt_api::vmi::{HostDisk, HostDiskType, Volume};
 
 use super::claims::{self, ALIGNMENT, Notes};
+use super::overlay::Tracking;
 use super::{MediaError, cloud_init, config, probe};
 use crate::domain::{Base, Image, ImageFormat, Place};
 use crate::downward::disk as downward;
@@ -44,6 +45,8 @@ pub struct ImageSources<'a> {
     pub incoming: bool,
     /// Volumes that move to other claims with the machine: what is on these is made new.
     pub moved: &'a BTreeSet<String>,
+    /// Disks whose changes are tracked.
+    pub tracking: &'a Tracking,
     /// Gets what users are to be told.
     pub notes: &'a Notes,
     /// Directory below which cloud-init's Secrets are mounted; none outside a cluster.
@@ -67,7 +70,8 @@ pub fn prepare(
 ) -> Result<BTreeMap<String, Image>, MediaError> {
     let image = |v: &Volume| {
         let kept = sources.told.get(&v.name).is_some_and(|claim| claim.preallocated == Some(true));
-        Ok((v.name.clone(), Image { kept, ..probe::seen(volume(vmi, v, sources)?) }))
+        let image = Image { kept, ..probe::seen(volume(vmi, v, sources)?) };
+        Ok((v.name.clone(), sources.tracking.of(&v.name, image)?))
     };
     // Disks of the others come by another way, and what is only a file system has none.
     let filesystems = &vmi.spec.domain.devices.filesystems;
@@ -88,7 +92,7 @@ fn volume(
             volume: volume.name.clone(),
             image: disk.image.clone(),
         })?;
-        return overlay(base.clone(), &made("qcow2"));
+        return layer(base.clone(), &made("qcow2"));
     }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk);
@@ -103,7 +107,7 @@ fn volume(
     if let Some(source) = &volume.ephemeral {
         let missing = || MediaError::NoSource(volume.name.clone());
         let source = source.persistent_volume_claim.as_ref().ok_or_else(missing)?;
-        return overlay(claims::base(volume, &source.claim_name, true, sources)?, &made("qcow2"));
+        return layer(claims::base(volume, &source.claim_name, true, sources)?, &made("qcow2"));
     }
     if let Some(disk) = &volume.empty_disk {
         let size = disk.capacity.as_ref().ok_or_else(|| MediaError::NoSource(volume.name.clone()))?.value();
@@ -179,7 +183,7 @@ fn sparse(path: &Path, size: u64) -> Result<(), MediaError> {
 }
 
 /// Makes a copy-on-write layer over `base`.
-fn overlay(base: Base, path: &Path) -> Result<Image, MediaError> {
+fn layer(base: Base, path: &Path) -> Result<Image, MediaError> {
     let output = Command::new("qemu-img")
         .args(["create", "-q", "-f", "qcow2", "-F", base.format.as_str(), "-b"])
         .args([base.path.as_path(), path])
@@ -269,6 +273,7 @@ mod tests {
             told,
             incoming: false,
             moved: &BTreeSet::new(),
+            tracking: &Tracking::default(),
             notes: &Notes::default(),
             secrets: None,
             credentials: None,

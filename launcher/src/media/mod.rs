@@ -7,6 +7,7 @@ pub(crate) mod crc32;
 pub mod images;
 pub mod kernel;
 pub(crate) mod mounted;
+pub mod overlay;
 pub(crate) mod ovmf;
 pub(crate) mod probe;
 pub(crate) mod ssh_keys;

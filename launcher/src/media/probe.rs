@@ -2,7 +2,7 @@
 
 use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, major, minor, statvfs};
 
@@ -23,6 +23,13 @@ pub(crate) fn seen(image: Image) -> Image {
     };
     let blocks = blocks(&image).unwrap_or(image.blocks);
     Image { direct, allocated, blocks, ..image }
+}
+
+/// The image with an overlay, which is read and written as the image is, as far as the overlay's file system can that.
+pub(crate) fn tracked(image: Image, overlay: PathBuf) -> Image {
+    let direct = image.direct && is_direct(&overlay);
+    // The kernel would wait for places in the overlay.
+    Image { direct, allocated: false, overlay: Some(overlay), ..image }
 }
 
 /// The sizes of blocks of a device, as the kernel tells them; a file has its file system's.

@@ -9,6 +9,8 @@
 //! | `/var/run/kubevirt/hotplug-disks/` | `<volume>.img`, a link to the descriptor | `<volume>`, a link to the set's path |
 //! | the machine's definition names | that link | `/dev/fdset/<number>` |
 //!
+//! Of a claim that a backup writes into, the link `<volume>` leads to the descriptor of its directory.
+//!
 //! On the socket a message with a descriptor is virt-handler's, which hands a disk over; one without is from the program that
 //! becomes QEMU ([`crate::emulator`]), which asks for one.
 
@@ -35,12 +37,22 @@ use crate::fdset;
 /// Before the next connection is taken after one that could not be.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// What was handed over of a volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    /// A disk image, or the file of a memory dump.
+    File,
+    /// A block device.
+    Device,
+    /// The directory of a claim, which a backup writes into.
+    Directory,
+}
+
 /// The disk of a volume.
 #[derive(Debug)]
 pub(super) struct Disk {
     file: Arc<File>,
-    /// Whether it is a device.
-    pub(super) is_device: bool,
+    kind: Kind,
 }
 
 /// Disks that were handed over, by volume.
@@ -62,7 +74,12 @@ impl Held {
 
     /// The device of a volume; none where it has a disk image.
     pub(super) fn device(&self, volume: &str) -> Option<Arc<File>> {
-        self.all().get(volume).filter(|disk| disk.is_device).map(|disk| Arc::clone(&disk.file))
+        self.all().get(volume).filter(|disk| disk.kind == Kind::Device).map(|disk| Arc::clone(&disk.file))
+    }
+
+    /// Whether the directory of a volume's claim is here.
+    pub(super) fn is_directory(&self, volume: &str) -> bool {
+        self.all().get(volume).is_some_and(|disk| disk.kind == Kind::Directory)
     }
 
     /// Keeps the disk of a volume, unless there is one.
@@ -71,8 +88,13 @@ impl Held {
         if all.contains_key(volume) {
             return Ok(());
         }
-        let is_device = file.metadata()?.file_type().is_block_device();
-        let disk = Disk { file: Arc::new(file), is_device };
+        let is = file.metadata()?.file_type();
+        let kind = match (is.is_block_device(), is.is_dir()) {
+            (true, _) => Kind::Device,
+            (_, true) => Kind::Directory,
+            _ => Kind::File,
+        };
+        let disk = Disk { file: Arc::new(file), kind };
         for (link, target) in links(volume, &disk) {
             if let Some(directory) = link.parent() {
                 std::fs::create_dir_all(directory)?;
@@ -98,11 +120,13 @@ impl Held {
 /// The links of a disk, and where they lead.
 fn links(volume: &str, disk: &Disk) -> Vec<(PathBuf, PathBuf)> {
     let descriptor = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), disk.file.as_raw_fd()));
-    if disk.is_device {
-        let set = fdset::place(volume);
-        vec![(set.clone(), descriptor), (path::plugged_device(volume), set)]
-    } else {
-        vec![(path::plugged_image(volume), descriptor)]
+    match disk.kind {
+        Kind::Device => {
+            let set = fdset::place(volume);
+            vec![(set.clone(), descriptor), (path::plugged_device(volume), set)]
+        }
+        Kind::File => vec![(path::plugged_image(volume), descriptor)],
+        Kind::Directory => vec![(path::plugged_device(volume), descriptor)],
     }
 }
 

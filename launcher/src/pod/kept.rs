@@ -30,7 +30,7 @@ const HANDS_OVER: &str = "cmdarg-migration";
 
 /// Directories that libvirt is told to be of both nodes, of a machine whose claim is.
 pub(super) fn of_both_nodes() -> &'static [&'static str] {
-    if hands_over() { &[path::NVRAM, path::SWTPM] } else { &[path::NVRAM] }
+    if hands_over() { &[path::NVRAM, path::SWTPM, path::OVERLAYS] } else { &[path::NVRAM, path::OVERLAYS] }
 }
 
 /// Whether the emulator hands the lock of its directory over in a migration.

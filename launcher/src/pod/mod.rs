@@ -37,6 +37,7 @@
 
 mod agent;
 mod answers;
+mod backup;
 mod brought;
 mod credentials;
 mod descriptor;
@@ -45,6 +46,8 @@ mod downward;
 mod dump;
 mod end;
 mod freeze;
+#[cfg(test)]
+mod freezer_tests;
 mod growth;
 mod held;
 mod hold;

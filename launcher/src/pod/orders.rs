@@ -169,7 +169,7 @@ impl Server {
             }
         }
         migration::admit(&wanted.json)?;
-        volumes::awaited(&self.0, &wanted.vmi, &wanted.json)?;
+        volumes::awaited(&self.0, &wanted.vmi, &wanted.json).await?;
         self.attempt(wanted).await
     }
 

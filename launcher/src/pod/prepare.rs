@@ -85,11 +85,12 @@ pub(super) async fn prepare(
         serde_json::from_slice(&wanted.json).context("the VMI's status")?;
     let told = storage::told_of_next(&wire);
     let moved = moved::all(&wire);
+    let tracking = volumes::tracking(&wire, wanted.incoming);
     let vmi = services::in_place(&wanted.vmi)?;
     let plugged = match wanted.incoming {
         // It brings its own description of them.
         true => BTreeMap::new(),
-        false => volumes::images(shared, &vmi, &told).await.map_err(Error::msg)?,
+        false => volumes::images(shared, &vmi, &told, &tracking).await.map_err(Error::msg)?,
     };
     let vmi = &volumes::without_absent(&vmi, &plugged);
     let (accelerator, reason) = accelerator::choose();
@@ -135,6 +136,7 @@ pub(super) async fn prepare(
             told: &told,
             incoming,
             moved: &moving,
+            tracking: &tracking,
             notes: &notes,
             secrets: Some(Path::new(path::SECRETS)),
             credentials: Some(Path::new(path::ACCESS_CREDENTIALS)),

@@ -1,6 +1,6 @@
 //! The report of the machine, put together from what the parts know. Pure: the same knowledge gives the same report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use podvirt_proto::domain::{AccessCredentials, Disk, Domain, Interface, Status, info_source, reason};
@@ -37,6 +37,8 @@ pub(super) struct Shape {
     pub(super) memory_kib: Option<u64>,
     /// Places of the disks on their buses, by volume.
     pub(super) disks: BTreeMap<String, String>,
+    /// Those of them whose changes are tracked.
+    pub(super) tracked: BTreeSet<String>,
     /// Whether the channel of the guest's agent is open.
     pub(super) agent_connected: bool,
 }
@@ -73,6 +75,7 @@ pub(super) fn next(previous: &Domain, facts: &Facts, seen: &Seen, now: Duration)
             message: result.as_ref().err().cloned().unwrap_or_default(),
         }),
         memory_dump: facts.dump.clone(),
+        backup: facts.backup.clone(),
         migration: facts.migration.clone(),
         waiting_for: facts.waiting_for.clone(),
         waiting_since_ms: facts.waiting_since.map(millis),
@@ -89,6 +92,7 @@ fn disks(facts: &Facts, seen: &Seen) -> Vec<Disk> {
             name: name.clone(),
             target: target.clone(),
             made_bytes: facts.made.get(name).copied(),
+            tracked: seen.shape.tracked.contains(name),
         })
         .collect()
 }

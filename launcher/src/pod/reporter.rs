@@ -125,12 +125,15 @@ fn shape(xml: Xml) -> Shape {
     let channel = xml.devices.channels.iter().find(|c| c.target.name == AGENT_CHANNEL);
     let agent_connected = channel.and_then(|c| c.target.state.as_deref()) == Some("connected");
     // A drive without a medium has no source.
+    let tracked = xml.devices.disks.iter().filter(|disk| disk.is_tracked());
+    let tracked = tracked.filter_map(|disk| Some(name_of(&disk.alias.name)?.to_owned())).collect();
     let disks = xml.devices.disks.into_iter().filter(|disk| disk.source.path().is_some());
     let disks = disks.filter_map(|disk| Some((name_of(&disk.alias.name)?.to_owned(), disk.target.dev)));
     Shape {
         machine: Some(xml.os.kind.machine),
         memory_kib: xml.current_memory.filter(|memory| memory.unit == "KiB").map(|memory| memory.amount),
         disks: disks.collect(),
+        tracked,
         agent_connected,
     }
 }
@@ -146,6 +149,8 @@ mod tests {
              <currentMemory unit='KiB'>32768</currentMemory><os><type machine='pc-q35-10.1'>hvm</type></os><devices>\
              <disk type='file' device='disk'><source file='/root.qcow2'/><target dev='vda' bus='virtio'/>\
              <alias name='ua-root'/></disk>\
+             <disk type='file' device='disk'><source file='/data.qcow2'><dataStore type='file'><format type='raw'/>\
+             <source file='/data.img'/></dataStore></source><target dev='vdb' bus='virtio'/><alias name='ua-data'/></disk>\
              <disk type='file' device='cdrom'><target dev='sda' bus='sata'/><alias name='ua-empty'/></disk>\
              <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0' state='connected'/></channel>\
              </devices></domain>",
@@ -153,7 +158,8 @@ mod tests {
         let expected = Shape {
             machine: Some("pc-q35-10.1".into()),
             memory_kib: Some(32768),
-            disks: [("root".to_owned(), "vda".to_owned())].into(),
+            disks: [("root".to_owned(), "vda".to_owned()), ("data".to_owned(), "vdb".to_owned())].into(),
+            tracked: ["data".to_owned()].into(),
             agent_connected: true,
         };
         assert_eq!(shape(xml.unwrap()), expected);

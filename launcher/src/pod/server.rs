@@ -22,7 +22,7 @@ use super::answers;
 use super::freeze::Guest as _;
 use super::orders::{Answer, Server, outcome};
 use super::shared::Shared;
-use super::{dump, migration, statistics};
+use super::{backup, dump, migration, statistics};
 use crate::life::runner::Wish;
 
 /// A VMI's JSON is at most what etcd stores; some room above that.
@@ -271,6 +271,39 @@ impl Cmd for Server {
         Ok(Response::new(outcome(begun)))
     }
 
+    async fn backup_virtual_machine(&self, request: Request<cmd::BackupRequest>) -> Answer<cmd::Response> {
+        let request = request.into_inner();
+        let done = async {
+            self.mine(request.vmi.as_ref())?;
+            let options =
+                serde_json::from_slice(&request.options).map_err(|error| format!("options: {error}"))?;
+            backup::command(&self.0, &self.0.identity.name, options).await
+        };
+        let done = done.await;
+        if let Err(message) = &done {
+            error!(message, "BackupVirtualMachine fails");
+        }
+        Ok(Response::new(outcome(done)))
+    }
+
+    async fn redefine_checkpoint(
+        &self,
+        request: Request<cmd::RedefineCheckpointRequest>,
+    ) -> Answer<cmd::RedefineCheckpointResponse> {
+        let request = request.into_inner();
+        let done = async {
+            self.mine(request.vmi.as_ref()).map_err(backup::Unknown::Refused)?;
+            let checkpoint = serde_json::from_slice(&request.checkpoint);
+            let checkpoint =
+                checkpoint.map_err(|error| backup::Unknown::Refused(format!("checkpoint: {error}")))?;
+            backup::redefine(&self.0, &checkpoint).await
+        };
+        let done = done.await;
+        let checkpoint_invalid = matches!(done, Err(backup::Unknown::Invalid(_)));
+        let response = Some(outcome(done.map_err(|error| error.to_string())));
+        Ok(Response::new(cmd::RedefineCheckpointResponse { response, checkpoint_invalid }))
+    }
+
     not_supported! {
         delete_virtual_machine(cmd::VmiRequest) -> cmd::Response = "DeleteVirtualMachine",
         hotplug_host_devices(cmd::VmiRequest) -> cmd::Response = "HotplugHostDevices",
@@ -279,8 +312,6 @@ impl Cmd for Server {
         get_vm_stats(cmd::VmStatsRequest) -> cmd::VmStatsResponse = "GetVMStats",
         get_domain_dirty_rate_stats(cmd::EmptyRequest) -> cmd::DirtyRateStatsResponse = "GetDomainDirtyRateStats",
         get_qemu_version(cmd::EmptyRequest) -> cmd::QemuVersionResponse = "GetQemuVersion",
-        backup_virtual_machine(cmd::BackupRequest) -> cmd::Response = "BackupVirtualMachine",
-        redefine_checkpoint(cmd::RedefineCheckpointRequest) -> cmd::RedefineCheckpointResponse = "RedefineCheckpoint",
         get_sev_info(cmd::EmptyRequest) -> cmd::SevInfoResponse = "GetSEVInfo",
         get_launch_measurement(cmd::VmiRequest) -> cmd::LaunchMeasurementResponse = "GetLaunchMeasurement",
         inject_launch_secret(cmd::InjectLaunchSecretRequest) -> cmd::Response = "InjectLaunchSecret",

@@ -7,7 +7,9 @@ use std::time::Duration;
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::vmi::AccessCredential;
 use podvirt_proto::cmd::v1::SmBios;
-use podvirt_proto::domain::{Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, MemoryDump, Status};
+use podvirt_proto::domain::{
+    Backup, Domain, GuestOsInfo, Interface, K8sEvent, KernelBoot, MemoryDump, Status,
+};
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -70,6 +72,8 @@ pub(super) struct Facts {
     pub(super) volumes: BTreeSet<String>,
     /// The last dump of the guest's memory.
     pub(super) dump: Option<MemoryDump>,
+    /// The last backup of the machine's disks.
+    pub(super) backup: Option<Backup>,
     /// What is booted directly, once it was read.
     pub(super) kernel_boot: Option<KernelBoot>,
     /// The migration away from here that runs, or was the last one.

@@ -22,7 +22,8 @@
 //! that a machine can boot from such a disk. One that comes from another node has them already when it arrives: it is let in once all
 //! their descriptors are here ([`awaited`]).
 //!
-//! The file of a memory dump ([`dump`]) is handed over and closed in the same way; it is no disk.
+//! The file of a memory dump ([`dump`]) is handed over and closed in the same way, and so is the directory that a backup writes into
+//! ([`backup_to`]); they are no disks.
 //!
 //! A CD-ROM drive stays, and its medium comes and goes. The drive's cache mode is that of its start, so that both a disk image and a
 //! device can be its medium: through the page cache unless the VMI says otherwise.
@@ -30,22 +31,25 @@
 //! What fails with one volume does not keep the others from coming and going; the first failure is told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::names::path;
 use podvirt_api::vmi::{Disk, DriverCache, Volume};
-use podvirt_api::{storage, v1};
+use podvirt_api::{backup, storage, v1};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::dump;
-use super::held::set_direct;
+use super::held::{set_direct, size};
 use super::shared::Shared;
+use super::{backup as backup_to, dump};
 use crate::domain::schema::{self as xml, Domain};
 use crate::domain::{Image, ImageFormat, Place, alias_of, plugged_disk, with_medium};
 use crate::fdset;
+use crate::media::claims;
+use crate::media::overlay::{self, Tracking};
 use crate::media::probe::seen;
 
 /// How long a guest has to let go of a disk.
@@ -98,6 +102,7 @@ pub(super) async fn images(
     shared: &Shared,
     vmi: &VirtualMachineInstance,
     told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>,
+    tracking: &Tracking,
 ) -> Result<BTreeMap<String, Image>, String> {
     let mut images = BTreeMap::new();
     for disk in &vmi.spec.domain.devices.disks {
@@ -106,11 +111,12 @@ pub(super) async fn images(
             continue;
         }
         let ready = async {
+            let image = image(shared, volume, is_kept(told, volume), tracking).await?;
+            let direct = image.direct && past_page_cache(disk);
             if let Some(device) = shared.held.device(volume) {
-                set_direct(&device, past_page_cache(disk)).map_err(|error| error.to_string())?;
+                set_direct(&device, direct).map_err(|error| error.to_string())?;
             }
-            let image = image(shared, volume, is_kept(told, volume)).await?;
-            Ok::<_, String>(Image { direct: image.direct && past_page_cache(disk), ..image })
+            Ok::<_, String>(Image { direct, ..image })
         };
         let ready = ready.await.map_err(|error| format!("volume {volume}: {error}"))?;
         images.insert(volume.to_owned(), ready);
@@ -124,14 +130,26 @@ fn is_kept(told: &BTreeMap<String, v1::PersistentVolumeClaimInfo>, volume: &str)
 }
 
 /// The image of a volume whose disk is here, as QEMU finds it.
-async fn image(shared: &Shared, volume: &str, kept: bool) -> Result<Image, String> {
-    let image = match shared.held.device(volume) {
+async fn image(shared: &Shared, volume: &str, kept: bool, tracking: &Tracking) -> Result<Image, String> {
+    let device = shared.held.device(volume);
+    let image = match &device {
         Some(_) => Image { place: Place::Block, ..Image::new(fdset::place(volume), ImageFormat::Raw) },
         None => Image::new(path::plugged_image(volume), ImageFormat::Raw),
     };
-    let image = tokio::task::spawn_blocking(move || seen(image)).await.map_err(|error| error.to_string())?;
-    // Every device can be read and written past the page cache; this process may not open the device to see that.
-    Ok(Image { kept, direct: image.direct || image.place == Place::Block, ..image })
+    let (volume, tracking) = (volume.to_owned(), tracking.clone());
+    let ready = tokio::task::spawn_blocking(move || {
+        let image = seen(image);
+        // Every device can be read and written past the page cache; this process may not open the device to see that.
+        let direct = image.direct || image.place == Place::Block;
+        let length = |path: &Path| device.map_or_else(|| claims::length(path), |device| size(&device));
+        tracking.of_length(&volume, Image { kept, direct, ..image }, length)
+    });
+    ready.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// The disks of a machine whose changes are tracked.
+pub(super) fn tracking(vmi: &v1::VirtualMachineInstance, incoming: bool) -> Tracking {
+    Tracking { directory: path::OVERLAYS.into(), on: backup::tracked(vmi), incoming }
 }
 
 /// Whether all disks are here that the machine `vmi` brings from another node; they are made ready for QEMU. `json`: the VMI as the
@@ -140,8 +158,14 @@ async fn image(shared: &Shared, volume: &str, kept: bool) -> Result<Image, Strin
 /// # Errors
 ///
 /// One is missing; its volume is named.
-pub(super) fn awaited(shared: &Shared, vmi: &VirtualMachineInstance, json: &[u8]) -> Result<(), String> {
-    for volume in brought(&*wire(json)?) {
+pub(super) async fn awaited(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    json: &[u8],
+) -> Result<(), String> {
+    let wire = wire(json)?;
+    let tracking = tracking(&wire, true);
+    for volume in brought(&wire) {
         if !shared.held.has(volume) {
             return Err(format!("volume {volume}: its disk has not been handed over on this node yet"));
         }
@@ -150,6 +174,9 @@ pub(super) fn awaited(shared: &Shared, vmi: &VirtualMachineInstance, json: &[u8]
             let ready = set_direct(&device, past_page_cache(disk));
             ready.map_err(|error| format!("volume {volume}: {error}"))?;
         }
+        // Of a backend claim that this node alone has, its overlay is not there yet.
+        let overlaid = image(shared, volume, false, &tracking).await;
+        overlaid.map_err(|error| format!("volume {volume}: {error}"))?;
     }
     Ok(())
 }
@@ -181,11 +208,14 @@ pub(super) async fn change(
     if wanted.is_empty() && held.is_empty() {
         return Ok(());
     }
+    let wire = wire(json)?;
+    // A backup writes into the directories of these.
+    let is_utility = |name: &str| storage::is_utility(&wire, name);
     if shared.facts.borrow().migration.as_ref().is_some_and(podvirt_proto::migration::Migration::is_running) {
         return Err("while the machine moves to another node, no disk is plugged or unplugged".to_owned());
     }
-    let wire = wire(json)?;
     let told = storage::told(&wire);
+    let tracking = tracking(&wire, false);
     let mut failed = Ok(());
     let mut done = |volume: &str, result: Result<(), String>| {
         let result = result.map_err(|error| format!("volume {volume}: {error}"));
@@ -195,14 +225,14 @@ pub(super) async fn change(
             warn!(error, "a disk is not plugged or unplugged");
         }
     };
-    for name in held.iter().filter(|name| !wanted.contains(&name.as_str())) {
+    for name in held.iter().filter(|name| !wanted.contains(&name.as_str()) && !is_utility(name)) {
         done(name, unplug(shared, name).await);
     }
     // A claim for a memory dump has no disk.
     let is_dump = |name: &str| vmi.spec.volumes.iter().any(|v| v.name == name && v.memory_dump.is_some());
     let wanted = wanted.into_iter().filter(|name| !is_dump(name));
     for name in wanted.filter(|name| held.iter().any(|held| held == name)) {
-        done(name, plug(shared, vmi, name, is_kept(&told, name)).await);
+        done(name, plug(shared, vmi, name, is_kept(&told, name), &tracking).await);
     }
     failed
 }
@@ -226,14 +256,20 @@ fn has(domain: &Domain, volume: &str) -> bool {
 }
 
 /// Plugs the disk of a volume whose disk was handed over. `kept`: its storage is allocated as a whole, and stays so.
-async fn plug(shared: &Shared, vmi: &VirtualMachineInstance, volume: &str, kept: bool) -> Result<(), String> {
+async fn plug(
+    shared: &Shared,
+    vmi: &VirtualMachineInstance,
+    volume: &str,
+    kept: bool,
+    tracking: &Tracking,
+) -> Result<(), String> {
     let domain = described(shared).await?;
     if has(&domain, volume) {
         return Ok(());
     }
     let disk = vmi.spec.domain.devices.disks.iter().find(|disk| disk.name == volume);
     let disk = disk.ok_or("spec.domain.devices.disks has no disk of this name")?;
-    let image = image(shared, volume, kept).await?;
+    let image = image(shared, volume, kept, tracking).await?;
     let (device, is_drive) = match self::device(domain.clone(), volume) {
         Some(drive) => {
             let changed = with_medium(drive, Some((&image.path, image.place)));
@@ -281,6 +317,7 @@ async fn take_back(shared: &Shared, volume: &str) {
 /// Has the guest let go of the disk of a volume, and closes the disk.
 async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
     dump::may_go(shared, volume)?;
+    backup_to::may_go(shared, volume)?;
     let domain = described(shared).await?;
     if has(&domain, volume) {
         info!(volume, "the disk is unplugged");
@@ -304,6 +341,10 @@ async fn unplug(shared: &Shared, volume: &str) -> Result<(), String> {
     }
     take_back(shared, volume).await;
     shared.held.release(volume);
+    // What it knows of changes ends with them: nothing tracks the disk from now on.
+    if let Err(error) = overlay::remove(volume, Path::new(path::OVERLAYS)) {
+        warn!(volume, error = &error as &dyn std::error::Error, "its overlay stays");
+    }
     shared.facts.send_if_modified(|facts| facts.volumes.remove(volume));
     Ok(())
 }

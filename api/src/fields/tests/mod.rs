@@ -75,6 +75,7 @@ const OF_THE_POD: &[&str] = &[
     "spec.schedulerName",
     "spec.tolerations",
     "spec.topologySpreadConstraints",
+    "spec.utilityVolumes",
     "spec.domain.firmware.kernelBoot.container.imagePull",
     "spec.volumes[].containerDisk.imagePull",
     "spec.volumes[].downwardAPI.fields",

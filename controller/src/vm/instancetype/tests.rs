@@ -1,5 +1,6 @@
 //! Machines that name instance types and preferences, before an API server that answers as it is told.
 
+use crate::kept::Kept;
 use crate::vm::moves::Moves;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -64,7 +65,7 @@ fn shell(
             store().0,
             DataVolumes::new().0,
             crate::storage::Storage::new().0,
-            store().0,
+            (Kept::new().0, store().0),
         ),
         asked,
     )

@@ -86,8 +86,8 @@ fn a_machine_that_is_to_leave_its_node_says_so_and_so_does_its_pod() {
         let pod = running(json!({"metadata": {"annotations": annotations}}));
         let decision = look(&handed_over("Running", json!({ "status": status })), &[pod]);
         let told = decision.actions.iter().find_map(|action| match action {
-            Action::Annotate { key, value, .. } if key.ends_with("eviction-in-progress") => {
-                Some(value.clone())
+            Action::Annotate { annotations, .. } => {
+                annotations.get("descheduler.alpha.kubernetes.io/eviction-in-progress").cloned()
             }
             _ => None,
         });

@@ -167,8 +167,12 @@ fn the_status_tells_of_memory_disks_and_what_is_booted_directly() {
     });
     let volume = |name: &str| v1::VolumeStatus { name: name.into(), ..Default::default() };
     pass.vmi.status.volume_status = vec![volume("root"), volume("seed"), volume("unused")];
-    let disk =
-        |name: &str, target: &str, made_bytes| Disk { name: name.into(), target: target.into(), made_bytes };
+    let disk = |name: &str, target: &str, made_bytes| Disk {
+        name: name.into(),
+        target: target.into(),
+        made_bytes,
+        ..Disk::default()
+    };
     let domain = pass.domain.as_mut().unwrap();
     domain.memory_kib = Some(125_000);
     domain.disks =

@@ -18,7 +18,8 @@ fn pass(wanted: bool, told: Value, held: bool, plugged: bool) -> Pass {
         serde_json::from_value(json!([status, {"name": "root", "target": "vda"}])).unwrap();
     let domain = pass.domain.as_mut().unwrap();
     domain.volumes = if held { vec!["data".into()] } else { vec![] };
-    let disk = |name: &str, target: &str| Disk { name: name.into(), target: target.into(), made_bytes: None };
+    let disk =
+        |name: &str, target: &str| Disk { name: name.into(), target: target.into(), ..Disk::default() };
     domain.disks = vec![disk("root", "vda")];
     if plugged {
         domain.disks.push(disk("data", "sda"));

@@ -31,6 +31,7 @@ macro_rules! elements {
     )*};
 }
 
+pub mod backup;
 mod devices;
 
 elements! {
@@ -398,9 +399,26 @@ impl DiskSource {
     pub fn path(&self) -> Option<&str> {
         self.file.as_deref().or(self.dev.as_deref())
     }
+
+    /// The path of the file or block device that has its data: below an overlay, that is another one.
+    pub fn data(&self) -> Option<&str> {
+        let below = self.data_store.as_ref().map(|store| &store.source);
+        below.map_or(self.path(), |data| data.file.as_deref().or(data.dev.as_deref()))
+    }
+}
+
+impl From<DiskSource> for DataSource {
+    fn from(source: DiskSource) -> DataSource {
+        DataSource { file: source.file, dev: source.dev }
+    }
 }
 
 impl Disk {
+    /// Whether its changes are tracked.
+    pub fn is_tracked(&self) -> bool {
+        self.source.data_store.is_some()
+    }
+
     /// Whether it is a drive whose medium can be changed.
     pub fn is_drive(&self) -> bool {
         self.device == "cdrom"

@@ -34,10 +34,17 @@ pub(super) fn of(domain: &Domain, vmi: &VirtualMachineInstance) -> Result<Disks,
     let verdict = storage::verdict(vmi).map_err(|obstacle| obstacle.to_string())?;
     let mut disks = Disks::default();
     for disk in &domain.devices.disks {
-        let Some(path) = disk.source.path().filter(|_| disk.readonly.is_none()) else { continue };
+        let Some(path) = disk.source.data().filter(|_| disk.readonly.is_none()) else { continue };
         let place = &disk.target.dev;
-        if fate(&verdict, &disk.alias.name, place, Path::new(path))? == Fate::Shared {
+        let fate = fate(&verdict, &disk.alias.name, place, Path::new(path))?;
+        if fate == Fate::Shared {
             disks.shared = true;
+        } else if disk.is_tracked() {
+            // The copy would be another disk, of which its overlay knows nothing.
+            return Err(format!(
+                "disk {place}: its changed blocks are tracked, so it does not move to another claim; it does once the \
+                 machine is not tracked any more and was restarted"
+            ));
         } else {
             disks.copied.push(place.clone());
         }

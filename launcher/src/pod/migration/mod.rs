@@ -48,7 +48,7 @@ use self::moved::Sizes;
 pub(super) use self::word::{listen, take};
 use super::agent::ANSWER;
 use super::shared::{Facts, Shared};
-use super::{nics, report, volumes};
+use super::{backup, nics, report, volumes};
 use crate::domain::alias_of;
 use crate::domain::schema::Domain as Xml;
 use crate::hypervisor::{HypervisorError, Move};
@@ -94,6 +94,7 @@ pub(super) async fn begin(shared: &Arc<Shared>, request: cmd::MigrationRequest) 
             "Failed migration to satisfy functional test condition {FORCE_MIGRATION_FAILURE}"
         ));
     }
+    backup::may_leave(shared)?;
     let moved = moved::all(&vmi);
     let sizes = moved::sizes(shared, &moved).await?;
     let description = if moved.is_empty() {

@@ -1,0 +1,227 @@
+//! The shell around [`super::decide()`]: watches, reads, writes.
+
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt};
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker,
+    VirtualMachineInstance,
+};
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::patch;
+
+use super::act::act;
+use super::decide::{Observed, decide, is_deleted, refused};
+use super::plan::{Action, Note};
+use super::status::{Phase, phase};
+use super::{instance, tracker, trackers};
+use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
+use crate::failure::Error;
+use crate::kept::{self, Kept, requests};
+use crate::metrics::Metrics;
+use crate::storage::Storage;
+use crate::vm::Machines;
+use crate::vmi::View;
+
+/// What the controllers need of the process.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for the API server.
+    pub client: Client,
+    /// Writes events.
+    pub recorder: Recorder,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Shows machines.
+    pub machines: Machines,
+    /// Shows their instances.
+    pub view: View,
+    /// Claims.
+    pub storage: Storage,
+}
+
+impl Context {
+    /// Waits until the caches of others are filled.
+    pub(super) async fn complete(&self) -> Result<(), Error> {
+        self.view.complete().await;
+        Ok(self.machines.store().wait_until_ready().await?)
+    }
+}
+
+/// What the reconciliations share.
+pub(super) struct Shared {
+    pub(super) context: Context,
+    pub(super) backups: Kept<Backup>,
+    pub(super) trackers: Kept<Tracker>,
+    attempts: Attempts,
+}
+
+impl Shared {
+    pub(super) fn new(context: Context, backups: Kept<Backup>, trackers: Kept<Tracker>) -> Self {
+        let attempts = Attempts::new("backup", context.metrics.clone());
+        Self { context, backups, trackers, attempts }
+    }
+
+    /// The tracker that is the source of a backup.
+    fn tracker(&self, backup: &Backup) -> Option<Arc<Tracker>> {
+        let namespace = backup.metadata.namespace.as_deref().unwrap_or_default();
+        let named = tracker::names_tracker(backup);
+        named.then(|| self.trackers.get(namespace, &backup.spec.source.name)).flatten()
+    }
+
+    /// Name of the machine of a backup. Of one whose tracker has gone it is the machine that is held, if any is.
+    fn machine(&self, backup: &Backup) -> Option<String> {
+        if !tracker::names_tracker(backup) {
+            return Some(backup.spec.source.name.clone());
+        }
+        if let Some(tracker) = self.tracker(backup) {
+            return Some(tracker.spec.source.name.clone());
+        }
+        let namespace = backup.namespace();
+        let held = |vmi: &Arc<VirtualMachineInstance>| {
+            vmi.namespace() == namespace && instance::told_of(vmi, backup).is_some()
+        };
+        self.context.view.machines().into_iter().find(held).map(|vmi| vmi.name_any())
+    }
+}
+
+impl Keeper for Shared {
+    type Object = Backup;
+    type Error = Error;
+
+    fn attempts(&self) -> &Attempts {
+        &self.attempts
+    }
+
+    async fn one(&self, backup: &Backup) -> Result<Requeue, Error> {
+        match Box::pin(one(backup, self)).await {
+            Err(error) if error.is_stale() => Ok(Requeue::requeue(STALE_RETRY)),
+            done => done,
+        }
+    }
+}
+
+type Request = ReconcileRequest<Backup>;
+
+/// Keeps all backups and trackers until it is dropped.
+pub async fn run(context: Context) {
+    let (backups, backup_writer) = Kept::new();
+    let (known, tracker_writer) = Kept::new();
+    let shared = Arc::new(Shared::new(context.clone(), backups.clone(), known.clone()));
+    let queue = stream::select(kept::own(&backups), changes(&shared));
+    let client = context.client.clone();
+    let keeping = attempt::keep_all(shared, &client, (backups, backup_writer), queue, "backups");
+    // Backups read trackers, and so are polled before what fills them.
+    futures::join!(Box::pin(keeping), Box::pin(trackers::run(context, (known, tracker_writer))));
+}
+
+/// Backups that something else has changed for.
+pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
+    let Context { machines, view, storage, .. } = &shared.context;
+    let is_open = |backup: &Backup| phase(&backup.status) != Phase::Done || is_deleted(backup);
+    let of_machine = |shared: Arc<Shared>| {
+        move |one: Option<(Option<String>, String)>| {
+            requests(shared.backups.store(), |backup| {
+                let is = |(namespace, name): &(Option<String>, String)| {
+                    let machine = || shared.machine(backup);
+                    backup.metadata.namespace == *namespace
+                        && machine().is_none_or(|machine| machine == *name)
+                };
+                is_open(backup) && one.as_ref().is_none_or(is)
+            })
+        }
+    };
+    let found = of_machine(Arc::clone(shared));
+    let machines = kept::heard(machines.changes(), move |one: Option<&ObjectRef<VirtualMachine>>| {
+        found(one.map(|one| (one.namespace.clone(), one.name.clone())))
+    });
+    let found = of_machine(Arc::clone(shared));
+    let instances = view.heard(move |one: Option<&ObjectRef<VirtualMachineInstance>>| {
+        found(one.map(|one| (one.namespace.clone(), one.name.clone())))
+    });
+    let all = shared.backups.store().clone();
+    let trackers = kept::heard(shared.trackers.changes(), move |one: Option<&ObjectRef<Tracker>>| {
+        let is = |backup: &Backup, one: &ObjectRef<Tracker>| {
+            one.namespace == backup.namespace() && one.name == backup.spec.source.name
+        };
+        requests(&all, |backup| {
+            tracker::names_tracker(backup) && is_open(backup) && one.is_none_or(|one| is(backup, one))
+        })
+    });
+    let all = shared.backups.store().clone();
+    let claims =
+        kept::heard(storage.claims.changes(), move |one: Option<&ObjectRef<PersistentVolumeClaim>>| {
+            let is = |backup: &Backup, one: &ObjectRef<PersistentVolumeClaim>| {
+                one.namespace == backup.namespace() && backup.spec.pvc_name.as_ref() == Some(&one.name)
+            };
+            let waits = |backup: &Backup| phase(&backup.status) == Phase::Initializing;
+            requests(&all, |backup| waits(backup) && one.is_none_or(|one| is(backup, one)))
+        });
+    let all: [BoxStream<'static, _>; 4] =
+        [machines.boxed(), instances.boxed(), trackers.boxed(), claims.boxed()];
+    stream::select_all(all)
+}
+
+pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Error> {
+    let context = &shared.context;
+    context.complete().await?;
+    context.storage.claims.store().wait_until_ready().await?;
+    shared.trackers.store().wait_until_ready().await?;
+    let namespace = backup.namespace().unwrap_or_default();
+    let machine = shared.machine(backup).unwrap_or_default();
+    let vmi = context.view.machine(&namespace, &machine);
+    let tracker = shared.tracker(backup);
+    let claim = backup.spec.pvc_name.as_ref().and_then(|name| context.storage.claims.get(&namespace, name));
+    let told = vmi.as_deref().and_then(instance::told);
+    let holder = told.and_then(|told| {
+        let named = shared.backups.get(&namespace, told.backup_name.as_deref()?)?;
+        instance::is_of(told, &named).then_some(named)
+    });
+    let seen = Observed {
+        backup,
+        tracker: tracker.as_deref(),
+        machine: &machine,
+        is_there: context.machines.store().get(&ObjectRef::new(&machine).within(&namespace)).is_some(),
+        vmi: vmi.as_deref(),
+        claim: claim.as_deref(),
+        holder: holder.as_deref(),
+        now: Timestamp::now(),
+    };
+    let mut plan = decide(&seen);
+    let api: Api<Backup> = Api::namespaced(context.client.clone(), &namespace);
+    let mut told = Ok(());
+    let mut old = backup.clone();
+    if let Some(action) = &plan.action {
+        if !attempt::is_current(&api, backup).await? {
+            return Err(Error::Stale);
+        }
+        match act(context, &api, &seen, action).await {
+            Ok(written) => old = written.unwrap_or(old),
+            Err(Error::Refused(why)) if matches!(action, Action::Start(_)) => {
+                plan = refused(&seen, &why);
+                told = Err(Error::Refused(why));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if plan.status != backup.status {
+        let wanted = Backup { status: plan.status, ..old.clone() };
+        patch::status_subresource(&api, &old, &wanted).await?;
+    }
+    if let Some(Note { warns, reason, message }) = &plan.note {
+        tracing::info!(reason, message);
+        if *warns {
+            context.recorder.warning(backup, reason, message).await;
+        } else {
+            context.recorder.normal(backup, reason, message).await;
+        }
+    }
+    told.map(|()| Requeue::await_change())
+}

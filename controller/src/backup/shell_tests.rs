@@ -1,0 +1,229 @@
+//! The shells before an API server that answers as it is told and keeps what it was asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use futures::{FutureExt, StreamExt};
+use kube::runtime::watcher::Event;
+use podvirt_api::v1::{
+    VirtualMachine, VirtualMachineBackup, VirtualMachineBackupTracker, VirtualMachineInstance,
+};
+use podvirt_daemon::events::Recorder;
+use podvirt_daemon::testing::{self, Asked};
+use serde_json::{Value, json};
+
+use super::controller::{Context, Shared, changes, one};
+use super::fixtures::{
+    MADE, backup, claim, complete, held, mounted, of_tracker, runs, tracker, vmi, with_checkpoint,
+};
+use super::trackers;
+use crate::failure::Error;
+use crate::kept::{Kept, Kind};
+use crate::metrics::Metrics;
+use crate::storage::Storage;
+use crate::vm::Machines;
+use crate::vmi::View;
+
+struct Scene {
+    asked: Arc<Mutex<VecDeque<Asked>>>,
+    context: Context,
+    shared: Shared,
+}
+
+fn kept<K: Kind>(list: Vec<K>) -> Kept<K> {
+    Kept::with(list).0
+}
+
+impl Scene {
+    /// A cluster with a machine, its instance, a backup and a tracker; `answer` is to subresources.
+    fn new(
+        backup: &VirtualMachineBackup,
+        tracker: &VirtualMachineBackupTracker,
+        instance: &VirtualMachineInstance,
+        answer: (u16, Value),
+    ) -> Scene {
+        let there = [json!(backup), json!(tracker), json!(instance)];
+        let (client, asked) = testing::recorded("ns", move |(what, change)| {
+            if what.contains("/apis/subresources.kubevirt.io/") {
+                return Some(answer.clone());
+            }
+            let (method, path) = what.split_once(' ')?;
+            let name = path.strip_suffix("/status").unwrap_or(path).rsplit('/').next()?;
+            let mut found = there.iter().find(|one| one["metadata"]["name"] == name)?.clone();
+            if method == "PATCH" && change.is_object() {
+                json_patch::merge(&mut found, change);
+            }
+            Some((200, found))
+        });
+        let machine: VirtualMachine =
+            serde_json::from_value(json!({"metadata": {"name": "vm", "namespace": "ns"},
+            "spec": {"template": {}}, "status": {"changedBlockTracking": {"state": "Enabled"}}}))
+            .unwrap();
+        let (machines, mut writer) = Machines::new();
+        for event in [Event::Init, Event::InitApply(machine), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        let (view, mut writer) = View::new();
+        view.fill_pods();
+        for event in [Event::Init, Event::InitApply(instance.clone()), Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        let storage = Storage { claims: kept(vec![claim("Filesystem")]), ..Storage::new().0 };
+        let context = Context {
+            recorder: Recorder::new(client.clone(), "virt-controller", None),
+            client,
+            metrics: Metrics::new(&mut Default::default()),
+            machines,
+            view,
+            storage,
+        };
+        let (backups, trackers) = (kept(vec![backup.clone()]), kept(vec![tracker.clone()]));
+        Scene { asked, shared: Shared::new(context.clone(), backups, trackers), context }
+    }
+
+    /// What was asked beside reads, by the last two parts of the paths, and the bodies.
+    fn asked(&self) -> Vec<(String, Value)> {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        let told = asked.into_iter().filter(|(what, _)| !what.starts_with("GET"));
+        told.map(|(what, body)| {
+            let (method, path) = what.split_once(' ').unwrap();
+            if let Some(reason) = body["reason"].as_str().filter(|_| path.ends_with("/events")) {
+                return (format!("event {reason}"), body);
+            }
+            let parts: Vec<&str> = path.rsplit('/').take(2).collect();
+            (format!("{method} {}/{}", parts[1], parts[0]), body)
+        })
+        .collect()
+    }
+}
+
+fn names(asked: &[(String, Value)]) -> Vec<&str> {
+    asked.iter().map(|(what, _)| what.as_str()).collect()
+}
+
+fn done() -> (u16, Value) {
+    (200, json!({}))
+}
+
+#[tokio::test]
+async fn a_patch_holds_the_instance_if_it_is_as_it_was_read() {
+    let of = backup(&json!({}));
+    let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&json!({})), done());
+    one(&of, &scene.shared).await.unwrap();
+    let asked = scene.asked();
+    assert_eq!(names(&asked), ["PATCH virtualmachineinstances/vm", "PATCH b/status"]);
+    let volume = json!({"name": "b-backup-target-pvc", "claimName": "to", "type": "Backup"});
+    assert_eq!(
+        asked[0].1,
+        json!([
+            {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
+            {"op": "add", "path": "/status/changedBlockTracking/backupStatus",
+                "value": {"backupName": "b", "startTimestamp": MADE}},
+            {"op": "add", "path": "/spec/utilityVolumes", "value": [volume]},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn a_start_is_told_whether_it_is_taken_or_not() {
+    let of = backup(&json!({}));
+    for (answer, is_taken) in [(done(), true), (testing::failure(409, "Conflict", "no libvirt"), false)] {
+        let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&held(&json!({}), mounted())), answer);
+        let passed = one(&of, &scene.shared).await;
+        assert_eq!(matches!(passed, Err(Error::Refused(_))), !is_taken, "{passed:?}");
+        let asked = scene.asked();
+        assert_eq!(names(&asked), ["PUT vm/backup", "PATCH b/status"]);
+        assert_eq!(asked[0].1["cmd"], "Start");
+        let first = &asked[1].1["status"]["conditions"][0];
+        let reason = first["reason"].as_str().unwrap();
+        assert_eq!(first["type"], if is_taken { "Progressing" } else { "Initializing" });
+        assert_eq!(reason.contains("no libvirt"), !is_taken, "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn the_tracker_says_who_knows_the_checkpoint_before_it_has_it() {
+    let mut of = runs();
+    json_patch::merge(&mut of, &of_tracker());
+    let of = backup(&of);
+    let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&held(&complete(), mounted())), done());
+    one(&of, &scene.shared).await.unwrap();
+    let asked = scene.asked();
+    assert_eq!(names(&asked), ["PATCH virtualmachinebackuptrackers/t", "PATCH t/status", "PATCH b/status"]);
+    assert_eq!(asked[0].1["metadata"]["annotations"]["backup.podvirt.io/defined-for"], "i/n");
+    assert_eq!(asked[1].1["status"]["latestCheckpoint"]["name"], "b-1");
+}
+
+#[tokio::test]
+async fn the_outcome_is_told_after_it_is_written() {
+    let of = backup(&runs());
+    let mut instance = held(&complete(), None);
+    instance["spec"] = json!({});
+    let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&instance), done());
+    one(&of, &scene.shared).await.unwrap();
+    assert_eq!(names(&scene.asked()), ["PATCH b/status", "event VirtualMachineBackupCompletedSuccessfully"]);
+}
+
+#[tokio::test]
+async fn a_checkpoint_is_redefined_dropped_or_tried_again() {
+    let mut of = with_checkpoint();
+    of["metadata"]["annotations"]["backup.podvirt.io/defined-for"] = "former/n".into();
+    of["status"]["checkpointRedefinitionRequired"] = true.into();
+    let of = tracker(&of);
+    for (answer, wanted) in [
+        (
+            done(),
+            &["PUT vm/redefine-checkpoint", "PATCH virtualmachinebackuptrackers/t", "PATCH t/status"][..],
+        ),
+        (
+            testing::failure(422, "Invalid", "no bitmap"),
+            &["PUT vm/redefine-checkpoint", "PATCH t/status", "event CheckpointRedefinitionFailed"],
+        ),
+        (testing::failure(500, "InternalError", "no libvirt"), &["PUT vm/redefine-checkpoint"]),
+    ] {
+        let code = answer.0;
+        let scene = Scene::new(&backup(&json!({})), &of, &vmi(&json!({})), answer);
+        let passed = trackers::one(&of, &scene.context).await;
+        assert_eq!(passed.is_err(), code == 500);
+        let asked = scene.asked();
+        assert_eq!(names(&asked), wanted);
+        assert_eq!(asked[0].1["name"], "c");
+        if code == 200 {
+            assert_eq!(asked[1].1["metadata"]["annotations"]["backup.podvirt.io/defined-for"], "i/n");
+            assert_eq!(asked[2].1["status"], json!({"checkpointRedefinitionRequired": null}));
+        } else if code == 422 {
+            let gone = json!({"checkpointRedefinitionRequired": null, "latestCheckpoint": null});
+            assert_eq!(asked[1].1["status"], gone);
+        }
+    }
+}
+
+#[tokio::test]
+async fn backups_are_looked_at_when_what_they_rest_on_changes() {
+    let (waiting, mut running) = (backup(&of_tracker()), backup(&runs()));
+    running.metadata.name = Some("r".into());
+    let of = tracker(&json!({}));
+    let scene = Scene::new(&waiting, &of, &vmi(&json!({})), done());
+    let mut over = backup(&json!({"status": {"conditions": [{"type": "Done", "status": "True"}]}}));
+    over.metadata.name = Some("o".into());
+    let shared = Arc::new(Shared::new(
+        scene.context.clone(),
+        kept(vec![waiting, running, over]),
+        kept(vec![of.clone()]),
+    ));
+    let mut queue = changes(&shared);
+    let mut found = || {
+        let all = std::iter::from_fn(|| queue.next().now_or_never().flatten());
+        let mut names: Vec<String> = all.map(|one| one.unwrap().obj_ref.name.clone()).collect();
+        names.sort();
+        names
+    };
+    shared.trackers.taken(&Ok(Event::Apply(of)));
+    assert_eq!(found(), ["b"], "its source");
+    scene.context.storage.claims.taken(&Ok(Event::Apply(claim("Filesystem"))));
+    assert_eq!(found(), ["b"], "its target, as it waits");
+    scene.context.storage.claims.taken(&Ok(Event::InitDone));
+    assert_eq!(found(), ["b"]);
+    shared.trackers.taken(&Ok(Event::InitDone));
+    assert_eq!(found(), ["b"]);
+}

@@ -1,0 +1,91 @@
+//! `<domainbackup>` and `<domaincheckpoint>`: what is copied, and from when on changes are tracked for the next copy.
+
+use serde::{Deserialize, Serialize};
+
+use super::{TypeOnly, unset};
+
+elements! {
+    /// `<domainbackup>`.
+    Backup {
+        /// `push`: the hypervisor writes.
+        "@mode" mode: String,
+        /// The checkpoint since which changes are copied; none: everything is.
+        "incremental" incremental: Option<String>,
+        /// The disks.
+        "disks" disks: BackupDisks,
+    }
+
+    /// `<disks>` of a backup.
+    BackupDisks {
+        /// Each.
+        "disk" all: Vec<BackupDisk>,
+    }
+
+    /// `<disk>` of a backup.
+    BackupDisk {
+        /// Place on its bus, such as `vda`.
+        "@name" name: String,
+        /// `yes` or `no`.
+        "@backup" backup: String,
+        /// `file`.
+        "@type" kind: Option<String>,
+        /// `full`: all of it is copied, whatever the others are.
+        "@backupmode" backup_mode: Option<String>,
+        /// Where the copy goes.
+        "target" target: Option<BackupTarget>,
+        /// Format of the copy.
+        "driver" driver: Option<TypeOnly>,
+    }
+
+    /// `<target>` of a backup's disk.
+    BackupTarget {
+        /// A file, which is made.
+        "@file" file: String,
+    }
+
+    /// `<domaincheckpoint>`.
+    Checkpoint {
+        /// Name.
+        "name" name: String,
+        /// When it was made, in seconds since 1970; of one that is made known again.
+        "creationTime" creation_time: Option<i64>,
+        /// The disks.
+        "disks" disks: CheckpointDisks,
+    }
+
+    /// `<disks>` of a checkpoint.
+    CheckpointDisks {
+        /// Each.
+        "disk" all: Vec<CheckpointDisk>,
+    }
+
+    /// `<disk>` of a checkpoint.
+    CheckpointDisk {
+        /// Place on its bus.
+        "@name" name: String,
+        /// `bitmap` or `no`.
+        "@checkpoint" checkpoint: String,
+    }
+}
+
+impl Backup {
+    /// The element, as libvirt reads it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn to_xml(&self) -> Result<String, quick_xml::SeError> {
+        quick_xml::se::to_string_with_root("domainbackup", self)
+    }
+}
+
+impl Checkpoint {
+    /// The element, as libvirt reads it.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn to_xml(&self) -> Result<String, quick_xml::SeError> {
+        quick_xml::se::to_string_with_root("domaincheckpoint", self)
+    }
+}

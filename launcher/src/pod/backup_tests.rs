@@ -1,0 +1,114 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use tokio::sync::mpsc;
+
+use super::super::shared::Identity;
+use super::*;
+
+fn disks() -> Vec<Disk> {
+    let domain = Domain::from_xml(
+        "<domain><devices>\
+         <disk type='file'><source file='/cbt/root.qcow2'><dataStore type='file'><format type='raw'/><source file='/root.img'/>\
+         </dataStore></source><target dev='vda' bus='virtio'/><alias name='ua-root'/></disk>\
+         <disk type='file'><source file='/cbt/late.qcow2'><dataStore type='block'><format type='raw'/><source dev='/dev/late'/>\
+         </dataStore></source><target dev='vdb' bus='virtio'/><alias name='ua-late'/></disk>\
+         <disk type='file'><source file='/seed.iso'/><target dev='sda' bus='sata'/><alias name='ua-seed'/></disk>\
+         </devices></domain>",
+    );
+    domain.unwrap().devices.disks
+}
+
+fn options(incremental: Option<&str>) -> Options {
+    Options { backup_name: "b".into(), incremental: incremental.map(ToOwned::to_owned), ..Options::default() }
+}
+
+#[test]
+fn tracked_disks_are_copied_and_the_others_are_not() {
+    let described = describe(&disks(), &options(None), "b-1", Path::new("/to/vm/b-1"), &[]).unwrap();
+    let (job, point, told) = described;
+    assert_eq!(
+        job,
+        "<domainbackup mode=\"push\"><disks>\
+         <disk name=\"vda\" backup=\"yes\" type=\"file\"><target file=\"/to/vm/b-1/b-root.qcow2\"/><driver type=\"qcow2\"/></disk>\
+         <disk name=\"vdb\" backup=\"yes\" type=\"file\"><target file=\"/to/vm/b-1/b-late.qcow2\"/><driver type=\"qcow2\"/></disk>\
+         <disk name=\"sda\" backup=\"no\"/></disks></domainbackup>"
+    );
+    assert_eq!(
+        point,
+        "<domaincheckpoint><name>b-1</name><disks><disk name=\"vda\" checkpoint=\"bitmap\"/>\
+         <disk name=\"vdb\" checkpoint=\"bitmap\"/><disk name=\"sda\" checkpoint=\"no\"/></disks></domaincheckpoint>"
+    );
+    let told: Vec<_> = told.iter().map(|disk| (disk.volume.as_str(), disk.target.as_str())).collect();
+    assert_eq!(told, [("root", "vda"), ("late", "vdb")]);
+}
+
+#[test]
+fn a_disk_that_came_later_is_copied_whole() {
+    let whole = ["ua-late".to_owned()];
+    let described = describe(&disks(), &options(Some("a-1")), "b-1", Path::new("/to"), &whole).unwrap();
+    let job = described.0;
+    assert!(job.starts_with("<domainbackup mode=\"push\"><incremental>a-1</incremental>"), "{job}");
+    let at = |name: &str| job.split("<disk ").find(|disk| disk.contains(name)).unwrap().to_owned();
+    assert!(at("vdb").contains("backupmode=\"full\"") && !at("vda").contains("backupmode"), "{job}");
+}
+
+fn shared(backup: Option<Backup>) -> Arc<Shared> {
+    let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
+    shared.facts.send_modify(|facts| facts.backup = backup);
+    shared
+}
+
+fn asked(name: &str, cmd: Command, at: &str) -> Options {
+    let backup_start_time = Some(Time(at.parse().unwrap()));
+    Options { backup_name: name.into(), cmd, backup_start_time, ..Options::default() }
+}
+
+const AT: &str = "2026-01-02T03:04:05Z";
+
+fn running() -> Backup {
+    let asked_at_ms = u64::try_from(Time(AT.parse().unwrap()).0.as_millisecond()).unwrap();
+    Backup { name: "b".into(), asked_at_ms, ..Backup::default() }
+}
+
+#[tokio::test]
+async fn a_backup_is_begun_once_and_one_at_a_time() {
+    let ended = Backup { ended_at_ms: Some(1), ..running() };
+    for known in [running(), ended.clone()] {
+        let again = command(&shared(Some(known)), "vm", asked("b", Command::Start, AT)).await;
+        assert_eq!(again, Ok(()), "it is the same backup");
+    }
+    let busy = shared(Some(running()));
+    let later = "2026-01-02T03:04:06Z";
+    for other in [asked("c", Command::Start, AT), asked("b", Command::Start, later)] {
+        let refused = command(&busy, "vm", other).await.unwrap_err();
+        assert_eq!(refused, "backup b is under way: one at a time is allowed");
+    }
+    // After another backup it is begun: here is no machine.
+    let begun = command(&shared(Some(ended)), "vm", asked("c", Command::Start, AT)).await.unwrap_err();
+    assert!(begun.contains("is not running"), "{begun}");
+    let pull = Options { mode: Some(BackupMode::Pull), ..asked("b", Command::Start, AT) };
+    let refused = command(&shared(None), "vm", pull).await.unwrap_err();
+    assert_eq!(refused, "mode: 'Pull' is not carried out by podvirt; Push is allowed");
+    let timeless = Options { backup_start_time: None, ..asked("b", Command::Start, AT) };
+    assert_eq!(command(&shared(None), "vm", timeless).await.unwrap_err(), "backupStartTime: required");
+}
+
+#[tokio::test]
+async fn the_backup_that_runs_alone_is_given_up() {
+    let abort = || asked("b", Command::Abort, AT);
+    assert_eq!(command(&shared(None), "vm", abort()).await.unwrap_err(), "backup b is not under way");
+    let ended = Backup { ended_at_ms: Some(1), ..running() };
+    assert_eq!(command(&shared(Some(ended)), "vm", abort()).await.unwrap_err(), "backup b is not under way");
+    // The hypervisor is asked: here is none.
+    let told = command(&shared(Some(running())), "vm", abort()).await.unwrap_err();
+    assert!(told.contains("is not running"), "{told}");
+}
+
+#[test]
+fn while_a_backup_runs_its_target_stays_and_so_does_the_machine() {
+    let shared = shared(Some(running()));
+    assert_eq!(may_go(&shared, "b-backup-target-pvc").unwrap_err(), "backup b writes to it");
+    assert_eq!(may_go(&shared, "data"), Ok(()));
+    assert_eq!(may_leave(&shared).unwrap_err(), "cannot migrate VMI until backup b is completed");
+    shared.facts.send_modify(|facts| facts.backup = Some(Backup { ended_at_ms: Some(1), ..running() }));
+    assert_eq!((may_go(&shared, "b-backup-target-pvc"), may_leave(&shared)), (Ok(()), Ok(())));
+}
