@@ -180,7 +180,7 @@ fn incremental_backups_go_on_over_a_restart_and_a_move() {
     let (mut console, running) = namespace.shell("vm").unwrap();
     write(&mut console, 24);
     let last = back_up(&namespace, "moved", tracked);
-    // Of a backend claim that one node alone has, no bitmap comes along.
+    // Of a backend claim that one node alone has, no bitmap goes to the other node.
     assert!(last.status.r#type.is_some(), "{:?}", last.status);
     backups.push(last);
     console.sh("sync", COMMAND).unwrap();

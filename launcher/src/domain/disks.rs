@@ -195,7 +195,7 @@ fn block_io(disk: &Disk, image: &Image) -> Option<xml::BlockIo> {
 fn source_of(image: &Image) -> Result<xml::DiskSource, ConvertError> {
     let data = source(&image.path, image.place)?;
     let Some(overlay) = &image.overlay else { return Ok(data) };
-    let data_store = xml::DataStore {
+    let data_store = xml::backup::DataStore {
         kind: image.place.as_str().into(),
         format: xml::TypeOnly { kind: image.format.as_str().into() },
         source: data.into(),

@@ -1,10 +1,29 @@
-//! `<domainbackup>` and `<domaincheckpoint>`: what is copied, and from when on changes are tracked for the next copy.
+//! What backups stand on: the data below a disk's overlay (`<dataStore>`), what is copied (`<domainbackup>`), and from when on changes are
+//! tracked for the next copy (`<domaincheckpoint>`).
 
 use serde::{Deserialize, Serialize};
 
 use super::{TypeOnly, unset};
 
 elements! {
+    /// `<dataStore>`: the external data file of a qcow2 image.
+    DataStore {
+        /// `file` or `block`.
+        "@type" kind: String,
+        /// Format of the data.
+        "format" format: TypeOnly,
+        /// The file or block device.
+        "source" source: DataSource,
+    }
+
+    /// `<source>` of a data store.
+    DataSource {
+        /// Path of a file.
+        "@file" file: Option<String>,
+        /// Path of a block device.
+        "@dev" dev: Option<String>,
+    }
+
     /// `<domainbackup>`.
     Backup {
         /// `push`: the hypervisor writes.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::backup::DataStore;
 use super::{Flag, NameOnly, StateOnly, TypeOnly, unset};
 
 elements! {
@@ -157,24 +158,6 @@ elements! {
         "slices" part: Option<Flag>,
         /// Where the data of an overlay is.
         "dataStore" data_store: Option<DataStore>,
-    }
-
-    /// `<dataStore>`: the external data file of a qcow2 image.
-    DataStore {
-        /// `file` or `block`.
-        "@type" kind: String,
-        /// Format of the data.
-        "format" format: TypeOnly,
-        /// The file or block device.
-        "source" source: DataSource,
-    }
-
-    /// `<source>` of a data store.
-    DataSource {
-        /// Path of a file.
-        "@file" file: Option<String>,
-        /// Path of a block device.
-        "@dev" dev: Option<String>,
     }
 
     /// `<target>` of a disk.

@@ -407,9 +407,9 @@ impl DiskSource {
     }
 }
 
-impl From<DiskSource> for DataSource {
-    fn from(source: DiskSource) -> DataSource {
-        DataSource { file: source.file, dev: source.dev }
+impl From<DiskSource> for backup::DataSource {
+    fn from(source: DiskSource) -> backup::DataSource {
+        backup::DataSource { file: source.file, dev: source.dev }
     }
 }
 
