@@ -78,8 +78,8 @@ pub const SUCCESSFUL_HAND_OVER: &str = "SuccessfulHandOver";
 pub const MIGRATION_TARGET_UNSCHEDULABLE: &str = "migrationTargetPodUnschedulable";
 /// A migration waits because its machine does not run yet.
 pub const MACHINE_NOT_RUNNING: &str = "MachineNotRunning";
-/// A migration waits for a backup of its machine.
-pub const MIGRATION_BLOCKED: &str = "MigrationBlocked";
+/// A migration waits for a backup of its machine, or for a claim that backups write to; upstream's word.
+pub const MIGRATION_BLOCKED: &str = "UtilityVolumeMigrationPending";
 /// A migration waits because earlier ones of its machine failed.
 pub const MIGRATION_BACKOFF: &str = "MigrationBackoff";
 /// No node but its own can give a machine the model of a processor that it has.

@@ -254,7 +254,7 @@ fn pending(seen: &Observed<'_>, vmi: &VirtualMachineInstance, decision: &mut Dec
     }
     if let Some((kind, message)) = blocked::why(vmi) {
         if set_true(&mut decision.migration.status, &kind, kind.as_str(), &message, now) {
-            decision.note(false, event::MIGRATION_BLOCKED, message);
+            decision.note(true, event::MIGRATION_BLOCKED, message);
         }
         return;
     }
