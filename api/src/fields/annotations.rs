@@ -150,7 +150,7 @@ pub const ANNOTATIONS: &[Annotation] = &[
     row(Migration, name::UNSCHEDULABLE_SECONDS, Carried(Seconds), "how long a target pod may wait for a node; 300 s where it is not said"),
     row(Migration, name::PENDING_SECONDS, Carried(Seconds), "how long a target pod may take to start; 900 s where it is not said"),
     row(Migration, "kubevirt.io/func-test-migration-target-image-override", Refused(Any), "of upstream's tests"),
-    row(Migration, "kubevirt.io/migrationUtilityVolumesTimeoutSeconds", Unneeded, "`utilityVolumes`, which it is about, are refused"),
+    row(Migration, "kubevirt.io/migrationUtilityVolumesTimeoutSeconds", Unneeded, "a migration waits for as long as a backup of its machine lasts, and has no time limit for it"),
     row(Migration, "kubevirt.io/func-test-ignore-migration-backoff", Unneeded, "a user's own migration never waits for an earlier failure"),
     row(Migration, name::EVACUATION_MIGRATION, Written, "on migrations that empty a node; a user's own with it waits after failures as they do"),
     row(Migration, name::WORKLOAD_UPDATE_MIGRATION, Written, "on migrations that the cluster makes for what a machine's pod lacks; they wait after failures"),

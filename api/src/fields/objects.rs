@@ -155,7 +155,7 @@ pub const KUBEVIRT: &[Field] = &[
     row(Carried, "spec.configuration.migrations.progressTimeout", Int(1, i64::MAX), "seconds; 150 when not set"),
     row(Carried, "spec.configuration.migrations.allowPostCopy", Bool, "without effect: a guest is copied before it moves, and an event says so"),
     row(Carried, "spec.configuration.migrations.allowWorkloadDisruption", Bool, "pause a guest that does not converge in time, and finish"),
-    row(Refused, "spec.configuration.migrations.utilityVolumesTimeout", Any, "there are no utility volumes"),
+    row(Refused, "spec.configuration.migrations.utilityVolumesTimeout", Any, "a migration waits for as long as a backup of its machine lasts"),
     row(Refused, "spec.configuration.migrations.unsafeMigrationOverride", Any, ""),
     row(Refused, "spec.configuration.migrations.disableTLS", Any, "a guest's memory crosses the network encrypted"),
     row(Refused, "spec.configuration.migrations.network", Any, "migrations use the nodes' own network"),

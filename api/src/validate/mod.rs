@@ -16,8 +16,8 @@ mod volumes;
 use crate::problem::{Problems, Reason};
 use crate::vmi::{DnsPolicy, VirtualMachineInstance};
 
-pub use text::{is_dns_label, is_pci_address};
-pub(crate) use text::{is_dns_subdomain, is_label_name, is_label_value, is_plain_serial, is_uuid};
+pub use text::{is_dns_label, is_dns_subdomain, is_pci_address};
+pub(crate) use text::{is_label_name, is_label_value, is_plain_serial, is_uuid};
 
 /// Most resolvers that a pod can have.
 const MAX_NAMESERVERS: usize = 3;

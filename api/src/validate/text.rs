@@ -13,7 +13,7 @@ fn is_part(text: &str) -> bool {
 
 /// The name of an object in Kubernetes' form: at most 253 of a-z, 0-9 and `-` in parts with dots between them, which may be longer
 /// than a DNS label.
-pub(crate) fn is_dns_subdomain(text: &str) -> bool {
+pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
 

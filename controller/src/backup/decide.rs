@@ -12,11 +12,15 @@ use podvirt_api::v1::{
     VirtualMachineBackupTracker as Tracker, VirtualMachineInstance,
     VirtualMachineInstanceBackupStatus as Told,
 };
+use podvirt_api::validate::is_dns_label;
 
 use super::instance::{self, told_of};
 use super::plan::{Action, Plan, Step, plan};
 use super::status::{self, Outcome, Phase, phase};
 use super::tracker;
+
+/// Longest name of a volume.
+const LABEL: usize = 63;
 
 /// What is seen.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +73,13 @@ fn initializing(seen: &Observed<'_>) -> Step {
     }
     if let Some(mode) = backup.spec.mode.as_ref().filter(|mode| **mode != BackupMode::Push) {
         let why = format!("podvirt has no {} mode yet; Push is allowed", mode.as_str().to_lowercase());
+        return end(seen, Outcome::Failed(why));
+    }
+    if !is_dns_label(&target_volume(&backup.name_any())) {
+        let most = LABEL - target_volume("").len();
+        let why = format!(
+            "its name may have {most} of a-z, 0-9 and '-' at most: a volume of the machine is named by it"
+        );
         return end(seen, Outcome::Failed(why));
     }
     if tracker::names_tracker(backup) && seen.tracker.is_none() {

@@ -252,6 +252,11 @@ fn what_can_never_begin_ends_once_the_claim_has_left() {
         let plan = scene.plan();
         assert_eq!((fails(&plan).as_str(), &plan.action), (why, &None));
     }
+    for name in ["b.1".to_owned(), "b".repeat(46)] {
+        let scene = Scene::new(&json!({ "metadata": { "name": name } }), &json!({}));
+        let why = "its name may have 45 of a-z, 0-9 and '-' at most: a volume of the machine is named by it";
+        assert_eq!(fails(&scene.plan()), why);
+    }
     let mut scene = Scene::new(&json!({"metadata": {"deletionTimestamp": NOW}}), &json!({}));
     scene.vmi = None;
     assert_eq!(fails(&scene.plan()), "the backup was deleted before it began");

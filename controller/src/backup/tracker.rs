@@ -74,7 +74,11 @@ pub fn decide(seen: &Observed<'_>) -> Option<Action> {
     let unmark = || is_marked(tracker).then_some(Action::Unmark);
     let Some(checkpoint) = checkpoint(tracker) else { return unmark() };
     let tracking = seen.vm.map(|vm| state(vm.status.changed_block_tracking.as_ref()));
-    if matches!(tracking, Some(Tracking::Disabled | Tracking::IncrementalBackupFeatureGateDisabled)) {
+    let is_off = |tracking: Tracking| {
+        let words = [Tracking::Disabled, Tracking::IncrementalBackupFeatureGateDisabled];
+        tracking.is_empty() || words.contains(&tracking)
+    };
+    if tracking.is_some_and(is_off) {
         return Some(Action::Forget(checkpoint.name.clone().unwrap_or_default()));
     }
     let moves = |vmi: &VirtualMachineInstance| vmi.status.migration_state.as_ref().is_some_and(is_under_way);

@@ -12,7 +12,8 @@
 //! ([`super::held`]). In it `<machine>/<checkpoint>/` is made, with a qcow2 file for each disk. The guest stands still for the begin of
 //! the job alone, so that all copies are of one moment. A job that fails takes its files along.
 //!
-//! A Start is not carried out twice: one for the backup that runs, or was the last one, is answered alike. The report tells of the backup from its begin on,
+//! A Start is not carried out twice: one for the backup that runs, or was the last one, is answered alike. A backup is noted before
+//! anything is done for it, so that of two at the same time one is refused. The report tells of the backup's disks from its begin on,
 //! and of its end until the next one.
 //!
 //! An incremental backup copies what has changed since a checkpoint. A disk that has no bitmap of that name, because it came later,
@@ -26,6 +27,7 @@ use std::time::Duration;
 use podvirt_api::backup::{self, Command, Options};
 use podvirt_api::names::path;
 use podvirt_api::v1::{BackupCheckpoint, BackupMode};
+use podvirt_api::validate::is_dns_subdomain;
 use podvirt_proto::domain::{Backup, BackupDisk};
 use podvirt_proto::migration::Migration;
 use tokio::time::sleep;
@@ -54,33 +56,68 @@ const FROZEN: Duration = Duration::from_secs(60);
 /// Why it is refused.
 pub(super) async fn command(shared: &Arc<Shared>, machine: &str, options: Options) -> Result<(), String> {
     let asked_at = options.backup_start_time.as_ref().ok_or("backupStartTime: required")?.0;
-    let asked_at_ms = u64::try_from(asked_at.as_millisecond()).unwrap_or_default();
-    let known = shared.facts.borrow().backup.clone();
-    let is_same = |known: &&Backup| known.name == options.backup_name && known.asked_at_ms == asked_at_ms;
-    match (options.cmd, known.as_ref().filter(is_same)) {
-        (Command::Start, Some(_)) => Ok(()),
-        (Command::Start, None) => match known.filter(is_running) {
-            Some(other) => Err(format!("backup {} is under way: one at a time is allowed", other.name)),
-            None => {
-                let checkpoint = backup::checkpoint(&options.backup_name, asked_at);
-                let wanted = Wanted { machine, checkpoint, asked_at_ms, options };
-                Box::pin(start(shared, wanted)).await
+    // It becomes a part of paths.
+    if !is_dns_subdomain(&options.backup_name) {
+        return Err(format!("backupName: '{}' is no object's name", options.backup_name));
+    }
+    let wanted = Backup {
+        name: options.backup_name.clone(),
+        asked_at_ms: u64::try_from(asked_at.as_millisecond()).unwrap_or_default(),
+        checkpoint: backup::checkpoint(&options.backup_name, asked_at),
+        ..Backup::default()
+    };
+    match options.cmd {
+        Command::Start => {
+            if !reserve(shared, &wanted)? {
+                return Ok(());
             }
-        },
-        (Command::Abort, Some(known)) if is_running(known) => {
+            let started = Box::pin(start(shared, machine, wanted, options)).await;
+            if started.is_err() {
+                shared.facts.send_modify(|facts| facts.backup = None);
+            }
+            started
+        }
+        Command::Abort => {
+            let known = shared.facts.borrow().backup.clone();
+            if !known.is_some_and(|known| is_same(&known, &wanted) && is_running(&known)) {
+                return Err(format!("backup {} is not under way", wanted.name));
+            }
             let aborted = shared.call(|hypervisor| hypervisor.backups()?.abort()).await;
             aborted.map_err(|error| error.to_string())
         }
-        (Command::Abort, _) => Err(format!("backup {} is not under way", options.backup_name)),
     }
 }
 
-/// A backup that is to be begun.
-struct Wanted<'a> {
-    machine: &'a str,
-    checkpoint: String,
-    asked_at_ms: u64,
-    options: Options,
+/// Notes that a backup is about to begin, so that no other one begins and the machine does not leave. Whether it was not noted before.
+///
+/// # Errors
+///
+/// Another backup is under way, or the machine moves.
+fn reserve(shared: &Shared, wanted: &Backup) -> Result<bool, String> {
+    let mut reserved = Ok(false);
+    shared.facts.send_if_modified(|facts| {
+        reserved = match &facts.backup {
+            Some(known) if is_same(known, wanted) => Ok(false),
+            Some(other) if is_running(other) => {
+                Err(format!("backup {} is under way: one at a time is allowed", other.name))
+            }
+            _ if facts.migration.as_ref().is_some_and(Migration::is_running) => {
+                Err("the machine moves to another node: its disks can be backed up once it is there"
+                    .to_owned())
+            }
+            _ => Ok(true),
+        };
+        let is_new = reserved == Ok(true);
+        if is_new {
+            facts.backup = Some(wanted.clone());
+        }
+        is_new
+    });
+    reserved
+}
+
+fn is_same(known: &Backup, wanted: &Backup) -> bool {
+    known.name == wanted.name && known.asked_at_ms == wanted.asked_at_ms
 }
 
 /// Whether libvirt's job runs, or is about to.
@@ -116,15 +153,15 @@ pub(super) fn may_leave(shared: &Shared) -> Result<(), String> {
     }
 }
 
-async fn start(shared: &Arc<Shared>, wanted: Wanted<'_>) -> Result<(), String> {
-    let Wanted { machine, checkpoint, asked_at_ms, options } = wanted;
+/// Begins a backup that is noted, of the machine `machine`.
+async fn start(
+    shared: &Arc<Shared>,
+    machine: &str,
+    mut backup: Backup,
+    options: Options,
+) -> Result<(), String> {
     if let Some(mode) = options.mode.as_ref().filter(|mode| **mode != BackupMode::Push) {
         return Err(format!("mode: '{mode}' is not carried out by podvirt; Push is allowed"));
-    }
-    if shared.facts.borrow().migration.as_ref().is_some_and(Migration::is_running) {
-        return Err(
-            "the machine moves to another node: its disks can be backed up once it is there".to_owned()
-        );
     }
     let disks = disks(shared).await?;
     if !disks.iter().any(Disk::is_tracked) {
@@ -139,28 +176,13 @@ async fn start(shared: &Arc<Shared>, wanted: Wanted<'_>) -> Result<(), String> {
         Some(since) => without_bitmap(shared, &disks, since).await?,
         None => Vec::new(),
     };
-    let directory = path::plugged_device(volume).join(machine).join(&checkpoint);
+    let directory = path::plugged_device(volume).join(machine).join(&backup.checkpoint);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let description = describe(&disks, &options, &checkpoint, &directory, &whole);
+    let description = describe(&disks, &options, &backup.checkpoint, &directory, &whole);
     let (job, point, told) = description.map_err(|error| error.to_string())?;
-    let mut backup = Backup {
-        name: options.backup_name.clone(),
-        asked_at_ms,
-        checkpoint,
-        disks: told,
-        ..Backup::default()
-    };
-    // From now on no migration begins, and no other backup.
-    shared.facts.send_modify(|facts| facts.backup = Some(backup.clone()));
     let begun = begin(shared, options.skip_quiesce, job, point).await;
-    match begun {
-        Ok(warning) => backup.message = warning.unwrap_or_default(),
-        Err(error) => {
-            shared.facts.send_modify(|facts| facts.backup = None);
-            clear(&directory);
-            return Err(error);
-        }
-    }
+    backup.message = begun.inspect_err(|_| clear(&directory))?.unwrap_or_default();
+    backup.disks = told;
     info!(
         backup = backup.name,
         checkpoint = backup.checkpoint,
@@ -179,7 +201,7 @@ async fn begin(
     job: String,
     point: String,
 ) -> Result<Option<String>, String> {
-    // A guest that is frozen already is, by a user who thaws it.
+    // Where a user has frozen the guest before, that user thaws it.
     let freezes = !skip_quiesce && !shared.is_frozen();
     let mut warning = None;
     let mut frozen = false;
@@ -236,7 +258,7 @@ async fn follow(shared: Arc<Shared>, mut backup: Backup, directory: PathBuf) {
     shared.facts.send_modify(|facts| facts.backup = Some(backup));
 }
 
-/// Removes what a backup has left that is none.
+/// Removes the files of a backup that has failed.
 fn clear(directory: &Path) {
     if let Err(error) = std::fs::remove_dir_all(directory) {
         warn!(directory = %directory.display(), %error, "what is left of the backup stays");
@@ -300,19 +322,13 @@ fn describe(
 ///
 /// No disk has such a bitmap, or libvirt refuses the checkpoint.
 async fn without_bitmap(shared: &Shared, disks: &[Disk], since: &str) -> Result<Vec<String>, String> {
-    let name = since.to_owned();
-    let asked = shared.call(move |hypervisor| {
-        let backups = hypervisor.backups()?;
-        Ok((backups.bitmaps()?, backups.knows(&name)?))
-    });
-    let (bitmaps, known) = asked.await.map_err(|error| error.to_string())?;
+    let checkpoint = BackupCheckpoint { name: Some(since.to_owned()), ..BackupCheckpoint::default() };
+    redefine(shared, &checkpoint).await.map_err(|error| error.to_string())?;
+    let bitmaps = shared.call(|hypervisor| hypervisor.backups()?.bitmaps()).await;
+    let bitmaps = bitmaps.map_err(|error| error.to_string())?;
     let has = |disk: &&Disk| bitmaps.get(&disk.alias.name).is_some_and(|names| names.contains(since));
-    let tracked = || disks.iter().filter(|disk| disk.is_tracked());
-    if !known {
-        let again = BackupCheckpoint { name: Some(since.to_owned()), ..BackupCheckpoint::default() };
-        redefine(shared, &again).await.map_err(|error| error.to_string())?;
-    }
-    Ok(tracked().filter(|disk| !has(disk)).map(|disk| disk.alias.name.clone()).collect())
+    let tracked = disks.iter().filter(|disk| disk.is_tracked());
+    Ok(tracked.filter(|disk| !has(disk)).map(|disk| disk.alias.name.clone()).collect())
 }
 
 /// Why a checkpoint is not made known.

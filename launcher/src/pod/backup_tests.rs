@@ -88,6 +88,12 @@ async fn a_backup_is_begun_once_and_one_at_a_time() {
     let pull = Options { mode: Some(BackupMode::Pull), ..asked("b", Command::Start, AT) };
     let refused = command(&shared(None), "vm", pull).await.unwrap_err();
     assert_eq!(refused, "mode: 'Pull' is not carried out by podvirt; Push is allowed");
+    let elsewhere = command(&shared(None), "vm", asked("../b", Command::Start, AT)).await.unwrap_err();
+    assert_eq!(elsewhere, "backupName: '../b' is no object's name");
+    // What is refused is not noted.
+    let free = shared(None);
+    command(&free, "vm", asked("b", Command::Start, AT)).await.unwrap_err();
+    assert_eq!(free.facts.borrow().backup, None);
     let timeless = Options { backup_start_time: None, ..asked("b", Command::Start, AT) };
     assert_eq!(command(&shared(None), "vm", timeless).await.unwrap_err(), "backupStartTime: required");
 }

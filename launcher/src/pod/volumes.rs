@@ -174,7 +174,7 @@ pub(super) async fn awaited(
             let ready = set_direct(&device, past_page_cache(disk));
             ready.map_err(|error| format!("volume {volume}: {error}"))?;
         }
-        // Of a backend claim that this node alone has, its overlay is not there yet.
+        // virt-controller gives the target a backend claim of its own where the source's is ReadWriteOnce: the overlay is made there.
         let overlaid = image(shared, volume, false, &tracking).await;
         overlaid.map_err(|error| format!("volume {volume}: {error}"))?;
     }
