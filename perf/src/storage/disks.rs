@@ -223,17 +223,32 @@ pub(super) fn machines(namespace: &Namespace<'_>) -> Result<Vec<Guest>> {
     kinds.into_iter().map(up).collect()
 }
 
+/// Whose a guest's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// QEMU's own, as QEMU has it by default.
+    Own,
+    /// In a file of the kernel's memory (memfd) that other processes may map, as a guest of podvirt's has it for netd.
+    Shared,
+}
+
 /// Starts QEMU in the pod of that name with all disks, the same guest and the same program as the machines have.
 ///
 /// # Errors
 /// The guest does not come up.
-pub(super) fn plain(namespace: &Namespace<'_>) -> Result<Guest> {
+pub(super) fn plain(namespace: &Namespace<'_>, memory: Memory) -> Result<Guest> {
     let tiny = artefact("tiny")?;
     for file in ["vmlinuz", "initrd.img"] {
         copy(namespace, &tiny.join(file), PLAIN, &format!("/tmp/{file}"))?;
     }
+    let machine = match memory {
+        Memory::Own => "-machine q35".to_owned(),
+        Memory::Shared => format!(
+            "-object memory-backend-memfd,id=ram,size={GUEST_MIB}M,share=on -machine q35,memory-backend=ram"
+        ),
+    };
     let fixed = format!(
-        "qemu-system-x86_64 -machine q35 -accel tcg -cpu {CPU} -m {GUEST_MIB} -smp 1 -nodefaults -display none -no-user-config \
+        "qemu-system-x86_64 {machine} -accel tcg -cpu {CPU} -m {GUEST_MIB} -smp 1 -nodefaults -display none -no-user-config \
          -chardev stdio,id=console,signal=off -serial chardev:console -device virtio-scsi-pci,id=scsi \
          -kernel /tmp/vmlinuz -initrd /tmp/initrd.img"
     );

@@ -34,13 +34,15 @@ use podvirt_e2e::cluster::{Cluster, Namespace, Security, prepare_volumes};
 
 use crate::machine::{self, Machine};
 use crate::sides::{Run, turns};
-use disks::{DISKS, Guest, PLAIN, PROGRAMS, claim, copy, machines, plain, pod};
+use disks::{DISKS, Guest, Memory, PLAIN, PROGRAMS, claim, copy, machines, plain, pod};
 pub(crate) use record::Storage;
 
 /// The sides of a disk, in results.
 const MACHINE: &str = "podvirt";
 /// See [`MACHINE`].
 const PLAIN_QEMU: &str = "plain";
+/// See [`MACHINE`]: plain QEMU whose guest's memory is shared, as podvirt's is.
+const SHARED: &str = "shared";
 /// The parts.
 const PARTS: [&str; 5] = ["disks", "boots", "plugs", "snapshots", "exports"];
 
@@ -147,7 +149,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
     storage.check()
 }
 
-/// Each disk in each round by both sides.
+/// Each disk in each round by all sides.
 fn fio_by_turns(
     namespace: &Namespace<'_>,
     programs: &Path,
@@ -168,18 +170,23 @@ fn fio_by_turns(
     copy(namespace, programs, PLAIN, &format!("/dev/{PROGRAMS}"))?;
     // The machines make the disk images that plain QEMU has, too.
     let mut machines = machines(namespace)?;
-    let mut plain = plain(namespace)?;
+    let mut own = plain(namespace, Memory::Own)?;
+    let mut shared = plain(namespace, Memory::Shared).context("with shared memory")?;
     for disk in DISKS {
         fio::fill(having(&mut machines, disk)?, &disk).context(disk.name)?;
     }
     let mut runs = Vec::new();
     for round in 0..options.rounds() {
-        let mut figures = [BTreeMap::new(), BTreeMap::new()];
-        let mut errors = [None, None];
+        let mut figures = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
+        let mut errors = [None, None, None];
         let start = Instant::now();
         for disk in DISKS {
-            for side in turns(2, round) {
-                let guest = if side == 0 { having(&mut machines, disk)? } else { &mut plain };
+            for side in turns(3, round) {
+                let guest = match side {
+                    0 => having(&mut machines, disk)?,
+                    1 => &mut own,
+                    _ => &mut shared,
+                };
                 let (Some(figures), Some(error)) = (figures.get_mut(side), errors.get_mut(side)) else {
                     continue;
                 };
@@ -190,7 +197,7 @@ fn fio_by_turns(
             }
         }
         writeln!(out, "round {} of disks: {:.0} s", round + 1, start.elapsed().as_secs_f64())?;
-        let sides = [MACHINE, PLAIN_QEMU].into_iter().zip(figures).zip(errors);
+        let sides = [MACHINE, PLAIN_QEMU, SHARED].into_iter().zip(figures).zip(errors);
         runs.extend(sides.map(|((subject, figures), error)| Run {
             subject: subject.into(),
             round,

@@ -11,11 +11,15 @@ use super::exports::{self, RATE, SIDES};
 use super::fio::{AREA_MIB, figures};
 use super::plugs::Plugs;
 use super::snapshots::Frozen;
-use super::{MACHINE, PLAIN_QEMU};
+use super::{MACHINE, PLAIN_QEMU, SHARED};
 use crate::machine::Machine;
 use crate::report::{cell, table};
 use crate::sides::{Run, failures, ratio, rounds, side_by_side, summary};
 use crate::stats::Summary;
+
+/// What the page tells of [`SHARED`].
+const OF_SHARED: &str = " *Plain, shared memory*: its guest's memory is in a memfd that others may map, as that of podvirt's guests is \
+                         for netd.";
 
 /// The file `perf/results/storage.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,45 +75,67 @@ impl Storage {
         Ok(())
     }
 
+    /// Whether plain QEMU with shared memory was measured as well, which older results have not.
+    fn has_shared(&self) -> bool {
+        self.disks.iter().any(|run| run.subject == SHARED)
+    }
+
     /// Disks and jobs, the sides and their ratio.
     fn disks_table(&self) -> String {
+        let mut sides = vec![(MACHINE, "podvirt"), (PLAIN_QEMU, "plain QEMU")];
+        sides.extend(self.has_shared().then_some((SHARED, "plain, shared memory")));
         let mut body = Vec::new();
         for disk in DISKS {
             for (key, name, _) in figures() {
                 let figure = format!("{}.{key}", disk.key);
-                let of = |side| summary(&self.disks, side, &figure);
-                let (machine, plain) = (of(MACHINE), of(PLAIN_QEMU));
-                if machine.is_none() && plain.is_none() {
+                let of: Vec<_> = sides.iter().map(|(side, _)| summary(&self.disks, side, &figure)).collect();
+                if of.iter().all(Option::is_none) {
                     continue;
                 }
-                body.push(vec![
-                    format!("{}: {name}", disk.name),
-                    cell(machine, 0),
-                    cell(plain, 0),
-                    cell(ratio(&self.disks, [MACHINE, PLAIN_QEMU], &figure), 2),
-                ]);
+                let mut row = vec![format!("{}: {name}", disk.name)];
+                row.extend(of.into_iter().map(|side| cell(side, 0)));
+                row.push(cell(ratio(&self.disks, [MACHINE, PLAIN_QEMU], &figure), 2));
+                body.push(row);
             }
         }
-        table(&["", "podvirt", "plain QEMU", "podvirt ÷ plain"], &body)
+        let names = sides.iter().map(|(_, name)| *name);
+        let head: Vec<_> = [""].into_iter().chain(names).chain(["podvirt ÷ plain"]).collect();
+        table(&head, &body)
     }
 
     /// The geometric mean of a job's ratios over all disks, as "better than 1 is faster".
     fn means(&self) -> String {
+        let mut pairs = vec![([MACHINE, PLAIN_QEMU], "podvirt ÷ plain")];
+        if self.has_shared() {
+            pairs.push(([SHARED, PLAIN_QEMU], "plain, shared memory ÷ plain"));
+            pairs.push(([MACHINE, SHARED], "podvirt ÷ plain, shared memory"));
+        }
         let mut body = Vec::new();
         for (key, name, more_is_better) in figures() {
-            let ratios = DISKS.iter().filter_map(|disk| {
-                let figure = format!("{}.{key}", disk.key);
-                let ratio = ratio(&self.disks, [MACHINE, PLAIN_QEMU], &figure)?.median;
-                Some(if more_is_better { ratio } else { 1.0 / ratio })
-            });
-            let logs: Vec<f64> = ratios.map(f64::ln).collect();
-            #[allow(clippy::cast_precision_loss, reason = "six disks")]
-            let mean = logs.iter().sum::<f64>() / logs.len().max(1) as f64;
-            if !logs.is_empty() {
-                body.push(vec![name.to_owned(), format!("{:.2}", mean.exp())]);
+            let means: Vec<_> = pairs.iter().map(|(pair, _)| self.mean(*pair, key, more_is_better)).collect();
+            if means.iter().all(Option::is_none) {
+                continue;
             }
+            let cells = means
+                .into_iter()
+                .map(|mean| mean.map_or_else(|| "–".to_owned(), |mean| format!("{mean:.2}")));
+            body.push([name.to_owned()].into_iter().chain(cells).collect());
         }
-        table(&["speed, all disks", "podvirt ÷ plain"], &body)
+        let names = pairs.iter().map(|(_, name)| *name);
+        let head: Vec<_> = ["speed, all disks"].into_iter().chain(names).collect();
+        table(&head, &body)
+    }
+
+    /// The geometric mean of one job's ratios of two sides.
+    fn mean(&self, pair: [&str; 2], key: &str, more_is_better: bool) -> Option<f64> {
+        let ratios = DISKS.iter().filter_map(|disk| {
+            let ratio = ratio(&self.disks, pair, &format!("{}.{key}", disk.key))?.median;
+            Some(if more_is_better { ratio } else { 1.0 / ratio })
+        });
+        let logs: Vec<f64> = ratios.map(f64::ln).collect();
+        #[allow(clippy::cast_precision_loss, reason = "six disks")]
+        let mean = logs.iter().sum::<f64>() / logs.len().max(1) as f64;
+        (!logs.is_empty()).then(|| mean.exp())
     }
 
     fn boots_text(&self) -> String {
@@ -176,10 +202,11 @@ impl Storage {
                 "\n### Disks of a machine beside plain QEMU\n\nfio in the guest, on claims of the test bed's own storage: a file system \
                  with a disk image, and a device, each on virtio-blk without and with a thread of its own, and on the SCSI bus. *Plain* is \
                  the same guest in the same version of QEMU, started by hand in a pod on the same node with the same claims, and told what \
-                 podvirt tells it by default: `cache=none`, `aio=native` on devices and `threads` on files with holes. The two take turns on \
-                 each disk; while one works the other is idle. {AREA_MIB} MiB of each disk, past all caches, {seconds} s each after half \
+                 podvirt tells it by default: `cache=none`, `aio=native` on devices and `threads` on files with holes.{shared} They take turns on \
+                 each disk; while one works the others are idle. {AREA_MIB} MiB of each disk, past all caches, {seconds} s each after half \
                  a second; {rounds} rounds, median and range, ratios within a round. **There is no KVM: the guest's processor is \
                  emulated and bounds the operations a second; the ratios count, not the figures.**\n\n{means}\n{table}",
+                shared = if self.has_shared() { OF_SHARED } else { "" },
                 seconds = self.seconds,
                 rounds = rounds(&self.disks),
                 means = self.means(),
@@ -221,6 +248,7 @@ mod tests {
             disks: vec![
                 run(MACHINE, &[("file-scsi.random-read", 990.0), ("file-scsi.one-read", 50.0)]),
                 run(PLAIN_QEMU, &[("file-scsi.random-read", 1000.0), ("file-scsi.one-read", 40.0)]),
+                run(SHARED, &[("file-scsi.random-read", 900.0)]),
             ],
             boots: None,
             plugs: None,
@@ -234,11 +262,11 @@ mod tests {
         let text = sample().section();
         let has =
             |line: &str| text.lines().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") == line);
-        assert!(has("| random reads of 4 KiB, 32 at a time, a second | 0.99 |"), "{text}");
-        assert!(has("| one random read of 4 KiB, median, µs | 0.80 |"), "{text}");
+        assert!(has("| random reads of 4 KiB, 32 at a time, a second | 0.99 | 0.90 | 1.10 |"), "{text}");
+        assert!(has("| one random read of 4 KiB, median, µs | 0.80 | – | – |"), "{text}");
         assert!(
             has(
-                "| file, SCSI: one random read of 4 KiB, median, µs | 50 (50–50) | 40 (40–40) | 1.25 (1.25–1.25) |"
+                "| file, SCSI: one random read of 4 KiB, median, µs | 50 (50–50) | 40 (40–40) | – | 1.25 (1.25–1.25) |"
             ),
             "{text}"
         );
