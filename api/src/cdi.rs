@@ -4,6 +4,8 @@
 //! A DataVolume makes a claim of its own name and fills it. CDI's specification of it is handed on as it is given; of its
 //! status podvirt goes by the phase and three conditions.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -91,6 +93,40 @@ pub struct ClaimPropertySet {
     pub volume_mode: Option<String>,
 }
 
+/// CDI's settings, as CDI has taken them over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CdiConfig {
+    /// Its name is [`CdiConfig::NAME`].
+    pub metadata: ObjectMeta,
+    /// The settings.
+    #[serde(skip_serializing_if = "crate::object::unset")]
+    pub status: CdiConfigStatus,
+}
+
+impl CdiConfig {
+    /// Name of the one object of this kind.
+    pub const NAME: &str = "config";
+}
+
+/// CDI's settings.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CdiConfigStatus {
+    /// What file systems take of the claims that they are on.
+    pub filesystem_overhead: Option<FilesystemOverhead>,
+}
+
+/// The part of a claim that its file system takes, from 0 to 1, as text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FilesystemOverhead {
+    /// Of claims of other storage classes.
+    pub global: String,
+    /// By storage class.
+    pub storage_class: BTreeMap<String, String>,
+}
+
 /// What a machine has to know of a DataVolume's phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -173,6 +209,27 @@ impl k8s_openapi::Resource for StorageProfile {
 }
 
 impl k8s_openapi::Metadata for StorageProfile {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+impl k8s_openapi::Resource for CdiConfig {
+    const API_VERSION: &'static str = "cdi.kubevirt.io/v1beta1";
+    const GROUP: &'static str = GROUP;
+    const KIND: &'static str = "CDIConfig";
+    const VERSION: &'static str = VERSION;
+    const URL_PATH_SEGMENT: &'static str = "cdiconfigs";
+    type Scope = k8s_openapi::ClusterResourceScope;
+}
+
+impl k8s_openapi::Metadata for CdiConfig {
     type Ty = ObjectMeta;
 
     fn metadata(&self) -> &ObjectMeta {

@@ -273,6 +273,7 @@ mod tests {
             "/apis/kubevirt.io/v1/virtualmachineinstancereplicasets",
             "/apis/kubevirt.io/v1/virtualmachineinstances",
             "/apis/kubevirt.io/v1/virtualmachines",
+            "/apis/cdi.kubevirt.io/v1beta1/cdiconfigs",
             "/apis/cdi.kubevirt.io/v1beta1/storageprofiles",
             "/apis/policy/v1/poddisruptionbudgets",
             "/apis/pool.kubevirt.io/v1beta1/virtualmachinepools",

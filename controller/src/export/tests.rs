@@ -45,6 +45,7 @@ fn storage(claims: Value) -> Storage {
         claims: kept(claims),
         classes: kept(json!([])),
         profiles: kept(json!([])),
+        data_settings: kept(json!([])),
         snapshots: kept(json!([])),
         snapshot_classes: kept(json!([])),
     }

@@ -83,6 +83,7 @@ impl Scene {
             claims: kept(json!([claim])),
             classes: kept(json!([{"metadata": {"name": "fast"}, "provisioner": "csi.a"}])),
             profiles: kept(json!([])),
+            data_settings: kept(json!([])),
             snapshots: kept(json!([])),
             snapshot_classes: kept(json!([{"metadata": {"name": "taken"}, "driver": "csi.a"}])),
         };

@@ -13,6 +13,7 @@ fn cluster(claims: Value, classes: Value, profiles: Value) -> Storage {
         claims: kept::<PersistentVolumeClaim>(claims),
         classes: kept::<StorageClass>(classes),
         profiles: kept::<StorageProfile>(profiles),
+        data_settings: kept(json!([])),
         snapshots: kept(json!([])),
         snapshot_classes: kept(json!([])),
     }

@@ -17,6 +17,7 @@ fn cluster(claims: Value, classes: Value, profiles: Value, snapshot_classes: Val
         claims: kept::<PersistentVolumeClaim>(claims),
         classes: kept::<StorageClass>(classes),
         profiles: kept::<StorageProfile>(profiles),
+        data_settings: kept(json!([])),
         snapshots: kept(json!([])),
         snapshot_classes: kept::<VolumeSnapshotClass>(snapshot_classes),
     }

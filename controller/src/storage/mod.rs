@@ -11,6 +11,7 @@
 
 pub mod backend;
 mod class;
+mod overhead;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{
@@ -21,7 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::Event;
-use podvirt_api::cdi::{POPULATED_FOR, StorageProfile};
+use podvirt_api::cdi::{CdiConfig, POPULATED_FOR, StorageProfile};
 use podvirt_api::csi::{VolumeSnapshot, VolumeSnapshotClass};
 use podvirt_api::memory_dump;
 use podvirt_api::names::label::MIGRATION_NAME;
@@ -32,6 +33,7 @@ use crate::kept::Kept;
 use crate::watch;
 
 pub use class::{Ambiguous, snapshot_class, snapshot_statuses};
+pub use overhead::overhead;
 
 /// The caches. Clones see the same.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Storage {
     pub classes: Kept<StorageClass>,
     /// What CDI knows of storage classes.
     pub profiles: Kept<StorageProfile>,
+    /// CDI's settings.
+    pub data_settings: Kept<CdiConfig>,
     /// Snapshots of claims.
     pub snapshots: Kept<VolumeSnapshot>,
     /// How drivers take them.
@@ -53,6 +57,7 @@ pub struct Writers {
     claims: Writer<PersistentVolumeClaim>,
     classes: Writer<StorageClass>,
     profiles: Writer<StorageProfile>,
+    data_settings: Writer<CdiConfig>,
     snapshots: Writer<VolumeSnapshot>,
     snapshot_classes: Writer<VolumeSnapshotClass>,
 }
@@ -63,16 +68,18 @@ impl Storage {
         let (claims, claim_writer) = Kept::new();
         let (classes, class_writer) = Kept::new();
         let (profiles, profile_writer) = Kept::new();
+        let (data_settings, data_settings_writer) = Kept::new();
         let (snapshots, snapshot_writer) = Kept::new();
         let (snapshot_classes, snapshot_class_writer) = Kept::new();
         let writers = Writers {
             claims: claim_writer,
             classes: class_writer,
             profiles: profile_writer,
+            data_settings: data_settings_writer,
             snapshots: snapshot_writer,
             snapshot_classes: snapshot_class_writer,
         };
-        (Storage { claims, classes, profiles, snapshots, snapshot_classes }, writers)
+        (Storage { claims, classes, profiles, data_settings, snapshots, snapshot_classes }, writers)
     }
 }
 
@@ -83,6 +90,7 @@ pub async fn keep(client: Client, storage: Storage, writers: Writers) {
         storage.claims.keep(claims, writers.claims),
         storage.classes.keep(watch::all(&client), writers.classes),
         storage.profiles.keep_if_there(|| watch::all(&client), writers.profiles),
+        storage.data_settings.keep_if_there(|| watch::all(&client), writers.data_settings),
         storage.snapshots.keep_if_there(|| watch::all(&client), writers.snapshots),
         storage.snapshot_classes.keep_if_there(|| watch::all(&client), writers.snapshot_classes),
     );

@@ -16,7 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::act::Target;
 use super::decide::Instance;
-use super::moves::{self, Moves};
+use super::moves::{self, Cdi, Moves};
 use super::reconcile::{Error, Shell};
 use super::{Strategy, is_final};
 use crate::data::look::name_of;
@@ -114,7 +114,8 @@ impl Shell {
             let claim = api.get_opt(&name).await.map_err(Error::Ask)?;
             claims.insert(name, claim);
         }
-        Ok(moves::judge(shape, vmi, &claims, &self.data, Timestamp::now()))
+        let cdi = Cdi { data: &self.data, settings: &self.storage.data_settings };
+        Ok(moves::judge(shape, vmi, &claims, cdi, Timestamp::now()))
     }
 
     /// Makes DataVolumes of the templates at these places.

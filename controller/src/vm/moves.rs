@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use podvirt_api::cdi::Phase as DataPhase;
+use podvirt_api::cdi::{CdiConfig, Phase as DataPhase};
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::condition::{FALSE, TRUE, VOLUMES_CHANGE, reason};
 use podvirt_api::storage::{claim, is_hotpluggable};
@@ -43,6 +43,7 @@ use super::condition;
 use super::instance::{TEMPLATE_DIGEST, template_digest};
 use super::is_final;
 use crate::data::DataVolumes;
+use crate::kept::Kept;
 use crate::vmi::claims::info as claim_info;
 use crate::vmi::migratable;
 use crate::vmi::status::set_condition;
@@ -133,12 +134,21 @@ pub fn claims_to_know(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Vec<
     names.map(str::to_owned).collect()
 }
 
+/// What is known of CDI.
+#[derive(Clone, Copy)]
+pub struct Cdi<'a> {
+    /// DataVolumes.
+    pub data: &'a DataVolumes,
+    /// CDI's settings.
+    pub settings: &'a Kept<CdiConfig>,
+}
+
 /// Judges what the template asks for. `claims`: those of [`claims_to_know`].
 pub fn judge(
     vm: &VirtualMachine,
     vmi: &VirtualMachineInstance,
     claims: &BTreeMap<String, Option<PersistentVolumeClaim>>,
-    data: &DataVolumes,
+    cdi: Cdi<'_>,
     now: Timestamp,
 ) -> Moves {
     let runs = vmi.status.phase == Some(Phase::Running) && vmi.metadata.deletion_timestamp.is_none();
@@ -158,7 +168,7 @@ pub fn judge(
     for (_, wanted) in changed.iter().filter_map(Other::claims) {
         let there = claims.get(wanted).and_then(Option::as_ref);
         let namespace = vm.metadata.namespace.as_deref().unwrap_or_default();
-        let of_data = data.get(namespace, wanted);
+        let of_data = cdi.data.get(namespace, wanted);
         let why = match (there, of_data) {
             (None, Some(_)) => format!("the PVC {wanted} of its DataVolume doesn't exist yet"),
             (None, None) => format!("persistentvolumeclaim {wanted} not found"),
@@ -176,7 +186,7 @@ pub fn judge(
         };
         return told(vmi, FALSE, "", &format!("One of the destination volumes doesn't exist: {why}"), now);
     }
-    begin(vm, vmi, &changed, claims, now)
+    begin(vm, vmi, &changed, claims, cdi.settings, now)
 }
 
 /// What keeps these volumes from moving, in upstream's words.
@@ -224,12 +234,13 @@ fn begin(
     vmi: &VirtualMachineInstance,
     changed: &[Other<'_>],
     claims: &BTreeMap<String, Option<PersistentVolumeClaim>>,
+    data_settings: &Kept<CdiConfig>,
     now: Timestamp,
 ) -> Moves {
     let info = |name: &str| -> PersistentVolumeClaimInfo {
         let claim = claims.get(name).and_then(Option::as_ref);
         let none = PersistentVolumeClaimInfo { claim_name: Some(name.to_owned()), ..Default::default() };
-        claim.map_or(none, |claim| claim_info(name, claim))
+        claim.map_or(none, |claim| claim_info(name, claim, data_settings))
     };
     let begun: Vec<StorageMigratedVolumeInfo> = changed
         .iter()

@@ -39,7 +39,8 @@ fn running(vm: &VirtualMachine) -> VirtualMachineInstance {
 
 fn judged(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Moves {
     let claims = [claim_of("old", "ReadWriteOnce"), claim_of("new", "ReadWriteOnce")].into();
-    judge(vm, vmi, &claims, &DataVolumes::new().0, Timestamp::UNIX_EPOCH)
+    let cdi = Cdi { data: &DataVolumes::new().0, settings: &Kept::new().0 };
+    judge(vm, vmi, &claims, cdi, Timestamp::UNIX_EPOCH)
 }
 
 fn patched(vmi: &VirtualMachineInstance, moves: &Moves) -> VirtualMachineInstance {

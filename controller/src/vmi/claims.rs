@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
-use podvirt_api::cdi::DataVolume;
+use podvirt_api::cdi::{CdiConfig, DataVolume};
 use podvirt_api::v1::{PersistentVolumeClaimInfo, VirtualMachineInstance, VolumeStatus};
 use podvirt_api::{state, storage};
 
 use super::data::{self, Filling};
 use crate::data::{DataVolumes, Served};
+use crate::kept::Kept;
 use crate::storage::backend::{self, Backend};
+use crate::storage::overhead;
 use crate::template::claim_names;
 
 /// Ends of the names of annotations of a claim whose storage is allocated as a whole, with the text `true`. What is before them
 /// is CDI's, or a storage's own.
 const ALLOCATED: [&str; 2] = ["/storage.preallocation", "/storage.thick-provisioned"];
-/// The part of a claim's storage that its file system takes, where no importer of data says another (upstream's default).
-const FILESYSTEM_OVERHEAD: &str = "0.055";
 
 /// What keeps a claim from being mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,10 +98,10 @@ pub fn is_plugged(vmi: &VirtualMachineInstance, name: &str) -> bool {
 }
 
 /// What there is to tell of the claims; `None` while one of them does not exist. One that is plugged once the machine runs may be
-/// missing: nothing is told of it then.
-pub fn told(vmi: &VirtualMachineInstance, claims: &Claims) -> Option<Told> {
+/// missing: nothing is told of it then. `data_settings`: CDI's.
+pub fn told(vmi: &VirtualMachineInstance, claims: &Claims, data_settings: &Kept<CdiConfig>) -> Option<Told> {
     let there = claims.iter().filter(|(name, claim)| claim.is_some() || !is_plugged(vmi, name));
-    there.map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?)))).collect()
+    there.map(|(name, claim)| Some((name.clone(), info(name, claim.as_ref()?, data_settings)))).collect()
 }
 
 /// Whether the claims have their volumes: then nothing that is told of them changes but by growth.
@@ -112,8 +112,12 @@ pub fn are_bound(claims: &Claims) -> bool {
     })
 }
 
-/// What is told of a claim.
-pub(crate) fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolumeClaimInfo {
+/// What is told of a claim. `data_settings`: CDI's.
+pub(crate) fn info(
+    name: &str,
+    claim: &PersistentVolumeClaim,
+    data_settings: &Kept<CdiConfig>,
+) -> PersistentVolumeClaimInfo {
     let spec = claim.spec.clone().unwrap_or_default();
     let allocated = |name: &str| ALLOCATED.iter().any(|end| name.contains(end));
     let mut annotations = claim.metadata.annotations.iter().flatten();
@@ -125,7 +129,7 @@ pub(crate) fn info(name: &str, claim: &PersistentVolumeClaim) -> PersistentVolum
         capacity: claim.status.as_ref().and_then(|status| status.capacity.clone()),
         requests: spec.resources.and_then(|resources| resources.requests),
         preallocated: preallocated.then_some(true),
-        filesystem_overhead: Some(FILESYSTEM_OVERHEAD.to_owned()),
+        filesystem_overhead: Some(overhead(claim, data_settings)),
     }
 }
 
@@ -247,7 +251,8 @@ mod tests {
             ]},
         }))
         .unwrap();
-        let written = volume_status(&vmi, told(&vmi, &claims).as_ref(), &Backend::Unneeded(None));
+        let written =
+            volume_status(&vmi, told(&vmi, &claims, &Kept::new().0).as_ref(), &Backend::Unneeded(None));
         assert_eq!(
             serde_json::to_value(&written).unwrap(),
             json!([
@@ -264,6 +269,9 @@ mod tests {
         later.status.volume_status = written.clone();
         let gone = Claims::from([("data".to_owned(), None)]);
         assert!(!are_bound(&gone));
-        assert_eq!(volume_status(&later, told(&later, &gone).as_ref(), &Backend::Unneeded(None)), written);
+        assert_eq!(
+            volume_status(&later, told(&later, &gone, &Kept::new().0).as_ref(), &Backend::Unneeded(None)),
+            written
+        );
     }
 }

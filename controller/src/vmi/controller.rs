@@ -182,7 +182,7 @@ impl Shared {
         }
         let claims = claims::read(api, vmi).await.map_err(Error::Claims)?;
         let problems = if judged { claims::problems(vmi, &claims, &self.context.data) } else { Vec::new() };
-        let told = claims::told(vmi, &claims).map(Arc::new);
+        let told = claims::told(vmi, &claims, &self.context.storage.data_settings).map(Arc::new);
         if let Some(told) = told.as_ref().filter(|_| is_in_use(vmi) && claims::are_bound(&claims)) {
             self.claims_told().insert(uid, Arc::clone(told));
         }

@@ -14,7 +14,7 @@ fn the_pod_has_a_claim_by_the_mode_that_is_told_of_it() {
             "data".to_owned(),
             Some(serde_json::from_value(claim).unwrap()),
         )]);
-        let told = crate::vmi::claims::told(&vmi, &claims).unwrap();
+        let told = crate::vmi::claims::told(&vmi, &claims, &crate::kept::Kept::new().0).unwrap();
         let settings = Settings::default();
         let seen = Observed {
             claims_told: Some(&told),

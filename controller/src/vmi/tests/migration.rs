@@ -145,7 +145,7 @@ fn whether_a_machine_can_move_is_said_once_its_claims_are_known() {
     let claim = |mode: &str| {
         let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": [mode]}});
         let claims = Claims::from([("data".to_owned(), Some(serde_json::from_value(claim).unwrap()))]);
-        claims::told(&vmi, &claims).unwrap()
+        claims::told(&vmi, &claims, &crate::kept::Kept::new().0).unwrap()
     };
     assert_eq!(condition(&see(None), "LiveMigratable"), None);
     let shared = see(Some(&claim("ReadWriteMany")));
