@@ -19,17 +19,18 @@
 //! (`redefine-checkpoint`) to each libvirt that the machine comes to; where the bitmap is gone, the tracker loses the checkpoint,
 //! and the next backup is a full one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
-use crate::storage;
 use crate::v1::{
     BackupMode, ChangedBlockTrackingState as State, ChangedBlockTrackingStatus as Status, Disk,
-    UtilityVolume, UtilityVolumeType, VirtualMachineInstance, Volume,
+    UtilityVolume, UtilityVolumeType, VirtualMachineBackup, VirtualMachineInstance, Volume,
 };
+use crate::{duration, storage};
 
 /// The feature gate that backups and trackers want.
 pub const GATE: &str = "IncrementalBackup";
@@ -37,6 +38,10 @@ pub const GATE: &str = "IncrementalBackup";
 pub const FINALIZER: &str = "backup.kubevirt.io/vmbackup-protection";
 /// Group of backups and trackers.
 pub const GROUP: &str = "backup.kubevirt.io";
+/// Kind of backups, as sources of exports name it.
+pub const KIND: &str = "VirtualMachineBackup";
+/// Life of a backup in pull mode that says none.
+pub const TTL: Duration = Duration::from_secs(2 * 3600);
 
 /// What the subresource `backup` of an instance asks for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -44,6 +49,8 @@ pub enum Command {
     /// Begin.
     #[default]
     Start,
+    /// Let an exporter read what a backup in pull mode offers.
+    Export,
     /// End it before it is complete.
     Abort,
 }
@@ -71,6 +78,53 @@ pub struct Options {
     /// Whether the guest's file systems are not frozen at the begin.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub skip_quiesce: bool,
+    /// The checkpoints that trackers of the machine go on from: the launcher removes all others before it begins. None: it
+    /// removes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_checkpoints: Option<BTreeSet<String>>,
+    /// Host of the exporter's Service; with [`Command::Export`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub export_server_addr: Option<String>,
+    /// Name in the exporter's certificate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub export_server_name: Option<String>,
+    /// Key of the launcher's certificate, as PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_key: Option<Key>,
+    /// The certificate that the launcher shows the exporter, as PEM; its common name is [`tunnel_identity`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_cert: Option<String>,
+    /// Certificates of the CAs that the exporter's certificate may be of, as PEM.
+    #[serde(rename = "caCert", skip_serializing_if = "Option::is_none")]
+    pub ca_cert: Option<String>,
+}
+
+/// A private key as PEM, which is not written into logs.
+#[derive(Clone, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Key(pub String);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+/// Common name of the certificate by which the exporter of a backup knows the launcher; `uid`: the backup's.
+pub fn tunnel_identity(uid: &str) -> String {
+    format!("kubevirt.io:system:client:{uid}")
+}
+
+/// Whether a backup is read from an endpoint, and not written to its claim.
+pub fn is_pulled(backup: &VirtualMachineBackup) -> bool {
+    backup.spec.mode == Some(BackupMode::Pull)
+}
+
+/// When a backup in pull mode ends at the latest. A life that reaches beyond all time has no other end.
+pub fn expires(backup: &VirtualMachineBackup) -> Option<Timestamp> {
+    let ttl = backup.spec.ttl_duration.as_deref().and_then(duration::parse).unwrap_or(TTL);
+    let made = backup.metadata.creation_timestamp.as_ref()?.0;
+    Some(made.checked_add(ttl).unwrap_or(Timestamp::MAX))
 }
 
 /// Name of the checkpoint that a backup makes, which is a part of its directory's name as well.
@@ -179,10 +233,30 @@ mod tests {
     }
 
     #[test]
+    fn a_backup_in_pull_mode_lives_as_long_as_it_says() {
+        let backup = |spec: serde_json::Value| -> VirtualMachineBackup {
+            let metadata = json!({"name": "b", "creationTimestamp": "2026-01-01T00:00:00Z"});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        for (spec, is, ends) in [
+            (json!({}), false, "2026-01-01T02:00:00Z"),
+            (json!({"mode": "Push"}), false, "2026-01-01T02:00:00Z"),
+            (json!({"mode": "Pull", "ttlDuration": "15s"}), true, "2026-01-01T00:00:15Z"),
+            (json!({"mode": "Pull", "ttlDuration": "999999999h"}), true, "9999-12-30T22:00:00.999999999Z"),
+        ] {
+            let of = backup(spec);
+            assert_eq!((is_pulled(&of), expires(&of).unwrap().to_string()), (is, ends.to_owned()));
+        }
+        assert_eq!(expires(&VirtualMachineBackup::default()), None);
+    }
+
+    #[test]
     fn options_are_upstreams() {
         let text = json!({"backupName": "b", "cmd": "Start", "mode": "Push", "backupStartTime": "2026-01-02T03:04:05Z",
-            "incremental": "c", "targetPath": "/t", "skipQuiesce": true});
+            "incremental": "c", "targetPath": "/t", "skipQuiesce": true, "keepCheckpoints": ["c", "d"], "exportServerAddr": "a", "exportServerName": "n",
+            "backupKey": "secret", "backupCert": "d", "caCert": "e"});
         let options: Options = serde_json::from_value(text.clone()).unwrap();
+        assert!(!format!("{options:?}").contains("secret"));
         assert_eq!(serde_json::to_value(&options).unwrap(), text);
         assert_eq!(
             serde_json::from_value::<Options>(json!({"backupName": "b"})).unwrap().cmd,

@@ -86,6 +86,26 @@ pub const FORMATS: [(&str, &str); 4] = [
     ("EXPORT_ARCHIVE_URI", "disk.tar.gz"),
 ];
 
+/// Variables of the environment of an exporter whose source is a backup in pull mode. Volumes of the backup are counted from 0, as claims
+/// are: `BACKUP0_BACKUP_PATH` is the first volume's name, `BACKUP0_DATA_URI` and `BACKUP0_MAP_URI` are its paths.
+pub mod backup {
+    /// Certificates, as PEM, of which the launcher's has to be.
+    pub const CA: &str = "BACKUP_CACERT";
+    /// The backup's UID.
+    pub const UID: &str = "BACKUP_UID";
+    /// `Full` or `Incremental`.
+    pub const TYPE: &str = "BACKUP_TYPE";
+    /// Path at which the launcher offers connections to its NBD server.
+    pub const TUNNEL_PATH: &str = "/tunnel";
+    /// Name of the bitmap, among the metadata of the NBD server's exports, of what has changed since the last backup.
+    pub const BITMAP: &str = "changes";
+
+    /// Path of a volume's data, or of the map of what is in it; `what`: `data` or `map`.
+    pub fn path(volume: &str, what: &str) -> String {
+        format!("/exports/{volume}/{what}")
+    }
+}
+
 /// Longest label.
 const LABEL: usize = 63;
 /// Start of the names of an export's objects.
@@ -120,6 +140,11 @@ pub fn service_name(export: &str) -> String {
         suffix.pop();
     }
     joined(PREFIX, &suffix)
+}
+
+/// Host by which clients in the cluster find an export, and the first name in its certificate.
+pub fn host(export: &str, namespace: &str) -> String {
+    format!("{}.{namespace}.svc", service_name(export))
 }
 
 /// Name of the exporter pod.
@@ -204,6 +229,7 @@ mod tests {
     #[test]
     fn names_are_upstreams() {
         assert_eq!(service_name("my.disk"), "virt-export-my-disk");
+        assert_eq!(host("my.disk", "shop"), "virt-export-my-disk.shop.svc");
         assert_eq!(pod_name("my.disk"), "virt-export-my.disk");
         assert_eq!(token_secret_name("x"), "export-token-x");
         let long = "a".repeat(70);

@@ -18,6 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -30,6 +31,11 @@ use crate::shutdown::Shutdown;
 
 /// Pause after the kernel refused a connection, mostly for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// The certificate that a client has shown in the handshake and that the server's TLS has found good. Requests of such a client have it
+/// among their extensions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate(pub CertificateDer<'static>);
 
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +52,8 @@ pub struct Bounds {
     pub finish: Duration,
 }
 
-/// Serves `router` until `shutdown`, and ends behind the last answer.
+/// Serves `router` until `shutdown`, and ends behind the last answer. A connection that a handler has taken over for another protocol
+/// (`Upgrade`) is the handler's: its place is free again.
 ///
 /// # Errors
 ///
@@ -65,14 +72,20 @@ pub async fn serve(
     let each = |stream, peer, slot: Slot| {
         let (tls, router, shutdown) = (tls.clone(), router.clone(), shutdown.clone());
         async move {
-            let Some(tls) = tls else { return connection(stream, router, bounds, &slot, shutdown).await };
+            let Some(tls) = tls else {
+                return connection(stream, None, router, bounds, &slot, shutdown).await;
+            };
             let shaken = tokio::select! {
                 shaken = tokio::time::timeout(bounds.head_timeout, tls.accept(stream)) => shaken,
                 () = slot.displaced() => return,
                 () = shutdown.requested() => return,
             };
             match shaken {
-                Ok(Ok(stream)) => connection(stream, router, bounds, &slot, shutdown).await,
+                Ok(Ok(stream)) => {
+                    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                    let shown = shown.map(|leaf| PeerCertificate(leaf.clone().into_owned()));
+                    connection(stream, shown, router, bounds, &slot, shutdown).await;
+                }
                 Ok(Err(error)) => debug!(%peer, %error, "TLS handshake failed"),
                 Err(_) => debug!(%peer, "TLS handshake took too long"),
             }
@@ -122,17 +135,28 @@ pub async fn accept<P, F>(
     while all_ended.recv().await.is_some() {}
 }
 
-async fn connection<S>(stream: S, router: Router, bounds: Bounds, slot: &Slot, shutdown: Shutdown)
-where
+async fn connection<S>(
+    stream: S,
+    shown: Option<PeerCertificate>,
+    router: Router,
+    bounds: Bounds,
+    slot: &Slot,
+    shutdown: Shutdown,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |request: Request<Incoming>| router.clone().call(request.map(Body::new)));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(shown) = &shown {
+            request.extensions_mut().insert(shown.clone());
+        }
+        router.clone().call(request.map(Body::new))
+    });
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head_timeout)
         .max_buf_size(bounds.max_head_bytes);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let lifetime = async {
         match bounds.lifetime {
             Some(lifetime) => tokio::time::sleep(lifetime).await,
@@ -153,3 +177,7 @@ where
         () = tokio::time::sleep(bounds.finish) => {}
     }
 }
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

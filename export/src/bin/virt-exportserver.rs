@@ -1,16 +1,13 @@
 //! virt-exportserver: serves what an exporter pod has mounted, until its deadline.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use podvirt_daemon::pki::{KeyPairPem, provider};
 use podvirt_daemon::serve::serve;
 use podvirt_daemon::{crypto, net, shutdown, telemetry};
-use rustls::ServerConfig;
 use virt_export::BOUNDS;
-use virt_export::server::{Config, router};
+use virt_export::server::{Config, router, tls};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -20,7 +17,10 @@ async fn main() -> Result<()> {
     let config = Config::from_env(|name| std::env::var(name).ok())?;
     let (end, ending) = shutdown::Shutdown::manual();
     let signalled = shutdown::signal().context("take over signals")?;
-    let tls = tls(&config)?;
+    let tls = tls::config(&config)?;
+    if let Some(backup) = &config.backup {
+        tracing::info!(uid = backup.uid, kind = ?backup.kind, disks = backup.disks.len(), "a backup is served");
+    }
     let listener =
         net::listen(config.listen).await.with_context(|| format!("listen on {}", config.listen))?;
     let serving = serve(listener, Some(tls), router(&config), BOUNDS, ending);
@@ -44,18 +44,4 @@ async fn main() -> Result<()> {
     }
     tracing::info!("ended");
     Ok(())
-}
-
-fn tls(config: &Config) -> Result<Arc<ServerConfig>> {
-    let read = |path: &std::path::Path| {
-        std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
-    };
-    let pair = KeyPairPem { certificate: read(&config.certificate)?, key: read(&config.key)? };
-    let key = pair.certified_key().context("the certificate cannot be used")?;
-    let mut tls = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(key)));
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(tls))
 }

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
-use podvirt_api::export::{MANIFEST_DIRECTORY, PORT};
+use podvirt_api::export::{MANIFEST_DIRECTORY, PORT, backup};
+use podvirt_api::v1::BackupType;
 
 /// A claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,30 @@ pub struct Volume {
     pub directory: Option<String>,
     /// Path of its files, packed.
     pub archive: Option<String>,
+}
+
+/// A disk in a backup in pull mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Name of its volume, under which the machine offers it.
+    pub volume: String,
+    /// Path of its data, where it is served.
+    pub data: Option<String>,
+    /// Path of the map of what is in it.
+    pub map: Option<String>,
+}
+
+/// A backup in pull mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// Its UID.
+    pub uid: String,
+    /// Whether it has all of the disks, or what has changed.
+    pub kind: Option<BackupType>,
+    /// Certificates, as PEM, of which the machine's is.
+    pub ca: String,
+    /// Its disks.
+    pub disks: Vec<Disk>,
 }
 
 /// What an exporter serves.
@@ -36,6 +61,8 @@ pub struct Config {
     pub deadline: Option<Timestamp>,
     /// Claims.
     pub volumes: Vec<Volume>,
+    /// The backup, where it is the source.
+    pub backup: Option<Backup>,
     /// Path of all manifests but the token's.
     pub manifests: Option<String>,
     /// Path of the token's manifest.
@@ -102,10 +129,32 @@ impl Config {
             token: file("TOKEN_FILE")?,
             deadline,
             volumes,
+            backup: Backup::from_env(set)?,
             manifests: set("EXPORT_VM_DEF_URI"),
             secret: set("EXPORT_SECRET_DEF_URI"),
             data: PathBuf::from(MANIFEST_DIRECTORY),
         })
+    }
+}
+
+impl Backup {
+    /// Reads the environment, of which `set` tells what is set.
+    fn from_env(set: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ConfigError> {
+        let Some(uid) = set(backup::UID) else { return Ok(None) };
+        let kind = match set(backup::TYPE).as_deref().map(BackupType::from) {
+            Some(BackupType::Other(value)) => {
+                let allowed = "Full or Incremental";
+                return Err(ConfigError::Wrong { name: backup::TYPE, value, allowed });
+            }
+            kind => kind,
+        };
+        let disks = (0..).map_while(|place| {
+            let of = |what: &str| set(&format!("BACKUP{place}_{what}"));
+            Some(Disk { volume: of("BACKUP_PATH")?, data: of("DATA_URI"), map: of("MAP_URI") })
+        });
+        let disks = disks.collect();
+        let ca = set(backup::CA).ok_or(ConfigError::Missing(backup::CA))?;
+        Ok(Some(Backup { uid, kind, ca, disks }))
     }
 }
 
@@ -144,5 +193,32 @@ mod tests {
         let error = read(&[("DEADLINE", "soon")]).unwrap_err().to_string();
         assert!(error.contains("DEADLINE") && error.contains("RFC 3339"), "{error}");
         assert_eq!(read(&[("TOKEN_FILE", "")]), Err(ConfigError::Missing("TOKEN_FILE")));
+    }
+    #[test]
+    fn a_backup_is_there_with_its_uid() {
+        assert_eq!(read(&[("BACKUP_CACERT", "PEM"), ("BACKUP0_BACKUP_PATH", "root")]).unwrap().backup, None);
+        let some = [
+            ("BACKUP_UID", "u-1"),
+            ("BACKUP_CACERT", "PEM"),
+            ("BACKUP_TYPE", "Incremental"),
+            ("BACKUP0_BACKUP_PATH", "root"),
+            ("BACKUP0_DATA_URI", "/exports/root/data"),
+            ("BACKUP0_MAP_URI", "/exports/root/map"),
+            ("BACKUP1_BACKUP_PATH", "data"),
+            ("BACKUP1_DATA_URI", "/exports/data/data"),
+        ];
+        let backup = read(&some).unwrap().backup.unwrap();
+        assert_eq!((backup.uid.as_str(), backup.ca.as_str()), ("u-1", "PEM"));
+        assert_eq!(backup.kind, Some(BackupType::Incremental));
+        let disk = |volume: &str, map: Option<&str>| Disk {
+            volume: volume.to_owned(),
+            data: Some(backup::path(volume, "data")),
+            map: map.map(ToOwned::to_owned),
+        };
+        assert_eq!(backup.disks, [disk("root", Some("/exports/root/map")), disk("data", None)]);
+        assert_eq!(read(&some[..1]), Err(ConfigError::Missing("BACKUP_CACERT")));
+        let odd = [&some[..2], &[("BACKUP_TYPE", "Half")]].concat();
+        let error = read(&odd).unwrap_err().to_string();
+        assert_eq!(error, "the variable BACKUP_TYPE is \"Half\": Full or Incremental is allowed");
     }
 }

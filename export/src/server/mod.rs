@@ -7,13 +7,16 @@
 //!  /volumes/CLAIM/dir/...                     files and lists of files                       [`directory`]
 //!  /volumes/CLAIM/disk.tar.gz                 all files, packed and compressed               [`archive`]
 //!  /{internal,external}/manifests/{all,secret}  manifests of the machine                     [`manifest`]
+//!  /exports/VOLUME/{data,map}                 a disk of a backup, from the machine itself    [`backup`]
+//!  /tunnel                                    where the machine of a backup dials to         [`backup`]
 //! ```
 //!
-//! All but the first want the token, in a header or as a parameter. What an answer holds in memory is bounded: images are read in
+//! All but the first and the last want the token, in a header or as a parameter; the last one wants the machine's certificate. What an answer holds in memory is bounded: images are read in
 //! chunks, no further ahead of the client than a few of them; holes of a sparse image are not read. What the claims hold is the
 //! tenants' own: no link in it leads out of the claim.
 
 pub mod archive;
+pub mod backup;
 pub mod config;
 pub mod directory;
 pub mod gzip;
@@ -24,6 +27,7 @@ mod range;
 mod root;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 mod token;
 
 use std::path::Path;
@@ -39,7 +43,7 @@ use http::Request;
 use podvirt_api::export::READY_PATH;
 use tokio::sync::Semaphore;
 
-pub use config::{Config, ConfigError, Volume};
+pub use config::{Backup, Config, ConfigError, Disk, Volume};
 
 use root::Root;
 
@@ -70,6 +74,12 @@ pub fn router(config: &Config) -> Router {
     for volume in &config.volumes {
         routes = routes.merge(of_volume(volume));
     }
+    let mut tunnel = Router::new();
+    if let Some(backup) = &config.backup {
+        let disks;
+        (disks, tunnel) = backup::routers(backup);
+        routes = routes.merge(disks);
+    }
     routes = routes.layer(middleware::from_fn_with_state(transfers, hold));
     let manifests = manifest::router(config);
     let token = Arc::new(token::Token::new(config.token.clone()));
@@ -77,6 +87,7 @@ pub fn router(config: &Config) -> Router {
         .merge(manifests)
         .layer(middleware::from_fn_with_state(token, token::check))
         .route(READY_PATH, get(async || "OK"))
+        .merge(tunnel)
 }
 
 fn of_volume(volume: &Volume) -> Router {

@@ -38,6 +38,7 @@ impl Exporter {
                 directory: of("dir/"),
                 archive: of("disk.tar.gz"),
             }],
+            backup: None,
             manifests: Some("/manifests/all".into()),
             secret: Some("/manifests/secret".into()),
             data: path("data"),

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 
-use serde_json::Value;
 use virt::domain::Domain;
 use virt::error::{Error, ErrorNumber};
 use virt_sys as sys;
 
+use super::bitmaps::{self, Bitmap};
 use super::libvirt::{Libvirt, wrong};
 use super::{BackupEnd, Backups, HypervisorError, job};
 
@@ -33,15 +33,19 @@ impl Backups for Libvirt {
     }
 
     fn bitmaps(&self) -> Result<BTreeMap<String, BTreeSet<String>>, HypervisorError> {
-        bitmaps(&self.domain()?)
+        bitmaps::sound(&self.domain()?)
     }
 
     fn knows(&self, checkpoint: &str) -> Result<bool, HypervisorError> {
-        knows(&self.domain()?, checkpoint)
+        Ok(find(&self.domain()?, checkpoint)?.is_some())
     }
 
     fn redefine(&self, checkpoint: &str) -> Result<bool, HypervisorError> {
         redefine(&self.domain()?, checkpoint)
+    }
+
+    fn forget_all_but(&self, keep: &BTreeSet<String>) -> Result<BTreeSet<String>, HypervisorError> {
+        forget_all_but(&self.domain()?, keep)
     }
 }
 
@@ -66,8 +70,8 @@ impl Drop for Checkpoint {
     }
 }
 
-/// Whether libvirt knows a checkpoint of this name.
-fn knows(domain: &Domain, checkpoint: &str) -> Result<bool, HypervisorError> {
+/// The checkpoint of this name, if libvirt knows it.
+fn find(domain: &Domain, checkpoint: &str) -> Result<Option<Checkpoint>, HypervisorError> {
     const ACTION: &str = "look for the checkpoint";
     let name = text(ACTION, checkpoint)?;
     // SAFETY: the domain is valid and the name a C string, for the call.
@@ -75,12 +79,40 @@ fn knows(domain: &Domain, checkpoint: &str) -> Result<bool, HypervisorError> {
     if found.is_null() {
         let error = Error::last_error();
         return match error.code() {
-            ErrorNumber::NoDomainCheckpoint => Ok(false),
+            ErrorNumber::NoDomainCheckpoint => Ok(None),
             _ => Err(wrong(ACTION, error.message().to_owned())),
         };
     }
-    drop(Checkpoint(found));
-    Ok(true)
+    Ok(Some(Checkpoint(found)))
+}
+
+/// Removes the bitmaps of other checkpoints than those of `keep`, with what libvirt knows of these checkpoints. Names of the
+/// checkpoints that are gone.
+fn forget_all_but(domain: &Domain, keep: &BTreeSet<String>) -> Result<BTreeSet<String>, HypervisorError> {
+    let (mut deleted, mut gone) = (BTreeSet::new(), BTreeSet::new());
+    let superseded = |bitmap: &Bitmap| bitmap.is_stored && !keep.contains(&bitmap.name);
+    for bitmap in bitmaps::all(domain)?.into_iter().filter(superseded) {
+        match find(domain, &bitmap.name)? {
+            // All of its bitmaps go with it.
+            Some(checkpoint) => {
+                delete(&checkpoint)?;
+                deleted.insert(bitmap.name.clone());
+            }
+            None if deleted.contains(&bitmap.name) => {}
+            None => bitmaps::remove(domain, &bitmap)?,
+        }
+        gone.insert(bitmap.name);
+    }
+    Ok(gone)
+}
+
+/// Has libvirt delete a checkpoint and its bitmaps.
+fn delete(checkpoint: &Checkpoint) -> Result<(), HypervisorError> {
+    // SAFETY: the checkpoint is valid for the call, and is let go of by its owner alone.
+    match unsafe { sys::virDomainCheckpointDelete(checkpoint.0, 0) } {
+        -1 => Err(wrong("delete the checkpoint", Error::last_error().message().to_owned())),
+        _ => Ok(()),
+    }
 }
 
 /// Makes a checkpoint known to libvirt, whose bitmaps are in the disks. Whether they are, and are sound.
@@ -101,50 +133,5 @@ fn redefine(domain: &Domain, checkpoint: &str) -> Result<bool, HypervisorError> 
         | ErrorNumber::NoDomainCheckpoint
         | ErrorNumber::CheckpointInconsistent => Ok(false),
         _ => Err(wrong(ACTION, error.message().to_owned())),
-    }
-}
-
-/// The bitmaps of each disk that can be used, by the disk's alias.
-fn bitmaps(domain: &Domain) -> Result<BTreeMap<String, BTreeSet<String>>, HypervisorError> {
-    const ACTION: &str = "read the bitmaps of the disks";
-    let answer = domain.qemu_monitor_command("{\"execute\": \"query-block\"}", 0);
-    let answer = answer.map_err(|error| wrong(ACTION, error.message().to_owned()))?;
-    let answer: Value = serde_json::from_str(&answer).map_err(|error| wrong(ACTION, error.to_string()))?;
-    Ok(of_devices(&answer))
-}
-
-/// What QEMU's answer to `query-block` tells. A device is named by its alias, or by a path with that in it.
-fn of_devices(answer: &Value) -> BTreeMap<String, BTreeSet<String>> {
-    let devices = answer["return"].as_array().into_iter().flatten();
-    let all = devices.filter_map(|device| {
-        let alias = device["qdev"].as_str()?.split('/').find(|part| part.starts_with("ua-"))?;
-        let bitmaps = device["inserted"]["dirty-bitmaps"].as_array().into_iter().flatten();
-        let sound = bitmaps.filter(|bitmap| bitmap["inconsistent"] != Value::Bool(true));
-        let names = sound.filter_map(|bitmap| bitmap["name"].as_str()).map(ToOwned::to_owned);
-        Some((alias.to_owned(), names.collect()))
-    });
-    all.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn bitmaps_are_told_of_each_disk() {
-        let answer = json!({"return": [
-            {"device": "", "qdev": "/machine/peripheral/ua-root/virtio-backend", "inserted": {"dirty-bitmaps": [
-                {"name": "a", "recording": true}, {"name": "b", "inconsistent": true}, {"granularity": 65536},
-            ]}},
-            {"device": "", "qdev": "ua-data", "inserted": {"node-name": "libvirt-2-format"}},
-            {"device": "", "qdev": "ua-drive"},
-            {"device": "pflash0", "inserted": {}},
-        ]});
-        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        let expected = [("root", names(&["a"])), ("data", names(&[])), ("drive", names(&[]))]
-            .map(|(volume, bitmaps)| (format!("ua-{volume}"), bitmaps));
-        assert_eq!(of_devices(&answer), expected.into());
     }
 }

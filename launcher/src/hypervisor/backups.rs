@@ -1,8 +1,8 @@
 //! Backups of a domain's disks, as the launcher sees them.
 //!
-//! A backup is a job that copies disks while the guest runs: all of them, or the blocks that have changed since a checkpoint. With its
-//! begin it makes a checkpoint, from which on changes are tracked for the next one. A checkpoint is a bitmap in each disk, under the
-//! checkpoint's name.
+//! A backup is a job that copies disks while the guest runs, or that offers them to be read as they were at its begin: all of them, or the
+//! blocks that have changed since a checkpoint. With its begin it makes a checkpoint, from which on changes are tracked for the next one.
+//! A checkpoint is a bitmap in each disk, under the checkpoint's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::HypervisorError;
 /// How a backup job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupEnd {
-    /// Everything is copied.
+    /// Everything is copied. Of a job that offers disks: it has ended without an error, as it does when it is given up.
     Complete,
     /// It was given up, as was asked for.
     Aborted,
@@ -21,8 +21,8 @@ pub enum BackupEnd {
 
 /// What makes backups. Calls block, as those of [`Hypervisor`](super::Hypervisor) do.
 pub trait Backups {
-    /// Begins to copy the running domain's disks, as two XML documents say: `<domainbackup>`, and the `<domaincheckpoint>` from which on
-    /// changes are tracked for the next copy.
+    /// Begins to copy the running domain's disks, or to offer them, as two XML documents say: `<domainbackup>`, and the
+    /// `<domaincheckpoint>` from which on changes are tracked for the next copy.
     ///
     /// # Errors
     ///
@@ -63,4 +63,12 @@ pub trait Backups {
     ///
     /// The domain does not run, or the description is refused.
     fn redefine(&self, checkpoint: &str) -> Result<bool, HypervisorError>;
+
+    /// Removes the bitmaps of all disks but those of the checkpoints `keep`, and what the hypervisor knows of the other checkpoints. Names of the
+    /// checkpoints that are gone.
+    ///
+    /// # Errors
+    ///
+    /// The domain does not run, or a job uses one of the bitmaps.
+    fn forget_all_but(&self, keep: &BTreeSet<String>) -> Result<BTreeSet<String>, HypervisorError>;
 }

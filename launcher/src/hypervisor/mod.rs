@@ -8,6 +8,8 @@
 mod backup;
 mod backups;
 #[cfg(feature = "libvirt")]
+mod bitmaps;
+#[cfg(feature = "libvirt")]
 mod bulk;
 #[cfg(feature = "libvirt")]
 mod events;

@@ -13,6 +13,7 @@ use podvirt_proto::domain::{
 use podvirt_proto::migration::Migration;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::backup::Pull;
 use super::freeze::Freezes;
 use super::held::Held;
 use super::migration::moved::Moved;
@@ -181,6 +182,8 @@ pub(super) struct Shared {
     pub(super) abort: Notify,
     /// Disks of volumes that are plugged, or about to be.
     pub(super) held: Held,
+    /// The backup in pull mode that runs.
+    pub(super) pull: Pull,
     /// Held by what changes the running machine.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Held while the hypervisor is asked for statistics.
@@ -220,6 +223,7 @@ impl Shared {
             freezes: Freezes::default(),
             abort: Notify::new(),
             held: Held::default(),
+            pull: Pull::default(),
             changing: tokio::sync::Mutex::default(),
             counting: Arc::default(),
             word: watch::Sender::new(Word::None),

@@ -26,12 +26,22 @@ elements! {
 
     /// `<domainbackup>`.
     Backup {
-        /// `push`: the hypervisor writes.
+        /// `push`: the hypervisor writes; `pull`: it offers the disks to be read.
         "@mode" mode: String,
         /// The checkpoint since which changes are copied; none: everything is.
         "incremental" incremental: Option<String>,
+        /// Where the disks are offered, in pull mode.
+        "server" server: Option<BackupServer>,
         /// The disks.
         "disks" disks: BackupDisks,
+    }
+
+    /// `<server>` of a backup: an NBD server.
+    BackupServer {
+        /// `unix`.
+        "@transport" transport: String,
+        /// Path of its socket.
+        "@socket" socket: String,
     }
 
     /// `<disks>` of a backup.
@@ -50,14 +60,20 @@ elements! {
         "@type" kind: Option<String>,
         /// `full`: all of it is copied, whatever the others are.
         "@backupmode" backup_mode: Option<String>,
-        /// Where the copy goes.
-        "target" target: Option<BackupTarget>,
-        /// Format of the copy.
+        /// Name under which it is offered, in pull mode.
+        "@exportname" export_name: Option<String>,
+        /// Name of the bitmap of what has changed, where it is offered.
+        "@exportbitmap" export_bitmap: Option<String>,
+        /// Where the copy goes, in push mode.
+        "target" target: Option<BackupFile>,
+        /// Where that goes, in pull mode, which the guest overwrites meanwhile.
+        "scratch" scratch: Option<BackupFile>,
+        /// Format of the file.
         "driver" driver: Option<TypeOnly>,
     }
 
-    /// `<target>` of a backup's disk.
-    BackupTarget {
+    /// `<target>` or `<scratch>` of a backup's disk.
+    BackupFile {
         /// A file, which is made.
         "@file" file: String,
     }

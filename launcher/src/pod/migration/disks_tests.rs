@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
+use virt_controller::kept::Kept;
 use virt_controller::settings::Settings;
 use virt_controller::vmi::claims::{Claims, told};
 use virt_controller::vmi::{Observed, decide};
@@ -48,7 +49,7 @@ fn judged(vmi: &Value, claims: &[(&str, &str)]) -> VirtualMachineInstance {
     vmi.status.phase = Some("Pending".into());
     let settings = Settings::default();
     let seen = Observed {
-        claims_told: Some(&told(&vmi, &claims).unwrap()),
+        claims_told: Some(&told(&vmi, &claims, &Kept::new().0).unwrap()),
         ..Observed::alone(&vmi, &settings, "launcher:1")
     };
     let decision = decide(&seen, "2026-01-01T12:00:00Z".parse().unwrap());
@@ -159,7 +160,7 @@ fn what_virt_controller_calls_immovable_is_refused() {
     let vmi = machine(&[("data", claim("none"))], &[]);
     let missing: Claims = [("none".to_owned(), None)].into();
     let vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
-    assert_eq!(told(&vmi, &missing), None);
+    assert_eq!(told(&vmi, &missing, &Kept::new().0), None);
     of(&running, &vmi).unwrap_err();
 }
 

@@ -8,7 +8,8 @@ use podvirt_proto::domain::{Status, reason};
 use podvirt_proto::migration::Progress;
 use podvirt_proto::stats::{Block, DiskNumbers, DomainStats};
 
-use crate::hypervisor::{DomainState, DomainStatus, Hypervisor, HypervisorError, Move, Picture};
+use super::super::backup::fake::Jobs;
+use crate::hypervisor::{Backups, DomainState, DomainStatus, Hypervisor, HypervisorError, Move, Picture};
 
 pub(in crate::pod) type Outcome = Result<(), HypervisorError>;
 
@@ -29,6 +30,8 @@ pub(in crate::pod) struct Fake {
     pub(in crate::pod) plugged: Mutex<Vec<String>>,
     /// Whether its guest lets go of nothing.
     pub(in crate::pod) clings: Mutex<bool>,
+    /// Its backups.
+    pub(in crate::pod) jobs: Jobs,
 }
 
 pub(super) fn no() -> HypervisorError {
@@ -50,6 +53,7 @@ impl Fake {
             interfaces: Mutex::default(),
             plugged: Mutex::default(),
             clings: Mutex::default(),
+            jobs: Jobs::default(),
         };
         (Arc::new(fake), tell)
     }
@@ -124,6 +128,9 @@ impl Hypervisor for Fake {
     fn abort_move(&self) -> Outcome {
         self.aborted.send(Err(no())).unwrap();
         Ok(())
+    }
+    fn backups(&self) -> Result<&dyn Backups, HypervisorError> {
+        Ok(&self.jobs)
     }
     fn set_link(&self, alias: &str, up: bool) -> Outcome {
         self.links.lock().unwrap().push((alias.into(), up));

@@ -1,8 +1,13 @@
+use std::path::Path;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use podvirt_api::v1::BackupMode;
 use tokio::sync::mpsc;
 
 use super::super::shared::Identity;
+use super::describe::{Description, describe};
 use super::*;
+use crate::domain::schema::{Disk, Domain};
 
 fn disks() -> Vec<Disk> {
     let domain = Domain::from_xml(
@@ -23,8 +28,8 @@ fn options(incremental: Option<&str>) -> Options {
 
 #[test]
 fn tracked_disks_are_copied_and_the_others_are_not() {
-    let described = describe(&disks(), &options(None), "b-1", Path::new("/to/vm/b-1"), &[]).unwrap();
-    let (job, point, told) = described;
+    let described = describe(&disks(), &options(None), "b-1", Path::new("/to/vm/b-1"), &[], None).unwrap();
+    let Description { job, checkpoint: point, told } = described;
     assert_eq!(
         job,
         "<domainbackup mode=\"push\"><disks>\
@@ -44,27 +49,57 @@ fn tracked_disks_are_copied_and_the_others_are_not() {
 #[test]
 fn a_disk_that_came_later_is_copied_whole() {
     let whole = ["ua-late".to_owned()];
-    let described = describe(&disks(), &options(Some("a-1")), "b-1", Path::new("/to"), &whole).unwrap();
-    let job = described.0;
+    let described = describe(&disks(), &options(Some("a-1")), "b-1", Path::new("/to"), &whole, None);
+    let job = described.unwrap().job;
     assert!(job.starts_with("<domainbackup mode=\"push\"><incremental>a-1</incremental>"), "{job}");
     let at = |name: &str| job.split("<disk ").find(|disk| disk.contains(name)).unwrap().to_owned();
     assert!(at("vdb").contains("backupmode=\"full\"") && !at("vda").contains("backupmode"), "{job}");
 }
 
-fn shared(backup: Option<Backup>) -> Arc<Shared> {
+#[test]
+fn in_pull_mode_disks_are_offered_by_their_volumes_names() {
+    let socket = Some(Path::new("/private/uid/backup-nbd"));
+    let described = describe(&disks(), &options(None), "b-1", Path::new("/to/vm/b-1"), &[], socket).unwrap();
+    assert_eq!(
+        described.job,
+        "<domainbackup mode=\"pull\"><server transport=\"unix\" socket=\"/private/uid/backup-nbd\"/><disks>\
+         <disk name=\"vda\" backup=\"yes\" type=\"file\" exportname=\"root\"><scratch file=\"/to/vm/b-1/b-root.qcow2\"/>\
+         <driver type=\"qcow2\"/></disk>\
+         <disk name=\"vdb\" backup=\"yes\" type=\"file\" exportname=\"late\"><scratch file=\"/to/vm/b-1/b-late.qcow2\"/>\
+         <driver type=\"qcow2\"/></disk>\
+         <disk name=\"sda\" backup=\"no\"/></disks></domainbackup>"
+    );
+    let told: Vec<_> = described.told.iter().map(|disk| disk.volume.as_str()).collect();
+    assert_eq!(told, ["root", "late"]);
+    // What has changed is told of disks that have the bitmap.
+    let whole = ["ua-late".to_owned()];
+    let described = describe(&disks(), &options(Some("a-1")), "b-1", Path::new("/to"), &whole, socket);
+    assert_eq!(
+        described.unwrap().job,
+        "<domainbackup mode=\"pull\"><incremental>a-1</incremental>\
+         <server transport=\"unix\" socket=\"/private/uid/backup-nbd\"/><disks>\
+         <disk name=\"vda\" backup=\"yes\" type=\"file\" exportname=\"root\" exportbitmap=\"changes\">\
+         <scratch file=\"/to/b-root.qcow2\"/><driver type=\"qcow2\"/></disk>\
+         <disk name=\"vdb\" backup=\"yes\" type=\"file\" backupmode=\"full\" exportname=\"late\">\
+         <scratch file=\"/to/b-late.qcow2\"/><driver type=\"qcow2\"/></disk>\
+         <disk name=\"sda\" backup=\"no\"/></disks></domainbackup>"
+    );
+}
+
+pub(super) fn shared(backup: Option<Backup>) -> Arc<Shared> {
     let shared = Arc::new(Shared::new(Identity::default(), mpsc::channel(1).0));
     shared.facts.send_modify(|facts| facts.backup = backup);
     shared
 }
 
-fn asked(name: &str, cmd: Command, at: &str) -> Options {
+pub(super) fn asked(name: &str, cmd: Command, at: &str) -> Options {
     let backup_start_time = Some(Time(at.parse().unwrap()));
     Options { backup_name: name.into(), cmd, backup_start_time, ..Options::default() }
 }
 
-const AT: &str = "2026-01-02T03:04:05Z";
+pub(super) const AT: &str = "2026-01-02T03:04:05Z";
 
-fn running() -> Backup {
+pub(super) fn running() -> Backup {
     let asked_at_ms = u64::try_from(Time(AT.parse().unwrap()).0.as_millisecond()).unwrap();
     Backup { name: "b".into(), asked_at_ms, ..Backup::default() }
 }
@@ -85,9 +120,9 @@ async fn a_backup_is_begun_once_and_one_at_a_time() {
     // After another backup it is begun: here is no machine.
     let begun = command(&shared(Some(ended)), "vm", asked("c", Command::Start, AT)).await.unwrap_err();
     assert!(begun.contains("is not running"), "{begun}");
-    let pull = Options { mode: Some(BackupMode::Pull), ..asked("b", Command::Start, AT) };
-    let refused = command(&shared(None), "vm", pull).await.unwrap_err();
-    assert_eq!(refused, "mode: 'Pull' is not carried out by podvirt; Push is allowed");
+    let odd = Options { mode: Some(BackupMode::from("Shove")), ..asked("b", Command::Start, AT) };
+    let refused = command(&shared(None), "vm", odd).await.unwrap_err();
+    assert_eq!(refused, "mode: 'Shove': Push and Pull are allowed");
     let elsewhere = command(&shared(None), "vm", asked("../b", Command::Start, AT)).await.unwrap_err();
     assert_eq!(elsewhere, "backupName: '../b' is no object's name");
     // What is refused is not noted.

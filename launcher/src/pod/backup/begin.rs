@@ -1,0 +1,127 @@
+//! From a Start to libvirt's job.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use podvirt_api::backup::Options;
+use podvirt_api::names::path;
+use podvirt_api::v1::BackupMode;
+use podvirt_proto::domain::Backup;
+use tracing::{info, warn};
+
+use super::super::freeze::Guest as _;
+use super::super::shared::Shared;
+use super::describe::{Description, describe};
+use super::follow::{Job, clear, follow};
+use super::room::Room;
+use super::{checkpoint, pull};
+use crate::domain::schema::{Disk, Domain};
+
+/// When a guest thaws by itself whose file systems were frozen for the begin of a job.
+const FROZEN: Duration = Duration::from_secs(60);
+
+/// Begins a backup that is noted, of the machine `machine`.
+pub(super) async fn start(
+    shared: &Arc<Shared>,
+    machine: &str,
+    mut backup: Backup,
+    options: Options,
+) -> Result<(), String> {
+    let pulls = match &options.mode {
+        None | Some(BackupMode::Push) => false,
+        Some(BackupMode::Pull) => true,
+        Some(mode) => return Err(format!("mode: '{mode}': Push and Pull are allowed")),
+    };
+    let disks = disks(shared).await?;
+    if !disks.iter().any(Disk::is_tracked) {
+        return Err("changes of none of the machine's disks are tracked".to_owned());
+    }
+    let place = options.target_path.as_deref().map(Path::new).ok_or("targetPath: required")?;
+    let volume = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !shared.held.is_directory(volume) {
+        return Err(format!("targetPath: the directory of the volume '{volume}' has not been handed over"));
+    }
+    let whole = match &options.incremental {
+        Some(since) => checkpoint::without_bitmap(shared, &disks, since).await?,
+        None => Vec::new(),
+    };
+    if let Some(keep) = &options.keep_checkpoints {
+        checkpoint::forget_superseded(shared, keep.iter().chain(&options.incremental)).await;
+    }
+    let socket = pulls.then(|| pull::socket(&shared.identity.uid)).transpose()?;
+    let directory = path::plugged_device(volume).join(machine).join(&backup.checkpoint);
+    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let description = describe(&disks, &options, &backup.checkpoint, &directory, &whole, socket.as_deref());
+    let Description { job, checkpoint, told } = description.map_err(|error| error.to_string())?;
+    let room = if pulls { room(shared, &disks, &directory).await } else { None };
+    // Ahead of the job, so that an Abort finds it as soon as there is one.
+    if let Some(socket) = socket {
+        shared.pull.begin(&backup, socket);
+    }
+    let begun = begin(shared, options.skip_quiesce, job, checkpoint).await;
+    let warning = begun.inspect_err(|_| {
+        shared.pull.end();
+        clear(&directory);
+    })?;
+    backup.message = warning.unwrap_or_default();
+    backup.disks = told;
+    info!(
+        backup = backup.name,
+        checkpoint = backup.checkpoint,
+        since = options.incremental,
+        pulls,
+        "the backup has begun"
+    );
+    shared.facts.send_modify(|facts| facts.backup = Some(backup.clone()));
+    tokio::spawn(follow(Arc::clone(shared), backup, Job { directory, pulls, room }));
+    Ok(())
+}
+
+/// The room that a backup in pull mode is to leave on its claim.
+async fn room(shared: &Shared, disks: &[Disk], directory: &Path) -> Option<Room> {
+    let aliases: Vec<_> =
+        disks.iter().filter(|disk| disk.is_tracked()).map(|disk| disk.alias.name.clone()).collect();
+    let directory = directory.to_owned();
+    let known = shared.call(move |hypervisor| {
+        let sizes = aliases.iter().map(|alias| hypervisor.capacity(alias));
+        Ok(Room::new(&directory, sizes.sum::<Result<u64, _>>()?))
+    });
+    known.await.inspect_err(|error| warn!(%error, "the room that the backup takes is not known")).ok()?
+}
+
+/// Begins libvirt's job, with the guest's file systems frozen meanwhile. What is to be told of it all the same.
+async fn begin(
+    shared: &Arc<Shared>,
+    skip_quiesce: bool,
+    job: String,
+    checkpoint: String,
+) -> Result<Option<String>, String> {
+    // Where a user has frozen the guest before, that user thaws it.
+    let freezes = !skip_quiesce && !shared.is_frozen();
+    let mut warning = None;
+    let mut frozen = false;
+    if freezes {
+        match shared.freezes.freeze(Arc::clone(shared), Some(FROZEN)).await {
+            Ok(()) => frozen = true,
+            Err(error) => {
+                warn!(error, "the guest's file systems are not frozen for the backup");
+                warning = Some(format!("Failed freezing guest filesystem: {error}"));
+            }
+        }
+    }
+    let begun = shared.call(move |hypervisor| hypervisor.backups()?.begin(&job, &checkpoint)).await;
+    if frozen && let Err(error) = shared.freezes.thaw(Arc::clone(shared)).await {
+        warn!(error, "the guest's file systems thaw by their time limit");
+        warning = Some(format!("Failed to unfreeze filesystem after backup completion: {error}"));
+    }
+    begun.map(|()| warning).map_err(|error| error.to_string())
+}
+
+/// The running machine's disks.
+pub(super) async fn disks(shared: &Shared) -> Result<Vec<Disk>, String> {
+    let text = shared.call(|hypervisor| hypervisor.xml()).await.map_err(|error| error.to_string())?;
+    let domain =
+        Domain::from_xml(&text).map_err(|error| format!("the domain's XML cannot be read: {error}"))?;
+    Ok(domain.devices.disks)
+}

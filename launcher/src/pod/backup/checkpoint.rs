@@ -1,0 +1,97 @@
+//! Checkpoints, which libvirt forgets and QEMU's bitmaps keep.
+
+use std::collections::BTreeSet;
+
+use podvirt_api::v1::BackupCheckpoint;
+use tracing::{info, warn};
+
+use super::super::shared::Shared;
+use super::begin::disks;
+use crate::domain::schema::Disk;
+use crate::domain::schema::backup as xml;
+use crate::hypervisor::HypervisorError;
+
+/// Aliases of tracked disks without a bitmap of this name. The checkpoint is made known where libvirt does not know it.
+///
+/// # Errors
+///
+/// No disk has such a bitmap, or libvirt refuses the checkpoint.
+pub(super) async fn without_bitmap(
+    shared: &Shared,
+    disks: &[Disk],
+    since: &str,
+) -> Result<Vec<String>, String> {
+    let checkpoint = BackupCheckpoint { name: Some(since.to_owned()), ..BackupCheckpoint::default() };
+    redefine(shared, &checkpoint).await.map_err(|error| error.to_string())?;
+    let bitmaps = shared.call(|hypervisor| hypervisor.backups()?.bitmaps()).await;
+    let bitmaps = bitmaps.map_err(|error| error.to_string())?;
+    let has = |disk: &&Disk| bitmaps.get(&disk.alias.name).is_some_and(|names| names.contains(since));
+    let tracked = disks.iter().filter(|disk| disk.is_tracked());
+    Ok(tracked.filter(|disk| !has(disk)).map(|disk| disk.alias.name.clone()).collect())
+}
+
+/// Removes the bitmaps of all checkpoints but `keep`. What is in the way is told, and keeps no backup from being made: the next one tries
+/// again.
+pub(super) async fn forget_superseded(shared: &Shared, keep: impl Iterator<Item = &String>) {
+    let keep: BTreeSet<String> = keep.cloned().collect();
+    match shared.call(move |hypervisor| hypervisor.backups()?.forget_all_but(&keep)).await {
+        Ok(gone) if gone.is_empty() => {}
+        Ok(gone) => info!(checkpoints = ?gone, "superseded checkpoints are removed"),
+        Err(error) => warn!(%error, "superseded checkpoints stay"),
+    }
+}
+
+/// Why a checkpoint is not made known.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum Unknown {
+    /// Its bitmaps are gone, or not sound: it is of no use any more.
+    #[error("checkpoint {0}: the disks have no bitmaps of it that can be used")]
+    Invalid(String),
+    /// The hypervisor says no, for another reason.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Makes a checkpoint known to libvirt, of the disks that have its bitmaps.
+///
+/// # Errors
+///
+/// See [`Unknown`].
+pub(in super::super) async fn redefine(
+    shared: &Shared,
+    checkpoint: &BackupCheckpoint,
+) -> Result<(), Unknown> {
+    let name = checkpoint.name.clone().unwrap_or_default();
+    let refused = |error: HypervisorError| Unknown::Refused(error.to_string());
+    let disks = disks(shared).await.map_err(Unknown::Refused)?;
+    let wanted = name.clone();
+    let asked = shared.call(move |hypervisor| {
+        let backups = hypervisor.backups()?;
+        Ok((backups.bitmaps()?, backups.knows(&wanted)?))
+    });
+    let (bitmaps, known) = asked.await.map_err(refused)?;
+    if known {
+        return Ok(());
+    }
+    let has = |disk: &&Disk| bitmaps.get(&disk.alias.name).is_some_and(|names| names.contains(&name));
+    let with = disks.iter().filter(|disk| disk.is_tracked()).filter(has);
+    let all: Vec<_> = with
+        .map(|disk| xml::CheckpointDisk { name: disk.target.dev.clone(), checkpoint: "bitmap".to_owned() })
+        .collect();
+    if all.is_empty() {
+        return Err(Unknown::Invalid(name));
+    }
+    let made = checkpoint.creation_time.as_ref().and_then(|time| time.as_ref());
+    let description = xml::Checkpoint {
+        name: name.clone(),
+        creation_time: made.map(|time| time.0.as_second()),
+        disks: xml::CheckpointDisks { all },
+    };
+    let description = description.to_xml().map_err(|error| Unknown::Refused(error.to_string()))?;
+    let redefined = shared.call(move |hypervisor| hypervisor.backups()?.redefine(&description)).await;
+    if redefined.map_err(refused)? {
+        info!(checkpoint = name, "the checkpoint is known to the hypervisor");
+        return Ok(());
+    }
+    Err(Unknown::Invalid(name))
+}
