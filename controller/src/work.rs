@@ -12,8 +12,8 @@
 //! | VirtualMachineSnapshot, VirtualMachineSnapshotContent | [`snapshot`] | through [`Snapshots`](snapshot::Snapshots) |
 //! | VirtualMachineRestore | [`restore`] | [`clone`] |
 //! | VirtualMachineClone | [`clone`] | |
-//! | VirtualMachineBackup, VirtualMachineBackupTracker | [`backup`] | |
-//! | VirtualMachineExport, exporter pods and their Services, Ingresses and Routes to the proxy | [`export`] | |
+//! | VirtualMachineBackup, VirtualMachineBackupTracker | [`backup`] | [`export`], backups alone |
+//! | VirtualMachineExport, exporter pods and their Services, Ingresses and Routes to the proxy | [`export`] | [`backup`], through [`Exports`](export::Exports), exports alone |
 //! | VirtualMachinePool | [`pool`] | |
 //! | VirtualMachineInstanceMigration | [`migration`] | [`drain`] |
 //! | Node | [`node`] | [`drain`] |
@@ -120,19 +120,25 @@ pub async fn run(parts: Parts) {
         },
         restore_writer,
     );
-    let exporting = export::run(export::Context {
-        client: client.clone(),
-        recorder: recorder.clone(),
-        metrics: metrics.clone(),
-        cluster: cluster.clone(),
-        namespace: namespace.clone(),
-        image: exporter_image,
-        machines: shown.clone(),
-        view: view.clone(),
-        storage: stored.clone(),
-        data: volumes.clone(),
-        snapshots: taken.clone(),
-    })
+    let (backups, backup_writer) = kept::Kept::new();
+    let (exports, export_writers) = export::Exports::new(client.clone(), &namespace);
+    let exporting = export::run(
+        export::Context {
+            client: client.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            cluster: cluster.clone(),
+            image: exporter_image,
+            machines: shown.clone(),
+            view: view.clone(),
+            storage: stored.clone(),
+            data: volumes.clone(),
+            snapshots: taken.clone(),
+            backups: backups.clone(),
+            exports: exports.clone(),
+        },
+        export_writers,
+    )
     .boxed();
     let cloning = clone::run(clone::Context {
         client: client.clone(),
@@ -143,14 +149,18 @@ pub async fn run(parts: Parts) {
         snapshots: taken,
         restores,
     });
-    let backing_up = backup::run(backup::Context {
-        client: client.clone(),
-        recorder: recorder.clone(),
-        metrics: metrics.clone(),
-        machines: shown.clone(),
-        view: view.clone(),
-        storage: stored.clone(),
-    })
+    let backing_up = backup::run(
+        backup::Context {
+            client: client.clone(),
+            recorder: recorder.clone(),
+            metrics: metrics.clone(),
+            machines: shown.clone(),
+            view: view.clone(),
+            storage: stored.clone(),
+            exports,
+        },
+        (backups, backup_writer),
+    )
     .boxed();
     let pools = pool::run(pool::Context {
         client: client.clone(),

@@ -195,10 +195,10 @@ fn what_cannot_be_is_refused_or_says_why() {
     let error = namespace.apply(&resolver.instance()).unwrap_err().to_string();
     assert!(error.contains("spec.dnsConfig.nameservers[0]: '127.0.0.1' is not allowed"), "{error}");
     let backup = "{apiVersion: backup.kubevirt.io/v1alpha1, kind: VirtualMachineBackup, metadata: {name: r}, \
-                  spec: {mode: Pull, tokenSecretRef: t, pvcName: p, \
+                  spec: {mode: Pull, tokenSecretRef: t, pvcName: p, ttlDuration: soon, \
                          source: {apiGroup: kubevirt.io, kind: VirtualMachine, name: r}}}";
     let error = namespace.apply(backup).unwrap_err().to_string();
-    assert!(error.contains("spec.mode: 'Pull' is not supported by podvirt"), "{error}");
+    assert!(error.contains("spec.ttlDuration"), "{error}");
     let export = "{apiVersion: export.kubevirt.io/v1alpha1, kind: VirtualMachineExport, metadata: {name: r}, \
                   spec: {source: {apiGroup: kubevirt.io, kind: VirtualMachineInstance, name: r}}}";
     let error = namespace.apply(export).unwrap_err().to_string();

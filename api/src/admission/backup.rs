@@ -2,25 +2,21 @@
 //!
 //! | judged | by |
 //! |---|---|
-//! | source, `pvcName`, `tokenSecretRef`, that the specification stays | the schema's own rules |
-//! | the feature gate, `spec.mode` | here |
+//! | source, `mode`, `pvcName`, `tokenSecretRef`, that the specification stays | the schema's own rules |
+//! | the feature gate, `ttlDuration` | here |
 //! | that a machine has one backup at a time | virt-controller, by which the later one waits |
 
 use serde_json::Value;
 
 use crate::backup::GATE;
-use crate::gates;
 use crate::problem::{Problems, Reason};
-use crate::v1;
+use crate::{duration, gates, v1};
 
 /// Judges a new backup.
 pub fn validate_backup(object: &Value, config: &v1::KubeVirtConfiguration) -> Problems {
     let mut problems = gate(config);
-    let mode = object["spec"]["mode"].as_str().filter(|mode| !mode.is_empty());
-    if let Some(mode) = mode.filter(|mode| *mode != v1::BackupMode::Push.as_str()) {
-        let allowed = "Push is allowed: podvirt does not carry out pull mode";
-        let told = format!("'{mode}' is not supported by podvirt; {allowed}");
-        problems.add(Reason::FieldValueNotSupported, "spec.mode", told);
+    if let Some(ttl) = object["spec"]["ttlDuration"].as_str().filter(|ttl| duration::parse(ttl).is_none()) {
+        problems.invalid("spec.ttlDuration", ttl, "a span of time is, like 30m or 2h");
     }
     super::snapshot::readable::<v1::VirtualMachineBackup>(object, &mut problems);
     problems
@@ -66,12 +62,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pulled_is_refused() {
-        let judged = |mode: Value| told(&validate_backup(&json!({"spec": {"mode": mode}}), &config(&[GATE])));
-        assert_eq!(judged(json!("Push")), [""; 0]);
-        assert_eq!(judged(Value::Null), [""; 0]);
-        let wanted = "spec.mode: 'Pull' is not supported by podvirt; Push is allowed: podvirt does not carry out pull mode";
-        assert_eq!(judged(json!("Pull")), [wanted]);
+    fn both_modes_are_allowed_and_a_life_is_a_span_of_time() {
+        let judged = |spec: Value| told(&validate_backup(&json!({ "spec": spec }), &config(&[GATE])));
+        assert_eq!(judged(json!({"mode": "Push"})), [""; 0]);
+        assert_eq!(judged(json!({"mode": "Pull", "tokenSecretRef": "t", "ttlDuration": "1h30m"})), [""; 0]);
+        for ttl in ["soon", "", "-5m", "5"] {
+            let found = judged(json!({"mode": "Pull", "ttlDuration": ttl}));
+            assert!(
+                found[0].starts_with("spec.ttlDuration: ") && found[0].contains("30m or 2h"),
+                "{found:?}"
+            );
+        }
     }
 
     #[test]

@@ -4,17 +4,18 @@ use serde_json::Value;
 
 use super::same;
 use crate::problem::{Problems, Reason};
-use crate::{duration, snapshot, v1};
+use crate::{backup, duration, gates, snapshot, v1};
 
 /// Kinds that can be exported: the kind, how messages call its name and its group, and the group.
-const SOURCES: [(&str, &str, &str, &str); 3] = [
+const SOURCES: [(&str, &str, &str, &str); 4] = [
     ("PersistentVolumeClaim", "PVC", "PVC", ""),
     ("VirtualMachineSnapshot", "VMSnapshot", "VMSnapshot", snapshot::GROUP),
     ("VirtualMachine", "Virtual Machine", "VM", v1::GROUP),
+    (backup::KIND, backup::KIND, backup::KIND, backup::GROUP),
 ];
 
-/// Judges a new export.
-pub fn validate_create(object: &Value) -> Problems {
+/// Judges a new export. The gate of backups is before a backup as a source as well.
+pub fn validate_create(object: &Value, config: &v1::KubeVirtConfiguration) -> Problems {
     let mut problems = Problems::default();
     let source = &object["spec"]["source"];
     let text = |field: &str| source[field].as_str().unwrap_or_default();
@@ -30,12 +31,11 @@ pub fn validate_create(object: &Value) -> Problems {
                 invalid("spec.source.APIGroup", format!("{called} API group must be {allowed}"));
             }
         }
-        None if text("kind") == "VirtualMachineBackup" => {
-            let message = "VirtualMachineBackup is not supported by podvirt; PersistentVolumeClaim, \
-                           VirtualMachineSnapshot and VirtualMachine are allowed";
-            problems.add(Reason::FieldValueNotSupported, "spec.source.kind", message);
-        }
         None => problems.add(Reason::FieldValueInvalid, "spec.source.kind", "invalid kind"),
+    }
+    if text("kind") == backup::KIND && !gates::is_open(config, backup::GATE) {
+        let message = format!("{} feature gate not enabled", backup::GATE);
+        problems.add(Reason::FieldValueInvalid, "spec.source.kind", message);
     }
     if let Some(ttl) = object["spec"]["ttlDuration"].as_str()
         && duration::parse(ttl).is_none()
@@ -61,8 +61,12 @@ mod tests {
 
     use super::*;
 
+    fn config(gates: &[&str]) -> v1::KubeVirtConfiguration {
+        serde_json::from_value(json!({"developerConfiguration": {"featureGates": gates}})).unwrap()
+    }
+
     fn told(spec: Value) -> Vec<String> {
-        let problems = validate_create(&json!({"spec": spec}));
+        let problems = validate_create(&json!({"spec": spec}), &config(&[backup::GATE]));
         problems.0.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect()
     }
 
@@ -89,15 +93,33 @@ mod tests {
                     "spec.source.APIGroup: VMSnapshot API group must be snapshot.kubevirt.io",
                 ],
             ),
+            (
+                json!({"source": {"apiGroup": "kubevirt.io", "kind": "VirtualMachineBackup"}}),
+                vec![
+                    "spec.source.name: VirtualMachineBackup name must not be empty",
+                    "spec.source.APIGroup: VirtualMachineBackup API group must be backup.kubevirt.io",
+                ],
+            ),
+            (
+                json!({"source": {"apiGroup": "backup.kubevirt.io", "kind": "VirtualMachineBackup", "name": "b"}}),
+                vec![],
+            ),
             (json!({"source": {"kind": "Pod", "name": "p"}}), vec!["spec.source.kind: invalid kind"]),
         ] {
             assert_eq!(told(spec.clone()), found, "{spec}");
         }
-        let backup = told(json!({"source": {"kind": "VirtualMachineBackup", "name": "b"}}));
-        assert!(backup[0].contains("not supported by podvirt"), "{backup:?}");
         let ttl =
             told(json!({"source": {"kind": "PersistentVolumeClaim", "name": "c"}, "ttlDuration": "soon"}));
         assert!(ttl[0].starts_with("spec.ttlDuration"), "{ttl:?}");
+    }
+
+    #[test]
+    fn the_gate_of_backups_is_before_an_export_of_one() {
+        let of = |kind: &str, group: &str| json!({"spec": {"source": {"apiGroup": group, "kind": kind, "name": "x"}}});
+        let closed = validate_create(&of(backup::KIND, backup::GROUP), &config(&[]));
+        assert_eq!(closed.0[0].field, "spec.source.kind");
+        assert_eq!(closed.0[0].message, "IncrementalBackup feature gate not enabled");
+        assert!(validate_create(&of("VirtualMachine", v1::GROUP), &config(&[])).is_empty());
     }
 
     #[test]

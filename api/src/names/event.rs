@@ -168,6 +168,12 @@ pub const BACKUP_COMPLETED_WITH_WARNING: &str = "VirtualMachineBackupCompletedWi
 pub const BACKUP_FAILED: &str = "VirtualMachineBackupFailed";
 /// A backup is ended before it is complete.
 pub const BACKUP_ABORTING: &str = "VirtualMachineBackupAborting";
+/// The export that a backup is read from is made.
+pub const BACKUP_PREPARING_EXPORT: &str = "VirtualMachineBackupPreparingExport";
+/// The machine of a backup has been told of the export.
+pub const BACKUP_EXPORT_INITIATED: &str = "VirtualMachineBackupExportInitiated";
+/// A backup can be read from its export.
+pub const BACKUP_EXPORT_READY: &str = "VirtualMachineBackupExportReady";
 /// The checkpoint of a tracker is gone in its machine.
 pub const CHECKPOINT_REDEFINITION_FAILED: &str = "CheckpointRedefinitionFailed";
 /// The checkpoint of a tracker was removed, as changed blocks of its machine are not tracked any more.

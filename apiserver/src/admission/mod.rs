@@ -365,7 +365,7 @@ fn answer_with(
             Response::patched(&request.uid, new, &object)
         }
         Alone::ValidateClone => judged(request, snapshot::validate_clone(new)),
-        Alone::ValidateExport if is_create => judged(request, export::validate_create(new)),
+        Alone::ValidateExport if is_create => judged(request, export::validate_create(new, config)),
         Alone::ValidateExport => judged(request, export::validate_update(old, new)),
         Alone::ValidateBackup => judged(request, backup::validate_backup(new, config)),
         Alone::ValidateBackupTracker => judged(request, backup::validate_tracker(new, config)),

@@ -1,11 +1,15 @@
 //! What the shell of backups does, as a plan says.
 
-use kube::api::{Patch, PatchParams};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};
-use podvirt_api::backup::{FINALIZER, Options};
+use podvirt_api::backup::{FINALIZER, Key, Options, expires, tunnel_identity};
 use podvirt_api::v1::{
     BackupCheckpoint, VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker,
-    VirtualMachineBackupTrackerStatus as TrackerStatus, VirtualMachineInstance,
+    VirtualMachineBackupTrackerStatus as TrackerStatus, VirtualMachineExport, VirtualMachineInstance,
 };
 use podvirt_daemon::patch;
 use serde_json::{Value, json};
@@ -13,8 +17,9 @@ use serde_json::{Value, json};
 use super::controller::Context;
 use super::decide::Observed;
 use super::plan::Action;
-use super::{instance, trackers};
+use super::{instance, tracker, trackers};
 use crate::attachments::reason_of;
+use crate::export::{self, Identity};
 use crate::failure::{Error, is_lost};
 use crate::snapshot::{path, put};
 
@@ -44,7 +49,24 @@ pub(super) async fn act(
         (Action::Hold, Some(vmi)) => change(context, vmi, instance::hold(vmi, backup)).await?,
         (Action::Detach, Some(vmi)) => change(context, vmi, instance::detach(vmi, backup)).await?,
         (Action::Release, Some(vmi)) => change(context, vmi, instance::release(vmi)).await?,
-        (Action::Start(options) | Action::Abort(options), Some(vmi)) => ask(context, vmi, options).await?,
+        (Action::Start(options), Some(vmi)) => {
+            let options = Options { keep_checkpoints: Some(kept(context, vmi).await?), ..options.clone() };
+            ask(context, vmi, &options).await?;
+        }
+        (Action::Abort(options), Some(vmi)) => ask(context, vmi, options).await?,
+        (Action::MakeExport(wanted), _) => {
+            // What another pass has made is found by the next one.
+            export::make(&context.client, wanted.as_ref(), "VirtualMachineExport").await?;
+        }
+        (Action::Export(options), Some(vmi)) => {
+            let options = identified(context, backup, options, seen.now)?;
+            ask(context, vmi, &options).await?;
+        }
+        (Action::DeleteExport, _) => {
+            if let Some(there) = seen.export {
+                delete(context, there).await?;
+            }
+        }
         (Action::Remember(checkpoint), Some(vmi)) => {
             if let Some(tracker) = seen.tracker {
                 remember(context, tracker, vmi, checkpoint).await?;
@@ -80,6 +102,44 @@ async fn ask(context: &Context, vmi: &VirtualMachineInstance, options: &Options)
         Ok(_) => Ok(()),
         Err(error) => Err(Error::Refused(reason_of(&error))),
     }
+}
+
+/// The checkpoints that trackers of the machine go on from. They are read anew: a checkpoint that the cache has not seen yet would be
+/// removed from the machine's disks.
+async fn kept(context: &Context, vmi: &VirtualMachineInstance) -> Result<BTreeSet<String>, Error> {
+    let namespace = vmi.namespace().unwrap_or_default();
+    let api: Api<Tracker> = Api::namespaced(context.client.clone(), &namespace);
+    let all = api.list(&ListParams::default()).await?;
+    let own = all.items.iter().filter(|tracker| tracker.spec.source.name == vmi.name_any());
+    Ok(own.filter_map(|tracker| tracker::checkpoint(tracker)?.name.clone()).collect())
+}
+
+/// What the machine is told of the export, with a key and a certificate by which the exporter knows it until the backup ends.
+fn identified(
+    context: &Context,
+    backup: &Backup,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Options, Error> {
+    let end = expires(backup).unwrap_or(now);
+    let life = Duration::try_from(end.duration_since(now)).unwrap_or_default();
+    let name = tunnel_identity(&backup.uid().unwrap_or_default());
+    let Identity { pair, ca } = context.exports.identify(&name, now, life)?;
+    Ok(Options {
+        backup_key: Some(Key(pair.key)),
+        backup_cert: Some(pair.certificate),
+        ca_cert: Some(ca.trim().to_owned()),
+        ..options.clone()
+    })
+}
+
+/// Deletes the very export that was seen.
+async fn delete(context: &Context, there: &VirtualMachineExport) -> Result<(), Error> {
+    let namespace = there.namespace().unwrap_or_default();
+    let api: Api<VirtualMachineExport> = Api::namespaced(context.client.clone(), &namespace);
+    let only = Preconditions { uid: there.uid(), resource_version: None };
+    tracing::info!("the export is deleted");
+    export::gone(api.delete(&there.name_any(), &DeleteParams::default().preconditions(only)).await)
 }
 
 /// Writes a checkpoint that a backup has just made into its tracker. That libvirt knows the checkpoint is written first: it must not

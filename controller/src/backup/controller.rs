@@ -8,21 +8,24 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::backup::is_pulled;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker,
-    VirtualMachineInstance,
+    VirtualMachineExport as Export, VirtualMachineInstance,
 };
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
 
 use super::act::act;
 use super::decide::{Observed, decide, is_deleted, refused};
-use super::plan::{Action, Note};
+use super::plan::Note;
 use super::status::{Phase, phase};
 use super::{instance, tracker, trackers};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
+use crate::export::Exports;
 use crate::failure::Error;
 use crate::kept::{self, Kept, requests};
 use crate::metrics::Metrics;
@@ -45,6 +48,8 @@ pub struct Context {
     pub view: View,
     /// Claims.
     pub storage: Storage,
+    /// Exports, and the CA of their certificates.
+    pub exports: Exports,
 }
 
 impl Context {
@@ -110,9 +115,8 @@ impl Keeper for Shared {
 
 type Request = ReconcileRequest<Backup>;
 
-/// Keeps all backups and trackers until it is dropped.
-pub async fn run(context: Context) {
-    let (backups, backup_writer) = Kept::new();
+/// Keeps all backups and trackers until it is dropped, and fills the cache of backups.
+pub async fn run(context: Context, (backups, backup_writer): (Kept<Backup>, Writer<Backup>)) {
     let (known, tracker_writer) = Kept::new();
     let shared = Arc::new(Shared::new(context.clone(), backups.clone(), known.clone()));
     let queue = stream::select(kept::own(&backups), changes(&shared));
@@ -124,7 +128,7 @@ pub async fn run(context: Context) {
 
 /// Backups that something else has changed for.
 pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request, watcher::Error>> + use<> {
-    let Context { machines, view, storage, .. } = &shared.context;
+    let Context { machines, view, storage, exports, .. } = &shared.context;
     let is_open = |backup: &Backup| phase(&backup.status) != Phase::Done || is_deleted(backup);
     let of_machine = |shared: Arc<Shared>| {
         move |one: Option<(Option<String>, String)>| {
@@ -164,8 +168,15 @@ pub(super) fn changes(shared: &Arc<Shared>) -> impl Stream<Item = Result<Request
             let waits = |backup: &Backup| phase(&backup.status) == Phase::Initializing;
             requests(&all, |backup| waits(backup) && one.is_none_or(|one| is(backup, one)))
         });
-    let all: [BoxStream<'static, _>; 4] =
-        [machines.boxed(), instances.boxed(), trackers.boxed(), claims.boxed()];
+    let all = shared.backups.store().clone();
+    let exports = kept::heard(exports.exports.changes(), move |one: Option<&ObjectRef<Export>>| {
+        let is = |backup: &Backup, one: &ObjectRef<Export>| {
+            one.namespace == backup.namespace() && one.name == backup.name_any()
+        };
+        requests(&all, |backup| is_pulled(backup) && one.is_none_or(|one| is(backup, one)))
+    });
+    let all: [BoxStream<'static, _>; 5] =
+        [machines.boxed(), instances.boxed(), trackers.boxed(), claims.boxed(), exports.boxed()];
     stream::select_all(all)
 }
 
@@ -174,11 +185,13 @@ pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Err
     context.complete().await?;
     context.storage.claims.store().wait_until_ready().await?;
     shared.trackers.store().wait_until_ready().await?;
+    context.exports.exports.store().wait_until_ready().await?;
     let namespace = backup.namespace().unwrap_or_default();
     let machine = shared.machine(backup).unwrap_or_default();
     let vmi = context.view.machine(&namespace, &machine);
     let tracker = shared.tracker(backup);
     let claim = backup.spec.pvc_name.as_ref().and_then(|name| context.storage.claims.get(&namespace, name));
+    let export = context.exports.exports.get(&namespace, &backup.name_any());
     let told = vmi.as_deref().and_then(instance::told);
     let holder = told.and_then(|told| {
         let named = shared.backups.get(&namespace, told.backup_name.as_deref()?)?;
@@ -191,6 +204,7 @@ pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Err
         is_there: context.machines.store().get(&ObjectRef::new(&machine).within(&namespace)).is_some(),
         vmi: vmi.as_deref(),
         claim: claim.as_deref(),
+        export: export.as_deref(),
         holder: holder.as_deref(),
         now: Timestamp::now(),
     };
@@ -204,8 +218,9 @@ pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Err
         }
         match act(context, &api, &seen, action).await {
             Ok(written) => old = written.unwrap_or(old),
-            Err(Error::Refused(why)) if matches!(action, Action::Start(_)) => {
-                plan = refused(&seen, &why);
+            Err(Error::Refused(why)) => {
+                let Some(other) = refused(&seen, action, &why) else { return Err(Error::Refused(why)) };
+                plan = other;
                 told = Err(Error::Refused(why));
             }
             Err(error) => return Err(error),
@@ -223,5 +238,5 @@ pub(super) async fn one(backup: &Backup, shared: &Shared) -> Result<Requeue, Err
             context.recorder.normal(backup, reason, message).await;
         }
     }
-    told.map(|()| Requeue::await_change())
+    told.map(|()| plan.again_after.map_or_else(Requeue::await_change, Requeue::requeue))
 }

@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use podvirt_api::backup::{Command, FINALIZER, Options, state, target_volume};
+use podvirt_api::backup::{Command, FINALIZER, Options, is_pulled, state, target_volume};
 use podvirt_api::migration::is_under_way;
 use podvirt_api::names::path;
 use podvirt_api::v1::{
     BackupCheckpoint, BackupConditionType as Condition, BackupMode, BackupType,
     ChangedBlockTrackingState as Tracking, VirtualMachineBackup as Backup,
-    VirtualMachineBackupTracker as Tracker, VirtualMachineInstance,
+    VirtualMachineBackupTracker as Tracker, VirtualMachineExport as Export, VirtualMachineInstance,
     VirtualMachineInstanceBackupStatus as Told,
 };
 use podvirt_api::validate::is_dns_label;
@@ -17,10 +17,12 @@ use podvirt_api::validate::is_dns_label;
 use super::instance::{self, told_of};
 use super::plan::{Action, Plan, Step, plan};
 use super::status::{self, Outcome, Phase, phase};
-use super::tracker;
+use super::{pull, tracker};
 
 /// Longest name of a volume.
 const LABEL: usize = 63;
+/// How the output of a backup can leave the machine.
+const MODES: [BackupMode; 2] = [BackupMode::Push, BackupMode::Pull];
 
 /// What is seen.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +39,8 @@ pub struct Observed<'a> {
     pub vmi: Option<&'a VirtualMachineInstance>,
     /// The claim that it is written to.
     pub claim: Option<&'a PersistentVolumeClaim>,
+    /// The export of the backup's name.
+    pub export: Option<&'a Export>,
     /// The backup that holds the instance, if it is there.
     pub holder: Option<&'a Backup>,
     /// Now.
@@ -51,15 +55,21 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
         Phase::Ended => Step::Rests(own(seen).map(|_| Action::Release)),
         Phase::Done => {
             let goes = is_deleted(seen.backup) && has_finalizer(seen.backup);
-            Step::Stays(goes.then_some(Action::RemoveFinalizer))
+            Step::Stays(pull::left(seen).or_else(|| goes.then_some(Action::RemoveFinalizer)))
         }
     };
     plan(seen, step)
 }
 
-/// What becomes of a backup whose machine did not begin it, as `why` says.
-pub(super) fn refused(seen: &Observed<'_>, why: &str) -> Plan {
-    plan(seen, Step::Waits(None, format!("the machine does not begin the backup: {why}")))
+/// What becomes of a backup of which an action was refused, as `why` says; none where it stays as it is.
+pub(super) fn refused(seen: &Observed<'_>, action: &Action, why: &str) -> Option<Plan> {
+    let step = match action {
+        Action::Start(_) => Step::Waits(None, format!("the machine does not begin the backup: {why}")),
+        Action::Export(_) => Step::Prepares(None, format!("the machine does not offer its disks: {why}")),
+        Action::MakeExport(_) => Step::Prepares(None, why.to_owned()),
+        _ => return None,
+    };
+    Some(plan(seen, step))
 }
 
 fn initializing(seen: &Observed<'_>) -> Step {
@@ -71,9 +81,11 @@ fn initializing(seen: &Observed<'_>) -> Step {
     if is_deleted(backup) {
         return end(seen, Outcome::Failed("the backup was deleted before it began".into()));
     }
-    if let Some(mode) = backup.spec.mode.as_ref().filter(|mode| **mode != BackupMode::Push) {
-        let why = format!("podvirt has no {} mode yet; Push is allowed", mode.as_str().to_lowercase());
-        return end(seen, Outcome::Failed(why));
+    if let Some(mode) = backup.spec.mode.as_ref().filter(|mode| !MODES.contains(mode)) {
+        return end(seen, Outcome::Failed(format!("there is no mode {mode}; Push and Pull are allowed")));
+    }
+    if pull::is_over(seen) {
+        return end(seen, Outcome::Failed(format!("{} before it began", pull::EXPIRED)));
     }
     if !is_dns_label(&target_volume(&backup.name_any())) {
         let most = LABEL - target_volume("").len();
@@ -138,18 +150,23 @@ fn initializing(seen: &Observed<'_>) -> Step {
 fn running(seen: &Observed<'_>) -> Step {
     let failed = |why: &str| Outcome::Failed(why.to_owned());
     let Some(vmi) = seen.vmi else {
-        return Step::Ends(failed("the machine's instance was deleted meanwhile"));
+        return end(seen, failed("the machine's instance was deleted meanwhile"));
     };
     if !instance::runs(vmi) {
-        return Step::Ends(failed("the machine does not run any more"));
+        return end(seen, failed("the machine does not run any more"));
     }
     let Some(told) = own(seen) else {
         return end(seen, failed("what the machine told of it is lost"));
     };
     if told.completed != Some(true) {
-        let aborts = is_deleted(seen.backup) && !status::is(&seen.backup.status, Condition::Aborting);
-        let abort = || Step::Aborts(Action::Abort(options(seen.backup, Command::Abort)));
-        return if aborts { abort() } else { Step::Stays(None) };
+        let abort = |why| Step::Aborts(Action::Abort(options(seen.backup, Command::Abort)), why);
+        return match seen.backup {
+            backup if status::is(&backup.status, Condition::Aborting) => Step::Stays(None),
+            backup if is_deleted(backup) => abort(None),
+            _ if pull::is_over(seen) => abort(Some(pull::EXPIRED)),
+            backup if is_pulled(backup) => pull::step(seen, told),
+            _ => Step::Stays(None),
+        };
     }
     if let Some(checkpoint) = unremembered(seen, told) {
         return Step::Stays(Some(Action::Remember(checkpoint)));
@@ -167,8 +184,11 @@ fn running(seen: &Observed<'_>) -> Step {
     )
 }
 
-/// Ends the backup once the target's claim has left the instance.
+/// Ends the backup once its export is gone and the target's claim has left the instance.
 fn end(seen: &Observed<'_>, outcome: Outcome) -> Step {
+    if let Some(action) = pull::left(seen) {
+        return Step::Stays(Some(action));
+    }
     match seen.vmi.filter(|vmi| instance::runs(vmi)) {
         Some(vmi) if instance::has_target(vmi, seen.backup) => Step::Stays(Some(Action::Detach)),
         Some(vmi) if instance::tells_of_target(vmi, seen.backup) => Step::Stays(None),
@@ -201,7 +221,7 @@ fn kind(seen: &Observed<'_>) -> BackupType {
     if since(seen).is_some() { BackupType::Incremental } else { BackupType::Full }
 }
 
-fn options(backup: &Backup, cmd: Command) -> Options {
+pub(super) fn options(backup: &Backup, cmd: Command) -> Options {
     Options {
         backup_name: backup.name_any(),
         cmd,
@@ -214,7 +234,7 @@ fn start(seen: &Observed<'_>) -> Options {
     let backup = seen.backup;
     let at = path::plugged_device(&target_volume(&backup.name_any()));
     Options {
-        mode: Some(BackupMode::Push),
+        mode: Some(if is_pulled(backup) { BackupMode::Pull } else { BackupMode::Push }),
         incremental: since(seen),
         target_path: Some(at.display().to_string()),
         skip_quiesce: backup.spec.skip_quiesce == Some(true),

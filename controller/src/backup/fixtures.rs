@@ -3,7 +3,8 @@
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use podvirt_api::backup::FINALIZER;
 use podvirt_api::v1::{
-    VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker, VirtualMachineInstance,
+    VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker, VirtualMachineExport as Export,
+    VirtualMachineInstance,
 };
 use serde_json::{Value, json};
 
@@ -74,4 +75,45 @@ pub(super) fn complete() -> Value {
 pub(super) fn runs() -> Value {
     json!({"status": {"type": "Full", "conditions": [
         {"type": "Progressing", "status": "True"}, {"type": "Done", "status": "False"}]}})
+}
+
+/// A backup in pull mode, of an hour's life, that runs; its conditions ExportInitiated and ExportReady, where they are there.
+pub(super) fn pulls(initiated: Option<&str>, ready: Option<&str>) -> Value {
+    let mut of = runs();
+    json_patch::merge(
+        &mut of,
+        &json!({"spec": {"mode": "Pull", "tokenSecretRef": "token", "ttlDuration": "1h"}}),
+    );
+    let known = [("ExportInitiated", initiated), ("ExportReady", ready)];
+    let more = known.iter().filter_map(|(kind, is)| Some(json!({"type": kind, "status": (*is)?})));
+    if let Some(conditions) = of["status"]["conditions"].as_array_mut() {
+        conditions.extend(more);
+    }
+    of
+}
+
+/// That the machine has begun, and offers two disks.
+pub(super) fn begun() -> Value {
+    json!({"checkpointName": "b-1", "volumes": [
+        {"volumeName": "data", "diskTarget": "vdb"}, {"volumeName": "root", "diskTarget": "vda"}]})
+}
+
+/// The backup's export, in a phase and with links.
+pub(super) fn export(phase: &str, links: &Value) -> Export {
+    let owner = json!({"apiVersion": "backup.kubevirt.io/v1alpha1", "kind": "VirtualMachineBackup", "name": "b",
+        "uid": "u", "controller": true});
+    let of = json!({
+        "metadata": {"name": "b", "namespace": "ns", "uid": "e", "ownerReferences": [owner]},
+        "spec": {"source": {"apiGroup": "backup.kubevirt.io", "kind": "VirtualMachineBackup", "name": "b"}},
+        "status": {"phase": phase, "links": links},
+    });
+    serde_json::from_value(of).unwrap()
+}
+
+/// A link to both disks below an address.
+pub(super) fn link(base: &str, cert: &str) -> Value {
+    let endpoint =
+        |volume: &str, what: &str| json!({"endpoint": what, "url": format!("{base}/{volume}/{what}")});
+    let of = |volume: &str| json!({"name": volume, "endpoints": [endpoint(volume, "map"), endpoint(volume, "data")]});
+    json!({"cert": cert, "backups": [of("root"), of("data")]})
 }

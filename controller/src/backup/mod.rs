@@ -1,5 +1,5 @@
 //! VirtualMachineBackups and VirtualMachineBackupTrackers: copies of a running machine's disks on a claim, whole or what has changed
-//! since the last one ([`podvirt_api::backup`]).
+//! since the last one ([`podvirt_api::backup`]). In pull mode they are read from an endpoint instead ([`pull`]).
 //!
 //! # Theory of operation: a backup
 //!
@@ -28,7 +28,7 @@
 //! **One at a time.** The instance's `backupStatus` names the backup that holds it; a second backup of the machine waits. What a
 //! backup has left that is not there any more is removed once it is complete.
 //!
-//! **What fails.** A target that is a block device, and a mode that is not Push, end the backup; so does a deletion before it
+//! **What fails.** A target that is a block device, and a mode that is neither Push nor Pull, end the backup; so does a deletion before it
 //! runs, and an instance that goes, stops, or loses its `backupStatus` while the backup runs. A Start that virt-api or the
 //! launcher refuses is told in the conditions and tried again, later each time.
 //!
@@ -58,6 +58,7 @@ mod decide;
 mod fixtures;
 mod instance;
 mod plan;
+mod pull;
 #[cfg(test)]
 mod shell_tests;
 mod status;

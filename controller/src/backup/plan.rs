@@ -1,14 +1,17 @@
 //! What a pass leads to: one thing to do, and the status as it is to be.
 
-use podvirt_api::backup::Options;
+use std::time::Duration;
+
+use podvirt_api::backup::{Options, is_pulled};
 use podvirt_api::names::event;
 use podvirt_api::v1::{
-    BackupCheckpoint, BackupConditionType as Condition, BackupType, VirtualMachineBackupStatus as Status,
+    BackupCheckpoint, BackupConditionType as Condition, BackupType, BackupVolumeInfo,
+    VirtualMachineBackupStatus as Status, VirtualMachineExport,
 };
 
 use super::decide::{Observed, has_finalizer, is_deleted, own};
-use super::instance;
 use super::status::{self, Outcome, set, unset};
+use super::{instance, pull};
 
 // Reasons of conditions; upstream's words.
 const IN_PROGRESS: &str = "Backup is in progress";
@@ -24,6 +27,12 @@ pub enum Action {
     Hold,
     /// Have the machine begin.
     Start(Options),
+    /// Make the export that the backup is read from.
+    MakeExport(Box<VirtualMachineExport>),
+    /// Have the machine offer its disks to the export; its key and its certificate are made with it.
+    Export(Options),
+    /// Delete the export.
+    DeleteExport,
     /// Have the machine end before it is complete.
     Abort(Options),
     /// Write the checkpoint into the tracker.
@@ -56,6 +65,8 @@ pub struct Plan {
     pub status: Status,
     /// What people are told once it is written.
     pub note: Option<Note>,
+    /// When to look again.
+    pub again_after: Option<Duration>,
 }
 
 /// The step of a pass.
@@ -66,8 +77,14 @@ pub(super) enum Step {
     Waits(Option<Action>, String),
     /// It runs from now on.
     Begins(Option<Action>, BackupType),
-    /// It is ended.
-    Aborts(Action),
+    /// It runs, and cannot be read: why.
+    Prepares(Option<Action>, String),
+    /// It runs, and the machine offers its disks to the export.
+    Initiates(Action),
+    /// It runs, and can be read: its volumes with their endpoints, and the certificates of these.
+    Offers(Vec<BackupVolumeInfo>, String),
+    /// It is ended, and why, where that was not asked for.
+    Aborts(Action, Option<&'static str>),
     /// It has an outcome.
     Ends(Outcome),
     /// Nothing is left to do.
@@ -80,7 +97,7 @@ pub(super) fn plan(seen: &Observed<'_>, step: Step) -> Plan {
     let mut status = backup.status.clone();
     let (mut action, mut note) = (None, None);
     if let Some(volumes) = own(seen).map(instance::volumes).filter(|all| !all.is_empty()) {
-        status.included_volumes = volumes;
+        status.included_volumes = pull::with_endpoints(volumes, &status.included_volumes);
     }
     match step {
         Step::Stays(next) => action = next,
@@ -96,11 +113,23 @@ pub(super) fn plan(seen: &Observed<'_>, step: Step) -> Plan {
             set(&mut status, Condition::Done, false, IN_PROGRESS, now);
             status.r#type = Some(kind);
         }
-        Step::Aborts(next) => {
+        Step::Prepares(next, why) => {
+            action = next;
+            note = pull::prepares(&mut status, why, now);
+        }
+        Step::Initiates(next) => {
             action = Some(next);
-            set(&mut status, Condition::Progressing, true, ABORTING, now);
-            set(&mut status, Condition::Aborting, true, ABORTING, now);
-            note = Some(Note { warns: true, reason: event::BACKUP_ABORTING, message: ABORTING.into() });
+            note = Some(pull::initiates(&mut status, now));
+        }
+        Step::Offers(volumes, certificates) => {
+            note = pull::offers(&mut status, volumes, certificates, now);
+        }
+        Step::Aborts(next, why) => {
+            action = Some(next);
+            let reason = why.map_or_else(|| ABORTING.to_owned(), |why| format!("{why}: {ABORTING}"));
+            set(&mut status, Condition::Progressing, true, &reason, now);
+            set(&mut status, Condition::Aborting, true, &reason, now);
+            note = Some(Note { warns: !is_pulled(backup), reason: event::BACKUP_ABORTING, message: reason });
         }
         Step::Ends(outcome) => {
             let reason = outcome.reason();
@@ -113,6 +142,7 @@ pub(super) fn plan(seen: &Observed<'_>, step: Step) -> Plan {
             if seen.tracker.is_some() && !matches!(outcome, Outcome::Failed(_)) {
                 status.checkpoint_name = own(seen).and_then(|told| told.checkpoint_name.clone());
             }
+            status.included_volumes = pull::without_endpoints(std::mem::take(&mut status.included_volumes));
             note =
                 Some(Note { warns: outcome != Outcome::Complete, reason: outcome.event(), message: reason });
         }
@@ -126,5 +156,6 @@ pub(super) fn plan(seen: &Observed<'_>, step: Step) -> Plan {
     if is_deleted(backup) && has_finalizer(backup) && action != Some(Action::RemoveFinalizer) {
         set(&mut status, Condition::Deleting, true, DELETING, now);
     }
-    Plan { action, status, note }
+    let again_after = pull::until_end(seen, &status);
+    Plan { action, status, note, again_after }
 }

@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use futures::{FutureExt, StreamExt};
 use kube::runtime::watcher::Event;
 use podvirt_api::v1::{
-    VirtualMachine, VirtualMachineBackup, VirtualMachineBackupTracker, VirtualMachineInstance,
+    VirtualMachine, VirtualMachineBackup, VirtualMachineBackupTracker, VirtualMachineExport,
+    VirtualMachineInstance,
 };
 use podvirt_daemon::events::Recorder;
+use podvirt_daemon::pki::KeyPairPem;
 use podvirt_daemon::testing::{self, Asked};
 use serde_json::{Value, json};
 
@@ -17,6 +19,7 @@ use super::fixtures::{
     MADE, backup, claim, complete, held, mounted, of_tracker, runs, tracker, vmi, with_checkpoint,
 };
 use super::trackers;
+use crate::export::Exports;
 use crate::failure::Error;
 use crate::kept::{Kept, Kind};
 use crate::metrics::Metrics;
@@ -24,10 +27,10 @@ use crate::storage::Storage;
 use crate::vm::Machines;
 use crate::vmi::View;
 
-struct Scene {
+pub(super) struct Scene {
     asked: Arc<Mutex<VecDeque<Asked>>>,
     context: Context,
-    shared: Shared,
+    pub(super) shared: Shared,
 }
 
 fn kept<K: Kind>(list: Vec<K>) -> Kept<K> {
@@ -42,12 +45,32 @@ impl Scene {
         instance: &VirtualMachineInstance,
         answer: (u16, Value),
     ) -> Scene {
+        Self::with((backup, tracker, instance), (Vec::new(), None), answer)
+    }
+
+    /// With exports, whose certificates `ca` signs; `answer` is also to an export that is made.
+    pub(super) fn with(
+        (backup, tracker, instance): (
+            &VirtualMachineBackup,
+            &VirtualMachineBackupTracker,
+            &VirtualMachineInstance,
+        ),
+        (exports, ca): (Vec<VirtualMachineExport>, Option<KeyPairPem>),
+        answer: (u16, Value),
+    ) -> Scene {
         let there = [json!(backup), json!(tracker), json!(instance)];
         let (client, asked) = testing::recorded("ns", move |(what, change)| {
-            if what.contains("/apis/subresources.kubevirt.io/") {
+            let makes = what.starts_with("POST") && what.ends_with("/virtualmachineexports");
+            if what.contains("/apis/subresources.kubevirt.io/") || (makes && answer.0 != 200) {
                 return Some(answer.clone());
             }
             let (method, path) = what.split_once(' ')?;
+            if path.split('?').next()?.ends_with("/virtualmachinebackuptrackers") {
+                let mut other = there[1].clone();
+                other["spec"]["source"]["name"] = "other".into();
+                other["status"]["latestCheckpoint"]["name"] = "of-another".into();
+                return Some((200, json!({"metadata": {}, "items": [there[1], other]})));
+            }
             let name = path.strip_suffix("/status").unwrap_or(path).rsplit('/').next()?;
             let mut found = there.iter().find(|one| one["metadata"]["name"] == name)?.clone();
             if method == "PATCH" && change.is_object() {
@@ -71,18 +94,19 @@ impl Scene {
         let storage = Storage { claims: kept(vec![claim("Filesystem")]), ..Storage::new().0 };
         let context = Context {
             recorder: Recorder::new(client.clone(), "virt-controller", None),
-            client,
             metrics: Metrics::new(&mut Default::default()),
             machines,
             view,
             storage,
+            exports: Exports::with(client.clone(), exports, ca),
+            client,
         };
         let (backups, trackers) = (kept(vec![backup.clone()]), kept(vec![tracker.clone()]));
         Scene { asked, shared: Shared::new(context.clone(), backups, trackers), context }
     }
 
     /// What was asked beside reads, by the last two parts of the paths, and the bodies.
-    fn asked(&self) -> Vec<(String, Value)> {
+    pub(super) fn asked(&self) -> Vec<(String, Value)> {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap());
         let told = asked.into_iter().filter(|(what, _)| !what.starts_with("GET"));
         told.map(|(what, body)| {
@@ -97,11 +121,11 @@ impl Scene {
     }
 }
 
-fn names(asked: &[(String, Value)]) -> Vec<&str> {
+pub(super) fn names(asked: &[(String, Value)]) -> Vec<&str> {
     asked.iter().map(|(what, _)| what.as_str()).collect()
 }
 
-fn done() -> (u16, Value) {
+pub(super) fn done() -> (u16, Value) {
     (200, json!({}))
 }
 
@@ -128,12 +152,14 @@ async fn a_patch_holds_the_instance_if_it_is_as_it_was_read() {
 async fn a_start_is_told_whether_it_is_taken_or_not() {
     let of = backup(&json!({}));
     for (answer, is_taken) in [(done(), true), (testing::failure(409, "Conflict", "no libvirt"), false)] {
-        let scene = Scene::new(&of, &tracker(&json!({})), &vmi(&held(&json!({}), mounted())), answer);
+        let instance = vmi(&held(&json!({}), mounted()));
+        let scene = Scene::new(&of, &tracker(&with_checkpoint()), &instance, answer);
         let passed = one(&of, &scene.shared).await;
         assert_eq!(matches!(passed, Err(Error::Refused(_))), !is_taken, "{passed:?}");
         let asked = scene.asked();
         assert_eq!(names(&asked), ["PUT vm/backup", "PATCH b/status"]);
         assert_eq!(asked[0].1["cmd"], "Start");
+        assert_eq!(asked[0].1["keepCheckpoints"], json!(["c"]), "those of the machine's own trackers");
         let first = &asked[1].1["status"]["conditions"][0];
         let reason = first["reason"].as_str().unwrap();
         assert_eq!(first["type"], if is_taken { "Progressing" } else { "Initializing" });
@@ -202,13 +228,15 @@ async fn a_checkpoint_is_redefined_dropped_or_tried_again() {
 async fn backups_are_looked_at_when_what_they_rest_on_changes() {
     let (waiting, mut running) = (backup(&of_tracker()), backup(&runs()));
     running.metadata.name = Some("r".into());
+    let mut pulled = backup(&json!({"spec": {"mode": "Pull"}}));
+    pulled.metadata.name = Some("p".into());
     let of = tracker(&json!({}));
     let scene = Scene::new(&waiting, &of, &vmi(&json!({})), done());
     let mut over = backup(&json!({"status": {"conditions": [{"type": "Done", "status": "True"}]}}));
     over.metadata.name = Some("o".into());
     let shared = Arc::new(Shared::new(
         scene.context.clone(),
-        kept(vec![waiting, running, over]),
+        kept(vec![waiting, running, over, pulled]),
         kept(vec![of.clone()]),
     ));
     let mut queue = changes(&shared);
@@ -221,9 +249,18 @@ async fn backups_are_looked_at_when_what_they_rest_on_changes() {
     shared.trackers.taken(&Ok(Event::Apply(of)));
     assert_eq!(found(), ["b"], "its source");
     scene.context.storage.claims.taken(&Ok(Event::Apply(claim("Filesystem"))));
-    assert_eq!(found(), ["b"], "its target, as it waits");
+    assert_eq!(found(), ["b", "p"], "its target, as it waits");
     scene.context.storage.claims.taken(&Ok(Event::InitDone));
-    assert_eq!(found(), ["b"]);
+    assert_eq!(found(), ["b", "p"]);
     shared.trackers.taken(&Ok(Event::InitDone));
     assert_eq!(found(), ["b"]);
+    let exports = &scene.context.exports.exports;
+    for (name, wanted) in [("p", &["p"][..]), ("b", &[])] {
+        let mut export = VirtualMachineExport::default();
+        (export.metadata.name, export.metadata.namespace) = (Some(name.into()), Some("ns".into()));
+        exports.taken(&Ok(Event::Delete(export)));
+        assert_eq!(found(), wanted, "the export of a backup in pull mode");
+    }
+    exports.taken(&Ok(Event::InitDone));
+    assert_eq!(found(), ["p"]);
 }

@@ -39,6 +39,11 @@ pub(super) fn is(status: &Status, kind: Condition) -> bool {
     status.conditions.iter().any(|one| one.r#type == kind && one.status == condition::TRUE)
 }
 
+/// Whether a condition is there and false.
+pub(super) fn is_not(status: &Status, kind: Condition) -> bool {
+    status.conditions.iter().any(|one| one.r#type == kind && one.status == condition::FALSE)
+}
+
 /// The reason of a condition.
 pub(super) fn reason(status: &Status, kind: &Condition) -> Option<String> {
     status.conditions.iter().find(|one| one.r#type == *kind)?.reason.clone()

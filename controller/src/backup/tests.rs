@@ -3,7 +3,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use podvirt_api::backup::{Command, FINALIZER, Options};
 use podvirt_api::v1::{
     BackupType, VirtualMachineBackup as Backup, VirtualMachineBackupTracker as Tracker,
-    VirtualMachineInstance,
+    VirtualMachineExport as Export, VirtualMachineInstance,
 };
 use serde_json::{Value, json};
 
@@ -14,25 +14,35 @@ use super::fixtures::{
 use super::plan::{Action, Plan};
 use super::status::{Phase, phase};
 
-const NOW: &str = "2026-01-01T00:10:00Z";
+pub(super) const NOW: &str = "2026-01-01T00:10:00Z";
 
 /// A backup for which all is there.
-struct Scene {
-    backup: Backup,
-    tracker: Option<Tracker>,
-    is_there: bool,
-    vmi: Option<VirtualMachineInstance>,
-    claim: Option<PersistentVolumeClaim>,
-    holder: Option<Backup>,
+pub(super) struct Scene {
+    pub(super) backup: Backup,
+    pub(super) tracker: Option<Tracker>,
+    pub(super) is_there: bool,
+    pub(super) vmi: Option<VirtualMachineInstance>,
+    pub(super) claim: Option<PersistentVolumeClaim>,
+    pub(super) export: Option<Export>,
+    pub(super) holder: Option<Backup>,
+    pub(super) now: Timestamp,
 }
 
 impl Scene {
-    fn new(of: &Value, instance: &Value) -> Scene {
-        let (vmi, claim) = (Some(vmi(instance)), Some(claim("Filesystem")));
-        Scene { backup: backup(of), tracker: None, is_there: true, vmi, claim, holder: None }
+    pub(super) fn new(of: &Value, instance: &Value) -> Scene {
+        Scene {
+            backup: backup(of),
+            tracker: None,
+            is_there: true,
+            vmi: Some(vmi(instance)),
+            claim: Some(claim("Filesystem")),
+            export: None,
+            holder: None,
+            now: NOW.parse().unwrap(),
+        }
     }
 
-    fn seen(&self) -> Observed<'_> {
+    pub(super) fn seen(&self) -> Observed<'_> {
         Observed {
             backup: &self.backup,
             tracker: self.tracker.as_ref(),
@@ -40,18 +50,19 @@ impl Scene {
             is_there: self.is_there,
             vmi: self.vmi.as_ref(),
             claim: self.claim.as_ref(),
+            export: self.export.as_ref(),
             holder: self.holder.as_ref(),
-            now: NOW.parse().unwrap(),
+            now: self.now,
         }
     }
 
-    fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         decide(&self.seen())
     }
 }
 
 /// The conditions as texts: type, status and reason.
-fn conditions(plan: &Plan) -> Vec<String> {
+pub(super) fn conditions(plan: &Plan) -> Vec<String> {
     let all = plan.status.conditions.iter();
     all.map(|one| format!("{}={} {}", one.r#type, one.status, one.reason.as_deref().unwrap_or_default()))
         .collect()
@@ -67,7 +78,7 @@ fn waits(plan: &Plan) -> String {
 }
 
 /// Why the backup has failed.
-fn fails(plan: &Plan) -> String {
+pub(super) fn fails(plan: &Plan) -> String {
     assert_eq!(phase(&plan.status), Phase::Ended, "{plan:?}");
     let note = plan.note.as_ref().unwrap();
     assert_eq!((note.warns, note.reason), (true, "VirtualMachineBackupFailed"));
@@ -194,6 +205,7 @@ fn it_begins_whole_or_from_the_trackers_checkpoint() {
         incremental: None,
         target_path: Some("/var/run/kubevirt/hotplug-disks/b-backup-target-pvc".into()),
         skip_quiesce: true,
+        ..Options::default()
     };
     assert_eq!(begun(&scene), (wanted.clone(), BackupType::Full));
     for (more, checkpoint, since) in [
@@ -224,18 +236,20 @@ fn a_machine_that_has_begun_is_not_asked_again() {
 #[test]
 fn a_refused_start_is_told() {
     let scene = Scene::new(&json!({}), &held(&json!({}), mounted()));
-    let plan = refused(&scene.seen(), "no room");
+    let action = scene.plan().action.unwrap();
+    let plan = refused(&scene.seen(), &action, "no room").unwrap();
     assert_eq!(waits(&plan), "the machine does not begin the backup: no room");
     assert_eq!((plan.action, plan.status.r#type), (None, None));
+    assert_eq!(refused(&scene.seen(), &Action::Detach, "no"), None, "it stays as it is");
 }
 
 #[test]
 fn what_can_never_begin_ends_once_the_claim_has_left() {
-    let pull = json!({"spec": {"mode": "Pull"}});
+    let other = json!({"spec": {"mode": "Slow"}});
     let deleted = json!({"metadata": {"deletionTimestamp": NOW}});
     for (more, mode, why) in [
         (json!({}), "Block", "the PersistentVolumeClaim to is a block device; a file system is needed"),
-        (pull, "Filesystem", "podvirt has no pull mode yet; Push is allowed"),
+        (other, "Filesystem", "there is no mode Slow; Push and Pull are allowed"),
         (deleted, "Filesystem", "the backup was deleted before it began"),
     ] {
         let mut scene = Scene::new(&more, &held(&json!({}), mounted()));

@@ -1,5 +1,6 @@
 //! Carries out the steps of a plan.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,6 +26,7 @@ use super::controller::Shared;
 use super::decide::Action;
 use super::pod::{self, Exported, Settings};
 use super::source::Seen;
+use super::view::NO_CA;
 use super::{manifest, source};
 use crate::attachments::reason_of;
 use crate::failure::Error;
@@ -52,7 +54,11 @@ fn random(length: usize) -> Result<String, Error> {
 }
 
 /// Makes an object; whether it was not there before.
-async fn make<K>(client: &Client, object: &K, what: &str) -> Result<bool, Error>
+///
+/// # Errors
+///
+/// The API server refuses it.
+pub(crate) async fn make<K>(client: &Client, object: &K, what: &str) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -116,9 +122,7 @@ pub(super) async fn act(
             let Some(pod) = made.as_ref().or(scene.pod) else { return Ok(()) };
             let Some(name) = pod::certificate_secret(pod) else { return Ok(()) };
             let ca = shared.authority.ca();
-            let pair = ca.pair.ok_or_else(|| {
-                Error::Refused("the CA of exports is not there yet; virt-api makes it".to_owned())
-            })?;
+            let pair = ca.pair.ok_or_else(|| Error::Refused(NO_CA.to_owned()))?;
             let life = context.cluster.now().rotation.server.duration;
             let names = pod::dns_names(export);
             let subject = names.first().cloned().unwrap_or_default();
@@ -140,7 +144,12 @@ pub(super) async fn act(
     }
 }
 
-fn gone<T>(deleted: Result<T, kube::Error>) -> Result<(), Error> {
+/// What has come of a deletion of the very object that was seen: it is gone in any case, or the deletion has failed.
+///
+/// # Errors
+///
+/// It has failed.
+pub(crate) fn gone<T>(deleted: Result<T, kube::Error>) -> Result<(), Error> {
     match deleted {
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         done => Ok(done.map(drop)?),
@@ -235,14 +244,18 @@ fn machine(scene: &Scene<'_>) -> Option<VirtualMachine> {
     }
 }
 
+/// What clients of exporters are to trust, and the exporter of a backup is to trust of the launcher.
+fn trusted(shared: &Shared) -> Result<Arc<str>, Error> {
+    shared.authority.ca().bundle.ok_or_else(|| Error::Refused(NO_CA.to_owned()))
+}
+
 /// Stores what manifests are made of; whether there is any.
 async fn make_manifest(shared: &Shared, export: &Export, scene: &Scene<'_>) -> Result<bool, Error> {
     let Some(vm) = machine(scene) else { return Ok(false) };
     let client = &shared.context.client;
     let namespace = export.namespace().unwrap_or_default();
     let vm = expanded(client, &vm, &namespace).await?;
-    let bundle = shared.authority.ca().bundle;
-    let bundle = bundle.ok_or_else(|| Error::Refused("the CA of exports is not there yet".to_owned()))?;
+    let bundle = trusted(shared)?;
     let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
     let mut claims = Vec::new();
     for name in manifest::claims(&vm) {
@@ -292,6 +305,10 @@ async fn make_pod(
         });
     }
     let has_manifest = make_manifest(shared, export, scene).await?;
+    let backup = match &scene.source.backup {
+        Some(offered) => Some((offered, trusted(shared)?)),
+        None => None,
+    };
     let settings = context.cluster.now();
     let server = settings.rotation.server;
     let life = server.duration.saturating_sub(server.renew_before).max(Duration::from_secs(1));
@@ -309,6 +326,7 @@ async fn make_pod(
             token_secret: token,
             certificate_secret: &secret,
             has_manifest,
+            backup: backup.as_ref().map(|(offered, ca)| (*offered, ca.trim())),
         },
     );
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);

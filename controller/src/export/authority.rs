@@ -54,6 +54,15 @@ impl Authority {
         (Self { ca, ingresses, routes, client, namespace: namespace.to_owned() }, filler)
     }
 
+    /// As a test gives it; `ca` signs, and is trusted.
+    #[cfg(test)]
+    pub(super) fn with(client: Client, ca: Option<KeyPairPem>) -> Self {
+        let bundle = ca.as_ref().map(|pair| Arc::from(pair.certificate.as_str()));
+        let (own, filler) = Self::new(client, "kubevirt");
+        filler.ca.send_replace(Ca { pair: ca.map(Arc::new), bundle });
+        own
+    }
+
     /// The CA.
     pub(super) fn ca(&self) -> Ca {
         self.ca.borrow().clone()

@@ -11,11 +11,12 @@ use kube::runtime::controller::{Action as Requeue, ReconcileRequest};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
+use podvirt_api::backup;
 use podvirt_api::export::{APP, GROUP, POD_LABEL, pod_name, service_name};
 use podvirt_api::names::event;
 use podvirt_api::v1::{
-    VirtualMachine, VirtualMachineExport as Export, VirtualMachineSnapshot as Snapshot,
-    VirtualMachineSnapshotContent as Content,
+    VirtualMachine, VirtualMachineBackup as Backup, VirtualMachineExport as Export,
+    VirtualMachineSnapshot as Snapshot, VirtualMachineSnapshotContent as Content,
 };
 use podvirt_daemon::events::Recorder;
 use podvirt_daemon::patch;
@@ -24,8 +25,10 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::act::{Scene, act};
 use super::authority::Authority;
+use super::backup::of_backup;
 use super::decide::{Action, Observed, decide};
 use super::source::{self, Known, Seen};
+use super::view::{Exports, Writers};
 use crate::attempt::{self, Attempts, Keeper, STALE_RETRY};
 use crate::data::DataVolumes;
 use crate::failure::Error;
@@ -49,8 +52,6 @@ pub struct Context {
     pub metrics: Metrics,
     /// The cluster's configuration.
     pub cluster: Cluster,
-    /// Namespace of podvirt itself.
-    pub namespace: String,
     /// Image of exporter pods.
     pub image: String,
     /// Shows machines.
@@ -63,6 +64,10 @@ pub struct Context {
     pub data: DataVolumes,
     /// Snapshots of machines.
     pub snapshots: Snapshots,
+    /// Backups of machines.
+    pub backups: Kept<Backup>,
+    /// Exports, and the CA of their certificates.
+    pub exports: Exports,
 }
 
 /// What the reconciliations share.
@@ -89,19 +94,18 @@ impl Keeper for Shared {
 
 type Request = ReconcileRequest<Export>;
 
-/// Keeps all exports until it is dropped.
-pub async fn run(context: Context) {
+/// Keeps all exports until it is dropped, and fills their cache.
+pub async fn run(context: Context, writers: Writers) {
     let client = context.client.clone();
-    let (exports, writer) = Kept::<Export>::new();
+    let Exports { exports, authority } = context.exports.clone();
     let (pods, pod_writer) = Kept::new();
     let (services, service_writer) = Kept::new();
-    let (authority, filler) = Authority::new(client.clone(), &context.namespace);
     let attempts = Attempts::new("export", context.metrics.clone());
-    let filling = Box::pin(authority.clone().fill(filler));
+    let filling = Box::pin(authority.clone().fill(writers.filler));
     let shared =
         Arc::new(Shared { context, authority, pods: pods.clone(), services: services.clone(), attempts });
     let queue = stream::select(of_own(&exports, &shared), of_sources(&exports, &shared.context));
-    let keeping = attempt::keep_all(shared, &client, (exports, writer), queue, "exports");
+    let keeping = attempt::keep_all(shared, &client, (exports, writers.exports), queue, "exports");
     let labelled = |label: &str| watcher::Config::default().labels(label);
     let service_label = format!("kubevirt.io={APP}");
     // On the heap: together they are more than a thread's stack is for. Those that read are polled before those that fill, and so
@@ -214,10 +218,16 @@ fn of_sources(
             requests(&all, |export| one.is_none_or(|one| concerns(export, one)))
         },
     );
+    let all = store();
+    let backups = kept::heard(context.backups.changes(), move |one: Option<&ObjectRef<Backup>>| {
+        requests(&all, |export| {
+            one.is_none_or(|one| names(export, backup::KIND, one.namespace.as_ref(), &one.name))
+        })
+    });
     let instances = of_instances(context, store());
     stream::select(
         stream::select(machines, stream::select(snapshots, contents)),
-        stream::select(claims, instances),
+        stream::select(claims, stream::select(instances, backups)),
     )
 }
 
@@ -261,6 +271,10 @@ async fn look(
             let seen = source::of_snapshot(export, snapshot.as_deref(), content.as_deref(), known);
             (seen, None, content)
         }
+        backup::KIND => {
+            let backup = context.backups.get(&namespace, name);
+            (of_backup(export, backup.as_deref()), None, None)
+        }
         _ => {
             let mut in_use = false;
             if context.storage.claims.get(&namespace, name).is_some() {
@@ -279,6 +293,7 @@ async fn complete(shared: &Shared) -> Result<(), Error> {
     context.machines.store().wait_until_ready().await?;
     context.snapshots.snapshots.store().wait_until_ready().await?;
     context.snapshots.contents.store().wait_until_ready().await?;
+    context.backups.store().wait_until_ready().await?;
     shared.pods.store().wait_until_ready().await?;
     shared.services.store().wait_until_ready().await?;
     Ok(context.storage.claims.store().wait_until_ready().await?)

@@ -9,7 +9,7 @@ use podvirt_api::names::event;
 use podvirt_api::v1::{VirtualMachineExport as Export, VirtualMachineExportStatus};
 
 use super::external::External;
-use super::source::Seen;
+use super::source::{self, Seen};
 use super::status;
 
 /// When to look again for what no word comes of.
@@ -112,7 +112,7 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
             }
         }
         None => {}
-        Some(pod) if pod.metadata.deletion_timestamp.is_some() => {}
+        Some(pod) if goes(pod, export) => {}
         Some(pod) => actions.extend(keep(seen, pod, available)),
     }
     let until_end = end.and_then(|end| Duration::try_from(end.duration_since(now)).ok());
@@ -127,6 +127,11 @@ pub fn decide(seen: &Observed<'_>) -> Plan {
         status: status::status(seen, token),
         again_after: until_end.into_iter().chain(look).min(),
     }
+}
+
+/// Whether a pod is about to go: by itself, or with an earlier export of the same name, which is gone already.
+pub(super) fn goes(pod: &Pod, export: &Export) -> bool {
+    pod.metadata.deletion_timestamp.is_some() || !source::is_own(&pod.metadata, export)
 }
 
 /// What the program of a pod that has failed said last.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use podvirt_api::cdi;
-use podvirt_api::export::{data, proxy_path, service_name};
+use podvirt_api::export::{data, host, proxy_path};
 use podvirt_api::snapshot::claim;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineExport as Export};
 use serde_json::{Value, json};
@@ -89,7 +89,7 @@ pub(super) fn data(
     let mut all = BTreeMap::from([
         (data::EXPORT.to_owned(), name.to_owned()),
         (data::MACHINE.to_owned(), machine(vm).to_string()),
-        (data::INTERNAL_HOST.to_owned(), format!("{}.{namespace}.svc", service_name(name))),
+        (data::INTERNAL_HOST.to_owned(), host(name, namespace)),
         (data::INTERNAL_CA.to_owned(), ca(name, bundle.trim()).to_string()),
     ]);
     if let Some(external) = external {

@@ -1,8 +1,9 @@
-//! VirtualMachineExports: disks and manifests of machines, served for download for a limited time.
+//! VirtualMachineExports: disks and manifests of machines, served for download for a limited time; and backups that are read from an
+//! endpoint ([`backup`]).
 //!
 //! ```text
-//!  VirtualMachineExport ── source ──> claim | VirtualMachine | VirtualMachineSnapshot
-//!        │                                └── claims; of a snapshot, claims that are made of its VolumeSnapshots
+//!  VirtualMachineExport ── source ──> claim | VirtualMachine | VirtualMachineSnapshot | VirtualMachineBackup
+//!        │                                └── claims; of a snapshot, claims that are made of its VolumeSnapshots; of a backup, none
 //!        ├── Service ──────────┐
 //!        ├── Secret (token)    │
 //!        ├── ConfigMap (what manifests are made of)
@@ -27,15 +28,25 @@
 
 mod act;
 mod authority;
+mod backup;
+#[cfg(test)]
+mod backup_tests;
 mod controller;
 mod decide;
 mod external;
 mod manifest;
+#[cfg(test)]
+mod manifest_tests;
 mod pod;
 mod source;
 mod status;
 #[cfg(test)]
 mod tests;
+mod view;
 
+pub(crate) use act::{gone, make};
+pub use backup::Offered;
 pub use controller::{Context, run};
 pub use decide::{Action, Observed, Plan, decide};
+pub(crate) use view::Identity;
+pub use view::{Exports, Writers};

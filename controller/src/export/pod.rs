@@ -15,12 +15,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Resource;
 use podvirt_api::export::{
     APP, CERT_PARAMETERS, CERTIFICATE_DIRECTORY, DEVICES, FILE_SYSTEMS, FORMATS, MANIFEST_DIRECTORY,
-    MANIFEST_PATHS, POD_LABEL, PORT, READY_PATH, SERVICE_PORT, TOKEN_DIRECTORY, TOKEN_KEY, label_value,
+    MANIFEST_PATHS, POD_LABEL, PORT, READY_PATH, SERVICE_PORT, TOKEN_DIRECTORY, TOKEN_KEY, host, label_value,
     manifest_name, pod_name, service_name, volume_name, volume_path,
 };
 use podvirt_api::names::pod::{GID, UID};
 use podvirt_api::v1::{ExportVolumeFormat, VirtualMachineExport as Export};
 use podvirt_daemon::pki::KeyPairPem;
+
+use super::backup::{self, Offered};
 
 /// Name of the container.
 const CONTAINER: &str = "exporter";
@@ -57,6 +59,8 @@ pub(super) struct Settings<'a> {
     pub(super) certificate_secret: &'a str,
     /// Whether there is data for manifests.
     pub(super) has_manifest: bool,
+    /// What a backup offers, and the CAs that the launcher's certificate may be of.
+    pub(super) backup: Option<(&'a Offered, &'a str)>,
 }
 
 /// A volume as an exporter pod serves it.
@@ -155,8 +159,8 @@ pub(super) fn certificate(pod: &Pod, name: &str, pair: KeyPairPem) -> Secret {
 pub(super) fn dns_names(export: &Export) -> Vec<String> {
     let service = service_name(own_name(export));
     let namespace = export.metadata.namespace.as_deref().unwrap_or_default();
-    let within = format!("{service}.{namespace}");
-    vec![format!("{within}.svc"), format!("{within}.svc.cluster.local"), within, service]
+    let host = host(own_name(export), namespace);
+    vec![host.clone(), format!("{host}.cluster.local"), format!("{service}.{namespace}"), service]
 }
 
 /// The Secret of a pod's certificate.
@@ -166,7 +170,7 @@ pub(super) fn certificate_secret(pod: &Pod) -> Option<&str> {
     named.find_map(|volume| volume.secret.as_ref()?.secret_name.as_deref())
 }
 
-fn variable(name: &str, value: &str) -> EnvVar {
+pub(super) fn variable(name: &str, value: &str) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
 }
 
@@ -223,6 +227,9 @@ pub(super) fn pod(export: &Export, claims: &[Exported], settings: &Settings<'_>)
             }),
             ..Volume::default()
         });
+    }
+    if let Some((offered, ca)) = settings.backup {
+        environment.extend(backup::environment(offered, ca));
     }
     if settings.has_manifest {
         let name = manifest_name(own_name(export));

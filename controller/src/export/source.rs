@@ -11,6 +11,7 @@ use podvirt_api::v1::{
     VirtualMachineSnapshotContent as Content,
 };
 
+use super::backup::Offered;
 use crate::data::DataVolumes;
 use crate::snapshot::is_filled;
 use crate::storage::{Storage, backend};
@@ -23,6 +24,7 @@ pub(super) mod reason {
     pub(in super::super) const POD_PENDING: &str = "PodPending";
     pub(in super::super) const POD_READY: &str = "PodReady";
     pub(in super::super) const POD_COMPLETED: &str = "PodCompleted";
+    pub(in super::super) const BACKUP_READY: &str = "VirtualMachineBackupReady";
     pub(super) const CLAIM_NOT_FOUND: &str = "PVCNotFound";
     pub(super) const CLAIM_BOUND: &str = "PVCBound";
     pub(super) const CLAIM_PENDING: &str = "PVCPending";
@@ -41,6 +43,8 @@ pub(super) mod reason {
 pub struct Seen {
     /// Names of the claims that are exported.
     pub claims: Vec<String>,
+    /// What a backup offers; it has no claims.
+    pub backup: Option<Offered>,
     /// Whether the claims are filled.
     pub populated: bool,
     /// Whether a machine or another pod uses them.
@@ -62,10 +66,10 @@ pub struct Seen {
 impl Seen {
     /// Whether the source can be exported now.
     pub fn is_available(&self) -> bool {
-        self.populated && !self.in_use && !self.claims.is_empty()
+        self.populated && !self.in_use && (!self.claims.is_empty() || self.backup.is_some())
     }
 
-    fn waiting(waits: &'static str, message: String) -> Self {
+    pub(super) fn waiting(waits: &'static str, message: String) -> Self {
         Seen { waits: (waits, message), ..Seen::default() }
     }
 }

@@ -4,26 +4,28 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podvirt_api::export::{MANIFEST_PATHS, expires, proxy_path, service_name, set_condition};
+use podvirt_api::export::{MANIFEST_PATHS, expires, host, proxy_path, service_name, set_condition};
 use podvirt_api::v1::{
-    ExportConditionType as Condition, ExportManifestType, VirtualMachineExportLink as Link,
-    VirtualMachineExportLinks, VirtualMachineExportManifest, VirtualMachineExportPhase as Phase,
-    VirtualMachineExportStatus as Status, VirtualMachineExportVolume, VirtualMachineExportVolumeFormat,
+    ExportConditionType as Condition, ExportManifestType, VirtualMachineExport as Export,
+    VirtualMachineExportLink as Link, VirtualMachineExportLinks, VirtualMachineExportManifest,
+    VirtualMachineExportPhase as Phase, VirtualMachineExportStatus as Status, VirtualMachineExportVolume,
+    VirtualMachineExportVolumeFormat,
 };
 
-use super::decide::{Observed, phase};
+use super::backup;
+use super::decide::{Observed, goes, phase};
 use super::pod::served;
 use super::source::reason;
 
 /// Time that a pod may take to start before people are told what it waits for.
 const SLOW: Duration = Duration::from_secs(20);
 
-/// Whether all containers of a pod are ready.
-fn is_ready(pod: &Pod) -> bool {
+/// Whether all containers of the export's pod are ready.
+fn is_ready(pod: &Pod, export: &Export) -> bool {
     let Some(status) = &pod.status else { return false };
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     phase(pod) == "Running"
-        && pod.metadata.deletion_timestamp.is_none()
+        && !goes(pod, export)
         && !containers.is_empty()
         && containers.iter().all(|container| container.ready)
 }
@@ -75,11 +77,12 @@ pub(super) fn status(seen: &Observed<'_>, token: Option<String>) -> Status {
         ..export.status.clone()
     };
     let (word, ready, why, message) = match seen.pod {
-        Some(pod) if is_ready(pod) => {
+        Some(pod) if is_ready(pod, export) => {
             let links =
                 VirtualMachineExportLinks { internal: internal(seen, pod), external: external(seen, pod) };
             status.links = Some(links);
-            (Phase::Ready, true, reason::POD_READY, String::new())
+            let why = if source.backup.is_some() { reason::BACKUP_READY } else { reason::POD_READY };
+            (Phase::Ready, true, why, String::new())
         }
         None => (Phase::Pending, false, source.waits.0, source.waits.1.clone()),
         Some(_) if !source.is_available() => (Phase::Pending, false, source.waits.0, source.waits.1.clone()),
@@ -99,8 +102,8 @@ pub(super) fn status(seen: &Observed<'_>, token: Option<String>) -> Status {
 
 fn internal(seen: &Observed<'_>, pod: &Pod) -> Option<Link> {
     let namespace = seen.export.metadata.namespace.as_deref().unwrap_or_default();
-    let service = service_name(seen.export.metadata.name.as_deref().unwrap_or_default());
-    Some(link(seen, pod, &format!("{service}.{namespace}.svc"), "internal", seen.bundle?.trim()))
+    let host = host(seen.export.metadata.name.as_deref().unwrap_or_default(), namespace);
+    Some(link(seen, pod, &host, "internal", seen.bundle?.trim()))
 }
 
 fn external(seen: &Observed<'_>, pod: &Pod) -> Option<Link> {
@@ -145,6 +148,6 @@ fn link(seen: &Observed<'_>, pod: &Pod, base: &str, kind: &str, cert: &str) -> L
                 url: format!("https://{base}/{kind}{path}"),
             })
             .collect(),
-        ..Link::default()
+        backups: backup::links(pod, base),
     }
 }

@@ -1,5 +1,5 @@
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use podvirt_api::names::event;
 use podvirt_api::v1::{
     VirtualMachine, VirtualMachineExport as Export, VirtualMachineExportPhase as Phase,
@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::decide::{Action, Observed, Plan, decide};
 use super::external::External;
-use super::manifest;
 use super::pod::{self, Exported, Settings};
 use super::source::{self, Known, Seen};
 use crate::data::DataVolumes;
@@ -17,17 +16,17 @@ use crate::kept::{Kept, Kind};
 use crate::storage::Storage;
 use crate::template::restricted;
 
-const PARAMETERS: &str = r#"{"Duration":86400000000000,"RenewBefore":17280000000000}"#;
+pub(super) const PARAMETERS: &str = r#"{"Duration":86400000000000,"RenewBefore":17280000000000}"#;
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
 }
 
-fn of<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(super) fn of<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-fn export(kind: &str, name: &str) -> Export {
+pub(super) fn export(kind: &str, name: &str) -> Export {
     of(json!({
         "metadata": {"name": "x", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"team": "a"}},
@@ -82,6 +81,7 @@ fn pod_of(export: &Export, phase: &str) -> Pod {
         token_secret: "export-token-x",
         certificate_secret: "secret-1",
         has_manifest: true,
+        backup: None,
     };
     let mut pod = pod::pod(export, &claims, &settings);
     pod.metadata.creation_timestamp = Some(of(json!("2026-01-01T00:59:00Z")));
@@ -98,7 +98,7 @@ fn available() -> Seen {
     source::of_claim("ns", "disk", false, Known { storage: &known, data: &data("Succeeded") })
 }
 
-fn plan(export: &Export, source: &Seen, pod: Option<&Pod>) -> Plan {
+pub(super) fn plan(export: &Export, source: &Seen, pod: Option<&Pod>) -> Plan {
     let external = External { host: "export.example.org".into(), certificate: "CERT".into() };
     decide(&Observed {
         export,
@@ -112,7 +112,7 @@ fn plan(export: &Export, source: &Seen, pod: Option<&Pod>) -> Plan {
     })
 }
 
-fn told(plan: &Plan) -> Vec<String> {
+pub(super) fn told(plan: &Plan) -> Vec<String> {
     let conditions = plan.status.conditions.iter();
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let line = |one: &podvirt_api::v1::ExportCondition| {
@@ -411,43 +411,4 @@ fn another_pod_that_uses_the_claim_is_told_from_the_exports_own() {
     assert!(source::uses(&pod, "disk", &own) && !source::uses(&pod, "other", &own));
     pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
     assert!(!source::uses(&pod, "disk", &own));
-}
-
-#[test]
-fn manifests_lack_what_is_this_clusters() {
-    let own = export("VirtualMachine", "vm");
-    let vm: VirtualMachine = of(json!({
-        "metadata": {"name": "vm", "namespace": "ns", "uid": "v", "resourceVersion": "7", "labels": {"a": "b"}},
-        "spec": {
-            "dataVolumeTemplates": [{"metadata": {"name": "disk"}, "spec": {"sourceRef": {"name": "r"}, "source": {"pvc": {"name": "p"}}}}],
-            "template": {"spec": {"domain": {"devices": {}}, "volumes": [
-                {"name": "a", "dataVolume": {"name": "disk"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "more"}},
-            ]}},
-        },
-        "status": {"created": true},
-    }));
-    assert_eq!(manifest::claims(&vm), ["disk", "more"]);
-    let claims: Vec<PersistentVolumeClaim> = of(json!([
-        {"metadata": {"name": "disk", "namespace": "ns"}},
-        {"metadata": {"name": "more", "namespace": "ns"}, "spec": {"accessModes": ["ReadWriteOnce"], "volumeMode": "Block",
-            "resources": {"requests": {"storage": "1Gi"}}}},
-    ]));
-    let data = manifest::data(&own, &vm, &claims, "BUNDLE", None);
-    let names: Vec<&str> = data.keys().map(String::as_str).collect();
-    assert_eq!(
-        names,
-        ["dv-more", "export-name", "internal_ca_cm", "internal_host", "virtualmachine-manifest"]
-    );
-    let machine: Value = serde_json::from_str(&data["virtualmachine-manifest"]).unwrap();
-    assert_eq!(machine["metadata"], json!({"name": "vm", "namespace": "ns", "labels": {"a": "b"}}));
-    assert_eq!(machine.get("status"), None);
-    assert_eq!(machine["spec"]["dataVolumeTemplates"][0]["spec"], json!({"source": {"http": {"url": ""}}}));
-    let volume: Value = serde_json::from_str(&data["dv-more"]).unwrap();
-    assert_eq!(volume["spec"]["storage"]["resources"]["requests"]["storage"], "1Gi");
-    let external = External { host: "h".into(), certificate: "C".into() };
-    let data = manifest::data(&own, &vm, &claims, "BUNDLE", Some(&external));
-    assert_eq!(
-        data["external_host"],
-        "h/api/export.kubevirt.io/v1beta1/namespaces/ns/virtualmachineexports/x"
-    );
 }

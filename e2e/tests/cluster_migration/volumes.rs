@@ -131,11 +131,16 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         let bus = if cycle / 2 % 2 == 0 { "virtio" } else { "scsi" };
         let (named, on) = (format!("--volume-name={volume}"), format!("--bus={bus}"));
         namespace.virtctl(&["addvolume", "vm", &named, &on]).unwrap();
-        if cycle % KILLS == KILLS - 1 {
+        let kills_at = |place| cycle % KILLS == place;
+        if kills_at(KILLS - 1) {
             kill_handler(&machine.node());
             kill_controller(&cluster);
         }
         wait_ready(&namespace, &machine, &[volume]);
+        if kills_at(KILLS - 1) {
+            // The console ended with virt-handler.
+            machine.goes_on();
+        }
         // What this cycle writes, and what the last one of this claim has left.
         let disk = if bus == "virtio" { "/dev/vdc" } else { "/dev/sda" };
         let found = machine
@@ -143,16 +148,19 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         let left = if cycle < 2 { String::new() } else { format!("{:08}", cycle - 2) };
         assert_eq!(found, left, "cycle {cycle}");
         let write = format!(
-            "yes {cycle:08} | head -c 8388608 >/tmp/w; dd if=/tmp/w of={disk} bs=64k conv=notrunc 2>/dev/null; sync; \
-             echo 3 >/proc/sys/vm/drop_caches; head -c 8388608 {disk} | cmp - /tmp/w && echo same"
+            "yes {cycle:08} | head -c 1048576 >/tmp/w; dd if=/tmp/w of={disk} bs=64k conv=notrunc 2>/dev/null; sync; \
+             echo 3 >/proc/sys/vm/drop_caches; head -c 1048576 {disk} | cmp - /tmp/w && echo same"
         );
         assert_eq!(machine.sh(&write), "same", "cycle {cycle}");
         namespace.virtctl(&["removevolume", "vm", &named]).unwrap();
-        if cycle % KILLS == KILLS / 2 {
+        if kills_at(KILLS / 2) {
             kill_handler(&machine.node());
             kill_controller(&cluster);
         }
         wait_gone(&namespace, &machine, volume);
+        if kills_at(KILLS / 2) {
+            machine.goes_on();
+        }
     }
     namespace.until("no attachment pod", SOON, || Ok(attached(&namespace).is_empty().then_some(()))).unwrap();
     let pod = machine.pod().metadata.name.unwrap();
