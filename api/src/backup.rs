@@ -43,6 +43,9 @@ pub const KIND: &str = "VirtualMachineBackup";
 /// Life of a backup in pull mode that says none.
 pub const TTL: Duration = Duration::from_secs(2 * 3600);
 
+/// Start of what an instance's `backupMsg` says while a backup runs that its exporter cannot read: the machine does not reach the exporter.
+pub const UNREACHED: &str = "the exporter is not reached: ";
+
 /// What the subresource `backup` of an instance asks for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Command {
@@ -177,7 +180,12 @@ pub fn state(status: Option<&Status>) -> State {
 
 /// Whether the instance's disks have overlays.
 pub fn is_tracked(vmi: &VirtualMachineInstance) -> bool {
-    matches!(state(vmi.status.changed_block_tracking.as_ref()), State::Initializing | State::Enabled)
+    has_overlays(vmi.status.changed_block_tracking.as_ref())
+}
+
+/// Whether disks have overlays by what the status of a machine, or of its instance, tells.
+pub fn has_overlays(status: Option<&Status>) -> bool {
+    matches!(state(status), State::Initializing | State::Enabled)
 }
 
 #[cfg(test)]

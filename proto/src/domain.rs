@@ -128,6 +128,9 @@ pub struct Backup {
     /// Why it failed, or what is to be known of it all the same; empty otherwise.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// Why the exporter that is to read it is not reached, where that lasts; empty otherwise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unreached: String,
 }
 
 /// A disk in a backup.

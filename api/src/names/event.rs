@@ -172,6 +172,8 @@ pub const BACKUP_ABORTING: &str = "VirtualMachineBackupAborting";
 pub const BACKUP_PREPARING_EXPORT: &str = "VirtualMachineBackupPreparingExport";
 /// The machine of a backup has been told of the export.
 pub const BACKUP_EXPORT_INITIATED: &str = "VirtualMachineBackupExportInitiated";
+/// The machine of a backup does not reach the export's pod: the backup cannot be read.
+pub const BACKUP_EXPORT_UNREACHED: &str = "VirtualMachineBackupExportUnreached";
 /// A backup can be read from its export.
 pub const BACKUP_EXPORT_READY: &str = "VirtualMachineBackupExportReady";
 /// The checkpoint of a tracker is gone in its machine.

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::backup;
 use podvirt_api::selector::Selector;
 use podvirt_api::state;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
@@ -69,7 +70,8 @@ pub(crate) async fn answer(
                 None => None,
             };
             let spec = vm.spec.template.as_ref().and_then(|template| template.spec.as_ref());
-            let keeps = spec.is_some_and(state::is_kept);
+            let is_tracked = backup::has_overlays(vm.status.changed_block_tracking.as_ref());
+            let keeps = is_tracked || spec.is_some_and(state::is_kept);
             let backend = if keeps { backend_claim(client, target).await? } else { None };
             graph::of_machine(&vm, &Found { pod, backend })
         }

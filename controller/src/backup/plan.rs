@@ -81,6 +81,8 @@ pub(super) enum Step {
     Prepares(Option<Action>, String),
     /// It runs, and the machine offers its disks to the export.
     Initiates(Action),
+    /// It runs, and cannot be read, since the machine does not reach the exporter: why.
+    Unreached(String),
     /// It runs, and can be read: its volumes with their endpoints, and the certificates of these.
     Offers(Vec<BackupVolumeInfo>, String),
     /// It is ended, and why, where that was not asked for.
@@ -121,6 +123,7 @@ pub(super) fn plan(seen: &Observed<'_>, step: Step) -> Plan {
             action = Some(next);
             note = Some(pull::initiates(&mut status, now));
         }
+        Step::Unreached(why) => note = Some(pull::is_unreached(&mut status, why, now)),
         Step::Offers(volumes, certificates) => {
             note = pull::offers(&mut status, volumes, certificates, now);
         }

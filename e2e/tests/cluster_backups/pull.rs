@@ -97,13 +97,18 @@ fn prepare(namespace: &Namespace<'_>) {
     namespace.kubectl(&["create", "secret", "generic", "token", &token]).unwrap();
 }
 
-/// Begins a backup in pull mode, and waits until it can be read.
-fn pull(namespace: &Namespace<'_>, name: &str, kind: &str) -> v1::VirtualMachineBackup {
+/// Begins a backup in pull mode.
+fn begin(namespace: &Namespace<'_>, name: &str) {
     let manifest = format!(
         "{{apiVersion: {BACKUP}, kind: VirtualMachineBackup, metadata: {{name: {name}}}, spec: {{mode: Pull, tokenSecretRef: token, \
          source: {{apiGroup: backup.kubevirt.io, kind: VirtualMachineBackupTracker, name: vm}}, pvcName: scratch, skipQuiesce: true}}}}"
     );
     namespace.apply(&manifest).unwrap();
+}
+
+/// Begins a backup in pull mode, and waits until it can be read.
+fn pull(namespace: &Namespace<'_>, name: &str, kind: &str) -> v1::VirtualMachineBackup {
+    begin(namespace, name);
     let can = |one: &v1::VirtualMachineBackup| is(one, Condition::ExportReady);
     let backup = namespace.wait(name, "a backup that can be read", COPIED, can).unwrap();
     let told: &v1::VirtualMachineBackup = &backup;
@@ -172,6 +177,37 @@ fn a_backup_in_pull_mode_is_read_as_the_disk_was() {
     assert!((2 << 20..SMALL).contains(&count), "{count} bytes have changed of two MiB");
     end(&namespace, "second");
     drop((console, running));
+}
+
+/// A machine whose pod is not let out to the exporter says so, and the backup can be read once it is.
+#[test]
+fn a_machine_that_is_not_let_out_to_the_exporter_says_so() {
+    prepare_volumes().unwrap();
+    let cluster = Cluster::get().unwrap();
+    let _storage = cluster.volumes().unwrap();
+    let _policies = cluster.enforce_policies().unwrap();
+    let namespace = cluster.namespace(Security::Restricted).unwrap();
+    claim(&namespace, "data", "Block", &format!("{DISK}Mi"));
+    claim(&namespace, "scratch", "Filesystem", "128Mi");
+    prepare(&namespace);
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: shut}, spec: {podSelector: {matchLabels: \
+                  {kubevirt.io: virt-launcher}}, policyTypes: [Egress]}}";
+    namespace.apply(policy).unwrap();
+    start(&namespace);
+    begin(&namespace, "shut");
+    let unreached = |one: &v1::VirtualMachineBackup| {
+        one.status.conditions.iter().any(|told| {
+            let why = told.reason.as_deref().unwrap_or_default();
+            told.r#type == Condition::ExportReady
+                && told.status == "False"
+                && why.starts_with("the exporter is not reached: ")
+        })
+    };
+    namespace.wait("shut", "why it cannot be read", SOON, unreached).unwrap();
+    namespace.kubectl(&["delete", "networkpolicy", "shut"]).unwrap();
+    let can = |one: &v1::VirtualMachineBackup| is(one, Condition::ExportReady);
+    namespace.wait("shut", "a backup that can be read", SOON, can).unwrap();
+    end(&namespace, "shut");
 }
 
 /// Where the guest overwrites more than the claim can take, the backup ends, and the guest goes on.

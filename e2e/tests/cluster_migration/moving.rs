@@ -19,6 +19,9 @@ use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, Running, SO
 pub(crate) const COMMAND: Duration = Duration::from_secs(30);
 /// A target pod, and 256 MiB of memory through three processes, on a busy machine.
 pub(crate) const MOVE: Duration = Duration::from_secs(180);
+/// The end of a pod that is deleted just as its container `compute` ends. containerd may lose that end then (its shim is gone before it
+/// answers the stop), and the kubelet lets the sidecars run for the whole grace period, 60 s.
+const GONE: Duration = Duration::from_secs(100);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// libvirt in a launcher's pod.
@@ -221,7 +224,7 @@ impl<'n> Machine<'n> {
         assert!(matches!(phase, None | Some(Phase::Failed)), "{}", self.namespace.report());
         let instance = self.instance();
         assert_eq!(instance.status.node_name, source.spec.as_ref().unwrap().node_name);
-        self.namespace.wait_gone::<Pod>(target, SOON).unwrap();
+        self.namespace.wait_gone::<Pod>(target, GONE).unwrap();
         assert_eq!(self.pod().metadata.uid, source.metadata.uid);
         self.runs_on_one_side();
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use podvirt_api::backup;
+use podvirt_api::backup::{self, UNREACHED};
 use podvirt_api::v1::{
     BackupVolumeInfo, ChangedBlockTrackingState as State, VirtualMachineInstance,
     VirtualMachineInstanceStatus as Status,
@@ -31,7 +31,11 @@ pub(super) fn follow(vmi: &VirtualMachineInstance, status: &mut Status, domain: 
             json!(info)
         })
         .collect();
-    told.backup_msg = Some(report.message.clone()).filter(|message| !message.is_empty());
+    told.backup_msg = match (report.unreached.as_str(), report.message.as_str()) {
+        ("", "") => None,
+        ("", message) => Some(message.to_owned()),
+        (why, _) => Some(format!("{UNREACHED}{why}")),
+    };
     if let Some(ended) = report.ended_at_ms {
         told.end_timestamp = Some(seconds(ended));
         told.completed = Some(true);
@@ -114,6 +118,9 @@ mod tests {
         let runs = json!({"backupName": "b", "startTimestamp": asked, "checkpointName": "b-1",
             "volumes": [{"volumeName": "root", "diskTarget": "vda"}]});
         assert_eq!(told(&report), runs);
+        report.unreached = "no answer within 10 s".into();
+        assert_eq!(told(&report)["backupMsg"], "the exporter is not reached: no answer within 10 s");
+        report.unreached = String::new();
         report.ended_at_ms = Some(asked_at_ms + 1500);
         (report.failed, report.message) = (true, "no room".into());
         let mut ended = runs;

@@ -20,6 +20,7 @@
 //!  is the backup's, and is being deleted  any              any           both become False; its end is waited for
 //!  is the backup's                        not True         any           subresource Export, once the machine tells of volumes
 //!                                                                        -> ExportInitiated
+//!  ... is not reached by the machine      True             any           ExportReady becomes False, the reason says why; an event
 //!  ... is Ready, and has links            True             not True      endpoints, endpointCert -> ExportReady
 //!  ... has other links                    True             True          endpoints, endpointCert
 //! ```
@@ -44,7 +45,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-use podvirt_api::backup::{Command, Options, expires, is_pulled};
+use podvirt_api::backup::{Command, Options, UNREACHED, expires, is_pulled};
 use podvirt_api::export::host;
 use podvirt_api::names::event;
 use podvirt_api::v1::{
@@ -104,6 +105,10 @@ pub(super) fn step(seen: &Observed<'_>, told: &Told) -> Step {
         let tell = || Step::Initiates(Action::Export(initiate(backup)));
         return if instance::has_begun(told) { tell() } else { Step::Stays(None) };
     }
+    if let Some(why) = told.backup_msg.as_ref().filter(|why| why.starts_with(UNREACHED)) {
+        let is_known = status::reason(status, &Condition::ExportReady).as_ref() == Some(why);
+        return if is_known { Step::Stays(None) } else { Step::Unreached(why.clone()) };
+    }
     match offer(told, export) {
         Some((volumes, certificates)) if !is_offered(status, &volumes, &certificates) => {
             Step::Offers(volumes, certificates)
@@ -147,6 +152,12 @@ pub(super) fn prepares(status: &mut Status, why: String, now: Timestamp) -> Opti
 pub(super) fn initiates(status: &mut Status, now: Timestamp) -> Note {
     progresses(status, (true, false), INITIATED, now);
     Note { warns: false, reason: event::BACKUP_EXPORT_INITIATED, message: INITIATED.to_owned() }
+}
+
+/// Says that the backup cannot be read since the machine does not reach the exporter; what people are told.
+pub(super) fn is_unreached(status: &mut Status, why: String, now: Timestamp) -> Note {
+    progresses(status, (true, false), &why, now);
+    Note { warns: true, reason: event::BACKUP_EXPORT_UNREACHED, message: why }
 }
 
 /// Says where the backup can be read; what people are told, unless they know.

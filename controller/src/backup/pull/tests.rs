@@ -162,6 +162,26 @@ fn endpoints_stay_as_the_machine_tells_on_and_change_with_the_links() {
 }
 
 #[test]
+fn a_machine_that_does_not_reach_the_exporter_says_so_until_it_does() {
+    let mut scene = scene(Some("True"), Some("False"), Some(export("Ready", &links(None))));
+    scene.backup.status = scene.plan().status;
+    let why = "the exporter is not reached: connect: no route";
+    let mut cut = begun();
+    cut["backupMsg"] = why.into();
+    scene.vmi = Some(vmi(&held(&cut, mounted())));
+    let plan = scene.plan();
+    assert_eq!((&plan.action, export_is(&plan)), (&None, says("True", "False", why)));
+    assert_eq!(note(&plan), Some((true, "VirtualMachineBackupExportUnreached")));
+    scene.backup.status = plan.status;
+    let again = scene.plan();
+    assert_eq!((&again.action, &again.note, &again.status), (&None, &None, &scene.backup.status));
+    scene.vmi = Some(vmi(&held(&begun(), mounted())));
+    let reached = scene.plan();
+    assert_eq!(export_is(&reached), says("True", "True", "Backup export is ready to pull"));
+    assert_eq!(note(&reached), Some((false, "VirtualMachineBackupExportReady")));
+}
+
+#[test]
 fn an_export_that_is_not_usable_is_waited_for() {
     let mut foreign = export("Ready", &links(None));
     foreign.metadata.owner_references.as_mut().unwrap()[0].uid = "other".into();

@@ -83,7 +83,13 @@ pub(super) async fn command(shared: &Arc<Shared>, machine: &str, options: Option
         }
         Command::Export => {
             under_way(shared, &wanted)?;
-            shared.pull.export(&wanted, Target::new(&options)?)
+            let (told, of) = (Arc::downgrade(shared), wanted.clone());
+            let report = move |why| {
+                if let Some(shared) = told.upgrade() {
+                    unreached(&shared, &of, why);
+                }
+            };
+            shared.pull.export(&wanted, Target::new(&options)?, report)
         }
         Command::Abort => {
             under_way(shared, &wanted)?;
@@ -131,6 +137,17 @@ async fn abort(shared: &Arc<Shared>, wanted: &Backup) -> Result<(), String> {
         shared.pull.goes_on(wanted);
         error.to_string()
     })
+}
+
+/// Notes why the exporter of a backup that runs is not reached; nothing: it is.
+fn unreached(shared: &Shared, wanted: &Backup, why: String) {
+    shared.facts.send_if_modified(|facts| match &mut facts.backup {
+        Some(known) if is_same(known, wanted) && is_running(known) && known.unreached != why => {
+            known.unreached = why;
+            true
+        }
+        _ => false,
+    });
 }
 
 /// Whether this backup is the one that runs.

@@ -17,7 +17,7 @@ use podvirt_api::names::path;
 use podvirt_proto::domain::Backup;
 
 use super::is_same;
-use super::tunnel::{Target, Tunnel};
+use super::tunnel::{Report, Target, Tunnel};
 
 /// The NBD server's socket, in the machine's directory.
 const SOCKET: &str = "backup-nbd";
@@ -59,12 +59,12 @@ impl Pull {
         *self.job() = Some(Job { backup: backup.clone(), socket, asked_to_end: false, tunnel: None });
     }
 
-    /// Opens the tunnel to an exporter, or aims it at another one.
+    /// Opens the tunnel to an exporter, or aims it at another one. `report` is told why the exporter is not reached, and nothing once it is.
     ///
     /// # Errors
     ///
     /// The backup is not one in pull mode, or is about to end.
-    pub(super) fn export(&self, backup: &Backup, target: Target) -> Result<(), String> {
+    pub(super) fn export(&self, backup: &Backup, target: Target, report: impl Report) -> Result<(), String> {
         let mut job = self.job();
         let job = job.as_mut().filter(|job| is_same(&job.backup, backup));
         let job = job.ok_or_else(|| format!("backup {} is not one in pull mode", backup.name))?;
@@ -73,7 +73,7 @@ impl Pull {
         }
         match &job.tunnel {
             Some(tunnel) => tunnel.aim(target),
-            None => job.tunnel = Some(Tunnel::open(target, job.socket.clone())),
+            None => job.tunnel = Some(Tunnel::open(target, job.socket.clone(), report)),
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ async fn an_abort_is_the_good_end_of_a_backup_in_pull_mode() {
     // Asked again ahead of the end, it is not asked of the hypervisor.
     machine.ask(Command::Abort).await.unwrap();
     assert_eq!(*machine.jobs().aborts.lock().unwrap(), 1);
-    let refused = machine.shared.pull.export(&running(), target()).unwrap_err();
+    let refused = machine.shared.pull.export(&running(), target(), drop).unwrap_err();
     assert_eq!(refused, "backup b is about to end");
     assert_eq!(machine.ended().await, (false, String::new(), Vec::new()));
 }
@@ -83,7 +83,7 @@ async fn an_abort_that_is_refused_leaves_the_backup_as_it_is() {
     *machine.jobs().refusals.lock().unwrap() = 1;
     let refused = machine.ask(Command::Abort).await.unwrap_err();
     assert!(refused.ends_with("no"), "{refused}");
-    machine.shared.pull.export(&running(), target()).unwrap();
+    machine.shared.pull.export(&running(), target(), drop).unwrap();
     // It is no good end then.
     *machine.jobs().end.lock().unwrap() = Some(BackupEnd::Complete);
     let ended = machine.ended().await;

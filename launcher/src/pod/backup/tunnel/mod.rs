@@ -38,6 +38,13 @@ const COPIED: (usize, usize) = (4 << 10, 256 << 10);
 /// Longest time to end a stream in order.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How long an exporter is not reached before the report says so.
+const LASTS: Duration = Duration::from_secs(15);
+
+/// Is told why the exporter is not reached; nothing: it is.
+pub(super) trait Report: Fn(String) + Send + 'static {}
+impl<F: Fn(String) + Send + 'static> Report for F {}
+
 /// What is dialled.
 trait Dial: std::fmt::Display + Send + Sync + 'static {
     /// A stream.
@@ -63,10 +70,11 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Opens streams to `target`, which lead to the NBD server at `socket`.
-    pub(super) fn open(target: Target, socket: PathBuf) -> Self {
+    /// Opens streams to `target`, which lead to the NBD server at `socket`. `report` is told why the exporter is not reached, where that
+    /// lasts, and nothing once it is.
+    pub(super) fn open(target: Target, socket: PathBuf, report: impl Report) -> Self {
         let (target, aimed) = watch::channel(Arc::new(target));
-        Tunnel { target, task: tokio::spawn(run(aimed, socket).in_current_span()).abort_handle() }
+        Tunnel { target, task: tokio::spawn(run(aimed, socket, report).in_current_span()).abort_handle() }
     }
 
     /// Dials `target` from now on. Streams that stand go on.
@@ -86,6 +94,10 @@ impl Drop for Tunnel {
 struct Told {
     is_reached: bool,
     failure: Option<String>,
+    /// Since when no stream has come about, if the last attempt failed.
+    since: Option<Instant>,
+    /// Whether the report says so.
+    is_reported: bool,
 }
 
 impl Told {
@@ -95,6 +107,19 @@ impl Told {
             self.failure = None;
         }
         !std::mem::replace(&mut self.is_reached, true)
+    }
+
+    /// What the report is to say of a failure: nothing before it has lasted, since an exporter takes a while to start.
+    fn reports(&mut self, why: &str, now: Instant) -> Option<String> {
+        let since = *self.since.get_or_insert(now);
+        self.is_reported |= now.saturating_duration_since(since) >= LASTS;
+        self.is_reported.then(|| why.to_owned())
+    }
+
+    /// Whether the report says of a failure that is over now.
+    fn recovers(&mut self) -> bool {
+        self.since = None;
+        std::mem::take(&mut self.is_reported)
     }
 
     /// Whether it is news that this has failed.
@@ -108,7 +133,7 @@ impl Told {
 }
 
 /// Keeps streams open, without end.
-async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf) {
+async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf, report: impl Report) {
     let socket: Arc<Path> = socket.into();
     let (reaches, mut reached) = mpsc::channel(STREAMS);
     let (mut streams, mut plan, mut told) = (JoinSet::new(), Plan::default(), Told::default());
@@ -130,6 +155,9 @@ async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf) {
             // Ahead of its end, which may be there as well.
             Some((stream, stage)) = reached.recv() => {
                 plan.reaches(&stream, stage);
+                if told.recovers() {
+                    report(String::new());
+                }
                 if told.reaches(stage) {
                     info!(exporter = %**aimed.borrow(), "the backup's exporter is reached");
                 }
@@ -140,6 +168,9 @@ async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf) {
                     Err(error) => (error.id(), Some(error.to_string())),
                 };
                 plan.ends(&stream, failure.is_some(), Instant::now());
+                if let Some(why) = failure.as_ref().and_then(|why| told.reports(why, Instant::now())) {
+                    report(why);
+                }
                 if let Some(why) = failure.filter(|why| told.fails(why)) {
                     let exporter = aimed.borrow().to_string();
                     warn!(exporter, why, "no stream to the backup's exporter: the launcher goes on trying");
@@ -147,6 +178,9 @@ async fn run<D: Dial>(mut aimed: watch::Receiver<Arc<D>>, socket: PathBuf) {
             }
             Ok(()) = aimed.changed() => {
                 plan.restart();
+                if told.recovers() {
+                    report(String::new());
+                }
                 told = Told::default();
             }
             () = pause => {}

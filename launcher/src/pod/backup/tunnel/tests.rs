@@ -65,10 +65,17 @@ async fn an_exporter_that_is_not_there_is_dialled_until_it_is() {
     *fake.failures.lock().unwrap() =
         ["hangs", "refused", "refused", "refused", "refused", "hangs", "hangs"].into();
     let (aims, aimed) = watch::channel(fake.clone());
-    let running = tokio::spawn(run(aimed, "/nowhere".into()));
+    let (tells, mut told) = mpsc::unbounded_channel();
+    let report = move |why: String| drop(tells.send((why, Instant::now())));
+    let running = tokio::spawn(run(aimed, "/nowhere".into(), report));
     sleep(Duration::from_secs(100)).await;
     // Two that hang for 10 s; pauses of 1, 2, 4, 8, 10 s; one more that hangs; then both that are wanted.
     assert_eq!(fake.seconds(begun), [0.0, 0.0, 11.0, 13.0, 17.0, 25.0, 35.0, 55.0, 55.0]);
+    let reported: Vec<_> =
+        std::iter::from_fn(|| told.try_recv().ok()).map(|(why, at)| (why, (at - begun).as_secs())).collect();
+    let hangs = "no answer within 10 s";
+    let wanted = [("refused", 25), (hangs, 45), ("", 55)];
+    assert_eq!(reported, wanted.map(|(why, at)| (why.to_owned(), at)));
     // What ends while it waits is dialled again, and not without a pause.
     let ended = Instant::now();
     drop(fake.streams.lock().unwrap().remove(0));
@@ -96,7 +103,7 @@ async fn an_exporter_that_is_not_there_is_dialled_until_it_is() {
 async fn a_stream_is_taken_by_one_byte_alone() {
     let fake = Arc::new(Fake::default());
     let (_aims, aimed) = watch::channel(fake.clone());
-    let _running = tokio::spawn(run(aimed, "/nowhere".into()));
+    let _running = tokio::spawn(run(aimed, "/nowhere".into(), drop));
     sleep(Duration::from_millis(100)).await;
     for byte in [2, TAKEN] {
         let mut stream = fake.streams.lock().unwrap().remove(0);
@@ -238,7 +245,7 @@ impl Both {
 #[tokio::test]
 async fn an_exporter_reads_the_machines_disks() {
     let both = Both::new().await;
-    let tunnel = Tunnel::open(both.target(&both.cas[0], NAME, "u-1"), both.socket.clone());
+    let tunnel = Tunnel::open(both.target(&both.cas[0], NAME, "u-1"), both.socket.clone(), drop);
     let (code, body) = both.get("/exports/root/data").await;
     assert_eq!(code, 200);
     assert!(body == both.data);
