@@ -26,7 +26,8 @@ impl Reader<'_> {
     /// `data` and `map`.
     fn run(&self, program: &str) -> String {
         let status = &self.backup.status;
-        let [volume] = &status.included_volumes[..] else { panic!("{status:?}") };
+        assert_eq!(status.included_volumes.len(), 1, "{status:?}");
+        let volume = status.included_volumes.first().unwrap();
         let of = |link: &Option<String>| link.clone().unwrap();
         let script = format!(
             "import hashlib, json, ssl, time, urllib.request, urllib.error\n\
