@@ -199,68 +199,16 @@ impl DataVolume {
     }
 }
 
-impl k8s_openapi::Resource for StorageProfile {
-    const API_VERSION: &'static str = "cdi.kubevirt.io/v1beta1";
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = "StorageProfile";
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "storageprofiles";
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for StorageProfile {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-impl k8s_openapi::Resource for CdiConfig {
-    const API_VERSION: &'static str = "cdi.kubevirt.io/v1beta1";
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = "CDIConfig";
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "cdiconfigs";
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for CdiConfig {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-impl k8s_openapi::Resource for DataVolume {
-    const API_VERSION: &'static str = "cdi.kubevirt.io/v1beta1";
-    const GROUP: &'static str = GROUP;
-    const KIND: &'static str = DATA_VOLUME;
-    const VERSION: &'static str = VERSION;
-    const URL_PATH_SEGMENT: &'static str = "datavolumes";
-    type Scope = k8s_openapi::NamespaceResourceScope;
-}
-
-impl k8s_openapi::Metadata for DataVolume {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kind!(
+    StorageProfile,
+    "cdi.kubevirt.io",
+    "v1beta1",
+    "StorageProfile",
+    "storageprofiles",
+    ClusterResourceScope
+);
+kind!(CdiConfig, "cdi.kubevirt.io", "v1beta1", "CDIConfig", "cdiconfigs", ClusterResourceScope);
+kind!(DataVolume, "cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes", NamespaceResourceScope);
 
 #[cfg(test)]
 mod tests {

@@ -68,31 +68,19 @@ objects! {
     }
 }
 
-/// Makes a type a resource of the group.
-macro_rules! resource {
-    ($kind:ident, $plural:literal, $scope:ident) => {
-        impl k8s_openapi::Resource for $kind {
-            const API_VERSION: &'static str = "snapshot.storage.k8s.io/v1";
-            const GROUP: &'static str = GROUP;
-            const KIND: &'static str = stringify!($kind);
-            const VERSION: &'static str = VERSION;
-            const URL_PATH_SEGMENT: &'static str = $plural;
-            type Scope = k8s_openapi::$scope;
-        }
-
-        impl k8s_openapi::Metadata for $kind {
-            type Ty = ObjectMeta;
-
-            fn metadata(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn metadata_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(VolumeSnapshot, "volumesnapshots", NamespaceResourceScope);
-resource!(VolumeSnapshotClass, "volumesnapshotclasses", ClusterResourceScope);
+kind!(
+    VolumeSnapshot,
+    "snapshot.storage.k8s.io",
+    "v1",
+    "VolumeSnapshot",
+    "volumesnapshots",
+    NamespaceResourceScope
+);
+kind!(
+    VolumeSnapshotClass,
+    "snapshot.storage.k8s.io",
+    "v1",
+    "VolumeSnapshotClass",
+    "volumesnapshotclasses",
+    ClusterResourceScope
+);

@@ -17,6 +17,32 @@ macro_rules! objects {
     )*};
 }
 
+/// Makes a type with `metadata` a resource, so that a client can be told by it what to ask for: group, version, kind, plural and scope.
+macro_rules! kind {
+    ($type:ident, $group:literal, $version:literal, $kind:literal, $plural:literal, $scope:ident) => {
+        impl k8s_openapi::Resource for $type {
+            const API_VERSION: &'static str = concat!($group, "/", $version);
+            const GROUP: &'static str = $group;
+            const KIND: &'static str = $kind;
+            const VERSION: &'static str = $version;
+            const URL_PATH_SEGMENT: &'static str = $plural;
+            type Scope = k8s_openapi::$scope;
+        }
+
+        impl k8s_openapi::Metadata for $type {
+            type Ty = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+            fn metadata(&self) -> &Self::Ty {
+                &self.metadata
+            }
+
+            fn metadata_mut(&mut self) -> &mut Self::Ty {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
 /// Declares string enumerations with their JSON values.
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* })*) => {$(

@@ -58,26 +58,14 @@ pub struct Selectors {
     pub virtual_machine_instance_selector: Labels,
 }
 
-impl k8s_openapi::Resource for MigrationPolicy {
-    const API_VERSION: &'static str = "migrations.kubevirt.io/v1alpha1";
-    const GROUP: &'static str = "migrations.kubevirt.io";
-    const KIND: &'static str = "MigrationPolicy";
-    const VERSION: &'static str = "v1alpha1";
-    const URL_PATH_SEGMENT: &'static str = "migrationpolicies";
-    type Scope = k8s_openapi::ClusterResourceScope;
-}
-
-impl k8s_openapi::Metadata for MigrationPolicy {
-    type Ty = ObjectMeta;
-
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kind!(
+    MigrationPolicy,
+    "migrations.kubevirt.io",
+    "v1alpha1",
+    "MigrationPolicy",
+    "migrationpolicies",
+    ClusterResourceScope
+);
 
 /// The policy that holds for a machine with these labels in a namespace with those.
 pub fn matching<'a>(

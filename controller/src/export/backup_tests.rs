@@ -8,7 +8,7 @@ use super::backup::{Offered, of_backup};
 use super::decide::{Action, Plan};
 use super::pod::{self, Settings};
 use super::source::Seen;
-use super::tests::{PARAMETERS, export, now, of, plan, told};
+use super::tests::{export, of, plan, settings, told};
 use crate::template::restricted;
 
 /// The export of a backup: named as the backup, owned by it, with the backup's token.
@@ -39,17 +39,8 @@ fn available() -> Seen {
 
 fn pod_of(export: &Export, phase: &str) -> Pod {
     let seen = available();
-    let settings = Settings {
-        image: "exporter:1",
-        pull_secrets: &[],
-        resources: podvirt_api::resources::exporter(&podvirt_api::v1::KubeVirtConfiguration::default()),
-        parameters: PARAMETERS,
-        deadline: now(),
-        token_secret: "token",
-        certificate_secret: "secret-1",
-        has_manifest: false,
-        backup: seen.backup.as_ref().map(|offered| (offered, "CAS")),
-    };
+    let offered = seen.backup.as_ref().map(|offered| (offered, "CAS"));
+    let settings = Settings { backup: offered, ..settings() };
     let mut pod = pod::pod(export, &[], &settings);
     pod.metadata.creation_timestamp = Some(of(json!("2026-01-01T00:59:50Z")));
     let ready = phase == "Running";

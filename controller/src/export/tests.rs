@@ -65,14 +65,9 @@ fn data(phase: &str) -> DataVolumes {
     kept(json!([{"metadata": {"name": "disk", "namespace": "ns"}, "status": {"phase": phase}}]))
 }
 
-/// The pod of a claim's export, in a phase.
-fn pod_of(export: &Export, phase: &str) -> Pod {
-    let claims = [
-        Exported { name: "disk".into(), is_block: false, is_disk: true },
-        Exported { name: "files".into(), is_block: false, is_disk: false },
-        Exported { name: "my.device".into(), is_block: true, is_disk: false },
-    ];
-    let settings = Settings {
+/// What is in every pod of these tests.
+pub(super) fn settings() -> Settings<'static> {
+    Settings {
         image: "exporter:1",
         pull_secrets: &[],
         resources: podvirt_api::resources::exporter(&podvirt_api::v1::KubeVirtConfiguration::default()),
@@ -80,9 +75,19 @@ fn pod_of(export: &Export, phase: &str) -> Pod {
         deadline: now(),
         token_secret: "export-token-x",
         certificate_secret: "secret-1",
-        has_manifest: true,
+        has_manifest: false,
         backup: None,
-    };
+    }
+}
+
+/// The pod of a claim's export, in a phase.
+fn pod_of(export: &Export, phase: &str) -> Pod {
+    let claims = [
+        Exported { name: "disk".into(), is_block: false, is_disk: true },
+        Exported { name: "files".into(), is_block: false, is_disk: false },
+        Exported { name: "my.device".into(), is_block: true, is_disk: false },
+    ];
+    let settings = Settings { has_manifest: true, ..settings() };
     let mut pod = pod::pod(export, &claims, &settings);
     pod.metadata.creation_timestamp = Some(of(json!("2026-01-01T00:59:00Z")));
     let ready = phase == "Running";

@@ -18,6 +18,8 @@ use crate::artefacts::{artefact, program_dir};
 pub const BOOT: Duration = Duration::from_secs(180);
 /// What the control plane and the node agent do with a running machine.
 pub const SOON: Duration = Duration::from_secs(60);
+/// libvirt in a launcher's pod.
+const LIBVIRT: &str = "qemu+unix:///session?socket=/var/run/libvirt/x/libvirt/libvirt-sock";
 
 /// How long a line typed too early is waited for, before another one is typed.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -213,6 +215,16 @@ impl Namespace<'_> {
             Ok(console.run(up, ATTEMPT).ok().filter(|o| o.status == 0))
         })?;
         Ok(())
+    }
+
+    /// What virsh says of an instance in one of its pods: a command, and its arguments behind the domain.
+    ///
+    /// # Errors
+    /// virsh fails.
+    pub fn virsh(&self, pod: &str, name: &str, command: &[&str], arguments: &[&str]) -> Result<String> {
+        let domain = format!("{}_{name}", self.name());
+        let args = ["exec", pod, "-c", "compute", "--", "virsh", "-q", "-c", LIBVIRT];
+        self.kubectl(&[&args, command, &[domain.as_str()], arguments].concat())
     }
 
     /// The launcher's pod of an instance; there is exactly one that has not ended.

@@ -6,7 +6,7 @@ use podvirt_api::v1::BackupConditionType as Condition;
 use podvirt_e2e::Console;
 use podvirt_e2e::cluster::{ClientPod, Cluster, Namespace, SOON, Security, prepare_volumes};
 
-use super::{BACKUP, COMMAND, COPIED, SMALL, claim, is, reason, start, write};
+use super::{BACKUP, COMMAND, COPIED, SMALL, claim, is, reason, start, track, write};
 
 /// Size of the machine's disk, MiB.
 const DISK: u64 = 64;
@@ -89,11 +89,7 @@ fn digest(console: &mut Console) -> String {
 
 /// Makes what the backups are read with: a tracker of the machine, and a token.
 fn prepare(namespace: &Namespace<'_>) {
-    let tracker = format!(
-        "{{apiVersion: {BACKUP}, kind: VirtualMachineBackupTracker, metadata: {{name: vm}}, spec: {{source: {{apiGroup: \
-         kubevirt.io, kind: VirtualMachine, name: vm}}}}}}"
-    );
-    namespace.apply(&tracker).unwrap();
+    track(namespace);
     let token = format!("--from-literal=token={TOKEN}");
     namespace.kubectl(&["create", "secret", "generic", "token", &token]).unwrap();
 }

@@ -24,8 +24,6 @@ pub(crate) const MOVE: Duration = Duration::from_secs(180);
 const GONE: Duration = Duration::from_secs(100);
 /// A connection and its answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// libvirt in a launcher's pod.
-const LIBVIRT: &str = "qemu+unix:///session?socket=/var/run/libvirt/x/libvirt/libvirt-sock";
 /// The port of the tiny guest's greeter.
 const GREETER: u16 = 7777;
 
@@ -140,9 +138,7 @@ impl<'n> Machine<'n> {
 
     /// What virsh says of it in one of its pods: a command, and its arguments behind the domain.
     pub(crate) fn virsh(&self, pod: &str, command: &[&str], arguments: &[&str]) -> anyhow::Result<String> {
-        let domain = format!("{}_{}", self.namespace.name(), self.name);
-        let args = ["exec", pod, "-c", "compute", "--", "virsh", "-q", "-c", LIBVIRT];
-        self.namespace.kubectl(&[&args, command, &[domain.as_str()], arguments].concat())
+        self.namespace.virsh(pod, &self.name, command, arguments)
     }
 
     /// Asks for a migration by an object, and returns its name.

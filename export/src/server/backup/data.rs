@@ -24,16 +24,9 @@ pub(super) async fn answer(pool: &Pool, volume: &str, uri: &Uri) -> Response {
         Ok(part) => part,
         Err(refusal) => return refusal.into_response(),
     };
-    let session = match super::session(pool, volume, &[]).await {
-        Ok(session) => session,
-        Err(refusal) => return refusal.into_response(),
-    };
-    let part = match part.within(session.size()) {
-        Ok(part) => part,
-        Err(refusal) => {
-            session.close().await;
-            return refusal.into_response();
-        }
+    let (session, part) = match super::open(pool, volume, &[], part).await {
+        Ok(opened) => opened,
+        Err(refusal) => return refusal,
     };
     let length = part.end - part.start;
     let (chunks, mut read) = mpsc::channel(AHEAD);

@@ -112,16 +112,9 @@ pub(super) async fn answer(pool: &Pool, volume: &str, uri: &Uri) -> Response {
         Err(refusal) => return refusal.into_response(),
     };
     let changes = format!("{DIRTY_BITMAP}{BITMAP}");
-    let mut session = match super::session(pool, volume, &[ALLOCATION, &changes]).await {
-        Ok(session) => session,
-        Err(refusal) => return refusal.into_response(),
-    };
-    let part = match part.within(session.size()) {
-        Ok(part) => part,
-        Err(refusal) => {
-            session.close().await;
-            return refusal.into_response();
-        }
+    let (mut session, part) = match super::open(pool, volume, &[ALLOCATION, &changes], part).await {
+        Ok(opened) => opened,
+        Err(refusal) => return refusal,
     };
     let by = [(changes.as_str(), Kind::Changes), (ALLOCATION, Kind::Allocation)];
     let by = by.into_iter().find_map(|(name, kind)| Some((session.context(name)?, kind)));

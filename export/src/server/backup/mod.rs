@@ -18,10 +18,13 @@ mod map;
 pub mod nbd;
 mod pool;
 mod query;
+#[cfg(any(test, feature = "testing"))]
+pub mod served;
 #[cfg(test)]
 mod tests;
 mod tunnel;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +41,7 @@ use super::RETRY_SECONDS;
 use super::config::Backup;
 use nbd::{NbdError, Session};
 use pool::{Pool, Stream};
+use query::Part;
 
 /// The byte by which a parked stream is taken.
 const TAKEN: u8 = 1;
@@ -90,6 +94,27 @@ pub(super) fn routers(backup: &Backup) -> (Router, Router) {
     let machine: Arc<str> = tunnel_identity(&backup.uid).into();
     let tunnel = async move |request| tunnel::answer(&pool, &machine, request);
     (disks, Router::new().route(TUNNEL_PATH, get(tunnel)))
+}
+
+/// A session of a volume in which `contexts` can be asked about, and the part of its disk that a request is of.
+///
+/// # Errors
+///
+/// What the client is told: there is no session, or no such part.
+async fn open(
+    pool: &Pool,
+    volume: &str,
+    contexts: &[&str],
+    part: Part,
+) -> Result<(Session<Stream>, Range<u64>), Response> {
+    let session = session(pool, volume, contexts).await.map_err(IntoResponse::into_response)?;
+    match part.within(session.size()) {
+        Ok(part) => Ok((session, part)),
+        Err(refusal) => {
+            session.close().await;
+            Err(refusal.into_response())
+        }
+    }
 }
 
 /// A session of `export` on one of the machine's streams, in which it can be asked what is where by those of `contexts` that it grants.

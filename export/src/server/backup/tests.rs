@@ -1,88 +1,47 @@
 //! The whole way: a client's request over TLS, and a machine that has dialled.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
 use podvirt_api::export::TOKEN_HEADER;
 use podvirt_api::export::backup::path;
-use podvirt_daemon::pki::{Certificate, KeyPairPem, Purpose, make_ca, make_leaf, provider};
-use podvirt_daemon::serve::{PeerCertificate, serve};
-use podvirt_daemon::shutdown::{Shutdown, Trigger};
+use podvirt_daemon::pki::{Certificate, KeyPairPem, Purpose, provider};
+use podvirt_daemon::serve::PeerCertificate;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn};
 use tokio_rustls::TlsConnector;
 use tower::ServiceExt;
 
-use super::super::{Config, Disk, router, tls};
+use super::super::{Config, router};
 use super::nbd::double;
+use super::served::{NAME, Served, TOKEN, UID, leaf};
 use super::*;
 
-const NAME: &str = "virt-export-b.ns.svc";
-const HOUR: Duration = Duration::from_secs(3600);
-
+/// An exporter and its clients.
 struct Exporter {
-    config: Config,
-    /// CA of the server's certificate, and of the machine's.
-    cas: [KeyPairPem; 2],
-    address: SocketAddr,
+    served: Served,
     _files: TempDir,
-    _running: Trigger,
 }
 
-fn leaf(ca: &KeyPairPem, name: &str, purpose: Purpose) -> KeyPairPem {
-    make_leaf(ca, name, &[NAME.to_owned()], purpose, Timestamp::now(), HOUR).unwrap()
+impl std::ops::Deref for Exporter {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.served
+    }
 }
 
 impl Exporter {
     async fn new() -> Self {
         let files = tempfile::tempdir().unwrap();
-        let cas = [make_ca(Timestamp::now(), HOUR).unwrap(), make_ca(Timestamp::now(), HOUR).unwrap()];
-        let file = |name: &str, text: &str| {
-            let path = files.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let pair = leaf(&cas[0], NAME, Purpose::Server);
-        let disk = |volume: &str| Disk {
-            volume: volume.to_owned(),
-            data: Some(path(volume, "data")),
-            map: Some(path(volume, "map")),
-        };
-        let config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            certificate: file("tls.crt", &pair.certificate),
-            key: file("tls.key", &pair.key),
-            token: file("token", "secret"),
-            deadline: None,
-            volumes: Vec::new(),
-            backup: Some(Backup {
-                uid: "u-1".into(),
-                kind: None,
-                ca: cas[1].certificate.clone(),
-                disks: vec![disk("root"), disk("data")],
-            }),
-            manifests: None,
-            secret: None,
-            data: files.path().to_owned(),
-        };
-        let listener = TcpListener::bind(config.listen).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (running, shutdown) = Shutdown::manual();
-        let served =
-            serve(listener, Some(tls::config(&config).unwrap()), router(&config), crate::BOUNDS, shutdown);
-        spawn(served);
-        Exporter { config, cas, address, _files: files, _running: running }
+        Exporter { served: Served::new(files.path(), &["root", "data"]).await, _files: files }
     }
 
     /// Sends a request by a connection of its own, with a certificate or without.
@@ -113,7 +72,7 @@ impl Exporter {
     }
 
     async fn ask(&self, path: &str) -> (StatusCode, http::HeaderMap, Vec<u8>) {
-        let request = Request::get(path).header("host", NAME).header(TOKEN_HEADER, "secret");
+        let request = Request::get(path).header("host", NAME).header(TOKEN_HEADER, TOKEN);
         let (head, body) = self.send(request.body(Body::empty()).unwrap(), None).await.into_parts();
         (head.status, head.headers, body.collect().await.unwrap().to_bytes().to_vec())
     }
@@ -130,7 +89,7 @@ impl Exporter {
 
     /// Dials as the machine does; its NBD server serves `disks` to the one that takes the stream.
     async fn dial(&self, disks: &[double::Disk]) -> JoinHandle<std::io::Result<()>> {
-        let machine = leaf(&self.cas[1], &tunnel_identity("u-1"), Purpose::Client);
+        let machine = leaf(&self.cas[1], &tunnel_identity(UID), Purpose::Client);
         let answer = self.send(tunnel(), Some(&machine)).await;
         assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(answer.headers()["upgrade"], "nbd");
@@ -218,7 +177,7 @@ async fn a_stream_that_leads_nowhere_is_passed_over() {
     let whole = exporter.dial(&disks()).await;
     // The newest ones have no NBD server behind them.
     for _ in 0..2 {
-        let machine = leaf(&exporter.cas[1], &tunnel_identity("u-1"), Purpose::Client);
+        let machine = leaf(&exporter.cas[1], &tunnel_identity(UID), Purpose::Client);
         let answer = exporter.send(tunnel(), Some(&machine)).await;
         spawn(async move {
             let mut stream = TokioIo::new(hyper::upgrade::on(answer).await.unwrap());
@@ -234,7 +193,7 @@ async fn a_client_that_leaves_ends_its_session() {
     let exporter = Exporter::new().await;
     let big = double::Disk { name: "root".into(), data: vec![7; 16 << 20], ..double::Disk::default() };
     let stream = exporter.dial(&[big]).await;
-    let request = Request::get("/exports/root/data").header("host", NAME).header(TOKEN_HEADER, "secret");
+    let request = Request::get("/exports/root/data").header("host", NAME).header(TOKEN_HEADER, TOKEN);
     let answer = exporter.send(request.body(Body::empty()).unwrap(), None).await;
     assert_eq!(answer.status(), StatusCode::OK);
     drop(answer);
@@ -253,7 +212,7 @@ async fn what_the_machine_cannot_serve_is_told() {
     // What breaks on the way is short: the client sees it.
     let broken = double::Disk { broken_from: Some(1_000_000), ..disks().remove(0) };
     let _broken = exporter.dial(&[broken]).await;
-    let request = Request::get("/exports/root/data").header("host", NAME).header(TOKEN_HEADER, "secret");
+    let request = Request::get("/exports/root/data").header("host", NAME).header(TOKEN_HEADER, TOKEN);
     let answer = exporter.send(request.body(Body::empty()).unwrap(), None).await;
     assert_eq!(answer.headers()["content-length"], "1631072");
     answer.into_body().collect().await.unwrap_err();
@@ -270,7 +229,7 @@ async fn what_the_machine_cannot_serve_is_told() {
 #[tokio::test(start_paused = true)]
 async fn without_the_machine_a_request_waits_a_while() {
     let exporter = Exporter::new().await;
-    let request = Request::get("/exports/root/data").header(TOKEN_HEADER, "secret");
+    let request = Request::get("/exports/root/data").header(TOKEN_HEADER, TOKEN);
     let begun = Instant::now();
     let answer = router(&exporter.config).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -300,11 +259,11 @@ async fn the_machine_alone_opens_streams() {
     for other in ["kubevirt.io:system:client:u-2", "u-1", ""] {
         assert_eq!(ask(Some(other), tunnel()).await, StatusCode::FORBIDDEN, "{other}");
     }
-    let machine = tunnel_identity("u-1");
+    let machine = tunnel_identity(UID);
     let plain = Request::get(TUNNEL_PATH).body(Body::empty()).unwrap();
     assert_eq!(ask(Some(&machine), plain).await, StatusCode::UPGRADE_REQUIRED);
     let mut token = tunnel();
-    token.headers_mut().insert(TOKEN_HEADER, "secret".parse().unwrap());
+    token.headers_mut().insert(TOKEN_HEADER, TOKEN.parse().unwrap());
     assert_eq!(ask(None, token).await, StatusCode::UNAUTHORIZED);
     // By TLS: none shown, and one shown of the right name. The certificate of another CA does not get that far.
     assert_eq!(exporter.send(tunnel(), None).await.status(), StatusCode::UNAUTHORIZED);

@@ -46,9 +46,7 @@ pub(super) async fn start(
         Some(since) => checkpoint::without_bitmap(shared, &disks, since).await?,
         None => Vec::new(),
     };
-    if let Some(keep) = &options.keep_checkpoints {
-        checkpoint::forget_superseded(shared, keep.iter().chain(&options.incremental)).await;
-    }
+    checkpoint::forget_superseded(shared, &options).await;
     let socket = pulls.then(|| pull::socket(&shared.identity.uid)).transpose()?;
     let directory = path::plugged_device(volume).join(machine).join(&backup.checkpoint);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;

@@ -1,7 +1,6 @@
 //! Checkpoints, which libvirt forgets and QEMU's bitmaps keep.
 
-use std::collections::BTreeSet;
-
+use podvirt_api::backup::Options;
 use podvirt_api::v1::BackupCheckpoint;
 use tracing::{info, warn};
 
@@ -30,10 +29,11 @@ pub(super) async fn without_bitmap(
     Ok(tracked.filter(|disk| !has(disk)).map(|disk| disk.alias.name.clone()).collect())
 }
 
-/// Removes the bitmaps of all checkpoints but `keep`. What is in the way is told, and keeps no backup from being made: the next one tries
-/// again.
-pub(super) async fn forget_superseded(shared: &Shared, keep: impl Iterator<Item = &String>) {
-    let keep: BTreeSet<String> = keep.cloned().collect();
+/// Removes the bitmaps of all checkpoints but those that virt-controller wants to be kept, and the one that this backup goes on from. What
+/// is in the way is told, and keeps no backup from being made: the next one tries again.
+pub(super) async fn forget_superseded(shared: &Shared, options: &Options) {
+    let Some(mut keep) = options.keep_checkpoints.clone() else { return };
+    keep.extend(options.incremental.clone());
     match shared.call(move |hypervisor| hypervisor.backups()?.forget_all_but(&keep)).await {
         Ok(gone) if gone.is_empty() => {}
         Ok(gone) => info!(checkpoints = ?gone, "superseded checkpoints are removed"),

@@ -106,6 +106,27 @@ async fn a_backup_ends_before_its_claim_is_full() {
 }
 
 #[tokio::test]
+async fn checkpoints_that_no_tracker_and_no_backup_goes_on_from_are_forgotten() {
+    let machine = Machine::new(false);
+    let kept = |keep: Option<&[&str]>, incremental: Option<&str>| Options {
+        keep_checkpoints: keep.map(|all| all.iter().map(|name| (*name).to_owned()).collect()),
+        incremental: incremental.map(ToOwned::to_owned),
+        ..Options::default()
+    };
+    for (options, wanted) in [
+        (kept(None, Some("a")), None),
+        (kept(Some(&[]), None), Some(&[][..])),
+        (kept(Some(&["b"]), Some("a")), Some(&["a", "b"][..])),
+    ] {
+        *machine.jobs().kept.lock().unwrap() = None;
+        checkpoint::forget_superseded(&machine.shared, &options).await;
+        let told = machine.jobs().kept.lock().unwrap().clone();
+        let wanted = wanted.map(|all| all.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(told, wanted);
+    }
+}
+
+#[tokio::test]
 async fn copies_stay_where_all_is_copied() {
     let machine = Machine::new(false);
     let copies = machine.claim.path().join("vm");

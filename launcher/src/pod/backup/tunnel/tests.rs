@@ -1,14 +1,9 @@
-use std::net::SocketAddr;
 use std::sync::Mutex;
 
 use http_body_util::BodyExt as _;
-use jiff::Timestamp;
 use podvirt_api::backup::{Key, Options, tunnel_identity};
 use podvirt_api::export::TOKEN_HEADER;
-use podvirt_api::export::backup::path;
-use podvirt_daemon::pki::{KeyPairPem, Purpose, make_ca, make_leaf};
-use podvirt_daemon::serve::serve;
-use podvirt_daemon::shutdown::{Shutdown, Trigger};
+use podvirt_daemon::pki::{KeyPairPem, Purpose};
 use tempfile::TempDir;
 use tokio::io::{DuplexStream, duplex};
 use tokio::net::{TcpListener, UnixListener};
@@ -16,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 use virt_export::server::backup::nbd::double;
-use virt_export::server::{Backup, Config, Disk, router, tls};
+use virt_export::server::backup::served::{NAME, Served, TOKEN, UID, leaf};
 
 use super::*;
 
@@ -124,22 +119,13 @@ fn what_is_the_same_is_told_once() {
     assert!(!told.reaches(Stage::Serving) && told.fails("a"), "it was of use meanwhile");
 }
 
-const NAME: &str = "virt-export-b.ns.svc";
-const DAY: Duration = Duration::from_secs(86_400);
-
-fn leaf(ca: &KeyPairPem, name: &str, purpose: Purpose) -> KeyPairPem {
-    make_leaf(ca, name, &[NAME.to_owned()], purpose, Timestamp::now(), DAY).unwrap()
-}
-
 /// The exporter itself, and a machine's NBD server.
 struct Both {
-    cas: [KeyPairPem; 2],
-    address: SocketAddr,
+    served: Served,
     socket: PathBuf,
     data: Vec<u8>,
     asks: mpsc::UnboundedSender<Asked>,
     _files: TempDir,
-    _running: Trigger,
 }
 
 type Asked = (String, oneshot::Sender<(u16, Vec<u8>)>);
@@ -147,50 +133,15 @@ type Asked = (String, oneshot::Sender<(u16, Vec<u8>)>);
 impl Both {
     async fn new() -> Self {
         let files = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = files.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        };
-        let cas = [make_ca(Timestamp::now(), DAY).unwrap(), make_ca(Timestamp::now(), DAY).unwrap()];
-        let pair = leaf(&cas[0], NAME, Purpose::Server);
-        let served = |what| Some(path("root", what));
-        let disk = Disk { volume: "root".into(), data: served("data"), map: served("map") };
-        let config = Config {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            certificate: file("tls.crt", &pair.certificate),
-            key: file("tls.key", &pair.key),
-            token: file("token", "secret"),
-            deadline: None,
-            volumes: Vec::new(),
-            backup: Some(Backup {
-                uid: "u-1".into(),
-                kind: None,
-                ca: cas[1].certificate.clone(),
-                disks: vec![disk],
-            }),
-            manifests: None,
-            secret: None,
-            data: files.path().to_owned(),
-        };
-        let listener = TcpListener::bind(config.listen).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (running, shutdown) = Shutdown::manual();
-        let routes = router(&config);
+        let served = Served::new(files.path(), &["root"]).await;
+        let routes = served.routes.clone();
         let (asks, mut asked) = mpsc::unbounded_channel::<Asked>();
-        tokio::spawn(serve(
-            listener,
-            Some(tls::config(&config).unwrap()),
-            routes.clone(),
-            virt_export::BOUNDS,
-            shutdown,
-        ));
         // Clients with the token, whose way the exporter's own tests go.
         tokio::spawn(async move {
             while let Some((path, answers)) = asked.recv().await {
                 let routes = routes.clone();
                 tokio::spawn(async move {
-                    let request = http::Request::get(path).header(TOKEN_HEADER, "secret");
+                    let request = http::Request::get(path).header(TOKEN_HEADER, TOKEN);
                     let answer = routes.oneshot(request.body(String::new()).unwrap()).await.unwrap();
                     let (head, body) = answer.into_parts();
                     let body = body.collect().await.unwrap().to_bytes().to_vec();
@@ -214,20 +165,20 @@ impl Both {
                 tokio::spawn(async move { double::serve(stream, &[disk]).await });
             }
         });
-        Both { cas, address, socket, data, asks, _files: files, _running: running }
+        Both { served, socket, data, asks, _files: files }
     }
 
     fn target(&self, ca: &KeyPairPem, name: &str, uid: &str) -> Target {
-        let machine = leaf(&self.cas[1], &tunnel_identity(uid), Purpose::Client);
+        let machine = leaf(&self.served.cas[1], &tunnel_identity(uid), Purpose::Client);
         let options = Options {
-            export_server_addr: Some("virt-export-b.ns.svc".into()),
+            export_server_addr: Some(NAME.into()),
             export_server_name: Some(name.into()),
             backup_key: Some(Key(machine.key)),
             backup_cert: Some(machine.certificate),
             ca_cert: Some(ca.certificate.clone()),
             ..Options::default()
         };
-        Target::new(&options).unwrap().at(self.address)
+        Target::new(&options).unwrap().at(self.served.address)
     }
 
     /// Asks for a path; the answer comes later.
@@ -245,7 +196,7 @@ impl Both {
 #[tokio::test]
 async fn an_exporter_reads_the_machines_disks() {
     let both = Both::new().await;
-    let tunnel = Tunnel::open(both.target(&both.cas[0], NAME, "u-1"), both.socket.clone(), drop);
+    let tunnel = Tunnel::open(both.target(&both.served.cas[0], NAME, UID), both.socket.clone(), drop);
     let (code, body) = both.get("/exports/root/data").await;
     assert_eq!(code, 200);
     assert!(body == both.data);
@@ -259,7 +210,7 @@ async fn an_exporter_reads_the_machines_disks() {
     // Many at a time; the certificate is renewed meanwhile.
     let part = |n: usize| format!("/exports/root/data?offset={}&length=100000", n * 100_000);
     let all: Vec<_> = (0..24).map(|n| both.ask(&part(n))).collect();
-    tunnel.aim(both.target(&both.cas[0], NAME, "u-1"));
+    tunnel.aim(both.target(&both.served.cas[0], NAME, UID));
     for (n, answer) in all.into_iter().enumerate() {
         let (code, body) = answer.await.unwrap();
         assert_eq!(code, 200);
@@ -272,15 +223,15 @@ async fn an_exporter_reads_the_machines_disks() {
 async fn an_exporter_and_a_machine_are_known_by_their_certificates() {
     let both = Both::new().await;
     let fails = async |target: Target| target.dial().await.map(drop).unwrap_err().to_string();
-    let strange = fails(both.target(&both.cas[1], NAME, "u-1")).await;
+    let strange = fails(both.target(&both.served.cas[1], NAME, UID)).await;
     // Both CAs have the same name, if they were made in the same second.
     assert!(strange.contains("UnknownIssuer") || strange.contains("BadSignature"), "{strange}");
-    let misnamed = fails(both.target(&both.cas[0], "other.ns.svc", "u-1")).await;
+    let misnamed = fails(both.target(&both.served.cas[0], "other.ns.svc", UID)).await;
     assert!(misnamed.contains("not valid for name"), "{misnamed}");
-    let other = fails(both.target(&both.cas[0], NAME, "u-2")).await;
+    let other = fails(both.target(&both.served.cas[0], NAME, "u-2")).await;
     assert_eq!(other, "it answers 403 Forbidden");
-    both.target(&both.cas[0], NAME, "u-1").dial().await.map(drop).unwrap();
+    both.target(&both.served.cas[0], NAME, UID).dial().await.map(drop).unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let away = fails(both.target(&both.cas[0], NAME, "u-1").at(closed)).await;
+    let away = fails(both.target(&both.served.cas[0], NAME, UID).at(closed)).await;
     assert!(away.starts_with("connect: "), "{away}");
 }
