@@ -62,7 +62,7 @@ test: tools build ## unit tests and the quick end-to-end set: what CI runs
 	cargo test --quiet --locked --workspace --doc
 	RUNS=20000 e2e/jail fuzz/run
 	e2e/jail $(NEXTEST) --workspace -E 'not ($(GUESTS) and test(/(^|::)long_/)) and not ($(CLUSTER))'
-	e2e/artefact conformance upstream-virtctl csi # upstream's own tests and volumes are among what the cluster's tests need
+	e2e/artefact upstream-virtctl csi # upstream's virtctl and volumes are among what the cluster's tests need
 	RIGHTS=1 e2e/cluster/cluster with $(NEXTEST) --workspace -E '$(CLUSTER) and not test(/(^|::)long_/)'
 
 unit: ## unit, property and virtual-time tests; needs no root

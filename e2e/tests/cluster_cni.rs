@@ -229,7 +229,7 @@ fn a_network_of_multus_can_be_the_machines_first() {
 }
 
 #[test]
-fn the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
+fn long_the_target_of_a_migration_has_the_machines_address_and_is_not_heard() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let (network, instance, node) = flat_machine(&namespace, 43);

@@ -150,7 +150,7 @@ fn begin(cluster: &Cluster, image: &Path) -> Storage {
 
 /// The claim is of one node at a time: the target's is another, and what was on the first comes with the machine.
 #[test]
-fn what_firmware_and_tpm_hold_moves_with_the_machine_and_outlives_it() {
+fn long_what_firmware_and_tpm_hold_moves_with_the_machine_and_outlives_it() {
     let image = prepare();
     let cluster = Cluster::get().unwrap();
     let _storage = begin(&cluster, &image);

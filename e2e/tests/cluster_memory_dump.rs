@@ -53,7 +53,7 @@ fn dumped(namespace: &Namespace<'_>, last: &str) -> String {
 /// Memory is dumped to a claim that is made for it, downloaded, dumped anew in the place of the first dump, and let go of; the guest
 /// goes on.
 #[test]
-fn memory_is_dumped_downloaded_and_let_go_of() {
+fn long_memory_is_dumped_downloaded_and_let_go_of() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();

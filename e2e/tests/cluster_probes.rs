@@ -74,7 +74,7 @@ fn probes_and_a_service_see_the_guest_behind_masquerade() {
 }
 
 #[test]
-fn probes_and_a_service_see_the_guest_behind_the_kernels_masquerade() {
+fn long_probes_and_a_service_see_the_guest_behind_the_kernels_masquerade() {
     see_the_guest_behind_masquerade(NFTABLES);
 }
 

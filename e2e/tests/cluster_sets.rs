@@ -77,7 +77,7 @@ fn ready(namespace: &Namespace<'_>, name: &str) -> v1::VirtualMachine {
 }
 
 #[test]
-fn a_pool_makes_numbered_machines_and_restarts_them_for_a_changed_template() {
+fn long_a_pool_makes_numbered_machines_and_restarts_them_for_a_changed_template() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let pool = |memory: &str| {

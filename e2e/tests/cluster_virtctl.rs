@@ -293,7 +293,7 @@ fn instance_types_are_written_and_credentials_changed_as_upstream_does() {
 }
 
 #[test]
-fn a_machine_is_made_exposed_and_reset() {
+fn long_a_machine_is_made_exposed_and_reset() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let by = |tool: Tool, args: &[&str]| namespace.run(tool(&cluster).unwrap(), args).unwrap();

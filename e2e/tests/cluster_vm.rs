@@ -110,7 +110,7 @@ fn restricted_namespace_runs_a_machine_that_pods_reach_and_that_reaches_services
 }
 
 #[test]
-fn virtctl_starts_pauses_restarts_and_stops() {
+fn long_virtctl_starts_pauses_restarts_and_stops() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     namespace.apply(&Manifest { name: "vm", run: "Manual", ..Default::default() }.machine()).unwrap();
@@ -148,7 +148,7 @@ fn virtctl_starts_pauses_restarts_and_stops() {
 }
 
 #[test]
-fn port_forward_leads_into_the_guest() {
+fn long_port_forward_leads_into_the_guest() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     namespace.apply(&Manifest { name: "vm", ..Default::default() }.machine()).unwrap();
@@ -317,7 +317,7 @@ fn the_guests_end_decides_what_comes_next() {
 }
 
 #[test]
-fn who_asks_once_a_second_sees_how_a_deleted_instance_ended() {
+fn long_who_asks_once_a_second_sees_how_a_deleted_instance_ended() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     namespace.apply(&Manifest { name: "asked", ..Default::default() }.instance()).unwrap();

@@ -66,7 +66,7 @@ fn only(pod: &Pod, name: &str) -> Pid {
 }
 
 #[test]
-fn a_machine_keeps_its_network_when_netd_dies_reboots_and_shuts_down_when_told() {
+fn long_a_machine_keeps_its_network_when_netd_dies_reboots_and_shuts_down_when_told() {
     let pod = Pod::new(NetOptions::default()).unwrap();
     let mut launcher = launch(&pod);
     let mut console = Console::connect(&pod.path("vm/serial.sock"), BOOT).unwrap();

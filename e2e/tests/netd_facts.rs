@@ -57,7 +57,7 @@ fn facts_netd_uml() {
 }
 
 #[test]
-fn facts_passt_uml() {
+fn long_facts_passt_uml() {
     facts(Backend::Passt, Boot::Uml);
 }
 
@@ -67,7 +67,7 @@ fn facts_netd_qemu() {
 }
 
 #[test]
-fn facts_passt_qemu() {
+fn long_facts_passt_qemu() {
     facts(Backend::Passt, Boot::Qemu);
 }
 

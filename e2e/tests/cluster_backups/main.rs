@@ -153,7 +153,7 @@ fn look(namespace: &Namespace<'_>, script: &str) -> String {
 /// A full backup and those of what has changed, over a restart, an expansion of the claim and a move of the machine, make up what is on
 /// the disk.
 #[test]
-fn incremental_backups_go_on_over_a_restart_an_expansion_and_a_move() {
+fn long_incremental_backups_go_on_over_a_restart_an_expansion_and_a_move() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();

@@ -178,7 +178,7 @@ fn a_backup_in_pull_mode_is_read_as_the_disk_was() {
 
 /// A machine whose pod is not let out to the exporter says so, and the backup can be read once it is.
 #[test]
-fn a_machine_that_is_not_let_out_to_the_exporter_says_so() {
+fn long_a_machine_that_is_not_let_out_to_the_exporter_says_so() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();
@@ -209,7 +209,7 @@ fn a_machine_that_is_not_let_out_to_the_exporter_says_so() {
 
 /// Where the guest overwrites more than the claim can take, the backup ends, and the guest goes on.
 #[test]
-fn a_backup_in_pull_mode_ends_before_its_claim_is_full() {
+fn long_a_backup_in_pull_mode_ends_before_its_claim_is_full() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();

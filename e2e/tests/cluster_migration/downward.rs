@@ -54,7 +54,7 @@ fn assert_both_tell(machine: &mut Machine<'_>) {
 }
 
 #[test]
-fn a_guest_is_told_what_its_node_and_it_use_and_after_a_move_of_its_new_node() {
+fn long_a_guest_is_told_what_its_node_and_it_use_and_after_a_move_of_its_new_node() {
     let cluster = Cluster::get().unwrap();
     let namespace = cluster.namespace(Security::Restricted).unwrap();
     let manifest = Manifest {

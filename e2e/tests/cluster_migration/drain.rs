@@ -65,7 +65,7 @@ fn drain(subnet: u8, machines: &[&str]) {
 }
 
 #[test]
-fn a_drain_moves_two_machines() {
+fn long_a_drain_moves_two_machines() {
     drain(60, &["one", "two"]);
 }
 

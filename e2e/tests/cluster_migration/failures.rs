@@ -49,7 +49,7 @@ fn a_migration_is_aborted_by_virtctl() {
 }
 
 #[test]
-fn the_target_pod_is_deleted_under_way() {
+fn long_the_target_pod_is_deleted_under_way() {
     survives(|namespace, machine, _| {
         let target = machine.instance().status.migration_state.unwrap().target_pod.unwrap();
         namespace.kubectl(&["delete", "pod", &target, "--wait=false"]).unwrap();

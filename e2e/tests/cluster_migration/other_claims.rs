@@ -39,7 +39,7 @@ fn told(instance: &v1::VirtualMachineInstance) -> (Option<String>, bool) {
 /// writes them; no block is lost, the one that is not plugged becomes as large as its claim, and the claims that they have left
 /// are free. What is taken back meanwhile stays.
 #[test]
-fn disks_move_to_other_claims_while_the_guest_writes_them() {
+fn long_disks_move_to_other_claims_while_the_guest_writes_them() {
     prepare_volumes().unwrap();
     let cluster = Cluster::get().unwrap();
     let _storage = cluster.volumes().unwrap();

@@ -187,7 +187,7 @@ const HARMS: [Harm; 4] =
     [Harm::PodDeleted, Harm::HypervisorKilled, Harm::SourceHandlerKilled, Harm::TargetHandlerKilled];
 
 #[test]
-fn the_target_dies_while_it_takes_the_device_state() {
+fn long_the_target_dies_while_it_takes_the_device_state() {
     all(70, &[(Moment::During, Harm::HypervisorKilled)]);
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn vmi() -> Value {
                 "memory": {"guest": "256Mi"},
                 "firmware": {"kernelBoot": {
                     "kernelArgs": format!(
-                        "console=ttyS0 quiet panic=-1 mitigations=off init_on_alloc=0 pv.serve={GREETER}"
+                        "console=ttyS0 quiet panic=-1 mitigations=off init_on_alloc=0 cryptomgr.notests pv.serve={GREETER}"
                     ),
                     "container": {
                         "image": "registry.example/tiny", "kernelPath": "/vmlinuz", "initrdPath": "/initrd.img",

@@ -154,7 +154,7 @@ fn a_guest_that_ends_with_its_pod_lets_the_pod_fail() {
 }
 
 #[test]
-fn without_a_handler_the_guest_still_ends_cleanly() {
+fn long_without_a_handler_the_guest_still_ends_cleanly() {
     let mut launched = Launched::new("--allow-emulation");
     let mut client = launched.client();
     let answer = launched.sync(&mut client, &vmi());

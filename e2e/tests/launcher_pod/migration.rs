@@ -252,7 +252,7 @@ fn a_machine_moves_with_its_memory_and_its_disks() {
 }
 
 #[test]
-fn a_migration_that_is_aborted_or_cut_leaves_the_machine_where_it_was() {
+fn long_a_migration_that_is_aborted_or_cut_leaves_the_machine_where_it_was() {
     let (mut bed, mut console) = Bed::new();
     console.sh("MARK=remembered", LIMIT).unwrap();
     let (heard, _handler) = bed.source.handler();
@@ -334,7 +334,7 @@ fn dropped(launched: &Launched, reason: &str) -> u64 {
 }
 
 #[test]
-fn connections_go_along_with_the_machine_and_those_through_a_meshs_proxy_are_reset() {
+fn long_connections_go_along_with_the_machine_and_those_through_a_meshs_proxy_are_reset() {
     let mut vmi = vmi();
     let ports = [GREETER, 8001, 8002, 8003].map(|port| json!({"port": port}));
     vmi["spec"]["domain"]["devices"]["interfaces"][0]["ports"] = json!(ports);

@@ -38,7 +38,7 @@ fn domain(interface: &str) -> String {
             <type arch='x86_64' machine='q35'>hvm</type>
             <kernel>/guest/vmlinux</kernel>
             <initrd>/guest/initrd.img</initrd>
-            <cmdline>console=ttyS0 quiet mitigations=off init_on_alloc=0</cmdline>
+            <cmdline>console=ttyS0 quiet mitigations=off init_on_alloc=0 cryptomgr.notests</cmdline>
           </os>
           <features><acpi/></features>
           <devices>
