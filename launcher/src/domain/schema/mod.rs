@@ -8,6 +8,8 @@
 use serde::{Deserialize, Serialize};
 
 pub use devices::*;
+pub use disks::*;
+pub use interfaces::*;
 
 /// libvirt's word for an interface that a netd serves.
 pub const VHOST_USER: &str = "vhostuser";
@@ -33,6 +35,8 @@ macro_rules! elements {
 
 pub mod backup;
 mod devices;
+mod disks;
+mod interfaces;
 
 elements! {
     /// `<domain>`.
