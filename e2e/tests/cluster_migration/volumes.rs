@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::ListParams;
 use podvirt_api::names::label;
 use podvirt_api::v1::{self, VolumePhase, VolumeStatus};
-use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security, prepare_volumes};
+use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, Node, SOON, Security, prepare_volumes};
 
 use crate::claims::{BLOCKS, write_on, writers, written};
 use crate::failures::kill_handler;
@@ -133,12 +133,12 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         namespace.virtctl(&["addvolume", "vm", &named, &on]).unwrap();
         let kills_at = |place| cycle % KILLS == place;
         if kills_at(KILLS - 1) {
-            kill_handler(&machine.node());
-            kill_controller(&cluster);
+            kill_daemons(&cluster, &machine.node());
         }
         wait_ready(&namespace, &machine, &[volume]);
         if kills_at(KILLS - 1) {
             // The console ended with virt-handler.
+            wait_daemons(&cluster);
             machine.goes_on();
         }
         // What this cycle writes, and what the last one of this claim has left.
@@ -154,11 +154,11 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
         assert_eq!(machine.sh(&write), "same", "cycle {cycle}");
         namespace.virtctl(&["removevolume", "vm", &named]).unwrap();
         if kills_at(KILLS / 2) {
-            kill_handler(&machine.node());
-            kill_controller(&cluster);
+            kill_daemons(&cluster, &machine.node());
         }
         wait_gone(&namespace, &machine, volume);
         if kills_at(KILLS / 2) {
+            wait_daemons(&cluster);
             machine.goes_on();
         }
     }
@@ -177,17 +177,21 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
     assert_eq!(namespace.kubectl(&left).unwrap_or_default().trim(), "");
 }
 
-/// Kills both replicas of virt-controller.
-fn kill_controller(cluster: &Cluster) {
-    let select = [
-        "-n",
-        "kubevirt",
-        "delete",
-        "pods",
-        "-l",
-        "kubevirt.io=virt-controller",
-        "--grace-period=0",
-        "--force",
-    ];
-    cluster.kubectl(&select).unwrap();
+/// Kills virt-handler of the machine's node and virt-controller. Pods are made anew: a container that is killed again and again
+/// the kubelet starts after pauses that grow to minutes.
+fn kill_daemons(cluster: &Cluster, node: &Node<'_>) {
+    kill_handler(node);
+    let on_node = format!("spec.nodeName={}", node.name());
+    for (daemon, which) in [("virt-handler", on_node.as_str()), ("virt-controller", "")] {
+        let (label, force) = (format!("kubevirt.io={daemon}"), ["--grace-period=0", "--force"]);
+        let delete = ["-n", "kubevirt", "delete", "pods", "-l", &label, "--field-selector", which];
+        cluster.kubectl(&[&delete[..], &force].concat()).unwrap();
+    }
+}
+
+/// Waits until the successors serve.
+fn wait_daemons(cluster: &Cluster) {
+    for workload in ["daemonset/virt-handler", "deployment/virt-controller"] {
+        cluster.kubectl(&["-n", "kubevirt", "rollout", "status", workload, "--timeout=60s"]).unwrap();
+    }
 }
