@@ -372,9 +372,7 @@ fn daemons_may_die_while_a_machine_runs() {
     };
 
     // The node agent: the machine runs on, and its successor takes over.
-    let selector = ["-l", "kubevirt.io=virt-handler", "--field-selector", &format!("spec.nodeName={node}")];
-    let kill = [&["-n", "kubevirt", "delete", "pod", "--force", "--grace-period=0"][..], &selector].concat();
-    cluster.kubectl(&kill).unwrap();
+    cluster.kill_daemon("virt-handler", Some(&node)).unwrap();
     reachable("a greeting without the node agent");
     obeys();
     // libvirtd: QEMU runs on, and the launcher starts another.

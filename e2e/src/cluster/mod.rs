@@ -170,6 +170,18 @@ impl Cluster {
         self.kubectl_with(args, "")
     }
 
+    /// Kills the pods of one of podvirt's daemons, those of one node or all of them, as kubectl does by force.
+    ///
+    /// # Errors
+    /// kubectl fails.
+    pub fn kill_daemon(&self, daemon: &str, node: Option<&str>) -> Result<()> {
+        let label = format!("kubevirt.io={daemon}");
+        let on_node = node.map(|node| format!("spec.nodeName={node}")).unwrap_or_default();
+        let which = ["-l", &label, "--field-selector", &on_node];
+        let kill = ["-n", "kubevirt", "delete", "pods", "--force", "--grace-period=0"];
+        self.kubectl(&[&kill[..], &which].concat()).map(drop)
+    }
+
     /// Runs kubectl with `input` as standard input and returns what it printed.
     ///
     /// # Errors

@@ -181,12 +181,8 @@ fn long_disks_come_and_go_two_hundred_times_under_a_guest_that_writes() {
 /// the kubelet starts after pauses that grow to minutes.
 fn kill_daemons(cluster: &Cluster, node: &Node<'_>) {
     kill_handler(node);
-    let on_node = format!("spec.nodeName={}", node.name());
-    for (daemon, which) in [("virt-handler", on_node.as_str()), ("virt-controller", "")] {
-        let (label, force) = (format!("kubevirt.io={daemon}"), ["--grace-period=0", "--force"]);
-        let delete = ["-n", "kubevirt", "delete", "pods", "-l", &label, "--field-selector", which];
-        cluster.kubectl(&[&delete[..], &force].concat()).unwrap();
-    }
+    cluster.kill_daemon("virt-handler", Some(&node.name())).unwrap();
+    cluster.kill_daemon("virt-controller", None).unwrap();
 }
 
 /// Waits until the successors serve.
