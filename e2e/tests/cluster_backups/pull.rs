@@ -23,7 +23,8 @@ struct Reader<'n> {
 
 impl Reader<'_> {
     /// What a program in the pod prints that has `get(url, parameters)`, which returns an answer's code and body, and the disk's
-    /// `data` and `map`.
+    /// `data` and `map`. A connection that does not come up is tried again: a service leads to a pod that has gone for a moment, and
+    /// what is sent there is not answered.
     fn run(&self, program: &str) -> String {
         let status = &self.backup.status;
         assert_eq!(status.included_volumes.len(), 1, "{status:?}");
@@ -36,10 +37,10 @@ impl Reader<'_> {
              def get(url, more='', token=token):\n\
              \x20 asked = urllib.request.Request(url + more, headers={{'x-kubevirt-export-token': token}})\n\
              \x20 for attempt in range(100):\n\
-             \x20   try: answer = urllib.request.urlopen(asked, context=tls, timeout=60)\n\
+             \x20   try: answer = urllib.request.urlopen(asked, context=tls, timeout=20)\n\
              \x20   except urllib.error.HTTPError as error: answer = error\n\
              \x20   except urllib.error.URLError as error:\n\
-             \x20     if not isinstance(error.reason, ConnectionRefusedError): raise\n\
+             \x20     if isinstance(error.reason, ssl.SSLCertVerificationError): raise\n\
              \x20     time.sleep(0.2); continue\n\
              \x20   if answer.status != 503: return answer.status, answer.read()\n\
              {program}",
