@@ -338,7 +338,7 @@ impl Connection {
                 fill(fd, bytes)?;
             }
         }
-        sys::set_window(fd, &window)?;
+        sys::set_window(fd, &begun(window, sent, rest))?;
         let peek_offset = self.peek_offset.filter(|_| peek.of(peer.ip()));
         if let Some(at) = peek_offset {
             crate::sys::enable_peek_offset(fd, at)?;
@@ -351,6 +351,25 @@ impl Connection {
         let (unsent, alone) = (rest.to_vec(), sent.is_empty());
         Ok((Restored { socket, unsent, sent: 0, alone, close, made }, peek_offset.is_some()))
     }
+}
+
+/// The window that a connection begins with that has bytes on their way, and bytes that were never sent.
+///
+/// A socket that connects in repair mode expects that the peer's window is 0. It takes a header with such a window for one that
+/// changes nothing (header prediction in the kernel's `tcp_rcv_established`) until the peer's window has differed once from the
+/// one that the socket was given. Where bytes were on their way, their acknowledgement, with a window of 0, may have come to the
+/// frozen socket. Its repetition, taken for one that changes nothing, would leave a window open that the peer has closed: what is
+/// sent then is lost, and sent again later and later. Such a connection begins with a window of 0, until the peer has answered
+/// the probe by which repair ends. One without bytes begins with a byte less than the peer has told, so that the peer's next
+/// header differs. For one that begins with a byte alone see [`Connection::repeat_byte`].
+fn begun(window: Window, on_their_way: &[u8], unsent: &[u8]) -> Window {
+    let [told_at, told, largest, own, own_at] = window;
+    let begun = match (on_their_way, unsent) {
+        ([], []) => told.saturating_sub(1),
+        ([], _) => told,
+        _ => 0,
+    };
+    [told_at, begun, largest, own, own_at]
 }
 
 /// Fills the chosen queue: the kernel takes it in parts.

@@ -73,6 +73,11 @@ fn pair(address: &str) -> (TcpStream, TcpStream) {
     (near, listener.accept().unwrap().0)
 }
 
+/// Within this time the peer acknowledges what it has received (the kernel's `TCP_DELACK_MAX` is 200 ms). Between two machines
+/// an acknowledgement meets the filter of the frozen socket. Here both sockets are of one machine, and one that came between
+/// the end of the old and the beginning of the new socket would be answered by a RST.
+const ACKNOWLEDGED: Duration = Duration::from_millis(220);
+
 /// Moves a connection as between machines: the old socket is gone before the new one is made.
 fn move_it(helper: &Helper, old: OwnedFd) -> TcpStream {
     move_while(helper, old, || {})
@@ -90,7 +95,7 @@ fn move_and(helper: &Helper, old: OwnedFd, unheard: impl FnOnce(), heard: impl F
         (s.local_addr().unwrap().as_socket().unwrap(), s.peer_addr().unwrap().as_socket().unwrap())
     };
     helper.call(Command::Freeze, &[&old]).pop().unwrap().done();
-    std::thread::sleep(PAUSE);
+    std::thread::sleep(ACKNOWLEDGED);
     let (mut connection, _) = Connection::dump(old.as_fd()).unwrap();
     connection.look_again(old.as_fd()).unwrap();
     connection.repeat_byte();
