@@ -160,7 +160,7 @@ fn all_that_a_machine_says_of_its_network_is_netds_configuration() {
 
 #[test]
 fn netd_and_the_domain_have_as_many_queue_pairs_for_any_number_of_processors() {
-    assert_eq!(podvirt_api::netd::MAX_QUEUE_PAIRS, netd::vhost::MAX_QUEUE_PAIRS as u64);
+    assert_eq!(podvirt_api::netd::MAX_QUEUE_PAIRS, netd::limits::MAX_QUEUE_PAIRS as u64);
     for (sockets, pairs) in [(1, 1), (2, 2), (3, 3), (8, 8), (9, 8)] {
         let mut machine = everything();
         machine["spec"]["domain"]["cpu"] = json!({"sockets": sockets});

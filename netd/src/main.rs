@@ -20,16 +20,19 @@ use netd::config::cli::Args;
 use netd::config::passt::{self, Passt};
 use netd::config::ports::{Expansion, expand};
 use netd::config::{Config, SocketRole};
+use netd::control::Control;
 use netd::counters::Counters;
 use netd::ctl::metrics::Metrics;
 use netd::ctl::server::ControlServer;
-use netd::ctl::{Control, Listening, PortRule, Proto, http};
+use netd::ctl::{Listening, http};
 use netd::launch::Launch;
-use netd::migrate::{self, Given, Offers, Parts, Source};
 use netd::net::Link;
+use netd::port::{PortRule, Proto};
 use netd::repair::Helper;
-use netd::vhost::{Mover, ServerConfig, SocketMode, Stopper};
-use netd::{pod, worker};
+use netd::stop::Stopper;
+use netd::update::{self, Given, Offers, Parts, Source};
+use netd::vhost::{Mover, ServerConfig, SocketMode};
+use netd::{pod, sockets, worker};
 use nix::sys::resource::{Resource, getrlimit};
 use podvirt_proto::descriptors::raise_limit;
 use tokio::signal::unix::{SignalKind, signal};
@@ -102,7 +105,7 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
     let _named = span.enter();
     if let Some(interface) = config.interface.as_deref().filter(|_| config.bind_interface) {
-        worker::bind_to(interface).with_context(|| format!("bind_interface: {interface}"))?;
+        sockets::bind_to(interface).with_context(|| format!("bind_interface: {interface}"))?;
     }
     // Before there is a second thread: what comes after inherits it.
     let _sandbox = netd::sandbox::enter(&config)?;
@@ -143,13 +146,14 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
         inherited: None,
     };
     // From here on the guest of a netd that is to be followed waits: nothing slow may be done before it goes on.
-    let Parts { worker, counters, steering, mut heir } = migrate::begin(&config, takeover, &make, &later)?;
+    let Parts { backend, counters, steering, mut heir } = update::begin(&config, takeover, &make, &later)?;
+    let worker = backend.workers().clone();
     let listening = Listening::open(&config, &mut heir)?;
     if config.vhost_user.mode == SocketRole::Server {
         let at = &config.vhost_user.socket;
         let helper = heir.repair.take().map_or_else(|| Helper::open(at), |l| Helper::taken(at, l));
         match helper {
-            Ok(helper) => worker.repair_by(helper),
+            Ok(helper) => backend.repair_by(helper),
             Err(error) => warn!(%error, "connections cannot move: nobody who repairs them can come"),
         }
     }
@@ -171,7 +175,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     };
     let stopper = Stopper::new().context("cannot make an eventfd")?;
     let mover = Mover::default();
-    let (watch, mut ends) = launch.watch(Arc::new(worker.clone()), &config.ports);
+    let (watch, mut ends) = launch.watch(Arc::new(backend.clone()), Arc::new(worker.clone()), &config.ports);
     let mut vhost_ended = on_thread("netd-vhost", {
         let (counters, stopper) = (counters.clone(), stopper.clone());
         let (mover, taken) = (mover.clone(), heir.vhost.take());
@@ -179,7 +183,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     })?
     .fuse();
 
-    let giver = Arc::new(listening.giver(&worker, mover, steering.as_ref(), heir.generation)?);
+    let giver = Arc::new(listening.giver(&backend, mover, steering.as_ref(), heir.generation)?);
     // At once and from there: this thread may be ending netd by a signal, and what it tidies up is another's by then.
     let span = Span::current();
     let offers = Offers::new(giver.clone(), move |done| {
@@ -250,7 +254,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
 fn end(given: Given, to: &str) -> ! {
     let took_us = u64::try_from(given.took.as_micros()).unwrap_or(u64::MAX);
     info!(to, flows = given.flows, took_us, "everything was handed over; ending without a word to anybody");
-    migrate::end()
+    update::end()
 }
 
 /// Waits for a part's end, if it has not ended before.

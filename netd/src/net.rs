@@ -5,13 +5,15 @@
 //! read it.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use crate::policy::Egress;
+use crate::counters::Reason;
+use crate::egress::{Egress, Verdict};
+use crate::flow::Kind;
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -194,6 +196,8 @@ pub struct Link {
     pub egress: Arc<Egress>,
 }
 
+/// The port of DNS over both transports (RFC 1035, section 4.2).
+const DNS: u16 = 53;
 /// `::6`, the source address of Istio's inbound passthrough over IPv6.
 const ISTIO_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
 
@@ -246,6 +250,19 @@ impl Link {
                     || a.to_ipv4_mapped().is_some();
                 (!forbidden).then_some(dst)
             }
+        }
+    }
+
+    /// The pod's peer for a flow that the guest opens to `peer`, its view of the destination.
+    ///
+    /// # Errors
+    /// [`Reason::Denied`] for what is closed on every link, [`Reason::EgressDenied`] for what the policy closes.
+    pub fn way_out(&self, kind: Kind, peer: SocketAddr) -> Result<SocketAddr, Reason> {
+        let to = SocketAddr::new(self.destination_for_pod(peer.ip()).ok_or(Reason::Denied)?, peer.port());
+        let resolver = kind != Kind::Echo && peer.port() == DNS && self.dns.contains(&peer.ip());
+        match self.egress.allows(kind, to) {
+            Verdict::Denied if !resolver => Err(Reason::EgressDenied),
+            _ => Ok(to),
         }
     }
 

@@ -33,12 +33,13 @@ use socket2::{Socket, Type};
 use tracing::{debug, info, warn};
 
 use crate::config::Ports;
-use crate::ctl::socket::{SocketFile, listen_as};
-use crate::ctl::{Control, PortRule, Proto};
-use crate::migrate::{self, Descriptors, Named, Pack, text};
+use crate::control::Control;
 use crate::pod;
-use crate::vhost::{Stopper, Waited};
-use crate::worker::SteeredSockets;
+use crate::port::{PortRule, Proto};
+use crate::sockets::SteeredSockets;
+use crate::sockets::unix::{SocketFile, listen_as};
+use crate::state::{self, Descriptors, Named, Pack, text};
+use crate::stop::{Stopper, Waited};
 
 /// How long somebody to steer is waited for at the start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,10 +89,10 @@ impl Mover {
 
 impl AtRest<'_> {
     /// The state; its descriptors into the pack.
-    pub(crate) fn pack(&self, pack: &mut Pack) -> Result<migrate::Steering, hold::Error> {
+    pub(crate) fn pack(&self, pack: &mut Pack) -> Result<state::Steering, hold::Error> {
         let mut named = Named::after(pack);
         let State { listener, sockets, peer, held, listening } = &*self.state;
-        let state = migrate::Steering {
+        let state = state::Steering {
             listener: Some((text(self.path), named.name(listener.as_fd()))),
             tcp: sockets.tcp.as_ref().map(|s| named.name(s.as_fd())),
             udp: sockets.udp.as_ref().map(|s| named.name(s.as_fd())),
@@ -128,7 +129,7 @@ impl Steering {
         path: &Path,
         ports: &Ports,
         fallback: Vec<PortRule>,
-        state: migrate::Steering,
+        state: state::Steering,
         fds: &mut Descriptors,
     ) -> io::Result<Option<Self>> {
         let Some((at, listener)) = state.listener.filter(|(at, _)| *at == text(path)) else {
@@ -151,7 +152,7 @@ impl Steering {
         let mut closed = Ranges { tcp: ports.closed(Proto::Tcp), udp: ports.closed(Proto::Udp) };
         // A client's socket that is not connected has its port there, and the program cannot see it.
         let ephemeral = pod::ephemeral_ports();
-        closed.udp.extend(ephemeral.map(crate::config::ports::PortRange::bounds));
+        closed.udp.extend(ephemeral.map(crate::port::PortRange::bounds));
         let state = Arc::new(Mutex::new(state));
         Steering { path: path.to_owned(), _file: file, closed, fallback, state }
     }

@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 
 use daemon::Daemon;
 use netd::ctl::client::Client;
-use netd::ctl::{PortRule, Proto};
+use netd::port::{PortRule, Proto};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

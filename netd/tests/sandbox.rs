@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use netd::config::Config;
 use netd::config::cli::Args;
+use netd::config::{Config, SandboxMode};
 use netd::sandbox::files::{Files, watched};
-use netd::sandbox::{Mode, Sandbox, confine};
+use netd::sandbox::{Sandbox, confine};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 
@@ -59,7 +59,7 @@ fn dies(deed: &str, signal: i32) {
     assert_eq!(status.signal(), Some(signal), "{deed}: {status}\n{text}");
 }
 
-fn enter(mode: Mode, read: Vec<PathBuf>) -> Sandbox {
+fn enter(mode: SandboxMode, read: Vec<PathBuf>) -> Sandbox {
     let sockets = vec![std::env::var_os(PLACE).unwrap().into()];
     confine(mode, &Files { read: [vec!["/proc/self".into()], read].concat(), sockets }, MEMORY).unwrap()
 }
@@ -69,7 +69,8 @@ fn enter(mode: Mode, read: Vec<PathBuf>) -> Sandbox {
 #[ignore = "started by the other tests"]
 fn child() {
     let place = PathBuf::from(std::env::var_os(PLACE).expect("not started by a test"));
-    let mode = if std::env::var(DEED).unwrap().starts_with("log") { Mode::Log } else { Mode::Enforce };
+    let mode =
+        if std::env::var(DEED).unwrap().starts_with("log") { SandboxMode::Log } else { SandboxMode::Enforce };
     match std::env::var(DEED).unwrap().as_str() {
         "watch" => watch(&place),
         "execute" | "log, then execute" => {
@@ -145,7 +146,7 @@ fn watch(place: &Path) {
             let args = Args { socket: Some("vm.sock".into()), ..Args::default() };
             let config = Config::load(&args).unwrap();
             let resolv_conf = place.join("resolv.conf");
-            let _sandbox = enter(Mode::Enforce, watched(&resolv_conf));
+            let _sandbox = enter(SandboxMode::Enforce, watched(&resolv_conf));
             let tell = |link: &netd::net::Link| println!("resolvers {:?}", link.dns);
             let link = Arc::new(netd::pod::read(&config, &resolv_conf).await.unwrap());
             tell(&link);

@@ -38,9 +38,8 @@ use crate::domain::{Accelerator, Base, Environment, Image, Kernel, Place, Tap, c
 use crate::hooks::{CloudInit, Hooks};
 use crate::media::claims::Notes;
 use crate::media::cloud_init::Change;
-use crate::media::crc32;
 use crate::media::images::{ImageSources, format_of_file, prepare as prepare_images};
-use crate::media::ovmf;
+use crate::media::{crc32, ovmf};
 use crate::process::daemon::{wait_for_listener, wait_for_socket};
 
 /// Links to the images of container disks, below [`path::EPHEMERAL_DISKS`].

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
+use super::SandboxMode;
 use super::egress::egress;
 use super::file::{self, File, Words};
-use super::ports::{MAX_ASKED, PortSpec, Ports, Reserved};
+use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
+use crate::limits::{MAX_ASKED, MAX_QUEUE_PAIRS};
 use crate::net::{DhcpOption, MacAddr, Mode};
-use crate::sandbox;
-use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// The least MTU of an IPv4 link (RFC 791, section 3.2).
 pub(crate) const MIN_MTU: u16 = 68;
@@ -112,9 +112,9 @@ impl File {
             hold: socket_path(p, "hold.socket", self.hold.socket.as_deref()),
             sandbox: p
                 .read("sandbox", self.sandbox.as_deref(), "'enforce', 'log' or 'off' is", |t| match t {
-                    "enforce" => Some(sandbox::Mode::Enforce),
-                    "log" => Some(sandbox::Mode::Log),
-                    "off" => Some(sandbox::Mode::Off),
+                    "enforce" => Some(SandboxMode::Enforce),
+                    "log" => Some(SandboxMode::Log),
+                    "off" => Some(SandboxMode::Off),
                     _ => None,
                 })
                 .unwrap_or_default(),

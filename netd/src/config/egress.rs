@@ -3,10 +3,10 @@
 use ipnet::IpNet;
 
 use super::file;
-use super::ports::PortRange;
 use super::value::Problems;
+use crate::egress::{Action, Egress, Rule};
 use crate::flow::Kind;
-use crate::policy::{Action, Egress, Rule};
+use crate::port::PortRange;
 
 /// The most rules, and the most networks or port ranges of one: each new flow is compared with all of them.
 const MAX: usize = 256;

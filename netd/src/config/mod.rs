@@ -7,7 +7,6 @@
 
 pub mod cli;
 pub mod file;
-pub mod limits;
 pub mod passt;
 pub mod ports;
 pub mod value;
@@ -22,13 +21,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use check::{MAX_MTU, MIN_MTU};
-pub use limits::{Limits, Timeouts};
 pub use ports::Ports;
 pub use value::{Problem, Problems};
 
+use crate::egress::Egress;
+use crate::limits::{Limits, Timeouts};
 use crate::net::{DhcpOption, MacAddr, Mode};
-use crate::policy::Egress;
-use crate::sandbox;
 
 /// The configuration of one netd, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +65,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Socket of the hold, which keeps everything between two netds; default none.
     pub hold: Option<PathBuf>,
-    /// How much netd confines itself; default [`sandbox::Mode::Enforce`].
-    pub sandbox: sandbox::Mode,
+    /// How much netd confines itself; default [`SandboxMode::Enforce`].
+    pub sandbox: SandboxMode,
     /// Log filter in the syntax of `tracing`; default `info`.
     pub log: String,
 }
@@ -100,6 +98,19 @@ pub struct ControlSocket {
     pub path: PathBuf,
     /// Whether netd's group may use it (permissions 0660 in place of 0600); default no.
     pub group: bool,
+}
+
+/// How much of the sandbox is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SandboxMode {
+    /// All of it.
+    #[default]
+    Enforce,
+    /// System calls that would be refused are carried out and stand in the audit log; files are not confined. The rest
+    /// is in force.
+    Log,
+    /// None of it.
+    Off,
 }
 
 /// What the guest is told about itself.

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::value::{Problems, integer};
-use crate::ctl::{PortRule, Proto};
+use crate::port::{PortRange, PortRule, Proto};
 
 /// Ports of Istio's proxy and its ambient redirection, TCP.
 const ISTIO_TCP: &[u16] = &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
@@ -33,58 +33,6 @@ const LINKERD_TCP: &[u16] = &[4140, 4143, 4190, 4191];
 
 /// The default of [`Ports::all_ports_budget`]: about 100 MiB of kernel memory when it is used up.
 pub const DEFAULT_BUDGET: u32 = 24_576;
-
-/// How many TCP ports [`Ports::ask_guest`] is for: each on which the guest does not listen is a frame to the guest and one
-/// back, each second and in each family.
-pub const MAX_ASKED: usize = 256;
-
-/// A range of ports, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PortRange {
-    first: u16,
-    last: u16,
-}
-
-impl PortRange {
-    /// The ports from `first` to `last`; none when there is no such range or it has port 0.
-    pub fn new(first: u16, last: u16) -> Option<PortRange> {
-        (1..=last).contains(&first).then_some(PortRange { first, last })
-    }
-
-    /// Whether `port` is in the range.
-    pub fn contains(self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-
-    /// How many ports it has, less one.
-    fn span(self) -> u16 {
-        self.last - self.first
-    }
-
-    /// Its ports.
-    pub fn ports(self) -> impl ExactSizeIterator<Item = u16> {
-        self.first..=self.last
-    }
-
-    /// Its first and last port.
-    pub fn bounds(self) -> (u16, u16) {
-        (self.first, self.last)
-    }
-
-    fn one(port: u16) -> PortRange {
-        PortRange { first: port, last: port }
-    }
-}
-
-impl fmt::Display for PortRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
-    }
-}
 
 impl FromStr for PortRange {
     type Err = EntryError;
@@ -187,7 +135,7 @@ impl PortSpec {
                 }
             } else {
                 match text.parse::<PortMap>() {
-                    Ok(map) => match spec.maps.iter().find(|m| overlap(m.pod, map.pod)) {
+                    Ok(map) => match spec.maps.iter().find(|m| m.pod.overlaps(map.pod)) {
                         Some(other) => {
                             problems.wrong(at(), word, format!("'{other}' has ports of the pod in common"));
                         }
@@ -200,10 +148,6 @@ impl PortSpec {
         spec.all |= spec.maps.is_empty() && !spec.except.is_empty();
         spec
     }
-}
-
-fn overlap(a: PortRange, b: PortRange) -> bool {
-    a.first <= b.last && b.first <= a.last
 }
 
 /// Ports that are never forwarded.
@@ -318,7 +262,7 @@ impl Ports {
         // An explicit rule has a listener of its own.
         let maps = spec.maps.iter().map(|m| m.pod);
         let ranges = reserved.iter().chain(&spec.except).copied().chain(maps);
-        everything.into_iter().chain(ranges.map(|r| (r.first, r.last))).collect()
+        everything.into_iter().chain(ranges.map(PortRange::bounds)).collect()
     }
 }
 

@@ -11,19 +11,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::Status;
 
-use super::Control;
+use crate::control::Control;
+use crate::limits::{MAX_CAPTURE_KIB, MAX_CAPTURES};
 use crate::tap::{self, Direction, MAX_SNAPLEN, Packet, Reader, Settings};
 
-/// Captures at once: each costs the worker a look at every frame, and its buffer.
-const MOST: usize = 4;
 /// KiB that may wait by default: some 60 of the largest frames.
 const DEFAULT_BUFFER_KIB: u32 = 4096;
 /// Least KiB: room for one frame of any size.
 const LEAST_BUFFER_KIB: u32 = 128;
-/// Most KiB.
-const MOST_BUFFER_KIB: u32 = 65_536;
-/// Bytes that may wait for all captures together.
-pub(crate) const CAPTURE_BYTES: u64 = MOST as u64 * MOST_BUFFER_KIB as u64 * 1024;
 /// Frames in one message, of up to 64 KiB each.
 const FRAMES_PER_MESSAGE: usize = 32;
 /// How often the numbers are told when nothing else is.
@@ -61,7 +56,7 @@ impl Drop for Running {
 impl Captures {
     pub(super) fn new() -> Captures {
         Captures {
-            permits: Arc::new(Semaphore::new(MOST)),
+            permits: Arc::new(Semaphore::new(MAX_CAPTURES)),
             next_id: AtomicU64::new(1),
             stop: watch::Sender::new(false),
         }
@@ -81,8 +76,9 @@ impl Captures {
     ) -> Result<CaptureStream, Status> {
         let settings = self.settings(request).map_err(Status::invalid_argument)?;
         let permit = self.permits.clone().try_acquire_owned();
-        let permit = permit
-            .map_err(|_| Status::resource_exhausted(format!("{MOST} captures run already, no more can")))?;
+        let permit = permit.map_err(|_| {
+            Status::resource_exhausted(format!("{MAX_CAPTURES} captures run already, no more can"))
+        })?;
         let (id, snaplen) = (settings.id, settings.snaplen);
         let (tap, reader) = tap::tap(settings);
         let mut pulse = interval(PULSE);
@@ -112,9 +108,9 @@ impl Captures {
         };
         let buffer_kib = match r.buffer_kib {
             0 => DEFAULT_BUFFER_KIB,
-            n if (LEAST_BUFFER_KIB..=MOST_BUFFER_KIB).contains(&n) => n,
+            n if (LEAST_BUFFER_KIB..=MAX_CAPTURE_KIB).contains(&n) => n,
             n => {
-                let allowed = format!("{LEAST_BUFFER_KIB} to {MOST_BUFFER_KIB}");
+                let allowed = format!("{LEAST_BUFFER_KIB} to {MAX_CAPTURE_KIB}");
                 return Err(format!("buffer_kib: {n} is not allowed; {allowed} is"));
             }
         };

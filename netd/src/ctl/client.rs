@@ -10,7 +10,8 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
-use super::{PortRule, capture, convert};
+use super::{capture, convert};
+use crate::port::PortRule;
 use crate::tap::Packet;
 
 /// The answer of netd takes a turn of its worker's loop; one that takes so long does not come.

@@ -1,13 +1,14 @@
-//! Between the types of [`super::Control`] and those of the gRPC contract.
+//! Between the types of [`crate::control::Control`] and those of the gRPC contract.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use podvirt_proto::netd::v1 as proto;
 
-use super::{FlowInfo, FlowKind, PortInfo, PortRule, Proto, Status};
+use crate::control::{FlowInfo, FlowKind, PortInfo, Status};
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, Mode, Route};
+use crate::port::{PortRule, Proto};
 
 fn millis(d: Duration) -> u64 {
     u64::try_from(d.as_millis()).unwrap_or(u64::MAX)

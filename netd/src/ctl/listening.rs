@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::socket::{self, SocketFile};
 use crate::config::Config;
-use crate::migrate::{Giver, Heir};
+use crate::device::Backend;
+use crate::sockets::unix::{self, SocketFile};
 use crate::steer::Steering;
-use crate::{vhost, worker};
+use crate::update::{Giver, Heir};
+use crate::vhost;
 
 /// What the control plane listens on.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl Listening {
         if let Some(at) = &config.control {
             let opened = match heir.control.take() {
                 Some(taken) => SocketFile::taken(&at.path).map(|file| (taken.into(), file)),
-                None => socket::listen(&at.path, at.group),
+                None => unix::listen(&at.path, at.group),
             };
             let (listener, file) =
                 opened.with_context(|| format!("control.socket: {}", at.path.display()))?;
@@ -57,7 +58,7 @@ impl Listening {
     /// There are no descriptors for it.
     pub fn giver(
         &self,
-        worker: &worker::Handle,
+        backend: &Backend,
         vhost: vhost::Mover,
         steering: Option<&Steering>,
         generation: u32,
@@ -71,6 +72,6 @@ impl Listening {
             None => None,
         };
         let steering = steering.map(Steering::mover);
-        Ok(Giver { worker: worker.clone(), vhost, steering, control, metrics, generation })
+        Ok(Giver { backend: backend.clone(), vhost, steering, control, metrics, generation })
     }
 }

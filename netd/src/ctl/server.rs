@@ -13,10 +13,12 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::capture::{CaptureStream, Captures};
+use super::convert;
 use super::metrics::Metrics;
-use super::{Control, FlowQuery, PortInfo, PortRule, convert};
 use crate::config::ports::Reserved;
-use crate::migrate::Offers;
+use crate::control::{Control, FlowQuery, PortInfo};
+use crate::port::PortRule;
+use crate::update::Offers;
 
 /// Rows in one message of the flow table.
 const FLOWS_PER_MESSAGE: usize = 256;
@@ -143,7 +145,7 @@ impl Netd for ControlServer {
         let rows = query.rows();
         let mut flows = self.call(move |c| c.flows(query)).await?;
         flows.truncate(rows);
-        let message = |part: &[super::FlowInfo]| {
+        let message = |part: &[crate::control::FlowInfo]| {
             Ok(proto::ListFlowsResponse { flows: part.iter().map(convert::flow).collect() })
         };
         let messages: Vec<_> = flows.chunks(FLOWS_PER_MESSAGE).map(message).collect();

@@ -13,9 +13,11 @@ use super::metrics::Metrics;
 use super::server::ControlServer;
 use super::*;
 use crate::config::ports::Reserved;
+use crate::control::{Control, FlowInfo, FlowKind, FlowQuery, PortInfo, SocketInfo, Status, TcpInfo};
 use crate::counters::{Counters, Reason};
 use crate::net::{Link, test_link};
-use crate::tap::{Direction, Taps};
+use crate::port::{PortRule, Proto};
+use crate::tap::{Direction, Tap, Taps};
 
 /// A datapath of nothing but state; TCP port 81 of the pod is taken by somebody.
 pub(super) struct Fake {
@@ -131,7 +133,7 @@ fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> 
     runtime.block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
-        let (listener, _file) = socket::listen(&path, false).unwrap();
+        let (listener, _file) = crate::sockets::unix::listen(&path, false).unwrap();
         let control: Arc<dyn Control> = Arc::new(fake);
         let metrics = Arc::new(Metrics::new(control.clone(), "vm1"));
         let server = ControlServer::new(control, metrics, Reserved::presets());

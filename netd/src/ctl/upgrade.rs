@@ -1,7 +1,7 @@
 //! `netctl upgrade`: another netd in the place of the one that runs, and nobody notices.
 //!
 //! The running netd offers what it has; the new program is started with the same arguments and goes and takes it
-//! ([`crate::migrate`]). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
+//! ([`crate::update`]). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
 //! process is ended then, and the reason told.
 //!
 //! A new one that is late may take over at any moment, and would be the only netd then. So its offer is withdrawn before

@@ -17,7 +17,7 @@ use super::Bytes;
 use super::frames::whole;
 use super::link::{check_frame, link};
 use super::state::records;
-use crate::migrate::{Arrivals, read_arrivals};
+use crate::device::{Arrivals, read_arrivals};
 use crate::repair::Helper;
 use crate::wire::VNET_LEN;
 use crate::worker::fuzz::Bench;

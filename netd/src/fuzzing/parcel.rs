@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 use super::Bytes;
-use crate::migrate::decode;
+use crate::state::decode;
 
 /// Few enough that a socket's buffer takes them all.
 const MESSAGES: usize = 20;

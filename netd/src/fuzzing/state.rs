@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::Bytes;
-use crate::migrate::{Snapshot, decode};
+use crate::state::{Snapshot, decode};
 use crate::tcp::{Config, Conn, PodState, Segment, Seq, State};
 use crate::time::Time;
 use crate::wire::TcpFlags;

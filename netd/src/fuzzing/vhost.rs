@@ -20,7 +20,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::Bytes;
 use crate::ring::{Iovs, PopError, Ring};
-use crate::vhost::{RingSink, Stopper, feature};
+use crate::stop::Stopper;
+use crate::vhost::{RingSink, feature};
 
 const MESSAGES: usize = 40;
 /// Queue pairs on offer.

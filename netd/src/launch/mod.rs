@@ -28,9 +28,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::config::passt::Passt;
 use crate::config::ports::Ports;
-use crate::ctl::{Control, PortInfo, PortRule, Proto};
-use crate::migrate::StateError;
+use crate::control::{Control, PortInfo};
+use crate::port::{PortRule, Proto};
 use crate::ring::Ring;
+use crate::state::StateError;
 use crate::vhost::RingSink;
 use background::{Parent, Role};
 
@@ -117,10 +118,22 @@ impl Launch {
     }
 
     /// Puts itself between the vhost-user side and `sink`. What it then has to say comes out of the receiver.
-    pub fn watch<S: RingSink + Control>(&self, sink: Arc<S>, ports: &Ports) -> (Watch<S>, Ends) {
+    pub fn watch<S: RingSink, C: Control>(
+        &self,
+        sink: Arc<S>,
+        control: Arc<C>,
+        ports: &Ports,
+    ) -> (Watch<S, C>, Ends) {
         let (sender, receiver) = unbounded_channel();
         let asked = if self.all_or_nothing { explicit(ports) } else { Vec::new() };
-        let watch = Watch { sink, asked, launch: self.clone(), ends: sender.clone(), met: Mutex::new(false) };
+        let watch = Watch {
+            sink,
+            control,
+            asked,
+            launch: self.clone(),
+            ends: sender.clone(),
+            met: Mutex::new(false),
+        };
         (watch, Ends { receiver, _sender: sender })
     }
 }
@@ -160,8 +173,9 @@ impl Ends {
 
 /// A sink that looks at what passes through it.
 #[derive(Debug)]
-pub struct Watch<S> {
+pub struct Watch<S, C> {
     sink: Arc<S>,
+    control: Arc<C>,
     asked: Vec<PortRule>,
     launch: Launch,
     ends: UnboundedSender<End>,
@@ -169,35 +183,35 @@ pub struct Watch<S> {
     met: Mutex<bool>,
 }
 
-impl<S> Watch<S> {
+impl<S, C> Watch<S, C> {
     fn end(&self, end: End) {
         // It fails when netd ends already.
         let _ = self.ends.send(end);
     }
 }
 
-impl<S: Control> Watch<S> {
+impl<S, C: Control> Watch<S, C> {
     /// The ports that were asked for and cannot be had. Who has one is given a moment to end: a killed netd closes
     /// what it has file by file, and libvirt starts the next one when the frontend's connection has closed.
     fn missing(&self) -> Vec<PortInfo> {
         if self.asked.is_empty() {
             return Vec::new();
         }
-        let mut missing = self.sink.ports();
+        let mut missing = self.control.ports();
         missing.retain(|p| p.error.is_some() && self.asked.contains(&p.rule));
         for _ in 0..LAST_TRIES {
             if missing.is_empty() {
                 break;
             }
             std::thread::sleep(TRY_EVERY);
-            missing = self.sink.add_ports(missing.iter().map(|p| p.rule).collect());
+            missing = self.control.add_ports(missing.iter().map(|p| p.rule).collect());
             missing.retain(|p| p.error.is_some());
         }
         missing
     }
 }
 
-impl<S: RingSink + Control> RingSink for Watch<S> {
+impl<S: RingSink, C: Control> RingSink for Watch<S, C> {
     fn listening(&self) {
         self.sink.listening();
         let failed: Vec<String> = self.missing().into_iter().filter_map(told).collect();

@@ -4,8 +4,8 @@ use clap::Parser;
 use futures::FutureExt;
 
 use super::*;
+use crate::control::{FlowInfo, FlowQuery, Status};
 use crate::counters::Counters;
-use crate::ctl::{FlowInfo, FlowQuery, Status};
 use crate::net::Link;
 use crate::tap::Tap;
 
@@ -55,7 +55,7 @@ const TAKEN: &str = "address already in use";
 
 /// Options for ports 80 and 443 and, in `more`, others; and a worker that could not open the port `taken`, nor can the
 /// next `tries` times.
-fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker>, Ends) {
+fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker, Worker>, Ends) {
     let words = format!("passt --foreground --vhost-user --socket /s --tcp-ports 80,443 {more}");
     let options = Passt::parse_from(words.split_whitespace());
     let ports = options.config().unwrap().ports;
@@ -64,7 +64,8 @@ fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker>, Ends) {
         error: (port == taken).then(|| TAKEN.to_owned()),
         shut: false,
     });
-    Launch::passt(&options).unwrap().unwrap().watch(Arc::new(Worker(open.into(), Mutex::new(tries))), &ports)
+    let worker = Arc::new(Worker(open.into(), Mutex::new(tries)));
+    Launch::passt(&options).unwrap().unwrap().watch(worker.clone(), worker, &ports)
 }
 
 #[test]

@@ -21,8 +21,8 @@ pub use resolv::ResolvConf;
 pub use watch::watch;
 
 use crate::config::Config;
-use crate::config::ports::PortRange;
 use crate::net::Link;
+use crate::port::PortRange;
 
 /// The resolver configuration of the pod.
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";

@@ -11,7 +11,7 @@ use socket2::{Socket, Type};
 use tracing::debug;
 
 use super::BATCH;
-use crate::ctl::socket::{SocketFile, listen_as};
+use crate::sockets::unix::{SocketFile, listen_as};
 
 /// How long the helper may take for a batch.
 const PATIENCE: Duration = Duration::from_secs(2);

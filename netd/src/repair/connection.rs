@@ -8,10 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podvirt_proto::repair::{LONG, ROOM, SHORT};
 use socket2::{Domain, Protocol, SockRef, Type};
 
-use crate::migrate::codec::{DecodeError, Field, Reader, fields, nested};
-use crate::sys::repair::{self as sys, Queue, Window};
+use crate::codec::{DecodeError, Field, Reader, fields, nested};
+use crate::sockets::{PeekOffset, in_line, plain_stream_options, socket};
+use crate::sys::repair as sys;
+use crate::sys::repair::{Queue, Window};
 use crate::sys::{received_bytes, tcp_info};
-use crate::worker::sockets::{PeekOffset, in_line, plain_stream_options, socket};
 
 /// Bytes that either queue may have: as much as tcp_rmem and tcp_wmem usually allow.
 pub(crate) const QUEUE: usize = 32 << 20;

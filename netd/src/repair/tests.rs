@@ -14,9 +14,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use socket2::{SockFilter, SockRef};
 
 use super::*;
+use crate::sockets::{PeekOffset, in_line};
 use crate::sys::repair::peek_offset;
 use crate::sys::{enable_peek_offset, received_bytes};
-use crate::worker::sockets::{PeekOffset, in_line};
 
 /// What the node's helper does, on a thread that ends with the connection.
 fn helper() -> Option<(Helper, JoinHandle<()>)> {

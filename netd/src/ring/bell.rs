@@ -5,7 +5,7 @@
 //! `MSG_DONTWAIT`. For an eventfd there is nothing (it has no `RWF_NOWAIT` for writing), so it is asked before it is
 //! written whether it has room. What is left is a frontend that clears the flag and fills the counter between the two.
 //! It makes the thread wait, and the wait is ended from outside: whoever waits for a worker's answer interrupts it
-//! ([`crate::sys::Thread`]), other threads ring by [`Bell::ring_aside`]. A bell that has cost a wait is never rung again.
+//! ([`crate::ring::Thread`]), other threads ring by [`Bell::ring_aside`]. A bell that has cost a wait is never rung again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::sys::stat::{SFlag, fstat};
 
-use crate::sys::Thread;
+use super::Thread;
 
 /// How long a bell may take that is rung aside.
 const PATIENCE: Duration = Duration::from_millis(100);

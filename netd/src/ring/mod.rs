@@ -58,6 +58,7 @@ mod dirty;
 mod driver;
 mod error;
 mod fault;
+mod interrupt;
 mod iovs;
 mod log;
 mod mem;
@@ -70,6 +71,7 @@ mod tests;
 
 pub(crate) use bell::{Bell, BellKind};
 pub use error::{Area, ChainError, PopError, RingError};
+pub use interrupt::Thread;
 pub use iovs::Iovs;
 pub use log::DirtyLog;
 pub use mem::MemMap;

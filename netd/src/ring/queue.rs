@@ -352,7 +352,7 @@ impl Ring {
         }
     }
 
-    /// As [`Ring::signal`], for a thread that nobody [interrupts](crate::sys::Thread).
+    /// As [`Ring::signal`], for a thread that nobody [interrupts](crate::ring::Thread).
     pub(crate) fn signal_aside(&self) {
         if let Some(call) = &self.call {
             let _ = call.ring_aside();

@@ -20,7 +20,7 @@ use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use super::Mode;
+use crate::config::SandboxMode;
 
 /// A system call.
 #[derive(Clone, Copy, Debug)]
@@ -139,13 +139,13 @@ fn rules(call: &str) -> Result<Vec<SeccompRule>, BackendError> {
 ///
 /// # Errors
 /// When the processor is not known.
-pub fn programs(mode: Mode) -> Result<Vec<(BpfProgram, u32)>, BackendError> {
+pub fn programs(mode: SandboxMode) -> Result<Vec<(BpfProgram, u32)>, BackendError> {
     let quiet = crate::sys::FILTER_ALL_THREADS | crate::sys::FILTER_SPECULATION;
     let logged = quiet | crate::sys::FILTER_LOG;
     let (refused, killed) = match mode {
-        Mode::Off => return Ok(Vec::new()),
-        Mode::Log => (SeccompAction::Log, None),
-        Mode::Enforce => {
+        SandboxMode::Off => return Ok(Vec::new()),
+        SandboxMode::Log => (SeccompAction::Log, None),
+        SandboxMode::Enforce => {
             (SeccompAction::Errno(libc::EPERM.cast_unsigned()), Some(SeccompAction::KillProcess))
         }
     };
@@ -229,7 +229,7 @@ mod tests {
     fn every_mode_compiles_to_filters_that_the_kernel_takes() {
         /// The most instructions of one filter (BPF_MAXINSNS).
         const MOST: usize = 4096;
-        for (mode, count) in [(Mode::Enforce, 3), (Mode::Log, 2), (Mode::Off, 0)] {
+        for (mode, count) in [(SandboxMode::Enforce, 3), (SandboxMode::Log, 2), (SandboxMode::Off, 0)] {
             let programs = programs(mode).unwrap();
             assert_eq!(programs.len(), count, "{mode:?}");
             assert!(programs.iter().all(|(p, _)| (1..MOST).contains(&p.len())));

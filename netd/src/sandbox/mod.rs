@@ -35,21 +35,8 @@ use std::io;
 
 pub use process::data_limit;
 
-use crate::config::Config;
+use crate::config::{Config, SandboxMode};
 use files::{Confined, Files};
-
-/// How much of the sandbox is in force.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// All of it.
-    #[default]
-    Enforce,
-    /// System calls that would be refused are carried out and stand in the audit log; files are not confined. The rest
-    /// is in force.
-    Log,
-    /// None of it.
-    Off,
-}
 
 /// Why there is no sandbox. netd does not start without one that was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -95,15 +82,15 @@ pub fn enter(config: &Config) -> Result<Sandbox, SandboxError> {
 ///
 /// # Errors
 /// [`SandboxError`].
-pub fn confine(mode: Mode, files: &Files, data_bytes: u64) -> Result<Sandbox, SandboxError> {
-    if mode == Mode::Off {
+pub fn confine(mode: SandboxMode, files: &Files, data_bytes: u64) -> Result<Sandbox, SandboxError> {
+    if mode == SandboxMode::Off {
         tracing::warn!("no sandbox: 'sandbox: off'");
         return Ok(Sandbox::default());
     }
     process::no_new_privileges().map_err(SandboxError::refused("no_new_privs"))?;
     let confined = match mode {
-        Mode::Enforce => Some(files.confine()?),
-        Mode::Log | Mode::Off => None,
+        SandboxMode::Enforce => Some(files.confine()?),
+        SandboxMode::Log | SandboxMode::Off => None,
     };
     process::drop_capabilities().map_err(SandboxError::refused("to drop capabilities"))?;
     process::limit(data_bytes).map_err(SandboxError::refused("the limits of memory and core dumps"))?;

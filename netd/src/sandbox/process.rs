@@ -7,8 +7,7 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::config::Limits;
-use crate::ctl::CAPTURE_BYTES;
+use crate::limits::{Limits, MAX_CAPTURE_KIB, MAX_CAPTURES};
 
 /// Private memory beside flows and fragments: code, heap, buffers, stacks of threads (2 MiB each).
 const BASE_BYTES: u64 = 256 << 20;
@@ -48,7 +47,7 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 pub fn data_limit(limits: &Limits, pairs: usize) -> u64 {
     let fragments = u64::try_from(limits.fragment_bytes).unwrap_or(u64::MAX);
     let pairs = u64::try_from(pairs).unwrap_or(u64::MAX);
-    (BASE_BYTES + CAPTURE_BYTES)
+    (BASE_BYTES + MAX_CAPTURES as u64 * u64::from(MAX_CAPTURE_KIB) * 1024)
         .saturating_add(pairs.saturating_mul(WORKER_BYTES))
         .saturating_add(u64::from(limits.flows) * FLOW_BYTES)
         .saturating_add(fragments.saturating_mul(2))

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 
 use super::sync::{AtomicU32, Mutex, Relaxed};
-use crate::config::Limits;
 use crate::flow::Admission;
+use crate::limits::Limits;
 use crate::time::Time;
 
 /// The most places that are kept for either side: enough to work with, and few of those that were asked for.

@@ -39,8 +39,8 @@ pub use directory::Directory;
 pub use mailbox::{Inbox, Mailbox, mailbox};
 pub use running::Running;
 
-use crate::config::Limits;
 use crate::flow::Key;
+use crate::limits::Limits;
 use crate::time::{Clock, Time};
 
 /// Bytes of passed frames that may wait in one worker's mailbox: what a few connections have in flight.

@@ -6,7 +6,6 @@
 #![allow(unsafe_code)]
 
 mod filter;
-mod interrupt;
 mod messages;
 mod options;
 mod process;
@@ -19,7 +18,6 @@ mod udp;
 mod wait;
 
 pub use filter::{FILTER_ALL_THREADS, FILTER_LOG, FILTER_SPECULATION, install_filter};
-pub use interrupt::Thread;
 pub use messages::{MESSAGES, Message, send_messages};
 pub use options::{
     PmtuDiscovery, SendBuffer, TcpInfo, enable_peek_offset, send_buffer, set_pmtu_discovery, set_recv_error,

@@ -1,4 +1,4 @@
-//! A connection as its netd's successor gets it (see [`crate::migrate`]).
+//! A connection as its netd's successor gets it (see [`crate::state`]).
 //!
 //! Every field stands in one of the two lists; a new one that moves is appended to the first. What an older netd did
 //! not write is zero or none, so a new field must mean "as before" by that.
@@ -6,7 +6,7 @@
 use super::config::{Config, POLL_MAX, POLL_MIN};
 use super::conn::{Conn, State};
 use super::rtt::Rtt;
-use crate::migrate::codec::{fields, variants};
+use crate::codec::{fields, variants};
 
 variants!(State as "a connection's state" {
     Connecting = 0, SynReceived = 1, SynSent = 2, Established = 3, FinWait1 = 4, FinWait2 = 5, CloseWait = 6,

@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::config::Timeouts;
+use crate::limits::Timeouts;
 use crate::time::Time;
 
 /// Traffic of both sides for longer than this after the first datagram is a conversation.

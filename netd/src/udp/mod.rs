@@ -21,7 +21,7 @@ pub use segment::{Item, MAX_SEGMENTS, Run, first_run};
 
 use std::time::Duration;
 
-use crate::config::Timeouts;
+use crate::limits::Timeouts;
 use crate::time::Time;
 
 /// How the next datagram of the guest is to be sent.
@@ -43,7 +43,7 @@ pub struct Session {
     replied: Duration,
 }
 
-crate::migrate::codec::fields!(Session { from_guest, from_pod, used, unreplied, replied });
+crate::codec::fields!(Session { from_guest, from_pod, used, unreplied, replied });
 
 impl Session {
     /// A new UDP flow.

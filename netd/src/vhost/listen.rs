@@ -12,7 +12,8 @@ use nix::poll::PollTimeout;
 use tracing::{info, warn};
 
 use super::mover::Mover;
-use super::serve::{ServeError, Stopper, Waited};
+use super::serve::ServeError;
+use crate::stop::{Stopper, Waited};
 
 /// Mode of the listening socket: its owner and its group connect.
 const SOCKET_MODE: u32 = 0o660;

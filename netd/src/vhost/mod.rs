@@ -69,15 +69,14 @@ mod vring;
 
 use std::fs::File;
 
-use crate::migrate::StateError;
 use crate::ring::Ring;
+use crate::state::StateError;
 
 pub use listen::{ServerConfig, SocketMode};
 pub use mover::{AtRest, Mover, Recorded, RestError, TakeError, Taken};
-pub(crate) use serve::Waited;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use serve::serve_one as serve_connection;
-pub use serve::{ServeError, Stopper, serve};
+pub use serve::{ServeError, serve};
 
 /// Queue pairs that netd can offer: more than a guest of usual size has processors to serve.
 pub const MAX_QUEUE_PAIRS: usize = 8;

@@ -17,8 +17,8 @@ use super::filter::Action;
 use super::message::{Message, code};
 use super::record::Record;
 use super::serve::{Joined, Live};
-use crate::migrate::{self, Descriptors, Missing, Named, Pack, text};
 use crate::ring::{DirtyLog, RingError};
+use crate::state::{self, Descriptors, Missing, Named, Pack, text};
 
 /// What may move: shared by [`super::serve`] and a handover.
 #[derive(Clone, Default)]
@@ -88,14 +88,14 @@ impl Mover {
     }
 }
 
-type PathAndSocket = (String, migrate::Fd);
+type PathAndSocket = (String, state::Fd);
 
 impl AtRest<'_> {
     /// The path of the listener, and what the frontend has set up; their descriptors into the pack.
     pub(crate) fn pack(
         &self,
         pack: &mut Pack,
-    ) -> Result<(Option<PathAndSocket>, Option<migrate::Frontend>), hold::Error> {
+    ) -> Result<(Option<PathAndSocket>, Option<state::Frontend>), hold::Error> {
         let mut named = Named::after(pack);
         let listener = self.shared.listener.as_ref().map(|(path, l)| (text(path), named.name(l.as_fd())));
         let frontend = self.shared.live.as_ref().map(|live| {
@@ -155,7 +155,7 @@ impl Recorded {
     ///
     /// # Errors
     /// One of them is not there.
-    pub fn new(frontend: migrate::Frontend, fds: &mut Descriptors) -> Result<Recorded, Missing> {
+    pub fn new(frontend: state::Frontend, fds: &mut Descriptors) -> Result<Recorded, Missing> {
         let front = UnixStream::from(fds.take(frontend.connection)?);
         Ok(Recorded { front, record: Record::from_state(frontend, fds)? })
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::message::{MAX_FDS, Message, code};
-use crate::migrate::{self, Addresses, Descriptors, Missing, Named};
+use crate::state::{self, Addresses, Descriptors, Missing, Named};
 
 /// Set in the flags of a ring's descriptor when none came.
 const NO_FD: u64 = 0x100;
@@ -166,9 +166,9 @@ impl Record {
     }
 
     /// The record for a successor.
-    pub(super) fn state<'a>(&'a self, connection: migrate::Fd, named: &mut Named<'a>) -> migrate::Frontend {
+    pub(super) fn state<'a>(&'a self, connection: state::Fd, named: &mut Named<'a>) -> state::Frontend {
         let mut name = |fd: &'a OwnedFd| named.name(fd.as_fd());
-        migrate::Frontend {
+        state::Frontend {
             connection,
             owned: self.owned,
             protocol_features: self.protocol_features,
@@ -177,7 +177,7 @@ impl Record {
             regions: self
                 .regions
                 .iter()
-                .map(|r| migrate::Region {
+                .map(|r| state::Region {
                     guest: r.guest,
                     len: r.len,
                     user: r.user,
@@ -185,7 +185,7 @@ impl Record {
                     file: name(&r.file),
                 })
                 .collect(),
-            log: self.log.as_ref().map(|(offset, len, file)| migrate::Log {
+            log: self.log.as_ref().map(|(offset, len, file)| state::Log {
                 offset: *offset,
                 len: *len,
                 file: name(file),
@@ -194,7 +194,7 @@ impl Record {
             rings: self
                 .rings
                 .iter()
-                .map(|r| migrate::VhostRing {
+                .map(|r| state::VhostRing {
                     size: r.size,
                     addresses: r.addresses,
                     position: r.position,
@@ -211,7 +211,7 @@ impl Record {
     ///
     /// # Errors
     /// A descriptor is not there.
-    pub(super) fn from_state(state: migrate::Frontend, fds: &mut Descriptors) -> Result<Record, Missing> {
+    pub(super) fn from_state(state: state::Frontend, fds: &mut Descriptors) -> Result<Record, Missing> {
         let mut record = Record {
             owned: state.owned,
             protocol_features: state.protocol_features,

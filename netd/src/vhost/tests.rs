@@ -27,8 +27,8 @@ use bed::{Guest, Netd, memory, regions};
 use super::message::{Message, code};
 use super::*;
 use crate::counters::Counters;
-use crate::migrate::StateError;
 use crate::ring::Iovs;
+use crate::state::StateError;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BASE: u64 = 0x1_8000_0000;

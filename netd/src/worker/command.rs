@@ -12,15 +12,14 @@ use podvirt_proto::hold;
 use socket2::Socket;
 
 use super::flows::Flow;
-use super::freeze::InheritError;
-use super::sockets::SteeredSockets;
-use crate::ctl::{FlowInfo, FlowQuery, PortInfo, PortRule, Status};
+use crate::control::{FlowInfo, FlowQuery, PortInfo, Status};
 use crate::flow::Key;
-use crate::migrate::{self, Descriptors, Pack};
 use crate::net::{Link, MacAddr};
-use crate::ring::Ring;
+use crate::port::PortRule;
+use crate::ring::{Ring, Thread};
 use crate::shared;
-use crate::sys::Thread;
+use crate::sockets::SteeredSockets;
+use crate::state::{self, Descriptors, InheritError, Pack};
 use crate::tap::Tap;
 use crate::time::Clock;
 
@@ -91,26 +90,26 @@ pub(super) enum Command {
     /// Stand still until `Thaw`; answered when it does.
     Freeze(SyncSender<()>),
     /// Give the state and lend the sockets; only while it stands still.
-    Pack(Pack, SyncSender<(Pack, Result<migrate::Worker, hold::Error>)>),
+    Pack(Pack, SyncSender<(Pack, Result<state::Worker, hold::Error>)>),
     Thaw,
     /// Take over what a worker of another machine had, whose clock this is; only while this
     /// worker stands still. Answered by the connections that end here.
     Load(
-        Box<migrate::Worker>,
+        Box<state::Worker>,
         Clock,
         Descriptors,
-        SyncSender<(Descriptors, Result<Vec<migrate::Ends>, InheritError>)>,
+        SyncSender<(Descriptors, Result<Vec<state::Ends>, InheritError>)>,
     ),
     /// Answer the TCP listeners, for the helper to silence.
     Listeners(SyncSender<Vec<OwnedFd>>),
     /// Accept everybody who waits at a listener; while it stands still as well.
     AcceptWaiting(SyncSender<()>),
     /// These connections' sockets are being repaired.
-    Park(Arc<HashSet<migrate::Ends>>, SyncSender<()>),
+    Park(Arc<HashSet<state::Ends>>, SyncSender<()>),
     /// These are so no longer; whether it succeeded.
-    Unpark(Arc<Vec<(migrate::Ends, bool)>>),
+    Unpark(Arc<Vec<(state::Ends, bool)>>),
     /// End all flows: connections by a RST to the peer, except these, whose sockets stay as they are.
-    Abandon(Arc<HashSet<migrate::Ends>>, SyncSender<()>),
+    Abandon(Arc<HashSet<state::Ends>>, SyncSender<()>),
 }
 
 /// A frame on its way from one worker to another.

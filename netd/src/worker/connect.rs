@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use socket2::Socket;
 
 use super::flows::Flow;
-use super::sockets;
 use super::stream::{TcpFlow, is_exhausted};
 use super::turn::{Worker, fd, watch};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
 use crate::shared::Side;
+use crate::sockets;
 use crate::tcp::{Config, Conn, IN_FLIGHT, IN_FLIGHT_COPIED, Segment, Seq};
 use crate::wire::{EthIp, MAX_HEADERS, TcpFlags, TcpMeta, build_tcp};
 

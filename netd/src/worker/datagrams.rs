@@ -10,17 +10,18 @@ use socket2::Socket;
 
 use super::carriers::{Carrier, Carriers, Lease};
 use super::flows::Flow;
-use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
-use crate::config::Timeouts;
+use crate::control::{FlowInfo, FlowKind};
 use crate::counters::Reason;
-use crate::ctl::{FlowInfo, FlowKind, PortRule};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::IcmpError;
-use crate::migrate::{self, Descriptors, Missing, Named};
+use crate::limits::Timeouts;
+use crate::port::PortRule;
 use crate::shared::Side;
+use crate::sockets;
+use crate::state::{self, Descriptors, Missing, Named};
 use crate::sys::{self, PmtuDiscovery, SocketError};
 use crate::time::Time;
 use crate::udp::{Item, Life, MAX_SEGMENTS, SendOptions};
@@ -68,13 +69,13 @@ pub(super) struct UdpFlow {
 
 impl UdpFlow {
     /// The flow for a successor.
-    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::UdpFlow {
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> state::UdpFlow {
         let (socket, listener) = match &self.via {
             Via::Own(socket, _) => (Some(named.name(fd(socket))), None),
             Via::Port(carrier) => (None, Some(carrier.socket.place)),
             Via::Gone => (None, Some(NO_PLACE)),
         };
-        migrate::UdpFlow {
+        state::UdpFlow {
             key: (key.guest, key.peer),
             pod_peer: self.pod_peer,
             local: self.local,
@@ -90,7 +91,7 @@ impl UdpFlow {
 
     /// A flow of a predecessor; `mtu` is the guest's.
     pub(super) fn from_state(
-        state: migrate::UdpFlow,
+        state: state::UdpFlow,
         mtu: u16,
         timeouts: &Timeouts,
         carriers: &Arc<Carriers>,

@@ -9,17 +9,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use socket2::Socket;
 
 use super::flows::Flow;
-use super::sockets;
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
-use crate::config::Timeouts;
+use crate::control::{FlowInfo, FlowKind};
 use crate::counters::Reason;
-use crate::ctl::{FlowInfo, FlowKind};
 use crate::flow::{FlowId, Key, Kind};
 use crate::icmp::{self, EchoReply, EchoRequest, IcmpError};
-use crate::migrate::{self, Descriptors, Missing, Named};
+use crate::limits::Timeouts;
 use crate::shared::Side;
+use crate::sockets;
+use crate::state::{self, Descriptors, Missing, Named};
 use crate::sys::{self, SocketError};
 use crate::time::Time;
 use crate::udp::Life;
@@ -47,8 +47,8 @@ impl EchoFlow {
     }
 
     /// The flow for a successor.
-    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::EchoFlow {
-        migrate::EchoFlow {
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> state::EchoFlow {
+        state::EchoFlow {
             guest: key.guest,
             socket: named.name(fd(&self.socket)),
             ttl: self.ttl,
@@ -60,7 +60,7 @@ impl EchoFlow {
 
     /// A flow of a predecessor.
     pub(super) fn from_state(
-        state: migrate::EchoFlow,
+        state: state::EchoFlow,
         timeouts: &Timeouts,
         fds: &mut Descriptors,
     ) -> Result<Self, Missing> {

@@ -10,7 +10,6 @@
 //! the guest's flows shall not wait for them.
 
 use std::collections::HashSet;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
@@ -22,44 +21,14 @@ use super::flows::Flow;
 use super::stream::TcpFlow;
 use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
-use crate::ctl::Proto;
 use crate::flow::{FlowId, Key, Kind};
-use crate::migrate::{self, Descriptors, Missing, Named, Pack};
 use crate::net::Home;
+use crate::port::Proto;
+use crate::state::{self, Descriptors, InheritError, Named, Pack};
 use crate::time::{Clock, Time};
 
 /// Addresses that a guest may bring along: one of each family.
 const HOMES: usize = 2;
-
-/// Why a worker cannot go on where another has stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum InheritError {
-    /// A descriptor is not there.
-    #[error(transparent)]
-    Missing(#[from] Missing),
-    /// A socket cannot be watched.
-    #[error("a socket cannot be watched")]
-    Watch(#[from] io::Error),
-    /// A port has no place.
-    #[error("a port has place {0}; at most 262143 is allowed")]
-    Place(u32),
-    /// There were more workers than there are.
-    #[error("{have} queue pairs have state, and vhost_user.queue_pairs is {pairs}")]
-    Pairs {
-        /// How many there were.
-        have: usize,
-        /// How many there are.
-        pairs: usize,
-    },
-    /// A flow has no place in the table.
-    #[error("the flow of {guest} with {peer} comes twice, or limits.flows is below the number of flows")]
-    Flow {
-        /// The guest's end.
-        guest: std::net::SocketAddr,
-        /// The peer's.
-        peer: std::net::SocketAddr,
-    },
-}
 
 impl Worker {
     /// Waits until it is thawed. Commands that change something wait, too.
@@ -101,12 +70,12 @@ impl Worker {
     }
 
     /// The state, its descriptors into the pack.
-    pub(super) fn pack(&mut self, pack: &mut Pack) -> Result<migrate::Worker, hold::Error> {
+    pub(super) fn pack(&mut self, pack: &mut Pack) -> Result<state::Worker, hold::Error> {
         self.now = self.clock.now();
         let outlets = if self.peers.index == 0 { self.carriers.outlets() } else { Vec::new() };
         let mut named = Named::after(pack);
-        let mut out = migrate::Worker {
-            state: migrate::WorkerState {
+        let mut out = state::Worker {
+            state: state::WorkerState {
                 now: self.now,
                 started: self.started,
                 guest_mac: self.port.guest_mac,
@@ -119,7 +88,7 @@ impl Worker {
             ports: self.listeners.state(&mut named),
             outlets: outlets
                 .iter()
-                .map(|s| migrate::Outlet { place: s.place, socket: named.name(fd(s)) })
+                .map(|s| state::Outlet { place: s.place, socket: named.name(fd(s)) })
                 .collect(),
             waiting: self.port.waiting(),
             ..Default::default()
@@ -138,7 +107,7 @@ impl Worker {
     /// Takes in what another worker had when it stood still. The worker stays frozen.
     pub(super) fn inherit(
         &mut self,
-        mut state: migrate::Worker,
+        mut state: state::Worker,
         fds: &mut Descriptors,
     ) -> Result<(), InheritError> {
         self.frozen = true;
@@ -164,10 +133,10 @@ impl Worker {
     /// sockets are in repair mode. Those that this pod's link does not let the guest have end, and are answered.
     pub(super) fn load(
         &mut self,
-        mut state: migrate::Worker,
+        mut state: state::Worker,
         clock: Clock,
         fds: &mut Descriptors,
-    ) -> Result<Vec<migrate::Ends>, InheritError> {
+    ) -> Result<Vec<state::Ends>, InheritError> {
         self.abandon(&HashSet::new());
         self.set_clock(clock);
         self.port.clear();
@@ -187,7 +156,7 @@ impl Worker {
     }
 
     /// Ends all flows, connections by a RST to their peers; those between `except` stay as they are.
-    pub(super) fn abandon(&mut self, except: &HashSet<migrate::Ends>) {
+    pub(super) fn abandon(&mut self, except: &HashSet<state::Ends>) {
         let stays = |key: &Key| key.kind == Kind::Tcp && except.contains(&(key.guest, key.peer));
         let ids = self.flows.iter().filter(|(_, key, _)| !stays(key)).map(|(id, _, _)| id);
         for id in ids.collect::<Vec<_>>() {
@@ -199,11 +168,11 @@ impl Worker {
 
     fn take_over(
         &mut self,
-        state: migrate::Worker,
+        state: state::Worker,
         fds: &mut Descriptors,
         moved: bool,
-    ) -> Result<Vec<migrate::Ends>, InheritError> {
-        let migrate::Worker { state, tcp, udp, echo, waiting, ports: _, outlets: _ } = state;
+    ) -> Result<Vec<state::Ends>, InheritError> {
+        let state::Worker { state, tcp, udp, echo, waiting, ports: _, outlets: _ } = state;
         self.started = state.started;
         self.fragment_ids.restore(state.fragment_id);
         // A guest that has the pod's addresses follows when they change.

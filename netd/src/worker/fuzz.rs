@@ -13,16 +13,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::command::{Command, Mailbox, mailbox};
-use super::freeze::InheritError;
 use super::peers::Peers;
-use super::sockets::PeekOffset;
 use super::turn::{Parts, RX, TX, Worker};
-use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
-use crate::migrate::{self, Descriptors};
+use crate::limits::{Limits, Timeouts};
 use crate::net::Link;
 use crate::ring::{MemMap, Ring, RingLayout};
 use crate::shared::Shared;
+use crate::sockets::PeekOffset;
+use crate::state::{self, Descriptors, InheritError};
 use crate::time::Clock;
 
 const BASE: u64 = 0x10_0000;
@@ -182,9 +181,9 @@ impl Bench {
     /// The worker cannot go on with it, and has nothing then.
     pub(crate) fn load(
         &mut self,
-        state: migrate::Worker,
+        state: state::Worker,
         fds: Descriptors,
-        connections: Vec<(migrate::Ends, bool)>,
+        connections: Vec<(state::Ends, bool)>,
     ) -> Result<(), InheritError> {
         let (freeze, _) = sync_channel(1);
         let (reply, answer) = sync_channel(1);
@@ -266,8 +265,8 @@ mod tests {
     use super::super::inbound::Origin;
     use super::*;
     use crate::counters::Reason;
-    use crate::ctl::{PortRule, Proto};
     use crate::flow::{FlowId, Key, Kind};
+    use crate::port::{PortRule, Proto};
     use crate::ring::Iovs;
     use crate::shared::Side;
     use crate::wire::VNET_LEN;

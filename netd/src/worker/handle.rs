@@ -1,26 +1,22 @@
 //! The workers as other threads see them: one whole.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use podvirt_proto::hold;
 
 use super::command::{Command, Mailbox};
-use super::freeze::InheritError;
-use super::sockets::SteeredSockets;
+use crate::control::{Control, FlowInfo, FlowQuery, PortInfo, Status};
 use crate::counters::Counters;
-use crate::ctl::{Control, FlowInfo, FlowQuery, PortInfo, PortRule, Proto, Status};
-use crate::migrate::{self, Descriptors, Device, Pack, StateError};
 use crate::net::Link;
-use crate::repair::Helper;
+use crate::port::{PortRule, Proto};
 use crate::ring::Ring;
+use crate::sockets::SteeredSockets;
+use crate::state::{self, Descriptors, InheritError, Pack, StateError};
 use crate::tap::Tap;
 use crate::time::Clock;
-use crate::vhost::{RingSink, feature};
 
 /// The workers of one netd. Clones speak to the same ones.
 ///
@@ -31,7 +27,6 @@ pub struct Handle {
     mailboxes: Arc<[Mailbox]>,
     counters: Arc<[Arc<Counters>]>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
-    device: Arc<Device>,
     /// How many flows there may be.
     flows: u32,
 }
@@ -43,8 +38,7 @@ impl Handle {
         threads: Vec<JoinHandle<()>>,
         flows: u32,
     ) -> Self {
-        let device = Arc::default();
-        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), device, flows }
+        Handle { mailboxes, counters, threads: Arc::new(Mutex::new(threads)), flows }
     }
 
     /// Asks the workers to end; their sockets are closed, connections reset.
@@ -70,7 +64,7 @@ impl Handle {
     ///
     /// # Errors
     /// The descriptors cannot be sent. None: the workers have ended.
-    pub(crate) fn pack(&self, mut pack: Pack) -> Option<(Pack, Result<Vec<migrate::Worker>, hold::Error>)> {
+    pub(crate) fn pack(&self, mut pack: Pack) -> Option<(Pack, Result<Vec<state::Worker>, hold::Error>)> {
         let mut states = Vec::with_capacity(self.mailboxes.len());
         for mailbox in self.mailboxes.iter() {
             let state;
@@ -94,9 +88,9 @@ impl Handle {
     /// There are too many, or one cannot go on with it.
     pub(crate) fn load_workers(
         &self,
-        mut workers: Vec<migrate::Worker>,
+        mut workers: Vec<state::Worker>,
         mut fds: Descriptors,
-    ) -> Result<Vec<migrate::Ends>, StateError> {
+    ) -> Result<Vec<state::Ends>, StateError> {
         // The listeners are worker 0's, and flows of all name them by their places there.
         if let Some((first, others)) = workers.split_first_mut() {
             others.iter_mut().for_each(|w| w.ports.clone_from(&first.ports));
@@ -108,7 +102,7 @@ impl Handle {
         // They had one clock there, and have one here.
         let clock = Clock::resume(workers.iter().map(|w| w.state.now).max().unwrap_or_default());
         let mut refused = Vec::new();
-        for (mailbox, state) in self.mailboxes.iter().zip(migrate::Worker::for_each_pair(workers)) {
+        for (mailbox, state) in self.mailboxes.iter().zip(state::Worker::for_each_pair(workers)) {
             let loaded;
             (fds, loaded) = mailbox
                 .call(|reply| Command::Load(Box::new(state), clock, fds, reply))
@@ -119,7 +113,7 @@ impl Handle {
     }
 
     /// Has workers that stand still end all flows but these connections.
-    pub(crate) fn abandon(&self, except: HashSet<migrate::Ends>) {
+    pub(crate) fn abandon(&self, except: HashSet<state::Ends>) {
         let except = Arc::new(except);
         for mailbox in self.mailboxes.iter() {
             mailbox.call(|reply| Command::Abandon(except.clone(), reply));
@@ -137,7 +131,7 @@ impl Handle {
     }
 
     /// The sockets of these connections are being repaired: nobody touches them.
-    pub(crate) fn park(&self, connections: HashSet<migrate::Ends>) {
+    pub(crate) fn park(&self, connections: HashSet<state::Ends>) {
         let connections = Arc::new(connections);
         if !connections.is_empty() {
             for mailbox in self.mailboxes.iter() {
@@ -147,7 +141,7 @@ impl Handle {
     }
 
     /// The sockets of these connections are as others again, or could not be repaired.
-    pub(crate) fn unpark(&self, connections: Vec<(migrate::Ends, bool)>) {
+    pub(crate) fn unpark(&self, connections: Vec<(state::Ends, bool)>) {
         let connections = Arc::new(connections);
         self.tell(|| Command::Unpark(connections.clone()));
     }
@@ -162,21 +156,6 @@ impl Handle {
         &self.counters[0]
     }
 
-    /// Connections that move are repaired by this helper.
-    pub fn repair_by(&self, helper: Helper) {
-        self.device.repair_by(helper);
-    }
-
-    /// Path and listening socket of the helper.
-    pub(crate) fn helper(&self) -> Option<(&Path, BorrowedFd<'_>)> {
-        self.device.helper()
-    }
-
-    /// Whether the workers stand still for a migration.
-    pub(crate) fn is_moving(&self) -> bool {
-        self.device.is_moving()
-    }
-
     /// Waits until the workers have ended; at once when somebody has waited already.
     pub fn join(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -185,6 +164,30 @@ impl Handle {
                 tracing::error!("a worker ended by a panic");
             }
         }
+    }
+
+    /// Gives the worker of ring `index` its ring; when this returns, the worker has it.
+    pub fn start_ring(&self, index: usize, ring: Ring) {
+        if let Some(mailbox) = self.mailboxes.get(index / 2) {
+            let ring = Box::new(ring);
+            mailbox.call(|reply| Command::StartRing { index: index % 2, ring, reply });
+        }
+    }
+
+    /// Takes ring `index` back from its worker.
+    pub fn stop_ring(&self, index: usize) -> Option<Ring> {
+        let mailbox = self.mailboxes.get(index / 2)?;
+        mailbox.call(|reply| Command::StopRing { index: index % 2, reply }).flatten()
+    }
+
+    /// Tells the workers which features the driver has accepted.
+    pub fn set_features(&self, acked: u64) {
+        self.tell(|| Command::Features(acked));
+    }
+
+    /// Tells the workers that a frontend has come, or has gone.
+    pub fn set_connected(&self, connected: bool) {
+        self.tell(|| Command::Connected(connected));
     }
 
     /// Sends each worker a command.
@@ -277,47 +280,5 @@ impl Control for Handle {
 
     fn untap(&self, id: u64) {
         self.tell(|| Command::Untap(id));
-    }
-}
-
-impl RingSink for Handle {
-    fn start(&self, index: usize, ring: Ring) {
-        if let Some(mailbox) = self.mailboxes.get(index / 2) {
-            let ring = Box::new(ring);
-            mailbox.call(|reply| Command::StartRing { index: index % 2, ring, reply });
-        }
-    }
-
-    fn stop(&self, index: usize) -> Option<Ring> {
-        let mailbox = self.mailboxes.get(index / 2)?;
-        mailbox.call(|reply| Command::StopRing { index: index % 2, reply }).flatten()
-    }
-
-    fn set_features(&self, acked: u64) {
-        if acked & feature::LOG_ALL != 0 {
-            self.device.copying(self);
-        }
-        self.tell(|| Command::Features(acked));
-    }
-
-    fn set_connected(&self, connected: bool) {
-        if connected {
-            self.device.frontend_came(self);
-        } else {
-            self.device.frontend_left(self);
-        }
-        self.tell(|| Command::Connected(connected));
-    }
-
-    fn save(&self, to: File) -> Result<(), StateError> {
-        self.device.save(self, to)
-    }
-
-    fn load(&self, from: File) -> Result<(), StateError> {
-        self.device.load(self, from)
-    }
-
-    fn resume(&self) {
-        self.device.resume(self);
     }
 }

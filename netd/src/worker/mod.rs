@@ -55,7 +55,6 @@ mod ready;
 mod requests;
 mod room;
 mod slow;
-pub(crate) mod sockets;
 mod stream;
 mod transmit;
 mod turn;
@@ -65,18 +64,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-pub use freeze::InheritError;
 pub use handle::Handle;
-pub use sockets::{SteeredSockets, bind_to};
 
-use crate::config::{Limits, Timeouts};
 use crate::counters::Counters;
-use crate::ctl::PortRule;
-use crate::migrate::{self, Descriptors};
+use crate::limits::{Limits, MAX_QUEUE_PAIRS, Timeouts};
 use crate::net::Link;
+use crate::port::PortRule;
 use crate::shared::Shared;
+use crate::sockets::{self};
+use crate::state::{self, Descriptors, InheritError};
 use crate::time::{Clock, Time};
-use crate::vhost::MAX_QUEUE_PAIRS;
 
 /// What a worker needs to start.
 #[derive(Debug)]
@@ -105,7 +102,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Inherited {
     /// By their queue pair.
-    pub workers: Vec<migrate::Worker>,
+    pub workers: Vec<state::Worker>,
     /// How long ago that was.
     pub ago: Duration,
     /// Where their sockets are.
@@ -135,7 +132,7 @@ pub enum SpawnError {
 ///
 /// # Errors
 /// [`SpawnError`]. A port that cannot be opened is no error: see
-/// [`crate::ctl::Control::ports`].
+/// [`crate::control::Control::ports`].
 pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let Settings { limits, timeouts, link, ports, ask_guest, counters, pairs, peek_offset, inherited } =
         settings;
@@ -164,7 +161,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
             return Err(InheritError::Pairs { have: states.len(), pairs }.into());
         }
         // Those that have no flow to go on with stand still as well.
-        for (worker, state) in workers.iter_mut().zip(migrate::Worker::for_each_pair(states)) {
+        for (worker, state) in workers.iter_mut().zip(state::Worker::for_each_pair(states)) {
             worker.inherit(state, &mut fds)?;
         }
         carriers.close_unused();

@@ -41,8 +41,8 @@ use super::command::{Command, Mailbox, PassedDatagram, PassedFrame};
 use super::transmit::TxFrame;
 use super::turn::Worker;
 use crate::counters::Reason;
-use crate::ctl::PortRule;
 use crate::flow::{Key, Kind};
+use crate::port::PortRule;
 use crate::ring::Iovs;
 use crate::shared::Shared;
 use crate::sys::Datagram;
@@ -364,7 +364,7 @@ mod tests {
 
     use super::super::command::mailbox;
     use super::*;
-    use crate::config::Limits;
+    use crate::limits::Limits;
     use crate::time::Clock;
 
     #[test]

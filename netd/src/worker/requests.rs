@@ -7,7 +7,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use super::command::{Command, FlowPage};
 use super::flows::Flow;
 use super::turn::{RX, TAG_SHIFT, TX, Worker, tag};
-use crate::ctl::{FlowQuery, Status};
+use crate::control::{FlowQuery, Status};
 use crate::net::Link;
 use crate::ring::Ring;
 use crate::tap::Taps;

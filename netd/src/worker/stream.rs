@@ -11,14 +11,14 @@ use super::flows::Flow;
 use super::gather::Gather;
 use super::held::Held;
 use super::room::Room;
-use super::sockets;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_again};
+use crate::control::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::counters::Reason;
-use crate::ctl::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::flow::{FlowId, Key};
-use crate::migrate::{self, Descriptors, Missing, Named};
 use crate::ring::Iovs;
+use crate::sockets;
+use crate::state::{self, Descriptors, Missing, Named};
 use crate::sys;
 use crate::tcp::{Command, Config, Conn, PodState, Segment, State};
 use crate::time::Time;
@@ -109,8 +109,8 @@ impl TcpFlow {
     }
 
     /// The flow for a successor.
-    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> migrate::TcpFlow {
-        migrate::TcpFlow {
+    pub(super) fn state<'a>(&'a self, key: &Key, named: &mut Named<'a>) -> state::TcpFlow {
+        state::TcpFlow {
             key: (key.guest, key.peer),
             pod_peer: self.pod_peer,
             from_guest: self.from_guest,
@@ -128,7 +128,7 @@ impl TcpFlow {
 
     /// A flow of a predecessor. Everything that its socket may have to say is asked for anew.
     pub(super) fn from_state(
-        state: migrate::TcpFlow,
+        state: state::TcpFlow,
         config: Config,
         fds: &mut Descriptors,
     ) -> Result<Self, Missing> {

@@ -20,15 +20,15 @@ use super::outbound::Outbound;
 use super::pace::{NAP, Owed, Pace, Pause};
 use super::peers::Peers;
 use super::port::Port;
-use super::sockets::PeekOffset;
-use crate::config::{Limits, Timeouts};
 use crate::counters::{Counters, Reason};
 use crate::flow::{FlowId, Key};
 use crate::frag::{self, Reassembler};
 use crate::guest::Services;
 use crate::icmp::ErrorLimiter;
+use crate::limits::{Limits, Timeouts};
 use crate::net::{Home, Link};
 use crate::ring::{Iovs, Ring};
+use crate::sockets::PeekOffset;
 use crate::sys::{ReceiveBatch, Waiter};
 use crate::time::{Clock, Time};
 
@@ -58,7 +58,7 @@ const ERRORS_PER_SECOND: u32 = 1000;
 /// See [`ERRORS_PER_SECOND`].
 const ERRORS_BURST: u32 = 50;
 /// Workers there can be, a power of two: fragments have 16-bit names in IPv4, and each worker its part of them.
-const MAX_PAIRS: u32 = crate::vhost::MAX_QUEUE_PAIRS as u32;
+const MAX_PAIRS: u32 = crate::limits::MAX_QUEUE_PAIRS as u32;
 /// How soon a listener is tried again that ran out of descriptors.
 const LISTENER_RETRY: Duration = Duration::from_millis(100);
 

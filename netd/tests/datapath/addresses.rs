@@ -131,7 +131,7 @@ fn a_loopback_that_is_opened_leads_to_the_pods_loopback_only() {
         let mut link = (*bed.netd.status().link).clone();
         link.v4.as_mut().unwrap().loopback = Some([192, 0, 2, 99].into());
         link.v6.as_mut().unwrap().loopback = Some("2001:db8::99".parse().unwrap());
-        netd::ctl::Control::set_link(&bed.netd.control, link.into());
+        netd::control::Control::set_link(&bed.netd.control, link.into());
         for (at, to) in [("127.0.0.1:9000", "192.0.2.99:9000"), ("[::1]:9000", "[2001:db8::99]:9000")] {
             let listener = bed.pod.listen(at.parse().unwrap());
             let guest = bed.guest.connect(to.parse().unwrap()).unwrap();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use etherparse::{PacketBuilder, PacketHeaders, TransportHeader};
 use frontend_double::{Double, HEADER};
-use netd::ctl::Control;
+use netd::control::Control;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
 use crate::bed::{

@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
+use netd::control::Control;
 use netd::counters::Reason;
-use netd::ctl::Control;
+use netd::egress::{Action, Egress, Rule};
 use netd::flow::Kind;
 use netd::net::Link;
-use netd::policy::{Action, Egress, Rule};
 
 use crate::bed::{Bed, PATIENCE, Setup, exchange, with_bed};
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use etherparse::{PacketBuilder, PacketHeaders, TransportHeader};
 use frontend_double::HEADER;
-use netd::config::Limits;
 use netd::counters::Reason;
+use netd::limits::Limits;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
 use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Raw, Setup, eventually, with_pod};

@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 
 use etherparse::PacketBuilder;
-use netd::config::Limits;
 use netd::counters::Reason;
+use netd::limits::Limits;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4, GUEST_V6};
 use crate::bed::{

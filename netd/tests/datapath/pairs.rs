@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use etherparse::{PacketBuilder, PacketHeaders, TransportHeader};
 use frontend_double::{Double, HEADER, Options, RX, TX};
-use netd::config::Limits;
 use netd::counters::Reason;
+use netd::limits::Limits;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
 use crate::bed::{

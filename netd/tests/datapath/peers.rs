@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use netd::control::Control;
 use netd::counters::Reason;
-use netd::ctl::Control;
+use netd::sockets::SteeredSockets;
 use netd::sys;
-use netd::worker::SteeredSockets;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::bed::{Bed, Family, PATIENCE, Setup, eventually, udp, with_bed};

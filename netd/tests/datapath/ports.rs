@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use netd::ctl::Control;
+use netd::control::Control;
 
 use crate::bed::{Setup, exchange, tcp, udp, with_bed};
 

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use etherparse::PacketBuilder;
+use netd::control::Control;
 use netd::counters::Reason;
-use netd::ctl::Control;
 use netd::net::{Link, MacAddr};
 
 use crate::bed::raw::{CLIENT_V4, CLIENT_V6, GUEST_V4, GUEST_V6};

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
+use netd::control::Control;
 use netd::counters::Reason;
-use netd::ctl::Control;
 use netd::ring::Iovs;
 use netd::sys::{self, Message, PmtuDiscovery};
 use socket2::SockRef;

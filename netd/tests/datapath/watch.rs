@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use netd::ctl::{Control, FlowInfo, FlowQuery};
+use netd::control::{Control, FlowInfo, FlowQuery};
 use netd::tap::{self, Direction, MAX_SNAPLEN, Packet};
 
 use crate::bed::{Bed, Family, Setup, content, eventually, transfer, with_bed};

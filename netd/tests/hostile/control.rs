@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use netd::ctl::client::Client;
-use netd::ctl::{PortRule, Proto};
+use netd::port::{PortRule, Proto};
 
 use super::bed::{Netd, PATIENCE, works};
 use super::pod::in_pod;

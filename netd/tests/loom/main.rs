@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 #![allow(missing_docs, unreachable_pub, reason = "files of the library, which is where they are public")]
 
-use netd::{config, flow, time};
+use netd::{flow, limits, time};
 
 #[path = "../../src/shared/backlog.rs"]
 mod backlog;
@@ -26,9 +26,9 @@ mod sync;
 
 use backlog::Backlog;
 use budget::{Budget, Side};
-use config::Limits;
 use directory::Directory;
 use flow::{Key, Kind};
+use limits::Limits;
 use loom::sync::Arc;
 use loom::thread::{JoinHandle, spawn};
 use mailbox::mailbox;

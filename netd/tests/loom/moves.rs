@@ -7,8 +7,8 @@ use loom::sync::Arc;
 use loom::thread::spawn;
 
 use super::budget::{Budget, Side};
-use super::config::Limits;
 use super::directory::Directory;
+use super::limits::Limits;
 use super::mailbox::{Inbox, Mailbox, mailbox};
 use super::time::Time;
 use super::{bounded, key};

@@ -12,7 +12,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use netd::counters::Counters;
 use netd::ring::{Iovs, PopError, Ring};
-use netd::vhost::{Mover, RingSink, ServeError, ServerConfig, SocketMode, Stopper, serve};
+use netd::stop::Stopper;
+use netd::vhost::{Mover, RingSink, ServeError, ServerConfig, SocketMode, serve};
 
 /// What is done to a frame on its way back.
 pub(crate) type Change = fn(&mut [u8]);

@@ -19,7 +19,7 @@ use netd::config::ports::PortMap;
 use netd::ctl::client::Client;
 use netd::ctl::show::{self, PortRow, StatusView};
 use netd::ctl::upgrade::Upgrade;
-use netd::ctl::{PortRule, Proto};
+use netd::port::{PortRule, Proto};
 use podvirt_proto::descriptors::raise_limit;
 use podvirt_proto::hold::{self, Hold};
 use serde::Serialize;

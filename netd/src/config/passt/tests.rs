@@ -1,8 +1,9 @@
 use clap::Parser;
 
 use super::*;
-use crate::config::ports::{PortRange, PortSpec, Reserved};
+use crate::config::ports::{PortSpec, Reserved};
 use crate::net::Mode;
+use crate::port::PortRange;
 
 /// The words behind `passt --vhost-user --socket /run/p`.
 fn parse(words: &str) -> Result<Passt, String> {

@@ -114,7 +114,7 @@ fn spec() -> impl Strategy<Value = PortSpec> {
             // Only what the parser lets through: no two entries with a port in common.
             let mut kept: Vec<PortMap> = Vec::new();
             for map in maps {
-                if !kept.iter().any(|m| overlap(m.pod, map.pod)) {
+                if !kept.iter().any(|m| m.pod.overlaps(map.pod)) {
                     kept.push(map);
                 }
             }

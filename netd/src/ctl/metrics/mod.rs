@@ -1,7 +1,7 @@
 //! The metrics of one netd in the OpenMetrics text format.
 //!
 //! Nothing is accumulated here: each scrape reads the datapath's own [`Counters`](crate::counters::Counters) and
-//! its [`Status`](super::Status).
+//! its [`Status`](crate::control::Status).
 
 use std::fmt;
 use std::fs::File;
@@ -20,7 +20,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::Control;
+use crate::control::Control;
 use crate::counters::{Histogram, Reason};
 use crate::tcp::State;
 

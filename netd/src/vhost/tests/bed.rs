@@ -1,6 +1,7 @@
 //! A server that runs, its sink, and a frontend with the driver's rings.
 
 use super::*;
+use crate::stop::Stopper;
 
 /// Holds the running rings, so that a test is the worker.
 pub(super) struct Double {

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use frontend_double::{Double, Options};
-use netd::config::{Limits, Timeouts};
+use netd::control::{Control, Status};
 use netd::counters::{Counters, Reason};
-use netd::ctl::{Control, PortRule, Proto, Status};
+use netd::device::Backend;
+use netd::limits::{Limits, Timeouts};
 use netd::net::{Link, LinkV4, LinkV6, MacAddr, Mode};
-use netd::vhost::{ServeError, ServerConfig, SocketMode, Stopper, serve};
+use netd::port::{PortRule, Proto};
+use netd::stop::Stopper;
+use netd::vhost::{ServeError, ServerConfig, SocketMode, serve};
 use netd::worker::{self, Handle, Settings};
 use tempfile::TempDir;
 
@@ -138,7 +141,8 @@ impl Netd {
         };
         let (control, server) = pod.run(|| {
             let control = worker::spawn(settings).unwrap();
-            let (sink, counters, stop) = (Arc::new(control.clone()), Arc::clone(&counters), stop.clone());
+            let (sink, counters, stop) =
+                (Arc::new(Backend::new(control.clone())), Arc::clone(&counters), stop.clone());
             (
                 control,
                 std::thread::spawn(move || serve(config, sink, counters, stop, Default::default(), None)),

@@ -1,0 +1,113 @@
+//! A socket as another machine makes it anew.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use socket2::{SockRef, Type};
+
+use crate::codec::{fields, variants};
+use crate::repair::Connection;
+use crate::sockets;
+use crate::state::Ends;
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A connection.
+    Tcp,
+    /// Datagrams with one peer.
+    Udp,
+    /// Echo requests.
+    Ping,
+}
+variants!(Kind as "a socket's kind" { Tcp = 1, Udp = 2, Ping = 3 });
+
+/// A socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Socket {
+    kind: Kind,
+    /// Its own address; of a ping socket the port is the identifier.
+    local: SocketAddr,
+    /// Its peer, where it has one.
+    peer: Option<SocketAddr>,
+    /// The pod accepted the connection.
+    accepted: bool,
+    /// A connection's inside.
+    connection: Option<Connection>,
+}
+fields!(Socket { kind, local, peer, accepted, connection });
+
+/// What became of a description.
+pub(super) enum Made {
+    /// A socket; none where it cannot be made.
+    Ready(Option<OwnedFd>),
+    /// A connection, which wants a helper.
+    Connection {
+        /// Its own end and its peer.
+        ends: Ends,
+        /// The pod accepted it.
+        accepted: bool,
+        /// Its inside.
+        connection: Connection,
+    },
+}
+
+impl Socket {
+    /// Describes the socket of a datagram flow; none where it does not say what it is.
+    pub(super) fn of_datagrams(fd: &OwnedFd) -> Option<Socket> {
+        let s = SockRef::from(fd);
+        if s.r#type().ok()? != Type::DGRAM {
+            return None;
+        }
+        let udp = s.protocol().ok()? == Some(socket2::Protocol::UDP);
+        let local = plain(s.local_addr().ok()?.as_socket()?);
+        let peer = if udp { Some(ends(&s)?.1) } else { None };
+        let kind = if udp { Kind::Udp } else { Kind::Ping };
+        Some(Socket { kind, local, peer, accepted: false, connection: None })
+    }
+
+    /// A datagram socket: UDP or ping.
+    #[cfg(test)]
+    pub(super) fn sample(udp: bool, local: SocketAddr, peer: Option<SocketAddr>) -> Socket {
+        let kind = if udp { Kind::Udp } else { Kind::Ping };
+        Socket { kind, local, peer, accepted: false, connection: None }
+    }
+
+    /// Describes the socket of a connection.
+    pub(super) fn of_connection((local, peer): Ends, accepted: bool, connection: Connection) -> Socket {
+        Socket { kind: Kind::Tcp, local, peer: Some(peer), accepted, connection: Some(connection) }
+    }
+
+    /// Makes it, where that takes no helper; none where that cannot be, as with an address that this machine does not
+    /// have.
+    pub(super) fn make(self) -> Made {
+        let Socket { kind, local, peer, accepted, connection } = self;
+        let peer = peer.filter(|peer| peer.is_ipv4() == local.is_ipv4());
+        let made = match (kind, peer, connection) {
+            (Kind::Tcp, Some(peer), Some(connection)) => {
+                return Made::Connection { ends: (local, peer), accepted, connection };
+            }
+            (Kind::Udp, Some(peer), _) => sockets::udp_flow(Some(local.ip()), local.port(), peer),
+            (Kind::Ping, _, _) => sockets::ping(local.ip(), local.port()),
+            _ => return Made::Ready(None),
+        };
+        Made::Ready(match made {
+            Ok(s) => Some(s.into()),
+            Err(error) => {
+                tracing::debug!(?kind, %local, %error, "socket not made anew");
+                None
+            }
+        })
+    }
+}
+
+/// A socket's own end and its peer.
+pub(super) fn ends(s: &SockRef<'_>) -> Option<Ends> {
+    Some((plain(s.local_addr().ok()?.as_socket()?), plain(s.peer_addr().ok()?.as_socket()?)))
+}
+
+/// Without what IPv6 adds to an address, and IPv4 as such.
+fn plain(at: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = at.ip().to_canonical();
+    SocketAddr::new(ip, at.port())
+}

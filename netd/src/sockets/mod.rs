@@ -1,0 +1,342 @@
+//! The pod's sockets, made as the translators need them, and netd's own in the file system ([`unix`]).
+
+pub mod unix;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::sys;
+
+/// Connections that wait to be accepted, per listener; the kernel caps it by net.core.somaxconn.
+const BACKLOG: i32 = 1024;
+/// Bytes that may wait in a UDP listener, in the kernel's accounting.
+const LISTENER_BUFFER: usize = 4 << 20;
+
+/// A group of global scope which has no members (RFC 6676 2.2), so that the source address is a global one, too.
+const GROUP: Ipv6Addr = Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0xdb8, 1);
+
+/// The interface whose sockets these are, where they are not the whole pod's.
+static INTERFACE: OnceLock<String> = OnceLock::new();
+
+/// From now on every socket is of `interface` alone: what comes in by others is not for it, and what it sends goes out
+/// there, whatever the routes say. A process has one netd, and sockets are made in many places: hence for the whole
+/// process, once, before there is a worker.
+///
+/// # Errors
+/// The kernel does not let this process: without CAP_NET_RAW it takes Linux 5.7.
+pub fn bind_to(interface: &str) -> io::Result<()> {
+    let trial = Socket::new(Domain::IPV4, Type::DGRAM.cloexec(), None)?;
+    trial.bind_device(Some(interface.as_bytes()))?;
+    // The first one stays: it is named once.
+    let _ = INTERFACE.set(interface.to_owned());
+    Ok(())
+}
+
+/// A socket of the pod, or of the one interface. It is not bound and not connected yet.
+pub(crate) fn socket(domain: Domain, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let s = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+    if let Some(interface) = INTERFACE.get() {
+        s.bind_device(Some(interface.as_bytes()))?;
+    }
+    Ok(s)
+}
+
+/// Which families have SO_PEEK_OFF.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeekOffset {
+    v4: bool,
+    v6: bool,
+}
+
+impl PeekOffset {
+    /// No family has it, as with Linux before 6.9.
+    pub(crate) const NONE: PeekOffset = PeekOffset { v4: false, v6: false };
+
+    /// Tries it on a socket of each family: IPv6 got it later than IPv4.
+    pub(crate) fn probe() -> Self {
+        let has = |domain| {
+            Socket::new(domain, Type::STREAM, None)
+                .is_ok_and(|s| sys::enable_peek_offset(s.as_fd(), 0).is_ok())
+        };
+        let probed = PeekOffset { v4: has(Domain::IPV4), v6: has(Domain::IPV6) };
+        if !probed.v4 || !probed.v6 {
+            tracing::warn!(
+                ipv4 = probed.v4,
+                ipv6 = probed.v6,
+                "no SO_PEEK_OFF for TCP: received data in flight is copied once more"
+            );
+        }
+        probed
+    }
+
+    /// Whether the kernel keeps the offset for a socket of the address' family.
+    pub(crate) fn of(self, address: IpAddr) -> bool {
+        if address.is_ipv4() { self.v4 } else { self.v6 }
+    }
+}
+
+/// A TCP socket that is connecting, or has failed to.
+pub(crate) fn connect(to: SocketAddr, peek: PeekOffset) -> io::Result<Socket> {
+    let s = socket(Domain::for_address(to), Type::STREAM, Protocol::TCP)?;
+    stream_options(&s, to.ip(), peek)?;
+    match s.connect(&to.into()) {
+        Ok(()) => Ok(s),
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => Ok(s),
+        Err(e) => Err(e),
+    }
+}
+
+/// Options of connected and accepted sockets alike. An accepted socket has them from a listener that has them.
+pub(crate) fn stream_options(s: &Socket, peer: IpAddr, peek: PeekOffset) -> io::Result<()> {
+    plain_stream_options(s)?;
+    if peek.of(peer) {
+        sys::enable_peek_offset(s.as_fd(), 0)?;
+    }
+    Ok(())
+}
+
+/// The same but for the peek offset.
+pub(crate) fn plain_stream_options(s: &Socket) -> io::Result<()> {
+    in_line(s)?;
+    // The guest's own Nagle has decided already.
+    s.set_tcp_nodelay(true)?;
+    // The guest's keepalives are answered by netd; the peer is asked by the kernel, at the pod's own pace.
+    s.set_keepalive(true)
+}
+
+/// Leaves urgent data where it stands in the stream. The kernel takes the last byte of it out otherwise: the guest would
+/// miss a byte, and what it acknowledges would not be what the socket has.
+///
+/// # Errors
+/// As setsockopt(2).
+pub(crate) fn in_line(s: &Socket) -> io::Result<()> {
+    s.set_out_of_band_inline(true)
+}
+
+/// Sets a listener so that what it accepts needs no system call of its own; false where that cannot be.
+pub(crate) fn bequeath_options(listener: &Socket, dual: bool, peek: PeekOffset) -> bool {
+    let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    // Accepted by a dual-stack socket, IPv4 is a matter of the IPv6 socket's.
+    (!dual || peek.v4 == peek.v6) && stream_options(listener, any, peek).is_ok()
+}
+
+/// Makes close() send a RST.
+pub(crate) fn abort_on_close(s: &Socket) {
+    if let Err(error) = s.set_linger(Some(Duration::ZERO)) {
+        tracing::debug!(%error, "SO_LINGER");
+    }
+}
+
+/// A listener on every address of the pod, both families if the pod has IPv6.
+pub(crate) fn listen_tcp(port: u16, peek: PeekOffset) -> io::Result<Socket> {
+    let s = bind_any(Type::STREAM, Protocol::TCP, port)?;
+    // Before anybody can connect. Where it fails each accepted socket gets its options by itself.
+    bequeath_options(&s, s.domain()? == Domain::IPV6, peek);
+    listen(&s)?;
+    Ok(s)
+}
+
+/// Lets peers connect.
+pub(crate) fn listen(s: &Socket) -> io::Result<()> {
+    s.listen(BACKLOG)
+}
+
+/// A datagram socket on every address of the pod that tells where each datagram was sent.
+pub(crate) fn listen_udp(port: u16) -> io::Result<Socket> {
+    let s = bind_any(Type::DGRAM, Protocol::UDP, port)?;
+    let dual = s.domain()? == Domain::IPV6;
+    sys::set_recv_original(s.as_fd(), dual)?;
+    sys::set_recv_errors(s.as_fd(), dual)?;
+    // Every flow of the port is in this one queue; the kernel cuts it to net.core.rmem_max.
+    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
+        tracing::debug!(port, %error, "SO_RCVBUF");
+    }
+    coalesce(&s);
+    Ok(s)
+}
+
+/// The two sockets to which every port of the pod can be steered.
+#[derive(Debug)]
+pub struct SteeredSockets {
+    /// Listening, if TCP ports are steered.
+    pub tcp: Option<Socket>,
+    /// Bound, if UDP ports are steered.
+    pub udp: Option<Socket>,
+}
+
+impl SteeredSockets {
+    /// Opens them; their own ports are the kernel's choice.
+    ///
+    /// # Errors
+    /// As socket(2), bind(2), listen(2).
+    pub fn open(tcp: bool, udp: bool) -> io::Result<Self> {
+        let udp = udp.then(|| listen_udp(0)).transpose()?;
+        if let Some(s) = &udp {
+            sys::set_recv_original_port(s.as_fd(), s.domain()? == Domain::IPV6)?;
+        }
+        Ok(SteeredSockets { tcp: tcp.then(|| listen_tcp(0, PeekOffset::probe())).transpose()?, udp })
+    }
+
+    /// Further descriptors of the same sockets.
+    ///
+    /// # Errors
+    /// As dup(2).
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let clone = |s: &Option<Socket>| s.as_ref().map(Socket::try_clone).transpose();
+        Ok(SteeredSockets { tcp: clone(&self.tcp)?, udp: clone(&self.udp)? })
+    }
+}
+
+fn bind_any(kind: Type, protocol: Protocol, port: u16) -> io::Result<Socket> {
+    match bind(kind, protocol, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+        // A pod without IPv6.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            bind(kind, protocol, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+        }
+        other => other,
+    }
+}
+
+fn bind(kind: Type, protocol: Protocol, to: SocketAddr) -> io::Result<Socket> {
+    let s = socket(Domain::for_address(to), kind, protocol)?;
+    if to.is_ipv6() {
+        s.set_only_v6(false)?;
+    }
+    s.set_reuse_address(true)?;
+    s.bind(&to.into())?;
+    Ok(s)
+}
+
+/// Asks for runs of datagrams in one piece, where the kernel has that.
+fn coalesce(s: &Socket) {
+    if let Err(error) = sys::set_udp_gro(s.as_fd()) {
+        tracing::debug!(%error, "UDP_GRO");
+    }
+}
+
+/// A UDP socket connected to `peer`, bound to `local` if that can be had and to any port if not.
+pub(crate) fn udp_flow(local: Option<IpAddr>, port: u16, peer: SocketAddr) -> io::Result<Socket> {
+    let any = match peer.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let s = socket(Domain::for_address(peer), Type::DGRAM, Protocol::UDP)?;
+    s.set_reuse_address(true)?;
+    if let Err(error) = s.bind(&SocketAddr::new(local.unwrap_or(any), port).into()) {
+        tracing::debug!(port, %error, "source port not preserved");
+    }
+    sys::set_recv_error(s.as_fd(), peer.ip())?;
+    sys::set_recv_ttl(s.as_fd(), peer.ip())?;
+    coalesce(&s);
+    s.connect(&peer.into())?;
+    Ok(s)
+}
+
+/// A UDP socket of a port for datagrams to many peers, of the family of `any`. One that does not `hear` is
+/// connected: what others send to the port is not for it.
+pub(crate) fn udp_outlet(any: IpAddr, port: u16, hears: bool) -> io::Result<Socket> {
+    if !hears {
+        let peer = match any {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            // An interface of IPv6 leads to ::1 only by a default route, and to groups by itself.
+            IpAddr::V6(_) if INTERFACE.get().is_some() => GROUP.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        return udp_flow(None, port, SocketAddr::new(peer, port));
+    }
+    let to = SocketAddr::new(any, port);
+    let s = socket(Domain::for_address(to), Type::DGRAM, Protocol::UDP)?;
+    if any.is_ipv6() {
+        s.set_only_v6(true)?;
+    }
+    s.set_reuse_address(true)?;
+    if let Err(error) = s.bind(&to.into()) {
+        tracing::debug!(port, %error, "source port not preserved");
+        s.bind(&SocketAddr::new(any, 0).into())?;
+    }
+    sys::set_recv_original(s.as_fd(), any.is_ipv6())?;
+    sys::set_recv_errors(s.as_fd(), any.is_ipv6())?;
+    if let Err(error) = s.set_recv_buffer_size(LISTENER_BUFFER) {
+        tracing::debug!(port, %error, "SO_RCVBUF");
+    }
+    coalesce(&s);
+    Ok(s)
+}
+
+/// A ping socket with the identifier `id` if it can be had.
+pub(crate) fn ping(family: IpAddr, id: u16) -> io::Result<Socket> {
+    let (domain, protocol, any) = match family {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, Ipv4Addr::UNSPECIFIED.into()),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, Ipv6Addr::UNSPECIFIED.into()),
+    };
+    let s = socket(domain, Type::DGRAM, protocol)?;
+    if let Err(error) = s.bind(&SocketAddr::new(any, id).into()) {
+        tracing::debug!(id, %error, "echo identifier not preserved");
+    }
+    sys::set_recv_error(s.as_fd(), family)?;
+    sys::set_recv_ttl(s.as_fd(), family)?;
+    Ok(s)
+}
+
+/// Takes a connection from a listener.
+pub(crate) fn accept(listener: &Socket) -> io::Result<(Socket, SocketAddr)> {
+    let (s, from) = listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
+    let from = from.as_socket().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((s, SocketAddr::new(from.ip().to_canonical(), from.port())))
+}
+
+/// The error a socket has pending.
+pub(crate) fn take_error(s: &Socket) -> Option<io::Error> {
+    SockRef::from(s).take_error().ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::pod::testns::{add_address, add_interface, in_netns};
+
+    #[test]
+    fn an_interface_without_a_way_out_has_outlets_with_its_own_address() {
+        in_netns(|handle| async move {
+            let index = add_interface(&handle, "net1", [2, 0, 0, 0, 0, 1], 1500).await;
+            for address in ["10.9.0.2/24", "fd00:9::2/64"] {
+                add_address(&handle, index, address).await;
+            }
+            bind_to("net1").unwrap();
+            for (any, own) in [("0.0.0.0", "10.9.0.2"), ("::", "fd00:9::2")] {
+                let deaf = udp_outlet(any.parse().unwrap(), 5353, false).unwrap();
+                let at = deaf.local_addr().unwrap().as_socket().unwrap();
+                assert_eq!((at.ip().to_string(), at.port()), (own.to_owned(), 5353));
+                udp_outlet(any.parse().unwrap(), 5353, true).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_urgent_before_a_listener_is_served_stays_in_line() {
+        let steered = SteeredSockets::open(true, false).unwrap().tcp.unwrap();
+        for listener in [listen_tcp(0, PeekOffset::NONE).unwrap(), steered] {
+            let at = listener.local_addr().unwrap().as_socket().unwrap();
+            let peer = TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
+            // A second mark takes the byte of the first one out of the queue, unless that is left in line.
+            for byte in [b"a", b"b"] {
+                SockRef::from(&peer).send_out_of_band(byte).unwrap();
+            }
+            let (mut s, _) = accept(&listener).unwrap();
+            plain_stream_options(&s).unwrap();
+            s.set_nonblocking(false).unwrap();
+            s.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let mut got = [0; 2];
+            s.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"ab");
+        }
+    }
+}

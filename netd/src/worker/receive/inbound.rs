@@ -1,0 +1,494 @@
+//! Datagrams of the pod on their way to the guest.
+//!
+//! One receive call fills a batch of buffers, each with a datagram or with a run of them that the kernel has left
+//! together. The batch is cut into frames for as long as the receive ring has room; what is left waits in the batch,
+//! at a cursor, for the guest's next buffers, and until then no socket is read into it: nothing that was taken from
+//! a socket is lost, and the order of a flow's datagrams stays.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use super::carriers::{OutletId, PortSocket};
+use super::command::PassedDatagram;
+use super::datagrams::{OpenError, Via, kind_of};
+use super::flows::Flow;
+use super::listen::STEERED;
+use super::peers::PASSED_COST;
+use super::port::{Ends, Full, Port};
+use super::turn::{FragmentIds, Worker, fd};
+use crate::counters::Reason;
+use crate::flow::{FlowId, Key, Kind};
+use crate::port::PortRule;
+use crate::sys::{self, BATCH, Datagram, ReceiveBatch};
+use crate::wire::{ETH_LEN, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, sum};
+
+/// Receive calls for one socket in one turn.
+const READS_PER_TURN: usize = 4;
+/// Datagrams of one socket in one turn; then the next flow has its turn.
+const DATAGRAMS_PER_TURN: u64 = 256;
+/// Buffers filled at once by a socket whose datagrams come in runs, up to 64 KiB each.
+const RUNS: usize = 4;
+/// Turns in which a datagram finds buffers, but not enough, before it is given up.
+const TRIES: u8 = 64;
+/// Errors taken from a shared socket at once.
+const ERRORS_PER_TURN: usize = 256;
+/// Steered ports that an error may be about: it does not tell.
+const PORTS_TRIED: usize = 256;
+
+/// Whose datagrams are in the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A flow's own socket.
+    Flow(FlowId),
+    /// The listener at this place.
+    Listener(u32),
+    /// An outlet.
+    Outlet(OutletId),
+}
+
+/// The batch and how far it has been delivered.
+#[derive(Default)]
+pub(super) struct Inbound {
+    batch: ReceiveBatch,
+    /// None: everything is delivered.
+    origin: Option<Origin>,
+    /// The next buffer, and the next byte in it.
+    at: usize,
+    offset: usize,
+    tries: u8,
+    /// The last batch held runs.
+    runs: bool,
+    /// It waits for no buffers: what this guest's ring has no room for is dropped, as the rest is for other workers.
+    hurries: bool,
+}
+
+/// Headers of a frame, good for all datagrams of one length of a run.
+struct Headers {
+    bytes: [u8; MAX_HEADERS],
+    end: usize,
+    payload: usize,
+}
+
+impl Worker {
+    /// Moves datagrams of one socket to the guest; true when there may be more.
+    pub(super) fn deliver_datagrams(&mut self, origin: Origin) -> bool {
+        // What was received before goes first, whosever it is.
+        if !self.deliver_inbound() {
+            return true;
+        }
+        let before = self.counters.udp_datagrams_to_guest.get();
+        for _ in 0..READS_PER_TURN {
+            if !self.inbound.hurries && !self.port.has_room() {
+                return true;
+            }
+            let most = if self.inbound.runs { RUNS } else { BATCH };
+            let received = match origin {
+                Origin::Flow(id) => {
+                    let Some(Flow::Udp(f)) = self.flows.get(id) else { return false };
+                    let Some(socket) = f.socket() else { return false };
+                    self.inbound.batch.receive(fd(socket), most)
+                }
+                Origin::Listener(at) => {
+                    let Some((_, listener)) = self.listeners.udp(at) else { return false };
+                    self.inbound.batch.receive(fd(&listener.socket), most)
+                }
+                Origin::Outlet(id) => {
+                    let Some(socket) = self.carriers.outlet(id) else { return false };
+                    self.inbound.batch.receive(fd(&socket), most)
+                }
+            };
+            let n = match received {
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    match origin {
+                        Origin::Flow(id) => self.on_datagram_errors(id),
+                        Origin::Listener(at) => self.on_listener_errors(at),
+                        Origin::Outlet(id) => {
+                            if let Some(socket) = self.carriers.outlet(id) {
+                                self.relay_errors(&socket, Some(id.port()));
+                            }
+                        }
+                    }
+                    return true;
+                }
+            };
+            (self.inbound.at, self.inbound.offset, self.inbound.tries) = (0, 0, 0);
+            self.inbound.origin = Some(origin);
+            if !self.deliver_inbound() {
+                return true;
+            }
+            if n < most {
+                return false;
+            }
+            if self.counters.udp_datagrams_to_guest.get() - before >= DATAGRAMS_PER_TURN {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Moves datagrams of a UDP listener or an outlet to the guest and to the other workers; true when there may be more. A flow's
+    /// datagrams that wait for this worker's buffers stay where they are.
+    pub(super) fn deliver_arrivals(&mut self, origin: Origin) -> bool {
+        std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        self.inbound.hurries = self.others_receive();
+        let more = self.deliver_datagrams(origin);
+        std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        more
+    }
+
+    /// Delivers what is in hand for as far as the receive ring has room.
+    pub(super) fn deliver_all_in_hand(&mut self) {
+        for _ in 0..2 {
+            self.deliver_inbound();
+            std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        }
+    }
+
+    /// Delivers what is in the batch; false when the receive ring has no room for the rest.
+    pub(super) fn deliver_inbound(&mut self) -> bool {
+        let Some(origin) = self.inbound.origin else { return true };
+        // Apart from the worker for as long as its buffers are borrowed.
+        let mut inbound = std::mem::take(&mut self.inbound);
+        if inbound.at == 0 && inbound.offset == 0 {
+            inbound.runs = false;
+        }
+        while inbound.at < inbound.batch.len() {
+            if let Some(d) = inbound.batch.get(inbound.at) {
+                inbound.runs |= d.segment.is_some();
+                let from = inbound.offset;
+                if self.deliver_buffer(origin, &d, &mut inbound.offset).is_err() {
+                    inbound.tries = if inbound.offset > from { 0 } else { inbound.tries + 1 };
+                    if !inbound.hurries && inbound.tries < TRIES {
+                        break;
+                    }
+                    self.counters.count_drop(Reason::NoRxBuffer);
+                }
+            }
+            inbound.at += 1;
+            (inbound.offset, inbound.tries) = (0, 0);
+        }
+        let done = inbound.at >= inbound.batch.len();
+        if done {
+            inbound.origin = None;
+        }
+        self.inbound = inbound;
+        done
+    }
+
+    /// Drops what closed UDP listeners have received and the guest had no buffers for: their places will be others'.
+    pub(super) fn forget_arrivals(&mut self, closed: &HashSet<u32>) {
+        for inbound in [&mut self.inbound, &mut self.arrivals] {
+            if matches!(inbound.origin, Some(Origin::Listener(at)) if closed.contains(&at)) {
+                for _ in inbound.at..inbound.batch.len() {
+                    self.counters.count_drop(Reason::Denied);
+                }
+                inbound.origin = None;
+            }
+        }
+    }
+
+    /// Delivers one buffer's datagrams from `offset` on.
+    fn deliver_buffer(&mut self, origin: Origin, d: &Datagram<'_>, offset: &mut usize) -> Result<(), Full> {
+        // Whoever gets the run gets what was not delivered yet.
+        let rest = Datagram { payload: &d.payload[*offset..], ..*d };
+        let placed = match origin {
+            Origin::Flow(id) => self.flow_of_own(id, &rest),
+            Origin::Listener(at) => self.flow_of_arrival(at, &rest, d.to),
+            Origin::Outlet(id) => self.flow_of_early(id.port(), &rest, d.to),
+        };
+        self.deliver_placed(placed, d, offset)
+    }
+
+    /// Delivers datagrams from `offset` on to the flow that they belong to; none: another worker has them.
+    fn deliver_placed(
+        &mut self,
+        placed: Result<Option<FlowId>, Reason>,
+        d: &Datagram<'_>,
+        offset: &mut usize,
+    ) -> Result<(), Full> {
+        let ends = placed.and_then(|id| {
+            let Some(id) = id else { return Ok(None) };
+            let key = self.flows.key(id).copied().ok_or(Reason::NoConnection)?;
+            if self.port.guest_mac.is_none() {
+                let link = self.port.link.clone();
+                crate::guest::Services::solicit(&link, &mut self.frames);
+                self.send_frames();
+            }
+            Ok(Some((id, self.port.ends(&key, d.ttl).ok_or(Reason::NoGuest)?)))
+        });
+        let (id, ends) = match ends {
+            Ok(Some(ends)) => ends,
+            Ok(None) => return Ok(()),
+            Err(reason) => {
+                let rest = Datagram { payload: &d.payload[*offset..], ..*d };
+                for _ in rest.each() {
+                    self.counters.count_drop(reason);
+                }
+                return Ok(());
+            }
+        };
+        let step = d.segment.map_or(d.payload.len(), usize::from).max(1);
+        let mut headers = None;
+        let (mut count, mut bytes, mut result) = (0, 0, Ok(()));
+        loop {
+            let payload = &d.payload[*offset..(*offset + step).min(d.payload.len())];
+            result = result.and(write_datagram(
+                &mut self.port,
+                &mut self.fragment_ids,
+                &ends,
+                &mut headers,
+                payload,
+            ));
+            if result.is_err() {
+                break;
+            }
+            count += 1;
+            bytes += payload.len() as u64;
+            *offset += payload.len();
+            if *offset >= d.payload.len() {
+                break;
+            }
+        }
+        self.counters.udp_datagrams_to_guest.add(count);
+        if let Some(Flow::Udp(f)) = self.flows.get_mut(id) {
+            f.bytes_to_guest += bytes;
+            let used = f.life.on_pod(self.now);
+            self.note_use(id, used);
+        }
+        result
+    }
+
+    /// The flow of a datagram that came to a flow's own socket. One of somebody else came between bind() and connect():
+    /// it belongs to the listener of that port, if there is one.
+    fn flow_of_own(&mut self, id: FlowId, d: &Datagram<'_>) -> Result<Option<FlowId>, Reason> {
+        let Some(Flow::Udp(f)) = self.flows.get(id) else { return Err(Reason::NoConnection) };
+        if f.pod_peer == d.from {
+            return Ok(Some(id));
+        }
+        let address = f.local;
+        let port = f.socket().and_then(|s| s.local_addr().ok()?.as_socket()).map_or(0, |a| a.port());
+        if self.peers.index != 0 {
+            // Worker 0 has the listeners.
+            return self.pass_datagram(0, Err(port), d, address).map(|()| None);
+        }
+        self.flow_of_early(port, d, address)
+    }
+
+    /// The flow of a datagram that came to the pod's port `port` by a socket that is not its listener's: one that there
+    /// is, or a new one of the listener if there is one.
+    fn flow_of_early(
+        &mut self,
+        port: u16,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<Option<FlowId>, Reason> {
+        if let Some(key) = self.key_of_peer(port, d.from) {
+            if let Some(id) = self.flows.find(&key)
+                && matches!(self.flows.get(id), Some(Flow::Udp(f)) if f.pod_peer == d.from)
+            {
+                return Ok(Some(id));
+            }
+            if self.peers.index == 0
+                && let Some(owner) = self.peers.shared.directory.owner(&key).filter(|owner| *owner != 0)
+            {
+                return self.pass_datagram(owner, Err(port), d, to).map(|()| None);
+            }
+        }
+        // Worker 0 has the listeners, and has looked.
+        if self.peers.index != 0 {
+            return Err(Reason::Denied);
+        }
+        let listener = self.listeners.udp_at(port).ok_or(Reason::Denied)?;
+        self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to)
+    }
+
+    /// The flow of a datagram that came to a listener and the pod's address `to`.
+    fn flow_of_arrival(
+        &mut self,
+        at: u32,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<Option<FlowId>, Reason> {
+        let (rule, _) = self.listeners.udp(at).ok_or(Reason::Denied)?;
+        let rule = rule.for_port(d.to_port.unwrap_or(STEERED));
+        match self.assign(Kind::Udp, rule, d.from) {
+            Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
+            None => self.flow_of_assigned(rule, d, to).map(Some),
+        }
+    }
+
+    /// A datagram that another worker has received.
+    pub(super) fn on_passed_datagram(&mut self, passed: &PassedDatagram) -> Result<(), Reason> {
+        self.peers.shared.backlogs[self.peers.index].done(passed.payload.len() + PASSED_COST);
+        let d = Datagram {
+            payload: &passed.payload,
+            from: passed.from,
+            to: None,
+            to_port: None,
+            ttl: passed.ttl,
+            segment: None,
+        };
+        let placed = match passed.rule {
+            Ok(rule) => self.flow_of_assigned(rule, &d, passed.local).map(Some),
+            Err(port) => self.flow_of_early(port, &d, passed.local),
+        };
+        self.deliver_placed(placed, &d, &mut 0).map_err(|Full| Reason::NoRxBuffer)
+    }
+
+    /// The flow of a datagram that is for this worker: its peer's, or a new one, which the socket of the port carries.
+    fn flow_of_assigned(
+        &mut self,
+        rule: PortRule,
+        d: &Datagram<'_>,
+        to: Option<IpAddr>,
+    ) -> Result<FlowId, Reason> {
+        let from = d.from;
+        let key = self.key_of_peer(rule.guest, from).ok_or(Reason::NoGuest)?;
+        // Multicast and broadcast destinations cannot be a source address.
+        let local = to.filter(|a| !a.is_multicast() && *a != IpAddr::from([255; 4]));
+        let known = self.flows.find(&key);
+        if let Some(id) = known
+            && let Some(Flow::Udp(f)) = self.flows.get_mut(id)
+            && f.pod_peer == from
+        {
+            if let Via::Port(via) = &mut f.via {
+                // Replies leave from the address and the port that the peer has spoken to last.
+                if via.socket.pod != rule.pod
+                    && let Ok(carrier) = self.carriers.for_peer(rule, from.is_ipv4())
+                {
+                    *via = carrier;
+                }
+                f.local = local.or(f.local);
+            }
+            return Ok(id);
+        }
+        let key = self.guest_key(Kind::Udp, rule, from)?;
+        // A peer that overlaps with another cannot be found by its address, so the kernel has to sort. Multicast that
+        // was steered is answered from an address that only the kernel knows.
+        let opened = if known.is_none() && (local.is_some() || self.carriers.place_of(rule.pod).is_some()) {
+            self.open_udp_shared(key, local, rule, from)
+        } else {
+            self.open_udp(key, local, rule.pod, from, None).inspect(|id| {
+                // What arrived between bind() and connect() of the flow's socket may already wait there.
+                self.make_ready(*id);
+            })
+        };
+        match opened {
+            Ok(id) => Ok(id),
+            Err(OpenError::Refused(reason)) => Err(reason),
+            Err(OpenError::Socket(error)) => {
+                tracing::debug!(%from, %error, "UDP flow");
+                Err(Reason::SocketLimit)
+            }
+        }
+    }
+
+    /// The tuple of a flow between the guest's port and a peer, unless the peer overlaps with another.
+    fn key_of_peer(&self, port: u16, from: SocketAddr) -> Option<Key> {
+        let link = &self.port.link;
+        let guest = SocketAddr::new(link.guest_address(from.ip())?, port);
+        Some(Key {
+            kind: Kind::Udp,
+            guest,
+            peer: SocketAddr::new(link.source_for_guest(from.ip())?, from.port()),
+        })
+    }
+
+    /// Relays the errors in a listener's error queue to the guest.
+    pub(super) fn on_listener_errors(&mut self, at: u32) {
+        let Some((rule, listener)) = self.listeners.udp(at) else { return };
+        let socket = listener.socket.clone();
+        self.relay_errors(&socket, (rule.pod != STEERED).then_some(rule.guest));
+    }
+
+    /// Relays the errors in the queue of a socket that many flows share to the guest. They are about `port` of the guest;
+    /// none: about any of those that are steered.
+    pub(super) fn relay_errors(&mut self, socket: &PortSocket, port: Option<u16>) {
+        for _ in 0..ERRORS_PER_TURN {
+            let Ok(Some(e)) = sys::recv_error(fd(socket)) else { return };
+            let (Some(kind), Some(to)) = (kind_of(&e), e.destination) else { continue };
+            // A guest that is told no more of them is not looked for.
+            if !self.errors.would_allow(self.now) {
+                continue;
+            }
+            let ports = match port {
+                Some(port) => vec![port],
+                None => self.carriers.steered_ports(to.is_ipv4(), PORTS_TRIED),
+            };
+            let key_of = |port| self.key_of_peer(port, to).filter(|key| self.speaks(key, to));
+            let Some(key) = ports.into_iter().find_map(key_of) else { continue };
+            if let Some(quote) = crate::icmp::quote_udp(key.guest, key.peer, &e.payload) {
+                self.tell(kind, e.offender, key.guest.ip(), &quote);
+            }
+        }
+    }
+
+    /// Whether there is a flow of this tuple, here or with another worker, and its peer is `to`. A peer that overlaps with
+    /// another has a port of its own for the guest, which an error does not tell.
+    fn speaks(&self, key: &Key, to: SocketAddr) -> bool {
+        match self.flows.find(key).and_then(|id| self.flows.get(id)) {
+            Some(Flow::Udp(f)) => f.pod_peer == to,
+            _ => key.peer.ip() == to.ip() && self.peers.has_elsewhere(key),
+        }
+    }
+
+    /// How many datagrams the receive ring can surely take.
+    pub(super) fn receivable(&mut self) -> usize {
+        // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
+        let each = 1 + usize::from(self.port.link.mtu) / 1536;
+        let datagrams = self.port.free_chains(BATCH * each) / each;
+        if datagrams == 0 && self.port.rx.is_some() {
+            // A few buffers are left, but not enough for one.
+            self.port.full();
+        }
+        datagrams
+    }
+}
+
+/// Writes one datagram to the guest.
+fn write_datagram(
+    port: &mut Port,
+    fragment_ids: &mut FragmentIds,
+    ends: &Ends,
+    headers: &mut Option<Headers>,
+    payload: &[u8],
+) -> Result<(), Full> {
+    let h = match headers.take_if(|h| h.payload == payload.len()) {
+        Some(h) => headers.insert(h),
+        None => {
+            let mut bytes = [0; MAX_HEADERS];
+            let end = build_udp(&mut bytes, &ends.at, ends.src_port, ends.dst_port, payload.len());
+            headers.insert(Headers { bytes, end, payload: payload.len() })
+        }
+    };
+    let head = &h.bytes[..h.end];
+    let mtu = port.link.mtu;
+    if head.len() - VNET_LEN - ETH_LEN + payload.len() <= usize::from(mtu) {
+        return port.frame(head, payload);
+    }
+    // The pod's kernel has put it together from fragments; for the guest it is cut again.
+    let frame = complete_checksum(head, payload);
+    match crate::frag::split_frame(&frame, mtu, fragment_ids.next()) {
+        Some(fragments) => port.fragments(fragments),
+        None => {
+            port.counters.count_drop(Reason::TooLarge);
+            Ok(())
+        }
+    }
+}
+
+/// The Ethernet frame of a UDP datagram with its checksum complete.
+fn complete_checksum(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut frame = [&headers[VNET_LEN..], payload].concat();
+    let udp = headers.len() - VNET_LEN - UdpHeader::LEN;
+    // The field holds the pseudo header's sum; RFC 768: a sum of zero is sent as its complement.
+    let sum = match !fold(sum(&frame[udp..], 0)) {
+        0 => 0xffff,
+        s => s,
+    };
+    frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
