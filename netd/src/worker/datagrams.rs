@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use socket2::Socket;
 
-use super::carriers::{Carrier, Carriers, Lease};
 use super::flows::Flow;
+use super::listening::carriers::{Carrier, Carriers, Lease};
 use super::stream::is_exhausted;
 use super::transmit::TxFrame;
 use super::turn::{Worker, fd, watch_input};
@@ -209,10 +209,10 @@ impl Worker {
             }
         }
         self.note_use(id, used);
-        if self.gathers.slices_of(id).is_none() && self.gathers.is_full() {
+        if self.tx.gathers.slices_of(id).is_none() && self.tx.gathers.is_full() {
             self.flush_gathers();
         }
-        let g = self.gathers.of(id);
+        let g = self.tx.gathers.of(id);
         let first = g.iovs.len();
         let bytes = g.iovs.append_from(frame.slices, frame.first, at, len) as u32;
         g.items.push(Item { first: first as u32, slices: (g.iovs.len() - first) as u32, bytes });
@@ -419,7 +419,7 @@ impl Worker {
     /// Answers a datagram of the guest by an ICMP error that quotes it.
     fn reject(&mut self, key: &Key, ip: &Ip, frame: &TxFrame<'_>, kind: IcmpError) {
         // A guest that floods what is closed costs a copy only as often as it is answered.
-        if !self.errors.would_allow(self.now) {
+        if !self.slow.may_tell(self.now) {
             return;
         }
         let copy = frame.copy();

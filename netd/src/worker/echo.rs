@@ -20,7 +20,7 @@ use crate::limits::Timeouts;
 use crate::shared::Side;
 use crate::sockets;
 use crate::state::{self, Descriptors, Missing, Named};
-use crate::sys::{self, SocketError};
+use crate::sys::{self, ReceiveBatch, SocketError};
 use crate::time::Time;
 use crate::udp::Life;
 
@@ -89,6 +89,14 @@ impl EchoFlow {
             tcp: None,
         }
     }
+}
+
+/// What echo flows share.
+#[derive(Default)]
+pub(super) struct Echoes {
+    batch: ReceiveBatch,
+    /// The log has a refused ping socket.
+    refused: bool,
 }
 
 impl Worker {
@@ -187,7 +195,7 @@ impl Worker {
         }
         let socket = sockets::ping(key.guest.ip(), key.guest.port()).map_err(|error| {
             // The guest can have one refused for each of its identifiers: said once, counted each time.
-            if !is_exhausted(&error) && !std::mem::replace(&mut self.ping_refused, true) {
+            if !is_exhausted(&error) && !std::mem::replace(&mut self.echoes.refused, true) {
                 tracing::warn!(%error, "no ping socket: net.ipv4.ping_group_range must include netd's group");
             }
             Reason::SocketLimit
@@ -216,7 +224,7 @@ impl Worker {
             }
             let Some(key) = self.flows.key(id).copied() else { return false };
             let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
-            let n = match self.echoes.receive(fd(&f.socket), most) {
+            let n = match self.echoes.batch.receive(fd(&f.socket), most) {
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(_) => {
@@ -230,7 +238,7 @@ impl Worker {
             self.note_use(id, used);
             for i in 0..n {
                 let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
-                let Some(d) = self.echoes.get(i) else { continue };
+                let Some(d) = self.echoes.batch.get(i) else { continue };
                 let Some(data) = d.payload.get(ECHO_HEADER..) else { continue };
                 let sequence = u16::from_be_bytes([d.payload[6], d.payload[7]]);
                 let Some(from) = self.port.link.source_for_guest(d.from.ip()) else { continue };
@@ -256,7 +264,7 @@ impl Worker {
     fn answer_echo(&mut self, reply: &EchoReply<'_>) {
         let Some(mac) = self.port.guest_mac else { return };
         let Some(frame) = icmp::echo_reply_frame(&self.port.link, mac, reply) else { return };
-        let id = self.fragment_ids.next();
+        let id = self.slow.fragment_ids.next();
         // An answer without one of its fragments is of no use.
         match crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
             mut whole if whole.len() == 1 => whole.drain(..).for_each(|frame| self.port.queue(frame)),

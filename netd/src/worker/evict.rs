@@ -82,7 +82,7 @@ impl Worker {
 
     /// Ends a flow for the sake of another.
     fn evict(&mut self, id: FlowId) {
-        if self.gathers.slices_of(id).is_some() {
+        if self.tx.gathers.slices_of(id).is_some() {
             // What the guest has sent by it is on its way.
             self.flush_gathers();
         }

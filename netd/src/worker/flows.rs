@@ -56,7 +56,7 @@ impl Flow {
         if from_guest { Side::Guest } else { Side::Peer }
     }
 
-    /// Notes whether the flow is in [`Worker::ready`]; answers what was noted before.
+    /// Notes whether the flow stands in `Queues`; answers what was noted before.
     pub(super) fn set_queued(&mut self, queued: bool) -> bool {
         let note = match self {
             Flow::Tcp(f) => &mut f.queued,

@@ -15,9 +15,9 @@ use std::os::fd::AsFd;
 
 use podvirt_proto::hold;
 
-use super::carriers::OutletId;
 use super::command::Command;
 use super::flows::Flow;
+use super::listening::carriers::OutletId;
 use super::stream::TcpFlow;
 use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
@@ -34,7 +34,7 @@ impl Worker {
     /// Waits until it is thawed. Commands that change something wait, too.
     pub(super) fn stand_still(&mut self) {
         let mut later = Vec::new();
-        while self.frozen && self.running {
+        while self.life.frozen && self.life.running {
             match self.next_command() {
                 Some(
                     command @ (Command::Status(_)
@@ -57,10 +57,10 @@ impl Worker {
                     | Command::Accepted { .. }
                     | Command::Frames { .. }
                     | Command::Datagram(_)),
-                ) if !self.packed => self.on_command(command),
+                ) if !self.life.packed => self.on_command(command),
                 Some(command) => later.push(command),
                 // Nobody is left who could thaw it.
-                None => self.running = false,
+                None => self.life.running = false,
             }
         }
         self.now = self.clock.now();
@@ -77,15 +77,15 @@ impl Worker {
         let mut out = state::Worker {
             state: state::WorkerState {
                 now: self.now,
-                started: self.started,
+                started: self.life.started,
                 guest_mac: self.port.guest_mac,
-                seen_mac: self.services.guest_mac(),
-                station_seen: self.station_seen,
-                seen: self.services.seen().to_vec(),
-                fragment_id: self.fragment_ids.last(),
+                seen_mac: self.guest.services.guest_mac(),
+                station_seen: self.guest.station_seen,
+                seen: self.guest.services.seen().to_vec(),
+                fragment_id: self.slow.fragment_ids.last(),
                 homes: self.port.link.homes(),
             },
-            ports: self.listeners.state(&mut named),
+            ports: self.listening.listeners.state(&mut named),
             outlets: outlets
                 .iter()
                 .map(|s| state::Outlet { place: s.place, socket: named.name(fd(s)) })
@@ -110,12 +110,12 @@ impl Worker {
         mut state: state::Worker,
         fds: &mut Descriptors,
     ) -> Result<(), InheritError> {
-        self.frozen = true;
+        self.life.frozen = true;
         let ports = std::mem::take(&mut state.ports);
         if self.peers.index == 0 {
-            self.listeners.restore(ports, fds)?;
+            self.listening.listeners.restore(ports, fds)?;
             self.list_inherited();
-            self.listeners.of_udp().for_each(|socket| self.carriers.add_listener(socket.clone()));
+            self.listening.listeners.of_udp().for_each(|socket| self.carriers.add_listener(socket.clone()));
             for outlet in std::mem::take(&mut state.outlets) {
                 let socket = fds.take(outlet.socket)?;
                 // Flows that it would have carried get another.
@@ -173,17 +173,17 @@ impl Worker {
         moved: bool,
     ) -> Result<Vec<state::Ends>, InheritError> {
         let state::Worker { state, tcp, udp, echo, waiting, ports: _, outlets: _ } = state;
-        self.started = state.started;
-        self.fragment_ids.restore(state.fragment_id);
+        self.life.started = state.started;
+        self.slow.fragment_ids.restore(state.fragment_id);
         // A guest that has the pod's addresses follows when they change.
-        let own = self.own.homes();
+        let own = self.guest.own.homes();
         let foreign = |home: &Home| home.is_sound() && own.iter().all(|own| own.guest != home.guest);
-        self.homes = state.homes.into_iter().filter(foreign).take(HOMES).collect();
+        self.guest.homes = state.homes.into_iter().filter(foreign).take(HOMES).collect();
         self.settle();
         // An address that is configured is stronger than one that was learned.
         self.port.guest_mac = self.port.link.guest_mac.or(state.guest_mac);
-        self.station_seen = state.station_seen;
-        self.services.restore(state.seen_mac, state.seen);
+        self.guest.station_seen = state.station_seen;
+        self.guest.services.restore(state.seen_mac, state.seen);
         waiting.into_iter().for_each(|frame| self.port.queue(frame));
         let (mut over, mut refused) = (Vec::new(), Vec::new());
         for f in tcp {

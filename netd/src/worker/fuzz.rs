@@ -167,7 +167,7 @@ impl Bench {
             }
         }
         self.mailbox.send(Command::Shutdown);
-        self.worker.running = true;
+        self.worker.life.running = true;
         self.worker.run();
         // What the guest offered was given back, whatever it was.
         let used = self.u16_at(area(TX) + 0x1802);
@@ -193,7 +193,7 @@ impl Bench {
         self.mailbox.send(Command::Unpark(Arc::new(connections)));
         self.mailbox.send(Command::Thaw);
         self.mailbox.send(Command::Shutdown);
-        self.worker.running = true;
+        self.worker.life.running = true;
         self.worker.run();
         let (_, loaded) = answer.try_recv().unwrap();
         if loaded.is_err() {
@@ -242,7 +242,7 @@ impl Bench {
         }
         self.mailbox.send(Command::Connected(false));
         self.mailbox.send(Command::Shutdown);
-        self.worker.running = true;
+        self.worker.life.running = true;
         self.worker.run();
         for (answer, offered) in answers.iter().zip(self.offered) {
             // The driver broke no rule: the ring is still there.
@@ -262,7 +262,7 @@ mod tests {
     use etherparse::PacketBuilder;
 
     use super::super::flows::Flow;
-    use super::super::inbound::Origin;
+    use super::super::receive::Origin;
     use super::*;
     use crate::counters::Reason;
     use crate::flow::{FlowId, Key, Kind};
@@ -367,7 +367,7 @@ mod tests {
             .unwrap();
         let bytes = frame.len();
         worker.on_frame(&Iovs::from_owned(frame), 0, bytes).unwrap();
-        assert_eq!(worker.gathers.slices_of(first), Some(1), "it waits for the rest of its batch");
+        assert_eq!(worker.tx.gathers.slices_of(first), Some(1), "it waits for the rest of its batch");
         for n in 2..100 {
             open(worker, rule, n);
         }
@@ -375,7 +375,7 @@ mod tests {
         let mut buffer = [0; 16];
         let received = socket.recv(&mut buffer).expect("the datagram was sent");
         assert_eq!(&buffer[..received], b"answer");
-        assert_eq!(worker.gathers.slices_of(first), None);
+        assert_eq!(worker.tx.gathers.slices_of(first), None);
     }
 
     #[test]
@@ -398,7 +398,8 @@ mod tests {
             }
             worker.add_ports(&[rule]);
             worker.on_listener(0);
-            let queue = if pairs == 1 { &worker.ready } else { &worker.heard };
+            let [ready, heard] = worker.queues.both();
+            let queue = if pairs == 1 { ready } else { heard };
             let listeners = queue.iter().filter(|origin| matches!(origin, Origin::Listener(0))).count();
             assert!((1..1100).contains(&listeners), "{listeners} entries for one port, {pairs} pairs");
         }
@@ -421,9 +422,9 @@ mod tests {
             worker.flows.remove(id);
         }
         let last = open(worker, 8000);
-        assert!(worker.ready.len() < 2000, "{} entries for two flows", worker.ready.len());
-        let left: Vec<_> = worker
-            .ready
+        let [ready, _] = worker.queues.both();
+        assert!(ready.len() < 2000, "{} entries for two flows", ready.len());
+        let left: Vec<_> = ready
             .iter()
             .filter_map(|origin| match *origin {
                 Origin::Flow(id) => worker.flows.get(id).map(|_| id),

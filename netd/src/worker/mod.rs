@@ -16,42 +16,48 @@
 //!
 //! Kicks are suppressed while the loop runs and asked for before it sleeps, not before it naps (see `pace`); the
 //! kick descriptors are edge-triggered and never read. If the receive ring has no buffer left, data waits in the sockets, and the
-//! flows that have some wait in `Worker::ready` for the guest's next kick on that ring.
+//! flows that have some wait in `receive::Queues` for the guest's next kick on that ring.
 //!
 //! There is a worker for each queue pair that may be had, whether the guest uses it or not. A worker's variables
 //! are its own: other threads, other workers among them, reach it by a mailbox and an eventfd, and [`Handle`] makes
 //! one of them all. What they have in common stands in [`crate::shared`]; how frames and flows go from one to
 //! another, in [`peers`]. Worker 0 also has the listeners and the link's services.
 //!
+//! # Parts
+//!
+//! A worker's variables stand in parts, each with the files that may touch what is private to it:
+//!
+//! | part | what it is | where |
+//! |---|---|---|
+//! | `tx` | the transmit ring and its present batch | `transmit` |
+//! | `port`, `queues`, `in_hand` | the receive ring, what has something for it, and what was received for it already | `receive` |
+//! | `listening`, `carriers` | listeners, and the sockets that they share with flows | `listening` |
+//! | `flows`, `over`, `hold_budget`, `echoes` | the flows and what they share | `flows`, `stream`, `datagrams`, `echo`, `connect`, `evict` |
+//! | `guest`, `slow` | what is known of the guest, its services, fragments and errors | `guest`, `slow` |
+//! | `peers` | the other workers | `peers` |
+//! | `life` | whether the worker runs, stands still or ends | `life`, `freeze`, `requests` |
+//!
 //! Errors of one flow end that flow. A ring that the driver broke is disabled and reported by VRING_ERR; the flows
 //! and the other rings stay.
 
-mod accept;
-mod ask;
-mod carriers;
 mod command;
 mod connect;
 mod datagrams;
-mod deliver;
 mod echo;
 mod evict;
 mod flows;
 mod freeze;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
-mod gather;
+mod guest;
 mod handle;
 mod held;
-mod inbound;
-mod inquiry;
-mod listen;
-mod outbound;
+mod life;
+mod listening;
 mod pace;
 mod parked;
-mod payload;
 mod peers;
-mod port;
-mod ready;
+mod receive;
 mod requests;
 mod room;
 mod slow;
@@ -71,7 +77,7 @@ use crate::limits::{Limits, MAX_QUEUE_PAIRS, Timeouts};
 use crate::net::Link;
 use crate::port::PortRule;
 use crate::shared::Shared;
-use crate::sockets::{self};
+use crate::sockets;
 use crate::state::{self, Descriptors, InheritError};
 use crate::time::{Clock, Time};
 
@@ -144,7 +150,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
     let clock = inherited.as_ref().map_or_else(Clock::new, Inherited::clock);
     let shared = Arc::new(Shared::new(pairs, &limits, clock));
     let peek = if peek_offset { sockets::PeekOffset::probe() } else { sockets::PeekOffset::NONE };
-    let carriers: Arc<carriers::Carriers> = Arc::default();
+    let carriers: Arc<listening::carriers::Carriers> = Arc::default();
     let mut all = vec![counters];
     all.resize_with(pairs, Arc::default);
     let mut workers = Vec::with_capacity(pairs);

@@ -292,14 +292,11 @@ impl Worker {
     fn on_passed_frame(&mut self, frame: PassedFrame) {
         let len = frame.bytes.len();
         self.peers.hops = frame.hops;
-        // What this worker's own ring is owed is another matter.
-        let bare = self.bare;
         let slices = Iovs::from_owned(frame.bytes);
-        if let Err(reason) = self.on_frame(&slices, 0, len) {
+        if let Err(reason) = self.on_frame_apart(&slices, len) {
             self.counters.count_drop(reason);
         }
         self.peers.hops = 0;
-        self.bare = bare;
     }
 
     /// Whether another pair receives.

@@ -18,9 +18,6 @@ const ROWS_PER_TURN: usize = 256;
 /// Slots of the flow table looked at in one turn.
 const SLOTS_PER_TURN: usize = 4096;
 
-/// Times that a transmit ring is drained before it is given back: all that the largest holds.
-const LAST_TURNS: usize = 4;
-
 impl Worker {
     /// Carries out a command of the mailbox.
     pub(super) fn on_command(&mut self, command: Command) {
@@ -35,20 +32,20 @@ impl Worker {
                 let _ = reply.send(ring);
             }
             Command::Features(features) => {
-                self.features = features;
+                self.guest.features = features;
                 self.port.set_features(features);
             }
             Command::Connected(connected) => {
-                self.connected = connected;
+                self.guest.connected = connected;
                 // Not when one comes: that of a live update has shown its guest's address to the netd before.
                 if !connected {
-                    self.station_seen = false;
+                    self.guest.station_seen = false;
                     self.port.clear();
                     // The next guest asks for its addresses.
-                    self.homes.clear();
+                    self.guest.homes.clear();
                     self.settle();
                     // A successor may have the sockets of a worker that stands still.
-                    if !self.frozen {
+                    if !self.life.frozen {
                         self.forget_answers();
                     }
                 }
@@ -61,7 +58,7 @@ impl Worker {
                 let _ = reply.send(self.flow_page(&query, from, rows));
             }
             Command::Ports(reply) => {
-                let _ = reply.send(self.listeners.infos());
+                let _ = reply.send(self.listening.listeners.infos());
             }
             Command::AddPorts(rules, reply) => {
                 let _ = reply.send(self.add_ports(&rules));
@@ -74,7 +71,7 @@ impl Worker {
                 self.part_from_ports(&pods);
                 let _ = reply.send(());
             }
-            Command::Shutdown => self.running = false,
+            Command::Shutdown => self.life.running = false,
             Command::Accepted { rule, socket, from } => self.on_assigned_connection(rule, socket, from),
             Command::Datagram(datagram) => {
                 if let Err(reason) = self.on_passed_datagram(&datagram) {
@@ -88,7 +85,7 @@ impl Worker {
             Command::Refused(key) => self.on_refused(&key),
             Command::Adopt(flows) => self.adopt(flows),
             Command::GuestMac(mac) => {
-                if !std::mem::replace(&mut self.station_seen, true)
+                if !std::mem::replace(&mut self.guest.station_seen, true)
                     && self.port.guest_mac.replace(mac).is_none()
                 {
                     self.wake_all();
@@ -99,14 +96,14 @@ impl Worker {
             Command::Tap(tap) => self.port.taps = Taps::add(self.port.taps.take(), tap),
             Command::Untap(id) => self.port.taps = Taps::remove(self.port.taps.take(), id),
             Command::Freeze(reply) => {
-                let again = std::mem::replace(&mut self.frozen, true);
+                let again = std::mem::replace(&mut self.life.frozen, true);
                 let _ = reply.send(());
                 if !again {
                     self.stand_still();
                 }
             }
             Command::Pack(mut pack, reply) => {
-                self.packed = true;
+                self.life.packed = true;
                 let state = self.pack(&mut pack);
                 let _ = reply.send((pack, state));
             }
@@ -115,7 +112,7 @@ impl Worker {
                 let _ = reply.send((fds, loaded));
             }
             Command::Listeners(reply) => {
-                let _ = reply.send(self.listeners.of_tcp());
+                let _ = reply.send(self.listening.listeners.of_tcp());
             }
             Command::AcceptWaiting(reply) => {
                 self.accept_waiting();
@@ -130,7 +127,7 @@ impl Worker {
                 self.abandon(&except);
                 let _ = reply.send(());
             }
-            Command::Thaw => (self.frozen, self.packed) = (false, false),
+            Command::Thaw => (self.life.frozen, self.life.packed) = (false, false),
         }
     }
 
@@ -153,12 +150,12 @@ impl Worker {
             self.port.rx = Some(ring);
             self.port.starved = false;
             self.services_up();
-            self.inquiry.start(self.now);
+            self.listening.inquiry.start(self.now);
             self.set_pair_running(true);
             // What happened while there was no ring waits for one.
             self.wake_all();
         } else {
-            self.tx = Some(ring);
+            self.tx.begin(ring);
         }
     }
 
@@ -169,21 +166,10 @@ impl Worker {
                 self.deliver_all_in_hand();
                 self.port.publish();
                 self.set_pair_running(false);
-                self.inquiry.stop();
+                self.listening.inquiry.stop();
                 self.port.take_ring()
             }
-            TX => {
-                // What the guest has sent is carried; it may send more without end.
-                for _ in 0..LAST_TURNS {
-                    if !self.transmit() {
-                        break;
-                    }
-                }
-                self.flush_outboxes();
-                self.none.clear();
-                self.pay();
-                self.tx.take()
-            }
+            TX => self.end_transmit(),
             _ => None,
         }?;
         if let Err(error) = self.epoll.delete(ring.kick_fd()) {
@@ -198,7 +184,7 @@ impl Worker {
         if link.guest_mac.is_some() {
             self.port.guest_mac = link.guest_mac;
         }
-        self.own = link;
+        self.guest.own = link;
         self.settle();
         // The guest learns new routes and resolvers by a router advertisement at once.
         self.services_up();
@@ -206,17 +192,17 @@ impl Worker {
 
     /// The link is the pod's, but for what the guest has brought along.
     pub(super) fn settle(&mut self) {
-        self.port.link = if self.homes.is_empty() {
-            self.own.clone()
+        self.port.link = if self.guest.homes.is_empty() {
+            self.guest.own.clone()
         } else {
-            Arc::new(Link::clone(&self.own).with_homes(&self.homes))
+            Arc::new(Link::clone(&self.guest.own).with_homes(&self.guest.homes))
         };
     }
 
     /// The guest's link has come up or has changed: worker 0 tells it what there is.
     fn services_up(&mut self) {
         if self.peers.index == 0 {
-            self.services.link_up(self.now);
+            self.guest.services.link_up(self.now);
         }
     }
 
@@ -236,17 +222,17 @@ impl Worker {
         let mut running_rings = Vec::new();
         let ring = |which: usize| (2 * self.peers.index + which) as u32;
         running_rings.extend(self.port.rx.as_ref().map(|_| ring(RX)));
-        running_rings.extend(self.tx.as_ref().filter(|r| !r.is_disabled()).map(|_| ring(TX)));
+        running_rings.extend(self.tx.ring().filter(|r| !r.is_disabled()).map(|_| ring(TX)));
         Status {
-            uptime: self.now.since(self.started),
-            frontend_connected: self.connected,
-            features: self.features,
+            uptime: self.now.since(self.life.started),
+            frontend_connected: self.guest.connected,
+            features: self.guest.features,
             running_rings,
             link: self.port.link.clone(),
             guest_mac: self.port.guest_mac,
-            guest_seen: self.services.seen().to_vec(),
+            guest_seen: self.guest.services.seen().to_vec(),
             flows,
-            listeners: self.listeners.open(),
+            listeners: self.listening.listeners.open(),
             tcp_states: tcp_states.into_iter().filter(|s| s.1 > 0).collect(),
         }
     }

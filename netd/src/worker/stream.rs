@@ -8,10 +8,10 @@ use nix::sys::epoll::EpollFlags;
 use socket2::Socket;
 
 use super::flows::Flow;
-use super::gather::Gather;
 use super::held::Held;
 use super::room::Room;
 use super::transmit::TxFrame;
+use super::transmit::gather::Gather;
 use super::turn::{Worker, fd, watch_again};
 use crate::control::{FlowInfo, FlowKind, SocketInfo, TcpInfo};
 use crate::counters::Reason;
@@ -48,7 +48,7 @@ pub(super) struct TcpFlow {
     /// The peer's urgent mark is in the socket, or was when epoll last told of it: a read ends there, and that it was
     /// short does not say that there is no more.
     pub(super) urgent: bool,
-    /// In [`Worker::ready`].
+    /// Stands in `Queues`.
     pub(super) queued: bool,
     /// In the list of connections that are being opened; see [`super::evict`].
     pub(super) opening: bool,
@@ -321,7 +321,7 @@ impl Worker {
             }
             return self.on_stray_segment(key, segment);
         };
-        let crowded = self.gathers.slices_of(id).map_or(self.gathers.is_full(), |n| n > GATHER_SLICES);
+        let crowded = self.tx.gathers.slices_of(id).map_or(self.tx.gathers.is_full(), |n| n > GATHER_SLICES);
         if segment.len > 0 && crowded {
             self.flush_gathers();
         }
@@ -349,7 +349,7 @@ impl Worker {
         }
         let gaps = f.held.is_some();
         if input.take > 0 {
-            let g = self.gathers.of(id);
+            let g = self.tx.gathers.of(id);
             let from = payload + input.skip as usize;
             g.bytes += g.iovs.append_from(frame.slices, frame.first, from, input.take as usize) as u32;
             if gaps {
@@ -371,7 +371,7 @@ impl Worker {
         while let Some((seq, payload)) = held.take(f.conn.next_from_guest()) {
             let input = f.conn.on_held(seq, payload.len() as u32, self.now);
             if input.take > 0 {
-                let g = self.gathers.of(id);
+                let g = self.tx.gathers.of(id);
                 let payload = Iovs::from_owned(payload);
                 g.bytes += g.iovs.append(&payload, input.skip as usize, input.take as usize) as u32;
             }

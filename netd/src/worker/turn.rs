@@ -1,6 +1,6 @@
 //! The worker's variables and the turn of its loop.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -8,28 +8,27 @@ use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::carriers::{Carriers, OutletId};
 use super::command::{Command, Inbox};
+use super::echo::Echoes;
 use super::flows::{Flow, Flows};
-use super::gather::Gathers;
+use super::guest::Guest;
 use super::held::HoldBudget;
-use super::inbound::{Inbound, Origin};
-use super::inquiry::Inquiry;
-use super::listen::Listeners;
-use super::outbound::Outbound;
-use super::pace::{NAP, Owed, Pace, Pause};
+use super::life::Life;
+use super::listening::Listening;
+use super::listening::carriers::{Carriers, OutletId};
+use super::pace::{NAP, Pace, Pause};
 use super::peers::Peers;
-use super::port::Port;
-use crate::counters::{Counters, Reason};
+use super::receive::{InHand, Origin, Port, Queues};
+use super::slow::Slow;
+use super::transmit::Transmit;
+use crate::counters::Counters;
 use crate::flow::{FlowId, Key};
-use crate::frag::{self, Reassembler};
 use crate::guest::Services;
-use crate::icmp::ErrorLimiter;
 use crate::limits::{Limits, Timeouts};
-use crate::net::{Home, Link};
-use crate::ring::{Iovs, Ring};
+use crate::net::Link;
+use crate::ring::Ring;
 use crate::sockets::PeekOffset;
-use crate::sys::{ReceiveBatch, Waiter};
+use crate::sys::Waiter;
 use crate::time::{Clock, Time};
 
 /// Index of the ring that the guest receives by.
@@ -53,36 +52,6 @@ pub(super) const TAG_SHIFT: u32 = 56;
 const EVENTS: usize = 256;
 /// Commands of the mailbox carried out in one turn: other workers can fill it as fast as they receive.
 const COMMANDS_PER_TURN: usize = 64;
-/// ICMP errors to the guest: RFC 1812 4.3.2.8 asks for a limit; these are Linux's icmp_msgs_per_sec and burst.
-const ERRORS_PER_SECOND: u32 = 1000;
-/// See [`ERRORS_PER_SECOND`].
-const ERRORS_BURST: u32 = 50;
-/// Workers there can be, a power of two: fragments have 16-bit names in IPv4, and each worker its part of them.
-const MAX_PAIRS: u32 = crate::limits::MAX_QUEUE_PAIRS as u32;
-/// How soon a listener is tried again that ran out of descriptors.
-const LISTENER_RETRY: Duration = Duration::from_millis(100);
-
-/// Names of datagrams that are cut for the guest.
-pub(super) struct FragmentIds(u32);
-
-impl FragmentIds {
-    /// The last name, for a successor.
-    pub(super) fn last(&self) -> u32 {
-        self.0
-    }
-
-    /// Goes on behind the names of a predecessor.
-    pub(super) fn restore(&mut self, last: u32) {
-        self.0 = last / MAX_PAIRS * MAX_PAIRS + self.0 % MAX_PAIRS;
-    }
-
-    /// A name that no other worker uses.
-    pub(super) fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_add(MAX_PAIRS);
-        self.0
-    }
-}
-
 /// What a worker is made of.
 pub(super) struct Parts {
     pub(super) limits: Limits,
@@ -95,7 +64,8 @@ pub(super) struct Parts {
     pub(super) carriers: Arc<Carriers>,
 }
 
-/// The worker. See the [module](super) for its theory.
+/// The worker. See the [module](super) for its theory. What its parts keep to themselves is private to the directory or file
+/// that they stand in.
 pub(super) struct Worker {
     pub(super) clock: Clock,
     pub(super) now: Time,
@@ -103,71 +73,26 @@ pub(super) struct Worker {
     inbox: Inbox,
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
+    pub(super) life: Life,
+    pub(super) guest: Guest,
     pub(super) port: Port,
-    /// The link as the pod has it; the port has it as the guest does.
-    pub(super) own: Arc<Link>,
-    /// What the guest had configured when it came from elsewhere.
-    pub(super) homes: Vec<Home>,
-    pub(super) tx: Option<Ring>,
-    /// The driver has taken the transmit ring out of use.
-    pub(super) discards: bool,
-    pub(super) features: u64,
-    pub(super) connected: bool,
-    /// The present frontend has shown the guest's Ethernet address.
-    pub(super) station_seen: bool,
+    /// What has, or may have, something for the guest.
+    pub(super) queues: Queues,
+    /// What was received and waits for the guest's buffers.
+    pub(super) in_hand: InHand,
+    pub(super) tx: Transmit,
+    pub(super) slow: Slow,
     pub(super) flows: Flows,
+    /// Connections in TIME-WAIT by the side that opened them, the oldest first.
+    pub(super) over: [VecDeque<FlowId>; 2],
+    pub(super) hold_budget: HoldBudget,
+    pub(super) echoes: Echoes,
     pub(super) peers: Peers,
     pub(super) peek: PeekOffset,
-    pub(super) listeners: Listeners,
-    /// The guest is asked on which ports it listens.
-    pub(super) asks: bool,
-    pub(super) inquiry: Inquiry,
+    pub(super) listening: Listening,
     pub(super) carriers: Arc<Carriers>,
-    /// Outlets that wait in a queue of what has something for the guest.
-    pub(super) outlets_queued: HashSet<OutletId>,
-    /// Until when nobody is accepted.
-    pub(super) listeners_retry: Option<Time>,
-    pub(super) services: Services,
-    pub(super) fragments: Reassembler,
-    pub(super) fragment_ids: FragmentIds,
-    pub(super) errors: ErrorLimiter,
-    /// Flows, UDP listeners and outlets that have, or may have, something for the guest.
-    pub(super) ready: VecDeque<Origin>,
-    /// With several pairs the UDP listeners and outlets, which do not wait for the guest's buffers; see [`Worker::serve_heard`].
-    pub(super) heard: VecDeque<Origin>,
-    /// Connections in TIME-WAIT by who opened them, the oldest first.
-    pub(super) over: [VecDeque<FlowId>; 2],
-    /// Flows that this batch of the transmit ring has touched.
-    pub(super) touched: Vec<FlowId>,
-    pub(super) gathers: Gathers,
-    /// Slices of the chains popped from the transmit ring since the last flush.
-    pub(super) slices: Iovs,
-    pub(super) none: Iovs,
-    pub(super) heads: Vec<u16>,
-    /// Chains of this batch that held nothing but acknowledgements.
-    pub(super) bare: usize,
-    /// The transmit ring's interrupt.
-    pub(super) owed: Owed,
-    pub(super) hold_budget: HoldBudget,
-    /// Bytes taken from the transmit ring in this turn.
-    pub(super) sent: usize,
-    pub(super) inbound: Inbound,
-    /// In place of `inbound` for UDP listeners, where there are other pairs.
-    pub(super) arrivals: Inbound,
-    pub(super) outbound: Outbound,
-    pub(super) echoes: ReceiveBatch,
-    /// The log has a refused ping socket.
-    pub(super) ping_refused: bool,
+    /// Frames that netd makes itself, on their way to the port.
     pub(super) frames: Vec<Vec<u8>>,
-    pub(super) running: bool,
-    /// The mailbox may hold commands.
-    rung: bool,
-    /// See [`super::freeze`].
-    pub(super) frozen: bool,
-    /// Its state has been given: nothing may change it any more until it is thawed.
-    pub(super) packed: bool,
-    /// When the clock was started that this one goes on.
-    pub(super) started: Time,
 }
 
 impl Worker {
@@ -190,53 +115,22 @@ impl Worker {
             now,
             epoll,
             inbox,
+            life: Life::new(now),
             port: Port::new(link.clone(), counters.clone()),
-            own: link,
-            homes: Vec::new(),
-            tx: None,
-            discards: false,
-            features: 0,
-            connected: false,
-            station_seen: false,
+            guest: Guest::new(link),
+            queues: Queues::default(),
+            in_hand: InHand::default(),
+            tx: Transmit::default(),
+            slow: Slow::new(&limits, workers, peers.index),
             flows: Flows::new(limits.flows, peers.shared.clone(), peers.index),
-            peek,
-            listeners: Listeners::default(),
-            asks,
-            inquiry: Inquiry::default(),
-            carriers,
-            outlets_queued: HashSet::new(),
-            listeners_retry: None,
-            services: Services::new(),
-            fragments: Reassembler::new(frag::Limits {
-                max_datagrams: limits.fragment_datagrams.div_ceil(workers),
-                max_bytes: limits.fragment_bytes.div_ceil(workers),
-            }),
-            fragment_ids: FragmentIds(peers.index as u32),
-            peers,
-            errors: ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
-            ready: VecDeque::new(),
-            heard: VecDeque::new(),
             over: [VecDeque::new(), VecDeque::new()],
-            touched: Vec::new(),
-            gathers: Gathers::default(),
-            slices: Iovs::new(),
-            none: Iovs::new(),
-            heads: Vec::new(),
-            bare: 0,
-            owed: Owed::default(),
             hold_budget: HoldBudget::default(),
-            sent: 0,
-            inbound: Inbound::default(),
-            arrivals: Inbound::default(),
-            outbound: Outbound::default(),
-            echoes: ReceiveBatch::default(),
-            ping_refused: false,
+            echoes: Echoes::default(),
+            peek,
+            listening: Listening::new(asks),
+            carriers,
+            peers,
             frames: Vec::new(),
-            running: true,
-            rung: false,
-            frozen: false,
-            packed: false,
-            started: now,
             counters,
             timeouts,
         })
@@ -247,12 +141,12 @@ impl Worker {
         self.clock = clock;
         self.now = clock.now();
         self.over.iter_mut().for_each(VecDeque::clear);
-        self.listeners_retry = None;
+        self.listening.end_retry();
         self.peers.move_at = None;
-        self.services = Services::new();
-        self.errors = ErrorLimiter::new(ERRORS_PER_SECOND, ERRORS_BURST);
+        self.guest.services = Services::new();
+        self.slow.forget_errors();
         self.forget_answers();
-        self.owed = Owed::default();
+        self.tx.forget_owed();
     }
 
     /// Waits for the next command of the mailbox.
@@ -266,10 +160,10 @@ impl Worker {
         let mut waiter = Waiter::new();
         let mut pace = Pace::default();
         let mut pause = Pause::Look;
-        if self.frozen {
+        if self.life.frozen {
             self.stand_still();
         }
-        while self.running {
+        while self.life.running {
             let waited = match pause {
                 Pause::None => Ok(0),
                 Pause::Look => waiter.wait(&self.epoll, &mut events, Some(Duration::ZERO)),
@@ -302,8 +196,8 @@ impl Worker {
             self.port.flush_queue();
             self.port.publish();
             self.plan_move();
-            more |= self.rung;
-            let moved = std::mem::take(&mut self.sent) + std::mem::take(&mut self.port.moved);
+            more |= self.life.rung;
+            let moved = self.tx.take_sent() + std::mem::take(&mut self.port.moved);
             pause = pace.after(self.now, moved, more, waiter.is_fine());
             match pause {
                 Pause::Sleep if self.rest() => pause = Pause::Look,
@@ -315,7 +209,7 @@ impl Worker {
 
     /// Before sleeping: kicks are asked for; true when there is more to do at once.
     fn rest(&mut self) -> bool {
-        let tx = self.tx.as_mut().is_some_and(Ring::request_kicks);
+        let tx = self.tx.request_kicks();
         self.rest_rx() || tx
     }
 
@@ -331,12 +225,12 @@ impl Worker {
     fn timeout(&self) -> Option<Duration> {
         let next = [
             self.flows.next_deadline(),
-            self.services.poll_at(),
-            self.fragments.poll_at(),
-            self.listeners_retry,
-            self.inquiry.poll_at(),
+            self.guest.services.poll_at(),
+            self.slow.poll_at(),
+            self.listening.retry_at(),
+            self.listening.inquiry.poll_at(),
             self.peers.move_at,
-            self.owed.due_at(),
+            self.tx.due_at(),
         ];
         // Up to the next millisecond: deadlines that lie close together are one wake-up.
         let round = |d: Duration| Duration::from_millis(d.as_micros().div_ceil(1000) as u64);
@@ -347,7 +241,7 @@ impl Worker {
         let token = event.data();
         match token >> TAG_SHIFT {
             tag::BELL => {
-                self.rung = true;
+                self.life.rung = true;
             }
             tag::RX_KICK => {
                 self.counters.guest_kicks.add(1);
@@ -364,12 +258,12 @@ impl Worker {
     /// Carries out commands of the mailbox. The bell rings once for all that are there: what is left is remembered.
     fn read_mail(&mut self) {
         for _ in 0..COMMANDS_PER_TURN {
-            if !self.rung || !self.running {
+            if !self.life.rung || !self.life.running {
                 return;
             }
             match self.inbox.next() {
                 Some(command) => self.on_command(command),
-                None => self.rung = false,
+                None => self.life.rung = false,
             }
         }
     }
@@ -402,41 +296,25 @@ impl Worker {
                 None => {}
             }
         }
-        if self.services.poll_at().is_some_and(|at| at <= self.now) {
+        if self.guest.services.poll_at().is_some_and(|at| at <= self.now) {
             let link = self.port.link.clone();
-            self.services.poll(self.now, &link, &mut self.frames);
+            self.guest.services.poll(self.now, &link, &mut self.frames);
             self.send_frames();
         }
-        if self.fragments.poll_at().is_some_and(|at| at <= self.now) {
+        if self.slow.poll_at().is_some_and(|at| at <= self.now) {
             self.expire_fragments();
         }
         if self.peers.move_at.is_some_and(|at| at <= self.now) {
             self.move_flows();
         }
-        if self.owed.is_due(self.now) {
+        if self.tx.due_at().is_some_and(|at| at <= self.now) {
             self.pay();
         }
-        if self.listeners_retry.is_some_and(|at| at <= self.now) {
-            self.listeners_retry = None;
+        if self.listening.retry_at().is_some_and(|at| at <= self.now) {
+            self.listening.end_retry();
         }
-        if self.inquiry.poll_at().is_some_and(|at| at <= self.now) {
+        if self.listening.inquiry.poll_at().is_some_and(|at| at <= self.now) {
             self.ask_guest();
-        }
-    }
-
-    /// Descriptors ran out at a listener: nobody can be accepted for a while.
-    pub(super) fn retry_listeners(&mut self) {
-        self.counters.count_drop(Reason::SocketLimit);
-        self.listeners_retry.get_or_insert(self.now + LISTENER_RETRY);
-    }
-
-    /// Sends the interrupt of the transmit ring that is owed.
-    pub(super) fn pay(&mut self) {
-        if self.owed.settle()
-            && let Some(ring) = &self.tx
-        {
-            ring.signal();
-            self.counters.guest_interrupts.add(1);
         }
     }
 

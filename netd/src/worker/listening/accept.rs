@@ -2,19 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
-use super::inbound::Origin;
-use super::listen::{Entry, STEERED};
-use super::stream::is_exhausted;
-use super::turn::{Worker, fd};
+use super::{Entry, STEERED};
 use crate::counters::Reason;
 use crate::flow::{Key, Kind};
 use crate::port::{PortRule, Proto};
 use crate::shared::Side;
 use crate::sockets;
+use crate::worker::receive::inbound::Origin;
+use crate::worker::stream::is_exhausted;
+use crate::worker::turn::{Worker, fd};
 
 /// Connections accepted from one listener before the next has its turn.
 const TAKES_PER_TURN: usize = 16;
@@ -30,30 +31,39 @@ const PORT_TRIES: u16 = 256;
 /// Where those start: the dynamic ports of RFC 6335.
 const FIRST_DYNAMIC: u16 = 49_152;
 
+/// How soon a listener is tried again that ran out of descriptors.
+const LISTENER_RETRY: Duration = Duration::from_millis(100);
+
 impl Worker {
+    /// Descriptors ran out at a listener: nobody can be accepted for a while.
+    pub(super) fn retry_listeners(&mut self) {
+        self.counters.count_drop(Reason::SocketLimit);
+        self.listening.retry.get_or_insert(self.now + LISTENER_RETRY);
+    }
+
     /// A listener has something.
-    pub(super) fn on_listener(&mut self, index: u32) {
-        let Some(Some(entry)) = self.listeners.entries.get(index as usize) else { return };
+    pub(in crate::worker) fn on_listener(&mut self, index: u32) {
+        let Some(Some(entry)) = self.listening.listeners.entries.get(index as usize) else { return };
         let rule = entry.rule;
         if rule.proto == Proto::Udp {
             return self.make_heard_ready(Origin::Listener(index));
         }
-        if let Some(queued) = self.listeners.queued(index)
+        if let Some(queued) = self.listening.listeners.queued(index)
             && !std::mem::replace(queued, true)
         {
-            self.listeners.knocking.push_back(index);
+            self.listening.listeners.knocking.push_back(index);
         }
     }
 
     /// Accepts connections, a bounded number in all and of each listener in turn: a port that is flooded delays the
     /// others by no more than that. True when more could be accepted at once.
-    pub(super) fn accept_some(&mut self) -> bool {
-        for _ in 0..LISTENERS_PER_TURN.min(self.listeners.knocking.len()) {
-            if self.listeners_retry.is_some() {
+    pub(in crate::worker) fn accept_some(&mut self) -> bool {
+        for _ in 0..LISTENERS_PER_TURN.min(self.listening.listeners.knocking.len()) {
+            if self.listening.retry.is_some() {
                 return false;
             }
-            let Some(index) = self.listeners.knocking.pop_front() else { break };
-            if let Some(queued) = self.listeners.queued(index) {
+            let Some(index) = self.listening.listeners.knocking.pop_front() else { break };
+            if let Some(queued) = self.listening.listeners.queued(index) {
                 *queued = false;
             }
             // More may be there, and makes no new edge.
@@ -61,15 +71,15 @@ impl Worker {
                 self.on_listener(index);
             }
         }
-        self.listeners_retry.is_none() && !self.listeners.knocking.is_empty()
+        self.listening.retry.is_none() && !self.listening.listeners.knocking.is_empty()
     }
 
     /// Accepts every connection that waits at a TCP listener: one that the kernel alone has accepted would be lost with it.
-    pub(super) fn accept_waiting(&mut self) {
+    pub(in crate::worker) fn accept_waiting(&mut self) {
         let is_tcp = |e: &Entry| e.rule.proto == Proto::Tcp && e.socket.is_some() && !e.shut;
-        let all = 0..self.listeners.entries.len() as u32;
+        let all = 0..self.listening.listeners.entries.len() as u32;
         let tcp = |at: &u32| {
-            self.listeners.entries.get(*at as usize).is_some_and(|e| e.as_ref().is_some_and(is_tcp))
+            self.listening.listeners.entries.get(*at as usize).is_some_and(|e| e.as_ref().is_some_and(is_tcp))
         };
         let listeners: Vec<u32> = all.filter(tcp).collect();
         for places in listeners.chunks(POLLED) {
@@ -80,9 +90,9 @@ impl Worker {
     }
 
     /// Accepts every connection that waits at one listener.
-    pub(super) fn accept_all(&mut self, at: u32) {
+    pub(in crate::worker) fn accept_all(&mut self, at: u32) {
         for _ in 0..WAITING_TURNS {
-            if self.listeners_retry.is_some() || !self.accept_from(at) {
+            if self.listening.retry.is_some() || !self.accept_from(at) {
                 break;
             }
         }
@@ -91,7 +101,7 @@ impl Worker {
     /// Those of the listeners at these places at which connections wait.
     fn knocked(&self, places: &[u32]) -> Vec<u32> {
         let socket = |at: &u32| {
-            let entry = self.listeners.entries.get(*at as usize)?.as_ref()?;
+            let entry = self.listening.listeners.entries.get(*at as usize)?.as_ref()?;
             Some((*at, PollFd::new(fd(&entry.socket.as_ref()?.socket), PollFlags::POLLIN)))
         };
         let (places, mut fds): (Vec<u32>, Vec<PollFd<'_>>) = places.iter().filter_map(socket).unzip();
@@ -109,7 +119,7 @@ impl Worker {
     /// Accepts connections of one listener; true when there may be more.
     fn accept_from(&mut self, index: u32) -> bool {
         for _ in 0..TAKES_PER_TURN {
-            let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
+            let entry = self.listening.listeners.entries.get(index as usize).and_then(Option::as_ref);
             let entry = entry.filter(|e| !e.shut);
             let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
                 return false;
@@ -148,7 +158,12 @@ impl Worker {
     }
 
     /// A connection that the pod has accepted, and that this worker is to have.
-    pub(super) fn on_assigned_connection(&mut self, rule: PortRule, socket: Socket, from: SocketAddr) {
+    pub(in crate::worker) fn on_assigned_connection(
+        &mut self,
+        rule: PortRule,
+        socket: Socket,
+        from: SocketAddr,
+    ) {
         let opened = self.try_accepted(rule, from);
         match opened {
             Ok(key) => {
@@ -178,7 +193,12 @@ impl Worker {
 
     /// The guest-visible tuple for a peer: its own address unless that overlaps, and then a port that no other
     /// overlapping peer has.
-    pub(super) fn guest_key(&mut self, kind: Kind, rule: PortRule, from: SocketAddr) -> Result<Key, Reason> {
+    pub(in crate::worker) fn guest_key(
+        &mut self,
+        kind: Kind,
+        rule: PortRule,
+        from: SocketAddr,
+    ) -> Result<Key, Reason> {
         let link = &self.port.link;
         let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
         let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;

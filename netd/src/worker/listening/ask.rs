@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use super::command::Command;
 use super::inquiry::{Change, Question};
-use super::turn::Worker;
 use crate::flow::{Key, Kind};
 use crate::net::Link;
 use crate::tcp::{Segment, Seq};
 use crate::wire::{TcpFlags, TcpMeta};
+use crate::worker::command::Command;
+use crate::worker::turn::Worker;
 
 /// The port that questions come from. No client has it: port 1 is reserved, and below the ports that clients take.
 const ASKING_PORT: u16 = 1;
@@ -22,36 +22,41 @@ fn own(link: &Link) -> impl Iterator<Item = IpAddr> {
 
 impl Worker {
     /// The listed TCP ports have changed.
-    pub(super) fn list_asked(&mut self) {
-        if !self.asks {
+    pub(in crate::worker) fn list_asked(&mut self) {
+        if !self.listening.asks {
             return;
         }
-        self.inquiry.set_ports(self.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
+        self.listening
+            .inquiry
+            .set_ports(self.listening.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
         // A further port of the pod may lead to one that is shut, and one that is not asked about any more is open.
-        let (shut, before) = (self.inquiry.shut().collect::<BTreeSet<u16>>(), self.shut_listeners());
+        let (shut, before) =
+            (self.listening.inquiry.shut().collect::<BTreeSet<u16>>(), self.shut_listeners());
         before.difference(&shut).for_each(|port| self.apply(Change::Open(*port)));
         shut.into_iter().for_each(|port| self.apply(Change::Shut(port)));
     }
 
     /// The guest's ports whose listeners do not listen.
     fn shut_listeners(&self) -> BTreeSet<u16> {
-        self.listeners.listed_tcp().filter(|e| e.shut).map(|e| e.rule.guest).collect()
+        self.listening.listeners.listed_tcp().filter(|e| e.shut).map(|e| e.rule.guest).collect()
     }
 
     /// A predecessor's listeners have been taken over: those that do not listen either wait for the guest's answer or
     /// listen again.
-    pub(super) fn list_inherited(&mut self) {
+    pub(in crate::worker) fn list_inherited(&mut self) {
         let shut = self.shut_listeners();
-        if !self.asks {
+        if !self.listening.asks {
             return shut.into_iter().for_each(|port| self.apply(Change::Open(port)));
         }
-        self.inquiry.set_ports(self.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
-        shut.into_iter().for_each(|port| self.inquiry.assume_shut(port, self.now));
+        self.listening
+            .inquiry
+            .set_ports(self.listening.listeners.listed_tcp().map(|e| e.rule.guest), self.now);
+        shut.into_iter().for_each(|port| self.listening.inquiry.assume_shut(port, self.now));
         self.list_asked();
     }
 
     /// Looks at the ports whose time has come.
-    pub(super) fn ask_guest(&mut self) {
+    pub(in crate::worker) fn ask_guest(&mut self) {
         let link = self.port.link.clone();
         let key = |own: IpAddr, port: u16| {
             let guest = link.guest_address(own)?;
@@ -63,7 +68,7 @@ impl Worker {
             let key = own(&link).find_map(|own| key(own, port));
             key.map_or(0, |key| shared.initial_sequence(&key, now))
         };
-        let turn = self.inquiry.poll(self.now, sequence);
+        let turn = self.listening.inquiry.poll(self.now, sequence);
         turn.changes.into_iter().for_each(|change| self.apply(change));
         for Question { port, seq } in turn.questions {
             for key in own(&link).filter_map(|own| key(own, port)) {
@@ -92,11 +97,11 @@ impl Worker {
     }
 
     /// Whether a segment of no connection is an answer to a question; then it has been taken note of.
-    pub(super) fn is_answer(&mut self, key: &Key, segment: &Segment) -> bool {
+    pub(in crate::worker) fn is_answer(&mut self, key: &Key, segment: &Segment) -> bool {
         let Seq(ack) = segment.ack;
         let listens = segment.flags.has(TcpFlags::SYN);
         let answers = segment.flags.has(TcpFlags::ACK) && (listens || segment.flags.has(TcpFlags::RST));
-        let asked = self.asks && key.peer.port() == ASKING_PORT;
+        let asked = self.listening.asks && key.peer.port() == ASKING_PORT;
         if !asked || !answers || !own(&self.port.link).any(|own| own == key.peer.ip()) {
             return false;
         }
@@ -110,24 +115,24 @@ impl Worker {
     }
 
     /// An answer of the guest's about its port.
-    pub(super) fn on_answer(&mut self, port: u16, ack: u32, listens: bool) {
-        let change = self.inquiry.on_answer(port, ack, listens, self.now);
+    pub(in crate::worker) fn on_answer(&mut self, port: u16, ack: u32, listens: bool) {
+        let change = self.listening.inquiry.on_answer(port, ack, listens, self.now);
         change.into_iter().for_each(|change| self.apply(change));
     }
 
     /// The guest has refused a connection to its port.
     #[cold]
-    pub(super) fn on_client_refused(&mut self, port: u16) {
+    pub(in crate::worker) fn on_client_refused(&mut self, port: u16) {
         match self.peers.index {
-            _ if !self.asks => {}
-            0 => self.inquiry.on_refusal(port, self.now),
+            _ if !self.listening.asks => {}
+            0 => self.listening.inquiry.on_refusal(port, self.now),
             _ => self.peers.send(0, Command::ClientRefused(port)),
         }
     }
 
     /// The guest has gone: the next one may listen on other ports.
-    pub(super) fn forget_answers(&mut self) {
-        let changes = self.inquiry.forget(self.now);
+    pub(in crate::worker) fn forget_answers(&mut self) {
+        let changes = self.listening.inquiry.forget(self.now);
         changes.into_iter().for_each(|change| self.apply(change));
     }
 
@@ -135,19 +140,19 @@ impl Worker {
         match change {
             Change::Open(port) => {
                 tracing::debug!(port, "the guest listens");
-                for at in self.listeners.leading_to(port) {
+                for at in self.listening.listeners.leading_to(port) {
                     // The next answer has it tried again.
-                    if !self.listeners.listen_again(at, self.peek) {
-                        self.inquiry.assume_shut(port, self.now);
+                    if !self.listening.listeners.listen_again(at, self.peek) {
+                        self.listening.inquiry.assume_shut(port, self.now);
                     }
                 }
             }
             Change::Shut(port) => {
                 tracing::debug!(port, "the guest does not listen");
                 // What the kernel has accepted already is the guest's to refuse.
-                for at in self.listeners.leading_to(port) {
+                for at in self.listening.listeners.leading_to(port) {
                     self.accept_all(at);
-                    self.listeners.shut(at);
+                    self.listening.listeners.shut(at);
                 }
             }
         }

@@ -21,7 +21,7 @@
 //!
 //! What many workers' flows share is in one place with a lock that is taken when a flow opens or ends. A socket itself
 //! is used by all of them at once; what it is set to before a send is behind a lock of its own, which they only take
-//! exclusively when it changes. Worker 0 hears for all; see [`super::peers`].
+//! exclusively when it changes. Worker 0 hears for all; see [`crate::worker::peers`].
 
 use std::collections::HashMap;
 use std::io;
@@ -33,24 +33,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use socket2::{Domain, Socket};
 
-use super::datagrams::apply;
-use super::listen::MAX_ENTRIES;
-use super::turn::{TAG_SHIFT, tag};
+use super::MAX_ENTRIES;
 use crate::port::PortRule;
 use crate::sockets;
 use crate::udp::SendOptions;
+use crate::worker::datagrams::apply;
+use crate::worker::turn::{TAG_SHIFT, tag};
 
 /// Flows from one port of the guest that have sockets of their own.
 const OWN: u32 = 16;
 
 /// A socket of one of the pod's ports.
-pub(super) struct PortSocket {
+pub(in crate::worker) struct PortSocket {
     socket: Socket,
     /// Which ports it joins.
-    pub(super) pod: u16,
-    pub(super) guest: u16,
+    pub(in crate::worker) pod: u16,
+    pub(in crate::worker) guest: u16,
     /// By which name a successor knows it: a listener's place, or an outlet's behind all of those.
-    pub(super) place: u32,
+    pub(in crate::worker) place: u32,
     /// See [`PortSocket::dual`].
     dual: OnceLock<bool>,
     /// What it is set to send, for IPv6 and IPv4.
@@ -59,13 +59,13 @@ pub(super) struct PortSocket {
 
 impl PortSocket {
     /// No system call is made.
-    pub(super) fn new(socket: Socket, rule: PortRule, place: u32) -> PortSocket {
+    pub(in crate::worker) fn new(socket: Socket, rule: PortRule, place: u32) -> PortSocket {
         let PortRule { pod, guest, .. } = rule;
         PortSocket { socket, pod, guest, place, dual: OnceLock::new(), set: RwLock::default() }
     }
 
     /// Whether it is IPv6 that carries IPv4 as well.
-    pub(super) fn dual(&self) -> bool {
+    pub(in crate::worker) fn dual(&self) -> bool {
         let dual = || {
             let v6 = self.socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
             v6 && !self.socket.only_v6().unwrap_or(false)
@@ -74,12 +74,17 @@ impl PortSocket {
     }
 
     /// Whether it is a listener's.
-    pub(super) fn listens(&self) -> bool {
+    pub(in crate::worker) fn listens(&self) -> bool {
         (self.place as usize) < MAX_ENTRIES
     }
 
     /// Sends by `send` while the socket is set to what a family's datagrams need.
-    pub(super) fn prepared<T>(&self, v4: bool, options: SendOptions, send: impl FnOnce() -> T) -> T {
+    pub(in crate::worker) fn prepared<T>(
+        &self,
+        v4: bool,
+        options: SendOptions,
+        send: impl FnOnce() -> T,
+    ) -> T {
         let at = usize::from(v4);
         {
             let set = self.set.read().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +120,7 @@ fn any(v4: bool) -> IpAddr {
 
 /// Which outlet: a port, a family, and whether it hears.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct OutletId(u32);
+pub(in crate::worker) struct OutletId(u32);
 
 impl OutletId {
     const V4: u32 = 1 << 16;
@@ -127,12 +132,12 @@ impl OutletId {
     }
 
     /// The outlet in a token, or a successor's name, made of it.
-    pub(super) fn from_bits(bits: u32) -> OutletId {
+    pub(in crate::worker) fn from_bits(bits: u32) -> OutletId {
         OutletId(bits % (2 * Self::HEARS))
     }
 
     /// Which outlet has this name; none: it is a listener's place.
-    pub(super) fn from_place(place: u32) -> Option<OutletId> {
+    pub(in crate::worker) fn from_place(place: u32) -> Option<OutletId> {
         let bits = place.checked_sub(MAX_ENTRIES as u32)?;
         (bits < 2 * Self::HEARS).then_some(OutletId(bits))
     }
@@ -142,7 +147,7 @@ impl OutletId {
     }
 
     /// Its port, of the pod and of the guest.
-    pub(super) fn port(self) -> u16 {
+    pub(in crate::worker) fn port(self) -> u16 {
         self.0 as u16
     }
 
@@ -156,14 +161,14 @@ impl OutletId {
 }
 
 /// A socket that carries a flow.
-pub(super) struct Carrier {
-    pub(super) socket: Arc<PortSocket>,
+pub(in crate::worker) struct Carrier {
+    pub(in crate::worker) socket: Arc<PortSocket>,
     /// None: it is a listener's, whose end ends the flow's use of it.
     _lease: Option<Lease>,
 }
 
 /// A flow's part in something that ends with the last flow.
-pub(super) struct Lease {
+pub(in crate::worker) struct Lease {
     carriers: Arc<Carriers>,
     of: Leased,
 }
@@ -183,7 +188,7 @@ impl Drop for Lease {
 
 /// All of them.
 #[derive(Default)]
-pub(super) struct Carriers {
+pub(in crate::worker) struct Carriers {
     state: Mutex<State>,
     /// Worker 0's.
     epoll: OnceLock<Arc<Epoll>>,
@@ -205,20 +210,20 @@ impl Carriers {
     }
 
     /// The worker with this epoll hears the outlets.
-    pub(super) fn heard_by(&self, epoll: Arc<Epoll>) {
+    pub(in crate::worker) fn heard_by(&self, epoll: Arc<Epoll>) {
         // There is one worker 0.
         let _ = self.epoll.set(epoll);
     }
 
     /// A UDP port is forwarded.
-    pub(super) fn add_listener(&self, socket: Arc<PortSocket>) {
+    pub(in crate::worker) fn add_listener(&self, socket: Arc<PortSocket>) {
         let mut state = self.state();
         state.places.insert(socket.pod, socket.place);
         state.listeners.insert(socket.place, socket);
     }
 
     /// A UDP port is no longer forwarded.
-    pub(super) fn remove_listener(&self, pod: u16) {
+    pub(in crate::worker) fn remove_listener(&self, pod: u16) {
         let mut state = self.state();
         if let Some(place) = state.places.remove(&pod) {
             state.listeners.remove(&place);
@@ -226,12 +231,12 @@ impl Carriers {
     }
 
     /// The place of a forwarded port.
-    pub(super) fn place_of(&self, pod: u16) -> Option<u32> {
+    pub(in crate::worker) fn place_of(&self, pod: u16) -> Option<u32> {
         self.state().places.get(&pod).copied()
     }
 
     /// What carries a flow that came by `rule`: the listener, or an outlet of a port that is steered.
-    pub(super) fn for_peer(self: &Arc<Self>, rule: PortRule, v4: bool) -> io::Result<Carrier> {
+    pub(in crate::worker) fn for_peer(self: &Arc<Self>, rule: PortRule, v4: bool) -> io::Result<Carrier> {
         let mut state = self.state();
         match state.listener(rule.pod).filter(|l| l.guest == rule.guest) {
             Some(listener) => Ok(Carrier { socket: listener.clone(), _lease: None }),
@@ -240,7 +245,7 @@ impl Carriers {
     }
 
     /// What carries a flow that the guest has begun from `port` and that has no socket of its own.
-    pub(super) fn for_guest(self: &Arc<Self>, port: u16, v4: bool) -> io::Result<Carrier> {
+    pub(in crate::worker) fn for_guest(self: &Arc<Self>, port: u16, v4: bool) -> io::Result<Carrier> {
         let mut state = self.state();
         match state.listener(port).filter(|l| l.guest == port) {
             Some(listener) => Ok(Carrier { socket: listener.clone(), _lease: None }),
@@ -249,7 +254,7 @@ impl Carriers {
     }
 
     /// What carries a flow that a predecessor had by this name.
-    pub(super) fn by_place(self: &Arc<Self>, place: u32) -> io::Result<Carrier> {
+    pub(in crate::worker) fn by_place(self: &Arc<Self>, place: u32) -> io::Result<Carrier> {
         let mut state = self.state();
         match OutletId::from_place(place) {
             Some(id) => self.outlet_in(&mut state, id),
@@ -284,7 +289,7 @@ impl Carriers {
     }
 
     /// Leave to open one more flow with a socket of its own from `port` of the guest; none: there are enough.
-    pub(super) fn own(self: &Arc<Self>, port: u16) -> Option<Lease> {
+    pub(in crate::worker) fn own(self: &Arc<Self>, port: u16) -> Option<Lease> {
         let mut state = self.state();
         let flows = state.own.entry(port).or_insert(0);
         if *flows >= OWN {
@@ -296,7 +301,7 @@ impl Carriers {
     }
 
     /// Counts a flow with a socket of its own that there is already.
-    pub(super) fn count_own(self: &Arc<Self>, port: u16) -> Lease {
+    pub(in crate::worker) fn count_own(self: &Arc<Self>, port: u16) -> Lease {
         *self.state().own.entry(port).or_insert(0) += 1;
         Lease { carriers: self.clone(), of: Leased::Own(port) }
     }
@@ -328,30 +333,30 @@ impl Carriers {
     }
 
     /// The outlet's socket, to receive by.
-    pub(super) fn outlet(&self, id: OutletId) -> Option<Arc<PortSocket>> {
+    pub(in crate::worker) fn outlet(&self, id: OutletId) -> Option<Arc<PortSocket>> {
         self.state().outlets.get(&id).map(|(socket, _)| socket.clone())
     }
 
     /// Every outlet.
-    pub(super) fn outlets(&self) -> Vec<Arc<PortSocket>> {
+    pub(in crate::worker) fn outlets(&self) -> Vec<Arc<PortSocket>> {
         self.state().outlets.values().map(|(socket, _)| socket.clone()).collect()
     }
 
     /// Ports of a family by which steered ports' flows are answered, at most so many.
-    pub(super) fn steered_ports(&self, v4: bool, most: usize) -> Vec<u16> {
+    pub(in crate::worker) fn steered_ports(&self, v4: bool, most: usize) -> Vec<u16> {
         let state = self.state();
         let ids = state.outlets.keys().filter(|id| !id.hears() && id.v4() == v4);
         ids.map(|id| id.port()).take(most).collect()
     }
 
     /// Takes in a predecessor's outlet.
-    pub(super) fn restore(&self, place: u32, socket: OwnedFd) -> io::Result<()> {
+    pub(in crate::worker) fn restore(&self, place: u32, socket: OwnedFd) -> io::Result<()> {
         let id = OutletId::from_place(place).ok_or(io::ErrorKind::InvalidData)?;
         self.put(&mut self.state(), id, socket.into())
     }
 
     /// Closes outlets of a predecessor that no flow has taken.
-    pub(super) fn close_unused(&self) {
+    pub(in crate::worker) fn close_unused(&self) {
         self.state().outlets.retain(|_, (_, leases)| *leases > 0);
     }
 }

@@ -40,17 +40,17 @@ use crate::limits::MAX_ASKED;
 use crate::time::Time;
 
 /// Between two questions about a port.
-pub(super) const ROUND: Duration = Duration::from_secs(1);
+pub(in crate::worker) const ROUND: Duration = Duration::from_secs(1);
 /// The same where no question has been answered for long.
-pub(super) const RARE: Duration = Duration::from_secs(16);
+pub(in crate::worker) const RARE: Duration = Duration::from_secs(16);
 /// Unanswered questions until a port is asked about [rarely](RARE).
-pub(super) const OFTEN: u32 = 64;
+pub(in crate::worker) const OFTEN: u32 = 64;
 /// Unanswered questions until a port that was shut is taken for unknown.
-pub(super) const FORGOTTEN: u32 = 10;
+pub(in crate::worker) const FORGOTTEN: u32 = 10;
 /// Unanswered questions until a port that was open is left in peace.
 const DOUBTS: u32 = 3;
 /// How long after a RST the answer of the other family is waited for.
-pub(super) const SETTLE: Duration = Duration::from_millis(500);
+pub(in crate::worker) const SETTLE: Duration = Duration::from_millis(500);
 /// Ports looked at in one turn of the worker.
 const PER_TURN: usize = 32;
 
@@ -100,7 +100,7 @@ impl Port {
 
 /// What becomes of the sockets that lead to a port of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(in crate::worker) enum Change {
     /// They listen.
     Open(u16),
     /// They do not.
@@ -109,21 +109,21 @@ pub(super) enum Change {
 
 /// A question for the guest: a SYN to its port, with this sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Question {
-    pub(super) port: u16,
-    pub(super) seq: u32,
+pub(in crate::worker) struct Question {
+    pub(in crate::worker) port: u16,
+    pub(in crate::worker) seq: u32,
 }
 
 /// What one look at the ports comes to.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
-    pub(super) changes: Vec<Change>,
-    pub(super) questions: Vec<Question>,
+pub(in crate::worker) struct Turn {
+    pub(in crate::worker) changes: Vec<Change>,
+    pub(in crate::worker) questions: Vec<Question>,
 }
 
 /// The guest's ports that are asked about.
 #[derive(Debug, Default)]
-pub(super) struct Inquiry {
+pub(in crate::worker) struct Inquiry {
     ports: BTreeMap<u16, Port>,
     /// The guest's driver receives.
     running: bool,
@@ -131,7 +131,7 @@ pub(super) struct Inquiry {
 
 impl Inquiry {
     /// These are the ports, as far as [`MAX_ASKED`] goes; what is known of those that were among them before stays known.
-    pub(super) fn set_ports(&mut self, ports: impl IntoIterator<Item = u16>, now: Time) {
+    pub(in crate::worker) fn set_ports(&mut self, ports: impl IntoIterator<Item = u16>, now: Time) {
         let known = std::mem::take(&mut self.ports);
         for port in ports {
             if self.ports.len() < MAX_ASKED {
@@ -142,21 +142,21 @@ impl Inquiry {
     }
 
     /// The sockets of this port do not listen.
-    pub(super) fn assume_shut(&mut self, port: u16, now: Time) {
+    pub(in crate::worker) fn assume_shut(&mut self, port: u16, now: Time) {
         if let Some(p) = self.ports.get_mut(&port) {
             *p = Port::new(State::Shut, now + ROUND);
         }
     }
 
     /// The ports that are shut.
-    pub(super) fn shut(&self) -> impl Iterator<Item = u16> {
+    pub(in crate::worker) fn shut(&self) -> impl Iterator<Item = u16> {
         self.ports.iter().filter(|(_, p)| p.state == State::Shut).map(|(port, _)| *port)
     }
 
     /// The guest's driver has started: a guest that has booted may listen on other ports than before. A question that
     /// is on its way stays the only one, since drivers start more than once in a row: to a guest a second SYN from the
     /// same port is one that belongs to the first, and its answer tells nothing of listening.
-    pub(super) fn start(&mut self, now: Time) {
+    pub(in crate::worker) fn start(&mut self, now: Time) {
         self.running = true;
         for p in self.ports.values_mut() {
             let on_its_way = p.asked.is_some() && p.asked_at.is_some_and(|at| now.since(at) < ROUND);
@@ -167,25 +167,25 @@ impl Inquiry {
     }
 
     /// The guest's driver receives no more.
-    pub(super) fn stop(&mut self) {
+    pub(in crate::worker) fn stop(&mut self) {
         self.running = false;
     }
 
     /// The guest is another one: nothing is known of it. The ports that are no longer shut.
-    pub(super) fn forget(&mut self, now: Time) -> Vec<Change> {
+    pub(in crate::worker) fn forget(&mut self, now: Time) -> Vec<Change> {
         let open = self.shut().map(Change::Open).collect();
         self.ports.values_mut().for_each(|p| *p = Port::new(State::Unknown, now));
         open
     }
 
     /// When [`Inquiry::poll`] has something to do.
-    pub(super) fn poll_at(&self) -> Option<Time> {
+    pub(in crate::worker) fn poll_at(&self) -> Option<Time> {
         let next = self.ports.values().filter_map(|p| p.at).min();
         next.filter(|_| self.running)
     }
 
     /// Looks at the ports whose time has come, a bounded number. `sequence` makes the sequence number of a question.
-    pub(super) fn poll(&mut self, now: Time, sequence: impl Fn(u16) -> u32) -> Turn {
+    pub(in crate::worker) fn poll(&mut self, now: Time, sequence: impl Fn(u16) -> u32) -> Turn {
         let mut turn = Turn::default();
         let due = self.ports.iter_mut().filter(|(_, p)| p.at.is_some_and(|at| at <= now));
         for (&port, p) in due.take(PER_TURN) {
@@ -214,7 +214,13 @@ impl Inquiry {
 
     /// The guest has answered a question about `port`: by a SYN-ACK (`listens`) or a RST that acknowledges `ack`. What is
     /// no answer to the last question changes nothing.
-    pub(super) fn on_answer(&mut self, port: u16, ack: u32, listens: bool, now: Time) -> Option<Change> {
+    pub(in crate::worker) fn on_answer(
+        &mut self,
+        port: u16,
+        ack: u32,
+        listens: bool,
+        now: Time,
+    ) -> Option<Change> {
         let p = self.ports.get_mut(&port)?;
         p.asked.filter(|seq| seq.wrapping_add(1) == ack)?;
         p.silent = 0;
@@ -231,7 +237,7 @@ impl Inquiry {
     }
 
     /// The guest has refused a client's connection to `port`: it is asked, but not more often than each [`ROUND`].
-    pub(super) fn on_refusal(&mut self, port: u16, now: Time) {
+    pub(in crate::worker) fn on_refusal(&mut self, port: u16, now: Time) {
         let Some(p) = self.ports.get_mut(&port) else { return };
         if p.asked.is_none() {
             let earliest = p.asked_at.map_or(now, |at| now.max(at + ROUND));

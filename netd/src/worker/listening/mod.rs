@@ -1,17 +1,24 @@
 //! Listeners: the pod's ports that lead to the guest.
 
+mod accept;
+mod ask;
+pub(super) mod carriers;
+pub(super) mod inquiry;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use socket2::Socket;
 
-use super::carriers::PortSocket;
 use super::turn::{Worker, fd};
 use crate::control::PortInfo;
 use crate::port::{PortRule, Proto};
 use crate::sockets::{self, PeekOffset, SteeredSockets};
 use crate::state::{self, Descriptors, InheritError, Named};
+use crate::time::Time;
+use carriers::PortSocket;
+use inquiry::Inquiry;
 
 /// Listeners of a predecessor that are looked after in one turn: each costs some system calls, and there may be ten
 /// thousand of them.
@@ -27,7 +34,7 @@ pub(super) struct Entry {
     pub(super) rule: PortRule,
     pub(super) socket: Option<Listener>,
     error: Option<String>,
-    /// In [`Worker::ready`] (UDP), or among those where somebody knocks (TCP).
+    /// Stands in `Queues` (UDP), or among those with a connection to accept (TCP).
     queued: bool,
     /// The socket does not listen, as the guest does not.
     pub(super) shut: bool,
@@ -40,6 +47,33 @@ pub(super) struct Listener {
     pub(super) bequeaths: bool,
     /// epoll tells of it. What a predecessor had is watched when flows go on; see [`Worker::watch_some`].
     watched: bool,
+}
+
+/// The listeners, and what is known of the guest's own.
+pub(super) struct Listening {
+    pub(super) listeners: Listeners,
+    /// The guest is asked on which ports it listens.
+    asks: bool,
+    pub(super) inquiry: Inquiry,
+    /// Until when no connection is accepted, as descriptors ran out.
+    retry: Option<Time>,
+}
+
+impl Listening {
+    /// Without a listener; with `asks` the guest is asked on which ports it listens.
+    pub(super) fn new(asks: bool) -> Listening {
+        Listening { listeners: Listeners::default(), asks, inquiry: Inquiry::default(), retry: None }
+    }
+
+    /// When a listener is tried again.
+    pub(super) fn retry_at(&self) -> Option<Time> {
+        self.retry
+    }
+
+    /// Connections are accepted again.
+    pub(super) fn end_retry(&mut self) {
+        self.retry = None;
+    }
 }
 
 impl Listener {
@@ -262,24 +296,24 @@ impl Worker {
     /// Opens listeners and tells what became of each.
     pub(super) fn add_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
         // Looking for a duplicate in a long list for each of a long list would be quadratic.
-        let mut places = self.listeners.places();
+        let mut places = self.listening.listeners.places();
         let mut infos = Vec::with_capacity(rules.len());
         let mut free = 0;
         for rule in rules {
             if let Some(i) = places.get(&(rule.proto, rule.pod)).copied() {
-                let open = self.listeners.entries[i].as_ref().is_some_and(|e| e.socket.is_some());
+                let open = self.listening.listeners.entries[i].as_ref().is_some_and(|e| e.socket.is_some());
                 if open {
                     let error = Some("forwarded already".to_owned());
                     infos.push(PortInfo { rule: *rule, error, shut: false });
                     continue;
                 }
-                self.listeners.entries[i] = None;
+                self.listening.listeners.entries[i] = None;
             }
-            free = self.listeners.free(free);
+            free = self.listening.listeners.free(free);
             let entry = self.open_port(*rule, free);
             infos.push(entry.info());
             places.insert((rule.proto, rule.pod), free);
-            self.listeners.put(free, entry);
+            self.listening.listeners.put(free, entry);
         }
         self.list_asked();
         infos
@@ -287,15 +321,18 @@ impl Worker {
 
     /// Closes listeners. The flows that UDP listeners carry go on by sockets of their own.
     pub(super) fn remove_ports(&mut self, rules: &[PortRule]) -> Vec<PortInfo> {
-        let closing = self.listeners.udp_places(rules);
+        let closing = self.listening.listeners.udp_places(rules);
         if !closing.is_empty() {
-            let pods: HashSet<u16> =
-                closing.iter().filter_map(|at| self.listeners.udp(*at)).map(|(rule, _)| rule.pod).collect();
+            let pods: HashSet<u16> = closing
+                .iter()
+                .filter_map(|at| self.listening.listeners.udp(*at))
+                .map(|(rule, _)| rule.pod)
+                .collect();
             pods.iter().for_each(|pod| self.carriers.remove_listener(*pod));
             self.part_from_ports(&pods);
             self.forget_arrivals(&closing);
         }
-        let removed = self.listeners.remove(rules);
+        let removed = self.listening.listeners.remove(rules);
         self.list_asked();
         removed
     }
@@ -304,7 +341,7 @@ impl Worker {
     pub(super) fn add_steered(&mut self, sockets: SteeredSockets) {
         for (proto, socket) in [(Proto::Tcp, sockets.tcp), (Proto::Udp, sockets.udp)] {
             let Some(socket) = socket else { continue };
-            let free = self.listeners.free(0);
+            let free = self.listening.listeners.free(0);
             let rule = PortRule { proto, pod: STEERED, guest: STEERED };
             let opened = self
                 .watch_listener(fd(&socket), free as u32)
@@ -312,7 +349,9 @@ impl Worker {
             match opened {
                 Ok(socket) => {
                     let socket = Some(socket);
-                    self.listeners.put(free, Entry { rule, socket, error: None, queued: false, shut: false });
+                    self.listening
+                        .listeners
+                        .put(free, Entry { rule, socket, error: None, queued: false, shut: false });
                 }
                 Err(error) => tracing::warn!(?proto, %error, "the steered socket cannot be watched"),
             }
@@ -341,11 +380,11 @@ impl Worker {
     /// flows go on: who connects waits in the listener's queue meanwhile, and epoll tells of what is there already.
     pub(super) fn watch_some(&mut self) -> bool {
         for _ in 0..WATCHED_PER_TURN {
-            if self.listeners_retry.is_some() {
+            if self.listening.retry.is_some() {
                 return false;
             }
-            let Some(index) = self.listeners.unwatched.pop_front() else { return false };
-            let entry = self.listeners.entries.get(index as usize).and_then(Option::as_ref);
+            let Some(index) = self.listening.listeners.unwatched.pop_front() else { return false };
+            let entry = self.listening.listeners.entries.get(index as usize).and_then(Option::as_ref);
             let Some((rule, listener)) = entry.and_then(|e| Some((e.rule, e.socket.as_ref()?))) else {
                 continue;
             };
@@ -355,15 +394,15 @@ impl Worker {
             }
             if let Err(error) = self.watch_listener(fd(&listener.socket), index) {
                 tracing::warn!(proto = ?rule.proto, port = rule.pod, %error, "the port's listener cannot be watched yet");
-                self.listeners.unwatched.push_front(index);
+                self.listening.listeners.unwatched.push_front(index);
                 self.retry_listeners();
                 return false;
             }
-            let entry = self.listeners.entries.get_mut(index as usize).and_then(Option::as_mut);
+            let entry = self.listening.listeners.entries.get_mut(index as usize).and_then(Option::as_mut);
             if let Some(listener) = entry.and_then(|e| e.socket.as_mut()) {
                 listener.note_watched(rule.proto, self.peek);
             }
         }
-        !self.listeners.unwatched.is_empty()
+        !self.listening.listeners.unwatched.is_empty()
     }
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use super::flows::Flow;
 use super::payload::{Source, Undelivered};
-use super::stream::FIRST_READ;
-use super::turn::{Worker, fd};
 use crate::flow::FlowId;
 use crate::sys::Peek;
+use crate::worker::flows::Flow;
+use crate::worker::stream::FIRST_READ;
+use crate::worker::turn::{Worker, fd};
 
 /// System calls for one flow in one turn; then the next flow has its turn.
 const READS_PER_TURN: usize = 4;
@@ -16,7 +16,7 @@ const LARGEST_READ: u32 = 4 * 65_535;
 
 impl Worker {
     /// Moves data of one connection to the guest; true when it could go on at once.
-    pub(super) fn deliver_stream(&mut self, id: FlowId) -> bool {
+    pub(in crate::worker) fn deliver_stream(&mut self, id: FlowId) -> bool {
         self.settle_stream(id);
         let mut again = false;
         for _ in 0..READS_PER_TURN {

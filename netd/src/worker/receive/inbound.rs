@@ -9,19 +9,20 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::carriers::{OutletId, PortSocket};
-use super::command::PassedDatagram;
-use super::datagrams::{OpenError, Via, kind_of};
-use super::flows::Flow;
-use super::listen::STEERED;
-use super::peers::PASSED_COST;
 use super::port::{Ends, Full, Port};
-use super::turn::{FragmentIds, Worker, fd};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::port::PortRule;
 use crate::sys::{self, BATCH, Datagram, ReceiveBatch};
 use crate::wire::{ETH_LEN, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, sum};
+use crate::worker::command::PassedDatagram;
+use crate::worker::datagrams::{OpenError, Via, kind_of};
+use crate::worker::flows::Flow;
+use crate::worker::listening::STEERED;
+use crate::worker::listening::carriers::{OutletId, PortSocket};
+use crate::worker::peers::PASSED_COST;
+use crate::worker::slow::FragmentIds;
+use crate::worker::turn::{Worker, fd};
 
 /// Receive calls for one socket in one turn.
 const READS_PER_TURN: usize = 4;
@@ -38,7 +39,7 @@ const PORTS_TRIED: usize = 256;
 
 /// Whose datagrams are in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(in crate::worker) enum Origin {
     /// A flow's own socket.
     Flow(FlowId),
     /// The listener at this place.
@@ -49,7 +50,7 @@ pub(super) enum Origin {
 
 /// The batch and how far it has been delivered.
 #[derive(Default)]
-pub(super) struct Inbound {
+struct Inbound {
     batch: ReceiveBatch,
     /// None: everything is delivered.
     origin: Option<Origin>,
@@ -63,6 +64,14 @@ pub(super) struct Inbound {
     hurries: bool,
 }
 
+/// What was received from sockets and is not with the guest yet.
+#[derive(Default)]
+pub(in crate::worker) struct InHand {
+    inbound: Inbound,
+    /// In place of `inbound` for UDP listeners, where there are other pairs.
+    arrivals: Inbound,
+}
+
 /// Headers of a frame, good for all datagrams of one length of a run.
 struct Headers {
     bytes: [u8; MAX_HEADERS],
@@ -72,30 +81,30 @@ struct Headers {
 
 impl Worker {
     /// Moves datagrams of one socket to the guest; true when there may be more.
-    pub(super) fn deliver_datagrams(&mut self, origin: Origin) -> bool {
+    pub(in crate::worker) fn deliver_datagrams(&mut self, origin: Origin) -> bool {
         // What was received before goes first, whosever it is.
         if !self.deliver_inbound() {
             return true;
         }
         let before = self.counters.udp_datagrams_to_guest.get();
         for _ in 0..READS_PER_TURN {
-            if !self.inbound.hurries && !self.port.has_room() {
+            if !self.in_hand.inbound.hurries && !self.port.has_room() {
                 return true;
             }
-            let most = if self.inbound.runs { RUNS } else { BATCH };
+            let most = if self.in_hand.inbound.runs { RUNS } else { BATCH };
             let received = match origin {
                 Origin::Flow(id) => {
                     let Some(Flow::Udp(f)) = self.flows.get(id) else { return false };
                     let Some(socket) = f.socket() else { return false };
-                    self.inbound.batch.receive(fd(socket), most)
+                    self.in_hand.inbound.batch.receive(fd(socket), most)
                 }
                 Origin::Listener(at) => {
-                    let Some((_, listener)) = self.listeners.udp(at) else { return false };
-                    self.inbound.batch.receive(fd(&listener.socket), most)
+                    let Some((_, listener)) = self.listening.listeners.udp(at) else { return false };
+                    self.in_hand.inbound.batch.receive(fd(&listener.socket), most)
                 }
                 Origin::Outlet(id) => {
                     let Some(socket) = self.carriers.outlet(id) else { return false };
-                    self.inbound.batch.receive(fd(&socket), most)
+                    self.in_hand.inbound.batch.receive(fd(&socket), most)
                 }
             };
             let n = match received {
@@ -114,8 +123,8 @@ impl Worker {
                     return true;
                 }
             };
-            (self.inbound.at, self.inbound.offset, self.inbound.tries) = (0, 0, 0);
-            self.inbound.origin = Some(origin);
+            (self.in_hand.inbound.at, self.in_hand.inbound.offset, self.in_hand.inbound.tries) = (0, 0, 0);
+            self.in_hand.inbound.origin = Some(origin);
             if !self.deliver_inbound() {
                 return true;
             }
@@ -131,27 +140,27 @@ impl Worker {
 
     /// Moves datagrams of a UDP listener or an outlet to the guest and to the other workers; true when there may be more. A flow's
     /// datagrams that wait for this worker's buffers stay where they are.
-    pub(super) fn deliver_arrivals(&mut self, origin: Origin) -> bool {
-        std::mem::swap(&mut self.inbound, &mut self.arrivals);
-        self.inbound.hurries = self.others_receive();
+    pub(in crate::worker) fn deliver_arrivals(&mut self, origin: Origin) -> bool {
+        std::mem::swap(&mut self.in_hand.inbound, &mut self.in_hand.arrivals);
+        self.in_hand.inbound.hurries = self.others_receive();
         let more = self.deliver_datagrams(origin);
-        std::mem::swap(&mut self.inbound, &mut self.arrivals);
+        std::mem::swap(&mut self.in_hand.inbound, &mut self.in_hand.arrivals);
         more
     }
 
     /// Delivers what is in hand for as far as the receive ring has room.
-    pub(super) fn deliver_all_in_hand(&mut self) {
+    pub(in crate::worker) fn deliver_all_in_hand(&mut self) {
         for _ in 0..2 {
             self.deliver_inbound();
-            std::mem::swap(&mut self.inbound, &mut self.arrivals);
+            std::mem::swap(&mut self.in_hand.inbound, &mut self.in_hand.arrivals);
         }
     }
 
     /// Delivers what is in the batch; false when the receive ring has no room for the rest.
-    pub(super) fn deliver_inbound(&mut self) -> bool {
-        let Some(origin) = self.inbound.origin else { return true };
+    pub(in crate::worker) fn deliver_inbound(&mut self) -> bool {
+        let Some(origin) = self.in_hand.inbound.origin else { return true };
         // Apart from the worker for as long as its buffers are borrowed.
-        let mut inbound = std::mem::take(&mut self.inbound);
+        let mut inbound = std::mem::take(&mut self.in_hand.inbound);
         if inbound.at == 0 && inbound.offset == 0 {
             inbound.runs = false;
         }
@@ -174,13 +183,13 @@ impl Worker {
         if done {
             inbound.origin = None;
         }
-        self.inbound = inbound;
+        self.in_hand.inbound = inbound;
         done
     }
 
     /// Drops what closed UDP listeners have received and the guest had no buffers for: their places will be others'.
-    pub(super) fn forget_arrivals(&mut self, closed: &HashSet<u32>) {
-        for inbound in [&mut self.inbound, &mut self.arrivals] {
+    pub(in crate::worker) fn forget_arrivals(&mut self, closed: &HashSet<u32>) {
+        for inbound in [&mut self.in_hand.inbound, &mut self.in_hand.arrivals] {
             if matches!(inbound.origin, Some(Origin::Listener(at)) if closed.contains(&at)) {
                 for _ in inbound.at..inbound.batch.len() {
                     self.counters.count_drop(Reason::Denied);
@@ -237,7 +246,7 @@ impl Worker {
             let payload = &d.payload[*offset..(*offset + step).min(d.payload.len())];
             result = result.and(write_datagram(
                 &mut self.port,
-                &mut self.fragment_ids,
+                &mut self.slow.fragment_ids,
                 &ends,
                 &mut headers,
                 payload,
@@ -301,7 +310,7 @@ impl Worker {
         if self.peers.index != 0 {
             return Err(Reason::Denied);
         }
-        let listener = self.listeners.udp_at(port).ok_or(Reason::Denied)?;
+        let listener = self.listening.listeners.udp_at(port).ok_or(Reason::Denied)?;
         self.flow_of_arrival(listener, &Datagram { to_port: Some(port), ..*d }, to)
     }
 
@@ -312,7 +321,7 @@ impl Worker {
         d: &Datagram<'_>,
         to: Option<IpAddr>,
     ) -> Result<Option<FlowId>, Reason> {
-        let (rule, _) = self.listeners.udp(at).ok_or(Reason::Denied)?;
+        let (rule, _) = self.listening.listeners.udp(at).ok_or(Reason::Denied)?;
         let rule = rule.for_port(d.to_port.unwrap_or(STEERED));
         match self.assign(Kind::Udp, rule, d.from) {
             Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
@@ -321,7 +330,7 @@ impl Worker {
     }
 
     /// A datagram that another worker has received.
-    pub(super) fn on_passed_datagram(&mut self, passed: &PassedDatagram) -> Result<(), Reason> {
+    pub(in crate::worker) fn on_passed_datagram(&mut self, passed: &PassedDatagram) -> Result<(), Reason> {
         self.peers.shared.backlogs[self.peers.index].done(passed.payload.len() + PASSED_COST);
         let d = Datagram {
             payload: &passed.payload,
@@ -398,20 +407,20 @@ impl Worker {
     }
 
     /// Relays the errors in a listener's error queue to the guest.
-    pub(super) fn on_listener_errors(&mut self, at: u32) {
-        let Some((rule, listener)) = self.listeners.udp(at) else { return };
+    pub(in crate::worker) fn on_listener_errors(&mut self, at: u32) {
+        let Some((rule, listener)) = self.listening.listeners.udp(at) else { return };
         let socket = listener.socket.clone();
         self.relay_errors(&socket, (rule.pod != STEERED).then_some(rule.guest));
     }
 
     /// Relays the errors in the queue of a socket that many flows share to the guest. They are about `port` of the guest;
     /// none: about any of those that are steered.
-    pub(super) fn relay_errors(&mut self, socket: &PortSocket, port: Option<u16>) {
+    pub(in crate::worker) fn relay_errors(&mut self, socket: &PortSocket, port: Option<u16>) {
         for _ in 0..ERRORS_PER_TURN {
             let Ok(Some(e)) = sys::recv_error(fd(socket)) else { return };
             let (Some(kind), Some(to)) = (kind_of(&e), e.destination) else { continue };
             // A guest that is told no more of them is not looked for.
-            if !self.errors.would_allow(self.now) {
+            if !self.slow.may_tell(self.now) {
                 continue;
             }
             let ports = match port {
@@ -436,7 +445,7 @@ impl Worker {
     }
 
     /// How many datagrams the receive ring can surely take.
-    pub(super) fn receivable(&mut self) -> usize {
+    pub(in crate::worker) fn receivable(&mut self) -> usize {
         // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
         let each = 1 + usize::from(self.port.link.mtu) / 1536;
         let datagrams = self.port.free_chains(BATCH * each) / each;

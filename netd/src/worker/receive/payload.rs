@@ -18,15 +18,15 @@ const MAX_FRAMES: usize = 64;
 const MAX_PACKET: usize = 65_535;
 
 /// What one delivery moved.
-pub(super) struct Delivered {
+pub(in crate::worker) struct Delivered {
     /// Payload bytes; zero: end of stream.
-    pub(super) bytes: usize,
+    pub(in crate::worker) bytes: usize,
     /// Payload bytes there was room for.
-    pub(super) room: usize,
+    pub(in crate::worker) room: usize,
 }
 
 /// Why a delivery moved nothing.
-pub(super) enum Undelivered {
+pub(in crate::worker) enum Undelivered {
     /// No receive buffer.
     Full,
     /// The socket's answer.
@@ -34,11 +34,11 @@ pub(super) enum Undelivered {
 }
 
 /// Where TCP payload comes from.
-pub(super) struct Source<'a> {
-    pub(super) socket: BorrowedFd<'a>,
-    pub(super) peek: Peek,
+pub(in crate::worker) struct Source<'a> {
+    pub(in crate::worker) socket: BorrowedFd<'a>,
+    pub(in crate::worker) peek: Peek,
     /// Most bytes to ask for.
-    pub(super) want: usize,
+    pub(in crate::worker) want: usize,
 }
 
 impl Port {
@@ -77,7 +77,7 @@ impl Port {
     }
 
     /// Moves TCP payload from a socket into the guest's buffers, as frames of the connection.
-    pub(super) fn deliver(
+    pub(in crate::worker) fn deliver(
         &mut self,
         conn: &mut Conn,
         budget: &Budget,

@@ -20,21 +20,21 @@ const MIN_FRAME: usize = 60;
 
 /// The receive ring has no buffer for the frame.
 #[derive(Debug)]
-pub(super) struct Full;
+pub(in crate::worker) struct Full;
 
 /// A chain popped from the receive ring.
-pub(super) struct Chain {
-    pub(super) head: u16,
-    pub(super) bytes: usize,
+pub(in crate::worker) struct Chain {
+    pub(in crate::worker) head: u16,
+    pub(in crate::worker) bytes: usize,
 }
 
 /// A frame planned over popped chains.
-pub(super) struct Frame {
-    pub(super) first_chain: usize,
-    pub(super) chains: usize,
-    pub(super) first_slice: usize,
+pub(in crate::worker) struct Frame {
+    pub(in crate::worker) first_chain: usize,
+    pub(in crate::worker) chains: usize,
+    pub(in crate::worker) first_slice: usize,
     /// Payload bytes it can take.
-    pub(super) room: usize,
+    pub(in crate::worker) room: usize,
 }
 
 /// Whether buffers were found for a frame.
@@ -49,41 +49,41 @@ enum Planned {
 }
 
 /// What a TCP frame's headers need besides the connection.
-pub(super) struct Ends {
-    pub(super) at: EthIp,
-    pub(super) src_port: u16,
-    pub(super) dst_port: u16,
+pub(in crate::worker) struct Ends {
+    pub(in crate::worker) at: EthIp,
+    pub(in crate::worker) src_port: u16,
+    pub(in crate::worker) dst_port: u16,
 }
 
 /// The port.
-pub(super) struct Port {
-    pub(super) rx: Option<Ring>,
-    pub(super) link: Arc<Link>,
+pub(in crate::worker) struct Port {
+    pub(in crate::worker) rx: Option<Ring>,
+    pub(in crate::worker) link: Arc<Link>,
     /// The guest's Ethernet address, once it is known.
-    pub(super) guest_mac: Option<MacAddr>,
+    pub(in crate::worker) guest_mac: Option<MacAddr>,
     /// Something waits for a receive buffer.
-    pub(super) starved: bool,
-    pub(super) counters: Arc<Counters>,
-    pub(super) mergeable: bool,
+    pub(in crate::worker) starved: bool,
+    pub(in crate::worker) counters: Arc<Counters>,
+    pub(in crate::worker) mergeable: bool,
     checksum: bool,
-    pub(super) tso4: bool,
-    pub(super) tso6: bool,
-    pub(super) unpublished: bool,
+    pub(in crate::worker) tso4: bool,
+    pub(in crate::worker) tso6: bool,
+    pub(in crate::worker) unpublished: bool,
     /// Bytes given to the guest in this turn.
-    pub(super) moved: usize,
+    pub(in crate::worker) moved: usize,
     /// Who watches the frames; see [`crate::tap`].
-    pub(super) taps: Option<Box<Taps>>,
+    pub(in crate::worker) taps: Option<Box<Taps>>,
     waiting: VecDeque<Vec<u8>>,
     // Scratch of one operation, kept for its capacity.
-    pub(super) chains: Vec<Chain>,
-    pub(super) frames: Vec<Frame>,
-    pub(super) slices: Iovs,
-    pub(super) room: Iovs,
+    pub(in crate::worker) chains: Vec<Chain>,
+    pub(in crate::worker) frames: Vec<Frame>,
+    pub(in crate::worker) slices: Iovs,
+    pub(in crate::worker) room: Iovs,
     none: Iovs,
 }
 
 impl Port {
-    pub(super) fn new(link: Arc<Link>, counters: Arc<Counters>) -> Self {
+    pub(in crate::worker) fn new(link: Arc<Link>, counters: Arc<Counters>) -> Self {
         Port {
             rx: None,
             guest_mac: link.guest_mac,
@@ -107,7 +107,7 @@ impl Port {
     }
 
     /// Features that the driver acknowledged.
-    pub(super) fn set_features(&mut self, features: u64) {
+    pub(in crate::worker) fn set_features(&mut self, features: u64) {
         let has = |bit: u32| features & (1 << bit) != 0;
         self.mergeable = has(VIRTIO_NET_F_MRG_RXBUF);
         self.checksum = has(VIRTIO_NET_F_GUEST_CSUM);
@@ -116,14 +116,14 @@ impl Port {
     }
 
     /// The ends of a flow's frames; None while the guest's Ethernet address is not known.
-    pub(super) fn ends(&self, key: &crate::flow::Key, ttl: Option<u8>) -> Option<Ends> {
+    pub(in crate::worker) fn ends(&self, key: &crate::flow::Key, ttl: Option<u8>) -> Option<Ends> {
         let dst_mac = self.guest_mac?;
         let at = EthIp { dst_mac, src_mac: self.link.mac, src: key.peer.ip(), dst: key.guest.ip(), ttl };
         Some(Ends { at, src_port: key.peer.port(), dst_port: key.guest.port() })
     }
 
     /// Pops one chain onto the scratch lists; false when the ring is empty or broken.
-    pub(super) fn pop(&mut self) -> bool {
+    pub(in crate::worker) fn pop(&mut self) -> bool {
         let Some(ring) = self.rx.as_mut() else { return false };
         loop {
             match ring.pop(&mut self.none, &mut self.slices) {
@@ -155,7 +155,7 @@ impl Port {
         }
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(in crate::worker) fn begin(&mut self) {
         self.chains.clear();
         self.frames.clear();
         self.slices.clear();
@@ -163,7 +163,7 @@ impl Port {
     }
 
     /// Gives the popped chains from the `keep`th on back to the ring.
-    pub(super) fn give_back(&mut self, keep: usize) {
+    pub(in crate::worker) fn give_back(&mut self, keep: usize) {
         let n = self.chains.len().saturating_sub(keep);
         if let (Some(ring), Ok(n)) = (self.rx.as_mut(), u16::try_from(n)) {
             ring.unpop(n);
@@ -172,7 +172,7 @@ impl Port {
     }
 
     /// Chains of the receive ring that are free, counted up to `most`.
-    pub(super) fn free_chains(&mut self, most: usize) -> usize {
+    pub(in crate::worker) fn free_chains(&mut self, most: usize) -> usize {
         self.begin();
         let mut n = 0;
         while n < most && self.pop() {
@@ -186,12 +186,12 @@ impl Port {
     }
 
     /// Whether a small frame can be written now.
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(in crate::worker) fn has_room(&mut self) -> bool {
         !self.starved && self.free_chains(1) == 1
     }
 
     /// The ring has no buffer left: the guest's next kick on it is waited for.
-    pub(super) fn full(&mut self) -> Full {
+    pub(in crate::worker) fn full(&mut self) -> Full {
         if !self.starved {
             self.starved = true;
             self.counters.guest_rx_empty.add(1);
@@ -200,7 +200,7 @@ impl Port {
     }
 
     /// The guest has put buffers into the receive ring again.
-    pub(super) fn feed(&mut self) {
+    pub(in crate::worker) fn feed(&mut self) {
         if std::mem::take(&mut self.starved)
             && let Some(ring) = self.rx.as_mut()
         {
@@ -209,7 +209,7 @@ impl Port {
     }
 
     /// Writes one frame: headers with the virtio header in front, then the payload.
-    pub(super) fn frame(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), Full> {
+    pub(in crate::worker) fn frame(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), Full> {
         self.begin();
         match self.plan_frame(headers.len() + payload.len()) {
             Planned::Fits => self.write_planned(0, headers, payload),
@@ -222,7 +222,7 @@ impl Port {
 
     /// Writes the fragments of one datagram, Ethernet frames each: all of them or none. Fragments that no ring of this
     /// size could hold together wait with the other frames, if there is room for all of them.
-    pub(super) fn fragments(&mut self, fragments: Vec<Vec<u8>>) -> Result<(), Full> {
+    pub(in crate::worker) fn fragments(&mut self, fragments: Vec<Vec<u8>>) -> Result<(), Full> {
         self.begin();
         for fragment in &fragments {
             match self.plan_frame(VNET_LEN + fragment.len()) {
@@ -286,7 +286,7 @@ impl Port {
 
     /// Completes a written frame: number of buffers, checksum, used entries. `checksummed` is where padding
     /// starts. Returns how many chains it took.
-    pub(super) fn finish(
+    pub(in crate::worker) fn finish(
         &mut self,
         frame: &Frame,
         headers: &[u8],
@@ -343,7 +343,7 @@ impl Port {
     }
 
     /// Queues a whole Ethernet frame; the oldest is not pushed out, the newest is dropped when too many wait.
-    pub(super) fn queue(&mut self, frame: Vec<u8>) {
+    pub(in crate::worker) fn queue(&mut self, frame: Vec<u8>) {
         if self.waiting.len() >= MAX_WAITING {
             self.counters.count_drop(Reason::NoRxBuffer);
             return;
@@ -353,7 +353,7 @@ impl Port {
 
     /// Queues the fragments of one datagram, all of them or none; false when there is no room. They leave half of the
     /// places to other frames.
-    pub(super) fn queue_all(&mut self, fragments: Vec<Vec<u8>>) -> bool {
+    pub(in crate::worker) fn queue_all(&mut self, fragments: Vec<Vec<u8>>) -> bool {
         let fits = self.waiting.len() + fragments.len() <= MAX_WAITING / 2;
         if fits {
             self.waiting.extend(fragments);
@@ -362,12 +362,12 @@ impl Port {
     }
 
     /// The frames that wait, oldest first.
-    pub(super) fn waiting(&self) -> Vec<Vec<u8>> {
+    pub(in crate::worker) fn waiting(&self) -> Vec<Vec<u8>> {
         self.waiting.iter().cloned().collect()
     }
 
     /// Writes the frames that wait. Without a ring they go on waiting: one that is handed over has just been taken away.
-    pub(super) fn flush_queue(&mut self) {
+    pub(in crate::worker) fn flush_queue(&mut self) {
         if self.rx.is_none() {
             return;
         }
@@ -381,7 +381,7 @@ impl Port {
     }
 
     /// Makes what was written visible to the guest and interrupts it if it wants to be.
-    pub(super) fn publish(&mut self) {
+    pub(in crate::worker) fn publish(&mut self) {
         if !std::mem::take(&mut self.unpublished) {
             return;
         }
@@ -394,14 +394,14 @@ impl Port {
     }
 
     /// Takes the ring away, and lets go of guest memory that scratch lists still hold.
-    pub(super) fn take_ring(&mut self) -> Option<Ring> {
+    pub(in crate::worker) fn take_ring(&mut self) -> Option<Ring> {
         self.begin();
         self.none.clear();
         self.rx.take()
     }
 
     /// Forgets what waits, when the guest's rings are gone.
-    pub(super) fn clear(&mut self) {
+    pub(in crate::worker) fn clear(&mut self) {
         self.waiting.clear();
         self.unpublished = false;
         self.starved = false;

@@ -8,37 +8,56 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::carriers::OutletId;
-use super::flows::Flow;
 use super::inbound::Origin;
-use super::turn::Worker;
 use crate::flow::FlowId;
+use crate::worker::flows::Flow;
+use crate::worker::listening::carriers::OutletId;
+use crate::worker::turn::Worker;
 
 /// Flows served with data in one turn, before the transmit ring gets its turn again.
 const FLOWS_PER_TURN: usize = 64;
 /// Entries of what has ended that the queue may have, beside as many as there are flows and listeners.
 const STALE: usize = 1024;
 
+/// Flows, UDP listeners and outlets that have, or may have, something for the guest.
+#[derive(Default)]
+pub(in crate::worker) struct Queues {
+    ready: VecDeque<Origin>,
+    /// With several pairs the UDP listeners and outlets, which do not wait for the guest's buffers; see
+    /// [`Worker::serve_heard`].
+    heard: VecDeque<Origin>,
+    /// Outlets that stand in a queue.
+    outlets: HashSet<OutletId>,
+}
+
+#[cfg(test)]
+impl Queues {
+    /// What stands in the queue of what waits for buffers, and in the queue of what does not.
+    pub(in crate::worker) fn both(&self) -> [&VecDeque<Origin>; 2] {
+        [&self.ready, &self.heard]
+    }
+}
+
 impl Worker {
     /// Puts a flow into the queue of those that have something for the guest.
-    pub(super) fn make_ready(&mut self, id: FlowId) {
+    pub(in crate::worker) fn make_ready(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get_mut(id).filter(|flow| !flow.is_parked()) else { return };
         if !flow.set_queued(true) {
-            self.ready.push_back(Origin::Flow(id));
-            self.tidy(|worker| &mut worker.ready);
+            self.queues.ready.push_back(Origin::Flow(id));
+            self.tidy(|worker| &mut worker.queues.ready);
         }
     }
 
     /// Throws entries of what has ended out of a queue, if there are many.
     fn tidy(&mut self, queue: impl Fn(&mut Worker) -> &mut VecDeque<Origin>) {
-        let alive = self.flows.len() + self.listeners.len() + self.outlets_queued.len();
+        let alive = self.flows.len() + self.listening.listeners.len() + self.queues.outlets.len();
         if queue(self).len() <= 2 * alive + STALE {
             return;
         }
         let mut tidied = std::mem::take(queue(self));
         // A listener's place may have another one by now, which is in the queue by itself; so may an outlet's.
         let (mut seen, mut outlets_seen) = (HashSet::new(), HashSet::new());
-        let (flows, listeners, outlets) = (&self.flows, &mut self.listeners, &self.outlets_queued);
+        let (flows, listeners, outlets) = (&self.flows, &mut self.listening.listeners, &self.queues.outlets);
         tidied.retain(|origin| match *origin {
             Origin::Flow(id) => flows.get(id).is_some(),
             Origin::Listener(at) => listeners.queued(at).is_some_and(|queued| *queued) && seen.insert(at),
@@ -48,14 +67,14 @@ impl Worker {
     }
 
     /// The same for a UDP listener or an outlet.
-    pub(super) fn make_heard_ready(&mut self, origin: Origin) {
+    pub(in crate::worker) fn make_heard_ready(&mut self, origin: Origin) {
         if !self.set_heard_queued(origin, true) {
             if self.peers.alone() {
-                self.ready.push_back(origin);
-                self.tidy(|worker| &mut worker.ready);
+                self.queues.ready.push_back(origin);
+                self.tidy(|worker| &mut worker.queues.ready);
             } else {
-                self.heard.push_back(origin);
-                self.tidy(|worker| &mut worker.heard);
+                self.queues.heard.push_back(origin);
+                self.tidy(|worker| &mut worker.queues.heard);
             }
         }
     }
@@ -66,27 +85,27 @@ impl Worker {
         match origin {
             Origin::Flow(_) => true,
             Origin::Listener(at) => {
-                self.listeners.queued(at).is_none_or(|queued| std::mem::replace(queued, to))
+                self.listening.listeners.queued(at).is_none_or(|queued| std::mem::replace(queued, to))
             }
-            Origin::Outlet(id) if to => !self.outlets_queued.insert(id),
-            Origin::Outlet(id) => self.outlets_queued.remove(&id),
+            Origin::Outlet(id) if to => !self.queues.outlets.insert(id),
+            Origin::Outlet(id) => self.queues.outlets.remove(&id),
         }
     }
 
     /// Reads UDP listeners and outlets, where there are other pairs: what came is theirs as well, so it is passed on whether or not
     /// this pair's ring has buffers. True when some listeners are left that could go on.
-    pub(super) fn serve_heard(&mut self) -> bool {
-        for _ in 0..FLOWS_PER_TURN.min(self.heard.len()) {
+    pub(in crate::worker) fn serve_heard(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.queues.heard.len()) {
             if !self.can_hear() {
                 return false;
             }
-            let Some(origin) = self.heard.pop_front() else { break };
+            let Some(origin) = self.queues.heard.pop_front() else { break };
             self.set_heard_queued(origin, false);
             if self.deliver_arrivals(origin) {
                 self.make_heard_ready(origin);
             }
         }
-        !self.heard.is_empty() && self.can_hear()
+        !self.queues.heard.is_empty() && self.can_hear()
     }
 
     fn can_hear(&self) -> bool {
@@ -94,13 +113,13 @@ impl Worker {
     }
 
     /// Makes every flow, UDP listener and outlet ready: what each has waited for is there.
-    pub(super) fn wake_all(&mut self) {
+    pub(in crate::worker) fn wake_all(&mut self) {
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();
         for id in all {
             self.make_ready(id);
         }
-        for at in 0..self.listeners.len() as u32 {
-            if self.listeners.udp(at).is_some() {
+        for at in 0..self.listening.listeners.len() as u32 {
+            if self.listening.listeners.udp(at).is_some() {
                 self.make_heard_ready(Origin::Listener(at));
             }
         }
@@ -112,12 +131,12 @@ impl Worker {
     }
 
     /// Lets flows fill the receive ring, each a bounded amount; true when some are left that could go on.
-    pub(super) fn serve_ready(&mut self) -> bool {
-        for _ in 0..FLOWS_PER_TURN.min(self.ready.len()) {
+    pub(in crate::worker) fn serve_ready(&mut self) -> bool {
+        for _ in 0..FLOWS_PER_TURN.min(self.queues.ready.len()) {
             if self.port.starved || self.port.rx.is_none() {
                 return false;
             }
-            let id = match self.ready.pop_front() {
+            let id = match self.queues.ready.pop_front() {
                 None => break,
                 Some(Origin::Flow(id)) => id,
                 Some(origin @ (Origin::Listener(_) | Origin::Outlet(_))) => {
@@ -147,6 +166,6 @@ impl Worker {
                 self.make_ready(id);
             }
         }
-        !self.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
+        !self.queues.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
     }
 }

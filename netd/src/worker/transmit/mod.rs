@@ -1,19 +1,27 @@
 //! The transmit ring: frames of the guest, sorted to their translators.
 
+pub(super) mod gather;
+mod outbound;
+
+use std::net::SocketAddr;
+
 use super::command::Command;
+use super::pace::Owed;
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::net::MacAddr;
-use crate::ring::{Iovs, PopError};
+use crate::ring::{Iovs, PopError, Ring};
 use crate::spoof;
 use crate::tap::Direction;
 use crate::tcp::{Segment, Seq};
+use crate::time::Time;
 use crate::wire::{
     ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, TcpHeader, UdpHeader, VNET_LEN,
     VnetHeader, fold, protocol, pseudo_header, sum,
 };
-use std::net::SocketAddr;
+use gather::Gathers;
+use outbound::Outbound;
 
 /// Chains of one batch: enough to gather, few enough that the guest gets its buffers back soon.
 const BATCH_CHAINS: usize = 128;
@@ -21,11 +29,68 @@ const BATCH_CHAINS: usize = 128;
 const BATCH_BYTES: usize = 1 << 20;
 /// Batches of one turn; after that the receive direction has its turn.
 const BATCHES: usize = 4;
+/// Times that a transmit ring is drained before it is given back: all that the largest holds.
+const LAST_TURNS: usize = 4;
 /// Bytes of a frame that are copied out for parsing: all headers with options and a few extension headers.
 const HEAD: usize = 256;
 /// Bytes of the longest frame: an IPv6 packet (RFC 8200, section 4.5: a payload of 65,535 bytes) in Ethernet with a tag.
 /// A driver may chain the same pages a thousand times over; what it claims must not become a size of netd's memory.
 const MAX_FRAME: usize = VNET_LEN + ETH_LEN + 4 + 40 + 65_535;
+
+/// The transmit ring, and what is not finished of its present batch.
+#[derive(Default)]
+pub(super) struct Transmit {
+    ring: Option<Ring>,
+    /// The driver has taken the ring out of use.
+    discards: bool,
+    /// Flows that this batch has touched.
+    touched: Vec<FlowId>,
+    /// What flows send in this batch.
+    pub(super) gathers: Gathers,
+    /// Slices of the chains popped since the last flush.
+    slices: Iovs,
+    none: Iovs,
+    heads: Vec<u16>,
+    /// Chains of this batch that held nothing but acknowledgements.
+    bare: usize,
+    /// The ring's interrupt.
+    owed: Owed,
+    /// Bytes taken from the ring in this turn.
+    sent: usize,
+    outbound: Outbound,
+}
+
+impl Transmit {
+    /// The ring, while there is one.
+    pub(super) fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref()
+    }
+
+    /// Takes a ring into use.
+    pub(super) fn begin(&mut self, ring: Ring) {
+        self.ring = Some(ring);
+    }
+
+    /// Asks for kicks; true when there are frames already.
+    pub(super) fn request_kicks(&mut self) -> bool {
+        self.ring.as_mut().is_some_and(Ring::request_kicks)
+    }
+
+    /// Bytes taken from the ring since this was last asked.
+    pub(super) fn take_sent(&mut self) -> usize {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// When the interrupt that is owed is to be sent at the latest.
+    pub(super) fn due_at(&self) -> Option<Time> {
+        self.owed.due_at()
+    }
+
+    /// No interrupt is owed any more.
+    pub(super) fn forget_owed(&mut self) {
+        self.owed = Owed::default();
+    }
+}
 
 /// A frame in the transmit ring.
 pub(super) struct TxFrame<'a> {
@@ -65,9 +130,9 @@ impl Worker {
     /// Drains the transmit ring for a while; true when it has more.
     pub(super) fn transmit(&mut self) -> bool {
         let mut more = false;
-        if let Some(ring) = self.tx.as_mut() {
+        if let Some(ring) = self.tx.ring.as_mut() {
             ring.suppress_kicks();
-            self.discards = ring.is_disabled();
+            self.tx.discards = ring.is_disabled();
             for _ in 0..BATCHES {
                 more = self.transmit_batch();
                 if !more {
@@ -79,16 +144,47 @@ impl Worker {
         more
     }
 
+    /// Sends the interrupt of the transmit ring that is owed.
+    pub(super) fn pay(&mut self) {
+        if self.tx.owed.settle()
+            && let Some(ring) = &self.tx.ring
+        {
+            ring.signal();
+            self.counters.guest_interrupts.add(1);
+        }
+    }
+
+    /// Carries what the guest has sent, and gives the ring back. The guest may send more without end, so that has an end.
+    pub(super) fn end_transmit(&mut self) -> Option<Ring> {
+        for _ in 0..LAST_TURNS {
+            if !self.transmit() {
+                break;
+            }
+        }
+        self.flush_outboxes();
+        self.tx.none.clear();
+        self.pay();
+        self.tx.ring.take()
+    }
+
+    /// As [`Worker::on_frame`], of a frame that is in no ring of this worker's: what this ring is owed does not change.
+    pub(super) fn on_frame_apart(&mut self, slices: &Iovs, bytes: usize) -> Result<(), Reason> {
+        let bare = self.tx.bare;
+        let result = self.on_frame(slices, 0, bytes);
+        self.tx.bare = bare;
+        result
+    }
+
     fn transmit_batch(&mut self) -> bool {
-        let mut slices = std::mem::take(&mut self.slices);
+        let mut slices = std::mem::take(&mut self.tx.slices);
         let mut more = true;
-        while self.heads.len() < BATCH_CHAINS && slices.bytes() < BATCH_BYTES {
-            let Some(ring) = self.tx.as_mut() else { break };
+        while self.tx.heads.len() < BATCH_CHAINS && slices.bytes() < BATCH_BYTES {
+            let Some(ring) = self.tx.ring.as_mut() else { break };
             let first = slices.len();
-            match ring.pop(&mut slices, &mut self.none) {
+            match ring.pop(&mut slices, &mut self.tx.none) {
                 Ok(Some(p)) => {
-                    self.none.clear();
-                    self.heads.push(p.head);
+                    self.tx.none.clear();
+                    self.tx.heads.push(p.head);
                     if let Err(reason) = self.on_frame(&slices, first, p.readable as usize) {
                         self.counters.count_drop(reason);
                     }
@@ -100,46 +196,46 @@ impl Worker {
                 Err(PopError::Chain { head, reason }) => {
                     tracing::trace!(head, %reason, "bad descriptor chain");
                     self.counters.count_drop(Reason::BadChain);
-                    self.heads.push(head);
+                    self.tx.heads.push(head);
                 }
                 Err(PopError::Ring(error)) => {
                     tracing::warn!(%error, "transmit ring disabled");
                     self.counters.ring_errors.add(1);
                     ring.break_down();
-                    self.tx = None;
+                    self.tx.ring = None;
                     more = false;
                     break;
                 }
             }
         }
         self.flush_gathers();
-        self.sent += slices.bytes();
+        self.tx.sent += slices.bytes();
         slices.clear();
-        self.slices = slices;
-        let chains = self.heads.len();
-        let bare = std::mem::take(&mut self.bare) == chains;
-        if let Some(ring) = self.tx.as_mut()
-            && !self.heads.is_empty()
+        self.tx.slices = slices;
+        let chains = self.tx.heads.len();
+        let bare = std::mem::take(&mut self.tx.bare) == chains;
+        if let Some(ring) = self.tx.ring.as_mut()
+            && !self.tx.heads.is_empty()
         {
-            for head in self.heads.drain(..) {
+            for head in self.tx.heads.drain(..) {
                 ring.push_used(head, 0);
             }
             let wanted = ring.publish();
-            if self.owed.owe(self.now, chains, bare, wanted, ring.size()) {
+            if self.tx.owed.owe(self.now, chains, bare, wanted, ring.size()) {
                 self.pay();
             }
         }
-        self.heads.clear();
+        self.tx.heads.clear();
         self.settle_touched();
         more
     }
 
     /// Sends what was gathered.
     pub(super) fn flush_gathers(&mut self) {
-        while let Some(g) = self.gathers.take() {
+        while let Some(g) = self.tx.gathers.take() {
             if g.items.is_empty() {
                 self.flush_stream(&g);
-                self.gathers.recycle(g);
+                self.tx.gathers.recycle(g);
             } else {
                 self.flush_datagrams(g);
             }
@@ -149,24 +245,24 @@ impl Worker {
 
     /// Marks a flow for [`Worker::settle_touched`].
     pub(super) fn touch(&mut self, id: FlowId) {
-        if self.touched.last() != Some(&id) {
-            self.touched.push(id);
+        if self.tx.touched.last() != Some(&id) {
+            self.tx.touched.push(id);
         }
     }
 
     /// Each touched connection answers once.
     fn settle_touched(&mut self) {
-        let mut touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.tx.touched);
         touched.sort_unstable();
         touched.dedup();
         for id in touched.drain(..) {
             self.settle_stream(id);
         }
-        self.touched = touched;
+        self.tx.touched = touched;
     }
 
     pub(super) fn on_frame(&mut self, slices: &Iovs, first: usize, bytes: usize) -> Result<(), Reason> {
-        if self.discards && self.peers.hops == 0 {
+        if self.tx.discards && self.peers.hops == 0 {
             return Err(Reason::RingDisabled);
         }
         if bytes > MAX_FRAME {
@@ -212,17 +308,17 @@ impl Worker {
 
     /// The station that frames have to come from: the configured one, or the first that this frontend showed.
     fn guest_station(&self) -> Option<MacAddr> {
-        self.port.link.guest_mac.or(self.port.guest_mac.filter(|_| self.station_seen))
+        self.port.link.guest_mac.or(self.port.guest_mac.filter(|_| self.guest.station_seen))
     }
 
     /// Takes note of the guest's Ethernet address where none is configured. It is kept until another frontend
     /// connects; that one's first frame may bring another address.
     #[inline]
     fn learn(&mut self, station: MacAddr) {
-        if self.station_seen || self.port.link.guest_mac.is_some() {
+        if self.guest.station_seen || self.port.link.guest_mac.is_some() {
             return;
         }
-        self.station_seen = true;
+        self.guest.station_seen = true;
         if self.port.guest_mac.replace(station).is_none() {
             self.wake_all();
         }
@@ -260,7 +356,7 @@ impl Worker {
             mss: tcp.mss,
             window_scale: tcp.window_scale,
         };
-        self.bare += usize::from(len == 0);
+        self.tx.bare += usize::from(len == 0);
         self.on_stream_segment(key, &segment, frame, at + tcp.header_len)
     }
 

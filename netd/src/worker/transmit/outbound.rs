@@ -7,17 +7,17 @@
 use std::io;
 use std::sync::Arc;
 
-use super::carriers::PortSocket;
-use super::datagrams::{UdpFlow, Via};
-use super::flows::Flow;
 use super::gather::Gather;
-use super::stream::is_exhausted;
-use super::turn::{Worker, fd};
 use crate::counters::Reason;
 use crate::flow::FlowId;
 use crate::icmp::IcmpError;
 use crate::sys::{self, Message};
 use crate::udp::{Run, SendOptions, first_run};
+use crate::worker::datagrams::{UdpFlow, Via};
+use crate::worker::flows::Flow;
+use crate::worker::listening::carriers::PortSocket;
+use crate::worker::stream::is_exhausted;
+use crate::worker::turn::{Worker, fd};
 
 /// Bytes of a datagram that an error about it quotes.
 const QUOTE_BYTES: usize = 576;
@@ -34,7 +34,7 @@ struct Planned {
 
 /// Scratch of one flush, kept for its capacity.
 #[derive(Default)]
-pub(super) struct Outbound {
+pub(in crate::worker) struct Outbound {
     plan: Vec<Planned>,
     /// Gathers of flows that share sockets, until they are sent together.
     shared: Vec<Gather>,
@@ -55,21 +55,21 @@ impl Outlet {
 
 impl Worker {
     /// Sends a flow's gathered datagrams, or puts them off until [`Worker::flush_shared`].
-    pub(super) fn flush_datagrams(&mut self, g: Gather) {
+    pub(in crate::worker) fn flush_datagrams(&mut self, g: Gather) {
         match self.udp(g.flow).map(|f| &f.via) {
             Some(Via::Own(..)) => self.send_gathers(std::slice::from_ref(&g)),
-            Some(Via::Port(_)) => return self.outbound.shared.push(g),
+            Some(Via::Port(_)) => return self.tx.outbound.shared.push(g),
             Some(Via::Gone) | None => {}
         }
-        self.gathers.recycle(g);
+        self.tx.gathers.recycle(g);
     }
 
     /// Sends what shared sockets carry.
-    pub(super) fn flush_shared(&mut self) {
-        if self.outbound.shared.is_empty() {
+    pub(in crate::worker) fn flush_shared(&mut self) {
+        if self.tx.outbound.shared.is_empty() {
             return;
         }
-        let mut shared = std::mem::take(&mut self.outbound.shared);
+        let mut shared = std::mem::take(&mut self.tx.outbound.shared);
         let mut rest = shared.as_slice();
         while let Some(first) = rest.first() {
             let Some(outlet) = self.outlet(first.flow) else {
@@ -83,9 +83,9 @@ impl Worker {
             rest = later;
         }
         for g in shared.drain(..) {
-            self.gathers.recycle(g);
+            self.tx.gathers.recycle(g);
         }
-        self.outbound.shared = shared;
+        self.tx.outbound.shared = shared;
     }
 
     fn udp(&self, id: FlowId) -> Option<&UdpFlow> {
@@ -114,7 +114,7 @@ impl Worker {
 
     /// Sends gathers of one socket.
     fn send_gathers(&mut self, gathers: &[Gather]) {
-        let mut plan = std::mem::take(&mut self.outbound.plan);
+        let mut plan = std::mem::take(&mut self.tx.outbound.plan);
         for (gather, g) in gathers.iter().enumerate() {
             let Some(f) = self.udp_mut(g.flow) else { continue };
             f.bytes_to_pod += u64::from(g.bytes);
@@ -165,7 +165,7 @@ impl Worker {
             }
         }
         plan.clear();
-        self.outbound.plan = plan;
+        self.tx.outbound.plan = plan;
     }
 
     /// Tells the guest that the pod has no way to a peer of a shared socket. A flow's own socket is told so when it is

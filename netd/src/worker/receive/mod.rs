@@ -1,0 +1,11 @@
+//! The way to the guest: what has something for it, in turn, and the receive ring that takes it.
+
+mod deliver;
+pub(super) mod inbound;
+pub(super) mod payload;
+pub(super) mod port;
+pub(super) mod ready;
+
+pub(super) use inbound::{InHand, Origin};
+pub(super) use port::Port;
+pub(super) use ready::Queues;
