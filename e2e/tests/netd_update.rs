@@ -172,7 +172,7 @@ fn what_the_hold_drops_is_reset() {
         end.as_ref().is_ok_and(|n| *n == 0) || end.is_err_and(|e| e.kind() != std::io::ErrorKind::WouldBlock)
     );
     // The connection ends with the deposit, which is dropped before or after the hold has said so.
-    let said = || Ok(hold.log().contains("nobody has collected the deposit").then_some(()));
+    let said = || Ok(hold.log().contains("no netd has collected the deposit").then_some(()));
     until("the hold's word on the deposit", SOON, said).unwrap();
 }
 
