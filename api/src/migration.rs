@@ -80,7 +80,7 @@ pub fn eviction_strategy(vmi: &VirtualMachineInstance, config: &KubeVirtConfigur
 }
 
 /// How migrations go in this cluster, with every value that something carries out. Whether a guest may be disrupted is
-/// left open where nobody says: then it may where it may be moved by post-copy.
+/// left open where neither says: then it may where it may be moved by post-copy.
 pub fn defaults(config: &KubeVirtConfiguration) -> MigrationConfiguration {
     let given = config.migrations.clone().unwrap_or_default();
     MigrationConfiguration {

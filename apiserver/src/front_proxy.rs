@@ -198,7 +198,7 @@ impl FrontProxy {
         Ok(Arc::new(FrontProxy { headers: ArcSwap::from_pointee(headers), clients }))
     }
 
-    /// Verifier for the TLS server; a client may come without a certificate and is nobody then.
+    /// Verifier for the TLS server; a client may come without a certificate and is anonymous then.
     pub fn clients(&self) -> Arc<TrustedClients> {
         Arc::clone(&self.clients)
     }

@@ -1,7 +1,7 @@
 //! Tells the API server about this server: webhook configurations and APIServices, with the CA that they need.
 //!
 //! Both replicas apply the same objects with the same field manager, again whenever the CA bundle changes and once a
-//! minute: what somebody deleted or changed comes back. The objects belong to virt-api's ClusterRole; deleting
+//! minute: what a user deleted or changed comes back. The objects belong to virt-api's ClusterRole; deleting
 //! podvirt's manifests removes them with it, so no dead APIService stays behind and blocks namespaces from going.
 
 use base64::Engine;

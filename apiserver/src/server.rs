@@ -38,7 +38,7 @@ use crate::tls::Peer;
 
 /// Largest review: two objects of etcd's limit of 1.5 MiB each, and what is around them.
 const MAX_REVIEW_BYTES: usize = 4 << 20;
-/// Most lists, objects and members of a review. Each takes up to a hundred bytes of memory once it is read; whoever
+/// Most lists, objects and members of a review. Each takes up to a hundred bytes of memory once it is read; a client that
 /// reaches the server may send reviews.
 const MAX_REVIEW_ITEMS: usize = 300_000;
 /// Largest answer to a review, in bytes: an object needs few defaults, and few causes of a refusal are told.

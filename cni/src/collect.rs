@@ -10,7 +10,7 @@
 //!    ADD that was answered before has its pod among them, and one that is answered later does not take an ending lease.
 //! 3. A lease that no pod uses is ended.
 //!
-//! Every so often it also asks for the deletion of leases whose owner is gone and whose owner reference somebody took
+//! Every so often it also asks for the deletion of leases whose owner is gone and whose owner reference was taken
 //! away (a deletion that orphans), and frees addresses that no lease lists ([`ipam::sweep`]). That a lease is not found
 //! is not enough for that: an address that a pod which runs has by its own word, or whose IPAMClaim it names, stays held.
 //!

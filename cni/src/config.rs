@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! Fields that other plugins know and this one does not carry out are refused; fields that nobody knows are passed
+//! Fields that other plugins know and this one does not carry out are refused; fields that no plugin knows are passed
 //! over, since runtimes add their own.
 
 use std::net::IpAddr;

@@ -24,7 +24,7 @@ use podvirt_daemon::shutdown::Shutdown;
 use serde_json::json;
 use tracing::info;
 
-/// Where the plugin looks on a node. It is not a field of a network's configuration: whoever writes one could name
+/// Where the plugin looks on a node. It is not a field of a network's configuration: a user who writes one could name
 /// any credentials of the node.
 pub const DIRECTORY: &str = "/etc/cni/net.d/podvirt-cni.d";
 /// Name of the plugin's program, as networks' configurations have it.

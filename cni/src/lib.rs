@@ -20,7 +20,7 @@
 //! | [`net`] | interfaces, silence, announcements |
 //! | [`plugin`] | the six commands |
 //! | [`dynamic`] | attaches pods that run to networks of Multus, whatever their plugin |
-//! | [`collect`] | frees what nobody needs any more |
+//! | [`collect`] | frees what no machine needs any more |
 //! | [`install`] | puts the plugin onto a node |
 
 pub mod args;

@@ -1,6 +1,6 @@
 //! The six commands of the specification.
 //!
-//! ADD takes the lease first, makes the interface second and asks for the lease once more at last: whoever frees
+//! ADD takes the lease first, makes the interface second and asks for the lease once more at last: a program that frees
 //! addresses looks for the pod after the lease is ending, so either ADD sees that it is ending, or the pod is seen. An
 //! ADD that fails takes back the interface, and the lease of a pod; a machine's lease stays the machine's ([`ipam`]).
 //!
@@ -145,7 +145,7 @@ impl<P: Pods> Plugin<P> {
             return Ok(None);
         }
         let key = claimant.key(&network.name, &attachment.ifname);
-        // A claim outlives the pod, whoever's the pod is.
+        // A claim outlives the pod, whichever machine the pod is of.
         let of_pod = claimant.owner.is_pod() && claimant.claim.is_none();
         let request = Request {
             key,
@@ -236,7 +236,7 @@ impl<P: Pods> Plugin<P> {
 
     /// Ends the lease of a pod, if it is this container's still.
     async fn release(&self, key: &ipam::Key, container: &str) {
-        /// Somebody else changes a pod's lease at most once, and then it is no more ours.
+        /// Another program changes a pod's lease at most once, and then it is no more ours.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let result = match self.api.find(key).await {

@@ -52,7 +52,7 @@ where
         .modify(|object: &mut K| object.meta_mut().managed_fields = None)
 }
 
-/// The change, if its object can be read. That one is gone can be told without it.
+/// The change, if its object can be read. That an object is gone can be told without it.
 fn readable<K>(event: Event<DeserializeGuard<K>>) -> Option<Event<K>>
 where
     K: Resource<DynamicType = ()> + Default,

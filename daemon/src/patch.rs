@@ -2,7 +2,7 @@
 //!
 //! Several daemons write the status of one VirtualMachineInstance, which has no status subresource, and each
 //! knows the object from a cache that may be old. So a writer sends a JSON merge patch (RFC 7386) of the fields
-//! it changed, with the resource version it read: the API server refuses it with a conflict if anybody wrote in
+//! it changed, with the resource version it read: the API server refuses it with a conflict if another client wrote in
 //! between, and the writer decides again from the newer object. Lists are replaced whole, which the resource
 //! version makes safe. When nothing changed nothing is sent, so that controllers do not wake each other.
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 /// Why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else wrote the object since it was read: read it again and decide again.
+    /// Another client wrote the object since it was read: read it again and decide again.
     #[error("{0} was changed in between")]
     Conflict(String),
     /// The object is gone, or it is another one of the same name.
@@ -37,7 +37,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether reading again and deciding again is all there is to do: no failure to tell anybody.
+    /// Whether reading again and deciding again is all there is to do: no failure to be told.
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Conflict(_) | Self::Gone(_))
     }

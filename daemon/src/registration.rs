@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How often a registration is made when nothing changes: what somebody deleted or changed comes back.
+/// How often a registration is made when nothing changes: what a user deleted or changed comes back.
 const PERIOD: Duration = Duration::from_secs(60);
 /// Wait after a registration that failed.
 const RETRY: Duration = Duration::from_secs(3);

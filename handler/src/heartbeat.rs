@@ -3,7 +3,7 @@
 //! Launcher pods go only to nodes with the label; virt-controller takes it away, and gives up the node's VMIs,
 //! when the annotation is older than a few minutes. Both are written by server-side apply, which touches nothing
 //! else of the node and wins the label back from the controller. The last beat of a process that ends says
-//! `false`: there is nobody to start a machine until its successor is there.
+//! `false`: no virt-handler can start a machine until its successor is there.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What has to survive this process: which launchers were met, and how their machines ended.
 //!
-//! Everything else is seen again after a restart. Two things could not be: a VMI that was removed while nobody
+//! Everything else is seen again after a restart. Two things could not be: a VMI that was removed while no virt-handler
 //! watched leaves a launcher without an owner, of which only a record tells (upstream calls it a ghost); and the
 //! report of an end, which the launcher gives once and then leaves. Records lie on the node, a file a VMI,
 //! under its UID; they are made before the launcher is given a VMI and removed when VMI and launcher are gone.

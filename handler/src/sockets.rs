@@ -115,7 +115,7 @@ impl Dir {
     ///
     /// # Errors
     ///
-    /// `NotFound`: there is no such file. `ConnectionRefused`: nobody listens. `InvalidInput`: it is no socket.
+    /// `NotFound`: there is no such file. `ConnectionRefused`: no process listens. `InvalidInput`: it is no socket.
     pub async fn connect(&self, name: &str) -> io::Result<UnixStream> {
         let socket = self.open(name)?;
         UnixStream::connect(format!("/proc/self/fd/{}", socket.as_raw_fd())).await

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 /// Runs one virtual machine through libvirt
 ///
 /// Exit codes: 0 the guest shut down (asked or on its own), 1 it did not start (in a pod also: it was not to), 2 wrong command line, 3 it
-/// crashed, 4 it was killed after its grace period, 5 it was destroyed from outside, 6 nobody knows.
+/// crashed, 4 it was killed after its grace period, 5 it was destroyed from outside, 6 it is not known.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "virt-launcher", version)]
 pub struct Cli {

@@ -62,7 +62,7 @@ impl Console {
     ///
     /// # Errors
     ///
-    /// Nobody listens on the socket, or threads cannot be made.
+    /// No process listens on the socket, or threads cannot be made.
     pub fn attach(socket: &Path) -> io::Result<Console> {
         let stream = UnixStream::connect(socket)?;
         let (to_guest, from_guest) = (stream.try_clone()?, stream.try_clone()?);

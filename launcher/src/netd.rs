@@ -96,7 +96,7 @@ pub struct NetdSockets<'a> {
     pub vhost_user: &'a Path,
     /// The control interface.
     pub control: &'a Path,
-    /// Where netd lends the sockets of all ports to whoever can steer ports to them; none: netd listens itself.
+    /// Where netd lends the sockets of all ports to the helper that steers ports to them; none: netd listens itself.
     pub steering: Option<&'a Path>,
     /// The hold, which keeps its connections between two netds.
     pub hold: Option<&'a Path>,

@@ -1,4 +1,4 @@
-//! The run directory: everything that one machine leaves on disk while it lives.
+//! The run directory: everything that a machine leaves on disk while it lives.
 //!
 //! ```text
 //!   lock                 held by the launcher

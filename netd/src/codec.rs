@@ -277,7 +277,7 @@ impl Field for String {
     }
 
     fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        // What is no UTF-8 is a path or a name of somebody else: it will not be found equal to anything.
+        // What is no UTF-8 is a path or a name that another netd wrote: it will not be found equal to anything.
         Ok(String::from_utf8_lossy(r.nested()?.bytes).into_owned())
     }
 

@@ -81,7 +81,7 @@ reasons! {
     RingDisabled = "ring_disabled",
     /// A connection reset when the guest migrated: its peer is in the pod itself, as a mesh's proxy is.
     MigrationLocal = "migration_local",
-    /// A connection reset when the guest migrated: nobody was there who may repair it.
+    /// A connection reset when the guest migrated: no helper was there to repair it.
     MigrationHelper = "migration_helper",
     /// A connection reset when the guest migrated: it could not be frozen or taken apart.
     MigrationState = "migration_state",

@@ -10,7 +10,7 @@
 //!    unspecified, link-local IPv6 and IPv4-mapped IPv6 addresses are closed whatever the policy says;
 //! 2. port 53 of the resolvers that the guest was told of is open: a guest without names is of no use. That is
 //!    also why a metadata service that is the cloud's resolver, too, stays usable as such;
-//! 3. [`METADATA`]: the services by which clouds give credentials to whoever asks from the machine. Closed unless
+//! 3. [`METADATA`]: the services by which clouds give credentials to any program that asks from the machine. Closed unless
 //!    the configuration opens them;
 //! 4. the configured rules in their order;
 //! 5. the default.

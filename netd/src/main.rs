@@ -99,7 +99,7 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    // The sandbox lets nobody connect to a name that another process has made.
+    // In the sandbox netd cannot connect to a name that another process has made.
     let takeover = takeover.map(Source::connect).transpose().context("--takeover")?;
     // Every thread enters it once, so that each line of the log names the guest.
     let span = config.name.as_deref().map_or_else(Span::none, |guest| error_span!("netd", guest));
@@ -154,7 +154,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
         let helper = heir.repair.take().map_or_else(|| Helper::open(at), |l| Helper::taken(at, l));
         match helper {
             Ok(helper) => backend.repair_by(helper),
-            Err(error) => warn!(%error, "connections cannot move: nobody who repairs them can come"),
+            Err(error) => warn!(%error, "connections cannot move: the helper's socket cannot be made"),
         }
     }
     heir.go(&worker).context("the netd that was to be followed goes on")?;
@@ -229,7 +229,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
     if let Ok(reason) = &result {
         info!(reason, "ending");
     }
-    // The socket's files are a successor's that is taking over at this moment, unless it fails; and then nobody comes.
+    // The socket's files are a successor's that is taking over at this moment, unless it fails; and then no other comes.
     tokio::task::spawn_blocking(move || offers.close()).await?;
     if let (Ok("SIGTERM"), Some(hold)) = (&result, hold) {
         match tokio::task::spawn_blocking(move || giver.deposit(&hold)).await? {
@@ -273,7 +273,7 @@ fn on_thread<T: Send + 'static>(
     let span = Span::current();
     let run = move || {
         let _named = span.enter();
-        // Nobody may wait any more.
+        // No thread may wait any more.
         let _ = sender.send(f());
     };
     std::thread::Builder::new().name(name.into()).spawn(run).context("cannot start a thread")?;

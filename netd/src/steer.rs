@@ -4,14 +4,14 @@
 //!
 //! A program at the kernel's socket lookup (`BPF_PROG_TYPE_SK_LOOKUP`) can lead every port of a network namespace
 //! to one listening TCP socket and one UDP socket. Loading it takes privilege that netd does not have, so netd
-//! lends its two sockets to somebody who has it ([`podvirt_proto::steering`] has the protocol) and keeps what it is
+//! lends its two sockets to a helper that has it ([`podvirt_proto::steering`] has the protocol) and keeps what it is
 //! given back: the program stays attached for as long as anybody holds its link.
 //!
 //! ```text
 //!             attached                        detached, could not attach
 //!  Waiting ──────────────> Steered <───────────────────────────── ┐
 //!     │                       └──────────────────────────────> Listening
-//!     └── nobody came in time ───────────────────────────────────┘
+//!     └── no helper came in time ────────────────────────────────┘
 //! ```
 //!
 //! In *Listening* `all` has listeners within the budget, as without steering; they close when steering begins.
@@ -41,7 +41,7 @@ use crate::sockets::unix::{SocketFile, listen_as};
 use crate::state::{self, Descriptors, Named, Pack, text};
 use crate::stop::{Stopper, Waited};
 
-/// How long somebody to steer is waited for at the start.
+/// How long netd waits at the start for a helper that steers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What netd offers, and where.
@@ -81,7 +81,7 @@ pub struct AtRest<'a> {
 }
 
 impl Mover {
-    /// Waits until nobody is being served, and serves nobody from then on.
+    /// Waits until no helper is being served, and serves none from then on.
     pub(crate) fn rest(&self) -> AtRest<'_> {
         AtRest { path: &self.path, state: lock(&self.state) }
     }
@@ -110,7 +110,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Steering {
-    /// Opens the sockets and listens at `path` for who can steer to them.
+    /// Opens the sockets and listens at `path` for a helper that can steer to them.
     ///
     /// # Errors
     /// What the system says of the sockets or the path.
@@ -121,7 +121,7 @@ impl Steering {
         Ok(Steering::new(path, ports, fallback, state, file))
     }
 
-    /// Goes on with what another netd had: nobody who steers notices. None when there the path was another.
+    /// Goes on with what another netd had: the helper does not notice. None when the other netd had another path.
     ///
     /// # Errors
     /// A descriptor is not there, or the path leads nowhere.
@@ -170,7 +170,7 @@ impl Steering {
         lock(&self.state).sockets.try_clone()
     }
 
-    /// Lends the sockets to whoever comes, until `stop` says so.
+    /// Lends the sockets to each helper that comes, until `stop` says so.
     pub fn serve(self, control: &dyn Control, stop: &Stopper) {
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -231,7 +231,7 @@ impl Steering {
         }
     }
 
-    /// Waits for something to do; until `patience` where nobody has come to steer.
+    /// Waits for something to do; until `patience` where no helper has come.
     fn wait(&self, stop: &Stopper, patience: Instant) -> io::Result<Woken> {
         let (listener, peer, wait) = {
             let state = lock(&self.state);
@@ -254,7 +254,7 @@ impl Steering {
         })
     }
 
-    /// Offers the sockets to who connects, if he may have them.
+    /// Offers the sockets to the helper that connects, if its user may have them.
     fn lend(&self, state: &State) -> Result<Option<Socket>, Error> {
         let State { listener, sockets, held, listening, .. } = state;
         let socket = match listener.accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
@@ -302,7 +302,7 @@ impl Steering {
             let failed = control.add_ports(rules).iter().filter(|i| i.error.is_some()).count();
             warn!(
                 listeners = ports - failed.min(ports),
-                failed, "nobody steers the ports: 'all' has listeners within ports.all_ports_budget"
+                failed, "no helper steers the ports: 'all' has listeners within ports.all_ports_budget"
             );
         } else {
             control.remove_ports(rules);
@@ -315,9 +315,9 @@ impl Steering {
 enum Woken {
     /// netd ends.
     Stop,
-    /// Nobody came in time.
+    /// No helper came in time.
     Late,
-    /// Somebody connects.
+    /// A helper connects.
     Comer,
     /// The peer has sent something, or has gone.
     Peer,

@@ -1,4 +1,4 @@
-//! Time as the translators see it: a number that only grows, handed in by whoever runs them.
+//! Time as the translators see it: a number that only grows, handed in by their caller.
 //!
 //! Protocol code never reads a clock. The worker takes one [`Time`] from [`Clock::now`] at each turn of its
 //! loop and lends it to everything below; tests invent their own and run in virtual time.

@@ -6,7 +6,7 @@
 //! | update to a newer version, or to one whose order with the old is not known | virt-handler, virt-controller, virt-api |
 //!
 //! The order is upstream's. An update that is not complete can be taken back: the version that was installed last in
-//! full is never older than itself. A version older than that one is refused, because its daemons do not know what
+//! full is never older than itself. A version older than the stored one is refused, because its daemons do not know what
 //! the newer ones have stored.
 
 use semver::Version;

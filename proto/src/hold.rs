@@ -16,7 +16,7 @@
 //! successor ends, is too late or says that it cannot ([`Message::Refused`]), the netd goes on and the hold keeps
 //! the parcel. A hold without a parcel answers *Empty*.
 //!
-//! A hold keeps one parcel. It is dropped when nobody has collected it in time, which closes what is in it: flows are
+//! A hold keeps one parcel. It is dropped when no netd has collected it in time, which closes what is in it: flows are
 //! reset as if netd had ended without one. Both ends check that the other is of their own user.
 
 mod keep;

@@ -46,7 +46,7 @@ pub mod word {
     pub const READY: &str = "ready";
     /// Source: it does not run here any more; let it run.
     pub const RUN: &str = "run";
-    /// Source: the same, of a machine that somebody has paused; it is to stay so.
+    /// Source: the same, of a machine that a user has paused; it is to stay so.
     pub const PAUSED: &str = "paused";
 }
 

@@ -62,7 +62,7 @@ pub enum Command {
     Release,
     /// Go on as before [`Command::Freeze`], without a word to the peer.
     Thaw,
-    /// Nothing: whether somebody is there.
+    /// Nothing: whether the helper is there.
     Ping,
 }
 

@@ -1,4 +1,4 @@
-//! How netd lends its two sockets to whoever can steer every port of the pod to them.
+//! How netd lends its two sockets to a helper that can steer every port of the pod to them.
 //!
 //! netd listens on a UNIX socket of the kind SOCK_SEQPACKET; the steering side, which may load BPF programs,
 //! connects. One message is one datagram of JSON with descriptors beside it:
@@ -47,7 +47,7 @@ pub struct Offer {
     pub held: bool,
     /// Ports that are never to be steered.
     pub closed: Ranges,
-    /// Ports on which netd itself listens until it is steered to: whoever attaches does not take them for others'.
+    /// Ports on which netd itself listens until it is steered to: a helper that attaches does not take them for others'.
     #[serde(default)]
     pub own: Ranges,
 }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(got, offer);
         let lent = got.roles(fds).unwrap();
         assert!(lent.tcp.is_some() && lent.udp.is_none() && lent.held.is_some());
-        // The peer's end is closed once nobody has it, and it was among the descriptors.
+        // The peer's end is closed once no process has it, and it was among the descriptors.
         drop((a, lent));
         assert!(recv::<Offer>(b.as_fd()).unwrap().is_none());
     }

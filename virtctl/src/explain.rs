@@ -51,7 +51,7 @@ pub(crate) enum Cause {
 /// Kinds of trouble on the way to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Nobody listens there.
+    /// No server listens there.
     Refused,
     /// The certificates do not fit.
     Certificate,

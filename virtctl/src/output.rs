@@ -54,7 +54,7 @@ fn line(out: &mut String, depth: usize) {
     out.extend(std::iter::repeat_n("  ", depth));
 }
 
-/// Prints one line to stderr: what a user should know besides. Where nobody reads stderr, nothing is lost by dropping it.
+/// Prints one line to stderr: what a user should know besides. Where stderr has no reader, nothing is lost by dropping it.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

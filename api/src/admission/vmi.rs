@@ -206,7 +206,7 @@ pub(super) fn reserved_labels(labels: &Value, path: &str, problems: &mut Problem
     }
 }
 
-/// Judges what a machine is to be, whoever asks for it.
+/// Judges what a machine is to be, by the same rules for each user.
 pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) -> Problems {
     let mut vmi = match VirtualMachineInstance::from_value(object.clone()) {
         Ok(vmi) => vmi,

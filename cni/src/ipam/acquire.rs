@@ -11,7 +11,7 @@ use crate::error::{Code, Error};
 use crate::owner::Owner;
 use crate::range::RangeSet;
 
-/// How often a lease that others change is read anew. Each time somebody else was served.
+/// How often a lease that others change is read anew. Each time another machine was served.
 const ATTEMPTS: usize = 16;
 
 /// Who asks for a lease.
@@ -82,7 +82,7 @@ async fn attempts<S: Store>(store: &S, request: &Request<'_>, held: &mut Vec<Hel
             return Err(Error::new(Code::Lease, msg));
         }
         if !lease.guarded {
-            // Before anything is held: nobody may delete it without the addresses being freed.
+            // Before anything is held: it may not be deleted without the addresses being freed.
             store.update(&Lease { guarded: true, ..lease }).await?;
             continue;
         }
@@ -230,7 +230,7 @@ fn derive(request: &Request<'_>, lease: &Lease) -> MacAddr {
     }
 }
 
-/// Frees what was held in vain, if nobody can have taken it up.
+/// Frees what was held in vain, if no other ADD can have taken it up.
 async fn tidy<S: Store>(store: &S, key: &Key, held: Vec<Held>) -> Result<(), StoreError> {
     if held.is_empty() {
         return Ok(());

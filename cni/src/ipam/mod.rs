@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! lease     one for each interface of a machine           AddressLease, or an IPAMClaim that the pod names
-//!           lists its addresses; changed by whoever has read its last version
+//!           lists its addresses; changed only by a writer that has read its last version
 //! address   one for each address that is held             LeasedAddress; its name is made of network and address
 //!           says which lease holds it, by UID
 //! ```
@@ -32,9 +32,9 @@
 //!   its author, while a pod uses the address. While the API server does not know the kind of the lease, nothing says that
 //!   the lease is gone; or
 //! - when its lease is *set* and does not list it. Only an *empty* lease takes up addresses that are held for it
-//!   already, and an update on the version of the empty lease fails once it is set: so nobody lists it afterwards.
+//!   already, and an update on the version of the empty lease fails once it is set: so it is not listed afterwards.
 //!
-//! Whoever dies in between leaves addresses that are held and not listed. The next ADD of the machine takes them up, or
+//! A plugin that dies in between leaves addresses that are held and not listed. The next ADD of the machine takes them up, or
 //! [`collect`](crate::collect) deletes them.
 //!
 //! A machine's lease ends with the machine. An ADD that fails leaves it: the machine's other pod may use it, and the
@@ -187,7 +187,7 @@ pub trait Store {
     /// The addresses that are held, of `network` or of all.
     fn addresses(&self, network: Option<&str>) -> impl Future<Output = Result<Vec<Held>, StoreError>>;
 
-    /// Makes an address; no answer when somebody holds it.
+    /// Makes an address; no answer when another machine holds it.
     fn hold(&self, address: &Held) -> impl Future<Output = Result<Option<Held>, StoreError>>;
 
     /// Deletes the address with this UID. That it is gone already is no error.

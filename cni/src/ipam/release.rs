@@ -10,7 +10,7 @@ use super::{Held, Kind, Lease, Store, StoreError};
 /// # Errors
 /// The store fails; the lease is ending then or as it was.
 pub async fn end<S: Store>(store: &S, lease: &Lease) -> Result<bool, StoreError> {
-    // First of all: from here on nobody acquires it.
+    // First of all: from here on no machine acquires it.
     if !lease.ending && !store.delete(lease).await? {
         return Ok(false);
     }

@@ -1,7 +1,7 @@
 //! The other side of a switch-over: what leaves is silent before it is heard elsewhere.
 //!
 //! A pod whose machine leaves still has the machine's addresses, and its kernel answers for them: to ARP and neighbour
-//! solicitations, by retransmissions of connections that have been taken apart, by a RST to whoever meets no socket any
+//! solicitations, by retransmissions of connections that have been taken apart, by a RST to a peer that meets no socket any
 //! more. One such frame, and the switch looks for the machine here again.
 //!
 //! Nothing comes in by a table as the target's ([`silence`]). What goes out is swallowed by a queueing discipline, and not

@@ -1,10 +1,10 @@
 //! Silence: an interface that is complete and up, and over which no frame goes in either direction.
 //!
 //! It is an nftables table of the family netdev with two base chains, at the interface's ingress and egress, that have
-//! no rule and the policy *drop*. They see every frame, whatever protocol it is of and whoever sends it, packet sockets
+//! no rule and the policy *drop*. They see every frame, whatever its protocol and its sender, packet sockets
 //! included; adding and deleting the table are one transaction each. It works the same for veth and macvlan, needs
-//! nothing on the node's side, and whoever enters the pod's namespace sees it: `nft list tables`. The table is the
-//! state: whoever activates the interface needs no file and may begin anew at any time.
+//! nothing on the node's side, and a program that enters the pod's namespace sees it: `nft list tables`. The table is the
+//! state: the program that activates the interface needs no file and may begin anew at any time.
 //!
 //! The hook at egress is there from Linux 5.16 on (`CONFIG_NETFILTER_EGRESS`).
 //!

@@ -61,7 +61,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// Another object has the pod's name.
-    #[error("pod {0} belongs to somebody else")]
+    #[error("pod {0} belongs to another owner")]
     Taken(String),
     /// The API server refused a deletion.
     #[error("delete {name}")]

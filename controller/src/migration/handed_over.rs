@@ -103,7 +103,7 @@ fn ended(state: &State, vmi: &VirtualMachineInstance, decision: &mut Decision, n
         }
         return;
     }
-    // One write of the source's handler says both; whoever reads the one has the other.
+    // One write of the source's handler says both; a reader of the one has the other.
     if vmi.status.node_name.is_none() || vmi.status.node_name != state.target_node {
         return;
     }
@@ -153,7 +153,7 @@ fn target_lost(
     decision.look_in(left);
 }
 
-/// The machine with an end of its migration that nobody else can write.
+/// The machine with an end of its migration that no virt-handler can write.
 fn broken_off(
     vmi: &VirtualMachineInstance,
     now: Timestamp,

@@ -10,7 +10,7 @@
 //! Up to `Scheduled` everything is the controller's: nothing but an extra pod exists, and any trouble ends the
 //! migration without the machine noticing. The **hand-over** is one write of the machine: the label with the target's
 //! node and a new `status.migrationState`. From then on the phases only repeat what the two virt-handlers write there,
-//! and the controller writes the machine in four cases: an abort is asked for; the target pod is lost; nobody prepares
+//! and the controller writes the machine in four cases: an abort is asked for; the target pod is lost; no virt-handler prepares
 //! the target in time; a machine that moved has left the node it was to leave. Each write carries the resource version
 //! that was seen, so a start by the source's handler and an end by the controller exclude each other.
 //!

@@ -74,7 +74,7 @@ pub(super) fn finish(seen: &Observed<'_>, decision: &mut Decision, now: Timestam
             own.is_some_and(is_at_target) || pod_by_migration(vmi) == Some(observe::name(pod))
         })
     };
-    // A machine that is over keeps its pods for whoever wants to read their logs.
+    // A machine that is over keeps its pods for users who want to read their logs.
     let succeeded = phase(seen.migration) == Phase::Succeeded;
     let left = seen.target.filter(|pod| !succeeded && !inhabited(pod));
     // Its launcher is told by virt-handler that nothing will come.

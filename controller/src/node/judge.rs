@@ -75,20 +75,20 @@ pub fn silence(node: Option<&Node>, steady: Duration, now: Timestamp, limit: Dur
     lost.then_some(Silence::Kubelet)
 }
 
-/// Whether somebody vouches that nothing runs on the node.
+/// Whether an operator vouches that nothing runs on the node.
 pub fn is_vouched_for(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// Whether a machine with this launcher pod has ended for certain, without a word left on how. `vouched`: somebody
+/// Whether a machine with this launcher pod has ended for certain, without a word left on how. `vouched`: an operator
 /// vouches that nothing runs on its node.
 pub fn has_ended(pod: Option<&Pod>, vouched: bool) -> bool {
     // One that ended in order tells by its exit code, which the controller of instances reads.
     pod.is_none_or(|pod| vouched && may_run(pod))
 }
 
-/// Whether a launcher pod may run as far as anybody knows.
+/// Whether a launcher pod may run as far as is known.
 pub fn may_run(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return true };
     let containers = status.container_statuses.as_deref().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Nodes that fall silent, and the machines on them.
 //!
 //! virt-handler writes a heartbeat on its node every one to two minutes. A node whose heartbeat stopped gets no
-//! new machines (`kubevirt.io/schedulable=false`). Its running machines' status is written by nobody then, so a
+//! new machines (`kubevirt.io/schedulable=false`). Its running machines' status is not written then, so a
 //! machine there that has certainly ended is failed here, for its VirtualMachine to start it elsewhere.
 //!
 //! **Never two of one machine.** That a node is silent does not say that its machines stopped: it may be cut off
@@ -9,7 +9,7 @@
 //!
 //! 1. its node cannot speak for it: the node is gone from the cluster, or its heartbeat stopped, or Kubernetes
 //!    itself has no word from it (condition Ready is Unknown), and
-//! 2. it has no launcher pod left in the API; or somebody vouches for the whole node with the taint
+//! 2. it has no launcher pod left in the API; or an operator vouches for the whole node with the taint
 //!    `node.kubernetes.io/out-of-service`.
 //!
 //! A pod that is left and has ended tells how: the controller of instances judges by its exit code.
@@ -205,7 +205,7 @@ impl Watch {
         let vouched = node.is_some_and(is_vouched_for);
         for machine in &machines.filter(|machine| is_open(machine, name)).collect::<Vec<_>>() {
             let uid = machine.uid().unwrap_or_default();
-            // By its name: labels, which a list would go by, are anybody's who may write pods.
+            // By its name: labels, which a list would go by, are set by any user who may write pods.
             let pods = Api::<Pod>::namespaced(self.client.clone(), &machine.namespace().unwrap_or_default());
             let pod = pods.get_opt(&name_of(machine)).await?;
             if !has_ended(pod.as_ref().filter(|pod| is_of(pod, &uid)), vouched) {

@@ -17,7 +17,7 @@
 //!
 //! The function decides nothing that depends on time, on the cluster's state or on chance: rendering twice
 //! gives the same pod, with the same name. The name looks like one that the API server made up, but its last
-//! letters follow from the machine's UID: a machine cannot get two pods, whoever asks for them.
+//! letters follow from the machine's UID: a machine cannot get two pods, however often they are asked for.
 
 mod attachment;
 mod backup_hooks;

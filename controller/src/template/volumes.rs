@@ -27,7 +27,7 @@ const OWN: &[(&str, &str)] = &[
     (volume::FDSETS, path::FDSETS),
 ];
 
-/// Mode of the files of a Secret: the pod's group reads them, nobody else.
+/// Mode of the files of a Secret: the pod's group alone reads them.
 pub(super) const SECRET_MODE: i32 = 0o440;
 
 /// Start of the names of volumes that hook sidecars have.

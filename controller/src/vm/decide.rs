@@ -31,7 +31,7 @@ pub enum Instance<'a> {
     None,
     /// The machine's own instance.
     Own(&'a VirtualMachineInstance),
-    /// An instance that somebody else made.
+    /// An instance that this VirtualMachine does not own.
     Foreign,
 }
 

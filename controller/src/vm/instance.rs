@@ -108,7 +108,7 @@ fn digest(part: Option<impl Serialize>) -> String {
     // Values that were read from JSON can be written again. Were it not so, all templates would be equal: a
     // machine would run on, and miss a hint.
     let text = serde_json::to_vec(&part).unwrap_or_default();
-    // FNV-1a: must be the same in all replicas and versions, and need not withstand anybody.
+    // FNV-1a: must be the same in all replicas and versions, and need not withstand an attacker.
     let hash = text.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -180,7 +180,7 @@ fn changed_machine(
     }
 }
 
-/// The machines that an instance's change concerns: the one of its name. An instance that went while nobody watched
+/// The machines that an instance's change concerns: the one of its name. An instance that went while no controller watched
 /// is missing in a new list, so after one all machines are looked at. `None`: there will be no more changes.
 fn machines_of(change: Result<Change, RecvError>, known: &Store<VirtualMachine>) -> Option<Vec<Reference>> {
     match change {

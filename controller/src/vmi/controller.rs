@@ -71,7 +71,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// Another object has the pod's name.
-    #[error("pod {0} belongs to somebody else")]
+    #[error("pod {0} belongs to another owner")]
     Taken(String),
     /// A pod could not be deleted.
     #[error("delete pod {name}")]
@@ -398,8 +398,8 @@ fn believes_in_pod(vmi: &VirtualMachineInstance) -> bool {
     vmi.metadata.deletion_timestamp.is_some() || active.contains(&phase(vmi))
 }
 
-/// The machine's pod as the API server has it. The watch shows pods with the launcher's label alone, which anybody
-/// who may write pods can take away: the guest lives on.
+/// The machine's pod as the API server has it. The watch shows pods with the launcher's label alone, which any user
+/// that may write pods can take away: the guest lives on.
 async fn unseen_pod(vmi: &VirtualMachineInstance, shared: &Shared) -> Result<Option<Pod>, Error> {
     let uid = vmi.uid().unwrap_or_default();
     let name = pods::name_of(vmi);

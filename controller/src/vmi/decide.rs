@@ -435,7 +435,7 @@ fn handed_over(seen: &Observed<'_>, pod: &Pod, decision: &mut Decision, now: Tim
 }
 
 /// A machine has one pod. What is there besides is deleted, unless the machine itself is over: then pods are
-/// kept for whoever wants to read their logs. Targets of migrations are the migrations' to delete, but for the one that
+/// kept for users who want to read their logs. Targets of migrations are the migrations' to delete, but for the one that
 /// the machine has left by now.
 fn drop_others(seen: &Observed<'_>, pod: Option<&Pod>, decision: &mut Decision, now: Timestamp) {
     if is_final(&phase(seen.vmi)) {

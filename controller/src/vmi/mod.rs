@@ -9,7 +9,7 @@
 //! ```
 //!
 //! One launcher pod is made for a machine in its whole life. It is never made again: a pod that is lost takes
-//! the machine with it, and it is for whoever owns the machine to make another. From `Scheduled` on the phase
+//! the machine with it, and it is for the owner of the machine to make another. From `Scheduled` on the phase
 //! is virt-handler's, which knows the guest; the controller ends a machine only where the handler cannot: the
 //! pod is gone, or it ended and the handler has not said how for [`HANDOVER_GRACE`].
 //!

@@ -105,7 +105,7 @@ impl View {
 
     /// Tells who listens of a change.
     pub(super) fn changed(&self, change: Change) {
-        // Without a listener nobody needs to know.
+        // Without a listener no task needs to know.
         let _nobody = self.changes.send(change);
     }
 }

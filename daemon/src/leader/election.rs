@@ -90,7 +90,7 @@ impl Election {
         let mine = holder == Some(self.identity.as_str());
         // What another replica's clock says is not compared with ours: its lease runs from when we saw it change.
         let runs = Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0));
-        // An own record is what a lead that ended left. Others may have it first: whoever cannot hear answers must not
+        // An own record is what a lead that ended left. Others may have it first: a replica that cannot hear answers must not
         // keep the lease from those who can.
         let runs = if mine { runs * 2 } else { runs };
         if holder.is_some() && now < first_seen + runs {
@@ -106,7 +106,7 @@ impl Election {
         self.held = Some((written, sent));
     }
 
-    /// Somebody else wrote the lease, or it is gone: this replica leads no more.
+    /// Another replica wrote the lease, or it is gone: this replica leads no more.
     pub(super) fn refused(&mut self) {
         self.held = None;
     }

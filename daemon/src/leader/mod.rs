@@ -4,7 +4,7 @@
 //!              lease free, or not changed for its whole duration; write accepted
 //!   candidate ──────────────────────────────────────────────────────────────────> leader ─┐ renewed every
 //!       ^                                                                           │  ^  │ retry_period
-//!       │   write refused (somebody else wrote), lease gone, or                     │  └──┘
+//!       │   write refused (another one wrote), lease gone, or                       │  └──┘
 //!       └── no renewal accepted for renew_deadline: the work is dropped <───────────┤
 //!                                                                                   │ work ended, or shutdown:
 //!                                                                                   └─> lease given back

@@ -21,7 +21,7 @@ use crate::follow::follow;
 
 /// Wait after an error.
 const RETRY: Duration = Duration::from_secs(5);
-/// More steps than any plan has; reaching it means that somebody else undoes them.
+/// More steps than any plan has; reaching it means that another program undoes them.
 const MAX_STEPS: usize = 64;
 /// How many changes of a Secret the next look at the certificates reads at a time.
 const TOGETHER: usize = 64;
@@ -51,7 +51,7 @@ pub enum IssueError {
         source: CertificateError,
     },
     /// Step after step was needed and none lasted.
-    #[error("the certificates are not in order after {MAX_STEPS} steps: somebody else changes them")]
+    #[error("the certificates are not in order after {MAX_STEPS} steps: another program changes them")]
     Restless,
 }
 
@@ -309,7 +309,7 @@ where
     follow(objects.clone(), name).filter_map(seen).boxed()
 }
 
-/// Somebody else having been first is no error: what is stored is read again.
+/// Another replica having been first is no error: what is stored is read again.
 fn finish<T>(result: Result<T, kube::Error>, what: &str) -> Result<(), IssueError> {
     match result {
         Ok(_) => {

@@ -1,4 +1,4 @@
-//! The daemons' certificates: made, handed out and renewed without anybody's help and without a restart.
+//! The daemons' certificates: made, handed out and renewed without an operator's help and without a restart.
 //!
 //! # Who does what
 //!

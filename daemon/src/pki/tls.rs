@@ -88,7 +88,7 @@ impl TrustedClients {
         Self::new(pem, true)
     }
 
-    /// Trusts the CAs in `pem`; a client may come without a certificate and is nobody then.
+    /// Trusts the CAs in `pem`; a client may come without a certificate and is anonymous then.
     ///
     /// # Errors
     ///

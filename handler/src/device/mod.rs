@@ -10,7 +10,7 @@
 //! upstream, and pods that need one do not come here.
 //!
 //! The kubelet forgets all plugins when it restarts and says so by making a new `kubelet.sock`; so its directory is
-//! watched, and the plugin registers anew. A plugin that lost its socket (somebody emptied the directory) serves
+//! watched, and the plugin registers anew. A plugin that lost its socket (the directory was emptied) serves
 //! on a new one.
 
 mod kvm;

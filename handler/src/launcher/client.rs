@@ -66,7 +66,7 @@ pub enum Error {
     Network(#[from] crate::podnet::Error),
     /// The launcher's machine is another one's.
     #[error("the launcher runs the machine of VMI {0}")]
-    Stranger(String),
+    OtherMachine(String),
 }
 
 /// A connection to a launcher.
@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// `Socket` of kind `NotFound`: not there yet or not any more; `ConnectionRefused`: nobody listens.
+    /// `Socket` of kind `NotFound`: not there yet or not any more; `ConnectionRefused`: no process listens.
     pub async fn connect(
         volumes: &PodVolumes,
         pod_uid: &str,
@@ -158,7 +158,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// See [`Error`]; `Stranger` when the machine is not that of `vmi_uid`.
+    /// See [`Error`]; `OtherMachine` when the machine is not that of `vmi_uid`.
     pub async fn domain(&self, vmi_uid: &str) -> Result<Option<Domain>, Error> {
         let mut inner = self.inner.clone();
         let answer = within(ASK, inner.get_domain(cmd::EmptyRequest {})).await?;
@@ -168,7 +168,7 @@ impl Client {
         }
         let domain: Domain = serde_json::from_str(&answer.domain)?;
         if !domain.uid.is_empty() && domain.uid != vmi_uid {
-            return Err(Error::Stranger(bounded(domain.uid)));
+            return Err(Error::OtherMachine(bounded(domain.uid)));
         }
         Ok(Some(domain))
     }

@@ -4,7 +4,7 @@
 //! what it tells under another UID is refused. A process of another pod that got hold of the socket is cut off.
 //!
 //! A report is a trigger; what it says is looked at by the next pass. The report of an end is different: the
-//! launcher leaves once it is acknowledged, and nobody could be asked later. It is on the node's disk
+//! launcher leaves once it is acknowledged, and no launcher could be asked later. It is on the node's disk
 //! ([`crate::record`]) before the answer goes out.
 //!
 //! Events for the user are passed on, a few a minute: a launcher is not trusted with the API server's disk.
@@ -46,7 +46,7 @@ const CONNECTIONS: usize = 4;
 const STREAMS: u32 = 4;
 /// Largest message: the report of a machine with every list as long as it may be, several times over.
 const MAX_MESSAGE: usize = 1 << 20;
-/// A connection that is silent for so long is probed, and ended when nobody answers.
+/// A connection that is silent for so long is probed, and ended when the launcher does not answer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// An event for the user of a VMI.
@@ -208,7 +208,7 @@ impl Hears {
     /// Refuses what comes on a connection that has outlived its server.
     fn listens(&self) -> Result<(), Status> {
         if self.ended.load(Ordering::Acquire) {
-            return Err(Status::unavailable("nobody listens here any more"));
+            return Err(Status::unavailable("this virt-handler listens here no longer"));
         }
         Ok(())
     }

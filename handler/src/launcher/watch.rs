@@ -28,7 +28,7 @@ impl Watch {
         Ok(Self(Receiver::from_owned_fd_unchecked(inotify.as_fd().try_clone_to_owned()?)?))
     }
 
-    /// Waits until something happened since the last call. What happened is not told: whoever waits looks.
+    /// Waits until something happened since the last call. What happened is not told: the waiting task looks.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@
 //! Who may write what is fixed ([`source`], [`target`]), and every write is refused when the VMI has changed since
 //! it was read. The launchers see to it that the machine runs at one end only: one that has come stands still until the
 //! source's launcher has ended its own and given its word ([`podvirt_proto::migration::word`]). When that is lost on its
-//! way, which is the case when the source says that the machine has left and nobody says that it has come
+//! way, which is the case when the source says that the machine has left and the target does not say that it has come
 //! ([`UNHEARD`]), the source's handler hands over, and the target's finalizes, by which it gives the word. Between
 //! launchers that know of no word both sides may have the machine when the network is cut in the very moment of the
 //! switch-over: if the source's handler wrote first that it failed, the target's ends what came; if the target's wrote first
@@ -258,7 +258,7 @@ pub fn is_elsewhere(vmi: &v1::VirtualMachineInstance, node: &str) -> bool {
     vmi.status.node_name.as_deref().is_some_and(|on| on != node) && !is_target(vmi, node)
 }
 
-/// Whether a migration from here has begun and nobody wrote how it ended.
+/// Whether a migration from here has begun and its end was not written.
 pub fn is_under_way(vmi: &v1::VirtualMachineInstance) -> bool {
     vmi.status.migration_state.as_ref().is_some_and(|state| !is_over(state) && begun(state).is_some())
 }

@@ -54,7 +54,7 @@ pub trait Network: Debug + Send + Sync {
         unplugged: Vec<Unplugged>,
     ) -> BoxFuture<'a, Result<(), podnet::Error>>;
 
-    /// Serves whoever wants the pod's connections repaired, until the result is dropped.
+    /// Serves the backends that want the pod's connections repaired, until the result is dropped.
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ impl Inbound {
 /// The source's end. Dropping it removes its sockets.
 #[derive(Debug)]
 pub struct Outbound {
-    // Before the directory: no socket is left that nobody serves.
+    // Before the directory: no socket is left without a server.
     _tasks: Vec<Task>,
     directory: Dir,
     names: Vec<String>,
@@ -195,7 +195,7 @@ fn carriers() -> io::Result<&'static Handle> {
     std::thread::Builder::new()
         .name("migration".into())
         .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-    // Whoever was first has it; the other thread, if there was one, waits for nothing.
+    // The thread that was first has it; the other thread, if there was one, waits for nothing.
     Ok(HANDLE.get_or_init(|| handle))
 }
 

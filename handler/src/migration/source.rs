@@ -71,7 +71,7 @@ fn has_left(report: Option<&Migration>) -> bool {
 fn has_moved(view: &View<'_>, state: &State, report: Option<&Migration>) -> bool {
     let left = view.domain.is_some_and(|d| d.status.is_final() && d.reason == reason::MIGRATED);
     let told = has_left(report);
-    // Nobody is left to tell, and the target has it.
+    // No launcher is left to tell, and the target has the machine.
     let gone = matches!(view.launcher, Launcher::Gone(_)) && arrived(state).is_some();
     left || told || gone
 }
@@ -129,7 +129,7 @@ fn before(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
         return Decision { again: wait.then_some(SOON), ..Decision::step(Step::Open(Some(there))) };
     }
     if begun(state).is_none() {
-        // First, and refused if anybody gave it up meanwhile: nobody but this node ends what has begun. If this process
+        // First, and refused if the controller gave it up meanwhile: only this node ends what has begun. If this process
         // dies before the launcher hears of it the next one comes here again.
         state_of(new).start_timestamp = written(view.now);
         return Decision::again(Duration::ZERO);

@@ -79,7 +79,7 @@ fn is_blocked(vmi: &v1::VirtualMachineInstance) -> bool {
     given.is_some_and(|given| given.contains_key(annotation::BLOCK_MIGRATION_TARGET))
 }
 
-/// It runs here, and nobody has written so, or handed it over.
+/// It runs here, and neither handler has written so, or handed it over.
 fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) -> Decision {
     let waited = view.session.found.filter(|_| arrived(state).is_none());
     let left = waited.and_then(|since| VERDICT.checked_sub(passed(view, since)));
@@ -103,7 +103,7 @@ fn arrive(view: &View<'_>, state: &State, new: &mut v1::VirtualMachineInstance) 
 /// users see of all this.
 fn be_heard(view: &View<'_>) -> Option<Step> {
     match view.session {
-        // Its connections are here and wait for somebody to let them go.
+        // Its connections are here and wait for a helper to let them go.
         session if !session.armed => Some(Step::Arm),
         session if !session.activated => Some(Step::Activate),
         _ => None,

@@ -55,7 +55,7 @@ pub(super) enum Place {
 struct Sync {
     hash: u64,
     answer: oneshot::Receiver<Result<(), Error>>,
-    // Aborted when nobody waits for the answer any more.
+    // Aborted when the caller waits for the answer no longer.
     _task: Task,
 }
 
@@ -179,7 +179,7 @@ impl Machine {
             // What does not answer may be the connection alone.
             self.link = None;
         }
-        // A connection that broke is made anew once: whether anybody listens tells who broke it.
+        // A connection that broke is made anew once: whether the launcher listens tells which end broke it.
         for _ in 0..2 {
             let client = match self.reach(node, vmi, &uid).await {
                 Ok(client) => client,
@@ -226,7 +226,7 @@ impl Machine {
                 Err(error) => return Err(error),
             }
         }
-        // Somebody listens and takes no connection, or breaks every one: as good as silent.
+        // A process listens and takes no connection, or breaks every one: as good as silent.
         Ok((Launcher::Silent(*self.silent_since.get_or_insert(now)), self.newest.get()))
     }
 
@@ -257,7 +257,7 @@ impl Machine {
                 }
                 Ok(())
             };
-            // Nobody waits for it, or this process is ending.
+            // The caller waits no longer, or this process is ending.
             let _unheard = tell.send(given.await);
             let _ending = triggers.send(vmi.metadata.uid.clone().unwrap_or_default()).await;
         });
@@ -362,7 +362,7 @@ impl Machine {
         match notify::listen(&node.volumes, &self.pod_uid, inbox) {
             Ok(listening) => self.listening = Some(listening),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Passes ask instead; the launcher tries again until somebody listens.
+            // Passes ask instead; the launcher tries again until this handler listens.
             Err(error) => tracing::warn!(%error, "the launcher cannot tell its events"),
         }
     }
@@ -410,7 +410,7 @@ fn all_ports(vmi: &VirtualMachineInstance) -> Vec<usize> {
 }
 
 /// A VMI that says no more than which one it is, for a launcher whose VMI is gone.
-pub(super) fn husk(record: &Record) -> Arc<VirtualMachineInstance> {
+pub(super) fn vmi_of_record(record: &Record) -> Arc<VirtualMachineInstance> {
     let (namespace, name) = record.name();
     let mut vmi = VirtualMachineInstance::default();
     vmi.metadata.namespace = Some(namespace);

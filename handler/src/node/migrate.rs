@@ -283,7 +283,7 @@ fn prepare(
             volumes::deliver(&node, &vmi, &pod_uid, &[]).await.map_err(Error::Refused)?;
             client.receive(&vmi, options.get().await).await
         };
-        // Nobody waits for it, or this process is ending.
+        // The caller waits no longer, or this process is ending.
         let _unheard = tell.send(given.await);
         let _ending = triggers.send(vmi.metadata.uid.clone().unwrap_or_default()).await;
     });

@@ -46,7 +46,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 pub use machine::Machine;
-pub use post::{Letter, Mail, post};
+pub use post::{Mail, VmiEvent, post};
 pub use store::Store;
 
 use crate::launcher::notify::Told;
@@ -79,7 +79,7 @@ pub struct Node {
     /// Events that launchers tell.
     pub told: mpsc::Sender<Told>,
     /// Events of our own.
-    pub letters: mpsc::Sender<Letter>,
+    pub event_queue: mpsc::Sender<VmiEvent>,
     /// What is counted.
     pub metrics: Metrics,
     /// What migrations need.
@@ -104,11 +104,22 @@ impl Node {
     ) -> (Self, Triggers, Mail) {
         let (triggers, triggered) = mpsc::channel(TRIGGERS);
         let (told, hears) = mpsc::channel(TRIGGERS);
-        let (letters, posted) = mpsc::channel(TRIGGERS);
+        let (event_queue, posted) = mpsc::channel(TRIGGERS);
         let (means, options) = (Means::new(String::new()), Options::default());
-        let node =
-            Self { name, client, volumes, records, store, triggers, told, letters, metrics, means, options };
-        (node, Triggers(triggered), Mail { told: hears, letters: posted })
+        let node = Self {
+            name,
+            client,
+            volumes,
+            records,
+            store,
+            triggers,
+            told,
+            event_queue,
+            metrics,
+            means,
+            options,
+        };
+        (node, Triggers(triggered), Mail { told: hears, event_queue: posted })
     }
 }
 

@@ -12,9 +12,9 @@ use podvirt_daemon::patch;
 use podvirt_proto::domain::Domain;
 use tokio::sync::Semaphore;
 
-use super::machine::{Machine, Place, husk};
+use super::machine::{Machine, Place, vmi_of_record};
 use super::own::Own;
-use super::{Letter, Node, migrate, pods};
+use super::{Node, VmiEvent, migrate, pods};
 use crate::launcher::client::{Error, Order};
 use crate::migration::{self, Step};
 use crate::queue::Outcome;
@@ -307,7 +307,7 @@ async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome>
         );
         return Ok(Outcome::Again(vm::RESYNC));
     }
-    let vmi = husk(&record);
+    let vmi = vmi_of_record(&record);
     node.metrics.moving(&vmi, None);
     let (launcher, domain) = machine.look(node, &vmi, Timestamp::now()).await?;
     match launcher {
@@ -364,7 +364,7 @@ pub(super) fn exit_of(launcher: &Pod) -> Exit {
 }
 
 fn tell(node: &Node, vmi: &Arc<VirtualMachineInstance>, event: Event) {
-    if let Err(error) = node.letters.try_send(Letter { vmi: Arc::clone(vmi), event }) {
+    if let Err(error) = node.event_queue.try_send(VmiEvent { vmi: Arc::clone(vmi), event }) {
         // Events are a courtesy; the status says it, too.
         tracing::warn!(%error, "an event is lost");
     }

@@ -15,7 +15,7 @@ use super::pass::within;
 
 /// Why a pod is not taken for a machine's.
 #[derive(Debug, thiserror::Error, PartialEq)]
-pub(super) enum Stranger {
+pub(super) enum ForeignPod {
     /// The machine does not control it.
     #[error("pod {pod}: metadata.ownerReferences: the controller is not the VMI with UID {vmi}")]
     Owner { pod: String, vmi: String },
@@ -61,7 +61,7 @@ pub(super) async fn get(
 /// # Errors
 ///
 /// It is not, and why.
-pub(super) fn check(pod: &Pod, vmi: &VirtualMachineInstance, node: &str) -> Result<(), Stranger> {
+pub(super) fn check(pod: &Pod, vmi: &VirtualMachineInstance, node: &str) -> Result<(), ForeignPod> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let uid = vmi.metadata.uid.clone().unwrap_or_default();
     let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
@@ -71,10 +71,10 @@ pub(super) fn check(pod: &Pod, vmi: &VirtualMachineInstance, node: &str) -> Resu
             && owner.uid == uid
     });
     if uid.is_empty() || !owned {
-        return Err(Stranger::Owner { pod: name, vmi: uid });
+        return Err(ForeignPod::Owner { pod: name, vmi: uid });
     }
     if labelled(pod, label::CREATED_BY) != Some(&uid) {
-        return Err(Stranger::Label { pod: name, vmi: uid });
+        return Err(ForeignPod::Label { pod: name, vmi: uid });
     }
     on(pod, node)
 }
@@ -89,11 +89,11 @@ pub(super) fn check_target(
     vmi: &VirtualMachineInstance,
     node: &str,
     migration: &str,
-) -> Result<(), Stranger> {
+) -> Result<(), ForeignPod> {
     check(pod, vmi, node)?;
     if labelled(pod, label::MIGRATION_JOB).is_none_or(|uid| uid != migration) {
         let pod = pod.metadata.name.clone().unwrap_or_default();
-        return Err(Stranger::Migration { pod, migration: migration.to_owned() });
+        return Err(ForeignPod::Migration { pod, migration: migration.to_owned() });
     }
     Ok(())
 }
@@ -116,10 +116,10 @@ pub(super) async fn attachment(
 }
 
 /// Whether a pod is the one with this UID and holds claims for the launcher pod with `launcher_uid`, on `node`.
-fn check_attachment(pod: &Pod, uid: &str, launcher_uid: &str, node: &str) -> Result<(), Stranger> {
+fn check_attachment(pod: &Pod, uid: &str, launcher_uid: &str, node: &str) -> Result<(), ForeignPod> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     if uid.is_empty() || pod.metadata.uid.as_deref() != Some(uid) {
-        return Err(Stranger::Uid { pod: name, uid: uid.to_owned() });
+        return Err(ForeignPod::Uid { pod: name, uid: uid.to_owned() });
     }
     let owned = pod.metadata.owner_references.iter().flatten().any(|owner| {
         owner.controller == Some(true)
@@ -128,17 +128,17 @@ fn check_attachment(pod: &Pod, uid: &str, launcher_uid: &str, node: &str) -> Res
             && owner.uid == launcher_uid
     });
     if launcher_uid.is_empty() || !owned {
-        return Err(Stranger::Attachment { pod: name, launcher: launcher_uid.to_owned() });
+        return Err(ForeignPod::Attachment { pod: name, launcher: launcher_uid.to_owned() });
     }
     on(pod, node)
 }
 
 /// Whether a pod is on `node`.
-fn on(pod: &Pod, node: &str) -> Result<(), Stranger> {
+fn on(pod: &Pod, node: &str) -> Result<(), ForeignPod> {
     if pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node) {
         return Ok(());
     }
-    Err(Stranger::Node { pod: pod.metadata.name.clone().unwrap_or_default(), node: node.to_owned() })
+    Err(ForeignPod::Node { pod: pod.metadata.name.clone().unwrap_or_default(), node: node.to_owned() })
 }
 
 fn labelled<'a>(pod: &'a Pod, label: &str) -> Option<&'a String> {
@@ -179,14 +179,14 @@ mod tests {
         };
         let own = attachment(owner.clone(), "node1");
         check_attachment(&own, "x", "u", "node1").unwrap();
-        let mut stranger = owner.clone();
-        stranger["kind"] = "Job".into();
+        let mut foreign_pod = owner.clone();
+        foreign_pod["kind"] = "Job".into();
         for (pod, uid, launcher) in [
             (own.clone(), "y", "u"),
             (own.clone(), "", "u"),
             (own, "x", "w"),
             (attachment(owner, "node2"), "x", "u"),
-            (attachment(stranger, "node1"), "x", "u"),
+            (attachment(foreign_pod, "node1"), "x", "u"),
         ] {
             assert!(check_attachment(&pod, uid, launcher, "node1").is_err(), "{uid} {launcher}");
         }
@@ -199,7 +199,7 @@ mod tests {
         let owner = |field: &'static str, value: Value| {
             pod(move |pod| pod["metadata"]["ownerReferences"][0][field] = value)
         };
-        let strangers = [
+        let foreign = [
             (owner("uid", "another".into()), "ownerReferences"),
             (owner("controller", false.into()), "ownerReferences"),
             (owner("kind", "ReplicaSet".into()), "ownerReferences"),
@@ -209,8 +209,8 @@ mod tests {
             (pod(|pod| pod["spec"]["nodeName"] = "node2".into()), "nodeName"),
             (pod(|pod| pod["spec"]["nodeName"] = Value::Null), "nodeName"),
         ];
-        for (stranger, field) in strangers {
-            let refused = check(&stranger, &vmi(), "node1").unwrap_err().to_string();
+        for (foreign_pod, field) in foreign {
+            let refused = check(&foreign_pod, &vmi(), "node1").unwrap_err().to_string();
             assert!(refused.contains(field), "{field}: {refused}");
         }
         check_target(&pod(|_| {}), &vmi(), "node1", "another").unwrap_err();

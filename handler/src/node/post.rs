@@ -13,7 +13,7 @@ use crate::vm::{Event, Weight};
 
 /// An event and the VMI it is about.
 #[derive(Debug)]
-pub struct Letter {
+pub struct VmiEvent {
     /// What it is about.
     pub vmi: Arc<VirtualMachineInstance>,
     /// What happened.
@@ -24,15 +24,15 @@ pub struct Letter {
 #[derive(Debug)]
 pub struct Mail {
     pub(super) told: mpsc::Receiver<Told>,
-    pub(super) letters: mpsc::Receiver<Letter>,
+    pub(super) event_queue: mpsc::Receiver<VmiEvent>,
 }
 
-/// Writes events until nobody can tell any more.
+/// Writes events until no sender is left.
 pub async fn post(recorder: Recorder, store: Store, mail: Mail) {
-    let Mail { mut told, mut letters } = mail;
+    let Mail { mut told, mut event_queue } = mail;
     loop {
         tokio::select! {
-            Some(Letter { vmi, event }) = letters.recv() => {
+            Some(VmiEvent { vmi, event }) = event_queue.recv() => {
                 tracing::info!(
                     namespace = vmi.metadata.namespace,
                     vmi = vmi.metadata.name,
@@ -43,7 +43,7 @@ pub async fn post(recorder: Recorder, store: Store, mail: Mail) {
                 write(&recorder, &vmi, event.weight, event.reason, &event.message).await;
             }
             Some(Told { vmi_uid, event }) = told.recv() => {
-                // Without its VMI there is nobody to read it.
+                // Without its VMI no user reads it.
                 let Some(vmi) = store.get(&vmi_uid) else { continue };
                 let weight = if event.kind == "Warning" { Weight::Warning } else { Weight::Normal };
                 write(&recorder, &vmi, weight, &event.reason, &event.message).await;

@@ -62,7 +62,7 @@ impl Attr {
 
     fn open(&self, command: u32) -> io::Result<OwnedFd> {
         let fd = i32::try_from(self.call(command)?).map_err(io::Error::other)?;
-        // SAFETY: the command returned a descriptor that nobody else owns.
+        // SAFETY: the command returned a descriptor that has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }

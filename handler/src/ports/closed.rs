@@ -46,7 +46,7 @@ impl Bits {
         Bits(vec![0; ALL_WORDS as usize])
     }
 
-    /// The bits of ports that are closed for ever, and of those on which somebody listens.
+    /// The bits of ports that are closed for ever, and of those on which a process listens.
     pub(super) fn of(closed: &Ranges, listening: &Listening) -> Bits {
         let mut bits = Bits::new();
         for (first_word, ranges, ports) in

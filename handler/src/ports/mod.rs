@@ -52,7 +52,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 pub struct Report {
     /// Whether the pod's ports are steered.
     pub attached: bool,
-    /// TCP ports that are not, because they are reserved or somebody listens there.
+    /// TCP ports that are not, because they are reserved or a process listens there.
     pub closed_tcp: u32,
     /// UDP ports that are not.
     pub closed_udp: u32,
@@ -130,7 +130,7 @@ impl Namespace {
         Ok(Namespace(netns.into()))
     }
 
-    /// Its file, for whoever enters it.
+    /// Its file, for a thread that enters it.
     ///
     /// # Errors
     /// There are no more descriptors.

@@ -58,7 +58,7 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
     match command {
         Command::Freeze => {
             if s.is_listener()? {
-                // Nothing of it is repaired, and nobody is answered who wants to connect.
+                // Nothing of it is repaired, and no peer that wants to connect is answered.
                 return filter(&s, &DROP_SYN);
             }
             if inside.is_choosy() {

@@ -31,7 +31,7 @@ impl Arrival {
         Arrival { make, runtime, done: Mutex::default() }
     }
 
-    /// The machine arrives. Whoever says so while it is being done waits; when it fails, the next one tries again.
+    /// The machine arrives. A caller that says so while it is being done waits; when it fails, the next one tries again.
     pub(super) fn now(&self) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if !*done {

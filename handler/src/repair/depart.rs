@@ -2,7 +2,7 @@
 //!
 //! The backend's first request to freeze is the sign. What it freezes has timers that go on, and sends what was not
 //! acknowledged again; the pod's kernel answers for the addresses, too. With one frame of either the switch looks for the
-//! machine here, and its peers' packets meet nobody who knows them: a RST. So the pod is silent from then on, for good
+//! machine here, and its peers' packets meet no socket: a RST. So the pod is silent from then on, for good
 //! unless the backend thaws what it froze, or the migration fails ([`crate::migration::network::Network::activate`]).
 
 use std::fs::File;

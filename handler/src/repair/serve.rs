@@ -81,7 +81,7 @@ impl Server {
                         Err(error) => warn!(socket = self.name, %error, "the backend is not served any more"),
                     }
                 }
-                // One of the two sockets is nobody's, and the other's owner may be starting.
+                // One of the two sockets has no owner, and the other's owner may be starting.
                 Err(error) => debug!(socket = self.name, %error, "no backend"),
             }
             if self.wait(None, PollTimeout::from(AGAIN)).unwrap_or(Waited::Stopped) == Waited::Stopped {

@@ -68,7 +68,7 @@ impl From<Error> for Failure {
             }
             Error::Silent(_) => Self::timeout(error.to_string()),
             Error::Broken(_) => Self::unavailable(error.to_string()),
-            Error::Socket(_) | Error::Answer(_) | Error::Stranger(_) | Error::Network(_) => {
+            Error::Socket(_) | Error::Answer(_) | Error::OtherMachine(_) | Error::Network(_) => {
                 Self::internal(error.to_string())
             }
         }

@@ -59,8 +59,8 @@ pub(super) struct Sitting {
 }
 
 impl Seats {
-    /// Takes a seat, and from whoever sits there unless that is to be preserved: `None` then. The future is done when
-    /// somebody else takes it.
+    /// Takes a seat, and from the client that sits there unless that is to be preserved: `None` then. The future is done when
+    /// another client takes it.
     pub(super) fn take(
         &self,
         uid: &str,
@@ -81,7 +81,7 @@ impl Seats {
         Some((Sitting { seats: self.clone(), seat, number, open }, left))
     }
 
-    /// Whether somebody sits there.
+    /// Whether a client sits there.
     fn is_taken(&self, uid: &str, socket: &'static str) -> bool {
         self.lock().contains_key(&(uid.to_owned(), socket))
     }
@@ -127,7 +127,7 @@ pub(super) async fn vnc(
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Wish {
-    /// Not to take the place from whoever has it.
+    /// Not to take the place from the client that has it.
     preserve_session: bool,
 }
 
@@ -165,7 +165,7 @@ async fn connect(
         io::ErrorKind::ConnectionRefused => super::not_running(),
         _ => Failure::internal(format!("the {what} cannot be reached: {error}")),
     })?;
-    // Whoever asks to preserve may have been overtaken since.
+    // A client that asks to preserve may have been overtaken since.
     let (sitting, left) = server
         .seats
         .take(&uid, socket, open, wish.preserve_session)
@@ -208,7 +208,7 @@ async fn up(
             Message::Close(_) => return,
         };
         while !bytes.is_empty() {
-            // While it waits here nobody hears the client's farewell.
+            // While it waits here the client's farewell is not heard.
             match tokio::time::timeout(STALL, machine.write(bytes)).await {
                 Ok(Ok(length @ 1..)) => bytes = &bytes[length..],
                 Ok(Ok(0) | Err(_)) => return,

@@ -1,6 +1,6 @@
 //! TLS both ways, for virt-api alone.
 //!
-//! Handshakes run beside each other and have a deadline: a client that says nothing keeps nobody out. A
+//! Handshakes run beside each other and have a deadline: a client that says nothing keeps no other client out. A
 //! certificate of our CA is not enough, since every daemon has one: it must carry virt-api's client name.
 
 use std::io;
@@ -146,7 +146,7 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut listener = TlsListener::bind(address, server.server_config(true).unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        // Somebody who says nothing keeps nobody out.
+        // A client that says nothing keeps no other client out.
         let _silent = TcpStream::connect(address).await.unwrap();
 
         let stranger = identity(&ca, "kubevirt.io:system:client:other", &[], Purpose::Client);

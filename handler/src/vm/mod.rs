@@ -102,7 +102,7 @@ pub enum Launcher {
     Ready,
     /// It accepts connections but does not answer, since then.
     Silent(Timestamp),
-    /// Nobody listens any more, since then.
+    /// The launcher listens no longer, since then.
     Gone(Timestamp),
 }
 
@@ -189,7 +189,7 @@ pub enum Action {
 pub enum Weight {
     /// As it should be.
     Normal,
-    /// Somebody should look.
+    /// An operator should look.
     Warning,
 }
 

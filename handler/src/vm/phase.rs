@@ -2,7 +2,7 @@
 //!
 //! The mapping is KubeVirt's, so that what waits for a phase waits for the same thing here. `Destroyed` tells two
 //! stories: with a grace period and a guest that can be asked (ACPI), the guest did not obey in time, which is a
-//! failure; without, nobody asked the guest, and the end was as wanted.
+//! failure; without, the guest was not asked, and the end was as wanted.
 
 use podvirt_api::names::pod::ENDED_WITH_POD;
 use podvirt_api::v1::{self, VirtualMachineInstancePhase as Phase};
@@ -130,7 +130,7 @@ fn without_machine(view: &View<'_>, current: Phase) -> Result<Phase, Ending> {
             let message = format!("the launcher's socket did not appear within {} s", SOCKET_WAIT.as_secs());
             failed("LauncherNotReady", message)
         }
-        // It says so itself: nobody took the machine down by a way that is known here.
+        // It says so itself: no way is known here by which the machine was taken down.
         Launcher::Ready
             if current == Phase::Running
                 && view.missing_since.is_some_and(|since| elapsed(since, view.now) >= MISSING) =>

@@ -285,7 +285,7 @@ fn paused<'a>(view: &View<'a>) -> Option<Says<'a>> {
         return Some(by_monitor);
     }
     if moving.is_some() && domain.reason == reason::MIGRATION {
-        // The switch-over: nobody could do anything about it.
+        // The switch-over: no user could do anything about it.
         return None;
     }
     Some(match domain.reason.as_str() {

@@ -203,7 +203,7 @@ fn acpi_tables(acpi: &Acpi) -> xml::AcpiTables {
 }
 
 fn features(spec: &DomainSpec, accelerator: Accelerator) -> xml::Features {
-    // Unbound it may take an eighth of the node's memory, up to 1 GiB, which nobody asked the scheduler for.
+    // Unbound it may take an eighth of the node's memory, up to 1 GiB, which the scheduler was not asked for.
     let tcg = (accelerator == Accelerator::Tcg).then(|| xml::TcgFeatures {
         tb_cache: xml::Memory { unit: "MiB".into(), amount: TRANSLATED_CODE_MIB },
     });

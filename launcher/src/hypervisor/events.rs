@@ -111,7 +111,7 @@ impl Subscription {
             (sys::VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, agent, false),
         ] {
             let opaque = opaque();
-            // SAFETY: the connection is open. A null domain means every domain. `opaque` is a Sink that nobody
+            // SAFETY: the connection is open. A null domain means every domain. `opaque` is a Sink that no other code
             // else has; libvirt hands it to `callback` and, in the end, to `free`.
             let number = unsafe {
                 sys::virConnectDomainEventRegisterAny(
@@ -223,7 +223,7 @@ unsafe extern "C" fn on_close(_: sys::virConnectPtr, _: c_int, opaque: *mut c_vo
 }
 
 unsafe extern "C" fn free(opaque: *mut c_void) {
-    // SAFETY: libvirt calls this once for each registration, after its last callback, and nobody else has the box.
+    // SAFETY: libvirt calls this once for each registration, after its last callback, and no other code has the box.
     drop(unsafe { Box::from_raw(opaque.cast::<Sink>()) });
 }
 

@@ -69,7 +69,7 @@ impl Parameters {
 
 impl Drop for Parameters {
     fn drop(&mut self) {
-        // SAFETY: libvirt made the list and nobody else has it; null is allowed.
+        // SAFETY: libvirt made the list and no other code has it; null is allowed.
         unsafe { sys::virTypedParamsFree(self.list, self.count) };
     }
 }

@@ -78,7 +78,7 @@ pub enum DomainState {
     Active,
     /// It stands still in the course of a move: it is about to leave, or to come, or is in the making.
     Moving,
-    /// It stands still because somebody wants it to: one that comes does so, complete, until it is let run.
+    /// It stands still because it was told to: a machine that comes does so, complete, until it is let run.
     Held,
 }
 
@@ -101,14 +101,14 @@ pub struct Move {
     pub auto_converge: bool,
     /// Whether shared disks are taken for shared without a look.
     pub is_unsafe: bool,
-    /// Whether it stands still there until somebody lets it run.
+    /// Whether it stands still there until the launcher lets it run.
     pub held: bool,
 }
 
 /// How a domain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It never ran, or nobody knows any more.
+    /// It never ran, or libvirt no longer knows.
     Unknown,
     /// The guest switched itself off.
     Shutdown,
@@ -174,7 +174,7 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Nobody answers (yet).
+    /// libvirt does not answer (yet).
     fn connect(&self, name: &str, sink: EventSink) -> Result<Box<dyn Hypervisor>, HypervisorError>;
 }
 
@@ -277,7 +277,7 @@ pub trait Hypervisor: Send + Sync {
     ///
     /// # Errors
     ///
-    /// It did not move. After an error of the connection nobody knows: the state tells.
+    /// It did not move. After an error of the connection it is not known: the state tells.
     fn migrate(&self, to: &Move) -> Result<(), HypervisorError>;
 
     /// How far the present move is; none when there is none.

@@ -70,7 +70,7 @@ pub const RECONNECT: Duration = Duration::from_millis(200);
 pub const FIRST_LINK: Duration = Duration::from_secs(60);
 /// From a new link to the first question for the domain's state.
 pub const FIRST_CHECK: Duration = Duration::from_secs(1);
-/// Between two questions for the domain's state; they cost the hypervisor little, and nobody waits for the answer.
+/// Between two questions for the domain's state; they cost the hypervisor little, and no caller waits for the answer.
 pub const CHECK: Duration = Duration::from_secs(10);
 /// How long a start may take: QEMU opens its devices before it answers for the first time, on a node that is out of
 /// breath in tens of seconds.
@@ -87,7 +87,7 @@ pub enum Ending {
     NeverStarted,
     /// It runs elsewhere now.
     Migrated,
-    /// It was to come from another node and did not, until nobody waited any more.
+    /// It was to come from another node and did not, until it was waited for no longer.
     NeverCame,
     /// It did not start; the reason is the hypervisor's.
     FailedToStart(String),
@@ -95,9 +95,9 @@ pub enum Ending {
     Crashed,
     /// The guest did not shut down in its grace period.
     Killed,
-    /// Somebody else ended it by force.
+    /// It was ended by force from outside.
     Destroyed,
-    /// It is gone and nobody knows how it ended.
+    /// It is gone, and how it ended is not known.
     Lost,
 }
 
@@ -127,7 +127,7 @@ impl std::fmt::Display for Ending {
             Ending::Crashed => f.write_str("crashed"),
             Ending::Killed => f.write_str("killed: the guest did not shut down in its grace period"),
             Ending::Destroyed => f.write_str("destroyed from outside"),
-            Ending::Lost => f.write_str("gone, and nobody knows how"),
+            Ending::Lost => f.write_str("gone, and how is not known"),
         }
     }
 }
@@ -135,7 +135,7 @@ impl std::fmt::Display for Ending {
 /// The word that a source gives to the target of a move: the machine does not run there any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
-    /// Nobody spoke of one.
+    /// None was spoken of.
     #[default]
     None,
     /// It was promised to this launcher.
@@ -198,7 +198,7 @@ enum Phase {
         until: Time,
         given_up: bool,
     },
-    /// `asked` whether it has come, since nobody waits any more.
+    /// `asked` whether it has come, since it is waited for no longer.
     Awaiting {
         asked: bool,
     },
@@ -366,7 +366,7 @@ impl Machine {
         }
     }
 
-    /// What is there of a domain that is to come; `asked` when nobody waits for it any more.
+    /// What is there of a domain that is to come; `asked` when it is waited for no longer.
     fn awaited(&mut self, state: DomainState, asked: bool, actions: &mut Vec<Action>) {
         self.held = state == DomainState::Held && self.word == Word::Awaited;
         match state {
@@ -436,7 +436,7 @@ impl Machine {
                 }
             }
             Event::Stopped(how) => {
-                // While it starts, libvirt answers the call with the reason as well: that one is better. One that
+                // While it starts, libvirt answers the call with the reason as well, which is better. One that
                 // was on its way here has ended where it came from, or goes on there.
                 if self.is_alive() {
                     self.stopped(how, actions);
@@ -520,7 +520,7 @@ impl Machine {
             _ => {}
         }
         if self.phase == (Phase::Awaiting { asked: true }) && !up && self.kill {
-            // Nobody can be asked, and the end is wanted whatever has come.
+            // libvirt cannot be asked, and the end is wanted whatever has come.
             self.finish(Ending::NeverCame, actions);
         }
         if let Phase::ShuttingDown { until, .. } = self.phase

@@ -35,7 +35,7 @@ pub enum Wish {
 pub struct View {
     /// Whether the hypervisor is starting the domain.
     pub starting: bool,
-    /// Whether the domain runs and nobody asked for its end.
+    /// Whether the domain runs and its end was not asked for.
     pub running: bool,
     /// Whether all of a machine is here that does not run before the source has given its word.
     pub held: bool,
@@ -153,7 +153,7 @@ pub async fn run(life: Life, mut wish: watch::Receiver<Wish>, view: watch::Sende
     }
 }
 
-/// Until somebody wishes more than `wished`; for ever when nobody can any more.
+/// Until more is wished than `wished`; for ever when no sender of wishes is left.
 async fn asked(wish: &mut watch::Receiver<Wish>, wished: Wish) -> Wish {
     let stronger = wish.wait_for(|wish| *wish > wished).await.map(|wish| *wish);
     match stronger {
@@ -202,7 +202,7 @@ impl Runner {
                     drop(old);
                     let events = sender.clone();
                     let sink: EventSink = Arc::new(move |event| {
-                        // Nobody listens after the end.
+                        // No receiver is left after the end.
                         let _ = events.send(Message::Event(number, event));
                     });
                     let result = connector

@@ -253,7 +253,7 @@ pub(super) fn iso(label: &str, entries: Vec<InputEntry>) -> Result<Vec<u8>, Medi
     .map_err(|e| MediaError::Iso(e.to_string()))?;
     let mut bytes = image.into_inner();
     // Whole sectors of the CD-ROM that the guest sees, and of the disk that it may see instead; and by so much more
-    // that one made for the same machine at another time, to take its place in a migration, has the same size.
+    // that a seed made for the same machine at another time, to take its place in a migration, has the same size.
     bytes.resize(bytes.len().next_multiple_of(SIZE_STEP), 0);
     Ok(bytes)
 }

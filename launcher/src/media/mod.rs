@@ -36,7 +36,7 @@ pub enum MediaError {
         /// The image's directory.
         root: PathBuf,
     },
-    /// Nobody said where a volume's disk image is.
+    /// It is not known where a volume's disk image is.
     #[error("no file is known for the volume {volume}, image {image}; give --container-disk {volume}=FILE")]
     NoContainerDisk {
         /// The volume.
@@ -121,7 +121,7 @@ pub enum MediaError {
     /// A disk image is something else.
     #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
-    /// Nobody said where the image of the kernel is.
+    /// It is not known where the image of the kernel is.
     #[error("no directory is known for the image {0}; give --kernel-root DIR")]
     NoKernelRoot(String),
     /// A disk image of others refers to further files, which could be any of ours.

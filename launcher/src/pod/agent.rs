@@ -1,6 +1,6 @@
 //! The guest's agent (qemu-guest-agent, JSON over the channel that libvirt keeps): what it is asked, and how often.
 //!
-//! libvirt tells when somebody in the guest opens the channel. From then on the agent is asked for its version, the
+//! libvirt tells when a program in the guest opens the channel. From then on the agent is asked for its version, the
 //! operating system and the interfaces, after pauses that double from [`FIRST_PAUSE`] to [`LONGEST_PAUSE`]: a guest
 //! that just booted still gets its addresses, one that runs for long changes seldom. A card that is plugged or unplugged
 //! begins it anew. What an agent tells is the guest's word: it is kept within [`MAX_INTERFACES`] and [`MAX_TEXT`], and nothing is decided by it.

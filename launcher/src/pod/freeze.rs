@@ -6,7 +6,7 @@
 //! freeze all the same: the timer runs then, too.
 //!
 //! The agent of a frozen guest refuses to freeze it. A backup of several disks orders a freeze for each of them, so a freeze of
-//! a guest that is known to be frozen succeeds. If it has a time limit, that one counts from then on; if it has none, the time
+//! a guest that is known to be frozen succeeds. If it has a time limit, this limit counts from then on; if it has none, the time
 //! limit of the freeze before stands.
 //!
 //! Timers and what is known of the guest are this launcher's alone. So a frozen guest does not move to another launcher,

@@ -32,7 +32,7 @@
 //! is killed. A machine that ends so has ended with its pod ([`End::with_pod`]), unless the handler has told that the VMI
 //! is being deleted: the kubelet may end a pod for reasons of its own.
 //!
-//! All state is in [`shared::Shared`], in watch channels: whoever looks sees the last state, and nothing queues up
+//! All state is in [`shared::Shared`], in watch channels: a reader sees the last state, and nothing queues up
 //! for a reader that is away. A handler that was restarted asks GetDomain, or gets the report again.
 
 mod agent;

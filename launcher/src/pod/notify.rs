@@ -1,7 +1,7 @@
 //! Tells the handler what happens: notify.v1 on a socket that the handler makes in the pod.
 //!
-//! The report is a state, not a history: what is told is the last one, and what changed while nobody listened is told
-//! once somebody does. It goes before events for users, which are a short queue in order: the launcher ends once its
+//! The report is a state, not a history: what is told is the last one, and what changed while virt-handler did not listen is told
+//! once it does. It goes before events for users, which are a short queue in order: the launcher ends once its
 //! last report is taken, and an event that the handler wants later, or not at all, must not hold that up. A handler that was restarted makes its socket
 //! anew; that is seen by the socket's inode, looked at every [`INTERVAL`], and the last report is told again. So is
 //! it every [`AGAIN`], for a handler that lost what it was told.

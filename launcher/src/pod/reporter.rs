@@ -90,7 +90,7 @@ fn publish(shared: &Shared, facts: &super::shared::Facts, seen: &Seen) {
     });
 }
 
-/// Tells the VMI's user of states that nobody asked for.
+/// Tells the VMI's user of states that were not asked for.
 fn for_users(shared: &Shared, status: Status, why: &str) {
     match (status, why) {
         (Status::Paused, reason::IO_ERROR) => shared.event(

@@ -1,6 +1,6 @@
 //! The command interface: cmd.v1 on the pod's command socket.
 //!
-//! Whoever reaches the socket is the pod itself or the node's root; there is no more to check. A request that
+//! A client that reaches the socket is the pod itself or the node's root; there is no more to check. A request that
 //! carries another VMI than this launcher's is refused all the same: a handler that mixed up two pods must not
 //! pause the wrong machine.
 

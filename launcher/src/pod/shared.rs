@@ -178,7 +178,7 @@ pub(super) struct Shared {
     events: Mutex<VecDeque<K8sEvent>>,
     pub(super) event_added: Notify,
     pub(super) freezes: Freezes,
-    /// Somebody wants the present migration aborted.
+    /// The present migration is to be aborted.
     pub(super) abort: Notify,
     /// Disks of volumes that are plugged, or about to be.
     pub(super) held: Held,
@@ -241,7 +241,7 @@ impl Shared {
         });
     }
 
-    /// Tells whoever waits what became of an attempt to start the machine.
+    /// Tells the waiting tasks what became of an attempt to start the machine.
     pub(super) fn attempted(&self, result: Result<(), String>) {
         self.attempts.send_modify(|attempt| *attempt = result);
     }

@@ -154,7 +154,7 @@ impl Daemons {
     }
 }
 
-/// Waits until somebody has made a socket. Connecting would tell more, but a vhost-user backend would take it for
+/// Waits until the daemon has made a socket. Connecting would tell more, but a vhost-user backend would take it for
 /// its frontend.
 pub async fn wait_for_socket(path: &Path) {
     while !path.metadata().is_ok_and(|m| m.file_type().is_socket()) {
@@ -245,7 +245,7 @@ async fn keep_running(program: Program, mut child: Child, mut stopping: watch::R
     }
 }
 
-/// Until somebody wants the daemon to end, or nobody holds it any more.
+/// Until the daemon is to end, or no owner is left.
 async fn asked(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stop| *stop).await;
 }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The loop has no handlers and no threads: all signals are blocked and taken one by one with sigwait(3), so
-//! none is lost between two steps. Where the launcher is not process 1 but nobody near reaps, `--init` makes
+//! none is lost between two steps. Where the launcher is not process 1 but no process near it reaps, `--init` makes
 //! init a child subreaper (prctl(2)) with the same duties.
 
 use std::io;
@@ -58,7 +58,7 @@ pub fn run(command: &mut Command, subreaper: bool) -> io::Result<Ended> {
         nix::sys::prctl::set_child_subreaper(true)?;
     }
     let signals = signals();
-    // Blocked before the child is there: its death must not come before somebody waits for it.
+    // Blocked before the child is there: its death must not come before it is waited for.
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None)?;
     let child = command.spawn()?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);

@@ -1,6 +1,6 @@
 //! netd's configuration: a YAML file, overridden by the command line, checked as a whole.
 //!
-//! The way of a setting is [`file::File`] (text, as somebody wrote it) ← [`cli::Args`] (text again) →
+//! The way of a setting is [`file::File`] (text, as the operator wrote it) ← [`cli::Args`] (text again) →
 //! [`File::check`](file::File::check) → [`Config`] (values that are known to work together). Text is kept
 //! until the last step so that one place judges every setting, whichever way it came, and all problems are
 //! told at once. `docs/netd-configuration.md` is the operator's description.

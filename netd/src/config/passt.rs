@@ -2,7 +2,7 @@
 //!
 //! A netd that is called by the name `passt` takes these options in place of its own. They become the same text fields
 //! as a configuration file has, and are judged in the same place; what is wrong is told by the option's name. Options
-//! of passt that are not here are refused: to be without what somebody asked for is worse than not to start.
+//! of passt that are not here are refused: to be without what the operator asked for is worse than not to start.
 //!
 //! What differs from passt is in `docs/netd-standalone.md`.
 
@@ -97,7 +97,7 @@ impl Passt {
         file.interface.clone_from(&self.interface);
         file.ports.tcp = Some(ports("--tcp-ports", &self.tcp_ports, problems));
         file.ports.udp = Some(ports("--udp-ports", &self.udp_ports, problems));
-        // There is no mesh's proxy beside it unless somebody takes its ports out.
+        // There is no mesh's proxy beside it unless the operator takes its ports out.
         file.ports.reserved = Some(Words(vec!["none".into()]));
         self.addresses(&mut file, problems);
         file

@@ -1,4 +1,4 @@
-//! Which flows somebody wants to see, judged where the flows are.
+//! Which flows a client wants to see, judged where the flows are.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -36,7 +36,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When nobody listens there or it is not permitted.
+    /// When no netd listens there, or the caller is not permitted.
     pub async fn connect(path: &Path) -> Result<Client, ConnectError> {
         let failed = |source| ConnectError { path: path.to_owned(), source };
         // The first connection is made here, for its error: the transport's own has lost the system's words.

@@ -140,7 +140,7 @@ pub(super) fn rule_to_proto(r: PortRule) -> proto::PortRule {
     proto::PortRule { transport: transport.into(), pod: r.pod.into(), guest: r.guest.into() }
 }
 
-/// A rule that somebody sent, or what is wrong with it.
+/// A rule that a client sent, or what is wrong with it.
 pub(super) fn rule(r: &proto::PortRule) -> Result<PortRule, String> {
     let proto = match r.transport() {
         proto::Transport::Tcp => Proto::Tcp,

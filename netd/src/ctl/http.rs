@@ -1,6 +1,6 @@
 //! The metrics over TCP: `GET /metrics`, one request a connection.
 //!
-//! Prometheus needs no more of HTTP (RFC 9112) than this. Whoever can reach the pod can reach it, so a request is
+//! Prometheus needs no more of HTTP (RFC 9112) than this. Any client that can reach the pod can reach it, so a request is
 //! bounded in size and time and there are few at once.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! `netctl upgrade`: another netd in the place of the one that runs, and nobody notices.
+//! `netctl upgrade`: another netd in the place of the one that runs, and neither the guest nor a peer notices.
 //!
 //! The running netd offers what it has; the new program is started with the same arguments and goes and takes it
 //! ([`crate::update`]). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
@@ -111,7 +111,7 @@ impl Upgrade {
                     let answers = generation(socket).await == Some(wanted);
                     return Ok(Upgraded { child, generation: wanted, answers });
                 }
-                // It may have ended by itself, and then there is nobody to wait for.
+                // It may have ended by itself, and then there is no process to wait for.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)

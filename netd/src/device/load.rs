@@ -108,7 +108,7 @@ fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) -> u64 {
     }
     worker.udp.retain(|f| f.socket.is_none_or(|at| fds.has(at)));
     worker.echo.retain(|f| fds.has(f.socket));
-    // Descriptors of listeners are nobody's here.
+    // Descriptors of listeners do not come along.
     worker.ports.iter_mut().for_each(|port| port.socket = None);
     failed
 }

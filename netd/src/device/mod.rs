@@ -18,7 +18,7 @@
 //! TCP connections go along where a helper is there to repair them ([`crate::repair`]) and their peer is not in the pod
 //! itself. At the source they stay frozen, and their sockets open, for as long as the process lives: until the address has
 //! moved, whatever came for it would be answered by a RST otherwise. Its listeners are silent from before the state is
-//! saved: who connects tries again, and comes to the target. At the target connections are silent until the guest runs.
+//! saved: a peer that connects tries again, and comes to the target. At the target connections are silent until the guest runs.
 //! Then the helper hears so at once, for the address to move ([`settle`]), and releases them one batch after the other,
 //! while everything else goes on already; so it is where a migration has failed.
 //!
@@ -138,7 +138,7 @@ impl Device {
         self.helper.get().map(|helper| helper.listener())
     }
 
-    /// Who repairs connections, if anybody is there.
+    /// The helper, if it is there.
     fn present(&self) -> Option<&Arc<Helper>> {
         self.helper.get().filter(|helper| helper.is_there())
     }
@@ -148,7 +148,7 @@ impl Device {
         self.prepare(worker);
     }
 
-    /// Makes room for the descriptors of all connections, each of which has two while it moves, as long as nobody waits
+    /// Makes room for the descriptors of all connections, each of which has two while it moves, as long as the guest does not wait
     /// for it.
     fn prepare(&self, worker: &Handle) {
         if let Err(error) = reserve(2 * u64::from(worker.most_flows())) {
@@ -176,7 +176,7 @@ impl Device {
         let since = Instant::now();
         let mut stand = self.settled()?;
         let helper = self.present();
-        // Before anybody stands still: nobody new comes, and those who have come are let in.
+        // Before the workers stand still: no new connection comes, and those that have come are accepted.
         let listeners = helper.map(|helper| silence(helper, worker)).unwrap_or_default();
         let written = if worker.freeze() {
             worker.accept_waiting();
@@ -317,7 +317,7 @@ impl Device {
 
     /// Another frontend has come: what stood still for one that is gone does so no longer.
     pub(crate) fn frontend_came(&self, worker: &Handle) {
-        // Somebody is there already who repairs: it may come with a guest.
+        // A helper is there already: the frontend may come with a guest.
         if self.helper.get().is_some_and(|helper| helper.is_met()) {
             self.prepare(worker);
         }
@@ -366,7 +366,10 @@ fn silence(helper: &Helper, worker: &Handle) -> Vec<OwnedFd> {
     let silent: Vec<OwnedFd> =
         listeners.into_iter().zip(results).filter(|(_, r)| r.is_done()).map(|(l, _)| l).collect();
     if silent.len() < of {
-        warn!(silent = silent.len(), of, "who connects to other listeners during the migration is reset");
+        warn!(
+            silent = silent.len(),
+            of, "peers that connect to other listeners during the migration are reset"
+        );
     }
     silent
 }

@@ -132,7 +132,7 @@ impl<R: Read> Records<R> {
         Ok(Some((tag, flags & 1 != 0, body)))
     }
 
-    /// Reads to the end of the stream: who writes is not to be told that nobody reads any more.
+    /// Reads to the end of the stream: the writer is not to be told that there is no reader any more.
     ///
     /// # Errors
     /// As read(2).

@@ -46,7 +46,7 @@ impl<E: Into<StateError>> From<E> for Failed {
 /// [`Failed`].
 pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Result<Saved, Failed> {
     let (packed, all) = thread::scope(|scope| {
-        // Nobody comes any more, so it may be asked for now: with many sockets it takes a while.
+        // No connection comes any more, so it may be asked for now: with many sockets it takes a while.
         let all = helper.map(|_| scope.spawn(sockets_of_namespace));
         let packed = worker.pack(Pack::keep()).map(|(pack, workers)| {
             let fds = pack.kept();
@@ -134,7 +134,7 @@ struct Moving {
 struct Plan {
     /// Those that can move, in the order in which they are described.
     moving: Vec<Moving>,
-    /// How many have their peers in the pod, how many nobody repairs, how many cannot be taken apart, and how many have
+    /// How many have their peers in the pod, how many no helper repairs, how many cannot be taken apart, and how many have
     /// addresses that the target has not.
     local: u64,
     helpless: u64,

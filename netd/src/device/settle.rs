@@ -196,7 +196,10 @@ impl Settling<'_> {
             }
             if !left.is_empty() {
                 if !self.goes_on() {
-                    return warn!(listeners = left.len(), "listeners stay silent: nobody lets them speak");
+                    return warn!(
+                        listeners = left.len(),
+                        "listeners stay silent: the helper does not let them speak"
+                    );
                 }
                 std::thread::sleep(AGAIN);
             }

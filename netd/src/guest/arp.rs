@@ -2,8 +2,8 @@
 //!
 //! The link has two stations, the guest and netd, and netd carries whatever the guest sends to any address.
 //! So it answers a request for every unicast address (proxy ARP, RFC 1027) with its own Ethernet address,
-//! except for the guest's: whoever asks for that is the guest itself, announcing it or looking whether
-//! somebody else has it (RFC 5227), and an answer would take the address away from it.
+//! except for the guest's: the host that asks for it is the guest itself, announcing it or looking whether
+//! another host has it (RFC 5227), and an answer would take the address away from it.
 //!
 //! A probe (sender 0.0.0.0) for any other address is answered only if netd itself holds the address, the
 //! gateway above all: then it is in use. netd does not *hold* the addresses it merely leads to, and calling

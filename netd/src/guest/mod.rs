@@ -1,7 +1,7 @@
 //! What the guest finds on its link: a neighbour behind every address, a router, and DHCP servers.
 //!
 //! [`Services`] is shown every frame that may be for the link itself and answers ARP, neighbour discovery,
-//! DHCPv4 and DHCPv6 from the present [`Link`]; what is for somebody beyond the link it hands back
+//! DHCPv4 and DHCPv6 from the present [`Link`]; what is for a host beyond the link it hands back
 //! ([`Handled::NotMine`]) to the translators. It keeps next to nothing: there is one guest with one address
 //! in each family, so there is no lease to remember, and a restarted or migrated netd goes on where the
 //! former one stopped.
@@ -41,7 +41,7 @@ const MAX_SEEN: usize = 16;
 pub enum Handled {
     /// It was for the link itself; the answers, if any, have been appended.
     Consumed,
-    /// It is for somebody beyond the link: the translators' business.
+    /// It is for a host beyond the link: the translators' business.
     NotMine,
     /// It was for the link itself and cannot be answered.
     Dropped(Reason),
@@ -140,7 +140,7 @@ impl Services {
     }
 
     /// Asks the guest for its Ethernet address, by ARP and neighbour solicitation. The answers are for
-    /// [`Services::learn`]; whoever has traffic for a guest that has not spoken yet calls this, and not too
+    /// [`Services::learn`]; a caller that has traffic for a guest that has not spoken yet calls this, and not too
     /// often.
     pub fn solicit(link: &Link, out: &mut Vec<Vec<u8>>) {
         out.extend(link.v4.as_ref().map(|v4| arp::solicit(link, v4)));

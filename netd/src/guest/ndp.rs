@@ -136,7 +136,7 @@ fn neighbor_solicit(
         (from, lladdr.filter(|m| !m.is_group()).unwrap_or(source), SOLICITED)
     };
     // Without the R flag on the router's own address the guest would remove it from its default routers.
-    // The O flag is a proxy's to leave out (7.2.8) where the true owner may answer too; here nobody else
+    // The O flag is a proxy's to leave out (7.2.8) where the true owner may answer too; here no other host
     // ever will, and it makes the guest take a new Ethernet address of netd at once.
     let router = if target == v6.gateway { ROUTER } else { 0 };
     let mut na =

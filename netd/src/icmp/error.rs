@@ -45,7 +45,7 @@ pub enum IcmpError {
     HostUnreachable,
     /// There is no route.
     NetUnreachable,
-    /// Nobody listens on the port.
+    /// No program listens on the port.
     PortUnreachable,
     /// Policy forbids it.
     AdminProhibited,
@@ -171,7 +171,7 @@ impl IcmpError {
 
 /// The frame that tells the guest what happened to its packet `original`; none if the rules forbid it.
 ///
-/// `from` is whoever noticed, as the pod knows him: the guest sees him through [`Link::source_for_guest`],
+/// `from` is the host that noticed, as the pod knows it: the guest sees it through [`Link::source_for_guest`],
 /// and an offender of no use to the guest (none, a group) becomes the gateway. `original` is the guest's
 /// own IP packet, all of it or at least its headers and eight bytes more if it has them.
 pub fn error_frame(
@@ -213,7 +213,7 @@ fn message((kind, code, info): (u8, u8, u32), original: &[u8], max: usize) -> Ve
 
 /// Whether a packet may be answered with an error: RFC 1122 section 3.2.2, RFC 4443 section 2.4 (e).
 fn deserves(link: &Link, outline: &Outline, original: &[u8], kind: IcmpError) -> bool {
-    // Not for what came from nobody in particular, or not from one host.
+    // Not for what came from an unspecified address, or not from one host.
     let sender = match outline.src {
         IpAddr::V4(a) => !a.is_unspecified() && !a.is_loopback() && !a.is_multicast() && !a.is_broadcast(),
         IpAddr::V6(a) => !a.is_unspecified() && !a.is_loopback() && !a.is_multicast(),

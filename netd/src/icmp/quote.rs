@@ -1,7 +1,7 @@
 //! The guest's packets as they were, rebuilt for quotation.
 //!
 //! A flow does not keep what it has sent. What a guest looks at in a quotation is known without that:
-//! addresses, protocol, ports or identifier, for TCP a sequence number within its window. Fields nobody can
+//! addresses, protocol, ports or identifier, for TCP a sequence number within its window. Fields no host can
 //! know (TTL, identification) have usual values.
 
 use std::net::{IpAddr, SocketAddr};

@@ -36,7 +36,7 @@ impl Parent {
     fn say(&self, words: &[u8]) {
         let pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut pipe) = pipe {
-            // Whoever started it may have been killed.
+            // The process that started it may have been killed.
             let _ = pipe.write_all(words);
         }
     }

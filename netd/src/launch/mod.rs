@@ -40,7 +40,7 @@ const LAST_TRIES: u32 = 10;
 /// See [`LAST_TRIES`].
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Why netd ends though nobody told it to and no part of it failed.
+/// Why netd ends without a signal and without a failure of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The frontend has gone, and there was to be no other.

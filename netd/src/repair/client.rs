@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     Done,
     /// The helper, or the kernel, refuses it.
     Refused(io::Error),
-    /// Nobody has answered: it may have been done.
+    /// The helper has not answered: it may have done it.
     Unanswered,
 }
 
@@ -46,7 +46,7 @@ impl Helper {
     /// Listens beside the vhost-user socket.
     ///
     /// # Errors
-    /// As bind(2); somebody else listens there.
+    /// As bind(2); another process listens there.
     pub fn open(vhost_user: &Path) -> io::Result<Helper> {
         let path = Helper::path(vhost_user);
         let (listener, file) = listen_as(Type::SEQPACKET, &path, true)?;
@@ -84,13 +84,13 @@ impl Helper {
         Ok(Helper { path: PathBuf::new(), listener, _file: None, peer })
     }
 
-    /// Whether somebody has connected; it is not asked whether it lives.
+    /// Whether a helper has connected; it is not asked whether it lives.
     pub(crate) fn is_met(&self) -> bool {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         self.meet(&mut peer).is_ok() && peer.is_some()
     }
 
-    /// Who has come last is who lives: a helper that was started anew has connected again.
+    /// The helper that connected last is the one that lives: a helper that was started anew has connected again.
     fn meet(&self, peer: &mut Option<Socket>) -> io::Result<()> {
         while let Ok((newer, _)) = self.listener.accept() {
             newer.set_nonblocking(false)?;
@@ -99,7 +99,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Whether somebody is there who answers.
+    /// Whether a helper is there and answers.
     pub(crate) fn is_there(&self) -> bool {
         self.ask(Command::Ping, &[], &[]).is_ok()
     }

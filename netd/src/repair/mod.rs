@@ -39,5 +39,5 @@ pub(crate) use connection::{Connection, Finished, QUEUE, Restored};
 /// How long a frozen socket may still send what it had queued.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// Sockets in one message to the helper: so many that a message more costs nothing, so few that the work after it begins
-/// soon, and that nobody runs out of descriptors.
+/// soon, and that neither side runs out of descriptors.
 pub(crate) const BATCH: usize = 128;

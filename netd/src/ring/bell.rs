@@ -4,7 +4,7 @@
 //! belongs to the open file, which the frontend has as well and may take the flag from again. For a socket there is
 //! `MSG_DONTWAIT`. For an eventfd there is nothing (it has no `RWF_NOWAIT` for writing), so it is asked before it is
 //! written whether it has room. What is left is a frontend that clears the flag and fills the counter between the two.
-//! It makes the thread wait, and the wait is ended from outside: whoever waits for a worker's answer interrupts it
+//! It makes the thread wait, and the wait is ended from outside: a thread that waits for a worker's answer interrupts it
 //! ([`crate::ring::Thread`]), other threads ring by [`Bell::ring_aside`]. A bell that has cost a wait is never rung again.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -116,7 +116,7 @@ impl Bell {
         written
     }
 
-    /// As [`Bell::ring`], for a thread that nobody interrupts: another one does it, and is not waited for for long.
+    /// As [`Bell::ring`], for a thread that no other thread interrupts: a helper thread does it, and is not waited for for long.
     pub(crate) fn ring_aside(&self) -> nix::Result<()> {
         aside(|| self.ring())
     }

@@ -13,7 +13,7 @@
 //!    in part), so that the access that faulted is repeated and succeeds;
 //! 2. marks the entry, and raises the alarm that was registered with it.
 //!
-//! Whoever waits for the alarm ends the connection; until then the worker reads zeroes, which are an empty ring or a
+//! The thread that waits for the alarm ends the connection; until then the worker reads zeroes, which are an empty ring or a
 //! broken one. Any other SIGBUS goes on to the handler that was there before, and by default ends the process.
 //!
 //! System calls on such memory do not fault but fail with EFAULT; [`Iovs::touch`](super::Iovs::touch) turns that into the
@@ -31,7 +31,7 @@ use nix::sys::eventfd::EventFd;
 
 /// Mappings at the same time: a frontend's 509 regions at most, those of the table before it, and the log; twice.
 const SLOTS: usize = 2048;
-/// In `start`: somebody is filling the entry. No mapping starts there.
+/// In `start`: a thread is filling the entry. No mapping starts there.
 const CLAIMED: usize = 1;
 
 /// One registered mapping. `start` is zero while the entry is free, and written last.
@@ -147,7 +147,7 @@ fn replace(address: usize) -> bool {
     for slot in &TABLE {
         let start = slot.start.load(Ordering::Acquire);
         let bytes = slot.bytes.load(Ordering::Relaxed);
-        // The start again: an entry that was freed and taken meanwhile is somebody else's.
+        // The start again: an entry that was freed and taken meanwhile is another mapping's.
         let same = slot.start.load(Ordering::Acquire) == start;
         if !same || start <= CLAIMED || address.wrapping_sub(start) >= bytes {
             continue;

@@ -1,11 +1,11 @@
-//! Getting a thread out of a system call in which somebody else makes it wait.
+//! Getting a thread out of a system call in which another process makes it wait.
 
 use std::sync::Once;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, getpid, gettid};
 
-/// Nobody sends it by chance, and it is ignored where there is no handler.
+/// No program sends it by chance, and it is ignored where there is no handler.
 const SIGNAL: Signal = Signal::SIGURG;
 
 /// A thread of this process that can be interrupted.
@@ -29,7 +29,7 @@ impl Thread {
         Thread(gettid())
     }
 
-    /// Ends the system call that the thread waits in, if it is one that a signal can end: with `EINTR`. Whoever wants to
+    /// Ends the system call that the thread waits in, if it is one that a signal can end: with `EINTR`. A caller that wants to
     /// be sure does it again until the thread has answered. One that has ended is no error.
     pub fn interrupt(self) {
         // SAFETY: no memory is passed.

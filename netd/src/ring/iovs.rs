@@ -40,7 +40,7 @@ impl Drop for Owned {
 /// A list of memory slices, in guest memory or (see [`Iovs::from_owned`]) of netd's own.
 ///
 /// It holds the [`MemMap`] it points into, so it can outlive the ring that filled it. The bytes may change at
-/// any time while the guest runs: whoever parses them copies them first ([`Iovs::read`]).
+/// any time while the guest runs: a parser copies them first ([`Iovs::read`]).
 #[derive(Debug, Default)]
 pub struct Iovs {
     slices: Vec<libc::iovec>,

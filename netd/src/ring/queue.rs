@@ -54,7 +54,7 @@ pub struct Popped {
 
 /// The device side of a split virtqueue.
 ///
-/// Whoever gives a ring up (stop, memory change) must have completed or [given back](Ring::unpop) every chain it
+/// The owner that gives a ring up (stop, memory change) must have completed or [given back](Ring::unpop) every chain it
 /// popped: a split ring has no other way to say which chains are still owed.
 #[derive(Debug)]
 pub struct Ring {
@@ -352,7 +352,7 @@ impl Ring {
         }
     }
 
-    /// As [`Ring::signal`], for a thread that nobody [interrupts](crate::ring::Thread).
+    /// As [`Ring::signal`], for a thread that no other thread [interrupts](crate::ring::Thread).
     pub(crate) fn signal_aside(&self) {
         if let Some(call) = &self.call {
             let _ = call.ring_aside();

@@ -10,7 +10,7 @@
 //!
 //! The calls of the packet path are allowed without a look at their arguments: the kernel then answers from a bitmap
 //! (since 5.11) and runs no filter. `SECCOMP_FILTER_FLAG_SPEC_ALLOW` keeps older kernels from slowing down
-//! everything else with it: netd runs nobody else's code that could speculate.
+//! everything else with it: netd runs no code of other people that could speculate.
 
 use std::collections::BTreeMap;
 

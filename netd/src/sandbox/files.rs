@@ -40,7 +40,7 @@ pub struct Files {
     pub sockets: Vec<PathBuf>,
 }
 
-/// Files that are confined. Some are of file systems that forget a file nobody holds and make another for its next
+/// Files that are confined. Some are of file systems that forget a file that no process holds and make another for its next
 /// use, to which the rule would not apply: they are held.
 #[derive(Debug)]
 pub struct Confined {
@@ -76,7 +76,7 @@ impl Files {
         for (path, access) in paths {
             let fd = match PathFd::new(path) {
                 Ok(fd) => fd,
-                // Whoever needs it will say more about it.
+                // The part of netd that needs the file will say more about it.
                 Err(error) => {
                     tracing::debug!(path = %path.display(), %error, "not among the sandbox's files");
                     continue;

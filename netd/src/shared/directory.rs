@@ -66,7 +66,7 @@ impl Directory {
     /// Makes `pair` the owner of a flow that has none.
     ///
     /// # Errors
-    /// Who owns it, if somebody does.
+    /// The worker that owns it, if one does.
     pub fn claim(&self, key: &Key, pair: usize) -> Result<(), usize> {
         let Some((mut shard, fingerprint)) = self.shard(key) else { return Ok(()) };
         match shard.entry(fingerprint) {

@@ -1,7 +1,7 @@
 //! A worker's mailbox.
 //!
 //! What is sent is in the queue before the bell rings, and who is woken by the bell empties the queue: nothing stays
-//! in it unseen. What one thread has done before it sends is done for whoever takes out what it has sent.
+//! in it unseen. What one thread has done before it sends is done for the thread that takes out what it has sent.
 
 use std::{fmt, io};
 
@@ -54,7 +54,7 @@ impl<T> Inbox<T> {
         &self.bell
     }
 
-    /// Waits for what comes next; none when nobody can send any more.
+    /// Waits for what comes next; none when no sender is left.
     pub fn wait(&self) -> Option<T> {
         self.queue.recv().ok()
     }

@@ -81,7 +81,7 @@ impl Shared {
         (self.keys.hash_one(key) as u32).wrapping_add((now.as_micros() / 4) as u32)
     }
 
-    /// The pair that shall have a flow which nobody has so far, among those that run.
+    /// The pair that shall have a flow which no worker has so far, among the pairs that run.
     pub fn assign(&self, key: &Key) -> Option<usize> {
         // Not the half that initial sequence numbers show.
         self.running.pick((self.keys.hash_one(key) >> 32) as u32)

@@ -14,18 +14,18 @@ const BACKLOG: i32 = 16;
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode, to tell the file from one that somebody put in its place.
+    /// Device and inode, to tell the file from another file that was put in its place.
     id: (u64, u64),
 }
 
 /// Listens at `path`, with permissions 0660 if the group may use it and 0600 otherwise.
 ///
-/// A socket that nobody listens on any more is replaced. Nobody can connect before the permissions stand: the
+/// A socket on which no process listens any more is replaced. No client can connect before the permissions stand: the
 /// socket listens only then.
 ///
 /// # Errors
 ///
-/// `AddrInUse` when somebody listens there or the path is no socket, otherwise what the system says.
+/// `AddrInUse` when a process listens there or the path is no socket, otherwise what the system says.
 pub fn listen(path: &Path, group: bool) -> io::Result<(UnixListener, SocketFile)> {
     let (socket, file) = listen_as(Type::STREAM, path, group)?;
     Ok((socket.into(), file))
@@ -73,7 +73,7 @@ fn remove_stale(kind: Type, path: &Path) -> io::Result<()> {
     match probe.connect(&SockAddr::unix(path)?) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(e) => Err(e),
-        Ok(_) => in_use("somebody listens there"),
+        Ok(_) => in_use("another process listens there"),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn fork() -> io::Result<Fork> {
     if threads != 1 {
         return Err(io::Error::other(format!("a process with {threads} threads cannot be copied")));
     }
-    // SAFETY: there is no other thread, so no lock is held by one that the child does not have; nobody makes a thread
+    // SAFETY: there is no other thread, so no lock is held by one that the child does not have; no thread is made
     // between the count and this call, since only the caller could.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Fork::Parent(child)),

@@ -153,7 +153,7 @@ pub fn set_agreed(socket: BorrowedFd<'_>, agreed: &[[u32; 2]]) -> io::Result<()>
     set(socket, IPPROTO_TCP, TCP_REPAIR_OPTIONS, agreed.as_flattened())
 }
 
-/// Lets the kernel choose the sizes of a socket's buffers again, which it does not once somebody has set them
+/// Lets the kernel choose the sizes of a socket's buffers again, which it does not once a program has set them
 /// (SO_BUF_LOCK of Linux 5.14).
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Lets go of all pages of the program and its libraries that nobody writes. They stay in the page cache, which all
+/// Lets go of all pages of the program and its libraries that no process writes. They stay in the page cache, which all
 /// processes of the program share; what runs again is mapped again from there.
 ///
 /// Reading the options and preparing everything takes a program through most of its text once, while what carries
@@ -13,7 +13,7 @@ pub fn release_startup_pages() {
     let Ok(Some(page)) = sysconf(SysconfVar::PAGE_SIZE) else { return };
     let Ok(mut page) = usize::try_from(page) else { return };
     // SAFETY: the callback has the type that dl_iterate_phdr(3) asks for, does not unwind, and gets a `page` that
-    // nobody else uses while it runs.
+    // no other thread uses while it runs.
     unsafe { libc::dl_iterate_phdr(Some(release), std::ptr::from_mut(&mut page).cast()) };
 }
 

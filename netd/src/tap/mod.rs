@@ -1,4 +1,4 @@
-//! The tap: copies of the frames on the guest's link, for somebody who watches.
+//! The tap: copies of the frames on the guest's link, for an operator who watches.
 //!
 //! # Theory of operation
 //!
@@ -18,7 +18,7 @@
 //! or as the segments that they stand for ([`segment`](segment::segment)), which the control thread makes.
 //!
 //! The guest may change a frame of its own while it is read. Headers and copy are then read at different moments; a
-//! capture may lie about a guest that wants it to, and harms nobody.
+//! capture may lie about a guest that wants it to, and does no other harm.
 
 pub mod filter;
 mod headers;

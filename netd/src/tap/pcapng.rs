@@ -1,6 +1,6 @@
 //! A writer of pcapng files (IETF draft-ietf-opsawg-pcapng): one section, one Ethernet interface.
 //!
-//! Written by hand because it is four kinds of blocks: the format's crates bring readers and dialects that nobody
+//! Written by hand because it is four kinds of blocks: the format's crates bring readers and dialects that no caller
 //! here needs.
 
 use std::io::{self, Write};

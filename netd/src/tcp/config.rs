@@ -10,7 +10,7 @@ pub struct Config {
     /// Peers with a smaller round trip are acknowledged as soon as the socket has queued the data. Within a
     /// node or a rack the peer has it before the guest could tell the difference.
     pub ack_queued_rtt: Duration,
-    /// How long a connection that nobody closes is left in TIME-WAIT (2 MSL; 60 s as Linux does).
+    /// How long a connection is left in TIME-WAIT (2 MSL; 60 s as Linux does).
     pub time_wait: Duration,
     /// Silence of the guest after which it is probed (RFC 9293 3.8.4: two hours or more).
     pub keepalive: Duration,

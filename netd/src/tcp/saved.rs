@@ -41,7 +41,7 @@ impl Conn {
         self.snd_scale = self.snd_scale.min(MAX_SCALE);
         self.rcv_scale = self.rcv_scale.min(MAX_SCALE);
         self.poll_interval = self.poll_interval.clamp(POLL_MIN, POLL_MAX);
-        // Duplicates that stop the guest are three; a burst of hundreds helps nobody.
+        // Duplicates that stop the guest are three; a burst of hundreds does not help.
         self.repeat_ack = self.repeat_ack.min(super::input::DUP_ACKS);
         // It is counted on.
         self.retransmits = self.retransmits.min(u32::MAX / 2);

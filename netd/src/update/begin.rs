@@ -61,7 +61,7 @@ struct Standing {
 /// Why there are no parts.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// Nobody has anything to take over.
+    /// The other netd, or the hold, has nothing to take over.
     #[error("there is nothing to take over")]
     Nothing,
     /// It cannot be collected.
@@ -133,7 +133,7 @@ impl Parts {
     /// Makes the parts. Those that go on with what was collected do nothing before [`Heir::go`].
     ///
     /// # Errors
-    /// [`BeginError`]; whoever had the state still has it.
+    /// [`BeginError`]; the other netd, or the hold, still has the state.
     pub fn new(
         settings: worker::Settings,
         config: &Config,
@@ -240,7 +240,7 @@ impl Heir {
     }
 }
 
-/// Who has another netd take the place of one that runs waits for it at the control socket of that one.
+/// A program that has another netd take the place of the running netd waits for it at the running netd's control socket.
 fn same_control(config: &Config, snapshot: &Snapshot) -> Result<(), BeginError> {
     let Some((running, _)) = &snapshot.listeners.control else { return Ok(()) };
     let value = config.control.as_ref().map_or("none".to_owned(), |at| text(&at.path));

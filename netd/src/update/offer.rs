@@ -69,7 +69,7 @@ impl std::fmt::Debug for Offers {
 }
 
 impl Offers {
-    /// Offers of what `giver` has; `given` is called when somebody has taken it, on the thread that gave it: nothing of
+    /// Offers of what `giver` has; `given` is called when a successor has taken it, on the thread that gave it: nothing of
     /// this process may be tidied up any more, so it ends the process.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Offers {
             let asking = ready.iter().skip(1).position(|ready| *ready).and_then(|i| silent.remove(i));
             let given = match asking {
                 Some(wire) => self.answer(wire).map_err(|e| e.to_string()),
-                // It is said nothing to before it asks, so that one that never does keeps nobody waiting.
+                // It is said nothing to before it asks, so that a client that never asks keeps no other waiting.
                 None => match Wire::accept(listener.as_fd(), PATIENCE) {
                     Ok(wire) => {
                         if silent.len() == SILENT {

@@ -48,7 +48,7 @@ impl Source {
     /// Asks for the state; none when there is none.
     ///
     /// # Errors
-    /// [`CollectError`]; whoever has the state keeps it.
+    /// [`CollectError`]; the other netd, or the hold, keeps the state.
     pub fn collect(self) -> Result<Option<Collected>, CollectError> {
         let Source(mut wire) = self;
         wire.set_patience(PATIENCE);
@@ -99,6 +99,6 @@ impl Permission {
 
 fn refuse(wire: &Wire, why: &str) {
     if let Err(error) = wire.send(&Message::Refused(why.to_owned())) {
-        tracing::debug!(%error, "whoever has the state cannot be told that it is of no use");
+        tracing::debug!(%error, "the giver of the state cannot be told that the state is of no use");
     }
 }

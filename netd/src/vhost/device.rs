@@ -7,20 +7,20 @@ use vhost::vhost_user::{Backend, VhostUserProtocolFeatures};
 use vhost_user_backend::VhostUserBackend;
 use vmm_sys_util::epoll::EventSet;
 
-use super::vring::{HookVring, Memory, Port};
+use super::vring::{HookVring, Memory, RingGroup};
 use super::{MAX_RING_SIZE, feature};
 
 /// The network device of one connection.
 pub(super) struct Device {
-    port: Arc<Port>,
+    group: Arc<RingGroup>,
     pairs: usize,
     /// The frontend's channel for requests of the backend. Unused, but the frontend wants it kept open.
     channel: Mutex<Option<Backend>>,
 }
 
 impl Device {
-    pub(super) fn new(port: Arc<Port>, pairs: usize) -> Device {
-        Device { port, pairs, channel: Mutex::new(None) }
+    pub(super) fn new(group: Arc<RingGroup>, pairs: usize) -> Device {
+        Device { group, pairs, channel: Mutex::new(None) }
     }
 }
 
@@ -41,7 +41,7 @@ impl VhostUserBackend for Device {
     }
 
     fn acked_features(&self, features: u64) {
-        self.port.set_features(features);
+        self.group.set_features(features);
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
@@ -62,7 +62,7 @@ impl VhostUserBackend for Device {
     }
 
     fn update_memory(&self, memory: Memory) -> io::Result<()> {
-        self.port.update_memory(&memory).map_err(io::Error::other)
+        self.group.update_memory(&memory).map_err(io::Error::other)
     }
 
     fn set_backend_req_fd(&self, backend: Backend) {

@@ -1,6 +1,6 @@
 //! The frontend's side of a handover: the connection at rest, packed, set up again, and gone on with.
 //!
-//! The connection in service is shared between the thread that serves it and whoever hands it over: one message is
+//! The connection in service is shared between the thread that serves it and the thread that hands it over: one message is
 //! carried under the lock of [`Mover`], and a handover holds that lock for as long as it lasts. So the connection is
 //! always between two messages when it moves, and what the frontend sends meanwhile waits in the socket.
 
@@ -81,7 +81,7 @@ impl Mover {
         if let Some(live) = &mut shared.live {
             // The daemon must not change a ring any more once their positions are taken.
             live.come_to_rest().map_err(RestError::Settle)?;
-            let positions = live.port.pause();
+            let positions = live.group.pause();
             live.record.set_positions(&positions);
         }
         Ok(AtRest { shared })
@@ -110,7 +110,7 @@ impl AtRest<'_> {
 impl Drop for AtRest<'_> {
     fn drop(&mut self) {
         if let Some(live) = &self.shared.live {
-            live.port.resume();
+            live.group.resume();
         }
     }
 }
@@ -200,11 +200,11 @@ impl Live {
                     }
                 }
                 Action::Reply(_) | Action::Reset | Action::Transfer { .. } | Action::Checked => {}
-                Action::BadRing(index) => self.port.bad_ring(index),
+                Action::BadRing(index) => self.group.bad_ring(index),
                 Action::Log { file, offset, len } => {
                     let refused = |e: RingError| TakeError::Refused(e.to_string());
                     let log = DirtyLog::new(file, offset, len).map_err(refused)?;
-                    self.port.set_log(log).map_err(refused)?;
+                    self.group.set_log(log).map_err(refused)?;
                 }
             }
         }

@@ -30,7 +30,7 @@ use super::message::{Message, code};
 use super::mover::{Mover, Taken};
 use super::record::Record;
 use super::transfer::{self, Transfer};
-use super::vring::Port;
+use super::vring::RingGroup;
 use super::{RingSink, channel};
 use crate::counters::Counters;
 use crate::ring::DirtyLog;
@@ -120,11 +120,11 @@ pub fn serve(
     Ok(())
 }
 
-/// A connection in service. Whoever carries messages has it locked.
+/// A connection in service. The thread that carries messages has it locked.
 pub(super) struct Live {
     pub(super) front: UnixStream,
     pub(super) inner: UnixStream,
-    pub(super) port: Arc<Port>,
+    pub(super) group: Arc<RingGroup>,
     pub(super) filter: Filter,
     pub(super) record: Record,
     pub(super) transfer: Transfer,
@@ -145,10 +145,10 @@ impl Joined {
     pub(super) fn new(front: UnixStream, sink: &Arc<dyn RingSink>, pairs: usize) -> io::Result<Joined> {
         front.set_read_timeout(Some(STALL))?;
         front.set_write_timeout(Some(STALL))?;
-        let port = Port::new(Arc::clone(sink))?;
-        let (daemon, inner) = join(&port, pairs)?;
+        let group = RingGroup::new(Arc::clone(sink))?;
+        let (daemon, inner) = join(&group, pairs)?;
         let (filter, record) = (Filter::new(pairs), Record::default());
-        Ok(Joined { daemon, live: Live::new(front, inner, port, filter, record) })
+        Ok(Joined { daemon, live: Live::new(front, inner, group, filter, record) })
     }
 }
 
@@ -167,20 +167,20 @@ pub(crate) fn serve_one(
 fn connection(joined: Joined, sink: &Arc<dyn RingSink>, stop: &Stopper, mover: &Mover) -> io::Result<()> {
     let Joined { mut daemon, live } = joined;
     let (front, inner) = (live.front.try_clone()?, live.inner.try_clone()?);
-    let port = Arc::clone(&live.port);
+    let group = Arc::clone(&live.group);
     {
         let mut shared = mover.lock();
         sink.set_connected(true);
-        port.arm();
+        group.arm();
         shared.live = Some(live);
         shared.coming = false;
     }
-    let carried = carry(&front, &inner, &port, mover, stop);
+    let carried = carry(&front, &inner, &group, mover, stop);
     mover.lock().live = None;
     // The daemon reads the end of the stream and finishes.
     let _ = inner.shutdown(std::net::Shutdown::Both);
     let ended = daemon.wait();
-    port.close();
+    group.close();
     sink.set_connected(false);
     carried?;
     match ended {
@@ -195,12 +195,12 @@ fn connection(joined: Joined, sink: &Arc<dyn RingSink>, stop: &Stopper, mover: &
 type Daemon = VhostUserDaemon<Arc<Device>>;
 
 /// Makes a daemon and connects to it, privately.
-fn join(port: &Arc<Port>, pairs: usize) -> io::Result<(Daemon, UnixStream)> {
+fn join(group: &Arc<RingGroup>, pairs: usize) -> io::Result<(Daemon, UnixStream)> {
     for _ in 0..JOIN_ATTEMPTS {
-        let device = Arc::new(Device::new(Arc::clone(port), pairs));
+        let device = Arc::new(Device::new(Arc::clone(group), pairs));
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
-        let mut daemon = port
-            .give_birth(|| VhostUserDaemon::new("vhost-user".into(), device, memory))
+        let mut daemon = group
+            .owning_new_rings(|| VhostUserDaemon::new("vhost-user".into(), device, memory))
             .map_err(|e| io::Error::other(e.to_string()))?;
         let listener = private_listener()?;
         let inner = UnixStream::connect_addr(&listener.local_addr()?)?;
@@ -214,7 +214,7 @@ fn join(port: &Arc<Port>, pairs: usize) -> io::Result<(Daemon, UnixStream)> {
         warn!("another process connected to the inner socket");
         daemon.request_shutdown();
         let _ = daemon.wait();
-        port.close();
+        group.close();
     }
     Err(io::Error::other("the inner socket is not private"))
 }
@@ -227,7 +227,7 @@ fn private_listener() -> io::Result<UnixListener> {
     Ok(fd.into())
 }
 
-/// Whether the connection was accepted by somebody who still holds it.
+/// Whether the connection was accepted by a frontend that still holds it.
 fn alive(stream: &UnixStream) -> io::Result<bool> {
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, PollTimeout::ZERO)?;
@@ -239,20 +239,20 @@ fn alive(stream: &UnixStream) -> io::Result<bool> {
 fn carry(
     front: &UnixStream,
     inner: &UnixStream,
-    port: &Port,
+    group: &RingGroup,
     mover: &Mover,
     stop: &Stopper,
 ) -> io::Result<()> {
     loop {
         if let Waited::Stopped =
-            stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::NONE)?
+            stop.wait(&[inner.as_fd(), front.as_fd(), group.alarm()], PollTimeout::NONE)?
         {
             return Ok(());
         }
         // A handover may have been in between, so it is asked again what there is.
         let mut shared = mover.lock();
         let Some(live) = &mut shared.live else { return Ok(()) };
-        let ready = match stop.wait(&[inner.as_fd(), front.as_fd(), port.alarm()], PollTimeout::ZERO)? {
+        let ready = match stop.wait(&[inner.as_fd(), front.as_fd(), group.alarm()], PollTimeout::ZERO)? {
             Waited::Stopped => return Ok(()),
             Waited::Ready(ready) => ready,
         };
@@ -272,8 +272,14 @@ fn carry(
 }
 
 impl Live {
-    fn new(front: UnixStream, inner: UnixStream, port: Arc<Port>, filter: Filter, record: Record) -> Live {
-        Live { front, inner, port, filter, record, transfer: Transfer::default(), owed: 0, own: 0 }
+    fn new(
+        front: UnixStream,
+        inner: UnixStream,
+        group: Arc<RingGroup>,
+        filter: Filter,
+        record: Record,
+    ) -> Live {
+        Live { front, inner, group, filter, record, transfer: Transfer::default(), owed: 0, own: 0 }
     }
 
     /// Carries an answer of the daemon to the frontend; false when the daemon has ended.
@@ -296,7 +302,7 @@ impl Live {
             self.record.note(&message)?;
         }
         if message.code == code::SET_VRING_KICK {
-            self.transfer.resume(self.port.sink());
+            self.transfer.resume(self.group.sink());
         }
         for action in self.filter.handle(message) {
             match action {
@@ -309,14 +315,14 @@ impl Live {
                     self.settle()?;
                     channel::send(&self.front, &reply)?;
                 }
-                Action::BadRing(index) => self.port.bad_ring(index),
+                Action::BadRing(index) => self.group.bad_ring(index),
                 Action::Transfer { direction, file } => {
                     self.come_to_rest()?;
-                    let stopped = !self.port.runs();
+                    let stopped = !self.group.runs();
                     if !stopped {
                         warn!("the state of a device that runs cannot be transferred");
                     }
-                    let began = stopped && self.transfer.begin(direction, file, self.port.sink());
+                    let began = stopped && self.transfer.begin(direction, file, self.group.sink());
                     channel::send(&self.front, &transfer::began(began))?;
                 }
                 Action::Checked => {
@@ -326,12 +332,12 @@ impl Live {
                 }
                 Action::Reset => {
                     self.settle()?;
-                    self.port.reset();
+                    self.group.reset();
                 }
                 Action::Log { file, offset, len } => {
                     self.record.note_log(&file, offset, len)?;
                     let log = DirtyLog::new(file, offset, len).map_err(io::Error::other)?;
-                    self.port.set_log(log).map_err(io::Error::other)?;
+                    self.group.set_log(log).map_err(io::Error::other)?;
                 }
             }
         }
@@ -349,7 +355,7 @@ impl Live {
     }
 
     /// Waits until the daemon has taken all that was carried to it, what it does not answer included: it takes
-    /// messages in turn, so the answer to one more tells it. The frontend hears nothing of that one.
+    /// messages in turn, so the answer to one more tells it. The frontend hears nothing of that message.
     ///
     /// # Errors
     /// The daemon has ended, or does not answer in time.
@@ -420,9 +426,9 @@ mod tests {
     fn live() -> (Live, UnixStream, UnixStream) {
         let (front, frontend) = UnixStream::pair().unwrap();
         let (inner, daemon) = UnixStream::pair().unwrap();
-        let port = Port::new(Arc::new(Nothing)).unwrap();
+        let group = RingGroup::new(Arc::new(Nothing)).unwrap();
         let (filter, record) = (Filter::new(1), Record::default());
-        (Live::new(front, inner, port, filter, record), frontend, daemon)
+        (Live::new(front, inner, group, filter, record), frontend, daemon)
     }
 
     #[test]

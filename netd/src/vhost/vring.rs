@@ -1,10 +1,10 @@
 //! One ring as the frontend sets it up, and its evaluation after every change.
 //!
 //! The crate's own `VringMutex` keeps the numbers; [`HookVring`] wraps it, because every change arrives as a call
-//! and the last one that makes the ring complete may be any of them. [`Port`] is what the rings of one connection
+//! and the last one that makes the ring complete may be any of them. [`RingGroup`] is what the rings of one connection
 //! share: memory, features, log and the sink.
 //!
-//! Locks: a ring's state is locked while the sink is called, the port's never, and the inner ring's never (the
+//! Locks: a ring's state is locked while the sink is called, the group's never, and the inner ring's never (the
 //! sink waits for the worker). The worker calls nothing in here.
 
 use std::cell::RefCell;
@@ -26,9 +26,9 @@ use crate::ring::{Bell, DirtyLog, MemMap, Ring, RingError, RingLayout};
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 thread_local! {
-    /// The port of the daemon that is being made: the crate creates rings by `VringT::new`, which has no room for
-    /// a context. See [`Port::give_birth`].
-    static BIRTH: RefCell<Option<Arc<Port>>> = const { RefCell::new(None) };
+    /// The group of the daemon that is being made: the crate creates rings by `VringT::new`, which has no room for
+    /// a context. See [`RingGroup::owning_new_rings`].
+    static MAKING: RefCell<Option<Arc<RingGroup>>> = const { RefCell::new(None) };
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -36,7 +36,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What the rings of one connection share.
-pub(super) struct Port {
+pub(super) struct RingGroup {
     sink: Arc<dyn RingSink>,
     alarm: Arc<EventFd>,
     shared: Mutex<Shared>,
@@ -77,10 +77,10 @@ impl Shared {
     }
 }
 
-impl Port {
-    pub(super) fn new(sink: Arc<dyn RingSink>) -> io::Result<Arc<Port>> {
+impl RingGroup {
+    pub(super) fn new(sink: Arc<dyn RingSink>) -> io::Result<Arc<RingGroup>> {
         let alarm = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        Ok(Arc::new(Port { sink, alarm, shared: Mutex::default(), vrings: Mutex::default() }))
+        Ok(Arc::new(RingGroup { sink, alarm, shared: Mutex::default(), vrings: Mutex::default() }))
     }
 
     /// Readable once the frontend has taken memory away that it shared.
@@ -89,11 +89,11 @@ impl Port {
     }
 
     /// Runs `make` so that the rings created in it, on this thread and in the order of their numbers, belong to
-    /// this port.
-    pub(super) fn give_birth<T>(self: &Arc<Port>, make: impl FnOnce() -> T) -> T {
-        BIRTH.with(|birth| birth.replace(Some(Arc::clone(self))));
+    /// this group.
+    pub(super) fn owning_new_rings<T>(self: &Arc<RingGroup>, make: impl FnOnce() -> T) -> T {
+        MAKING.with(|making| making.replace(Some(Arc::clone(self))));
         let made = make();
-        BIRTH.with(|birth| birth.replace(None));
+        MAKING.with(|making| making.replace(None));
         made
     }
 
@@ -114,7 +114,7 @@ impl Port {
         self.evaluate();
     }
 
-    /// Stops every ring and answers where each stands. Nothing may be changed until [`Port::resume`].
+    /// Stops every ring and answers where each stands. Nothing may be changed until [`RingGroup::resume`].
     pub(super) fn pause(&self) -> Vec<u16> {
         let vrings = lock(&self.vrings).clone();
         let position = |vring: &HookVring| {
@@ -124,12 +124,12 @@ impl Port {
         vrings.iter().map(position).collect()
     }
 
-    /// Starts the rings again that [`Port::pause`] has stopped.
+    /// Starts the rings again that [`RingGroup::pause`] has stopped.
     pub(super) fn resume(&self) {
         self.evaluate();
     }
 
-    /// Stops all rings and lets go of everything. The port is of no use afterwards.
+    /// Stops all rings and lets go of everything. The group is of no use afterwards.
     pub(super) fn close(&self) {
         let vrings = std::mem::take(&mut *lock(&self.vrings));
         *lock(&self.shared) = Shared::default();
@@ -240,7 +240,7 @@ struct State {
 pub(super) struct HookVring {
     inner: VringMutex<Memory>,
     memory: Memory,
-    port: Arc<Port>,
+    group: Arc<RingGroup>,
     index: usize,
     state: Arc<Mutex<State>>,
 }
@@ -269,7 +269,7 @@ impl HookVring {
                 // one. A spurious one does no harm.
                 ring.signal_aside();
                 state.running = Some(setup);
-                self.port.sink.start(self.index, ring);
+                self.group.sink.start(self.index, ring);
             }
             Err(e) => {
                 error!(ring = self.index, error = %e, "ring cannot be started");
@@ -280,7 +280,7 @@ impl HookVring {
     }
 
     fn wanted(&self, state: &mut State) -> (Option<Setup>, Option<Arc<MemMap>>) {
-        let shared = lock(&self.port.shared);
+        let shared = lock(&self.group.shared);
         let inner = self.inner.get_ref();
         let queue = inner.get_queue();
         if !queue.ready() || shared.features.is_none() {
@@ -339,7 +339,7 @@ impl HookVring {
 
     /// Takes the ring back from the sink and keeps its position.
     fn halt(&self) {
-        match self.port.sink.stop(self.index) {
+        match self.group.sink.stop(self.index) {
             Some(mut ring) => {
                 if ring.publish() {
                     ring.signal_aside();
@@ -407,12 +407,12 @@ impl<'a> VringStateMutGuard<'a, Memory> for HookVring {
 
 impl VringT<Memory> for HookVring {
     fn new(mem: Memory, max_queue_size: u16) -> Result<Self, QueueError> {
-        let port = BIRTH.with(|birth| birth.borrow().clone()).ok_or(QueueError::QueueNotReady)?;
-        let mut vrings = lock(&port.vrings);
+        let group = MAKING.with(|making| making.borrow().clone()).ok_or(QueueError::QueueNotReady)?;
+        let mut vrings = lock(&group.vrings);
         let vring = HookVring {
             inner: VringMutex::new(mem.clone(), max_queue_size)?,
             memory: mem,
-            port: Arc::clone(&port),
+            group: Arc::clone(&group),
             index: vrings.len(),
             state: Arc::default(),
         };

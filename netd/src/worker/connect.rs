@@ -145,7 +145,7 @@ impl Worker {
     pub(super) fn write_headers(&mut self, at: &EthIp, meta: &TcpMeta) {
         let mut b = [0; MAX_HEADERS];
         let end = build_tcp(&mut b, at, meta);
-        // Without a buffer the segment is lost, as on a wire: whoever needs it will ask again.
+        // Without a buffer the segment is lost, as on a wire: the guest sends its own again.
         if self.port.frame(&b[..end], &[]).is_err() {
             self.counters.count_drop(Reason::NoRxBuffer);
         }

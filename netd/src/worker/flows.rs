@@ -32,7 +32,7 @@ impl Flow {
         }
     }
 
-    /// Whether nobody may touch the socket; see [`super::parked`].
+    /// Whether the worker may not touch the socket; see [`super::parked`].
     pub(super) fn is_parked(&self) -> bool {
         matches!(self, Flow::Tcp(f) if f.parked)
     }
@@ -135,7 +135,7 @@ impl Flows {
     }
 
     /// Takes in a new flow. It is dropped when there are too many, the last place of which another worker may have
-    /// taken a moment ago, or somebody has the key.
+    /// taken a moment ago, or another flow has the key.
     pub(super) fn insert(&mut self, key: Key, flow: Flow) -> Result<FlowId, Reason> {
         let side = flow.side();
         let budget = &self.shared.budget;

@@ -59,7 +59,7 @@ impl Worker {
                     | Command::Datagram(_)),
                 ) if !self.life.packed => self.on_command(command),
                 Some(command) => later.push(command),
-                // Nobody is left who could thaw it.
+                // No handle is left that could thaw it.
                 None => self.life.running = false,
             }
         }

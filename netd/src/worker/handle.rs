@@ -130,7 +130,7 @@ impl Handle {
         self.mailboxes[0].call(Command::AcceptWaiting);
     }
 
-    /// The sockets of these connections are being repaired: nobody touches them.
+    /// The sockets of these connections are being repaired: the workers do not touch them.
     pub(crate) fn park(&self, connections: HashSet<state::Ends>) {
         let connections = Arc::new(connections);
         if !connections.is_empty() {
@@ -156,7 +156,7 @@ impl Handle {
         &self.counters[0]
     }
 
-    /// Waits until the workers have ended; at once when somebody has waited already.
+    /// Waits until the workers have ended; at once when another thread has waited already.
     pub fn join(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {

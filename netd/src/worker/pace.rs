@@ -11,7 +11,7 @@
 //! where no bulk flows there is no nap at all.
 //!
 //! The other way, the driver asks for an interrupt when its transmitted buffers come back ([`Owed`]). Where these
-//! are bare acknowledgements nobody waits for them: the guest's sockets are not charged for ACKs, unlike for data
+//! are bare acknowledgements the guest does not wait for them: the guest's sockets are not charged for ACKs, unlike for data
 //! (Linux: skb_set_tcp_pure_ack), and the driver frees them along the way when it next sends or receives. Such
 //! an interrupt is owed for [`OWED_FOR`] at most, and paid as soon as it is due for anything else, or when an
 //! appreciable part of the ring would be held up by it.

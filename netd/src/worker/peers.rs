@@ -60,12 +60,12 @@ const HELD_BYTES: usize = 1 << 20;
 /// What a passed datagram takes of the backlog beside its payload, which may be empty: its box and the command.
 pub(super) const PASSED_COST: usize = 256;
 /// Flows of others that are known here; beyond it they are looked up again.
-const MAX_STRANGERS: usize = 4096;
+const MAX_FOREIGN_FLOWS: usize = 4096;
 /// How long a pair may be without its receive ring before its flows move.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// A flow of another worker of which this one's ring has carried frames.
-struct Stranger {
+struct ForeignFlow {
     owner: usize,
     /// Frames passed since it was last asked for.
     passed: u32,
@@ -80,10 +80,10 @@ pub(super) struct Peers {
     mailboxes: Arc<[Mailbox]>,
     /// By worker: what is sent to it at the end of the turn, and its bytes.
     outboxes: Vec<(Vec<PassedFrame>, usize)>,
-    strangers: HashMap<Key, Stranger>,
+    foreign_flows: HashMap<Key, ForeignFlow>,
     /// Frames whose flow is on its way.
     limbo: Vec<PassedFrame>,
-    /// Bytes in `strangers` and `limbo`.
+    /// Bytes in `foreign_flows` and `limbo`.
     held: usize,
     /// How often the frame that is being looked at was passed; zero: it comes from this worker's own ring.
     pub(super) hops: u8,
@@ -98,7 +98,7 @@ impl Peers {
             shared,
             outboxes: mailboxes.iter().map(|_| (Vec::new(), 0)).collect(),
             mailboxes,
-            strangers: HashMap::new(),
+            foreign_flows: HashMap::new(),
             limbo: Vec::new(),
             held: 0,
             hops: 0,
@@ -174,21 +174,21 @@ impl Peers {
 
     /// Forgets whose a flow was. Frames that wait for an answer about it stay: they are released with it.
     fn forget(&mut self, key: &Key) {
-        if self.strangers.get(key).is_some_and(|s| s.held.is_none()) {
-            self.strangers.remove(key);
+        if self.foreign_flows.get(key).is_some_and(|s| s.held.is_none()) {
+            self.foreign_flows.remove(key);
         }
     }
 
-    fn stranger(&mut self, key: &Key, owner: usize) -> &mut Stranger {
-        if self.strangers.len() >= MAX_STRANGERS && !self.strangers.contains_key(key) {
-            self.strangers.retain(|_, s| s.held.is_some());
+    fn foreign_flow(&mut self, key: &Key, owner: usize) -> &mut ForeignFlow {
+        if self.foreign_flows.len() >= MAX_FOREIGN_FLOWS && !self.foreign_flows.contains_key(key) {
+            self.foreign_flows.retain(|_, s| s.held.is_some());
         }
-        self.strangers.entry(*key).or_insert(Stranger { owner, passed: 0, held: None })
+        self.foreign_flows.entry(*key).or_insert(ForeignFlow { owner, passed: 0, held: None })
     }
 }
 
 impl Worker {
-    /// Gives a frame of a flow that is not in the table to the worker that has it; false when nobody has.
+    /// Gives a frame of a flow that is not in the table to the worker that has it; false when no worker has it.
     /// `opens`: the frame would open a flow, so that what was known of an older one does not count.
     pub(super) fn pass_on(&mut self, key: &Key, frame: &TxFrame<'_>, opens: bool) -> bool {
         if self.peers.alone() {
@@ -208,13 +208,13 @@ impl Worker {
             frame.slices.read(frame.first, 0, &mut bytes);
             bytes
         };
-        let known = p.strangers.get(key).filter(|_| p.hops == 0).map(|s| (s.owner, s.held.is_some()));
+        let known = p.foreign_flows.get(key).filter(|_| p.hops == 0).map(|s| (s.owner, s.held.is_some()));
         let owner = match known {
             Some((_, true)) => {
                 if !p.hold(frame.bytes) {
                     return Passed::Dropped;
                 }
-                if let Some(held) = p.strangers.get_mut(key).and_then(|s| s.held.as_mut()) {
+                if let Some(held) = p.foreign_flows.get_mut(key).and_then(|s| s.held.as_mut()) {
                     held.push(copy());
                 }
                 return Passed::Taken;
@@ -245,11 +245,11 @@ impl Worker {
         self.counters.pair_frames_passed.add(1);
         if hops == 1 {
             let pair = p.index;
-            let stranger = p.stranger(key, owner);
-            stranger.passed += 1;
-            let passed = stranger.passed;
+            let foreign_flow = p.foreign_flow(key, owner);
+            foreign_flow.passed += 1;
+            let passed = foreign_flow.passed;
             if passed >= PATIENCE {
-                stranger.held = Some(Vec::new());
+                foreign_flow.held = Some(Vec::new());
                 // Behind what was passed so far.
                 if !p.flush(owner) {
                     self.counters.count_drop(Reason::PairBacklog);
@@ -348,7 +348,7 @@ impl Worker {
 /// What became of a frame that is not for a flow of this worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Passed {
-    /// Somebody has it, or it waits.
+    /// Another worker has it, or it waits.
     Taken,
     /// There was no room for it.
     Dropped,
@@ -373,12 +373,12 @@ mod tests {
         let [asked, known] =
             [1, 2].map(|port| Key { kind: Kind::Tcp, guest: ([10, 9, 0, 2], port).into(), peer });
         assert!(peers.hold(100));
-        peers.stranger(&asked, 1).held = Some(vec![vec![0; 100]]);
-        peers.stranger(&known, 1);
+        peers.foreign_flow(&asked, 1).held = Some(vec![vec![0; 100]]);
+        peers.foreign_flow(&known, 1);
         peers.forget(&asked);
         peers.forget(&known);
-        assert!(!peers.strangers.contains_key(&known));
-        let kept = peers.strangers.get(&asked).and_then(|s| s.held.as_ref()).map_or(0, |h| h[0].len());
+        assert!(!peers.foreign_flows.contains_key(&known));
+        let kept = peers.foreign_flows.get(&asked).and_then(|s| s.held.as_ref()).map_or(0, |h| h[0].len());
         assert_eq!((kept, peers.held), (100, 100));
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct TcpFlow {
     pub(super) queued: bool,
     /// In the list of connections that are being opened; see [`super::evict`].
     pub(super) opening: bool,
-    /// The socket is being repaired: nobody touches it, and the guest's segments are lost. See [`super::parked`].
+    /// The socket is being repaired: the worker does not touch it, and the guest's segments are lost. See [`super::parked`].
     pub(super) parked: bool,
     /// Payload of the guest that came out of order.
     held: Option<Box<Held>>,
@@ -167,7 +167,7 @@ impl TcpFlow {
         })
     }
 
-    /// Nobody touches the socket from now on; see [`super::parked`].
+    /// The worker does not touch the socket from now on; see [`super::parked`].
     pub(super) fn park(&mut self) {
         (self.parked, self.readable) = (true, false);
     }

@@ -44,7 +44,7 @@ impl Hold {
             let wait = self.kept.as_ref().map(|(_, until)| until.saturating_duration_since(Instant::now()));
             if wait.is_some_and(|w| w.is_zero()) {
                 self.kept = None;
-                said("nobody has collected the deposit: it is dropped");
+                said("no netd has collected the deposit: it is dropped");
                 continue;
             }
             let wait = wait.and_then(|w| Timespec::try_from(w).ok());
@@ -106,7 +106,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // Nobody else listens there as long as this one did.
+        // No other hold listens there as long as this one did.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -165,10 +165,10 @@ pub struct Wire {
     deadline: Instant,
 }
 
-/// Listens at `path` in place of whatever socket nobody listens on any more, for this user alone.
+/// Listens at `path` in place of a socket on which no process listens any more, for this user alone.
 ///
 /// # Errors
-/// As socket(2), bind(2) and listen(2); `AddrInUse` when somebody listens there.
+/// As socket(2), bind(2) and listen(2); `AddrInUse` when a process listens there.
 pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     let address = SocketAddrUnix::new(path)?;
@@ -199,7 +199,7 @@ impl AsFd for Wire {
 }
 
 impl Wire {
-    /// Connects to whoever listens at `path`; a path that begins with `@` is a name of the abstract name space.
+    /// Connects to the listener at `path`; a path that begins with `@` is a name of the abstract name space.
     ///
     /// # Errors
     /// As connect(2), or the peer is another user's.

@@ -1,6 +1,6 @@
 //! `vnc`: the machine's display in a viewer.
 //!
-//! VNC viewers speak TCP, so a local port stands between them and the stream. The stream is opened first: whoever has
+//! VNC viewers speak TCP, so a local port stands between them and the stream. The stream is opened first: a user who has
 //! no machine or no right learns it before a viewer starts. One viewer connects, and the command ends with it.
 
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::tty::end_signal;
 
 /// How long a viewer that was started may take to connect.
 const START: Duration = Duration::from_secs(60);
-/// Nobody looks at what comes after the viewer went.
+/// What comes after the viewer went is not looked at.
 const LINGER: Options = Options { linger: Duration::from_millis(300) };
 
 pub(super) async fn run(cluster: &Cluster, args: &Vnc) -> anyhow::Result<()> {

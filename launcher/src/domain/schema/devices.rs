@@ -159,7 +159,7 @@ elements! {
         "@type" kind: String,
         /// Name.
         "@name" name: String,
-        /// `connected` when somebody in the guest has opened it; only in what libvirt wrote.
+        /// `connected` when a program in the guest has opened it; only in what libvirt wrote.
         "@state" state: Option<String>,
     }
 

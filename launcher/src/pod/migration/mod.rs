@@ -225,7 +225,7 @@ pub(super) async fn finalize(shared: &Shared, vmi: Option<&cmd::Vmi>) -> Result<
     }
     shared.call(|h| h.keep()).await.map_err(|e| e.to_string())?;
     if vmi.pointer("/status/migrationState/mode").and_then(Value::as_str) == Some("Paused") {
-        // The migration made it stand still, nobody else.
+        // The migration alone made it stand still.
         shared.call(|h| h.resume()).await.map_err(|e| e.to_string())?;
     }
     if *shared.agent_connected.borrow() {
@@ -319,7 +319,7 @@ async fn drive(shared: Arc<Shared>, mut to: Move, moved: Sizes, options: Options
         warn!("the target does not wait for a word: libvirt switches over alone");
     }
     to.held = promise.is_some();
-    // Whoever has paused it has it paused there as well.
+    // A machine that its user has paused is paused there as well.
     let status = shared.call(|h| h.status()).await.map(|status| status.status);
     let run = status != Ok(Status::Paused);
     let runtime = || PathBuf::from(path::LIBVIRT_RUNTIME);
@@ -335,7 +335,7 @@ async fn drive(shared: Arc<Shared>, mut to: Move, moved: Sizes, options: Options
         paused: false,
         give_up: None,
     };
-    // A small machine is copied before anybody has looked.
+    // A small machine is copied before the monitor has looked.
     drive.limit_downtime(&Progress::default()).await;
     let call = shared.call(move |hypervisor| hypervisor.migrate(&to));
     tokio::pin!(call);
@@ -448,7 +448,7 @@ impl Drive<'_> {
                 return if ended.reason == reason::MIGRATED { Ok(()) } else { Err(reason) };
             }
             match self.shared.call(|h| h.status()).await.map(|s| (s.status, s.reason)) {
-                // It has not made up its mind, or nobody can be asked.
+                // libvirt has not decided yet, or cannot be asked.
                 Ok((Status::Paused, reason::MIGRATION)) | Err(_) => {}
                 // Its end is about to be noted, with how it came.
                 Ok((status, _)) if !status.is_active() => {}

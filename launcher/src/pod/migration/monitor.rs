@@ -52,7 +52,7 @@ impl Monitor {
         }
     }
 
-    /// Takes how many bytes there are in all and how many are left at `now`; none while nobody knows.
+    /// Takes how many bytes there are in all and how many are left at `now`; none while it is not known.
     pub(super) fn look(&mut self, now: Duration, known: Option<(u64, u64)>) -> Verdict {
         if let Some((total, remaining)) = known {
             let more = total.saturating_sub(self.total);

@@ -84,7 +84,7 @@ fn unexpected(line: Option<String>) -> io::Error {
     }
 }
 
-/// Listens at the target for whoever gives the word.
+/// Listens at the target for the launcher that gives the word.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ pub(in crate::pod) fn listen() -> io::Result<UnixListener> {
     }
 }
 
-/// Takes the word at the target, until the machine is here; nobody listens afterwards, and the socket is gone.
+/// Takes the word at the target, until the machine is here; the target does not listen afterwards, and the socket is gone.
 pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
     let mut facts = shared.facts.subscribe();
     let mut talks = JoinSet::new();
@@ -126,7 +126,7 @@ pub(in crate::pod) async fn take(shared: Arc<Shared>, listener: UnixListener) {
     if let Ok(address) = listener.local_addr()
         && let Some(socket) = address.as_pathname()
     {
-        // Whoever connects by it meets nobody, whether it is there or not.
+        // A launcher that connects by it meets no listener, whether the file is there or not.
         let _gone = std::fs::remove_file(socket);
     }
     drop(listener);
@@ -303,7 +303,7 @@ impl Giver {
     /// The hypervisor's move has come back; tells whether the machine is the target's, whatever that said.
     pub(super) async fn end(self, shared: &Shared, moved: bool) -> bool {
         if moved {
-            // Whoever has given its word hears this no more.
+            // A source that has given its word hears this no more.
             let _given = self.moved.send(());
             return true;
         }
@@ -353,7 +353,7 @@ async fn leave(shared: &Shared, runtime: &Path) -> bool {
         warn!(?stands, "the machine does not stand still: the target is not given it");
         return false;
     }
-    // Nothing is waited for from here on: whoever ends this task finds the word given and the machine ended, or neither.
+    // Nothing is waited for from here on: an end of this task finds the word given and the machine ended, or neither.
     if let Err(error) = rundir::end_machine(runtime) {
         warn!(%error, "the machine cannot be ended here: libvirt decides");
         return false;

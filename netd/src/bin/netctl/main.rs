@@ -73,7 +73,7 @@ enum Command {
         /// Socket at which it is left and collected
         #[arg(value_name = "PATH")]
         path: PathBuf,
-        /// Seconds after which what nobody collects is dropped
+        /// Seconds after which what no netd collects is dropped
         #[arg(long, value_name = "SECONDS", default_value_t = hold::KEEP.as_secs())]
         keep: u64,
     },
@@ -132,7 +132,7 @@ fn main() -> ExitCode {
     let result = run(&Args::parse());
     match result {
         Ok(code) => code,
-        // Whoever read the output has enough of it, as in `netctl flows | head`.
+        // The reader of the output has enough of it, as in `netctl flows | head`.
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(is_closed_pipe) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("netctl: {error:#}");

@@ -105,7 +105,7 @@ impl Screen {
                 tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
                 let quit = Arc::new(Notify::new());
                 let told = quit.clone();
-                // Nobody waits for this thread: it ends with the process.
+                // No thread waits for this one: it ends with the process.
                 std::thread::Builder::new().name("keys".into()).spawn(move || read_keys(&told))?;
                 Some((quit, usual))
             }

@@ -21,7 +21,7 @@ pub(crate) struct DropsArgs {
     count: u32,
 }
 
-/// A time that somebody can wait for.
+/// A time that a person can wait for.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let allowed = || "a number of seconds from 0.1 to 3600 is allowed".to_owned();
     let seconds: f64 = text.parse().map_err(|_| allowed())?;

@@ -39,7 +39,7 @@ const MIN_DATAGRAM: usize = 576;
 pub(super) fn handle(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Handled {
     let Some(request) = Request::parse(payload) else { return Handled::Dropped(Reason::Malformed) };
     let Some(v4) = &link.v4 else { return Handled::Consumed };
-    // Behind a relay agent would be another link, whose addresses nobody here knows.
+    // Behind a relay agent would be another link, whose addresses netd does not know.
     if request.relayed() {
         return Handled::Dropped(Reason::Denied);
     }
@@ -171,7 +171,7 @@ impl Answer {
         if self.rapid {
             options.push((code::RAPID_COMMIT, vec![]));
         }
-        // RFC 6842 section 3: whoever sends its identifier finds it in every answer.
+        // RFC 6842 section 3: a client that sends its identifier finds it in every answer.
         options.extend(request.option(code::CLIENT_ID).map(|id| (code::CLIENT_ID, id.to_vec())));
         if self.kind == Some(MessageType::Nak) {
             options.push((code::MESSAGE, format!("the address is {}", v4.guest).into_bytes()));

@@ -52,7 +52,7 @@ pub(super) fn parameters(request: &Request, link: &Link, v4: &LinkV4, lease: boo
             wanted.extend(link.dhcp_options.iter().map(|o| o.code));
         }
     }
-    // RFC 4702 section 4: whoever sends its name is answered with it.
+    // RFC 4702 section 4: a client that sends its name is answered with it.
     if request.option(code::FQDN).is_some() {
         wanted.push(code::FQDN);
     }

@@ -138,7 +138,7 @@ type Options = Vec<(u16, Vec<u8>)>;
 fn answer(request: &Request<'_>, multicast: bool, link: &Link, v6: &LinkV6) -> Option<(u8, Options)> {
     let parameters = || parameters(request, link);
     if !multicast {
-        // Section 18.3: nobody was told that unicast is allowed.
+        // Section 18.3: no client was told that unicast is allowed.
         return match request.kind {
             Kind::Request | Kind::Renew | Kind::Release | Kind::Decline => {
                 Some((REPLY, vec![Status::UseMulticast.option()]))

@@ -35,7 +35,7 @@ const FIRST_DYNAMIC: u16 = 49_152;
 const LISTENER_RETRY: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Descriptors ran out at a listener: nobody can be accepted for a while.
+    /// Descriptors ran out at a listener: no connection can be accepted for a while.
     pub(super) fn retry_listeners(&mut self) {
         self.counters.count_drop(Reason::SocketLimit);
         self.listening.retry.get_or_insert(self.now + LISTENER_RETRY);

@@ -101,7 +101,7 @@ impl Listener {
 #[derive(Default)]
 pub(super) struct Listeners {
     pub(super) entries: Vec<Option<Entry>>,
-    /// TCP listeners at which somebody may wait, in the order in which they have their turn.
+    /// TCP listeners at which connections may wait, in the order in which they have their turn.
     pub(super) knocking: VecDeque<u32>,
     /// Those of a predecessor that epoll does not know yet.
     unwatched: VecDeque<u32>,

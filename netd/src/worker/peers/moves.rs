@@ -97,7 +97,7 @@ impl Worker {
 
     /// Looks again at the frames that have waited for an answer.
     fn release_held(&mut self, key: &Key) {
-        for bytes in self.peers.strangers.remove(key).and_then(|s| s.held).unwrap_or_default() {
+        for bytes in self.peers.foreign_flows.remove(key).and_then(|s| s.held).unwrap_or_default() {
             self.peers.held -= bytes.len();
             self.on_passed_frame(PassedFrame { bytes, hops: 1 });
         }

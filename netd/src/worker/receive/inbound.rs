@@ -201,7 +201,7 @@ impl Worker {
 
     /// Delivers one buffer's datagrams from `offset` on.
     fn deliver_buffer(&mut self, origin: Origin, d: &Datagram<'_>, offset: &mut usize) -> Result<(), Full> {
-        // Whoever gets the run gets what was not delivered yet.
+        // The flow or the worker that gets the run gets what was not delivered yet.
         let rest = Datagram { payload: &d.payload[*offset..], ..*d };
         let placed = match origin {
             Origin::Flow(id) => self.flow_of_own(id, &rest),
@@ -270,7 +270,7 @@ impl Worker {
         result
     }
 
-    /// The flow of a datagram that came to a flow's own socket. One of somebody else came between bind() and connect():
+    /// The flow of a datagram that came to a flow's own socket. A datagram of another peer came between bind() and connect():
     /// it belongs to the listener of that port, if there is one.
     fn flow_of_own(&mut self, id: FlowId, d: &Datagram<'_>) -> Result<Option<FlowId>, Reason> {
         let Some(Flow::Udp(f)) = self.flows.get(id) else { return Err(Reason::NoConnection) };

@@ -312,7 +312,7 @@ impl Worker {
     }
 
     /// Takes note of the guest's Ethernet address where none is configured. It is kept until another frontend
-    /// connects; that one's first frame may bring another address.
+    /// connects; the first frame of that frontend's guest may bring another address.
     #[inline]
     fn learn(&mut self, station: MacAddr) {
         if self.guest.station_seen || self.port.link.guest_mac.is_some() {

@@ -90,7 +90,7 @@ impl<'a> Seed<'a> {
             Some(data) => source["userDataBase64"] = data.into(),
             None => {
                 let config = self.config()?;
-                // Nobody asked for a disk that says nothing.
+                // A disk that says nothing was not asked for.
                 if self.kind.is_none() && config == HEADER && self.network_data.is_none() {
                     return Ok(());
                 }
