@@ -42,10 +42,10 @@
 
 mod acquire;
 #[cfg(test)]
-pub(crate) mod fake;
-#[cfg(test)]
-pub(crate) mod race;
+pub(crate) mod race_tests;
 mod release;
+#[cfg(test)]
+pub(crate) mod test_store;
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::json;
 
 use super::*;
-use crate::ipam::fake::Fake;
-use crate::ipam::race::alone;
+use crate::ipam::race_tests::alone;
+use crate::ipam::test_store::Fake;
 use crate::ipam::{Held, Key, Leases};
 use crate::net::bed::{self, PodNet, interfaces, on_node};
 

@@ -53,9 +53,7 @@
 mod bell;
 mod desc;
 #[cfg(test)]
-mod dirty;
-#[cfg(test)]
-mod driver;
+mod dirty_tests;
 mod error;
 mod fault;
 mod interrupt;
@@ -63,9 +61,11 @@ mod iovs;
 mod log;
 mod mem;
 #[cfg(test)]
-mod oracle;
+mod oracle_tests;
 mod queue;
 mod sum;
+#[cfg(test)]
+mod test_driver;
 #[cfg(test)]
 mod tests;
 

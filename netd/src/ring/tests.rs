@@ -7,7 +7,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::*;
+use super::test_driver::*;
 use super::*;
 
 fn pop(ring: &mut Ring) -> (Result<Option<Popped>, PopError>, Iovs, Iovs) {

@@ -276,7 +276,7 @@ fn a_target_that_loses_its_frontend_before_the_guest_runs_has_nothing() {
 /// What the first version wrote for [`sample`], in hexadecimal. It stands as it is for ever: every later version reads
 /// it, and a netd of the first version reads what every later one writes. A version that appends fields adds a file of
 /// its own.
-const V1: &str = include_str!("golden/device-v1.hex");
+const V1: &str = include_str!("../golden/device-v1.hex");
 
 fn unhex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use vm_memory::{Bytes, GuestAddress};
 
-use super::driver::*;
+use super::test_driver::*;
 use super::*;
 
 const PAGE: u64 = 0x1000;

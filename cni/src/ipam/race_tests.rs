@@ -11,7 +11,7 @@ use futures::task::noop_waker;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::fake::Fake;
+use super::test_store::Fake;
 use super::{Attached, Key, Kind, Lease, Request, Store, acquire, confirm, end, sweep};
 use crate::config::Network;
 use crate::error::{Code, Error};

@@ -6,7 +6,7 @@ use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
-use super::driver::*;
+use super::test_driver::*;
 use super::*;
 use crate::fuzzing::join;
 
