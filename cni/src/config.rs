@@ -14,8 +14,8 @@
 //! }
 //! ```
 //!
-//! Fields that other plugins know and this one does not carry out are refused; fields that no plugin knows are passed
-//! over, since runtimes add their own.
+//! A field of another plugin that podvirt-cni does not carry out is refused. A field that belongs to no known plugin is passed
+//! over, since runtimes add fields of their own.
 
 use std::net::IpAddr;
 

@@ -43,6 +43,7 @@ impl Reader<'_> {
              \x20     if isinstance(error.reason, ssl.SSLCertVerificationError): raise\n\
              \x20     time.sleep(0.2); continue\n\
              \x20   if answer.status != 503: return answer.status, answer.read()\n\
+             \x20 raise Exception(f'{{url}}: no answer in 100 attempts')\n\
              {program}",
             cert = of(&status.endpoint_cert),
             data = of(&volume.data_endpoint),

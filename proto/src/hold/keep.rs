@@ -106,7 +106,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // No other hold listens there as long as this one did.
+        // The socket file is this hold's: a second hold cannot listen at the path while the first does.
         let _ = std::fs::remove_file(&self.path);
     }
 }

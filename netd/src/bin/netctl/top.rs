@@ -105,7 +105,7 @@ impl Screen {
                 tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
                 let quit = Arc::new(Notify::new());
                 let told = quit.clone();
-                // No thread waits for this one: it ends with the process.
+                // The main thread does not wait for the thread that reads keys: that thread ends with the process.
                 std::thread::Builder::new().name("keys".into()).spawn(move || read_keys(&told))?;
                 Some((quit, usual))
             }
