@@ -67,6 +67,8 @@ elements! {
         "@index" index: String,
         /// Model.
         "@model" model: Option<String>,
+        /// Of a bus of channels: how many it has room for, the first of which is a console's.
+        "@ports" ports: Option<String>,
         /// Of the root of the PCI buses: addresses above 4 GiB that the firmware keeps for devices.
         "pcihole64" pci_hole64: Option<PciHole>,
     }
