@@ -4,6 +4,7 @@
 //! carries out what it says.
 
 pub mod machine;
+mod messages;
 pub mod runner;
 
 pub use machine::{Ending, Machine};
