@@ -78,7 +78,7 @@ impl Bed {
     }
 
     /// Seconds after which a packet is taken for lost: none is with netd, while passt loses some by design.
-    pub fn patience(&self) -> u8 {
+    pub fn timeout(&self) -> u8 {
         if self.backend == Backend::Netd { 20 } else { 2 }
     }
 

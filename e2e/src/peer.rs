@@ -12,7 +12,7 @@ use podvirt_bed_tools::wait;
 use crate::net::Net;
 
 /// How long a peer waits for anything; a guest under TCG on a busy machine is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Net {
     /// A TCP listener of the client.
@@ -31,7 +31,7 @@ impl Net {
     /// # Errors
     /// It is refused or not answered.
     pub fn connect(&self, address: SocketAddr) -> Result<TcpStream> {
-        let stream = self.client.enter(|| Ok(TcpStream::connect_timeout(&address, PATIENCE)?));
+        let stream = self.client.enter(|| Ok(TcpStream::connect_timeout(&address, TIMEOUT)?));
         patient(stream.with_context(|| format!("connect {address}"))?)
     }
 
@@ -42,15 +42,15 @@ impl Net {
     pub fn udp(&self, address: SocketAddr) -> Result<UdpSocket> {
         let socket =
             self.client.enter(|| UdpSocket::bind(address).with_context(|| format!("bind {address}")))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         Ok(socket)
     }
 }
 
 fn patient(stream: TcpStream) -> Result<TcpStream> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -59,7 +59,7 @@ fn patient(stream: TcpStream) -> Result<TcpStream> {
 /// # Errors
 /// None comes.
 pub fn accept(listener: &TcpListener) -> Result<TcpStream> {
-    patient(wait::until("a connection", PATIENCE, || Ok(listener.accept().ok()))?.0)
+    patient(wait::until("a connection", TIMEOUT, || Ok(listener.accept().ok()))?.0)
 }
 
 /// Everything that comes until the end of the stream.

@@ -64,7 +64,7 @@ impl Bed {
     pub fn udp_out(&mut self, family: Family, bytes: usize) -> Result<()> {
         let address = self.peer(family, PEER);
         let socket = self.pod.net.udp(address)?;
-        socket.set_read_timeout(Some(Duration::from_secs(self.patience().into())))?;
+        socket.set_read_timeout(Some(Duration::from_secs(self.timeout().into())))?;
         let (file, sent) = self.file(bytes)?;
         // socat does not know that there is one answer only: it is ended once that is there.
         let ends = format!("OPEN:{file}!!CREATE:/tmp/answer {}:{address}", family.word("UDP"));
@@ -95,7 +95,7 @@ impl Bed {
     pub fn udp_in(&mut self, pod: SocketAddr, port: u16, bytes: usize) -> Result<()> {
         let family = if pod.is_ipv4() { Family::V4 } else { Family::V6 };
         let socket = self.pod.net.udp(self.peer(family, 0))?;
-        socket.set_read_timeout(Some(Duration::from_secs(self.patience().into())))?;
+        socket.set_read_timeout(Some(Duration::from_secs(self.timeout().into())))?;
         socket.connect(pod)?;
         let data = peer::random(bytes)?;
         let hash = format!("SYSTEM:'head -c {bytes} | sha256sum'");
@@ -116,8 +116,8 @@ impl Bed {
     /// # Errors
     /// `no answer`.
     pub fn ping(&mut self, family: Family, bytes: u32) -> Result<()> {
-        let (v, patience, address) = (family.digit(), self.patience(), self.client(family));
-        let out = self.guest.run(&format!("ping -{v} -c 1 -W {patience} -s {bytes} {address}"))?;
+        let (v, timeout, address) = (family.digit(), self.timeout(), self.client(family));
+        let out = self.guest.run(&format!("ping -{v} -c 1 -W {timeout} -s {bytes} {address}"))?;
         ensure!(out.status == 0, "no answer");
         Ok(())
     }

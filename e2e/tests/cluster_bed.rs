@@ -9,7 +9,7 @@ use podvirt_e2e::cluster::{Cluster, Namespace, Security};
 
 /// A pod from nothing to ready, its image being there.
 const START: Duration = Duration::from_secs(60);
-/// The control plane's patience with a silent node, and then some.
+/// The control plane's timeout with a silent node, and then some.
 const LOSS: Duration = Duration::from_secs(60);
 
 /// A web server on a node that says its name, confined as a machine's pod is. `annotations` is a YAML mapping.

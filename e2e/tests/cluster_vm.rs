@@ -11,7 +11,7 @@ use podvirt_e2e::cluster::{BOOT, Cluster, Manifest, Namespace, SOON, Security};
 
 /// A command in the guest.
 const COMMAND: Duration = Duration::from_secs(30);
-/// Patience of the node controllers with a dead node, and a boot.
+/// Until the node controllers give up a dead node, and a boot.
 const LOSS: Duration = Duration::from_secs(400);
 
 /// The port of the tiny guest's greeter.

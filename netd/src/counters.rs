@@ -91,6 +91,26 @@ reasons! {
     MigrationRelease = "migration_release",
 }
 
+impl From<netd_wire::ParseError> for Reason {
+    fn from(error: netd_wire::ParseError) -> Reason {
+        match error {
+            netd_wire::ParseError::Malformed => Reason::Malformed,
+            netd_wire::ParseError::Checksum => Reason::Checksum,
+        }
+    }
+}
+
+impl From<netd_tcp::Refusal> for Reason {
+    fn from(refusal: netd_tcp::Refusal) -> Reason {
+        match refusal {
+            netd_tcp::Refusal::NoConnection => Reason::NoConnection,
+            netd_tcp::Refusal::Unacceptable => Reason::TcpUnacceptable,
+            netd_tcp::Refusal::OutOfOrder => Reason::TcpOutOfOrder,
+            netd_tcp::Refusal::NoRoom => Reason::TcpNoRoom,
+        }
+    }
+}
+
 /// Declares the plain counters: field, name if it is another, help. The unit of bytes stands last in a name.
 macro_rules! totals {
     ($($field:ident $(as $name:literal)?: $help:literal,)+) => {

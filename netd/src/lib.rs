@@ -10,8 +10,11 @@
 //! pod's addresses, [`egress`] and [`spoof`] say what the guest may do, [`ctl`] is the control plane, [`update`] hands
 //! all of it over to another netd on the same machine, and [`device`] to one on another machine.
 //!
-//! `unsafe` is allowed in two modules only: [`ring`] (guest memory) and [`sys`] (system calls on guest memory
-//! and socket options that no crate wraps).
+//! `unsafe` is allowed in [`ring`] (guest memory, and system calls on it) and in [`sys`] (socket options and calls
+//! that no crate wraps).
+//!
+//! [`time`], [`codec`], [`wire`], [`ring`] and [`tcp`] are crates of their own (`netd-base`, `netd-wire`, `netd-ring`,
+//! `netd-tcp`), which use nothing of netd's.
 //!
 //! # Order
 //!
@@ -19,10 +22,10 @@
 //! `order` fails where one does.
 //!
 //! ```text
-//! values       time  counters  limits  port  stop  codec
-//! kernel       ring  sys  sockets
-//! the link     flow  egress  net  wire  spoof  frag  shared
-//! translators  guest  icmp  tcp  udp
+//! values       counters  limits  port  stop
+//! kernel       sys  sockets
+//! the link     flow  egress  net  spoof  frag  shared
+//! translators  guest  icmp  udp
 //! the pod      config  pod  repair
 //! views        tap  control
 //! what moves   state
@@ -31,7 +34,6 @@
 //! the process  ctl  sandbox  launch  man
 //! ```
 
-pub mod codec;
 pub mod config;
 pub mod control;
 pub mod counters;
@@ -52,7 +54,6 @@ pub mod net;
 pub mod pod;
 pub mod port;
 pub mod repair;
-pub mod ring;
 pub mod sandbox;
 pub mod shared;
 pub mod sockets;
@@ -62,10 +63,12 @@ pub mod steer;
 pub mod stop;
 pub mod sys;
 pub mod tap;
-pub mod tcp;
-pub mod time;
 pub mod udp;
 pub mod update;
 pub mod vhost;
-pub mod wire;
 pub mod worker;
+
+pub use netd_base::{codec, time};
+pub use netd_ring as ring;
+pub use netd_tcp as tcp;
+pub use netd_wire as wire;

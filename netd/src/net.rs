@@ -4,9 +4,7 @@
 //! resolv.conf say, and a new one whenever these change; the worker and the services of [`crate::guest`] only
 //! read it.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -14,61 +12,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::counters::Reason;
 use crate::egress::{Egress, Verdict};
 use crate::flow::Kind;
-
-/// An Ethernet address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MacAddr(pub [u8; 6]);
-
-impl MacAddr {
-    /// The broadcast address.
-    pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
-
-    /// Whether the group bit is set (broadcast or multicast).
-    pub fn is_group(self) -> bool {
-        self.0[0] & 1 != 0
-    }
-
-    /// The modified EUI-64 interface identifier's link-local address (RFC 4291, appendix A).
-    pub fn link_local(self) -> Ipv6Addr {
-        let m = self.0;
-        Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]])
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let m = self.0;
-        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", m[0], m[1], m[2], m[3], m[4], m[5])
-    }
-}
-
-impl fmt::Debug for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// The text is not an Ethernet address.
-#[derive(Debug, thiserror::Error)]
-#[error("'{0}' is not an Ethernet address: six hexadecimal bytes joined by ':' or '-' are allowed")]
-pub struct MacError(String);
-
-impl FromStr for MacAddr {
-    type Err = MacError;
-
-    fn from_str(s: &str) -> Result<Self, MacError> {
-        let mut bytes = [0; 6];
-        let mut parts = s.split([':', '-']);
-        for b in &mut bytes {
-            let part = parts.next().filter(|p| p.len() == 2 && !p.starts_with('+'));
-            *b = part.and_then(|p| u8::from_str_radix(p, 16).ok()).ok_or_else(|| MacError(s.into()))?;
-        }
-        if parts.next().is_some() {
-            return Err(MacError(s.into()));
-        }
-        Ok(MacAddr(bytes))
-    }
-}
+use crate::wire::MacAddr;
 
 /// How the guest's addresses relate to the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -442,15 +386,5 @@ mod tests {
         assert_eq!(to(&link, "10.9.0.1").as_deref(), Some("10.9.0.1"));
         link.v4.as_mut().unwrap().loopback = Some(Ipv4Addr::new(192, 0, 2, 1));
         assert_eq!(to(&link, "192.0.2.1").as_deref(), Some("127.0.0.1"));
-    }
-
-    #[test]
-    fn mac_address_text() {
-        let m: MacAddr = "52:54:00:AA-bb-0c".parse().unwrap();
-        assert_eq!(m.to_string(), "52:54:00:aa:bb:0c");
-        for bad in ["", "52:54:00:aa:bb", "52:54:00:aa:bb:cc:dd", "52:54:00:aa:bb:+c", "52:54:00:aa:bb:ccc"] {
-            assert!(bad.parse::<MacAddr>().is_err(), "{bad}");
-        }
-        assert_eq!(m.link_local().to_string(), "fe80::5054:ff:feaa:bb0c");
     }
 }

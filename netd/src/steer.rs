@@ -42,7 +42,7 @@ use crate::state::{self, Descriptors, Named, Pack, text};
 use crate::stop::{Stopper, Waited};
 
 /// How long netd waits at the start for a helper that steers.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What netd offers, and where.
 #[derive(Debug)]
@@ -172,9 +172,9 @@ impl Steering {
 
     /// Lends the sockets to each helper that comes, until `stop` says so.
     pub fn serve(self, control: &dyn Control, stop: &Stopper) {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let woken = match self.wait(stop, patience) {
+            let woken = match self.wait(stop, deadline) {
                 Ok(woken) => woken,
                 Err(error) => {
                     warn!(%error, "the steering socket cannot be watched");
@@ -231,12 +231,12 @@ impl Steering {
         }
     }
 
-    /// Waits for something to do; until `patience` where no helper has come.
-    fn wait(&self, stop: &Stopper, patience: Instant) -> io::Result<Woken> {
+    /// Waits for something to do; until `deadline` where no helper has come.
+    fn wait(&self, stop: &Stopper, deadline: Instant) -> io::Result<Woken> {
         let (listener, peer, wait) = {
             let state = lock(&self.state);
             let wait = (state.held.is_none() && !state.listening)
-                .then(|| patience.saturating_duration_since(Instant::now()));
+                .then(|| deadline.saturating_duration_since(Instant::now()));
             (state.listener.try_clone()?, state.peer.as_ref().map(Socket::try_clone).transpose()?, wait)
         };
         let mut fds = vec![listener.as_fd()];

@@ -28,7 +28,7 @@ use crate::descriptors;
 /// Longest message, bytes: a volume's name has 63, and an error is a sentence.
 const MAX: usize = 8 * 1024;
 /// How long an end waits for the other one's message.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What is said of a volume.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -96,7 +96,7 @@ pub fn send(stream: &UnixStream, message: &Message, disk: Option<BorrowedFd<'_>>
 ///
 /// The connection broke, nothing comes within 20 s, or what comes is no message.
 pub fn receive(stream: &UnixStream) -> Result<(Message, Option<OwnedFd>), Error> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut buffer = vec![0_u8; MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use frontend_double::{Descriptor, Double, HEADER, INDIRECT, NEXT, Options, RX, TX, WRITE, feature};
 use reflect::Reflector;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(20);
 
 fn frame(len: usize, seed: usize) -> Vec<u8> {
@@ -42,7 +42,7 @@ fn frames_come_back_whole_whatever_was_negotiated() {
                     let indirect = round % 2 == 0 && features & feature::INDIRECT_DESC != 0;
                     let cuts = [[].as_slice(), &[HEADER], &[5, 100, 300]][round % 3];
                     assert!(double.send_parts(&sent, cuts, indirect).unwrap());
-                    let got = double.recv(PATIENCE).unwrap().expect("nothing came back");
+                    let got = double.recv(TIMEOUT).unwrap().expect("nothing came back");
                     assert!(body(&got) == body(&sent), "{features:#x} {queue_size} {len}");
                 }
             }
@@ -61,7 +61,7 @@ fn many_frames_in_flight_keep_their_order() {
             sent += 1;
         }
         double.flush();
-        let back = double.recv(PATIENCE).unwrap().expect("nothing came back");
+        let back = double.recv(TIMEOUT).unwrap().expect("nothing came back");
         assert!(body(&back) == body(&frame(100, got)), "frame {got}");
         got += 1;
         while let Some(back) = double.recv(Duration::ZERO).unwrap() {
@@ -92,7 +92,7 @@ fn a_hostile_chain_is_completed_empty_and_the_ring_goes_on() {
         ring.publish();
         let sent = frame(200, 3);
         double.send(&sent).unwrap();
-        let got = double.recv(PATIENCE).unwrap().unwrap();
+        let got = double.recv(TIMEOUT).unwrap().unwrap();
         assert!(body(&got) == body(&sent), "{chain:?}");
         let used = double.ring(TX).next_used().unwrap();
         assert_eq!((used.head, used.len, used.token), (u32::from(index), 0, None));
@@ -107,7 +107,7 @@ fn a_hostile_index_breaks_its_ring_and_is_reported() {
     double.ring(TX).set_avail_idx(1000);
     double.ring(TX).kick_now();
     assert!(double.recv(SHORT).unwrap().is_none());
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     while !double.ring(TX).broken() {
         assert!(std::time::Instant::now() < deadline, "not reported");
         std::thread::yield_now();
@@ -122,7 +122,7 @@ fn positions_are_given_back_and_a_crash_is_survived() {
     let mut double = Double::connect(reflector.path(), &options).unwrap();
     for i in 0..5 {
         double.send(&frame(64, i)).unwrap();
-        double.recv(PATIENCE).unwrap().unwrap();
+        double.recv(TIMEOUT).unwrap().unwrap();
     }
     assert_eq!(double.disconnect().unwrap(), [5, 5]);
 
@@ -130,7 +130,7 @@ fn positions_are_given_back_and_a_crash_is_survived() {
     let second = Reflector::new(same);
     for i in 0..5 {
         double.send(&frame(64, i)).unwrap();
-        double.recv(PATIENCE).unwrap().unwrap();
+        double.recv(TIMEOUT).unwrap().unwrap();
     }
     // The first backend dies, the second goes on with the rings.
     drop(reflector);
@@ -138,7 +138,7 @@ fn positions_are_given_back_and_a_crash_is_survived() {
     for i in 0..600 {
         let sent = frame(64, i);
         double.send(&sent).unwrap();
-        let got = double.recv(PATIENCE).unwrap().unwrap();
+        let got = double.recv(TIMEOUT).unwrap().unwrap();
         assert!(body(&got) == body(&sent), "frame {i}");
     }
 }
@@ -148,5 +148,5 @@ fn the_end_of_the_backend_is_noticed() {
     let reflector = Reflector::new(same);
     let mut double = Double::connect(reflector.path(), &Options::default()).unwrap();
     drop(reflector);
-    assert!(double.recv(PATIENCE).is_err());
+    assert!(double.recv(TIMEOUT).is_err());
 }

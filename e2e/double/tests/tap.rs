@@ -14,7 +14,7 @@ use frontend_double::{Double, HEADER, Options, TapOptions, TapPump};
 use nix::sched::{CloneFlags, unshare};
 use reflect::Reflector;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Swaps Ethernet and IPv4 addresses and ports. Checksums stay right: their sums do not change.
 fn turn_around(frame: &mut [u8]) {
@@ -63,7 +63,7 @@ fn tcp_with_segmentation_offload_and_udp_pass_both_ways() {
     ip("neigh add 10.9.0.1 lladdr 02:00:00:00:00:01 dev tap0 nud permanent");
 
     let udp = UdpSocket::bind("10.9.0.2:9000").unwrap();
-    udp.set_read_timeout(Some(PATIENCE)).unwrap();
+    udp.set_read_timeout(Some(TIMEOUT)).unwrap();
     udp.send_to(b"ping", "10.9.0.1:9001").unwrap();
     let mut buffer = [0; 16];
     let (n, from) = udp.recv_from(&mut buffer).unwrap();
@@ -71,7 +71,7 @@ fn tcp_with_segmentation_offload_and_udp_pass_both_ways() {
 
     // A connection from port 9100 to port 9100: its own segments come back as the peer's.
     let tcp = connect_to_itself();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
     const TOTAL: usize = 20 << 20;
     let mut reader = tcp.try_clone().unwrap();
     let received = std::thread::spawn(move || {

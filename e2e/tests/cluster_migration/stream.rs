@@ -15,7 +15,7 @@ use podvirt_e2e::until;
 
 use crate::moving::{Connection, Machine};
 
-/// How long a stream may stand still: a migration's last part, on a busy machine, and TCP's own patience after it.
+/// How long a stream may stand still: a migration's last part, on a busy machine, and TCP's own timeout after it.
 const STILL: Duration = Duration::from_secs(90);
 /// Bytes that are written or read at a time.
 const CHUNK: usize = 8 << 10;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use podvirt_e2e::{Backend, BackendOptions, Boot, Guest, Net, NetOptions, Pod, Vhost};
 
 /// A blocked peer must not block the test for ever.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// When a datagram, or the answer to it, counts as lost.
 const LOST: Duration = Duration::from_secs(2);
 /// The pod's port that leads to the guest.
@@ -57,7 +57,7 @@ fn tcp_out(guest: &mut Guest, pod: &Pod, address: SocketAddr) {
     let listener = pod.net.client.enter(|| Ok(TcpListener::bind(address)?)).unwrap();
     guest.console.type_line(&format!("numbers | socat -u - TCP{}:{address} &", family(address))).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut received = String::new();
     stream.read_to_string(&mut received).unwrap();
     assert!(received == numbers(), "{} bytes arrived at {address}", received.len());
@@ -72,7 +72,7 @@ fn tcp_in(guest: &mut Guest, pod: &Pod, address: SocketAddr) {
     let listen =
         format!("socat -u TCP{}-LISTEN:{PORT},reuseaddr CREATE:/tmp/got 2>/tmp/err &", family(address));
     guest.sh(&format!("rm -f /tmp/got; {listen} {}", listening("-Hltn"))).unwrap();
-    let connect = || Ok(TcpStream::connect_timeout(&address, PATIENCE)?);
+    let connect = || Ok(TcpStream::connect_timeout(&address, TIMEOUT)?);
     let mut stream = pod.net.client.enter(connect).unwrap();
     stream.write_all(numbers().as_bytes()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
@@ -81,7 +81,7 @@ fn tcp_in(guest: &mut Guest, pod: &Pod, address: SocketAddr) {
 
 fn udp_out(guest: &mut Guest, pod: &Pod, address: SocketAddr) {
     let socket = pod.net.client.enter(|| Ok(UdpSocket::bind(address)?)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     // It asks until it is answered.
     let ask = format!(
         "until echo ask | socat -t 1 - UDP{}:{address} | grep -q answer; do :; done &",
@@ -98,7 +98,7 @@ fn udp_out(guest: &mut Guest, pod: &Pod, address: SocketAddr) {
     while let Ok((_, from)) = socket.recv_from(&mut buffer) {
         socket.send_to(b"answer\n", from).unwrap();
     }
-    console.sh("wait", PATIENCE).unwrap();
+    console.sh("wait", TIMEOUT).unwrap();
 }
 
 fn udp_in(guest: &mut Guest, pod: &Pod, address: SocketAddr) {

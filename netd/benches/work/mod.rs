@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netd::flow::{FlowId, Key, Kind, Table};
-use netd::net::MacAddr;
 use netd::ring::{Iovs, MemMap, Ring, RingLayout};
 use netd::time::Time;
 use netd::wire::{
-    ETH_LEN, Eth, EthIp, Ip, MAX_HEADERS, TcpFlags, TcpHeader, TcpMeta, UdpHeader, VNET_LEN, build_tcp,
-    build_udp, fold, sum,
+    ETH_LEN, Eth, EthIp, Ip, MAX_HEADERS, MacAddr, TcpFlags, TcpHeader, TcpMeta, UdpHeader, VNET_LEN,
+    build_tcp, build_udp, fold, sum,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};

@@ -12,7 +12,8 @@ use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
 use crate::limits::{MAX_ASKED, MAX_QUEUE_PAIRS};
-use crate::net::{DhcpOption, MacAddr, Mode};
+use crate::net::{DhcpOption, Mode};
+use crate::wire::MacAddr;
 
 /// The least MTU of an IPv4 link (RFC 791, section 3.2).
 pub(crate) const MIN_MTU: u16 = 68;

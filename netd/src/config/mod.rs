@@ -26,7 +26,8 @@ pub use value::{Problem, Problems};
 
 use crate::egress::Egress;
 use crate::limits::{Limits, Timeouts};
-use crate::net::{DhcpOption, MacAddr, Mode};
+use crate::net::{DhcpOption, Mode};
+use crate::wire::MacAddr;
 
 /// The configuration of one netd, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

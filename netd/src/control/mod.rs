@@ -13,9 +13,10 @@ use std::time::Duration;
 pub use query::{FlowQuery, QueryError};
 
 use crate::counters::Counters;
-use crate::net::{Link, MacAddr};
+use crate::net::Link;
 use crate::port::PortRule;
 use crate::tap::Tap;
+use crate::wire::MacAddr;
 
 /// A forwarded port and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

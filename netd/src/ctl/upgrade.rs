@@ -34,7 +34,7 @@ pub struct Upgrade {
     /// Its arguments; none: those of the running one.
     pub arguments: Option<Vec<OsString>>,
     /// How long it may take.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Why the running netd goes on.
@@ -63,12 +63,12 @@ pub enum UpgradeError {
         status: ExitStatus,
     },
     /// The program takes too long.
-    #[error("{program} did not take over within {patience:?} and was ended; the running netd goes on")]
+    #[error("{program} did not take over within {timeout:?} and was ended; the running netd goes on")]
     Late {
         /// The program.
         program: PathBuf,
         /// How long it had.
-        patience: Duration,
+        timeout: Duration,
     },
 }
 
@@ -122,7 +122,7 @@ impl Upgrade {
 
     async fn wait(&self, child: &mut Child, socket: &Path, wanted: u32) -> Result<(), UpgradeError> {
         let program = || self.binary.clone();
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         loop {
             // Each time anew: a connection to the old one ends with it.
             if let Ok(Some(have)) = timeout_at(until, generation(socket)).await
@@ -136,7 +136,7 @@ impl Upgrade {
                 Err(source) => return Err(UpgradeError::Start { program: program(), source }),
             }
             if Instant::now() >= until {
-                return Err(UpgradeError::Late { program: program(), patience: self.patience });
+                return Err(UpgradeError::Late { program: program(), timeout: self.timeout });
             }
             sleep(INTERVAL).await;
         }

@@ -15,7 +15,7 @@ use crate::codec::{DecodeError, Field, Reader};
 use crate::repair::{BATCH, Connection, Helper, Outcome, Restored};
 use crate::sockets::PeekOffset;
 use crate::state::stream::{Assembly, tag};
-use crate::state::{Descriptors, Ends, StateError, Worker};
+use crate::state::{Descriptors, Endpoints, StateError, Worker};
 
 /// Bytes of queues that wait until a batch is whole.
 const WAITING: usize = 16 << 20;
@@ -69,7 +69,7 @@ pub(super) fn read(from: impl io::Read, helper: Option<&Helper>, flows: u32) -> 
             failed += fit(worker, &fds, &offsets);
         }
         let flows = workers.iter().flat_map(|w| &w.tcp).filter_map(|f| Some((f.socket?.0, f.key)));
-        let keys: HashMap<u32, Ends> = flows.collect();
+        let keys: HashMap<u32, Endpoints> = flows.collect();
         // One that no flow names is of no use.
         let arrived =
             |(at, socket, accepted)| Some(Arrived { key: *keys.get(&at)?, socket, accepted, refused: false });
@@ -96,7 +96,7 @@ fn records(from: impl io::Read, sockets: &mut Sockets, flows: u32) -> Result<Vec
     Ok(assembly.snapshot.workers)
 }
 
-/// Ends flows whose sockets could not be made; how many connections.
+/// Endpoints flows whose sockets could not be made; how many connections.
 fn fit(worker: &mut Worker, fds: &Descriptors, offsets: &HashSet<u32>) -> u64 {
     let mut failed = 0;
     for flow in &mut worker.tcp {
@@ -127,7 +127,7 @@ struct Sockets {
 /// A connection that waits for the helper.
 struct Waiting {
     place: u32,
-    ends: Ends,
+    ends: Endpoints,
     accepted: bool,
     socket: OwnedFd,
     connection: Connection,

@@ -19,7 +19,7 @@
 //! itself. At the source they stay frozen, and their sockets open, for as long as the process lives: until the address has
 //! moved, whatever came for it would be answered by a RST otherwise. Its listeners are silent from before the state is
 //! saved: a peer that connects tries again, and comes to the target. At the target connections are silent until the guest runs.
-//! Then the helper hears so at once, for the address to move ([`settle`]), and releases them one batch after the other,
+//! Then the helper hears so at once, for the address to move ([`release`]), and releases them one batch after the other,
 //! while everything else goes on already; so it is where a migration has failed.
 //!
 //! Workers stand still in all but the first of these. What the target had before belongs to a guest that has not run
@@ -32,8 +32,8 @@
 mod backend;
 mod load;
 mod pipe;
+mod release;
 mod save;
-mod settle;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -52,11 +52,11 @@ use tracing::{debug, info, warn};
 use crate::counters::Reason;
 use crate::repair::{Helper, Restored};
 use crate::state::stream::tag;
-use crate::state::{Ends, StateError};
+use crate::state::{Endpoints, StateError};
 use crate::worker::Handle;
 pub use backend::Backend;
 use pipe::Pipe;
-use settle::{Settler, Work};
+use release::{Releaser, Work};
 
 /// Where the guest is, as far as is known here.
 #[derive(Debug, Default)]
@@ -76,9 +76,9 @@ enum Stand {
 #[derive(Debug, Default)]
 struct Saved {
     /// Connections, by the ends of their flows, and their sockets.
-    moved: Vec<(Ends, OwnedFd)>,
+    moved: Vec<(Endpoints, OwnedFd)>,
     /// Connections that are, or may be, frozen and did not go along.
-    left: Vec<(Ends, OwnedFd)>,
+    left: Vec<(Endpoints, OwnedFd)>,
     /// How many end here, and why.
     stay: Vec<(Reason, u64)>,
     /// Listeners, which are silent.
@@ -86,7 +86,7 @@ struct Saved {
 }
 
 impl Saved {
-    fn keys(&self) -> HashSet<Ends> {
+    fn keys(&self) -> HashSet<Endpoints> {
         self.moved.iter().map(|(key, _)| *key).collect()
     }
 }
@@ -94,7 +94,7 @@ impl Saved {
 /// A connection that has come.
 #[derive(Debug)]
 struct Arrived {
-    key: Ends,
+    key: Endpoints,
     socket: Restored,
     /// Its pod accepted it.
     accepted: bool,
@@ -107,7 +107,7 @@ struct Arrived {
 pub(crate) struct Device {
     stand: Mutex<Stand>,
     helper: OnceLock<Arc<Helper>>,
-    settler: Settler,
+    releaser: Releaser,
 }
 
 impl Device {
@@ -119,8 +119,8 @@ impl Device {
     ///
     /// # Errors
     /// Some are still being repaired after a migration, or another one has begun.
-    fn settled(&self) -> Result<MutexGuard<'_, Stand>, StateError> {
-        if !self.settler.wait() {
+    fn idle_stand(&self) -> Result<MutexGuard<'_, Stand>, StateError> {
+        if !self.releaser.wait() {
             return Err(StateError::Busy);
         }
         let stand = self.stand();
@@ -158,7 +158,7 @@ impl Device {
 
     /// Whether the workers stand still for a migration, or connections are being repaired after one.
     pub(crate) fn is_moving(&self) -> bool {
-        !matches!(*self.stand(), Stand::Here) || self.settler.is_busy()
+        !matches!(*self.stand(), Stand::Here) || self.releaser.is_busy()
     }
 
     /// Stops the workers and writes what they have. Afterwards they stand still.
@@ -174,7 +174,7 @@ impl Device {
 
     fn try_save(&self, worker: &Handle, to: File) -> Result<(), StateError> {
         let since = Instant::now();
-        let mut stand = self.settled()?;
+        let mut stand = self.idle_stand()?;
         let helper = self.present();
         // Before the workers stand still: no new connection comes, and those that have come are accepted.
         let listeners = helper.map(|helper| silence(helper, worker)).unwrap_or_default();
@@ -200,21 +200,21 @@ impl Device {
     }
 
     /// Goes on here, with connections that are frozen.
-    fn stay(&self, worker: &Handle, frozen: Vec<(Ends, OwnedFd)>, listeners: Vec<OwnedFd>) {
+    fn stay(&self, worker: &Handle, frozen: Vec<(Endpoints, OwnedFd)>, listeners: Vec<OwnedFd>) {
         let work =
             |(key, socket)| Work { key, socket: Restored::stayed(socket), accepted: false, refused: false };
         let work: Vec<Work> = frozen.into_iter().map(work).collect();
-        self.settle(worker, Command::Thaw, work, listeners);
+        self.release(worker, Command::Thaw, work, listeners);
     }
 
     /// Lets the workers go on, and the connections once the helper has let go of them.
-    fn settle(&self, worker: &Handle, command: Command, work: Vec<Work>, listeners: Vec<OwnedFd>) {
+    fn release(&self, worker: &Handle, command: Command, work: Vec<Work>, listeners: Vec<OwnedFd>) {
         if command == Command::Thaw {
             worker.park(work.iter().map(|w| w.key).collect());
         }
         let helper = self.helper.get();
         match helper {
-            Some(helper) => self.settler.begin(helper, worker, command, work, listeners),
+            Some(helper) => self.releaser.begin(helper, worker, command, work, listeners),
             // Nothing was frozen without one.
             None if work.is_empty() => {}
             None => worker.unpark(work.into_iter().map(|w| (w.key, false)).collect()),
@@ -235,7 +235,7 @@ impl Device {
 
     fn try_load(&self, worker: &Handle, from: File) -> Result<(), StateError> {
         let since = Instant::now();
-        let mut stand = self.settled()?;
+        let mut stand = self.idle_stand()?;
         let helper = self.present().map(Arc::as_ref);
         let load::Read { workers, fds, arrived, failed } =
             load::read(Pipe::new(from)?, helper, worker.most_flows())?;
@@ -248,7 +248,7 @@ impl Device {
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
                 let (connections, ended) = (arrived.len(), refused.len());
                 info!(connections, failed, refused = ended, took_us = took, "a state has come");
-                let refused: HashSet<Ends> = refused.into_iter().collect();
+                let refused: HashSet<Endpoints> = refused.into_iter().collect();
                 let mut arrived = arrived;
                 arrived.iter_mut().for_each(|a| a.refused = refused.contains(&a.key));
                 *stand = Stand::Loaded(arrived);
@@ -275,7 +275,7 @@ impl Device {
             }
             Stand::Loaded(arrived) => {
                 let work = arrived.into_iter().map(Work::from).collect();
-                self.settle(worker, Command::Release, work, Vec::new());
+                self.release(worker, Command::Release, work, Vec::new());
             }
         }
     }
@@ -304,7 +304,7 @@ impl Device {
     }
 
     /// Has the helper let go of connections that end: a socket in repair mode says nothing to its peer.
-    fn let_end(&self, connections: &[(Ends, OwnedFd)]) {
+    fn let_end(&self, connections: &[(Endpoints, OwnedFd)]) {
         let sockets: Vec<BorrowedFd<'_>> = connections.iter().map(|(_, fd)| fd.as_fd()).collect();
         let Some(helper) = self.helper.get().filter(|_| !sockets.is_empty()) else { return };
         let flags = vec![ENDS; sockets.len()];
@@ -337,7 +337,7 @@ pub(crate) struct Arrivals {
     pub(crate) workers: Vec<crate::state::Worker>,
     pub(crate) fds: crate::state::Descriptors,
     /// Connections that were put together, and whether they were released.
-    pub(crate) connections: Vec<(Ends, bool)>,
+    pub(crate) connections: Vec<(Endpoints, bool)>,
 }
 
 /// Reads a state, makes its sockets and releases its connections, for the fuzz target.

@@ -15,7 +15,7 @@ use crate::state::StateError;
 /// Bytes written or read at once: what a pipe holds.
 pub(super) const CHUNK: usize = 64 << 10;
 /// How long, in milliseconds, the frontend may take nothing, or give nothing.
-const PATIENCE_MS: u16 = 10_000;
+const TIMEOUT_MS: u16 = 10_000;
 /// The longest record: a connection with full queues, and the rest of it.
 const RECORD: u64 = 2 * QUEUE as u64 + (64 << 10);
 /// All records but those of sockets together: for each flow that there may be, and for ports and frames that wait. What
@@ -37,7 +37,7 @@ impl Pipe {
     fn wait(&self, events: PollFlags) -> io::Result<()> {
         let mut fds = [PollFd::new(self.0.as_fd(), events)];
         loop {
-            match poll(&mut fds, PollTimeout::from(PATIENCE_MS)) {
+            match poll(&mut fds, PollTimeout::from(TIMEOUT_MS)) {
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
                 Ok(0) => return Err(io::ErrorKind::TimedOut.into()),

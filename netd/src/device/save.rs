@@ -21,7 +21,7 @@ use crate::repair::{
     BATCH, Connection, Helper, Local, Outcome, PAUSE, Verdict, classify, sockets_of_namespace,
 };
 use crate::state::stream::{Frame, tag};
-use crate::state::{Ends, Fd, Listeners, Origin, Pack, StateError, TcpFlow, Worker};
+use crate::state::{Endpoints, Fd, Listeners, Origin, Pack, StateError, TcpFlow, Worker};
 use crate::tcp::State;
 use crate::worker::Handle;
 
@@ -29,7 +29,7 @@ use crate::worker::Handle;
 pub(super) struct Failed {
     pub(super) error: StateError,
     /// Connections that the helper is to let go of.
-    pub(super) frozen: Vec<(Ends, OwnedFd)>,
+    pub(super) frozen: Vec<(Endpoints, OwnedFd)>,
 }
 
 impl<E: Into<StateError>> From<E> for Failed {
@@ -50,7 +50,7 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
         let all = helper.map(|_| scope.spawn(sockets_of_namespace));
         let packed = worker.pack(Pack::keep()).map(|(pack, workers)| {
             let fds = pack.kept();
-            let ends: Vec<Option<Ends>> = fds.iter().map(|fd| ends(&SockRef::from(fd))).collect();
+            let ends: Vec<Option<Endpoints>> = fds.iter().map(|fd| ends(&SockRef::from(fd))).collect();
             (fds, ends, workers)
         });
         (packed, all.map(|all| all.join().unwrap_or_else(|_| Err(io::Error::other("a panic")))))
@@ -77,10 +77,10 @@ pub(super) fn write(worker: &Handle, pipe: Pipe, helper: Option<&Helper>) -> Res
     (plan.unfit, plan.strange) = (plan.unfit + unfit, strange);
     let mut fds: Vec<Option<OwnedFd>> = fds.into_iter().map(Some).collect();
     let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take);
-    let moved: Vec<(Ends, OwnedFd)> =
+    let moved: Vec<(Endpoints, OwnedFd)> =
         moved.into_iter().filter_map(|(at, key)| Some((key, take(at)?))).collect();
-    let keys: HashMap<u32, Ends> = plan.moving.iter().map(|m| (m.at, m.key)).collect();
-    let mut frozen: Vec<(Ends, OwnedFd)> =
+    let keys: HashMap<u32, Endpoints> = plan.moving.iter().map(|m| (m.at, m.key)).collect();
+    let mut frozen: Vec<(Endpoints, OwnedFd)> =
         frozen.into_iter().filter_map(|at| Some((*keys.get(&at)?, take(at)?))).collect();
     if let Err(error) = result {
         frozen.extend(moved);
@@ -126,8 +126,8 @@ struct Moving {
     /// Place of its socket.
     at: u32,
     /// Ends of the socket and of the flow.
-    ends: Ends,
-    key: Ends,
+    ends: Endpoints,
+    key: Endpoints,
 }
 
 /// What is to become of the connections.
@@ -145,7 +145,7 @@ struct Plan {
 impl Plan {
     /// What becomes of the workers' connections, whose sockets have these ends, among all sockets of the pod; `all` is
     /// none without a helper.
-    fn new(workers: &[Worker], ends: &[Option<Ends>], all: Option<io::Result<Local>>) -> Plan {
+    fn new(workers: &[Worker], ends: &[Option<Endpoints>], all: Option<io::Result<Local>>) -> Plan {
         let mut plan = Plan { moving: Vec::new(), local: 0, helpless: 0, unfit: 0, strange: 0 };
         let connections = workers.iter().flat_map(|w| &w.tcp).filter(|f| f.conn.state() != State::Connecting);
         let connections = connections.filter_map(|f| Some((f, f.socket?.0)));
@@ -221,7 +221,7 @@ enum Standing {
     /// The helper was not asked yet, or has not answered.
     Awaited,
     /// It is frozen since.
-    Frozen(Instant, Ends),
+    Frozen(Instant, Endpoints),
     /// The helper has not frozen it.
     Refused,
     /// It has not said whether it has.
@@ -240,7 +240,7 @@ struct Described<'a> {
     /// How many were described.
     count: u32,
     /// Places of those that went along, and their flows' ends.
-    moved: Vec<(u32, Ends)>,
+    moved: Vec<(u32, Endpoints)>,
     /// How many could not be taken apart, and how many have addresses that the target has not.
     unfit: u64,
     strange: u64,
@@ -262,7 +262,7 @@ impl Described<'_> {
     }
 
     /// The ends of a connection's socket once that is frozen, and what was on its way out of it is out.
-    fn frozen(&mut self, at: u32) -> Option<Ends> {
+    fn frozen(&mut self, at: u32) -> Option<Endpoints> {
         loop {
             match self.standing.get(&at)? {
                 Standing::Refused | Standing::Unknown | Standing::Strange => return None,

@@ -8,7 +8,7 @@ use socket2::{SockRef, Type};
 use crate::codec::{fields, variants};
 use crate::repair::Connection;
 use crate::sockets;
-use crate::state::Ends;
+use crate::state::Endpoints;
 
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) enum Made {
     /// A connection, which wants a helper.
     Connection {
         /// Its own end and its peer.
-        ends: Ends,
+        ends: Endpoints,
         /// The pod accepted it.
         accepted: bool,
         /// Its inside.
@@ -74,7 +74,7 @@ impl Socket {
     }
 
     /// Describes the socket of a connection.
-    pub(super) fn of_connection((local, peer): Ends, accepted: bool, connection: Connection) -> Socket {
+    pub(super) fn of_connection((local, peer): Endpoints, accepted: bool, connection: Connection) -> Socket {
         Socket { kind: Kind::Tcp, local, peer: Some(peer), accepted, connection: Some(connection) }
     }
 
@@ -102,7 +102,7 @@ impl Socket {
 }
 
 /// A socket's own end and its peer.
-pub(super) fn ends(s: &SockRef<'_>) -> Option<Ends> {
+pub(super) fn ends(s: &SockRef<'_>) -> Option<Endpoints> {
     Some((plain(s.local_addr().ok()?.as_socket()?), plain(s.peer_addr().ok()?.as_socket()?)))
 }
 

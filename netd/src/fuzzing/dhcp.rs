@@ -4,11 +4,10 @@ use std::net::{IpAddr, SocketAddrV4, SocketAddrV6};
 
 use super::Bytes;
 use super::link::{GATEWAY4, GUEST_MAC, GUEST4, GUEST6, NETD_MAC, addresses, check_frame, link};
-use crate::guest::frame::{self, Ends};
+use crate::guest::frame::{self, MacPair};
 use crate::guest::{Handled, Services};
-use crate::net::MacAddr;
 use crate::time::Time;
-use crate::wire::ETH_LEN;
+use crate::wire::{ETH_LEN, MacAddr};
 
 /// Messages of one input.
 const MESSAGES: usize = 8;
@@ -19,7 +18,7 @@ pub fn dhcp4(data: &[u8]) {
         let IpAddr::V4(from) = b.pick(&addresses(false)) else { unreachable!() };
         let to = if b.one_in(2) { std::net::Ipv4Addr::BROADCAST } else { GATEWAY4 };
         let payload = message(b);
-        let ends = Ends { from: mac, to: NETD_MAC };
+        let ends = MacPair { from: mac, to: NETD_MAC };
         frame::udp4(ends, SocketAddrV4::new(from, 68), SocketAddrV4::new(to, 67), payload)
     });
 }
@@ -31,7 +30,7 @@ pub fn dhcp6(data: &[u8]) {
         let group = "ff02::1:2".parse().unwrap();
         let to = if b.one_in(4) { NETD_MAC.link_local() } else { group };
         let payload = message(b);
-        let ends = Ends { from: mac, to: NETD_MAC };
+        let ends = MacPair { from: mac, to: NETD_MAC };
         frame::udp6(ends, SocketAddrV6::new(from, 546, 0, 0), SocketAddrV6::new(to, 547, 0, 0), payload)
     });
 }

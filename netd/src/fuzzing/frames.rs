@@ -17,7 +17,7 @@ use super::Bytes;
 use super::link::{
     GATEWAY4, GUEST_MAC, GUEST4, GUEST6, LOOP4, LOOP6, NETD_MAC, addresses, check_frame, link,
 };
-use crate::guest::frame::{self, Ends};
+use crate::guest::frame::{self, MacPair};
 use crate::wire::{ETH_LEN, TcpHeader, VNET_LEN, VnetHeader, fold, protocol, pseudo_header, sum};
 use crate::worker::fuzz::Bench;
 
@@ -237,7 +237,7 @@ fn packet(b: &mut Bytes<'_>, v6: bool, protocol: u8, mut payload: Vec<u8>, field
         let sum = !fold(sum(&payload, pseudo));
         payload[field..end].copy_from_slice(&sum.to_be_bytes());
     }
-    let ends = Ends { from: GUEST_MAC, to: NETD_MAC };
+    let ends = MacPair { from: GUEST_MAC, to: NETD_MAC };
     let ttl = if b.one_in(16) { b.u8() } else { 64 };
     let frame = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => frame::ipv4(ends, (from, to), protocol.into(), ttl, &payload),

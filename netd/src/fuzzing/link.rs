@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::net::{Link, LinkV4, LinkV6, MacAddr, Mode};
-use crate::wire::{ETH_LEN, ETHERTYPE_ARP, Eth, Ip, fold, protocol, pseudo_header, sum};
+use crate::net::{Link, LinkV4, LinkV6, Mode};
+use crate::wire::{ETH_LEN, ETHERTYPE_ARP, Eth, Ip, MacAddr, fold, protocol, pseudo_header, sum};
 
 pub(super) const GUEST_MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0x11, 0x22, 0x33]);
 pub(super) const NETD_MAC: MacAddr = MacAddr([2, 0, 0x5e, 0x10, 0, 1]);

@@ -37,8 +37,6 @@ pub use frames::{frames, nowhere};
 pub use icmp::icmp;
 pub use neighbours::neighbours;
 pub use parcel::parcel;
-#[cfg(test)]
-pub(crate) use ring::join;
 pub use ring::ring;
 pub use state::state;
 pub use tcp::tcp;

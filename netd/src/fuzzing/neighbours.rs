@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use super::Bytes;
 use super::link::{GUEST_MAC, GUEST4, GUEST6, NETD_MAC, addresses, check_frame, link};
-use crate::guest::frame::{self, Ends};
+use crate::guest::frame::{self, MacPair};
 use crate::guest::{Handled, Services};
-use crate::net::MacAddr;
 use crate::time::Time;
-use crate::wire::{ETH_LEN, protocol};
+use crate::wire::{ETH_LEN, MacAddr, protocol};
 
 const STEPS: usize = 64;
 /// Frames that one frame of the guest may cause.
@@ -74,7 +73,7 @@ fn check(frame: &[u8]) {
 
 fn guest_frame(b: &mut Bytes<'_>) -> Option<Vec<u8>> {
     let mac = if b.one_in(8) { MacAddr(*b.take(6).first_chunk()?) } else { GUEST_MAC };
-    let ends = Ends { from: mac, to: MacAddr::BROADCAST };
+    let ends = MacPair { from: mac, to: MacAddr::BROADCAST };
     let any = |b: &mut Bytes<'_>, v6| if b.one_in(6) { None } else { Some(b.pick(&addresses(v6))) };
     match b.u8() % 8 {
         // ARP, of which any byte may be another.

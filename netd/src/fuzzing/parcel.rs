@@ -20,7 +20,7 @@ use crate::state::decode;
 const MESSAGES: usize = 20;
 const LIMITS: Limits = Limits { bytes: 600, fds: 4 };
 /// Everything is there before it is asked for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Kinds of messages.
 const BYTES: u8 = 3;
 const FDS: u8 = 4;
@@ -53,7 +53,7 @@ pub fn parcel(data: &[u8]) {
         model = model.after(&message, fds);
     }
     drop((theirs, sent));
-    let wire = Wire::new(ours, PATIENCE).unwrap();
+    let wire = Wire::new(ours, TIMEOUT).unwrap();
     match (Parcel::recv(&wire, LIMITS), model) {
         (Ok(Some(parcel)), Model::Whole(bytes, fds)) => {
             assert_eq!((&parcel.bytes, parcel.fds.len()), (&bytes, fds));

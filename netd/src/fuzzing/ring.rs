@@ -315,7 +315,7 @@ impl Bench {
 }
 
 /// Ranges as (start, length), neighbours made one: the ring cuts buffers at region boundaries.
-pub(crate) fn join(pieces: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+fn join(pieces: impl IntoIterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for (at, len) in pieces {
         match joined.last_mut() {

@@ -15,9 +15,10 @@ use std::net::Ipv4Addr;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetProtocol};
 
 use super::Handled;
-use super::frame::{self, Ends};
+use super::frame::{self, MacPair};
 use crate::counters::Reason;
-use crate::net::{Link, LinkV4, MacAddr, Mode};
+use crate::net::{Link, LinkV4, Mode};
+use crate::wire::MacAddr;
 
 /// Length of an ARP packet for IPv4 over Ethernet.
 const LEN: usize = 28;
@@ -46,7 +47,7 @@ pub(super) fn handle(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Han
         if probe { holds(link, v4, target_protocol_addr) } else { reaches(v4, target_protocol_addr) };
     if answered {
         out.push(build(
-            Ends { from: link.mac, to: sender },
+            MacPair { from: link.mac, to: sender },
             ArpOperation::Reply,
             (target_protocol_addr, source_protocol_addr),
             sender,
@@ -58,7 +59,7 @@ pub(super) fn handle(payload: &[u8], link: &Link, out: &mut Vec<Vec<u8>>) -> Han
 /// A request for the guest's own address, so that its answer tells the guest's Ethernet address.
 pub(super) fn solicit(link: &Link, v4: &LinkV4) -> Vec<u8> {
     build(
-        Ends { from: link.mac, to: MacAddr::BROADCAST },
+        MacPair { from: link.mac, to: MacAddr::BROADCAST },
         ArpOperation::Request,
         (v4.gateway, v4.guest),
         MacAddr([0; 6]),
@@ -86,7 +87,7 @@ fn holds(link: &Link, v4: &LinkV4, target: Ipv4Addr) -> bool {
 }
 
 fn build(
-    ends: Ends,
+    ends: MacPair,
     operation: ArpOperation,
     addresses: (Ipv4Addr, Ipv4Addr),
     target_mac: MacAddr,
@@ -111,7 +112,7 @@ mod tests {
     fn ask(link: &Link, sender: [u8; 4], target: [u8; 4]) -> Vec<Vec<u8>> {
         let mut out = vec![];
         let request = build(
-            Ends { from: link.guest_mac.unwrap(), to: MacAddr::BROADCAST },
+            MacPair { from: link.guest_mac.unwrap(), to: MacAddr::BROADCAST },
             ArpOperation::Request,
             (sender.into(), target.into()),
             MacAddr([0; 6]),
@@ -160,7 +161,7 @@ mod tests {
     fn broken_packets_are_refused_and_replies_taken_silently() {
         let link = test_link();
         let good = build(
-            Ends { from: link.guest_mac.unwrap(), to: link.mac },
+            MacPair { from: link.guest_mac.unwrap(), to: link.mac },
             ArpOperation::Reply,
             ([10, 9, 0, 2].into(), [10, 9, 0, 1].into()),
             link.mac,

@@ -10,7 +10,7 @@ use smoltcp::wire::{
     Ipv6Packet, UdpPacket,
 };
 
-use crate::net::MacAddr;
+use crate::wire::MacAddr;
 
 /// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET: usize = 14;
@@ -24,9 +24,9 @@ pub(crate) const UDP: usize = 8;
 /// TTL and hop limit of what netd sends: the recommended default of RFC 1700.
 pub(crate) const TTL: u8 = 64;
 
-/// The two ends of a frame on the link.
+/// The Ethernet addresses of a frame on the link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
+pub(crate) struct MacPair {
     /// Source address: netd's.
     pub(crate) from: MacAddr,
     /// Destination address: the guest's or a group.
@@ -34,7 +34,7 @@ pub(crate) struct Ends {
 }
 
 /// A frame of `len` payload bytes, all zero, with its Ethernet header written.
-pub(crate) fn ethernet(ends: Ends, protocol: EthernetProtocol, len: usize) -> Vec<u8> {
+pub(crate) fn ethernet(ends: MacPair, protocol: EthernetProtocol, len: usize) -> Vec<u8> {
     let mut frame = vec![0; ETHERNET + len];
     let mut eth = EthernetFrame::new_unchecked(&mut frame[..]);
     eth.set_src_addr(EthernetAddress(ends.from.0));
@@ -45,7 +45,7 @@ pub(crate) fn ethernet(ends: Ends, protocol: EthernetProtocol, len: usize) -> Ve
 
 /// A frame with an IPv4 packet of the given payload; none if it is longer than IPv4 can carry.
 pub(crate) fn ipv4(
-    ends: Ends,
+    ends: MacPair,
     addresses: (Ipv4Addr, Ipv4Addr),
     protocol: IpProtocol,
     ttl: u8,
@@ -70,7 +70,7 @@ pub(crate) fn ipv4(
 
 /// A frame with an IPv6 packet of the given payload; none if it is longer than IPv6 can carry.
 pub(crate) fn ipv6(
-    ends: Ends,
+    ends: MacPair,
     addresses: (Ipv6Addr, Ipv6Addr),
     protocol: IpProtocol,
     hop_limit: u8,
@@ -102,14 +102,14 @@ fn udp(ports: (u16, u16), payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A frame with a UDP datagram over IPv4.
-pub(crate) fn udp4(ends: Ends, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn udp4(ends: MacPair, from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Option<Vec<u8>> {
     let mut datagram = udp((from.port(), to.port()), payload)?;
     UdpPacket::new_unchecked(&mut datagram[..]).fill_checksum(&(*from.ip()).into(), &(*to.ip()).into());
     ipv4(ends, (*from.ip(), *to.ip()), IpProtocol::Udp, TTL, &datagram)
 }
 
 /// A frame with a UDP datagram over IPv6.
-pub(crate) fn udp6(ends: Ends, from: SocketAddrV6, to: SocketAddrV6, payload: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn udp6(ends: MacPair, from: SocketAddrV6, to: SocketAddrV6, payload: &[u8]) -> Option<Vec<u8>> {
     let mut datagram = udp((from.port(), to.port()), payload)?;
     UdpPacket::new_unchecked(&mut datagram[..]).fill_checksum(&(*from.ip()).into(), &(*to.ip()).into());
     ipv6(ends, (*from.ip(), *to.ip()), IpProtocol::Udp, TTL, &datagram)
@@ -117,7 +117,7 @@ pub(crate) fn udp6(ends: Ends, from: SocketAddrV6, to: SocketAddrV6, payload: &[
 
 /// A frame with an ICMPv4 message, whose checksum is filled in. `message` holds at least its 4-byte header.
 pub(crate) fn icmp4(
-    ends: Ends,
+    ends: MacPair,
     addresses: (Ipv4Addr, Ipv4Addr),
     ttl: u8,
     mut message: Vec<u8>,
@@ -131,7 +131,7 @@ pub(crate) fn icmp4(
 
 /// A frame with an ICMPv6 message, whose checksum is filled in. `message` holds at least its 4-byte header.
 pub(crate) fn icmp6(
-    ends: Ends,
+    ends: MacPair,
     addresses: (Ipv6Addr, Ipv6Addr),
     hop_limit: u8,
     mut message: Vec<u8>,

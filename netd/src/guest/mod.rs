@@ -29,8 +29,9 @@ use std::net::IpAddr;
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
 use crate::counters::Reason;
-use crate::net::{Link, MacAddr};
+use crate::net::Link;
 use crate::time::Time;
+use crate::wire::MacAddr;
 use ra::Advertiser;
 
 /// How many of the guest's source addresses are remembered: enough to show on a status page.

@@ -13,11 +13,12 @@ use std::net::Ipv6Addr;
 use smoltcp::wire::{Icmpv6Message, Icmpv6Packet, Ipv6Packet};
 
 use super::Handled;
-use super::frame::{self, Ends};
+use super::frame::{self, MacPair};
 use super::ra::Advertiser;
 use crate::counters::Reason;
-use crate::net::{Link, LinkV6, MacAddr};
+use crate::net::{Link, LinkV6};
 use crate::time::Time;
+use crate::wire::MacAddr;
 
 /// All nodes of the link.
 pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -143,7 +144,7 @@ fn neighbor_solicit(
         vec![u8::from(Icmpv6Message::NeighborAdvert), 0, 0, 0, router | solicited | OVERRIDE, 0, 0, 0];
     na.extend_from_slice(&target.octets());
     push_link_layer(&mut na, TARGET_LINK_LAYER, link.mac);
-    out.extend(frame::icmp6(Ends { from: link.mac, to: mac }, (target, to), HOP_LIMIT, na));
+    out.extend(frame::icmp6(MacPair { from: link.mac, to: mac }, (target, to), HOP_LIMIT, na));
     Some(())
 }
 
@@ -153,7 +154,7 @@ pub(super) fn solicit(link: &Link, v6: &LinkV6) -> Option<Vec<u8>> {
     let mut ns = vec![u8::from(Icmpv6Message::NeighborSolicit), 0, 0, 0, 0, 0, 0, 0];
     ns.extend_from_slice(&v6.guest.octets());
     push_link_layer(&mut ns, SOURCE_LINK_LAYER, link.mac);
-    frame::icmp6(Ends { from: link.mac, to: frame::multicast_mac(to) }, (v6.gateway, to), HOP_LIMIT, ns)
+    frame::icmp6(MacPair { from: link.mac, to: frame::multicast_mac(to) }, (v6.gateway, to), HOP_LIMIT, ns)
 }
 
 /// Appends a link-layer address option (RFC 4861 section 4.6.1).

@@ -19,11 +19,12 @@ use std::time::Duration;
 use ipnet::Ipv6Net;
 use smoltcp::wire::Icmpv6Message;
 
-use super::frame::{self, Ends, IPV6};
+use super::frame::{self, IPV6, MacPair};
 use super::name;
 use super::ndp::{ALL_NODES, HOP_LIMIT, SOURCE_LINK_LAYER, push_link_layer};
-use crate::net::{Link, LinkV6, MacAddr};
+use crate::net::{Link, LinkV6};
 use crate::time::Time;
+use crate::wire::MacAddr;
 
 /// Longest and shortest interval between unsolicited advertisements (RFC 4861 section 6.2.1, the defaults).
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
@@ -281,5 +282,5 @@ fn advertisement(
     }
     told.push(&mut ra, LIFETIME);
     retired.push(&mut ra, 0);
-    frame::icmp6(Ends { from: link.mac, to: mac }, (v6.gateway, to), HOP_LIMIT, ra)
+    frame::icmp6(MacPair { from: link.mac, to: mac }, (v6.gateway, to), HOP_LIMIT, ra)
 }

@@ -10,11 +10,12 @@ use smoltcp::wire::{
     NdiscRouterFlags, RawHardwareAddress,
 };
 
-use super::frame::{self, Ends};
+use super::frame::{self, MacPair};
 use super::{Handled, Services};
 use crate::counters::Reason;
-use crate::net::{Link, MacAddr, Route, test_link};
+use crate::net::{Link, Route, test_link};
 use crate::time::Time;
+use crate::wire::MacAddr;
 
 const GUEST_LL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe11, 0x2233);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
@@ -31,7 +32,7 @@ fn group_of(target: Ipv6Addr) -> Ipv6Addr {
 /// A frame of the guest with an ICMPv6 message.
 fn icmp(from: Ipv6Addr, to: Ipv6Addr, hop_limit: u8, message: &[u8]) -> Vec<u8> {
     let link = test_link();
-    let ends = Ends { from: link.guest_mac.unwrap(), to: link.mac };
+    let ends = MacPair { from: link.guest_mac.unwrap(), to: link.mac };
     frame::icmp6(ends, (from, to), hop_limit, message.to_vec()).unwrap()
 }
 
@@ -306,7 +307,7 @@ fn without_ipv6_nobody_answers() {
 fn group_membership_is_taken_silently_and_echo_is_not_ours() {
     let link = test_link();
     let gateway = link.v6.as_ref().unwrap().gateway;
-    let ends = Ends { from: link.guest_mac.unwrap(), to: link.mac };
+    let ends = MacPair { from: link.guest_mac.unwrap(), to: link.mac };
     let report = [58, 0, 5, 2, 0, 0, 1, 0, 143, 0, 0, 0, 0, 0, 0, 0];
     let mld = frame::ipv6(ends, (GUEST_LL, a("ff02::16")), IpProtocol::HopByHop, 1, &report).unwrap();
     assert_eq!(handle(&link, &mld), (Handled::Consumed, vec![]));
@@ -380,7 +381,7 @@ proptest! {
         unspecified in any::<bool>(),
     ) {
         let link = test_link();
-        let ends = Ends { from: link.guest_mac.unwrap(), to: link.mac };
+        let ends = MacPair { from: link.guest_mac.unwrap(), to: link.mac };
         let from = if unspecified { Ipv6Addr::UNSPECIFIED } else { GUEST_LL };
         let mut message = message;
         let frame = if kind == 0 {

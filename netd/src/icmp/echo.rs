@@ -8,8 +8,9 @@ use smoltcp::wire::{EthernetProtocol, Icmpv4Message, Icmpv4Packet, Icmpv6Message
 use super::packet::Outline;
 use super::quote::echo_message;
 use crate::counters::Reason;
-use crate::guest::frame::{self, Ends};
-use crate::net::{Link, MacAddr};
+use crate::guest::frame::{self, MacPair};
+use crate::net::Link;
+use crate::wire::MacAddr;
 
 /// Length of an echo header in bytes.
 const HEADER: usize = 8;
@@ -106,7 +107,7 @@ pub fn echo_reply_frame(link: &Link, guest_mac: MacAddr, reply: &EchoReply<'_>) 
         smoltcp::wire::Ipv6Packet::new_unchecked(&mut packet[..]).set_hop_limit(reply.ttl);
         EthernetProtocol::Ipv6
     };
-    let mut frame = frame::ethernet(Ends { from: link.mac, to: guest_mac }, protocol, 0);
+    let mut frame = frame::ethernet(MacPair { from: link.mac, to: guest_mac }, protocol, 0);
     frame.append(&mut packet);
     Some(frame)
 }

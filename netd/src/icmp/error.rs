@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use smoltcp::wire::{Icmpv4DstUnreachable as Unreachable4, Icmpv6DstUnreachable as Unreachable6, IpProtocol};
 
 use super::packet::Outline;
-use crate::guest::frame::{self, Ends, IPV4, IPV6, TTL};
-use crate::net::{Link, MacAddr};
+use crate::guest::frame::{self, IPV4, IPV6, MacPair, TTL};
+use crate::net::Link;
+use crate::wire::MacAddr;
 
 /// Length of the header of every ICMP error, in bytes.
 const HEADER: usize = 8;
@@ -191,7 +192,7 @@ pub fn error_frame(
         Some(a) => a,
         None => link.gateway_address(outline.src)?,
     };
-    let ends = Ends { from: link.mac, to: guest_mac };
+    let ends = MacPair { from: link.mac, to: guest_mac };
     match (from, outline.src) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let max = MAX_V4.min(usize::from(link.mtu).checked_sub(IPV4 + HEADER)?);

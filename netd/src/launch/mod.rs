@@ -123,7 +123,7 @@ impl Launch {
         sink: Arc<S>,
         control: Arc<C>,
         ports: &Ports,
-    ) -> (Watch<S, C>, Ends) {
+    ) -> (Watch<S, C>, EndEvents) {
         let (sender, receiver) = unbounded_channel();
         let asked = if self.all_or_nothing { explicit(ports) } else { Vec::new() };
         let watch = Watch {
@@ -134,7 +134,7 @@ impl Launch {
             ends: sender.clone(),
             met: Mutex::new(false),
         };
-        (watch, Ends { receiver, _sender: sender })
+        (watch, EndEvents { receiver, _sender: sender })
     }
 }
 
@@ -155,13 +155,13 @@ fn told(port: PortInfo) -> Option<String> {
 
 /// What comes out of a [`Watch`].
 #[derive(Debug)]
-pub struct Ends {
+pub struct EndEvents {
     receiver: UnboundedReceiver<End>,
     // The channel never closes by itself.
     _sender: UnboundedSender<End>,
 }
 
-impl Ends {
+impl EndEvents {
     /// Waits for an end, for ever when there is none.
     pub async fn next(&mut self) -> End {
         match self.receiver.recv().await {

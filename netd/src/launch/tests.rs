@@ -55,7 +55,7 @@ const TAKEN: &str = "address already in use";
 
 /// Options for ports 80 and 443 and, in `more`, others; and a worker that could not open the port `taken`, nor can the
 /// next `tries` times.
-fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker, Worker>, Ends) {
+fn watch(more: &str, taken: u16, tries: u32) -> (Watch<Worker, Worker>, EndEvents) {
     let words = format!("passt --foreground --vhost-user --socket /s --tcp-ports 80,443 {more}");
     let options = Passt::parse_from(words.split_whitespace());
     let ports = options.config().unwrap().ports;

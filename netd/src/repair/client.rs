@@ -14,7 +14,7 @@ use super::BATCH;
 use crate::sockets::unix::{SocketFile, listen_as};
 
 /// How long the helper may take for a batch.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What became of a request for a socket.
 #[derive(Debug)]
@@ -134,8 +134,8 @@ impl Helper {
         let mut peer = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
         self.meet(&mut peer)?;
         let connection = peer.as_ref().ok_or(Error::Closed)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
-        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
         let answer = send_request(connection.as_fd(), command, fds, flags)
             .and_then(|()| recv_reply(connection.as_fd(), command, fds.len()));
         if let Err(error) = &answer {

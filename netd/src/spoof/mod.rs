@@ -17,8 +17,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::counters::Reason;
-use crate::net::{Link, MacAddr};
-use crate::wire::{Eth, Ip, protocol};
+use crate::net::Link;
+use crate::wire::{Eth, Ip, MacAddr, protocol};
 
 /// UDP port of DHCPv4 servers (RFC 2131, section 4.1).
 const DHCP_SERVER: u16 = 67;

@@ -23,12 +23,12 @@ pub use error::{InheritError, StateError};
 pub use pack::{Descriptors, Missing, Pack};
 pub(crate) use pack::{Named, text};
 pub use snapshot::{
-    Addresses, EchoFlow, Fd, Frontend, Listeners, Log, Origin, Outlet, Port, Region, Snapshot, Steering,
-    TcpFlow, UdpFlow, VhostRing, Worker, WorkerState,
+    Addresses, EchoFlow, Fd, ForwardedPort, Frontend, Listeners, Log, Origin, Outlet, Region, Snapshot,
+    Steering, TcpFlow, UdpFlow, VhostRing, Worker, WorkerState,
 };
 pub use stream::decode;
 #[cfg(test)]
 pub(crate) use tests::syn;
 
 /// The ends of a flow: the guest's, and the peer as the guest sees it.
-pub(crate) type Ends = (SocketAddr, SocketAddr);
+pub(crate) type Endpoints = (SocketAddr, SocketAddr);

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::codec::{DecodeError, Field, Reader, fields};
-use crate::net::{Home, MacAddr};
+use crate::net::Home;
 use crate::port::Proto;
 use crate::tcp::Conn;
 use crate::time::Time;
 use crate::udp::{SendOptions, Session};
+use crate::wire::MacAddr;
 
 /// A descriptor's place in the parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +194,7 @@ pub struct Worker {
     /// Echo flows.
     pub echo: Vec<EchoFlow>,
     /// Ports.
-    pub ports: Vec<Port>,
+    pub ports: Vec<ForwardedPort>,
     /// Sockets of ports that flows share and that are no listeners.
     pub outlets: Vec<Outlet>,
     /// Frames that wait for a receive buffer.
@@ -333,7 +334,7 @@ fields!(EchoFlow { guest, socket, ttl, bytes_to_pod, bytes_to_guest, session });
 
 /// A forwarded port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct ForwardedPort {
     /// Its place in the list, by which flows name it.
     pub place: u32,
     /// Protocol.
@@ -347,7 +348,7 @@ pub struct Port {
     /// Why not.
     pub error: Option<String>,
 }
-fields!(Port { place, proto, pod, guest, socket, error });
+fields!(ForwardedPort { place, proto, pod, guest, socket, error });
 
 /// A socket of a port that flows share and that is no listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::codec::{DecodeError, Field, Reader, fields};
 use crate::counters::Counters;
-use crate::net::MacAddr;
 use crate::port::Proto;
 use crate::tcp::{Config, Conn, Segment, Seq};
 use crate::time::Time;
 use crate::udp::{SendOptions, Session};
-use crate::wire::TcpFlags;
+use crate::wire::{MacAddr, TcpFlags};
 
 /// What the first version wrote for [`sample`], in hexadecimal. It stands as it is for ever: every later version reads
 /// it. A version that appends fields adds a file of its own.
@@ -85,7 +84,7 @@ fn sample() -> Snapshot {
             bytes_to_guest: 7,
             session: Session::echo(&crate::limits::Timeouts::default(), Time::from_millis(8)),
         }],
-        ports: vec![Port {
+        ports: vec![ForwardedPort {
             place: 1,
             proto: Proto::Tcp,
             pod: 8080,

@@ -11,8 +11,6 @@ use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET, c_int};
 pub(super) const SO_PEEK_OFF: c_int = 42;
 /// Level of UDP's own options (udp(7)).
 pub(super) const SOL_UDP: c_int = 17;
-/// `UDP_SEGMENT`: a message is cut into datagrams of this size (linux/udp.h).
-pub(super) const UDP_SEGMENT: c_int = 103;
 /// `UDP_GRO`: runs of datagrams are received together (linux/udp.h).
 pub(super) const UDP_GRO: c_int = 104;
 /// `SO_MEMINFO`, an array of nine u32 (linux/sock_diag.h).

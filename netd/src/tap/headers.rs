@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::net::MacAddr;
-use crate::wire::{ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, protocol};
+use crate::wire::{ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, MacAddr, protocol};
 
 /// Two values of which one belongs to the sender and one to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends<T> {
+pub struct SrcDst<T> {
     /// The sender's.
     pub src: T,
     /// The receiver's.
@@ -20,15 +19,15 @@ pub struct Headers {
     /// Bytes of the frame.
     pub len: usize,
     /// Ethernet addresses; none in a frame that is too short.
-    pub mac: Option<Ends<MacAddr>>,
+    pub mac: Option<SrcDst<MacAddr>>,
     /// EtherType; 0 where there is none.
     pub ethertype: u16,
     /// IP addresses, or those that an ARP packet speaks of.
-    pub ip: Option<Ends<IpAddr>>,
+    pub ip: Option<SrcDst<IpAddr>>,
     /// Protocol of the IP payload.
     pub protocol: Option<u8>,
     /// Ports of TCP or UDP; none in a fragment that is not the first.
-    pub ports: Option<Ends<u16>>,
+    pub ports: Option<SrcDst<u16>>,
     /// TCP's control bits, as in byte 13 of its header.
     pub tcp_flags: Option<u8>,
 }
@@ -39,7 +38,7 @@ impl Headers {
         let mut h =
             Headers { len, mac: None, ethertype: 0, ip: None, protocol: None, ports: None, tcp_flags: None };
         let Ok(eth) = Eth::parse(head) else { return h };
-        h.mac = Some(Ends { src: eth.src, dst: eth.dst });
+        h.mac = Some(SrcDst { src: eth.src, dst: eth.dst });
         h.ethertype = eth.ethertype;
         let packet = &head[ETH_LEN..];
         match eth.ethertype {
@@ -66,7 +65,7 @@ impl Headers {
     fn parse_v6(&mut self, packet: &[u8], len: usize) {
         let address = |at: usize| Some(Ipv6Addr::from(*packet.get(at..)?.first_chunk::<16>()?));
         if let (Some(src), Some(dst)) = (address(8), address(24)) {
-            self.ip = Some(Ends { src: src.into(), dst: dst.into() });
+            self.ip = Some(SrcDst { src: src.into(), dst: dst.into() });
         }
         let Ok(ip) = Ip::parse(packet, len) else { return };
         if !ip.src.is_ipv6() {
@@ -83,7 +82,7 @@ impl Headers {
             return;
         }
         if let Some(&[a, b, c, d]) = transport.first_chunk::<4>() {
-            self.ports = Some(Ends { src: u16::from_be_bytes([a, b]), dst: u16::from_be_bytes([c, d]) });
+            self.ports = Some(SrcDst { src: u16::from_be_bytes([a, b]), dst: u16::from_be_bytes([c, d]) });
         }
         if self.protocol == Some(protocol::TCP) {
             self.tcp_flags = transport.get(13).copied();
@@ -91,7 +90,7 @@ impl Headers {
     }
 }
 
-fn v4(packet: &[u8], src: usize, dst: usize) -> Option<Ends<IpAddr>> {
+fn v4(packet: &[u8], src: usize, dst: usize) -> Option<SrcDst<IpAddr>> {
     let address = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?)));
-    Some(Ends { src: address(src)?, dst: address(dst)? })
+    Some(SrcDst { src: address(src)?, dst: address(dst)? })
 }

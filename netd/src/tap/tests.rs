@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::pcapng::{Interface, Statistics, Writer};
 use super::*;
-use crate::net::MacAddr;
+use crate::wire::MacAddr;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 2];

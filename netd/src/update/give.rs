@@ -93,9 +93,9 @@ impl Giver {
     fn hand_over(
         &self,
         mut wire: Wire,
-        settle: impl FnOnce(&Wire) -> Result<(), hold::Error>,
+        confirm: impl FnOnce(&Wire) -> Result<(), hold::Error>,
     ) -> Result<Given, GiveError> {
-        wire.set_patience(FROZEN);
+        wire.set_timeout(FROZEN);
         let since = Instant::now();
         // In this order: what comes first asks something of what comes after it.
         let steering = self.steering.as_ref().map(steer::Mover::rest);
@@ -105,7 +105,7 @@ impl Giver {
         }
         let worker = Frozen::new(self.backend.workers())?;
         let flows = self.send(wire, steering.as_ref(), &frontend).and_then(|(wire, flows)| {
-            settle(&wire)?;
+            confirm(&wire)?;
             Ok(flows)
         })?;
         // It is another's now: nothing may go on here any more.

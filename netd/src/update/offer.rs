@@ -28,7 +28,7 @@ use crate::stop::{Stopper, Waited};
 /// How long a successor may take to begin: its start, at most.
 const OFFERED: Duration = Duration::from_secs(120);
 /// How long one that has begun to ask may take for it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections that may wait until they ask: a successor does everything before that can be done before. With one more
 /// the oldest is closed.
 const SILENT: usize = 4;
@@ -144,7 +144,7 @@ impl Offers {
             let given = match asking {
                 Some(wire) => self.answer(wire).map_err(|e| e.to_string()),
                 // It is said nothing to before it asks, so that a client that never asks keeps no other waiting.
-                None => match Wire::accept(listener.as_fd(), PATIENCE) {
+                None => match Wire::accept(listener.as_fd(), TIMEOUT) {
                     Ok(wire) => {
                         if silent.len() == SILENT {
                             silent.pop_front();
@@ -164,7 +164,7 @@ impl Offers {
 
     /// Gives everything to one that has said something.
     fn answer(&self, mut wire: Wire) -> Result<Given, GiveError> {
-        wire.set_patience(PATIENCE);
+        wire.set_timeout(TIMEOUT);
         wire.expect(&Message::Collect)?;
         self.giver.give(wire)
     }

@@ -9,7 +9,7 @@ use crate::codec::DecodeError;
 use crate::state::{Descriptors, Snapshot, decode};
 
 /// How long the one who has the state may take to send it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why nothing was taken over.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ impl Source {
     /// # Errors
     /// [`CollectError`].
     pub fn connect(path: &Path) -> Result<Source, CollectError> {
-        Ok(Source(Wire::connect(path, PATIENCE)?))
+        Ok(Source(Wire::connect(path, TIMEOUT)?))
     }
 
     /// Asks for the state; none when there is none.
@@ -51,7 +51,7 @@ impl Source {
     /// [`CollectError`]; the other netd, or the hold, keeps the state.
     pub fn collect(self) -> Result<Option<Collected>, CollectError> {
         let Source(mut wire) = self;
-        wire.set_patience(PATIENCE);
+        wire.set_timeout(TIMEOUT);
         wire.send(&Message::Collect)?;
         let Some(parcel) = Parcel::recv(&wire, Limits::default())? else { return Ok(None) };
         match decode(&parcel.bytes) {
@@ -86,7 +86,7 @@ impl Permission {
     /// # Errors
     /// The other has changed its mind, or is gone: nothing may be touched.
     pub fn go(mut self) -> Result<(), hold::Error> {
-        self.0.set_patience(PATIENCE);
+        self.0.set_timeout(TIMEOUT);
         self.0.send(&Message::Ready)?;
         self.0.expect(&Message::Go)
     }

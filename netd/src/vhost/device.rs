@@ -7,7 +7,8 @@ use vhost::vhost_user::{Backend, VhostUserProtocolFeatures};
 use vhost_user_backend::VhostUserBackend;
 use vmm_sys_util::epoll::EventSet;
 
-use super::vring::{HookVring, Memory, RingGroup};
+use super::group::RingGroup;
+use super::vring::{HookVring, Memory};
 use super::{MAX_RING_SIZE, feature};
 
 /// The network device of one connection.

@@ -57,6 +57,7 @@
 mod channel;
 mod device;
 mod filter;
+mod group;
 mod listen;
 mod message;
 mod mover;

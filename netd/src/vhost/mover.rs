@@ -49,7 +49,7 @@ pub enum RestError {
     Coming,
     /// Its daemon does not answer.
     #[error("the connection with the frontend does not come to rest")]
-    Settle(#[source] io::Error),
+    Rest(#[source] io::Error),
 }
 
 /// The frontend at rest: no message is carried and no ring runs until this is dropped.
@@ -80,7 +80,7 @@ impl Mover {
         }
         if let Some(live) = &mut shared.live {
             // The daemon must not change a ring any more once their positions are taken.
-            live.come_to_rest().map_err(RestError::Settle)?;
+            live.come_to_rest().map_err(RestError::Rest)?;
             let positions = live.group.pause();
             live.record.set_positions(&positions);
         }

@@ -25,12 +25,12 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use super::device::Device;
 use super::filter::{Action, Filter};
+use super::group::RingGroup;
 use super::listen::{ServerConfig, Source};
 use super::message::{Message, code};
 use super::mover::{Mover, Taken};
 use super::record::Record;
 use super::transfer::{self, Transfer};
-use super::vring::RingGroup;
 use super::{RingSink, channel};
 use crate::counters::Counters;
 use crate::ring::DirtyLog;
@@ -39,7 +39,7 @@ use crate::stop::{Stopper, Waited};
 /// How long a frontend may stall in the middle of a message, or not read its replies.
 const STALL: Duration = Duration::from_secs(10);
 /// How long, in milliseconds, an answer of ours waits for earlier ones of the daemon.
-const SETTLE_MS: u16 = 1000;
+const ANSWER_TIMEOUT_MS: u16 = 1000;
 /// Attempts at a private connection to the daemon.
 const JOIN_ATTEMPTS: usize = 8;
 
@@ -312,7 +312,7 @@ impl Live {
                     self.record.note(&message)?;
                 }
                 Action::Reply(reply) => {
-                    self.settle()?;
+                    self.finish_answers()?;
                     channel::send(&self.front, &reply)?;
                 }
                 Action::BadRing(index) => self.group.bad_ring(index),
@@ -326,12 +326,12 @@ impl Live {
                     channel::send(&self.front, &transfer::began(began))?;
                 }
                 Action::Checked => {
-                    self.settle()?;
+                    self.finish_answers()?;
                     let good = self.transfer.finish();
                     channel::send(&self.front, &transfer::checked(good))?;
                 }
                 Action::Reset => {
-                    self.settle()?;
+                    self.finish_answers()?;
                     self.group.reset();
                 }
                 Action::Log { file, offset, len } => {
@@ -345,7 +345,7 @@ impl Live {
     }
 
     /// Lets the daemon answer what it owes, so that nothing of ours overtakes it.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    pub(super) fn finish_answers(&mut self) -> io::Result<()> {
         while self.owed > 0 {
             if !self.await_answer()? {
                 self.owed = 0;
@@ -379,11 +379,11 @@ impl Live {
         if self.await_answer()? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }
 
-    /// Carries the daemon's next answer; false when none comes for [`SETTLE_MS`].
+    /// Carries the daemon's next answer; false when none comes for [`ANSWER_TIMEOUT_MS`].
     fn await_answer(&mut self) -> io::Result<bool> {
         loop {
             let mut fds = [PollFd::new(self.inner.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, PollTimeout::from(SETTLE_MS)) {
+            match poll(&mut fds, PollTimeout::from(ANSWER_TIMEOUT_MS)) {
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
                 Ok(0) => return Ok(false),
@@ -465,7 +465,7 @@ mod tests {
             assert_eq!(channel::recv(&daemon).unwrap().unwrap().code, asked);
             channel::send(&daemon, &Message::reply(asked, vec![0; 8])).unwrap();
         }
-        live.settle().unwrap();
+        live.finish_answers().unwrap();
         assert_eq!(channel::recv(&frontend).unwrap().unwrap().code, code::GET_PROTOCOL_FEATURES);
         drop(daemon);
         assert!(live.come_to_rest().is_err());

@@ -114,7 +114,7 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         if self.is_open() {
-            // Ends as soon as the frontend's end of the pipe is closed, or by its own patience.
+            // Ends as soon as the frontend's end of the pipe is closed, or by its own timeout.
             self.finish();
         }
     }

@@ -1,208 +1,27 @@
 //! One ring as the frontend sets it up, and its evaluation after every change.
 //!
 //! The crate's own `VringMutex` keeps the numbers; [`HookVring`] wraps it, because every change arrives as a call
-//! and the last one that makes the ring complete may be any of them. [`RingGroup`] is what the rings of one connection
-//! share: memory, features, log and the sink.
+//! and the last one that makes the ring complete may be any of them. What it shares with other rings is in its
+//! [`RingGroup`].
 //!
 //! Locks: a ring's state is locked while the sink is called, the group's never, and the inner ring's never (the
 //! sink waits for the worker). The worker calls nothing in here.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use tracing::{error, warn};
 use vhost_user_backend::{VringMutex, VringState, VringStateGuard, VringStateMutGuard, VringT};
 use virtio_queue::{Error as QueueError, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 
-use super::{RingSink, feature};
-use crate::ring::{Bell, DirtyLog, MemMap, Ring, RingError, RingLayout};
+use super::group::{MAKING, RingGroup, lock};
+use crate::ring::{Bell, MemMap, Ring, RingError, RingLayout};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-
-thread_local! {
-    /// The group of the daemon that is being made: the crate creates rings by `VringT::new`, which has no room for
-    /// a context. See [`RingGroup::owning_new_rings`].
-    static MAKING: RefCell<Option<Arc<RingGroup>>> = const { RefCell::new(None) };
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the rings of one connection share.
-pub(super) struct RingGroup {
-    sink: Arc<dyn RingSink>,
-    alarm: Arc<EventFd>,
-    shared: Mutex<Shared>,
-    vrings: Mutex<Vec<HookVring>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    /// False until the connection is known to be the frontend's, and after its end.
-    armed: bool,
-    /// The accepted features; none after a reset.
-    features: Option<u64>,
-    map: Option<Arc<MemMap>>,
-    /// Counts the maps, so that a ring knows on which one it runs.
-    map_serial: u64,
-    log: Option<Arc<DirtyLog>>,
-    /// The log that is in use, and how often that has changed.
-    logging: Option<Arc<DirtyLog>>,
-    log_serial: u64,
-}
-
-impl Shared {
-    /// Puts the log on the map, or takes it off, as `LOG_ALL` says. Rings that run are to be evaluated then: they are
-    /// stopped and started, so that nothing is marked any more in a log that the frontend has read for the last time,
-    /// and what was written without being marked was written before the frontend hears that it is logged.
-    fn apply_log(&mut self) {
-        let on = self.features.is_some_and(|f| f & feature::LOG_ALL != 0);
-        let log = self.log.clone().filter(|_| on);
-        let same = match (&log, &self.logging) {
-            (Some(new), Some(old)) => Arc::ptr_eq(new, old),
-            (new, old) => new.is_none() && old.is_none(),
-        };
-        self.log_serial += u64::from(!same);
-        if let Some(map) = &self.map {
-            map.set_log(log.clone());
-        }
-        self.logging = log;
-    }
-}
-
-impl RingGroup {
-    pub(super) fn new(sink: Arc<dyn RingSink>) -> io::Result<Arc<RingGroup>> {
-        let alarm = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        Ok(Arc::new(RingGroup { sink, alarm, shared: Mutex::default(), vrings: Mutex::default() }))
-    }
-
-    /// Readable once the frontend has taken memory away that it shared.
-    pub(super) fn alarm(&self) -> BorrowedFd<'_> {
-        self.alarm.as_fd()
-    }
-
-    /// Runs `make` so that the rings created in it, on this thread and in the order of their numbers, belong to
-    /// this group.
-    pub(super) fn owning_new_rings<T>(self: &Arc<RingGroup>, make: impl FnOnce() -> T) -> T {
-        MAKING.with(|making| making.replace(Some(Arc::clone(self))));
-        let made = make();
-        MAKING.with(|making| making.replace(None));
-        made
-    }
-
-    /// What rings are given to.
-    pub(super) fn sink(&self) -> &Arc<dyn RingSink> {
-        &self.sink
-    }
-
-    /// Whether a ring runs.
-    pub(super) fn runs(&self) -> bool {
-        let vrings = lock(&self.vrings).clone();
-        vrings.iter().any(|v| lock(&v.state).running.is_some())
-    }
-
-    /// From now on rings may run.
-    pub(super) fn arm(&self) {
-        lock(&self.shared).armed = true;
-        self.evaluate();
-    }
-
-    /// Stops every ring and answers where each stands. Nothing may be changed until [`RingGroup::resume`].
-    pub(super) fn pause(&self) -> Vec<u16> {
-        let vrings = lock(&self.vrings).clone();
-        let position = |vring: &HookVring| {
-            vring.pause();
-            vring.inner.queue_next_avail()
-        };
-        vrings.iter().map(position).collect()
-    }
-
-    /// Starts the rings again that [`RingGroup::pause`] has stopped.
-    pub(super) fn resume(&self) {
-        self.evaluate();
-    }
-
-    /// Stops all rings and lets go of everything. The group is of no use afterwards.
-    pub(super) fn close(&self) {
-        let vrings = std::mem::take(&mut *lock(&self.vrings));
-        *lock(&self.shared) = Shared::default();
-        for vring in vrings {
-            vring.evaluate();
-        }
-    }
-
-    pub(super) fn set_features(&self, features: u64) {
-        {
-            let mut shared = lock(&self.shared);
-            shared.features = Some(features);
-            shared.apply_log();
-        }
-        self.sink.set_features(features);
-        self.evaluate();
-    }
-
-    /// Forgets the features: no ring runs until new ones are accepted.
-    pub(super) fn reset(&self) {
-        {
-            let mut shared = lock(&self.shared);
-            shared.features = None;
-            shared.apply_log();
-        }
-        self.evaluate();
-    }
-
-    pub(super) fn set_log(&self, log: Arc<DirtyLog>) -> Result<(), RingError> {
-        log.guard(&self.alarm)?;
-        {
-            let mut shared = lock(&self.shared);
-            shared.log = Some(log);
-            shared.apply_log();
-        }
-        self.evaluate();
-        Ok(())
-    }
-
-    /// Moves the rings to new memory. The old map is let go when the last ring and the last list of slices on it
-    /// are gone.
-    pub(super) fn update_memory(&self, memory: &Memory) -> Result<(), RingError> {
-        let map = MemMap::new(memory.memory().into_inner())?;
-        map.guard(&self.alarm)?;
-        let vrings = lock(&self.vrings).clone();
-        for vring in &vrings {
-            vring.pause();
-        }
-        {
-            let mut shared = lock(&self.shared);
-            shared.map = Some(map);
-            shared.map_serial += 1;
-            shared.apply_log();
-        }
-        self.evaluate();
-        Ok(())
-    }
-
-    /// Takes ring `index` out of service until it gets good addresses.
-    pub(super) fn bad_ring(&self, index: usize) {
-        let vring = lock(&self.vrings).get(index).cloned();
-        if let Some(vring) = vring {
-            vring.bad_address();
-        }
-    }
-
-    fn evaluate(&self) {
-        let vrings = lock(&self.vrings).clone();
-        for vring in vrings {
-            vring.evaluate();
-        }
-    }
-}
 
 /// Everything that a running ring depends on; a ring whose setup no longer equals it is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,7 +34,7 @@ struct Setup {
     /// Counts changes of the descriptors.
     descriptors: u64,
     map_serial: u64,
-    /// See [`Shared::apply_log`].
+    /// See [`super::group::Shared`].
     log_serial: u64,
     /// The driver has taken the ring out of use: what is in it is thrown away.
     disabled: bool,
@@ -246,8 +65,13 @@ pub(super) struct HookVring {
 }
 
 impl HookVring {
+    /// Whether the sink has its ring.
+    pub(super) fn runs(&self) -> bool {
+        lock(&self.state).running.is_some()
+    }
+
     /// Compares what should run with what runs.
-    fn evaluate(&self) {
+    pub(super) fn evaluate(&self) {
         let mut state = lock(&self.state);
         let (wanted, map) = self.wanted(&mut state);
         if state.running == wanted {
@@ -351,14 +175,14 @@ impl HookVring {
     }
 
     /// Stops the ring; the next evaluation starts it again.
-    fn pause(&self) {
+    pub(super) fn pause(&self) {
         let mut state = lock(&self.state);
         if state.running.take().is_some() {
             self.halt();
         }
     }
 
-    fn bad_address(&self) {
+    pub(super) fn bad_address(&self) {
         let mut state = lock(&self.state);
         state.bad_address = true;
         report(&state);

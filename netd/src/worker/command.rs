@@ -14,7 +14,7 @@ use socket2::Socket;
 use super::flows::Flow;
 use crate::control::{FlowInfo, FlowQuery, PortInfo, Status};
 use crate::flow::Key;
-use crate::net::{Link, MacAddr};
+use crate::net::Link;
 use crate::port::PortRule;
 use crate::ring::{Ring, Thread};
 use crate::shared;
@@ -22,6 +22,7 @@ use crate::sockets::SteeredSockets;
 use crate::state::{self, Descriptors, InheritError, Pack};
 use crate::tap::Tap;
 use crate::time::Clock;
+use crate::wire::MacAddr;
 
 /// A request to the worker; those with a reply are answered within the turn.
 pub(super) enum Command {
@@ -98,18 +99,18 @@ pub(super) enum Command {
         Box<state::Worker>,
         Clock,
         Descriptors,
-        SyncSender<(Descriptors, Result<Vec<state::Ends>, InheritError>)>,
+        SyncSender<(Descriptors, Result<Vec<state::Endpoints>, InheritError>)>,
     ),
     /// Answer the TCP listeners, for the helper to silence.
     Listeners(SyncSender<Vec<OwnedFd>>),
     /// Accept everybody who waits at a listener; while it stands still as well.
     AcceptWaiting(SyncSender<()>),
     /// These connections' sockets are being repaired.
-    Park(Arc<HashSet<state::Ends>>, SyncSender<()>),
+    Park(Arc<HashSet<state::Endpoints>>, SyncSender<()>),
     /// These are so no longer; whether it succeeded.
-    Unpark(Arc<Vec<(state::Ends, bool)>>),
+    Unpark(Arc<Vec<(state::Endpoints, bool)>>),
     /// End all flows: connections by a RST to the peer, except these, whose sockets stay as they are.
-    Abandon(Arc<HashSet<state::Ends>>, SyncSender<()>),
+    Abandon(Arc<HashSet<state::Endpoints>>, SyncSender<()>),
 }
 
 /// A frame on its way from one worker to another.
@@ -140,7 +141,7 @@ pub(super) struct FlowPage {
 }
 
 /// How long an answer is waited for before the worker is looked after.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The sending end.
 #[derive(Clone, Debug)]
@@ -181,7 +182,7 @@ impl Mailbox {
             return None;
         }
         loop {
-            match rx.recv_timeout(PATIENCE) {
+            match rx.recv_timeout(TIMEOUT) {
                 Ok(answer) => return Some(answer),
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {

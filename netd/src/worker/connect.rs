@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use socket2::Socket;
 
 use super::flows::Flow;
-use super::stream::{TcpFlow, is_exhausted};
+use super::flows::TcpFlow;
+use super::stream::is_exhausted;
 use super::turn::{Worker, fd, watch};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
@@ -21,7 +22,7 @@ impl Worker {
     pub(super) fn tcp_config(&self, like: std::net::IpAddr, kernel_offset: bool) -> Config {
         let headers = if like.is_ipv4() { 40 } else { 60 };
         Config {
-            mss: self.port.link.mtu.saturating_sub(headers).max(64),
+            mss: self.receiveq.link.mtu.saturating_sub(headers).max(64),
             time_wait: self.timeouts.tcp_time_wait,
             keepalive: self.timeouts.tcp_idle,
             handshake: self.timeouts.tcp_handshake,
@@ -48,7 +49,7 @@ impl Worker {
     }
 
     fn open_by_guest(&mut self, key: Key, syn: &Segment) -> Result<(), Reason> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         // What is left of the guest's addresses is link-local, and such traffic goes no further than the link.
         if link.guest_address(key.guest.ip()) != Some(key.guest.ip()) {
             return Err(Reason::Denied);
@@ -107,8 +108,8 @@ impl Worker {
             flow.conn.on_accepted(&state);
         }
         self.counters.tcp_opened_by_pod.add(1);
-        if self.port.guest_mac.is_none() {
-            let link = self.port.link.clone();
+        if self.receiveq.guest_mac.is_none() {
+            let link = self.receiveq.link.clone();
             crate::guest::Services::solicit(&link, &mut self.frames);
             self.send_frames();
         }
@@ -126,7 +127,7 @@ impl Worker {
         } else {
             (Seq(0), segment.seq.plus(occupied), TcpFlags::RST.with(TcpFlags::ACK))
         };
-        let Some(ends) = self.port.ends(key, None) else { return };
+        let Some(ends) = self.receiveq.ends(key, None) else { return };
         let meta = TcpMeta {
             src_port: ends.src_port,
             dst_port: ends.dst_port,
@@ -146,7 +147,7 @@ impl Worker {
         let mut b = [0; MAX_HEADERS];
         let end = build_tcp(&mut b, at, meta);
         // Without a buffer the segment is lost, as on a wire: the guest sends its own again.
-        if self.port.frame(&b[..end], &[]).is_err() {
+        if self.receiveq.frame(&b[..end], &[]).is_err() {
             self.counters.count_drop(Reason::NoRxBuffer);
         }
     }

@@ -247,7 +247,7 @@ impl Worker {
     }
 
     fn key_of_link_local(&self, key: &Key) -> Option<Key> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let IpAddr::V6(from) = key.guest.ip() else { return None };
         let to = key.peer.ip();
         if !from.is_unicast_link_local() || link.gateway_address(to) != Some(to) {
@@ -258,7 +258,7 @@ impl Worker {
     }
 
     fn open_udp_by_guest(&mut self, key: Key, ip: &Ip, frame: &TxFrame<'_>) -> Result<FlowId, Reason> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         // What is left of the guest's addresses is link-local, and such traffic goes no further than the link.
         if link.guest_address(key.guest.ip()) != Some(key.guest.ip()) {
             return Err(Reason::Denied);
@@ -404,7 +404,7 @@ impl Worker {
             from_guest,
             crowding: false,
             options: None,
-            largest_run: self.port.link.mtu.saturating_sub(headers(pod_peer)),
+            largest_run: self.receiveq.link.mtu.saturating_sub(headers(pod_peer)),
             queued: false,
             bytes_to_pod: 0,
             bytes_to_guest: 0,

@@ -107,7 +107,7 @@ impl Worker {
         packet: &[u8],
         frame: &TxFrame<'_>,
     ) -> Result<(), Reason> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let data = packet.get(echo.payload.clone()).ok_or(Reason::Malformed)?;
         // What is not the assigned address is link-local, and such traffic goes no further than the gateway.
         let assigned = link.guest_address(echo.src) == Some(echo.src);
@@ -241,7 +241,7 @@ impl Worker {
                 let Some(d) = self.echoes.batch.get(i) else { continue };
                 let Some(data) = d.payload.get(ECHO_HEADER..) else { continue };
                 let sequence = u16::from_be_bytes([d.payload[6], d.payload[7]]);
-                let Some(from) = self.port.link.source_for_guest(d.from.ip()) else { continue };
+                let Some(from) = self.receiveq.link.source_for_guest(d.from.ip()) else { continue };
                 f.bytes_to_guest += data.len() as u64;
                 let (ttl, data) = (d.ttl.unwrap_or(GATEWAY_TTL), data.to_vec());
                 self.answer_echo(&EchoReply {
@@ -262,14 +262,14 @@ impl Worker {
 
     /// Gives the guest an echo reply.
     fn answer_echo(&mut self, reply: &EchoReply<'_>) {
-        let Some(mac) = self.port.guest_mac else { return };
-        let Some(frame) = icmp::echo_reply_frame(&self.port.link, mac, reply) else { return };
+        let Some(mac) = self.receiveq.guest_mac else { return };
+        let Some(frame) = icmp::echo_reply_frame(&self.receiveq.link, mac, reply) else { return };
         let id = self.slow.fragment_ids.next();
         // An answer without one of its fragments is of no use.
-        match crate::frag::split_frame(&frame, self.port.link.mtu, id).unwrap_or_default() {
-            mut whole if whole.len() == 1 => whole.drain(..).for_each(|frame| self.port.queue(frame)),
+        match crate::frag::split_frame(&frame, self.receiveq.link.mtu, id).unwrap_or_default() {
+            mut whole if whole.len() == 1 => whole.drain(..).for_each(|frame| self.receiveq.queue(frame)),
             fragments => {
-                if !self.port.queue_all(fragments) {
+                if !self.receiveq.queue_all(fragments) {
                     self.counters.count_drop(Reason::NoRxBuffer);
                 }
             }

@@ -17,8 +17,8 @@ use podvirt_proto::hold;
 
 use super::command::Command;
 use super::flows::Flow;
+use super::flows::TcpFlow;
 use super::listening::carriers::OutletId;
-use super::stream::TcpFlow;
 use super::turn::{Worker, fd, watch, watch_input};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
@@ -78,19 +78,19 @@ impl Worker {
             state: state::WorkerState {
                 now: self.now,
                 started: self.life.started,
-                guest_mac: self.port.guest_mac,
+                guest_mac: self.receiveq.guest_mac,
                 seen_mac: self.guest.services.guest_mac(),
                 station_seen: self.guest.station_seen,
                 seen: self.guest.services.seen().to_vec(),
                 fragment_id: self.slow.fragment_ids.last(),
-                homes: self.port.link.homes(),
+                homes: self.receiveq.link.homes(),
             },
             ports: self.listening.listeners.state(&mut named),
             outlets: outlets
                 .iter()
                 .map(|s| state::Outlet { place: s.place, socket: named.name(fd(s)) })
                 .collect(),
-            waiting: self.port.waiting(),
+            waiting: self.receiveq.waiting(),
             ..Default::default()
         };
         for (_, key, flow) in self.flows.iter() {
@@ -136,10 +136,10 @@ impl Worker {
         mut state: state::Worker,
         clock: Clock,
         fds: &mut Descriptors,
-    ) -> Result<Vec<state::Ends>, InheritError> {
+    ) -> Result<Vec<state::Endpoints>, InheritError> {
         self.abandon(&HashSet::new());
         self.set_clock(clock);
-        self.port.clear();
+        self.receiveq.clear();
         // The sockets are new: what the guest wants of them is set with the next that it sends.
         state.udp.iter_mut().for_each(|f| f.options = None);
         state.echo.iter_mut().for_each(|f| f.ttl = None);
@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// Ends all flows, connections by a RST to their peers; those between `except` stay as they are.
-    pub(super) fn abandon(&mut self, except: &HashSet<state::Ends>) {
+    pub(super) fn abandon(&mut self, except: &HashSet<state::Endpoints>) {
         let stays = |key: &Key| key.kind == Kind::Tcp && except.contains(&(key.guest, key.peer));
         let ids = self.flows.iter().filter(|(_, key, _)| !stays(key)).map(|(id, _, _)| id);
         for id in ids.collect::<Vec<_>>() {
@@ -171,7 +171,7 @@ impl Worker {
         state: state::Worker,
         fds: &mut Descriptors,
         moved: bool,
-    ) -> Result<Vec<state::Ends>, InheritError> {
+    ) -> Result<Vec<state::Endpoints>, InheritError> {
         let state::Worker { state, tcp, udp, echo, waiting, ports: _, outlets: _ } = state;
         self.life.started = state.started;
         self.slow.fragment_ids.restore(state.fragment_id);
@@ -179,12 +179,12 @@ impl Worker {
         let own = self.guest.own.homes();
         let foreign = |home: &Home| home.is_sound() && own.iter().all(|own| own.guest != home.guest);
         self.guest.homes = state.homes.into_iter().filter(foreign).take(HOMES).collect();
-        self.settle();
+        self.apply_homes();
         // An address that is configured is stronger than one that was learned.
-        self.port.guest_mac = self.port.link.guest_mac.or(state.guest_mac);
+        self.receiveq.guest_mac = self.receiveq.link.guest_mac.or(state.guest_mac);
         self.guest.station_seen = state.station_seen;
         self.guest.services.restore(state.seen_mac, state.seen);
-        waiting.into_iter().for_each(|frame| self.port.queue(frame));
+        waiting.into_iter().for_each(|frame| self.receiveq.queue(frame));
         let (mut over, mut refused) = (Vec::new(), Vec::new());
         for f in tcp {
             let key = key(Kind::Tcp, f.key);
@@ -207,7 +207,7 @@ impl Worker {
         // They end in the order in which they came.
         over.sort_unstable();
         over.into_iter().for_each(|(_, id)| self.note_over(id));
-        let mtu = self.port.link.mtu;
+        let mtu = self.receiveq.link.mtu;
         for f in udp {
             let key = key(Kind::Udp, f.key);
             if moved && !self.may_go_on(&key, f.pod_peer, f.from_guest) {
@@ -236,7 +236,7 @@ impl Worker {
         if !from_guest {
             return true;
         }
-        let way_out = self.port.link.way_out(key.kind, key.peer);
+        let way_out = self.receiveq.link.way_out(key.kind, key.peer);
         // An address that was opened there may not be here, and then leads elsewhere.
         let judged = way_out.and_then(|to| if to == pod_peer { Ok(()) } else { Err(Reason::Denied) });
         if let Err(reason) = judged {

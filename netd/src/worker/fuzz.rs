@@ -183,7 +183,7 @@ impl Bench {
         &mut self,
         state: state::Worker,
         fds: Descriptors,
-        connections: Vec<(state::Ends, bool)>,
+        connections: Vec<(state::Endpoints, bool)>,
     ) -> Result<(), InheritError> {
         let (freeze, _) = sync_channel(1);
         let (reply, answer) = sync_channel(1);
@@ -386,7 +386,7 @@ mod tests {
             let mailboxes: Arc<[Mailbox]> = std::iter::repeat_n(bench.mailbox.clone(), pairs).collect();
             let shared = Shared::new(pairs, &Limits::default(), Clock::new());
             worker.peers = Peers::new(0, Arc::new(shared), mailboxes);
-            worker.port.starved = true;
+            worker.receiveq.starved = true;
             let rule = to_dns();
             let flow = open(worker, rule, 1);
             worker.make_ready(flow);
@@ -409,7 +409,7 @@ mod tests {
     fn what_ends_while_the_guest_takes_nothing_does_not_stay_in_the_queue() {
         let mut bench = Bench::new(crate::net::test_link(), 0, 0);
         let worker = &mut bench.worker;
-        worker.port.starved = true;
+        worker.receiveq.starved = true;
         let rule = to_dns();
         let open = |worker: &mut Worker, n: u16| {
             let id = open(worker, rule, n);

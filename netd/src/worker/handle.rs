@@ -90,7 +90,7 @@ impl Handle {
         &self,
         mut workers: Vec<state::Worker>,
         mut fds: Descriptors,
-    ) -> Result<Vec<state::Ends>, StateError> {
+    ) -> Result<Vec<state::Endpoints>, StateError> {
         // The listeners are worker 0's, and flows of all name them by their places there.
         if let Some((first, others)) = workers.split_first_mut() {
             others.iter_mut().for_each(|w| w.ports.clone_from(&first.ports));
@@ -113,7 +113,7 @@ impl Handle {
     }
 
     /// Has workers that stand still end all flows but these connections.
-    pub(crate) fn abandon(&self, except: HashSet<state::Ends>) {
+    pub(crate) fn abandon(&self, except: HashSet<state::Endpoints>) {
         let except = Arc::new(except);
         for mailbox in self.mailboxes.iter() {
             mailbox.call(|reply| Command::Abandon(except.clone(), reply));
@@ -131,7 +131,7 @@ impl Handle {
     }
 
     /// The sockets of these connections are being repaired: the workers do not touch them.
-    pub(crate) fn park(&self, connections: HashSet<state::Ends>) {
+    pub(crate) fn park(&self, connections: HashSet<state::Endpoints>) {
         let connections = Arc::new(connections);
         if !connections.is_empty() {
             for mailbox in self.mailboxes.iter() {
@@ -141,7 +141,7 @@ impl Handle {
     }
 
     /// The sockets of these connections are as others again, or could not be repaired.
-    pub(crate) fn unpark(&self, connections: Vec<(state::Ends, bool)>) {
+    pub(crate) fn unpark(&self, connections: Vec<(state::Endpoints, bool)>) {
         let connections = Arc::new(connections);
         self.tell(|| Command::Unpark(connections.clone()));
     }

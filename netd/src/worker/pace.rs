@@ -111,7 +111,7 @@ impl Owed {
     }
 
     /// It is sent now, if there is one: true.
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn take_owed(&mut self) -> bool {
         self.chains = 0;
         self.since.take().is_some()
     }
@@ -182,8 +182,8 @@ mod tests {
     fn data_and_datagrams_are_paid_at_once() {
         let mut owed = Owed::default();
         assert!(owed.owe(at(0), 1, false, true, 256));
-        assert!(owed.settle());
-        assert!(!owed.settle());
+        assert!(owed.take_owed());
+        assert!(!owed.take_owed());
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
         assert!(!owed.owe(at(900), 1, true, false, 256));
         assert_eq!(owed.due_at(), Some(at(1000)));
         assert!(owed.owe(at(1000), 1, true, false, 256));
-        assert!(owed.settle());
+        assert!(owed.take_owed());
         assert!(!owed.owe(at(1100), 1, true, true, 256));
         assert!(owed.owe(at(1200), 1, false, false, 256), "the debt is older");
     }
@@ -212,7 +212,7 @@ mod tests {
         let mut owed = Owed::default();
         assert!(!owed.owe(at(0), 63, true, true, 256));
         assert!(owed.owe(at(1), 1, true, false, 256));
-        owed.settle();
+        owed.take_owed();
         assert!(!owed.owe(at(2), 63, true, true, 256), "counted anew");
         let mut tiny = Owed::default();
         assert!(tiny.owe(at(0), 1, true, true, 4));

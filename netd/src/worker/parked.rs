@@ -17,7 +17,7 @@ use crate::state;
 
 impl Worker {
     /// Parks these connections, as far as they are this worker's.
-    pub(super) fn park(&mut self, connections: &HashSet<state::Ends>) {
+    pub(super) fn park(&mut self, connections: &HashSet<state::Endpoints>) {
         let among = |key: &Key| key.kind == Kind::Tcp && connections.contains(&(key.guest, key.peer));
         let ids: Vec<FlowId> =
             self.flows.iter().filter(|(_, key, _)| among(key)).map(|(id, ..)| id).collect();
@@ -29,7 +29,7 @@ impl Worker {
     }
 
     /// Goes on with these connections, as far as they are this worker's; those whose repair failed end for the guest.
-    pub(super) fn unpark(&mut self, connections: &[(state::Ends, bool)]) {
+    pub(super) fn unpark(&mut self, connections: &[(state::Endpoints, bool)]) {
         for ((guest, peer), repaired) in connections {
             let key = Key { kind: Kind::Tcp, guest: *guest, peer: *peer };
             let Some(id) = self.flows.find(&key) else { continue };

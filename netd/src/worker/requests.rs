@@ -33,17 +33,17 @@ impl Worker {
             }
             Command::Features(features) => {
                 self.guest.features = features;
-                self.port.set_features(features);
+                self.receiveq.set_features(features);
             }
             Command::Connected(connected) => {
                 self.guest.connected = connected;
                 // Not when one comes: that of a live update has shown its guest's address to the netd before.
                 if !connected {
                     self.guest.station_seen = false;
-                    self.port.clear();
+                    self.receiveq.clear();
                     // The next guest asks for its addresses.
                     self.guest.homes.clear();
-                    self.settle();
+                    self.apply_homes();
                     // A successor may have the sockets of a worker that stands still.
                     if !self.life.frozen {
                         self.forget_answers();
@@ -86,15 +86,15 @@ impl Worker {
             Command::Adopt(flows) => self.adopt(flows),
             Command::GuestMac(mac) => {
                 if !std::mem::replace(&mut self.guest.station_seen, true)
-                    && self.port.guest_mac.replace(mac).is_none()
+                    && self.receiveq.guest_mac.replace(mac).is_none()
                 {
                     self.wake_all();
                 }
             }
             // The end of the turn looks at it.
             Command::PairsChanged => {}
-            Command::Tap(tap) => self.port.taps = Taps::add(self.port.taps.take(), tap),
-            Command::Untap(id) => self.port.taps = Taps::remove(self.port.taps.take(), id),
+            Command::Tap(tap) => self.receiveq.taps = Taps::add(self.receiveq.taps.take(), tap),
+            Command::Untap(id) => self.receiveq.taps = Taps::remove(self.receiveq.taps.take(), id),
             Command::Freeze(reply) => {
                 let again = std::mem::replace(&mut self.life.frozen, true);
                 let _ = reply.send(());
@@ -147,8 +147,8 @@ impl Worker {
         ring.suppress_kicks();
         tracing::debug!(index, position = ring.next_avail(), size = ring.size(), "ring started");
         if index == RX {
-            self.port.rx = Some(ring);
-            self.port.starved = false;
+            self.receiveq.rx = Some(ring);
+            self.receiveq.starved = false;
             self.services_up();
             self.listening.inquiry.start(self.now);
             self.set_pair_running(true);
@@ -164,10 +164,10 @@ impl Worker {
             RX => {
                 // What is in hand finds its way now or never, if this is for a handover.
                 self.deliver_all_in_hand();
-                self.port.publish();
+                self.receiveq.publish();
                 self.set_pair_running(false);
                 self.listening.inquiry.stop();
-                self.port.take_ring()
+                self.receiveq.take_ring()
             }
             TX => self.end_transmit(),
             _ => None,
@@ -182,17 +182,17 @@ impl Worker {
     fn set_link(&mut self, link: Arc<Link>) {
         tracing::info!(v4 = ?link.v4.as_ref().map(|l| l.guest), v6 = ?link.v6.as_ref().map(|l| l.guest), "link changed");
         if link.guest_mac.is_some() {
-            self.port.guest_mac = link.guest_mac;
+            self.receiveq.guest_mac = link.guest_mac;
         }
         self.guest.own = link;
-        self.settle();
+        self.apply_homes();
         // The guest learns new routes and resolvers by a router advertisement at once.
         self.services_up();
     }
 
     /// The link is the pod's, but for what the guest has brought along.
-    pub(super) fn settle(&mut self) {
-        self.port.link = if self.guest.homes.is_empty() {
+    pub(super) fn apply_homes(&mut self) {
+        self.receiveq.link = if self.guest.homes.is_empty() {
             self.guest.own.clone()
         } else {
             Arc::new(Link::clone(&self.guest.own).with_homes(&self.guest.homes))
@@ -221,15 +221,15 @@ impl Worker {
         }
         let mut running_rings = Vec::new();
         let ring = |which: usize| (2 * self.peers.index + which) as u32;
-        running_rings.extend(self.port.rx.as_ref().map(|_| ring(RX)));
+        running_rings.extend(self.receiveq.rx.as_ref().map(|_| ring(RX)));
         running_rings.extend(self.tx.ring().filter(|r| !r.is_disabled()).map(|_| ring(TX)));
         Status {
             uptime: self.now.since(self.life.started),
             frontend_connected: self.guest.connected,
             features: self.guest.features,
             running_rings,
-            link: self.port.link.clone(),
-            guest_mac: self.port.guest_mac,
+            link: self.receiveq.link.clone(),
+            guest_mac: self.receiveq.guest_mac,
             guest_seen: self.guest.services.seen().to_vec(),
             flows,
             listeners: self.listening.listeners.open(),

@@ -84,7 +84,7 @@ impl Worker {
             return self.pass_service_frame(frame);
         }
         self.guest.services.learn(frame);
-        let link = self.port.link.clone();
+        let link = self.receiveq.link.clone();
         let handled = self.guest.services.handle(frame, &link, self.now, &mut self.frames);
         self.send_frames();
         match handled {
@@ -111,7 +111,7 @@ impl Worker {
         let copy = frame.copy();
         let end = ETH_LEN + ip.header_len + ip.payload_len;
         if let Some(packet) = copy.get(ETH_LEN..end)
-            && self.port.link.guest_address(ip.src) == Some(ip.src)
+            && self.receiveq.link.guest_address(ip.src) == Some(ip.src)
         {
             self.tell(IcmpError::ProtocolUnreachable, None, ip.src, packet);
         }
@@ -156,15 +156,15 @@ impl Worker {
     /// Tells the guest that its packet `quote` did not arrive. `offender` is who says so; without one it is the
     /// gateway.
     pub(super) fn tell(&mut self, kind: IcmpError, offender: Option<IpAddr>, guest: IpAddr, quote: &[u8]) {
-        let Some(mac) = self.port.guest_mac else { return };
+        let Some(mac) = self.receiveq.guest_mac else { return };
         if !self.slow.errors.allow(self.now) {
             return;
         }
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let Some(from) = offender.or_else(|| link.gateway_address(guest)) else { return };
         if let Some(frame) = icmp::error_frame(link, mac, kind, from, quote) {
             self.counters.icmp_errors_to_guest.add(1);
-            self.port.queue(frame);
+            self.receiveq.queue(frame);
         }
     }
 }

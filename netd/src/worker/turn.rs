@@ -18,7 +18,7 @@ use super::listening::Listening;
 use super::listening::carriers::{Carriers, OutletId};
 use super::pace::{NAP, Pace, Pause};
 use super::peers::Peers;
-use super::receive::{InHand, Origin, Port, Queues};
+use super::receive::{InHand, Origin, Queues, ReceiveQueue};
 use super::slow::Slow;
 use super::transmit::Transmit;
 use crate::counters::Counters;
@@ -75,7 +75,7 @@ pub(super) struct Worker {
     pub(super) timeouts: Timeouts,
     pub(super) life: Life,
     pub(super) guest: Guest,
-    pub(super) port: Port,
+    pub(super) receiveq: ReceiveQueue,
     /// What has, or may have, something for the guest.
     pub(super) queues: Queues,
     /// What was received and waits for the guest's buffers.
@@ -91,7 +91,7 @@ pub(super) struct Worker {
     pub(super) peek: PeekOffset,
     pub(super) listening: Listening,
     pub(super) carriers: Arc<Carriers>,
-    /// Frames that netd makes itself, on their way to the port.
+    /// Frames that netd makes itself, on their way to the receiveq.
     pub(super) frames: Vec<Vec<u8>>,
 }
 
@@ -116,7 +116,7 @@ impl Worker {
             epoll,
             inbox,
             life: Life::new(now),
-            port: Port::new(link.clone(), counters.clone()),
+            receiveq: ReceiveQueue::new(link.clone(), counters.clone()),
             guest: Guest::new(link),
             queues: Queues::default(),
             in_hand: InHand::default(),
@@ -193,11 +193,11 @@ impl Worker {
             more |= self.accept_some();
             more |= self.serve_heard();
             more |= self.serve_ready();
-            self.port.flush_queue();
-            self.port.publish();
+            self.receiveq.flush_queue();
+            self.receiveq.publish();
             self.plan_move();
             more |= self.life.rung;
-            let moved = self.tx.take_sent() + std::mem::take(&mut self.port.moved);
+            let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);
             pause = pace.after(self.now, moved, more, waiter.is_fine());
             match pause {
                 Pause::Sleep if self.rest() => pause = Pause::Look,
@@ -215,9 +215,9 @@ impl Worker {
 
     /// The same for the receive ring, if something waits for more buffers than it has.
     fn rest_rx(&mut self) -> bool {
-        let more = self.port.starved && self.port.rx.as_mut().is_some_and(Ring::request_more);
+        let more = self.receiveq.starved && self.receiveq.rx.as_mut().is_some_and(Ring::request_more);
         if more {
-            self.port.feed();
+            self.receiveq.feed();
         }
         more
     }
@@ -245,7 +245,7 @@ impl Worker {
             }
             tag::RX_KICK => {
                 self.counters.guest_kicks.add(1);
-                self.port.feed();
+                self.receiveq.feed();
             }
             tag::TX_KICK => self.counters.guest_kicks.add(1),
             tag::LISTENER => self.on_listener(token as u32),
@@ -297,7 +297,7 @@ impl Worker {
             }
         }
         if self.guest.services.poll_at().is_some_and(|at| at <= self.now) {
-            let link = self.port.link.clone();
+            let link = self.receiveq.link.clone();
             self.guest.services.poll(self.now, &link, &mut self.frames);
             self.send_frames();
         }
@@ -341,7 +341,7 @@ impl Worker {
     /// Queues the frames that services made.
     pub(super) fn send_frames(&mut self) {
         for frame in self.frames.drain(..) {
-            self.port.queue(frame);
+            self.receiveq.queue(frame);
         }
     }
 }

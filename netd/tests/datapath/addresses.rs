@@ -7,7 +7,7 @@ use std::time::Duration;
 use netd::counters::Reason;
 use netd::net::Mode;
 
-use crate::bed::{Bed, PATIENCE, Setup, content, exchange, with_bed};
+use crate::bed::{Bed, Setup, TIMEOUT, content, exchange, with_bed};
 
 fn masquerade() -> Setup {
     Setup { mode: Mode::Masquerade, ..Setup::default() }
@@ -219,7 +219,7 @@ fn datagrams_of_clients_in_the_pod_are_told_apart() {
                     let other = &clients[1 - i as usize];
                     other.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
                     assert!(other.recv(&mut buffer).is_err());
-                    other.set_read_timeout(Some(PATIENCE)).unwrap();
+                    other.set_read_timeout(Some(TIMEOUT)).unwrap();
                 }
             }
         }

@@ -9,8 +9,8 @@ use netd::control::Control;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
 use crate::bed::{
-    Bed, GUEST_MAC, Listener, MAC, Namespace, PATIENCE, Setup, assert_refused_late, eventually, exchange,
-    tcp, udp, with_bed, with_pod,
+    Bed, GUEST_MAC, Listener, MAC, Namespace, Setup, TIMEOUT, assert_refused_late, eventually, exchange, tcp,
+    udp, with_bed, with_pod,
 };
 use crate::update::Process;
 
@@ -164,7 +164,7 @@ fn a_guest_without_a_device_has_its_ports_open() {
 /// The next question about a port of IPv4, and the guest's answer to it: a RST or a SYN-ACK.
 fn answer(double: &mut Double, port: u16, listens: bool) {
     let (from, seq) = eventually("a question", || {
-        let frame = double.pairs()[0].recv(PATIENCE).unwrap()?;
+        let frame = double.pairs()[0].recv(TIMEOUT).unwrap()?;
         let packet = PacketHeaders::from_ethernet_slice(&frame[HEADER..]).ok()?;
         match (packet.net, packet.transport) {
             (Some(etherparse::NetHeaders::Ipv4(..)), Some(TransportHeader::Tcp(tcp)))
@@ -211,7 +211,7 @@ fn a_guest_that_is_silent_has_its_ports_open() {
         // Two questions, and no answer to either.
         let mut asked = 0;
         while asked < 2 {
-            let frame = double.pairs()[0].recv(PATIENCE).unwrap().expect("no question came");
+            let frame = double.pairs()[0].recv(TIMEOUT).unwrap().expect("no question came");
             let packet = PacketHeaders::from_ethernet_slice(&frame[HEADER..]).unwrap();
             asked += usize::from(matches!(
                 (packet.net, packet.transport),

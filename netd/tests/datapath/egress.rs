@@ -9,7 +9,7 @@ use netd::egress::{Action, Egress, Rule};
 use netd::flow::Kind;
 use netd::net::Link;
 
-use crate::bed::{Bed, PATIENCE, Setup, exchange, with_bed};
+use crate::bed::{Bed, Setup, TIMEOUT, exchange, with_bed};
 
 /// Changes the link's policy and resolvers; what the guest does afterwards is judged by them.
 fn police(bed: &Bed, egress: Egress, dns: &[&str]) {
@@ -82,7 +82,7 @@ fn a_metadata_service_is_closed_but_as_a_resolver_it_is_not() {
         assert_eq!(bed.guest.connect(credentials).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         assert!(!listener.has_one());
         let error = bed.guest.ping(credentials);
-        error.set_read_timeout(Some(PATIENCE)).unwrap();
+        error.set_read_timeout(Some(TIMEOUT)).unwrap();
         error.send(&[8, 0, 0, 0, 0, 0, 0, 1]).unwrap();
         assert_eq!(
             error.recv(&mut [std::mem::MaybeUninit::uninit(); 64]).unwrap_err().kind(),

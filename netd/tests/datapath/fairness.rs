@@ -9,7 +9,7 @@ use netd::counters::Reason;
 use netd::limits::Limits;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
-use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Raw, Setup, eventually, with_pod};
+use crate::bed::{GUEST_MAC, MAC, Pod, Raw, Setup, TIMEOUT, eventually, with_pod};
 
 /// Datagrams that a flow gives the guest before the next has its turn: 4 reads of 32 at most, and as many of 64.
 const TURN: usize = 4 * 64;
@@ -24,7 +24,7 @@ fn datagram(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
 /// The port of the guest that the next datagram is for.
 fn next_port(raw: &mut Raw) -> u16 {
     loop {
-        let frame = raw.double.recv(PATIENCE).unwrap().expect("nothing came");
+        let frame = raw.double.recv(TIMEOUT).unwrap().expect("nothing came");
         let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
         if let Some(TransportHeader::Udp(header)) = packet.transport {
             return header.destination_port;

@@ -9,7 +9,7 @@ use frontend_double::HEADER;
 use netd::tcp::IN_FLIGHT_COPIED;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4, Raw};
-use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Setup, eventually, with_pod};
+use crate::bed::{GUEST_MAC, MAC, Pod, Setup, TIMEOUT, eventually, with_pod};
 
 /// Bytes that the peer has for the guest.
 const WAITING: usize = 2 << 20;
@@ -57,8 +57,8 @@ fn where_the_kernel_keeps_no_offset_few_bytes_are_in_flight_whatever_the_guests_
         eventually("all bytes in the pod", || (queued(pod) as usize >= WAITING).then_some(()));
         raw.send(&segment(2, Some(first), u16::MAX));
         let (mut acked, mut sent) = (0, 0);
-        let mut patience = PATIENCE;
-        while let Some(frame) = raw.double.recv(patience).unwrap() {
+        let mut timeout = TIMEOUT;
+        while let Some(frame) = raw.double.recv(timeout).unwrap() {
             let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
             let Some(TransportHeader::Tcp(tcp)) = packet.transport else { continue };
             let end = tcp.sequence_number.wrapping_sub(first) + packet.payload.slice().len() as u32;
@@ -68,7 +68,7 @@ fn where_the_kernel_keeps_no_offset_few_bytes_are_in_flight_whatever_the_guests_
                 raw.send(&segment(2, Some(first.wrapping_add(acked)), u16::MAX));
             } else if sent - acked >= IN_FLIGHT_COPIED {
                 // More would come at once; what was sent is sent again later.
-                patience = Duration::from_millis(100);
+                timeout = Duration::from_millis(100);
             }
         }
         assert_eq!(sent - acked, IN_FLIGHT_COPIED);

@@ -8,7 +8,7 @@ use frontend_double::{HEADER, Options};
 use netd::counters::Reason;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
-use crate::bed::{GUEST_MAC, MAC, PATIENCE, Raw, Setup, content, eventually, with_pod};
+use crate::bed::{GUEST_MAC, MAC, Raw, Setup, TIMEOUT, content, eventually, with_pod};
 
 /// An MTU that makes a ring full of the fragments of one datagram.
 const MTU: u16 = 300;
@@ -28,11 +28,11 @@ fn pieces(len: usize) -> usize {
 /// What came of each datagram, by the name that its fragments have: offset and bytes.
 type Came = BTreeMap<u16, BTreeMap<usize, Vec<u8>>>;
 
-/// Takes fragments for as long as some come within `patience`; how many.
-fn take(raw: &mut Raw, came: &mut Came, patience: Duration, most: usize) -> usize {
+/// Takes fragments for as long as some come within `timeout`; how many.
+fn take(raw: &mut Raw, came: &mut Came, timeout: Duration, most: usize) -> usize {
     let mut count = 0;
     while count < most
-        && let Some(frame) = raw.double.recv(patience).unwrap()
+        && let Some(frame) = raw.double.recv(timeout).unwrap()
     {
         let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
         let Some(NetHeaders::Ipv4(ip, _)) = packet.net.filter(NetHeaders::is_ipv4) else { continue };
@@ -77,7 +77,7 @@ fn datagrams_of_more_fragments_than_a_ring_has_buffers_all_come_whole() {
         eventually("a full ring", || (counters.guest_rx_empty.get() > 0).then_some(()));
         let mut came = Came::new();
         let all = DATAGRAMS * pieces(LEN);
-        assert_eq!(take(&mut raw, &mut came, PATIENCE, all), all, "fragments were lost");
+        assert_eq!(take(&mut raw, &mut came, TIMEOUT, all), all, "fragments were lost");
         let mut got: Vec<_> = came.values().map(whole).collect();
         for i in 0..DATAGRAMS {
             let at = got.iter().position(|bytes| *bytes == content(i as u64, LEN));
@@ -103,7 +103,7 @@ fn of_a_datagram_that_is_dropped_no_fragment_comes_and_it_counts_once() {
         client.send_to(&content(2, SMALLER), v4.pod(7000)).unwrap();
         let mut came = Came::new();
         let all = pieces(SMALLER);
-        assert_eq!(take(&mut raw, &mut came, PATIENCE, all), all, "fragments were lost");
+        assert_eq!(take(&mut raw, &mut came, TIMEOUT, all), all, "fragments were lost");
         assert_eq!(came.len(), 1, "fragments of the other datagram came");
         assert!(came.values().all(|pieces| whole(pieces) == content(2, SMALLER)));
         assert_eq!(pod.netd.dropped(Reason::NoRxBuffer), 1);
@@ -145,7 +145,7 @@ fn of_an_echo_reply_that_is_dropped_no_fragment_comes_and_it_counts_once() {
         ping(&mut raw, 2, SMALLER);
         let mut came = Came::new();
         let all = SMALLER.div_ceil(PIECE);
-        assert_eq!(take(&mut raw, &mut came, PATIENCE, all), all, "fragments were lost");
+        assert_eq!(take(&mut raw, &mut came, TIMEOUT, all), all, "fragments were lost");
         assert_eq!(came.len(), 1, "fragments of the other reply came");
         assert_eq!(came.values().flat_map(|pieces| pieces.values()).map(Vec::len).sum::<usize>(), SMALLER);
         assert_eq!(pod.netd.dropped(Reason::NoRxBuffer), 1);

@@ -10,7 +10,7 @@ use netd::limits::Limits;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
 use crate::bed::{
-    Bed, Family, GUEST_MAC, MAC, PATIENCE, Pod, Setup, content, eventually, exchange, transfer, with_bed,
+    Bed, Family, GUEST_MAC, MAC, Pod, Setup, TIMEOUT, content, eventually, exchange, transfer, with_bed,
     with_pod,
 };
 
@@ -39,9 +39,9 @@ pub(crate) fn datagram_to(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The next datagram that comes by a pair, within `patience`.
-pub(crate) fn received(double: &mut Double, pair: usize, patience: Duration) -> Option<Vec<u8>> {
-    while let Some(frame) = double.pairs()[pair].recv(patience).unwrap() {
+/// The next datagram that comes by a pair, within `timeout`.
+pub(crate) fn received(double: &mut Double, pair: usize, timeout: Duration) -> Option<Vec<u8>> {
+    while let Some(frame) = double.pairs()[pair].recv(timeout).unwrap() {
         let Ok(packet) = PacketHeaders::from_ethernet_slice(&frame[HEADER..]) else { continue };
         if let Some(TransportHeader::Udp(_)) = packet.transport {
             // Padding of a short frame is not payload.
@@ -56,7 +56,7 @@ pub(crate) fn received(double: &mut Double, pair: usize, patience: Duration) -> 
 /// Has the client answer and expects the answer on `pair`.
 fn answer(double: &mut Double, pair: usize, client: &UdpSocket, to: std::net::SocketAddr, what: &[u8]) {
     client.send_to(what, to).unwrap();
-    let got = received(double, pair, PATIENCE).expect("no answer came by that pair");
+    let got = received(double, pair, TIMEOUT).expect("no answer came by that pair");
     assert!(got == what, "another answer came");
 }
 
@@ -209,7 +209,7 @@ fn without_any_pair_flows_wait_for_the_first_that_comes_back() {
         double.enable(1, false).unwrap();
         client.send_to(b"anybody?", from).unwrap();
         double.enable(0, true).unwrap();
-        assert_eq!(received(&mut double, 0, PATIENCE).as_deref(), Some(&b"anybody?"[..]));
+        assert_eq!(received(&mut double, 0, TIMEOUT).as_deref(), Some(&b"anybody?"[..]));
     });
 }
 
@@ -273,7 +273,7 @@ fn a_pair_that_the_driver_breaks_takes_nothing_along() {
         let mut got = Vec::new();
         while got != b"two" {
             client.send_to(b"two", from).unwrap();
-            got = received(&mut double, 0, PATIENCE).expect("nothing came by the other pair");
+            got = received(&mut double, 0, TIMEOUT).expect("nothing came by the other pair");
         }
         assert_eq!(pod.netd.status().running_rings, [0, 1]);
         assert!(double.pairs()[0].send(&datagram(6000, b"again")).unwrap());

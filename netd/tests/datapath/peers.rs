@@ -9,7 +9,7 @@ use netd::sockets::SteeredSockets;
 use netd::sys;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::bed::{Bed, Family, PATIENCE, Setup, eventually, udp, with_bed};
+use crate::bed::{Bed, Family, Setup, TIMEOUT, eventually, udp, with_bed};
 use crate::migration::ttl;
 
 /// Peers of a port that has one socket for all of them.
@@ -154,7 +154,7 @@ fn each_peer_of_a_shared_socket_gets_the_time_to_live_that_the_guest_chose() {
             let port = steer(bed);
             let [v4, _] = bed.families();
             let raw = bed.client.run(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap());
-            raw.set_read_timeout(Some(PATIENCE)).unwrap();
+            raw.set_read_timeout(Some(TIMEOUT)).unwrap();
             // The second one: more peers than have sockets of their own.
             for (from, peers_begin) in [(port, true), (6000, false)] {
                 let guest = bed.guest.udp(v4.guest(from));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use etherparse::PacketBuilder;
 use netd::control::Control;
 use netd::counters::Reason;
-use netd::net::{Link, MacAddr};
+use netd::net::Link;
+use netd::wire::MacAddr;
 
 use crate::bed::raw::{CLIENT_V4, CLIENT_V6, GUEST_V4, GUEST_V6};
 use crate::bed::{GUEST_MAC, MAC, Pod, Raw, Setup, eventually, with_pod};

@@ -8,7 +8,7 @@ use frontend_double::{HEADER, Options};
 use netd::counters::Reason;
 
 use crate::bed::raw::{CLIENT_V4, GUEST_V4};
-use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Raw, Setup, content, eventually, with_pod};
+use crate::bed::{GUEST_MAC, MAC, Pod, Raw, Setup, TIMEOUT, content, eventually, with_pod};
 
 /// Data of an echo request that makes a frame of nearly the link's MTU.
 const DATA: usize = 8900;
@@ -27,7 +27,7 @@ fn echo(raw: &mut Raw, to: Ipv4Addr, sequence: u16, len: usize) {
 
 fn expect_reply(raw: &mut Raw, sequence: u16) {
     loop {
-        let frame = raw.double.recv(PATIENCE).unwrap().expect("no echo reply came");
+        let frame = raw.double.recv(TIMEOUT).unwrap().expect("no echo reply came");
         // Not what netd announces of itself.
         if frame.get(HEADER + 23) == Some(&1) {
             assert!(frame[HEADER + 42..] == content(sequence.into(), DATA));

@@ -9,8 +9,8 @@ use netd::counters::Reason;
 use socket2::SockRef;
 
 use crate::bed::{
-    Bed, Family, GUEST_MAC, MAC, PATIENCE, Raw, Setup, assert_refused_late, assert_reset, content,
-    eventually, exchange, expect_end, read_exactly, read_to_end, transfer, with_bed, with_pod,
+    Bed, Family, GUEST_MAC, MAC, Raw, Setup, TIMEOUT, assert_refused_late, assert_reset, content, eventually,
+    exchange, expect_end, read_exactly, read_to_end, transfer, with_bed, with_pod,
 };
 
 /// Who opens a connection.
@@ -280,7 +280,7 @@ fn rest_and_drain(mut writer: &TcpStream, reader: &TcpStream, bytes: &[u8]) {
     let all = sent + (1 << 20);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            writer.set_write_timeout(Some(PATIENCE)).unwrap();
+            writer.set_write_timeout(Some(TIMEOUT)).unwrap();
             writer.write_all(&bytes[sent..all]).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
         });

@@ -12,7 +12,7 @@ use podvirt_proto::netd::v1::StatusResponse;
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 
-use crate::bed::{GUEST_MAC, MAC, PATIENCE, Pod, Setup, eventually, with_pod};
+use crate::bed::{GUEST_MAC, MAC, Pod, Setup, TIMEOUT, eventually, with_pod};
 use crate::daemon::Daemon;
 use crate::pairs::{datagram, datagram_to, received};
 
@@ -52,7 +52,7 @@ impl Process {
     /// Puts another process in the place of this one, which ends.
     pub(crate) fn update(&mut self, pod: &Pod) {
         let binary = PathBuf::from(env!("CARGO_BIN_EXE_netd"));
-        let upgrade = Upgrade { binary, arguments: None, patience: PATIENCE };
+        let upgrade = Upgrade { binary, arguments: None, timeout: TIMEOUT };
         let upgraded = pod.pod.run(|| on_runtime(upgrade.run(&self.control()))).unwrap();
         assert!(upgraded.answers);
         let mut old = std::mem::replace(&mut self.daemon, Daemon(upgraded.child));
@@ -118,7 +118,7 @@ impl Flows {
     fn work(&self, double: &mut Double, what: &str) {
         for (i, seen) in (0..).zip(&self.seen) {
             self.client.send_to(format!("{what} {i}").as_bytes(), seen).unwrap();
-            let got = received(double, usize::from(i) % PAIRS, PATIENCE).expect("not on its pair");
+            let got = received(double, usize::from(i) % PAIRS, TIMEOUT).expect("not on its pair");
             assert_eq!(got, format!("{what} {i}").as_bytes());
             assert_eq!(self.say(double, i, what), *seen);
         }
@@ -196,7 +196,7 @@ fn flows_that_share_a_socket_go_on_over_an_update() {
                 assert_eq!(&buffer[..n], what.as_bytes());
                 assert_eq!(*seen.get_or_insert(from), from, "another port");
                 peer.send_to(&i.to_be_bytes(), from).unwrap();
-                let got = received(&mut double, 0, PATIENCE).expect("no answer came");
+                let got = received(&mut double, 0, TIMEOUT).expect("no answer came");
                 assert_eq!(got, i.to_be_bytes());
             }
             assert_eq!(process.counter("udp_flows"), u64::from(PEERS), "opened once");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::daemon::Daemon;
 
 /// How long anything may take that does happen: longer than netd waits for somebody who has stalled.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0x11, 0x22, 0x33];
 
@@ -43,8 +43,8 @@ impl Netd {
     /// A connection to the vhost-user socket on which nothing waits for ever.
     pub(crate) fn dial(&self) -> UnixStream {
         let stream = UnixStream::connect(self.dir.path().join("vm.sock")).expect("nobody listens");
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream
     }
 
@@ -85,7 +85,7 @@ pub(crate) fn works(double: &mut Double) {
     request.extend([10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1]);
     assert!(double.send(&request).unwrap(), "the transmit ring is full");
     loop {
-        let frame = double.recv(PATIENCE).unwrap().expect("no answer came");
+        let frame = double.recv(TIMEOUT).unwrap().expect("no answer came");
         // Router advertisements come by themselves.
         if frame[HEADER + 12..].starts_with(&[8, 6]) {
             return;

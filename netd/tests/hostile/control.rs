@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use netd::ctl::client::Client;
 use netd::port::{PortRule, Proto};
 
-use super::bed::{Netd, PATIENCE, works};
+use super::bed::{Netd, TIMEOUT, works};
 use super::pod::in_pod;
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -15,7 +15,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 async fn answers(netd: &Netd) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // Where many wait to be accepted, a newcomer is turned away.
     let mut client = loop {
         match Client::connect(&netd.control()).await {
@@ -29,7 +29,7 @@ async fn answers(netd: &Netd) {
 
 /// Waits until netd has noticed that its clients are gone.
 fn until_descriptors(netd: &Netd, most: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while netd.descriptors() > most {
         assert!(Instant::now() < deadline, "{} descriptors, {most} expected", netd.descriptors());
         std::thread::sleep(Duration::from_millis(10));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::pod::{Family, Namespace, PATIENCE, Pod};
+use super::pod::{Family, Namespace, Pod, TIMEOUT};
 
 /// Port of the streams, and that of the echoes.
 const STREAM: u16 = 7001;
@@ -109,7 +109,7 @@ impl Load {
     pub(crate) fn progress(&self, steps: u64) {
         let now = || self.shared.steps.each_ref().map(|s| s.load(Relaxed));
         let before = now();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while now().iter().zip(before).any(|(now, before)| now - before < steps) {
             assert!(Instant::now() < deadline, "no progress: {self}from {before:?}");
             assert!(
@@ -143,7 +143,7 @@ fn accept(shared: &Shared, listener: &TcpListener) -> Option<TcpStream> {
         match listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(false).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
                 return Some(stream);
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
@@ -154,10 +154,10 @@ fn accept(shared: &Shared, listener: &TcpListener) -> Option<TcpStream> {
 }
 
 fn connect(to: IpAddr, port: u16) -> TcpStream {
-    let stream = TcpStream::connect_timeout(&SocketAddr::new(to, port), PATIENCE)
+    let stream = TcpStream::connect_timeout(&SocketAddr::new(to, port), TIMEOUT)
         .unwrap_or_else(|e| panic!("{to} port {port}: {e}"));
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 

@@ -21,7 +21,7 @@ use super::daemon::Daemon;
 
 const GUEST_MAC: &str = "52:54:00:11:22:33";
 /// How long anything may take that does happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A network namespace without a name.
 pub(crate) struct Namespace(File);
@@ -171,7 +171,7 @@ impl Pod {
 
     /// Waits until netd has no flow, and nothing is left of having asked for that.
     pub(crate) fn idle(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // Its end closes the connections of its clients: until then they are descriptors of netd's, too.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(self.without_flows(deadline));

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::wire::{Error, Limits, Message, Parcel, Wire, listener};
+use super::parcel::{Limits, Parcel};
+use super::wire::{Error, Message, Wire, listener};
 
 /// How long a parcel is kept unless told otherwise: an image is pulled before the container ends, so what is waited
 /// for is a container's start.
 pub const KEEP: Duration = Duration::from_secs(30);
 /// How long one client may take for all it does.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may be silent before it says what it wants: others wait meanwhile.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -69,7 +70,7 @@ impl Hold {
     fn client(&mut self) -> Result<&'static str, Error> {
         let mut wire = Wire::accept(self.listener.as_fd(), SILENCE)?;
         let wish = wire.recv()?;
-        wire.set_patience(PATIENCE);
+        wire.set_timeout(TIMEOUT);
         match wish {
             Message::Deposit => {
                 let Some(parcel) = Parcel::recv(&wire, Limits::default())? else {
@@ -137,7 +138,7 @@ mod tests {
         }
 
         fn connect(&self) -> Wire {
-            Wire::connect(&self.directory.join("hold"), PATIENCE).unwrap()
+            Wire::connect(&self.directory.join("hold"), TIMEOUT).unwrap()
         }
 
         fn deposit(&self, bytes: &[u8]) -> OwnedFd {

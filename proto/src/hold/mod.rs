@@ -20,7 +20,9 @@
 //! reset as if netd had ended without one. Both ends check that the other is of their own user.
 
 mod keep;
+mod parcel;
 mod wire;
 
 pub use keep::{Hold, KEEP};
-pub use wire::{Error, Limits, Message, Parcel, Wire, listener};
+pub use parcel::{Limits, Parcel};
+pub use wire::{Error, Message, Wire, listener};

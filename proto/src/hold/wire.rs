@@ -1,4 +1,4 @@
-//! Messages and parcels on the socket.
+//! Messages on the socket.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -23,28 +23,14 @@ const VERSION: u8 = 1;
 const HEADER: usize = 4;
 /// Payload of one message, well below a socket's buffer.
 const CHUNK: usize = 64 << 10;
+/// Bytes of the largest message.
+pub(super) const LARGEST: usize = HEADER + CHUNK;
 /// Descriptors of one message: SCM_MAX_FD of the kernel.
 const FDS: usize = 253;
 /// Between two attempts to send descriptors while too many are on their way.
 const AGAIN: Duration = Duration::from_millis(1);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4;
-
-/// What a parcel may hold at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes.
-    pub bytes: usize,
-    /// Descriptors.
-    pub fds: usize,
-}
-
-impl Default for Limits {
-    /// 131,072 flows with room for as many listeners.
-    fn default() -> Self {
-        Limits { bytes: 256 << 20, fds: 1 << 18 }
-    }
-}
 
 /// What went wrong on the connection.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +104,7 @@ pub enum Message {
 }
 
 impl Message {
-    fn kind(&self) -> u8 {
+    pub(super) fn kind(&self) -> u8 {
         match self {
             Message::Deposit => 1,
             Message::Collect => 2,
@@ -158,7 +144,7 @@ impl Message {
     }
 }
 
-/// A connection. No call on it takes longer than its patience.
+/// A connection. No call on it takes longer than its timeout.
 #[derive(Debug)]
 pub struct Wire {
     socket: OwnedFd,
@@ -203,7 +189,7 @@ impl Wire {
     ///
     /// # Errors
     /// As connect(2), or the peer is another user's.
-    pub fn connect(path: &Path, patience: Duration) -> Result<Wire, Error> {
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Wire, Error> {
         use std::os::unix::ffi::OsStrExt;
         let address = match path.as_os_str().as_bytes() {
             [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
@@ -213,35 +199,35 @@ impl Wire {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)?;
         connect(&socket, &address).map_err(io::Error::from)?;
-        Wire::new(socket, patience)
+        Wire::new(socket, timeout)
     }
 
     /// Accepts a connection.
     ///
     /// # Errors
     /// As accept(2), or the peer is another user's.
-    pub fn accept(listener: BorrowedFd<'_>, patience: Duration) -> Result<Wire, Error> {
+    pub fn accept(listener: BorrowedFd<'_>, timeout: Duration) -> Result<Wire, Error> {
         let socket = accept_with(listener, SocketFlags::CLOEXEC).map_err(io::Error::from)?;
-        Wire::new(socket, patience)
+        Wire::new(socket, timeout)
     }
 
     /// Takes a connected socket.
     ///
     /// # Errors
     /// The peer is another user's, or the socket is of another kind.
-    pub fn new(socket: OwnedFd, patience: Duration) -> Result<Wire, Error> {
+    pub fn new(socket: OwnedFd, timeout: Duration) -> Result<Wire, Error> {
         let own = geteuid().as_raw();
         // nix's, since rustix takes a peer of another pid namespace, whose number is zero here, for none.
         let peer = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?.uid();
         if peer != own && peer != 0 {
             return Err(Error::User { peer, own });
         }
-        Ok(Wire { socket, deadline: Instant::now() + patience })
+        Ok(Wire { socket, deadline: Instant::now() + timeout })
     }
 
     /// Allows what follows to take this long.
-    pub fn set_patience(&mut self, patience: Duration) {
-        self.deadline = Instant::now() + patience;
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.deadline = Instant::now() + timeout;
     }
 
     fn wait(&self, which: Timeout) -> Result<(), Error> {
@@ -317,10 +303,10 @@ impl Wire {
     /// # Errors
     /// As recvmsg(2), [`Error::Closed`], [`Error::Late`], or what came is no message.
     pub fn recv(&self) -> Result<Message, Error> {
-        self.recv_into(&mut vec![0; HEADER + CHUNK])
+        self.recv_into(&mut vec![0; LARGEST])
     }
 
-    fn recv_into(&self, buffer: &mut [u8]) -> Result<Message, Error> {
+    pub(super) fn recv_into(&self, buffer: &mut [u8]) -> Result<Message, Error> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = loop {
@@ -362,107 +348,18 @@ impl Wire {
     }
 }
 
-/// Bytes and descriptors.
-#[derive(Debug, Default)]
-pub struct Parcel {
-    /// Bytes, whose meaning is the giver's.
-    pub bytes: Vec<u8>,
-    /// Descriptors in their order.
-    pub fds: Vec<OwnedFd>,
-}
-
-impl Parcel {
-    /// Sends it.
-    ///
-    /// # Errors
-    /// As [`Wire::send`].
-    pub fn send(&self, wire: &Wire) -> Result<(), Error> {
-        wire.send_fds(&self.fds.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
-        wire.send_bytes(&self.bytes)?;
-        wire.send(&Message::End { bytes: self.bytes.len() as u64, fds: self.fds.len() as u64 })
-    }
-
-    /// Receives one; none when the peer has none.
-    ///
-    /// # Errors
-    /// As [`Wire::recv`], or it exceeds `limits`, or is not whole.
-    pub fn recv(wire: &Wire, limits: Limits) -> Result<Option<Parcel>, Error> {
-        let mut parcel = Parcel::default();
-        let mut buffer = vec![0; HEADER + CHUNK];
-        let wrong = |what, have: usize, allowed| Error::Parcel { what, have: have as u64, allowed };
-        loop {
-            match wire.recv_into(&mut buffer)? {
-                Message::Bytes(bytes) => parcel.bytes.extend_from_slice(&bytes),
-                Message::Fds(fds) => parcel.fds.extend(fds),
-                Message::End { bytes, fds } => {
-                    if parcel.bytes.len() as u64 != bytes {
-                        return Err(wrong("bytes", parcel.bytes.len(), bytes));
-                    }
-                    if parcel.fds.len() as u64 != fds {
-                        return Err(wrong("descriptors", parcel.fds.len(), fds));
-                    }
-                    return Ok(Some(parcel));
-                }
-                Message::Empty if parcel.bytes.is_empty() && parcel.fds.is_empty() => return Ok(None),
-                other => return Err(Error::Message(format!("kind {} in a parcel", other.kind()))),
-            }
-            if parcel.bytes.len() > limits.bytes {
-                return Err(wrong("bytes", parcel.bytes.len(), limits.bytes as u64));
-            }
-            if parcel.fds.len() > limits.fds {
-                return Err(wrong("descriptors", parcel.fds.len(), limits.fds as u64));
-            }
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rustix::net::socketpair;
 
     use super::*;
 
     const SOON: Duration = Duration::from_secs(10);
 
-    fn pair() -> (Wire, Wire) {
+    pub(in crate::hold) fn pair() -> (Wire, Wire) {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         (Wire::new(a, SOON).unwrap(), Wire::new(b, SOON).unwrap())
-    }
-
-    #[test]
-    fn a_parcel_of_many_messages_arrives_in_its_order() {
-        let (a, b) = pair();
-        let bytes: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        let mut fds: Vec<OwnedFd> = (0..300).map(|_| read.try_clone().unwrap()).collect();
-        fds.push(write);
-        let sent = bytes.clone();
-        let giver = std::thread::spawn(move || Parcel { bytes: sent, fds }.send(&a).unwrap());
-        let got = Parcel::recv(&b, Limits::default()).unwrap().unwrap();
-        giver.join().unwrap();
-        assert_eq!((got.bytes, got.fds.len()), (bytes, 301));
-        rustix::io::write(&got.fds[300], b"last").unwrap();
-        let mut said = [0; 4];
-        rustix::io::read(&got.fds[0], &mut said).unwrap();
-        assert_eq!(&said, b"last");
-    }
-
-    #[test]
-    fn what_is_too_large_or_not_whole_is_refused() {
-        let (a, b) = pair();
-        a.send_bytes(&[0; 100]).unwrap();
-        let limits = Limits { bytes: 99, fds: 1 };
-        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { what: "bytes", .. })));
-        let (a, b) = pair();
-        a.send_fds(&[b.socket.as_fd(), b.socket.as_fd()]).unwrap();
-        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { what: "descriptors", .. })));
-        let (a, b) = pair();
-        a.send(&Message::End { bytes: 1, fds: 0 }).unwrap();
-        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Parcel { have: 0, allowed: 1, .. })));
-        a.send_bytes(b"x").unwrap();
-        drop(a);
-        assert!(matches!(Parcel::recv(&b, limits), Err(Error::Closed)));
     }
 
     #[test]
@@ -521,7 +418,7 @@ mod tests {
     #[test]
     fn a_peer_that_says_nothing_is_not_waited_for_for_ever() {
         let (_a, mut b) = pair();
-        b.set_patience(Duration::from_millis(1));
+        b.set_timeout(Duration::from_millis(1));
         assert!(matches!(b.recv(), Err(Error::Late)));
     }
 }

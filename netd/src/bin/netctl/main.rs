@@ -203,7 +203,7 @@ async fn upgrade(args: &Args, how: &UpgradeArgs) -> Result<ExitCode> {
     let upgrade = Upgrade {
         binary: how.binary.clone(),
         arguments: Some(how.arguments.clone()).filter(|a| !a.is_empty()),
-        patience: Duration::from_secs(how.timeout),
+        timeout: Duration::from_secs(how.timeout),
     };
     let mut upgraded = upgrade.run(&args.socket).await?;
     let answers = upgraded.answers;

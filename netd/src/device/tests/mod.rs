@@ -20,13 +20,14 @@ use crate::codec::{DecodeError, MAGIC, Reader, record};
 use crate::control::{FlowKind, FlowQuery};
 use crate::egress::{Action, Egress};
 use crate::limits::{Limits, Timeouts};
-use crate::net::{Home, Link, MacAddr, test_link};
+use crate::net::{Home, Link, test_link};
 use crate::repair::Connection;
 use crate::state::stream::{Assembly, Frame};
 use crate::state::{self, Descriptors, Fd, InheritError, Listeners, Origin, Pack, Worker, WorkerState, syn};
 use crate::tcp::{Config, Conn, PodState};
 use crate::time::Time;
 use crate::udp::Session;
+use crate::wire::MacAddr;
 use crate::worker::{Inherited, Settings, spawn};
 
 /// Workers that run, with a state of a predecessor or new.
@@ -300,7 +301,7 @@ fn sample() -> Vec<u8> {
         bytes_to_guest: 7,
         session: Session::echo(&Timeouts::default(), now),
     };
-    let port = state::Port {
+    let port = state::ForwardedPort {
         place: 1,
         proto: crate::port::Proto::Tcp,
         pod: 8080,

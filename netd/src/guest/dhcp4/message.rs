@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use crate::net::MacAddr;
+use crate::wire::MacAddr;
 
 /// Bytes in front of the options, the magic cookie included.
 pub(super) const HEADER: usize = 240;

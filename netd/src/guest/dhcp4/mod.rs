@@ -17,9 +17,10 @@ mod tests;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::Handled;
-use super::frame::{self, Ends, IPV4, UDP};
+use super::frame::{self, IPV4, MacPair, UDP};
 use crate::counters::Reason;
-use crate::net::{Link, LinkV4, MacAddr};
+use crate::net::{Link, LinkV4};
+use crate::wire::MacAddr;
 use message::{HEADER, MessageType, Request, code};
 
 /// UDP ports (RFC 2131 section 4.1).
@@ -134,7 +135,7 @@ impl Answer {
     fn frame(&self, request: &Request, link: &Link, v4: &LinkV4) -> Option<Vec<u8>> {
         let (to, mac) = self.destination(request);
         frame::udp4(
-            Ends { from: link.mac, to: mac },
+            MacPair { from: link.mac, to: mac },
             SocketAddrV4::new(v4.gateway, SERVER_PORT),
             SocketAddrV4::new(to, CLIENT_PORT),
             &request.reply(

@@ -8,10 +8,11 @@ use dhcproto::{Decodable, Decoder, Encodable, Name};
 use etherparse::{PacketHeaders, TransportHeader};
 
 use crate::counters::Reason;
-use crate::guest::frame::{self, Ends};
+use crate::guest::frame::{self, MacPair};
 use crate::guest::{Handled, Services};
-use crate::net::{DhcpOption as Configured, Link, LinkV4, MacAddr, Route, test_link};
+use crate::net::{DhcpOption as Configured, Link, LinkV4, Route, test_link};
 use crate::time::Time;
+use crate::wire::MacAddr;
 
 const ALL: &[u8] = &[1, 3, 6, 12, 15, 26, 28, 42, 51, 54, 58, 59, 66, 67, 81, 119, 121, 224, 249];
 
@@ -35,7 +36,7 @@ fn asking(link: &Link, kind: v4::MessageType, codes: &[u8]) -> Message {
 }
 
 fn frame_of(link: &Link, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
-    let ends = Ends { from: guest(link), to: MacAddr::BROADCAST };
+    let ends = MacPair { from: guest(link), to: MacAddr::BROADCAST };
     let from = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
     frame::udp4(ends, from, SocketAddrV4::new(to, 67), payload).unwrap()
 }

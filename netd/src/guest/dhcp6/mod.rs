@@ -15,10 +15,11 @@ mod tests;
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6};
 
 use super::Handled;
-use super::frame::{self, Ends, IPV6, UDP};
+use super::frame::{self, IPV6, MacPair, UDP};
 use super::name;
 use crate::counters::Reason;
-use crate::net::{Link, LinkV6, MacAddr};
+use crate::net::{Link, LinkV6};
+use crate::wire::MacAddr;
 use message::{Ia, IaKind, Kind, Request, code, push_option};
 
 /// UDP ports (RFC 8415 section 7.2).
@@ -113,7 +114,7 @@ pub(super) fn handle(payload: &[u8], from: From, link: &Link, out: &mut Vec<Vec<
     options.extend(told);
     let max = usize::from(link.mtu.max(1280)) - IPV6 - UDP;
     out.extend(frame::udp6(
-        Ends { from: link.mac, to: from.mac },
+        MacPair { from: link.mac, to: from.mac },
         SocketAddrV6::new(v6.gateway, SERVER_PORT, 0, 0),
         SocketAddrV6::new(from.address, CLIENT_PORT, 0, 0),
         &request.reply(kind, &options, max),

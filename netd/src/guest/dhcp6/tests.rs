@@ -12,10 +12,11 @@ use etherparse::{PacketHeaders, TransportHeader};
 use proptest::prelude::*;
 
 use crate::counters::Reason;
-use crate::guest::frame::{self, Ends};
+use crate::guest::frame::{self, MacPair};
 use crate::guest::{Handled, Services};
-use crate::net::{Link, MacAddr, test_link};
+use crate::net::{Link, test_link};
 use crate::time::Time;
+use crate::wire::MacAddr;
 
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 const CLIENT: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe11, 0x2233);
@@ -52,7 +53,7 @@ fn server() -> DhcpOption {
 }
 
 fn send_to(link: &Link, to: Ipv6Addr, raw: &[u8]) -> (Handled, Vec<Vec<u8>>) {
-    let ends = Ends { from: test_link().guest_mac.unwrap(), to: frame::multicast_mac(GROUP) };
+    let ends = MacPair { from: test_link().guest_mac.unwrap(), to: frame::multicast_mac(GROUP) };
     let (from, to) = (SocketAddrV6::new(CLIENT, 546, 0, 0), SocketAddrV6::new(to, 547, 0, 0));
     let mut out = vec![];
     let frame = frame::udp6(ends, from, to, raw).unwrap();

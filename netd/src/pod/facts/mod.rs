@@ -8,7 +8,8 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMe
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 
 use super::PodError;
-use crate::net::{MacAddr, Route};
+use crate::net::Route;
+use crate::wire::MacAddr;
 
 /// What the pod's interface has.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use ipnet::{IpNet, Ipv4Net, PrefixLenError};
 use super::{PodFacts, ResolvConf};
 use crate::config::value::is_hostname;
 use crate::config::{Config, MAX_MTU, MIN_MTU};
-use crate::net::{Link, LinkV4, LinkV6, MacAddr, Mode};
+use crate::net::{Link, LinkV4, LinkV6, Mode};
+use crate::wire::MacAddr;
 
 /// The least MTU of an IPv6 link (RFC 8200, section 5).
 const MIN_MTU_V6: u16 = 1280;

@@ -1,7 +1,7 @@
 //! Keeping the link current.
 //!
 //! Netlink's multicast groups and inotify only say *that* something changed; what it is now is read anew, once
-//! the changes have settled for [`SETTLE`] or have gone on for [`SETTLE_AT_MOST`]. In between the watcher reads
+//! the changes have settled for [`QUIET`] or have gone on for [`CHANGING_AT_MOST`]. In between the watcher reads
 //! everything every [`POLL`]: a resolv.conf can be replaced behind a bind mount where no watch sees it, and
 //! netlink drops messages when they come too fast.
 
@@ -23,9 +23,9 @@ use crate::config::Config;
 use crate::net::Link;
 
 /// Changes come in groups (an address, its routes); nothing new for so long ends the group.
-const SETTLE: Duration = Duration::from_millis(200);
+const QUIET: Duration = Duration::from_millis(200);
 /// A link that keeps changing is read this often.
-const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
+const CHANGING_AT_MOST: Duration = Duration::from_secs(1);
 /// How often everything is read though nothing seems to have changed.
 const POLL: Duration = Duration::from_secs(30);
 
@@ -89,9 +89,9 @@ pub async fn watch(
         if !changed(&mut messages, &mut files, poll).await {
             continue;
         }
-        let give_up = Instant::now() + SETTLE_AT_MOST;
+        let give_up = Instant::now() + CHANGING_AT_MOST;
         loop {
-            let quiet = (Instant::now() + SETTLE).min(give_up);
+            let quiet = (Instant::now() + QUIET).min(give_up);
             if !changed(&mut messages, &mut files, quiet).await {
                 break;
             }

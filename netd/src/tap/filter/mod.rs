@@ -36,8 +36,8 @@ use std::str::FromStr;
 use ipnet::IpNet;
 
 use super::Direction;
-use super::headers::{Ends, Headers};
-use crate::net::MacAddr;
+use super::headers::{Headers, SrcDst};
+use crate::wire::MacAddr;
 
 pub use parse::FilterError;
 
@@ -109,7 +109,7 @@ impl Node {
 }
 
 impl Side {
-    fn any<T: Copy>(self, ends: Option<Ends<T>>, is: impl Fn(T) -> bool) -> bool {
+    fn any<T: Copy>(self, ends: Option<SrcDst<T>>, is: impl Fn(T) -> bool) -> bool {
         let Some(ends) = ends else { return false };
         match self {
             Side::Src => is(ends.src),

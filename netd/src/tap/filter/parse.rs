@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{Node, Side, Test};
-use crate::net::MacAddr;
 use crate::tap::Direction;
-use crate::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, protocol};
+use crate::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, protocol};
 
 /// Longest expression in bytes: longer ones are not typed by people.
 const MAX_LEN: usize = 4096;

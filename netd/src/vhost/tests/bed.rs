@@ -106,7 +106,7 @@ impl Netd {
     }
 
     pub(super) fn connect(&self) -> UnixStream {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match UnixStream::connect(&self.path) {
                 Ok(stream) => return stream,
@@ -119,7 +119,7 @@ impl Netd {
     /// The next events must be these.
     pub(super) fn expect(&self, expected: &[Event]) {
         for event in expected {
-            assert_eq!(&self.events.recv_timeout(PATIENCE).expect("no event came"), event);
+            assert_eq!(&self.events.recv_timeout(TIMEOUT).expect("no event came"), event);
         }
     }
 

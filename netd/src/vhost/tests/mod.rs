@@ -30,7 +30,7 @@ use crate::counters::Counters;
 use crate::ring::Iovs;
 use crate::state::StateError;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const BASE: u64 = 0x1_8000_0000;
 const LEN: usize = 0x10_0000;
 const SIZE: u16 = 8;
@@ -491,7 +491,7 @@ fn hostile_frontends_do_not_stop_the_server() {
     // Each of the hostile ones came and went, and none started a ring.
     for _ in 0..stories.len() + 4 {
         loop {
-            match netd.events.recv_timeout(PATIENCE).unwrap() {
+            match netd.events.recv_timeout(TIMEOUT).unwrap() {
                 Event::Connected(false) => break,
                 Event::Connected(true) | Event::Features(_) => {}
                 other => panic!("{other:?}"),

@@ -199,7 +199,7 @@ impl Worker {
         rule: PortRule,
         from: SocketAddr,
     ) -> Result<Key, Reason> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let guest = link.guest_address(from.ip()).ok_or(Reason::NoGuest)?;
         let seen = link.source_for_guest(from.ip()).ok_or(Reason::NoGuest)?;
         let guest = SocketAddr::new(guest, rule.guest);

@@ -57,7 +57,7 @@ impl Worker {
 
     /// Looks at the ports whose time has come.
     pub(in crate::worker) fn ask_guest(&mut self) {
-        let link = self.port.link.clone();
+        let link = self.receiveq.link.clone();
         let key = |own: IpAddr, port: u16| {
             let guest = link.guest_address(own)?;
             let (guest, peer) = (SocketAddr::new(guest, port), SocketAddr::new(own, ASKING_PORT));
@@ -79,7 +79,9 @@ impl Worker {
 
     fn send_question(&mut self, key: &Key, seq: u32, mtu: u16) {
         // A guest that has not shown its Ethernet address yet is silent.
-        let Some(ends) = self.port.ends(key, None).filter(|_| self.flows.find(key).is_none()) else { return };
+        let Some(ends) = self.receiveq.ends(key, None).filter(|_| self.flows.find(key).is_none()) else {
+            return;
+        };
         let headers = if key.guest.is_ipv4() { 40 } else { 60 };
         let meta = TcpMeta {
             src_port: ends.src_port,
@@ -102,7 +104,7 @@ impl Worker {
         let listens = segment.flags.has(TcpFlags::SYN);
         let answers = segment.flags.has(TcpFlags::ACK) && (listens || segment.flags.has(TcpFlags::RST));
         let asked = self.listening.asks && key.peer.port() == ASKING_PORT;
-        if !asked || !answers || !own(&self.port.link).any(|own| own == key.peer.ip()) {
+        if !asked || !answers || !own(&self.receiveq.link).any(|own| own == key.peer.ip()) {
             return false;
         }
         let port = key.guest.port();

@@ -169,8 +169,8 @@ impl Listeners {
     }
 
     /// Every port for a successor.
-    pub(super) fn state<'a>(&'a self, named: &mut Named<'a>) -> Vec<state::Port> {
-        let port = |(place, e): (usize, &'a Entry)| state::Port {
+    pub(super) fn state<'a>(&'a self, named: &mut Named<'a>) -> Vec<state::ForwardedPort> {
+        let port = |(place, e): (usize, &'a Entry)| state::ForwardedPort {
             place: place as u32,
             proto: e.rule.proto,
             pod: e.rule.pod,
@@ -185,7 +185,7 @@ impl Listeners {
     /// The ports of a predecessor at their places, in place of none.
     pub(super) fn restore(
         &mut self,
-        ports: Vec<state::Port>,
+        ports: Vec<state::ForwardedPort>,
         fds: &mut Descriptors,
     ) -> Result<(), InheritError> {
         for port in ports {

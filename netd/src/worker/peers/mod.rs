@@ -9,7 +9,7 @@
 //! ```text
 //!   worker B (its ring carries the frames)                  worker A (has the flow)
 //!     miss ── directory: A ── Frames ─────────────────────▶ carries them
-//!     ... PATIENCE frames later: Request ─────────────────▶ has carried fewer by its own ring since the last one?
+//!     ... FRAMES_BEFORE_REQUEST frames later: Request ─────────────────▶ has carried fewer by its own ring since the last one?
 //!     holds further copies                                    yes: directory := B, takes the flow out
 //!     ◀───────────────────────────────────────── Adopt ──┘
 //!     inserts the flow, then the held copies, in order       no: Refused, and B passes on what it held
@@ -50,7 +50,7 @@ use crate::time::Time;
 use crate::wire::VnetHeader;
 
 /// Frames of a flow passed to its owner until the flow itself is asked for.
-const PATIENCE: u32 = 32;
+const FRAMES_BEFORE_REQUEST: u32 = 32;
 /// How often one frame is passed, before it is dropped: its flow moves faster than the frame.
 const MAX_HOPS: u8 = 4;
 /// Bytes for one worker that are sent before the turn's end.
@@ -248,7 +248,7 @@ impl Worker {
             let foreign_flow = p.foreign_flow(key, owner);
             foreign_flow.passed += 1;
             let passed = foreign_flow.passed;
-            if passed >= PATIENCE {
+            if passed >= FRAMES_BEFORE_REQUEST {
                 foreign_flow.held = Some(Vec::new());
                 // Behind what was passed so far.
                 if !p.flush(owner) {
@@ -309,7 +309,7 @@ impl Worker {
         if self.peers.alone() {
             return None;
         }
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let guest = SocketAddr::new(link.guest_address(from.ip())?, rule.guest);
         let peer = SocketAddr::new(link.source_for_guest(from.ip())?, from.port());
         let key = Key { kind, guest, peer };

@@ -114,7 +114,7 @@ impl Worker {
 
     /// At the end of a turn: flows of a pair that does not receive shall move to one that does.
     pub(in crate::worker) fn plan_move(&mut self) {
-        if self.port.rx.is_some() || self.peers.alone() {
+        if self.receiveq.rx.is_some() || self.peers.alone() {
             return;
         }
         let (running, index) = (&self.peers.shared.running, self.peers.index);
@@ -130,7 +130,7 @@ impl Worker {
     /// The time has come to move the flows, if that is still to be done.
     pub(in crate::worker) fn move_flows(&mut self) {
         self.peers.move_at = None;
-        if self.port.rx.is_some() {
+        if self.receiveq.rx.is_some() {
             return;
         }
         let mut parted: Vec<Vec<(Key, Flow)>> = (0..self.peers.count()).map(|_| Vec::new()).collect();

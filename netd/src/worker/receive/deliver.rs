@@ -2,11 +2,11 @@
 
 use std::io;
 
-use super::payload::{Source, Undelivered};
+use super::payload::{PayloadSource, Undelivered};
 use crate::flow::FlowId;
 use crate::sys::Peek;
+use crate::worker::flows::FIRST_READ;
 use crate::worker::flows::Flow;
-use crate::worker::stream::FIRST_READ;
 use crate::worker::turn::{Worker, fd};
 
 /// System calls for one flow in one turn; then the next flow has its turn.
@@ -32,13 +32,13 @@ impl Worker {
 
     fn deliver_once(&mut self, id: FlowId) -> bool {
         let Some(key) = self.flows.key(id).copied() else { return false };
-        let Some(ends) = self.port.ends(&key, None) else { return false };
+        let Some(ends) = self.receiveq.ends(&key, None) else { return false };
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return false };
         let Some(socket) = f.socket.as_ref().filter(|_| f.readable) else { return false };
         let Some(budget) = f.conn.budget(self.now) else { return false };
         let peek = if f.kernel_offset { Peek::Kernel } else { Peek::Skip(budget.offset) };
-        let source = Source { socket: fd(socket), peek, want: f.want as usize };
-        match self.port.deliver(&mut f.conn, &budget, &source, &ends, self.now) {
+        let source = PayloadSource { socket: fd(socket), peek, want: f.want as usize };
+        match self.receiveq.deliver(&mut f.conn, &budget, &source, &ends, self.now) {
             Ok(d) if d.bytes == 0 => {
                 f.conn.on_eof();
                 f.readable = false;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::port::{Ends, Full, Port};
+use super::queue::{FrameAddresses, Full, ReceiveQueue};
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
 use crate::port::PortRule;
@@ -88,7 +88,7 @@ impl Worker {
         }
         let before = self.counters.udp_datagrams_to_guest.get();
         for _ in 0..READS_PER_TURN {
-            if !self.in_hand.inbound.hurries && !self.port.has_room() {
+            if !self.in_hand.inbound.hurries && !self.receiveq.has_room() {
                 return true;
             }
             let most = if self.in_hand.inbound.runs { RUNS } else { BATCH };
@@ -221,12 +221,12 @@ impl Worker {
         let ends = placed.and_then(|id| {
             let Some(id) = id else { return Ok(None) };
             let key = self.flows.key(id).copied().ok_or(Reason::NoConnection)?;
-            if self.port.guest_mac.is_none() {
-                let link = self.port.link.clone();
+            if self.receiveq.guest_mac.is_none() {
+                let link = self.receiveq.link.clone();
                 crate::guest::Services::solicit(&link, &mut self.frames);
                 self.send_frames();
             }
-            Ok(Some((id, self.port.ends(&key, d.ttl).ok_or(Reason::NoGuest)?)))
+            Ok(Some((id, self.receiveq.ends(&key, d.ttl).ok_or(Reason::NoGuest)?)))
         });
         let (id, ends) = match ends {
             Ok(Some(ends)) => ends,
@@ -245,7 +245,7 @@ impl Worker {
         loop {
             let payload = &d.payload[*offset..(*offset + step).min(d.payload.len())];
             result = result.and(write_datagram(
-                &mut self.port,
+                &mut self.receiveq,
                 &mut self.slow.fragment_ids,
                 &ends,
                 &mut headers,
@@ -397,7 +397,7 @@ impl Worker {
 
     /// The tuple of a flow between the guest's port and a peer, unless the peer overlaps with another.
     fn key_of_peer(&self, port: u16, from: SocketAddr) -> Option<Key> {
-        let link = &self.port.link;
+        let link = &self.receiveq.link;
         let guest = SocketAddr::new(link.guest_address(from.ip())?, port);
         Some(Key {
             kind: Kind::Udp,
@@ -447,11 +447,11 @@ impl Worker {
     /// How many datagrams the receive ring can surely take.
     pub(in crate::worker) fn receivable(&mut self) -> usize {
         // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
-        let each = 1 + usize::from(self.port.link.mtu) / 1536;
-        let datagrams = self.port.free_chains(BATCH * each) / each;
-        if datagrams == 0 && self.port.rx.is_some() {
+        let each = 1 + usize::from(self.receiveq.link.mtu) / 1536;
+        let datagrams = self.receiveq.free_chains(BATCH * each) / each;
+        if datagrams == 0 && self.receiveq.rx.is_some() {
             // A few buffers are left, but not enough for one.
-            self.port.full();
+            self.receiveq.full();
         }
         datagrams
     }
@@ -459,9 +459,9 @@ impl Worker {
 
 /// Writes one datagram to the guest.
 fn write_datagram(
-    port: &mut Port,
+    receiveq: &mut ReceiveQueue,
     fragment_ids: &mut FragmentIds,
-    ends: &Ends,
+    ends: &FrameAddresses,
     headers: &mut Option<Headers>,
     payload: &[u8],
 ) -> Result<(), Full> {
@@ -474,16 +474,16 @@ fn write_datagram(
         }
     };
     let head = &h.bytes[..h.end];
-    let mtu = port.link.mtu;
+    let mtu = receiveq.link.mtu;
     if head.len() - VNET_LEN - ETH_LEN + payload.len() <= usize::from(mtu) {
-        return port.frame(head, payload);
+        return receiveq.frame(head, payload);
     }
     // The pod's kernel has put it together from fragments; for the guest it is cut again.
     let frame = complete_checksum(head, payload);
     match crate::frag::split_frame(&frame, mtu, fragment_ids.next()) {
-        Some(fragments) => port.fragments(fragments),
+        Some(fragments) => receiveq.fragments(fragments),
         None => {
-            port.counters.count_drop(Reason::TooLarge);
+            receiveq.counters.count_drop(Reason::TooLarge);
             Ok(())
         }
     }

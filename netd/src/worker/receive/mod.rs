@@ -3,9 +3,9 @@
 mod deliver;
 pub(super) mod inbound;
 pub(super) mod payload;
-pub(super) mod port;
+pub(super) mod queue;
 pub(super) mod ready;
 
 pub(super) use inbound::{InHand, Origin};
-pub(super) use port::Port;
+pub(super) use queue::ReceiveQueue;
 pub(super) use ready::Queues;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::port::{Ends, Frame, Port};
+use super::queue::{Frame, FrameAddresses, ReceiveQueue};
 use crate::counters::Reason;
 use crate::sys::{self, Peek};
 use crate::tcp::{Budget, Conn};
@@ -34,14 +34,14 @@ pub(in crate::worker) enum Undelivered {
 }
 
 /// Where TCP payload comes from.
-pub(in crate::worker) struct Source<'a> {
+pub(in crate::worker) struct PayloadSource<'a> {
     pub(in crate::worker) socket: BorrowedFd<'a>,
     pub(in crate::worker) peek: Peek,
     /// Most bytes to ask for.
     pub(in crate::worker) want: usize,
 }
 
-impl Port {
+impl ReceiveQueue {
     /// Plans frames over the receive ring for up to `want` payload bytes behind `headers` bytes each.
     fn plan(&mut self, headers: usize, per_frame: usize, want: usize) -> usize {
         self.begin();
@@ -81,8 +81,8 @@ impl Port {
         &mut self,
         conn: &mut Conn,
         budget: &Budget,
-        source: &Source<'_>,
-        ends: &Ends,
+        source: &PayloadSource<'_>,
+        ends: &FrameAddresses,
         now: Time,
     ) -> Result<Delivered, Undelivered> {
         let ip_and_tcp = ends.at.ip_len() + 20;

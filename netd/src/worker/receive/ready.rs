@@ -109,7 +109,7 @@ impl Worker {
     }
 
     fn can_hear(&self) -> bool {
-        self.others_receive() || (!self.port.starved && self.port.rx.is_some())
+        self.others_receive() || (!self.receiveq.starved && self.receiveq.rx.is_some())
     }
 
     /// Makes every flow, UDP listener and outlet ready: what each has waited for is there.
@@ -133,7 +133,7 @@ impl Worker {
     /// Lets flows fill the receive ring, each a bounded amount; true when some are left that could go on.
     pub(in crate::worker) fn serve_ready(&mut self) -> bool {
         for _ in 0..FLOWS_PER_TURN.min(self.queues.ready.len()) {
-            if self.port.starved || self.port.rx.is_none() {
+            if self.receiveq.starved || self.receiveq.rx.is_none() {
                 return false;
             }
             let id = match self.queues.ready.pop_front() {
@@ -166,6 +166,6 @@ impl Worker {
                 self.make_ready(id);
             }
         }
-        !self.queues.ready.is_empty() && !self.port.starved && self.port.rx.is_some()
+        !self.queues.ready.is_empty() && !self.receiveq.starved && self.receiveq.rx.is_some()
     }
 }

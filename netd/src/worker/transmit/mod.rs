@@ -10,14 +10,13 @@ use super::pace::Owed;
 use super::turn::Worker;
 use crate::counters::Reason;
 use crate::flow::{FlowId, Key, Kind};
-use crate::net::MacAddr;
 use crate::ring::{Iovs, PopError, Ring};
 use crate::spoof;
 use crate::tap::Direction;
 use crate::tcp::{Segment, Seq};
 use crate::time::Time;
 use crate::wire::{
-    ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, TcpHeader, UdpHeader, VNET_LEN,
+    ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, MacAddr, TcpHeader, UdpHeader, VNET_LEN,
     VnetHeader, fold, protocol, pseudo_header, sum,
 };
 use gather::Gathers;
@@ -146,7 +145,7 @@ impl Worker {
 
     /// Sends the interrupt of the transmit ring that is owed.
     pub(super) fn pay(&mut self) {
-        if self.tx.owed.settle()
+        if self.tx.owed.take_owed()
             && let Some(ring) = &self.tx.ring
         {
             ring.signal();
@@ -277,12 +276,12 @@ impl Worker {
         if self.peers.hops == 0 {
             self.counters.guest_tx_frames.add(1);
             self.counters.guest_tx_bytes.add((bytes - VNET_LEN) as u64);
-            if let Some(taps) = &self.port.taps {
+            if let Some(taps) = &self.receiveq.taps {
                 taps.offer(Direction::Outbound, slices, first, bytes, &vnet);
             }
         }
         let eth = Eth::parse(head)?;
-        spoof::check_ethernet(&self.port.link, self.guest_station(), &eth)?;
+        spoof::check_ethernet(&self.receiveq.link, self.guest_station(), &eth)?;
         self.learn(eth.src);
         match eth.ethertype {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
@@ -292,14 +291,14 @@ impl Worker {
                     return Err(Reason::Malformed);
                 }
                 let transport = packet.get(ip.header_len..).ok_or(Reason::Malformed)?;
-                spoof::check_ip(&self.port.link, &ip, transport)?;
+                spoof::check_ip(&self.receiveq.link, &ip, transport)?;
                 if ip.fragment.is_some() {
                     return self.on_fragment(&frame);
                 }
                 self.on_packet(&frame, &ip, transport)
             }
             ETHERTYPE_ARP => {
-                spoof::check_arp(&self.port.link, eth.src, &head[ETH_LEN..])?;
+                spoof::check_arp(&self.receiveq.link, eth.src, &head[ETH_LEN..])?;
                 self.on_service_frame(&frame.copy())
             }
             _ => Err(Reason::UnknownProtocol),
@@ -308,18 +307,18 @@ impl Worker {
 
     /// The station that frames have to come from: the configured one, or the first that this frontend showed.
     fn guest_station(&self) -> Option<MacAddr> {
-        self.port.link.guest_mac.or(self.port.guest_mac.filter(|_| self.guest.station_seen))
+        self.receiveq.link.guest_mac.or(self.receiveq.guest_mac.filter(|_| self.guest.station_seen))
     }
 
     /// Takes note of the guest's Ethernet address where none is configured. It is kept until another frontend
     /// connects; the first frame of that frontend's guest may bring another address.
     #[inline]
     fn learn(&mut self, station: MacAddr) {
-        if self.guest.station_seen || self.port.link.guest_mac.is_some() {
+        if self.guest.station_seen || self.receiveq.link.guest_mac.is_some() {
             return;
         }
         self.guest.station_seen = true;
-        if self.port.guest_mac.replace(station).is_none() {
+        if self.receiveq.guest_mac.replace(station).is_none() {
             self.wake_all();
         }
         self.peers.tell(|| Command::GuestMac(station));

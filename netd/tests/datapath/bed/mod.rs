@@ -9,7 +9,7 @@
 //! neighbours are resolved by netd. A further namespace `far` (192.0.2.2/24, 2001:db8::2/64) can be put behind
 //! the client, which then routes.
 //!
-//! Every test runs within [`bounded`], and every socket gives up after [`PATIENCE`]: a hang is a failure.
+//! Every test runs within [`bounded`], and every socket gives up after [`TIMEOUT`]: a hang is a failure.
 
 mod namespace;
 mod netd;
@@ -36,7 +36,7 @@ pub(crate) use traffic::{
 };
 
 /// How long anything may take that does happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a whole test may take.
 const WHOLE: Duration = Duration::from_secs(100);
 
@@ -291,9 +291,9 @@ fn bounded(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Asks again and again until there is an answer, at most for [`PATIENCE`].
+/// Asks again and again until there is an answer, at most for [`TIMEOUT`].
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;

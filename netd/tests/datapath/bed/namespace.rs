@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, setns, unshare};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// Connections that may wait in a listener.
 const BACKLOG: i32 = 2048;
@@ -80,8 +80,8 @@ impl Namespace {
 
     fn socket(&self, at: SocketAddr, kind: Type, protocol: Protocol) -> Socket {
         let socket = self.run(|| Socket::new(Domain::for_address(at), kind, Some(protocol))).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
         socket
     }
 
@@ -93,7 +93,7 @@ impl Namespace {
     /// Connects to `to`.
     pub(crate) fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let socket = self.tcp(to);
-        socket.connect_timeout(&to.into(), PATIENCE)?;
+        socket.connect_timeout(&to.into(), TIMEOUT)?;
         Ok(socket.into())
     }
 
@@ -102,7 +102,7 @@ impl Namespace {
         let socket = self.tcp(to);
         socket.set_reuse_address(true)?;
         socket.bind(&from.into())?;
-        socket.connect_timeout(&to.into(), PATIENCE)?;
+        socket.connect_timeout(&to.into(), TIMEOUT)?;
         Ok(socket.into())
     }
 
@@ -143,8 +143,8 @@ impl Listener {
     /// The next connection and whom it is from.
     pub(crate) fn accept(&self) -> (TcpStream, SocketAddr) {
         let (socket, from): (Socket, SockAddr) = self.0.accept().expect("no connection came");
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+        socket.set_write_timeout(Some(TIMEOUT)).unwrap();
         (socket.into(), from.as_socket().unwrap())
     }
 

@@ -9,10 +9,11 @@ use netd::control::{Control, Status};
 use netd::counters::{Counters, Reason};
 use netd::device::Backend;
 use netd::limits::{Limits, Timeouts};
-use netd::net::{Link, LinkV4, LinkV6, MacAddr, Mode};
+use netd::net::{Link, LinkV4, LinkV6, Mode};
 use netd::port::{PortRule, Proto};
 use netd::stop::Stopper;
 use netd::vhost::{ServeError, ServerConfig, SocketMode, serve};
+use netd::wire::MacAddr;
 use netd::worker::{self, Handle, Settings};
 use tempfile::TempDir;
 

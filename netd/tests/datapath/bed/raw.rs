@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use etherparse::{PacketBuilder, PacketHeaders, TcpHeader, TransportHeader};
 use frontend_double::{Double, HEADER, Options};
 
-use super::{GUEST_MAC, MAC, Netd, PATIENCE};
+use super::{GUEST_MAC, MAC, Netd, TIMEOUT};
 
 /// The guest.
 pub(crate) struct Raw {
@@ -39,7 +39,7 @@ impl Raw {
 
     /// Sends a frame whose virtio header is part of it.
     pub(crate) fn send_raw(&mut self, frame: &[u8]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.double.send(frame).unwrap() {
             assert!(Instant::now() < deadline, "the transmit ring is stuck");
             std::thread::yield_now();
@@ -48,7 +48,7 @@ impl Raw {
 
     /// The next TCP segment, header and payload.
     pub(crate) fn expect_tcp(&mut self) -> (TcpHeader, Vec<u8>) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let frame = self.double.recv(left).unwrap().expect("no TCP segment came");
@@ -80,7 +80,7 @@ impl Raw {
     /// `at` is where the ICMP message starts, `kind` its type in the answer.
     fn ping_with(&mut self, request: impl Fn(u16, u16, &mut Vec<u8>), at: usize, kind: u8) {
         const ID: u16 = 0x1234;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             self.sequence = self.sequence.wrapping_add(1);
             let mut frame = Vec::new();

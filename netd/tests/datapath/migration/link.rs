@@ -7,7 +7,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::place::families;
 use super::{Place, ping_pong};
-use crate::bed::{Family, Namespace, PATIENCE, assert_reset, eventually, with_place};
+use crate::bed::{Family, Namespace, TIMEOUT, assert_reset, eventually, with_place};
 
 /// A service of the pod that is meant for others in the pod.
 const SERVICE: u16 = 9000;
@@ -157,7 +157,7 @@ fn what_the_guest_wants_of_its_datagrams_is_wanted_of_the_new_sockets() {
         let family = families()[0];
         let raw = |protocol| {
             let socket = place.world.run(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)).unwrap());
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             socket
         };
         let (datagrams, echoes) = (raw(Protocol::UDP), raw(Protocol::ICMPV4));

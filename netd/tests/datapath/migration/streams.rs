@@ -110,12 +110,12 @@ pub(crate) fn fill(to: &TcpStream, seed: u64) -> u64 {
 pub(crate) fn fill_on(mut to: &TcpStream, seed: u64, mut at: u64) -> u64 {
     to.set_nonblocking(true).unwrap();
     // Full for a moment is not full for good.
-    let mut patience = 0;
-    while patience < 20 {
+    let mut silent = 0;
+    while silent < 20 {
         match to.write(&ramp(seed, at, 64 << 10)) {
-            Ok(n) => (at, patience) = (at + n as u64, 0),
+            Ok(n) => (at, silent) = (at + n as u64, 0),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                patience += 1;
+                silent += 1;
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(e) => panic!("{e}"),

@@ -28,7 +28,7 @@
 //! - **A refused client shuts nothing either**, it is the reason for a question: a guest may refuse a single client, and
 //!   that client must not shut the port to the others.
 //! - **One family is enough.** A port is shut if the guest answers the question of some family by a RST and that of none by
-//!   a SYN-ACK. The two answers do not come in the same moment: after a RST the other one is waited for, for [`SETTLE`].
+//!   a SYN-ACK. The two answers do not come in the same moment: after a RST the other one is waited for, for [`SECOND_ANSWER`].
 //! - A guest with nothing to be asked costs nothing: no port is looked at while all are open.
 //!
 //! Time comes in by arguments; frames and sockets are the caller's ([`super::ask`]).
@@ -50,7 +50,7 @@ pub(in crate::worker) const FORGOTTEN: u32 = 10;
 /// Unanswered questions until a port that was open is left in peace.
 const DOUBTS: u32 = 3;
 /// How long after a RST the answer of the other family is waited for.
-pub(in crate::worker) const SETTLE: Duration = Duration::from_millis(500);
+pub(in crate::worker) const SECOND_ANSWER: Duration = Duration::from_millis(500);
 /// Ports looked at in one turn of the worker.
 const PER_TURN: usize = 32;
 
@@ -62,7 +62,7 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Port {
+struct AskedPort {
     state: State,
     /// When it is looked at; none: not by itself.
     at: Option<Time>,
@@ -76,9 +76,9 @@ struct Port {
     silent: u32,
 }
 
-impl Port {
-    fn new(state: State, at: Time) -> Port {
-        Port { state, at: Some(at), asked: None, asked_at: None, refused: false, silent: 0 }
+impl AskedPort {
+    fn new(state: State, at: Time) -> AskedPort {
+        AskedPort { state, at: Some(at), asked: None, asked_at: None, refused: false, silent: 0 }
     }
 
     /// Between this question and the next.
@@ -124,7 +124,7 @@ pub(in crate::worker) struct Turn {
 /// The guest's ports that are asked about.
 #[derive(Debug, Default)]
 pub(in crate::worker) struct Inquiry {
-    ports: BTreeMap<u16, Port>,
+    ports: BTreeMap<u16, AskedPort>,
     /// The guest's driver receives.
     running: bool,
 }
@@ -135,7 +135,7 @@ impl Inquiry {
         let known = std::mem::take(&mut self.ports);
         for port in ports {
             if self.ports.len() < MAX_ASKED {
-                let known = || known.get(&port).copied().unwrap_or(Port::new(State::Unknown, now));
+                let known = || known.get(&port).copied().unwrap_or(AskedPort::new(State::Unknown, now));
                 self.ports.entry(port).or_insert_with(known);
             }
         }
@@ -144,7 +144,7 @@ impl Inquiry {
     /// The sockets of this port do not listen.
     pub(in crate::worker) fn assume_shut(&mut self, port: u16, now: Time) {
         if let Some(p) = self.ports.get_mut(&port) {
-            *p = Port::new(State::Shut, now + ROUND);
+            *p = AskedPort::new(State::Shut, now + ROUND);
         }
     }
 
@@ -161,7 +161,7 @@ impl Inquiry {
         for p in self.ports.values_mut() {
             let on_its_way = p.asked.is_some() && p.asked_at.is_some_and(|at| now.since(at) < ROUND);
             if !on_its_way {
-                *p = Port::new(p.state, now);
+                *p = AskedPort::new(p.state, now);
             }
         }
     }
@@ -174,7 +174,7 @@ impl Inquiry {
     /// The guest is another one: nothing is known of it. The ports that are no longer shut.
     pub(in crate::worker) fn forget(&mut self, now: Time) -> Vec<Change> {
         let open = self.shut().map(Change::Open).collect();
-        self.ports.values_mut().for_each(|p| *p = Port::new(State::Unknown, now));
+        self.ports.values_mut().for_each(|p| *p = AskedPort::new(State::Unknown, now));
         open
     }
 
@@ -231,7 +231,7 @@ impl Inquiry {
         }
         // Of a port that is shut it is no news.
         if !std::mem::replace(&mut p.refused, true) && p.state != State::Shut {
-            p.at = Some(now + SETTLE);
+            p.at = Some(now + SECOND_ANSWER);
         }
         None
     }

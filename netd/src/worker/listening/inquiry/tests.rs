@@ -67,7 +67,7 @@ impl Scene {
 fn ports_on_which_the_guest_does_not_listen_are_shut_and_open_again_within_a_round() {
     let mut s = Scene::started(&[22, 80, 443]);
     s.listening = vec![22];
-    s.pass(SETTLE);
+    s.pass(SECOND_ANSWER);
     assert_eq!(s.shut, [80, 443]);
     s.listening.push(443);
     s.pass(ROUND);
@@ -110,7 +110,7 @@ fn silence_shuts_nothing_and_is_asked_rarely_after_a_while() {
     assert!((3..=5).contains(&s.asked), "{}", s.asked);
     // The guest has booted, and its service has not: the next question finds that out.
     s.families = [true, false];
-    s.pass(RARE + SETTLE);
+    s.pass(RARE + SECOND_ANSWER);
     assert_eq!(s.shut, [22]);
 }
 
@@ -118,7 +118,7 @@ fn silence_shuts_nothing_and_is_asked_rarely_after_a_while() {
 fn one_family_that_answers_is_enough() {
     let mut s = Scene::started(&[22]);
     s.families = [false, true];
-    s.pass(SETTLE);
+    s.pass(SECOND_ANSWER);
     assert_eq!(s.shut, [22]);
     s.listening = vec![22];
     s.pass(ROUND);
@@ -160,7 +160,7 @@ fn a_client_that_is_refused_makes_a_question_and_shuts_nothing_by_itself() {
     s.pass(ROUND);
     s.listening.clear();
     s.inquiry.on_refusal(22, s.now);
-    s.pass(SETTLE);
+    s.pass(SECOND_ANSWER);
     assert_eq!(s.shut, [22]);
     // Of a port that is not asked about nothing is known.
     s.inquiry.on_refusal(23, s.now);
@@ -169,7 +169,7 @@ fn a_client_that_is_refused_makes_a_question_and_shuts_nothing_by_itself() {
 #[test]
 fn a_guest_that_is_silent_about_a_shut_port_has_it_open_after_some_questions() {
     let mut s = Scene::started(&[22]);
-    s.pass(SETTLE);
+    s.pass(SECOND_ANSWER);
     assert_eq!(s.shut, [22]);
     s.families = [false; 2];
     s.pass(ROUND * (FORGOTTEN - 1));
@@ -193,7 +193,7 @@ fn a_driver_that_starts_anew_has_every_port_asked_and_none_changed_by_that_alone
     s.pass(ROUND);
     assert!(s.shut.is_empty(), "{:?}", s.shut);
     s.inquiry.on_refusal(22, s.now);
-    s.pass(SETTLE);
+    s.pass(SECOND_ANSWER);
     assert_eq!(s.shut, [22]);
 }
 
@@ -217,8 +217,8 @@ fn an_answer_that_is_late_opens_the_port_that_the_other_family_has_shut() {
     let mut s = Scene::started(&[22]);
     let seq = s.inquiry.poll(s.now, |_| 7).questions[0].seq;
     assert_eq!(s.inquiry.on_answer(22, seq + 1, false, s.now), None);
-    assert_eq!(s.inquiry.poll(s.now + SETTLE, |_| 8).changes, [Change::Shut(22)]);
-    assert_eq!(s.inquiry.on_answer(22, seq + 1, true, s.now + SETTLE), Some(Change::Open(22)));
+    assert_eq!(s.inquiry.poll(s.now + SECOND_ANSWER, |_| 8).changes, [Change::Shut(22)]);
+    assert_eq!(s.inquiry.on_answer(22, seq + 1, true, s.now + SECOND_ANSWER), Some(Change::Open(22)));
 }
 
 #[test]
