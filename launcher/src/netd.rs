@@ -1,93 +1,15 @@
 //! netd's configuration for one interface: what netd is told of its machine, in netd's own file.
 //!
 //! netd knows nothing of Kubernetes. It reads the pod's addresses, routes and resolvers itself; the launcher
-//! tells it only what the manifest adds, which is a [`NetdSpec`] wherever it comes from. Everything that depends on
-//! netd's file format stands in this module.
+//! tells it only what the manifest adds, which is a [`NetdSpec`] wherever it comes from. The file is netd's own type ([`File`]).
 
 use std::path::Path;
 
-use ipnet::{Ipv4Net, Ipv6Net};
-use podvirt_api::netd::{Addresses, DhcpOption, Dns, NetdSpec, Port};
+use netd::config::file::{
+    Control, DhcpOption, File, Guest, Hold, Masquerade, Metrics, Ports, VhostUser, Words,
+};
+use podvirt_api::netd::{self as spec, Addresses, Dns, NetdSpec, Port};
 use podvirt_api::vmi::PortProtocol;
-use serde::Serialize;
-
-/// The part of netd's configuration file that the launcher writes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NetdConfig {
-    name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interface: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bind_interface: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mode: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    masquerade: Option<Masquerade>,
-    vhost_user: VhostUser,
-    control: Control,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metrics: Option<Metrics>,
-    guest: Guest,
-    ports: Ports,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hold: Option<Hold>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Masquerade {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ipv4: Option<Ipv4Net>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ipv6: Option<Ipv6Net>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Hold {
-    socket: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct VhostUser {
-    socket: String,
-    mode: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queue_pairs: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Control {
-    socket: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Metrics {
-    listen: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Guest {
-    mac: String,
-    hostname: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fqdn: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    dns: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    search: Vec<String>,
-    // The names of its fields are netd's, too.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    dhcp_options: Vec<DhcpOption>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Ports {
-    tcp: Vec<String>,
-    udp: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    steering: Option<String>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    ask_guest: bool,
-}
 
 /// Where netd's sockets are to be.
 #[derive(Clone, Copy, Debug)]
@@ -102,90 +24,100 @@ pub struct NetdSockets<'a> {
     pub hold: Option<&'a Path>,
 }
 
-impl NetdConfig {
-    /// The configuration of the netd that is told `spec`.
-    ///
-    /// `resolv_conf` is the pod's: the manifest's resolvers are added to it.
-    pub fn new(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -> Self {
-        let pod = Resolvers::parse(resolv_conf);
-        let fqdn = fqdn(&spec, &pod);
-        // Every field is named: one that is added has to find its place in netd's file.
-        let NetdSpec {
-            namespace,
-            machine,
-            interface: _,
-            index: _,
-            pod_interface,
-            addresses,
-            guest_ipv4,
-            guest_ipv6,
-            mac_address,
-            queue_pairs,
-            metrics_port,
-            hostname,
-            subdomain: _,
-            dns,
-            ports,
-            ask_guest,
-            dhcp_options,
-        } = spec;
-        let resolvers = resolvers(dns, pod);
-        let all = ports.is_empty();
-        NetdConfig {
-            name: format!("{namespace}/{machine}"),
-            bind_interface: pod_interface.is_some().then_some(true),
-            interface: pod_interface,
-            mode: match addresses {
-                // It is netd's own default.
-                Addresses::Passthrough => None,
-                Addresses::Masquerade => Some("masquerade"),
-            },
-            masquerade: (guest_ipv4.is_some() || guest_ipv6.is_some())
-                .then_some(Masquerade { ipv4: guest_ipv4, ipv6: guest_ipv6 }),
-            vhost_user: VhostUser {
-                socket: sockets.vhost_user.display().to_string(),
-                mode: "server",
-                queue_pairs,
-            },
-            control: Control { socket: sockets.control.display().to_string() },
-            metrics: metrics_port.map(|port| Metrics { listen: format!("[::]:{port}") }),
-            guest: Guest {
-                mac: mac_address,
-                hostname,
-                fqdn,
-                dns: resolvers.servers,
-                search: resolvers.search,
-                dhcp_options,
-            },
-            ports: Ports {
-                tcp: words(&ports, PortProtocol::Tcp),
-                udp: words(&ports, PortProtocol::Udp),
-                // A list of ports is served by listeners: there is nothing to steer.
-                steering: sockets.steering.filter(|_| all).map(|s| s.display().to_string()),
-                ask_guest,
-            },
-            hold: sockets.hold.map(|s| Hold { socket: s.display().to_string() }),
-        }
+/// The configuration of the netd that is told `spec`.
+///
+/// `resolv_conf` is the pod's: the manifest's resolvers are added to it.
+pub fn netd_file(spec: NetdSpec, sockets: &NetdSockets<'_>, resolv_conf: &str) -> File {
+    let pod = Resolvers::parse(resolv_conf);
+    let fqdn = fqdn(&spec, &pod);
+    // Every field is named: one that is added has to find its place in netd's file.
+    let NetdSpec {
+        namespace,
+        machine,
+        interface: _,
+        index: _,
+        pod_interface,
+        addresses,
+        guest_ipv4,
+        guest_ipv6,
+        mac_address,
+        queue_pairs,
+        metrics_port,
+        hostname,
+        subdomain: _,
+        dns,
+        ports,
+        ask_guest,
+        dhcp_options,
+    } = spec;
+    let resolvers = resolvers(dns, pod);
+    let all = ports.is_empty();
+    let path = |path: &Path| Some(path.display().to_string());
+    File {
+        name: Some(format!("{namespace}/{machine}")),
+        bind_interface: pod_interface.is_some().then(|| "true".into()),
+        interface: pod_interface,
+        mode: match addresses {
+            // It is netd's own default.
+            Addresses::Passthrough => None,
+            Addresses::Masquerade => Some("masquerade".into()),
+        },
+        masquerade: Masquerade {
+            ipv4: guest_ipv4.map(|net| net.to_string()),
+            ipv6: guest_ipv6.map(|net| net.to_string()),
+            ..Masquerade::default()
+        },
+        vhost_user: VhostUser {
+            socket: path(sockets.vhost_user),
+            mode: Some("server".into()),
+            queue_pairs: queue_pairs.map(|pairs| pairs.to_string()),
+        },
+        control: Control { socket: path(sockets.control), group: None },
+        metrics: Metrics { listen: metrics_port.map(|port| format!("[::]:{port}")) },
+        guest: Guest {
+            mac: Some(mac_address),
+            hostname: Some(hostname),
+            fqdn,
+            dns: some(resolvers.servers),
+            search: some(resolvers.search),
+            dhcp_options: dhcp_options.into_iter().map(dhcp_option).collect(),
+        },
+        ports: Ports {
+            tcp: Some(words(&ports, PortProtocol::Tcp)),
+            udp: Some(words(&ports, PortProtocol::Udp)),
+            // A list of ports is served by listeners: there is nothing to steer.
+            steering: sockets.steering.filter(|_| all).and_then(path),
+            ask_guest: ask_guest.then(|| "true".into()),
+            ..Ports::default()
+        },
+        hold: Hold { socket: sockets.hold.and_then(path) },
+        ..File::default()
     }
+}
 
-    /// The file's text.
-    ///
-    /// # Errors
-    ///
-    /// Something cannot be written as YAML.
-    pub fn to_yaml(&self) -> Result<String, serde_saphyr::ser::Error> {
-        serde_saphyr::to_string(self)
+/// A list that is told, where there is something in it.
+fn some(words: Vec<String>) -> Option<Words> {
+    (!words.is_empty()).then_some(Words(words))
+}
+
+fn dhcp_option(option: spec::DhcpOption) -> DhcpOption {
+    let spec::DhcpOption { code, text, addresses } = option;
+    DhcpOption {
+        code: Some(code.to_string()),
+        text: (!text.is_empty()).then_some(text),
+        addresses: some(addresses),
+        hex: None,
     }
 }
 
 /// The listed ports of a protocol. No list at all means all ports, but a list of the other protocol means none.
-fn words(ports: &[Port], protocol: PortProtocol) -> Vec<String> {
+fn words(ports: &[Port], protocol: PortProtocol) -> Words {
     if ports.is_empty() {
-        return vec!["all".into()];
+        return Words(vec!["all".into()]);
     }
     let listed: Vec<String> =
         ports.iter().filter(|p| p.protocol == protocol).map(|p| p.port.to_string()).collect();
-    if listed.is_empty() { vec!["none".into()] } else { listed }
+    Words(if listed.is_empty() { vec!["none".into()] } else { listed })
 }
 
 /// Resolvers and search domains.
@@ -270,7 +202,7 @@ mod tests {
             steering,
             hold: None,
         };
-        NetdConfig::new(NetdSpec::of(vmi, 0).unwrap(), &sockets, RESOLV_CONF).to_yaml().unwrap()
+        netd_file(NetdSpec::of(vmi, 0).unwrap(), &sockets, RESOLV_CONF).to_yaml().unwrap()
     }
 
     #[test]
@@ -284,8 +216,8 @@ mod tests {
         };
         let socket = Some(Path::new("/run/n.ports"));
         let all = config(&vmi(serde_json::json!({"name": "a", "masquerade": {}})), socket);
-        assert!(all.starts_with("name: default/vm\nmode: masquerade\n"), "{all}");
-        assert!(all.ends_with("  steering: /run/n.ports\n"), "{all}");
+        assert!(all.contains("\nmode: masquerade\nname: default/vm\n"), "{all}");
+        assert!(all.contains("  steering: /run/n.ports\n"), "{all}");
         let listed = config(&vmi(serde_json::json!({"name": "a", "ports": [{"port": 80}]})), socket);
         assert!(!listed.contains("steering") && !listed.contains("mode: masq"), "{listed}");
     }
@@ -309,14 +241,17 @@ mod tests {
                 hold: None,
             };
             let told = (0..vmi.spec.domain.devices.interfaces.len()).map(|i| {
-                let config = NetdConfig::new(NetdSpec::of(&vmi, i).unwrap(), &sockets, "");
-                (config.interface.unwrap_or_default(), config.bind_interface)
+                let config = netd_file(NetdSpec::of(&vmi, i).unwrap(), &sockets, "");
+                (
+                    config.interface.unwrap_or_default(),
+                    config.bind_interface.is_some_and(|bind| bind == "true"),
+                )
             });
             told.collect::<Vec<_>>()
         };
-        let own = || ("eth0".to_owned(), Some(true));
-        let secondary = || (pod::interface("b"), Some(true));
-        let whole = || (String::new(), None);
+        let own = || ("eth0".to_owned(), true);
+        let secondary = || (pod::interface("b"), true);
+        let whole = || (String::new(), false);
         let (of_pod, beside) = (
             serde_json::json!({"name": "a", "pod": {}}),
             serde_json::json!({"name": "b", "multus": {"networkName": "flat"}}),
@@ -341,10 +276,10 @@ mod tests {
             steering: None,
             hold: None,
         };
-        let text = |spec: &NetdSpec| NetdConfig::new(spec.clone(), &sockets, "").to_yaml().unwrap();
+        let text = |spec: &NetdSpec| netd_file(spec.clone(), &sockets, "").to_yaml().unwrap();
         assert!(!text(&spec).contains("queue_pairs") && !text(&spec).contains("metrics"));
         (spec.queue_pairs, spec.metrics_port) = (Some(4), Some(9100));
-        assert!(text(&spec).contains("queue_pairs: 4\n"), "{}", text(&spec));
+        assert!(text(&spec).contains("queue_pairs: \"4\"\n"), "{}", text(&spec));
         assert!(text(&spec).contains("metrics:\n  listen: \"[::]:9100\"\n"), "{}", text(&spec));
     }
 
@@ -352,8 +287,8 @@ mod tests {
     fn without_ports_all_are_forwarded() {
         assert_eq!(
             yaml("", ""),
-            "name: shop/web\nvhost_user:\n  socket: /run/n.sock\n  mode: server\ncontrol:\n  socket: /run/n.ctl\n\
-             guest:\n  mac: \"52:54:00:00:00:01\"\n  hostname: web\nports:\n  tcp:\n  - all\n  udp:\n  - all\n"
+            "control:\n  socket: /run/n.ctl\nguest:\n  hostname: web\n  mac: \"52:54:00:00:00:01\"\nname: shop/web\n\
+             ports:\n  tcp:\n  - all\n  udp:\n  - all\nvhost_user:\n  mode: server\n  socket: /run/n.sock\n"
         );
     }
 
@@ -361,11 +296,13 @@ mod tests {
     fn listed_ports_go_by_protocol_and_a_protocol_without_any_is_closed() {
         let tcp = yaml("", ", ports: [{port: 80}, {port: 443, protocol: TCP}]");
         assert!(
-            tcp.ends_with("ports:\n  tcp:\n  - \"80\"\n  - \"443\"\n  udp:\n  - none\n  ask_guest: true\n"),
+            tcp.contains(
+                "ports:\n  ask_guest: \"true\"\n  tcp:\n  - \"80\"\n  - \"443\"\n  udp:\n  - none\n"
+            ),
             "{tcp}"
         );
         let udp = yaml("", ", ports: [{port: 53, protocol: UDP}]");
-        assert!(udp.ends_with("ports:\n  tcp:\n  - none\n  udp:\n  - \"53\"\n"), "{udp}");
+        assert!(udp.contains("ports:\n  tcp:\n  - none\n  udp:\n  - \"53\"\n"), "{udp}");
     }
 
     #[test]
@@ -379,10 +316,10 @@ mod tests {
         assert_eq!(
             value["guest"]["dhcp_options"],
             serde_json::json!([
-                {"code": 42, "addresses": ["192.0.2.1"]},
-                {"code": 66, "text": "t.example"},
-                {"code": 67, "text": "b.efi"},
-                {"code": 240, "text": "x"},
+                {"code": "42", "addresses": ["192.0.2.1"]},
+                {"code": "66", "text": "t.example"},
+                {"code": "67", "text": "b.efi"},
+                {"code": "240", "text": "x"},
             ])
         );
     }

@@ -20,7 +20,7 @@ use podvirt_api::{ParseError, VirtualMachineInstance, defaults};
 use serde_json::Value;
 
 use crate::log;
-use crate::netd::{NetdConfig, NetdSockets};
+use crate::netd::{NetdSockets, netd_file};
 
 /// The variable that pods of earlier releases have in place of [`ENVIRONMENT`]: a part of the machine's manifest.
 pub const VMI_JSON: &str = "VMI_JSON";
@@ -78,7 +78,7 @@ pub fn config(spec: NetdSpec, resolv_conf: &str) -> Result<String> {
     let hold = path::netd_hold(index);
     let sockets =
         NetdSockets { vhost_user: &socket, control: &control, steering: Some(&steering), hold: Some(&hold) };
-    Ok(NetdConfig::new(spec, &sockets, resolv_conf).to_yaml()?)
+    Ok(netd_file(spec, &sockets, resolv_conf).to_yaml()?)
 }
 
 /// The same from a part of the machine's manifest, as earlier releases wrote it.
@@ -166,7 +166,8 @@ mod tests {
         let (index, text) = read(VMI_JSON, &two, Some("b")).unwrap();
         assert_eq!(index, 1);
         let name = podvirt_api::names::pod::interface("b");
-        assert!(text.contains(&format!("interface: {name}\nbind_interface: true\n")), "{text}");
+        assert!(text.contains(&format!("interface: {name}\n")), "{text}");
+        assert!(text.contains("bind_interface: \"true\"\n"), "{text}");
         assert!(text.contains("socket: /var/run/kubevirt/netd/n1.sock"), "{text}");
         assert!(text.contains("hold:\n  socket: /var/run/kubevirt/netd/hold1"), "{text}");
         assert!(read(VMI_JSON, "{", None).unwrap_err().to_string().contains("not JSON"));

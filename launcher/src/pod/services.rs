@@ -20,8 +20,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use netd::config::Config;
 use netd::guest;
-use netd::net::{Link, MacAddr};
+use netd::net::Link;
 use netd::time::Clock;
+use netd::wire::MacAddr;
 use podvirt_api::VirtualMachineInstance;
 use podvirt_api::bridge::{Bridged, bridged};
 use podvirt_api::kernel::{BRIDGE_MAC, KEPT, SERVICES, masqueraded, replaced};
@@ -34,7 +35,7 @@ use tracing::{Span, debug, error, info, warn};
 
 use super::link;
 use super::shared::{Links, Shared};
-use crate::netd::{NetdConfig, NetdSockets};
+use crate::netd::{NetdSockets, netd_file};
 
 /// Where the pod's resolvers are.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -182,8 +183,7 @@ fn config(vmi: &VirtualMachineInstance, one: &Place, resolv_conf: &str) -> Resul
     // There is no netd: nothing is opened at these.
     let (socket, control) = (path::netd_socket(one.index), path::netd_control(one.index));
     let sockets = NetdSockets { vhost_user: &socket, control: &control, steering: None, hold: None };
-    let text = NetdConfig::new(spec, &sockets, resolv_conf).to_yaml()?;
-    let mut config = netd::config::file::File::parse(&text)?.check()?;
+    let mut config = netd_file(spec, &sockets, resolv_conf).check()?;
     config.mac = one.mac;
     Ok(config)
 }

@@ -1,15 +1,17 @@
-//! The configuration file as it is written: every scalar is text until [`File::check`] judges it.
+//! The configuration file as it is written: every scalar is text until [`File::check`] judges it. It is what netd reads, and
+//! what programs that start netd write.
 //!
 //! What each field means, its unit and its default stand at the fields of [`super::Config`] and in
 //! `docs/netd-configuration.md`; the names are the same.
 
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, ser};
+use serde_json::Value;
 
 /// The whole file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     /// Name of the guest.
@@ -53,7 +55,7 @@ pub struct File {
 }
 
 /// Section `vhost_user`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct VhostUser {
     /// Path.
@@ -65,7 +67,7 @@ pub struct VhostUser {
 }
 
 /// Section `control`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
     /// Path.
@@ -75,7 +77,7 @@ pub struct Control {
 }
 
 /// Section `metrics`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
     /// Address and port.
@@ -83,7 +85,7 @@ pub struct Metrics {
 }
 
 /// Section `hold`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Hold {
     /// Path.
@@ -91,7 +93,7 @@ pub struct Hold {
 }
 
 /// Section `guest`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guest {
     /// Ethernet address.
@@ -105,11 +107,12 @@ pub struct Guest {
     /// Search domains.
     pub search: Option<Words>,
     /// Further DHCPv4 options.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dhcp_options: Vec<DhcpOption>,
 }
 
 /// An element of `guest.dhcp_options`: a code and one form of its value.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DhcpOption {
     /// Option code.
@@ -123,7 +126,7 @@ pub struct DhcpOption {
 }
 
 /// Section `loopback`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Loopback {
     /// IPv4 address.
@@ -133,7 +136,7 @@ pub struct Loopback {
 }
 
 /// Section `masquerade`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Masquerade {
     /// The guest's address with its prefix length.
@@ -145,7 +148,7 @@ pub struct Masquerade {
 }
 
 /// Section `ports`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ports {
     /// Port entries.
@@ -163,7 +166,7 @@ pub struct Ports {
 }
 
 /// Section `egress`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Egress {
     /// `allow` or `deny`.
@@ -171,11 +174,12 @@ pub struct Egress {
     /// `allow` or `deny`.
     pub metadata: Option<String>,
     /// Rules in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<EgressRule>,
 }
 
 /// An element of `egress.rules`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EgressRule {
     /// `allow` or `deny`.
@@ -189,7 +193,7 @@ pub struct EgressRule {
 }
 
 /// Section `limits`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// Flows.
@@ -205,7 +209,7 @@ pub struct Limits {
 }
 
 /// Section `timeouts`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
     /// Time.
@@ -234,10 +238,37 @@ impl File {
         // An empty document is YAML's null, and a configuration in which everything has its default.
         Ok(serde_saphyr::from_str::<Option<File>>(text)?.unwrap_or_default())
     }
+
+    /// Writes YAML, which [`File::parse`] reads as the same file. What is not set is left out.
+    ///
+    /// # Errors
+    ///
+    /// Something cannot be written as YAML.
+    pub fn to_yaml(&self) -> Result<String, serde_saphyr::ser::Error> {
+        let mut value =
+            serde_json::to_value(self).map_err(<serde_saphyr::ser::Error as ser::Error>::custom)?;
+        leave_out_unset(&mut value);
+        serde_saphyr::to_string(&value)
+    }
+}
+
+/// Removes fields without a value, and sections without fields.
+fn leave_out_unset(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(leave_out_unset);
+            fields.retain(|_, field| {
+                !field.is_null() && !field.as_object().is_some_and(serde_json::Map::is_empty)
+            });
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(leave_out_unset),
+        _ => {}
+    }
 }
 
 /// A list of words: a YAML sequence of scalars, or one scalar with commas as on the command line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct Words(pub Vec<String>);
 
 impl Words {

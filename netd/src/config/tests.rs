@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser};
 
 use super::cli::Args;
-use super::file::File;
+use super::file::{File, Words};
 use super::ports::{PortMap, PortSpec, Reserved};
 use super::*;
 use crate::egress::{Action, Egress};
@@ -61,6 +61,18 @@ name: default/vm1
 
 fn check(yaml: &str) -> Result<Config, Problems> {
     File::parse(yaml).unwrap().check()
+}
+
+#[test]
+fn what_is_written_is_read_as_the_same_file() {
+    let full = File::parse(FULL).unwrap();
+    let told_nothing =
+        File { guest: file::Guest { dns: Some(Words(vec![])), ..Default::default() }, ..File::default() };
+    for file in [full, told_nothing, File::default()] {
+        let text = file.to_yaml().unwrap();
+        assert_eq!(File::parse(&text).unwrap(), file, "{text}");
+        assert!(!text.contains("null"), "{text}");
+    }
 }
 
 #[test]
