@@ -40,7 +40,7 @@ pub const LAST_RESTORE: &str = "restore.kubevirt.io/lastRestoreUID";
 pub const OWNED_BY_MACHINE: &str = "restore.kubevirt.io/owned-by-vm";
 
 /// Time that a snapshot has, and a restore's target to be stopped, where none is given.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// What QEMU's agent says when the guest, which is a Windows, has thawed its file systems by itself.
 pub const FREEZE_LIMIT: &str = "fsfreeze is limited";
@@ -75,15 +75,15 @@ pub fn volumes(vm: &SnapshotVirtualMachine) -> &[Volume] {
 }
 
 /// Time that a snapshot may take; none is for ever.
-pub fn patience(snapshot: &VirtualMachineSnapshot) -> Option<Duration> {
+pub fn failure_deadline(snapshot: &VirtualMachineSnapshot) -> Option<Duration> {
     let given = snapshot.spec.failure_deadline.as_deref().and_then(duration::parse);
-    Some(given.unwrap_or(PATIENCE)).filter(|patience| !patience.is_zero())
+    Some(given.unwrap_or(DEFAULT_DEADLINE)).filter(|given| !given.is_zero())
 }
 
 /// When a snapshot that is not taken has failed.
 pub fn deadline(snapshot: &VirtualMachineSnapshot) -> Option<Timestamp> {
     let made = snapshot.metadata.creation_timestamp.as_ref()?.0;
-    made.checked_add(patience(snapshot)?).ok()
+    made.checked_add(failure_deadline(snapshot)?).ok()
 }
 
 /// Whether a snapshot is neither taken nor has failed.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 
 /// For a connection and its answer, on the pod's own loopback.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A mesh's proxy.
 struct Proxy {
@@ -63,8 +63,8 @@ impl Proxy {
             return Ok(None);
         }
         let mut stream = connect(self.asked)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let (path, port) = (self.path, self.asked);
         write!(
             stream,
@@ -78,7 +78,7 @@ impl Proxy {
 }
 
 fn connect(port: u16) -> std::io::Result<TcpStream> {
-    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)
+    TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), TIMEOUT)
 }
 
 #[cfg(test)]

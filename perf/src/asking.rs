@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use podvirt_e2e::until;
 use serde::{Deserialize, Serialize};
 
-use crate::bed::{Bed, GUEST_PORT, PATIENCE, number};
+use crate::bed::{Bed, GUEST_PORT, TIMEOUT, number};
 use crate::machine::{self, Machine};
 use crate::plan::{self, Peer};
 use crate::sides::{Row, Run, Subject, rounds, side_by_side, turns};
@@ -137,11 +137,11 @@ fn measure(run: &mut Run, (ports, list): (u16, &str), short: f64, idle: f64) -> 
     let at = |bed: &Bed, port| bed.guest_address(port);
     // It was shut until now.
     let served = at(&bed, GUEST_PORT);
-    until("the port that is served", PATIENCE, || Ok(bed.pod.net.connect(served).ok()))?;
+    until("the port that is served", TIMEOUT, || Ok(bed.pod.net.connect(served).ok()))?;
     if ports > 1 {
         // Until netd knows of all of them; the last is as good as any other.
         let look = format!("refusals {} 0.1", at(&bed, last));
-        until("ports that are shut", PATIENCE, || {
+        until("ports that are shut", TIMEOUT, || {
             let share = number(&bed.ask_client(&look)?, "refused_share")?;
             Ok((!asks || share >= 1.0).then_some(()))
         })?;

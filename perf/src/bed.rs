@@ -27,7 +27,7 @@ use crate::plan::{Case, Frontend, Peer, Setup};
 use crate::usage::{self, Cpu};
 
 /// For what takes no time unless something is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// The port of the echo in the guest, by TCP and UDP.
 pub(crate) const GUEST_PORT: u16 = 8001;
 /// A port that leads to the guest, where no program serves it.
@@ -231,10 +231,10 @@ impl Bed {
     /// Runs a measurement of the agent in the guest.
     ///
     /// # Errors
-    /// It fails, or takes longer than `limit` beyond [`PATIENCE`].
+    /// It fails, or takes longer than `limit` beyond [`TIMEOUT`].
     pub(crate) fn ask_guest(&mut self, words: &str, limit: Duration) -> Result<Value> {
         self.send_agent()?;
-        parse(&self.machine.linux()?.sh(&format!("/tmp/agent {words}"), limit + PATIENCE)?)
+        parse(&self.machine.linux()?.sh(&format!("/tmp/agent {words}"), limit + TIMEOUT)?)
     }
 
     /// The echo of the client serves, once and for all.
@@ -245,7 +245,7 @@ impl Bed {
         if self.servers.is_empty() {
             self.servers.push(self.start_at_client("echo", &format!("serve {CLIENT_PORT}"))?);
             let address = SocketAddr::from((self.pod.net.client4, CLIENT_PORT));
-            until("the client's echo", PATIENCE, || Ok(self.pod.net.connect(address).ok()))?;
+            until("the client's echo", TIMEOUT, || Ok(self.pod.net.connect(address).ok()))?;
         }
         Ok(())
     }
@@ -274,8 +274,8 @@ impl Bed {
         let sent = thread::spawn(move || -> Result<()> { Ok(peer::accept(&listener)?.write_all(&program)?) });
         let guest = self.machine.linux()?;
         guest
-            .sh(&format!("socat -u TCP4:{address} CREATE:/tmp/agent && chmod +x /tmp/agent"), PATIENCE * 2)?;
-        guest.sh(&format!("echo {PORT_RANGE} >/proc/sys/net/ipv4/ip_local_port_range"), PATIENCE)?;
+            .sh(&format!("socat -u TCP4:{address} CREATE:/tmp/agent && chmod +x /tmp/agent"), TIMEOUT * 2)?;
+        guest.sh(&format!("echo {PORT_RANGE} >/proc/sys/net/ipv4/ip_local_port_range"), TIMEOUT)?;
         sent.join().ok().context("the sender panicked")??;
         self.has_agent = true;
         Ok(())
@@ -336,7 +336,7 @@ impl Bed {
 fn steer(pod: &Pod) -> Result<Steering> {
     let namespace = Namespace::open(&Path::new("/run/netns").join(pod.net.pod.name()))?;
     let steering = Steering::start(namespace, pod.path("ports.sock"))?;
-    until("steering", PATIENCE, || Ok(steering.report().attached.then_some(())))?;
+    until("steering", TIMEOUT, || Ok(steering.report().attached.then_some(())))?;
     Ok(steering)
 }
 

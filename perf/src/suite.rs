@@ -76,7 +76,7 @@ pub(crate) struct Options {
     limit: Option<u32>,
     /// How long to wait before each setup for the machine to become quiet
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    patience: u64,
+    quiet_timeout: u64,
     /// Something a reader of the result must know
     #[arg(long, value_name = "TEXT")]
     note: Vec<String>,
@@ -146,7 +146,7 @@ struct Suite<'a, W> {
     /// The result is to stand for the project.
     complete: bool,
     extent: Extent,
-    patience: Duration,
+    quiet_timeout: Duration,
     begin: Instant,
     budget: Budget,
     steps: usize,
@@ -176,7 +176,7 @@ pub(crate) fn run(options: &Options, kind: Kind, out: &mut impl Write) -> Result
         pace: pace.clone(),
         complete: options.is_complete(),
         extent: if options.quick { Extent::QUICK } else { Extent::WHOLE },
-        patience: Duration::from_secs(options.patience),
+        quiet_timeout: Duration::from_secs(options.quiet_timeout),
         begin: Instant::now(),
         budget: Budget::new(options.limit()),
         steps: steps + parts.len(),
@@ -255,7 +255,7 @@ impl<W: Write> Suite<'_, W> {
     /// One setup with one peer.
     fn setup(&mut self, setup: &Setup, peer: Peer, round: u32) -> Result<()> {
         self.step += 1;
-        let busy = wait_until_quiet(self.patience)?;
+        let busy = wait_until_quiet(self.quiet_timeout)?;
         if busy > DISTURBED_CPUS {
             writeln!(self.out, "the machine is not quiet: {busy:.1} processors are busy otherwise")?;
         }
@@ -293,7 +293,7 @@ impl<W: Write> Suite<'_, W> {
             let disturbed = done.error.is_none() && done.others_cpus > DISTURBED_CPUS;
             if disturbed && case.is_repeatable() && self.budget.again(Duration::from_secs_f64(done.seconds)) {
                 writeln!(self.out, "{done}: others kept {:.1} processors busy: once more", done.others_cpus)?;
-                wait_until_quiet(self.patience)?;
+                wait_until_quiet(self.quiet_timeout)?;
                 let again = self.case(&mut bed, case, run(case));
                 done = calmer(done, again);
             }
@@ -323,7 +323,7 @@ impl<W: Write> Suite<'_, W> {
     /// A part of netd alone.
     fn part(&mut self, case: Case, quick: bool) -> Result<()> {
         self.step += 1;
-        wait_until_quiet(self.patience)?;
+        wait_until_quiet(self.quiet_timeout)?;
         let (begin, busy, ours) = (Instant::now(), usage::busy()?, usage::cpu(Pid::this())?);
         let results = self.complete.then(results_dir);
         let found = match case {
@@ -393,9 +393,9 @@ fn write_results(results: &Results, stands_for: Option<Kind>, out: &mut impl Wri
     Ok(())
 }
 
-/// Waits until nothing else keeps the processors busy, at most `patience`; returns how many are still busy.
-fn wait_until_quiet(patience: Duration) -> Result<f64> {
-    let end = Instant::now() + patience;
+/// Waits until nothing else keeps the processors busy, at most `quiet_timeout`; returns how many are still busy.
+fn wait_until_quiet(quiet_timeout: Duration) -> Result<f64> {
+    let end = Instant::now() + quiet_timeout;
     loop {
         let (begin, before) = (Instant::now(), usage::busy()?);
         sleep(PAUSE);

@@ -18,7 +18,7 @@ use super::world::{Caller, World};
 use super::{API, NO_HANDLER};
 
 /// Longer than anything takes that comes at all.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// Larger than any bound on a connection, in virtual time.
 const FOR_EVER: Duration = Duration::from_secs(600);
 /// Largest answer to a review, in bytes.
@@ -41,7 +41,7 @@ async fn client(world: &World, caller: Caller, source: Ipv4Addr) -> Client {
 /// An answer that is under way until it is dropped: its client takes no more of it than one byte.
 async fn under_way(client: &mut Client) -> Response<Incoming> {
     let request = Request::get("https://virt-api/openapi/v2").body(Empty::new()).unwrap();
-    let answer = timeout(PATIENCE, client.send_request(request)).await.expect("no answer").unwrap();
+    let answer = timeout(TIMEOUT, client.send_request(request)).await.expect("no answer").unwrap();
     assert_eq!(answer.status().as_u16(), 200);
     answer
 }
@@ -61,7 +61,7 @@ async fn http2_offers_as_many_streams_and_as_large_windows_as_the_budgets_reckon
         stream.write_all(PREFACE).await.unwrap();
         let mut next = async |kind: u8| loop {
             let mut head = [0; 9];
-            timeout(PATIENCE, stream.read_exact(&mut head)).await.expect("no frame").unwrap();
+            timeout(TIMEOUT, stream.read_exact(&mut head)).await.expect("no frame").unwrap();
             let mut body = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
             stream.read_exact(&mut body).await.unwrap();
             // Not the acknowledgement of the client's own.
@@ -106,10 +106,10 @@ async fn a_connection_that_is_served_gives_way_to_another_address() {
     let mut oldest = world.connect_from(Caller::Nobody, source, &["http/1.1"]).await.unwrap();
     oldest.write_all(b"GET /healthz HTTP/1.1\r\nhost: virt-api\r\n\r\n").await.unwrap();
     let mut answer = [0; 4096];
-    let bytes = timeout(PATIENCE, oldest.read(&mut answer)).await.expect("no answer").unwrap();
+    let bytes = timeout(TIMEOUT, oldest.read(&mut answer)).await.expect("no answer").unwrap();
     assert!(answer[..bytes].starts_with(b"HTTP/1.1 200"));
     let _held = displace_the_oldest(&world, source);
-    let closed = timeout(PATIENCE, oldest.read(&mut answer)).await.expect("it is still served");
+    let closed = timeout(TIMEOUT, oldest.read(&mut answer)).await.expect("it is still served");
     assert!(!matches!(closed, Ok(1..)), "{closed:?}");
 }
 
@@ -125,9 +125,9 @@ async fn a_connection_that_is_to_end_gives_way_as_well() {
         let request = || Request::get("https://virt-api/healthz").body(Empty::new()).unwrap();
         while client.send_request(request()).await.is_ok() {}
     };
-    timeout(PATIENCE, refused).await.expect("the server says that it ends");
+    timeout(TIMEOUT, refused).await.expect("the server says that it ends");
     let _held = displace_the_oldest(&world, source);
-    timeout(PATIENCE, world.ended()).await.expect("it waits for the connection");
+    timeout(TIMEOUT, world.ended()).await.expect("it waits for the connection");
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn answer_to_half_a_body(caller: Caller, side: Side, head: &str) -> (u64, 
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, read).await.expect("the half is not read");
+    timeout(TIMEOUT, read).await.expect("the half is not read");
     tokio::time::pause();
     let (begin, mut answer) = (Instant::now(), vec![0; 1024]);
     let bytes = timeout(FOR_EVER, stream.read(&mut answer)).await.expect("the rest is waited for").unwrap();

@@ -19,7 +19,7 @@ use super::NO_HANDLER;
 use super::world::{Caller, World};
 
 /// Longer than any answer takes on a busy machine, and far shorter than what is held back takes to end by itself.
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 const REVIEWS: &str = "/migration-validate-update";
 /// What a body without an end declares, and how much of it comes.
 const DECLARED_BYTES: usize = 4 << 20;
@@ -33,7 +33,7 @@ async fn review(world: &World) -> Value {
     })
     .to_string();
     let call = world.call(Caller::Nobody, "", Method::POST, REVIEWS, &review);
-    let (code, answer) = tokio::time::timeout(PATIENCE, call).await.expect("no answer").unwrap();
+    let (code, answer) = tokio::time::timeout(TIMEOUT, call).await.expect("no answer").unwrap();
     assert_eq!(code.as_u16(), 200, "{answer}");
     answer["response"]["allowed"].clone()
 }
@@ -49,7 +49,7 @@ async fn until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, reached).await.expect("it did not come to that");
+    tokio::time::timeout(TIMEOUT, reached).await.expect("it did not come to that");
 }
 
 /// Asks for reviews on `streams` streams of one connection, none of which ever sends its last byte.
@@ -94,7 +94,7 @@ async fn a_flood_keeps_no_review_waiting_and_takes_no_more_than_its_budget() {
 
     // The API server's address is known by the front proxy's certificate.
     let groups = world.call(Caller::FrontProxy, "jane", Method::GET, "/apis", "");
-    assert_eq!(tokio::time::timeout(PATIENCE, groups).await.expect("no answer").unwrap().0.as_u16(), 200);
+    assert_eq!(tokio::time::timeout(TIMEOUT, groups).await.expect("no answer").unwrap().0.as_u16(), 200);
 
     let mut floods = Vec::new();
     for n in 0..25 {
@@ -136,7 +136,7 @@ async fn a_body_that_is_too_long_is_refused_by_its_declared_length() {
         .header("content-length", DECLARED_BYTES + 1)
         .body(body)
         .unwrap();
-    let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("no answer");
+    let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.expect("no answer");
     assert_eq!(response.unwrap().status().as_u16(), 413);
 }
 

@@ -1,4 +1,4 @@
-//! Questions to the API server, with patience, and its answers.
+//! Questions to the API server, repeated until a timeout, and its answers.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use crate::dynamic::chain;
 use crate::ipam::StoreError;
 
 /// How long one answer of the API server is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Objects in one part of a list.
 const PAGE: u32 = 500;
 
-/// Waits for an answer, with patience.
+/// Waits for an answer until a timeout.
 pub(super) async fn asked_raw<T>(
     what: &str,
     question: impl Future<Output = kube::Result<T>>,
 ) -> Result<kube::Result<T>, StoreError> {
-    let answer = tokio::time::timeout(PATIENCE, question).await;
-    answer.map_err(|_| failed(what, &format!("no answer within {} s", PATIENCE.as_secs())))
+    let answer = tokio::time::timeout(TIMEOUT, question).await;
+    answer.map_err(|_| failed(what, &format!("no answer within {} s", TIMEOUT.as_secs())))
 }
 
 pub(super) async fn asked<T>(

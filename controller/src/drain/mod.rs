@@ -72,7 +72,7 @@ struct Drain {
 }
 
 /// Looks that a migration that was made may take to show up in the cache.
-const PATIENCE: u32 = 10;
+const LOOKS: u32 = 10;
 
 /// What it needs of the process: caches that other controllers fill among it.
 pub struct Context {
@@ -284,7 +284,7 @@ impl Drain {
                 let message = format!("made migration {} {why}", made.name_any());
                 self.recorder.normal(machine, event::SUCCESSFUL_CREATE, &message).await;
                 self.asked
-                    .push((evacuate::key(machine.namespace(), machine.metadata.name.as_deref()), PATIENCE));
+                    .push((evacuate::key(machine.namespace(), machine.metadata.name.as_deref()), LOOKS));
             }
             Err(error) => tracing::warn!(
                 namespace,

@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use podvirt_api::cdi::{DataVolume, POPULATED_FOR, Phase};
-use podvirt_api::snapshot::{LAST_RESTORE, PATIENCE, RESTORE_FINALIZER, restored_by, restores, volumes};
+use podvirt_api::snapshot::{
+    DEFAULT_DEADLINE, LAST_RESTORE, RESTORE_FINALIZER, restored_by, restores, volumes,
+};
 use podvirt_api::state;
 use podvirt_api::v1::{
     SnapshotVirtualMachine, TargetReadinessPolicy as Readiness, VirtualMachine,
@@ -209,7 +211,7 @@ fn has_finalizer(restore: &Restore) -> bool {
 fn running(seen: &Observed<'_>) -> Next {
     let policy = seen.restore.spec.target_readiness_policy.clone().unwrap_or(Readiness::WaitGracePeriod);
     let made = seen.restore.metadata.creation_timestamp.as_ref().map_or(seen.now, |time| time.0);
-    let is_late = made.checked_add(PATIENCE).is_ok_and(|end| end < seen.now);
+    let is_late = made.checked_add(DEFAULT_DEADLINE).is_ok_and(|end| end < seen.now);
     match policy {
         Readiness::WaitEventually => Next::Wait(WAIT_FOR_EVER),
         Readiness::StopTarget => Next::Stop,

@@ -3,7 +3,7 @@
 use http::Request;
 use kube::{Client, ResourceExt};
 use podvirt_api::names::SUBRESOURCES_GROUP;
-use podvirt_api::snapshot::patience;
+use podvirt_api::snapshot::failure_deadline;
 use podvirt_api::v1::{VirtualMachine, VirtualMachineSnapshot as Snapshot};
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub(crate) async fn freeze(
     vm: &VirtualMachine,
     snapshot: &Snapshot,
 ) -> Result<(), kube::Error> {
-    let seconds = patience(snapshot).map_or(0, |limit| limit.as_secs().max(1));
+    let seconds = failure_deadline(snapshot).map_or(0, |limit| limit.as_secs().max(1));
     let body = json!({"unfreezeTimeout": format!("{seconds}s")});
     put(client, path(vm, "virtualmachineinstances", "freeze"), &body).await.map(drop)
 }

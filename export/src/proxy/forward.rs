@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 /// Longest time until the exporter is reached, and until its answer begins.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Fields that are of one connection (RFC 9110, section 7.6.1).
 const OF_A_CONNECTION: [header::HeaderName; 5] =
     [header::CONNECTION, header::TE, header::TRAILER, header::TRANSFER_ENCODING, header::UPGRADE];
@@ -25,7 +25,7 @@ const OF_A_CONNECTION: [header::HeaderName; 5] =
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     /// It took too long.
-    #[error("no answer within {} s", PATIENCE.as_secs())]
+    #[error("no answer within {} s", TIMEOUT.as_secs())]
     Slow(#[from] tokio::time::error::Elapsed),
     /// No connection, or no TLS.
     #[error("connect")]
@@ -77,14 +77,14 @@ pub(super) async fn forward(
         let stream = TlsConnector::from(tls).connect(name, stream).await?;
         Ok::<_, Error>(http1::handshake(TokioIo::new(stream)).await?)
     };
-    let (mut sender, connection) = tokio::time::timeout(PATIENCE, connected).await??;
+    let (mut sender, connection) = tokio::time::timeout(TIMEOUT, connected).await??;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "the connection to an exporter has ended");
         }
     });
     let sent = sender.send_request(Request::from_parts(head, body));
-    let mut response = tokio::time::timeout(PATIENCE, sent).await??.map(Body::new);
+    let mut response = tokio::time::timeout(TIMEOUT, sent).await??.map(Body::new);
     for field in OF_A_CONNECTION {
         response.headers_mut().remove(field);
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How long a machine waits for the KubeVirt object after the start of virt-handler; then it has the defaults.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The options of machines that start from now on. Clones share them.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Options {
     /// The present options.
     pub async fn get(&self) -> VirtualMachineOptions {
         let mut known = self.0.subscribe();
-        let options = timeout(PATIENCE, known.wait_for(Option::is_some)).await;
+        let options = timeout(TIMEOUT, known.wait_for(Option::is_some)).await;
         let options = options.ok().and_then(|known| known.ok().and_then(|options| options.clone()));
         options.unwrap_or_else(|| of(&KubeVirtConfiguration::default()))
     }

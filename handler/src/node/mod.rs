@@ -13,7 +13,7 @@
 //! A pass waits for its own pod (the launcher, the network backend) and for the API server. What a pod takes its time
 //! for costs its own machine alone: a pass has no place to hold among the others, so that launchers that hang, however
 //! many, delay no other machine. A launcher that does not answer is looked at less and less often
-//! ([`crate::vm::patience`]). All machines share the API server: what passes ask of it is limited instead
+//! ([`crate::vm::next_look`]). All machines share the API server: what passes ask of it is limited instead
 //! ([`pass::within`]).
 //!
 //! There are two watches: of the VMIs on this node and of those that come to it by a migration ([`migrate`]); a VMI

@@ -327,7 +327,7 @@ async fn of_ghost(node: &Node, machine: &mut Machine) -> anyhow::Result<Outcome>
         }
         // The launcher ends with its pod.
         Launcher::Ready => Ok(Outcome::Again(GHOST)),
-        Launcher::Silent(since) => Ok(Outcome::Again(vm::patience(since, Timestamp::now()))),
+        Launcher::Silent(since) => Ok(Outcome::Again(vm::next_look(since, Timestamp::now()))),
     }
 }
 

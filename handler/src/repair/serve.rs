@@ -21,7 +21,7 @@ use crate::sockets::Dir;
 /// Milliseconds between two attempts to reach a backend that is not there (yet).
 const AGAIN: u16 = 100;
 /// How long a backend may take to read an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Sockets in one request from which on two threads share them.
 const SHARED: usize = 16;
@@ -110,8 +110,8 @@ impl Server {
 
     /// Serves until the end (true) or until the backend has gone.
     pub(super) fn serve(&self, backend: &Socket) -> Result<bool, Error> {
-        backend.set_read_timeout(Some(PATIENCE))?;
-        backend.set_write_timeout(Some(PATIENCE))?;
+        backend.set_read_timeout(Some(TIMEOUT))?;
+        backend.set_write_timeout(Some(TIMEOUT))?;
         loop {
             match self.wait(Some(backend), PollTimeout::NONE)? {
                 Waited::Stopped => return Ok(true),

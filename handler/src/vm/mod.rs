@@ -266,7 +266,7 @@ fn act(view: &View<'_>, phase: &Phase) -> (Option<Action>, Option<Duration>) {
             Launcher::Ready => give(view, phase),
             Launcher::Absent(_) => (None, Some(Duration::from_secs(5))),
             // The guest may still be asked: silence can be a matter of one call.
-            Launcher::Silent(since) => (None, Some(patience(since, view.now))),
+            Launcher::Silent(since) => (None, Some(next_look(since, view.now))),
             Launcher::Gone(_) if !view.exit.is_told() => {
                 (Some(Action::LookUpExit), Some(Duration::from_secs(1)))
             }
@@ -466,7 +466,7 @@ fn announce(view: &View<'_>, action: Action) -> Option<Event> {
 
 /// Time until the next look at a launcher that has been silent since `since`: as long as it has been silent already,
 /// within limits. Each look is a call that waits for its deadline.
-pub(crate) fn patience(since: Timestamp, now: Timestamp) -> Duration {
+pub(crate) fn next_look(since: Timestamp, now: Timestamp) -> Duration {
     let (first, longest) = SILENT_LOOKS;
     elapsed(since, now).clamp(first, longest)
 }

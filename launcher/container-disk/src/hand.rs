@@ -13,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use crate::find::Found;
 
 /// How long a caller may take to read.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failed accept: it fails when descriptors run out, and would again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -43,7 +43,7 @@ pub(crate) fn serve(listener: &UnixListener, files: Result<&[Found], &String>) {
 }
 
 fn hand(stream: &UnixStream, files: Result<&[Found], &String>) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     match files {
         Err(error) => send(stream, &format!("{{\"error\":{}}}\n", json(error)), &[]),
         Ok(files) => files.iter().try_for_each(|file| {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longer than the program takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The program, which ends with the test.
 struct Running(Child);
@@ -27,11 +27,11 @@ fn told(socket: &Path) -> String {
     let mut stream = loop {
         match UnixStream::connect(socket) {
             Ok(stream) => break stream,
-            Err(error) => assert!(begin.elapsed() < PATIENCE, "nothing listens: {error}"),
+            Err(error) => assert!(begin.elapsed() < TIMEOUT, "nothing listens: {error}"),
         }
         std::thread::yield_now();
     };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text

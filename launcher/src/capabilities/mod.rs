@@ -33,7 +33,7 @@ const MACHINES: [(&str, &str); 2] = [("x86_64", "q35"), ("aarch64", "virt")];
 /// How long libvirtd may take to listen.
 const SOCKET_WAIT: Duration = Duration::from_secs(30);
 /// How long libvirtd may refuse connections after that.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -105,7 +105,7 @@ async fn connected(uri: &str) -> Result<Arc<dyn Source>> {
         let opened = spawn_blocking(move || crate::hypervisor::source(&uri)).await;
         match opened.context("the connecting thread")? {
             Ok(source) => return Ok(source),
-            Err(error) if since.elapsed() > PATIENCE => return Err(error.into()),
+            Err(error) if since.elapsed() > TIMEOUT => return Err(error.into()),
             Err(error) => warn!(%error, "libvirtd does not take connections yet"),
         }
         sleep(PAUSE).await;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use podvirt_perf::ramp::{End, Role, Stop};
 
 /// For the first bytes of a connection.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection's first bytes are read beside those of others, by a thread that is small.
 const STACK: usize = 64 << 10;
 
@@ -64,7 +64,7 @@ fn serve(new: &Receiver<TcpStream>) -> Result<()> {
         let (stop, ends, asks) = (Arc::clone(&stop), Arc::clone(&ends), asks.clone());
         thread::Builder::new().stack_size(STACK).spawn(move || -> Result<()> {
             let mut role = [0; Role::LEN];
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             (&stream).read_exact(&mut role)?;
             stream.set_read_timeout(None)?;
             if role == Role::REPORT {

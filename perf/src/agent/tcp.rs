@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 use crate::{Schedule, Times, allow_descriptors};
 
 /// For what takes no time unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two handfuls of connections that are closed.
 const CLOSING: Duration = Duration::from_millis(3);
 /// Connections that are being opened at the same time.
@@ -26,9 +26,9 @@ const FAILED: f64 = 0.01;
 const LONGEST: Duration = Duration::from_secs(60);
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(|| address.to_string())?;
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| address.to_string())?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -80,13 +80,13 @@ pub(crate) fn connections(address: SocketAddr, time: Duration, per_second: Optio
 /// and is ended. `refused_share` tells of how many it was the former.
 pub(crate) fn refusals(address: SocketAddr, time: Duration) -> Result<Value> {
     let once = || -> Result<bool> {
-        let mut stream = match TcpStream::connect_timeout(&address, PATIENCE) {
+        let mut stream = match TcpStream::connect_timeout(&address, TIMEOUT) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(true),
             // It had come about, and its end was there before this was looked at.
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(false),
             stream => stream.with_context(|| address.to_string())?,
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         match stream.read(&mut [0]) {
             Ok(0) => Ok(false),
             Err(e) if e.kind() == ErrorKind::ConnectionReset => Ok(false),
@@ -129,7 +129,7 @@ pub(crate) fn flows(address: SocketAddr, count: usize) -> Result<(Vec<TcpStream>
             opening.insert(token, stream);
             begun += 1;
         }
-        let ready = match epoll.wait(&mut events, EpollTimeout::try_from(PATIENCE)?) {
+        let ready = match epoll.wait(&mut events, EpollTimeout::try_from(TIMEOUT)?) {
             Ok(ready) => ready,
             Err(Errno::EINTR) => continue,
             Err(e) => return Err(e.into()),

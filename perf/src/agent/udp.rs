@@ -28,7 +28,7 @@ const WARM_UP: u32 = 5;
 /// The kernel doubles it and limits it.
 const RECEIVE_BUFFER: usize = 4 << 20;
 /// For the first datagram to be counted.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn connected(address: SocketAddr) -> Result<UdpSocket> {
     let local: SocketAddr = match address {
@@ -124,7 +124,7 @@ pub(crate) fn sink(port: u16, time: Duration) -> Result<Value> {
     setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
     socket.set_nonblocking(true)?;
     let mut buffer = vec![0; LARGEST];
-    ensure!(readable(&socket, PATIENCE)?, "no datagram came within {PATIENCE:?}");
+    ensure!(readable(&socket, TIMEOUT)?, "no datagram came within {TIMEOUT:?}");
     let begin = Instant::now();
     let (mut count, mut bytes) = (0u64, 0u64);
     while begin.elapsed() < time {

@@ -12,7 +12,7 @@ use crate::bed::{number, parse};
 use crate::iperf::Report;
 
 /// Beyond what a measurement takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Where an end keeps iperf3's report until nothing is counted any more.
 const REPORT: &str = "/tmp/report";
 
@@ -84,14 +84,14 @@ fn bulk<'n>(
     figures: &mut BTreeMap<String, f64>,
 ) -> Result<()> {
     let Pace { bulk: seconds, warm_up, .. } = pace;
-    let limit = Duration::from_secs((seconds + warm_up).into()) + PATIENCE;
+    let limit = Duration::from_secs((seconds + warm_up).into()) + TIMEOUT;
     let cgroups = subject.cgroups.clone();
     let (end, to) = ends(subject, peer, way);
     // Its failure is in the report.
     let command = format!(
         "iperf3 --client {to} --port {BULK} --json --get-server-output --time {seconds} --omit {warm_up} >{REPORT} 2>&1 || true"
     );
-    let (report, used) = until("iperf3's report", PATIENCE, || {
+    let (report, used) = until("iperf3's report", TIMEOUT, || {
         let before = cgroups.sample()?;
         end.sh(&command, limit)?;
         // To print it costs a guest time, too.
@@ -126,7 +126,7 @@ fn transactions<'n>(
 ) -> Result<()> {
     let (end, to) = ends(subject, peer, way);
     let (to, way, seconds) = (SocketAddr::new(to, ECHO), way.key(), pace.short);
-    let limit = Duration::from_secs_f64(seconds) + PATIENCE;
+    let limit = Duration::from_secs_f64(seconds) + TIMEOUT;
     for (quantity, words) in
         [("rr", format!("rr {to} {seconds} 1")), ("connect", format!("crr {to} {seconds}"))]
     {

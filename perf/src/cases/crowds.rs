@@ -27,7 +27,7 @@ use podvirt_e2e::until;
 
 use super::Found;
 use super::transfer::{self, Direction};
-use crate::bed::{Bed, CLIENT_PORT, CROWD_PORT, GUEST_PORT, PATIENCE, Pace, number};
+use crate::bed::{Bed, CLIENT_PORT, CROWD_PORT, GUEST_PORT, Pace, TIMEOUT, number};
 use crate::frontends::{Machine, double};
 
 /// Datagrams a second of new peers.
@@ -123,21 +123,20 @@ pub(super) fn names(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()>
     let quiet = others(bed, &without(pace))?;
     let address = SocketAddr::from((bed.client(), CLIENT_PORT));
     let alone = Duration::from_secs(u64::from(pace.seconds.div_ceil(4)));
-    let answers = bed.ask_guest(&format!("names {address} {} {NAMES}", alone.as_secs()), alone + PATIENCE)?;
+    let answers = bed.ask_guest(&format!("names {address} {} {NAMES}", alone.as_secs()), alone + TIMEOUT)?;
     found.put(bed.name("names_alone_per_second"), number(&answers, "per_second")?);
     // It ends by itself when all others are measured, or soon after.
     let limit = Duration::from_secs(u64::from(pace.seconds + pace.warm_up_seconds));
     let asking = (limit + Duration::from_secs(3)).as_secs();
     let answer = "/tmp/names.json";
     // The agent is there: something was asked of it before.
-    bed.machine.linux()?.sh(
-        &format!(": >{answer}; /tmp/agent names {address} {asking} {NAMES} >{answer} 2>&1 &"),
-        PATIENCE,
-    )?;
+    bed.machine
+        .linux()?
+        .sh(&format!(": >{answer}; /tmp/agent names {address} {asking} {NAMES} >{answer} 2>&1 &"), TIMEOUT)?;
     let beside = others(bed, pace)?;
     let guest = bed.machine.linux()?;
-    let text = until("the names", limit + PATIENCE, || {
-        let text = guest.sh(&format!("cat {answer}"), PATIENCE)?;
+    let text = until("the names", limit + TIMEOUT, || {
+        let text = guest.sh(&format!("cat {answer}"), TIMEOUT)?;
         Ok((!text.is_empty()).then_some(text))
     })?;
     let answers = serde_json::from_str(text.trim()).with_context(|| format!("the agent says: {text}"))?;
@@ -173,7 +172,7 @@ fn others(bed: &mut Bed, pace: &Pace) -> Result<Others> {
     let guest = matches!(bed.machine, Machine::Linux(_));
     let part = Duration::from_secs(pace.seconds.into()) / if guest { 4 } else { 1 };
     let (seconds, address) = (part.as_secs_f64(), bed.guest_address(GUEST_PORT));
-    until("an echo", PATIENCE, || Ok(bed.ask_client(&format!("udp-rr {address} 0.05 64")).ok()))?;
+    until("an echo", TIMEOUT, || Ok(bed.ask_client(&format!("udp-rr {address} 0.05 64")).ok()))?;
     let echo = bed.ask_client(&format!("udp-echo {address} {seconds} 64 {WINDOW}"))?;
     let echo = number(&echo, "per_second")?;
     if !guest {

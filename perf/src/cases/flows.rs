@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::Found;
 use super::transfer::{self, Direction};
-use crate::bed::{Bed, CLIENT_PORT, PATIENCE, Pace, number};
+use crate::bed::{Bed, CLIENT_PORT, Pace, TIMEOUT, number};
 use crate::usage;
 
 /// Where the agent's answer is.
@@ -63,7 +63,7 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
                 found.put(bed.name(&format!("flows_cpu_per_gb_{}_{count}", direction.key())), cost);
             }
         }
-        bed.machine.linux()?.sh("kill $flows; wait $flows", PATIENCE)?;
+        bed.machine.linux()?.sh("kill $flows; wait $flows", TIMEOUT)?;
     }
     let slopes = pace.flows.last().filter(|last| **last > 1000).map(|last| {
         ["flows_setup", "flows_tcp_g2h", "flows_tcp_h2g"].map(|quantity| {
@@ -90,12 +90,10 @@ fn reached(held: f64, count: usize) -> bool {
 /// Opens so many connections in the guest, which stay open; the shell's `flows` is who holds them.
 fn open(bed: &mut Bed, address: SocketAddr, count: usize) -> Result<Value> {
     let guest = bed.machine.linux()?;
-    guest.sh(
-        &format!(": >{ANSWER}; /tmp/agent flows {address} {count} >{ANSWER} 2>&1 & flows=$!"),
-        PATIENCE,
-    )?;
+    guest
+        .sh(&format!(": >{ANSWER}; /tmp/agent flows {address} {count} >{ANSWER} 2>&1 & flows=$!"), TIMEOUT)?;
     let text = until("the connections", OPENING, || {
-        let text = guest.sh(&format!("cat {ANSWER}"), PATIENCE)?;
+        let text = guest.sh(&format!("cat {ANSWER}"), TIMEOUT)?;
         Ok((!text.is_empty()).then_some(text))
     })?;
     serde_json::from_str(&text).with_context(|| format!("the guest's agent says: {text}"))

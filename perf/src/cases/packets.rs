@@ -11,7 +11,7 @@ use podvirt_e2e::{Process, until};
 use serde_json::Value;
 
 use super::Found;
-use crate::bed::{Bed, GUEST_PORT, PATIENCE, Pace, number};
+use crate::bed::{Bed, GUEST_PORT, Pace, TIMEOUT, number};
 use crate::frontends::double::{self, Full};
 use crate::frontends::testpmd;
 
@@ -21,7 +21,7 @@ const WINDOW: u32 = 128;
 pub(super) fn echo(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     let (seconds, address) = (pace.short.as_secs_f64(), bed.guest_address(GUEST_PORT));
     // That testpmd has started does not say that it looks at its rings.
-    until("an echo", PATIENCE, || Ok(bed.ask_client(&format!("udp-rr {address} 0.05 64")).ok()))?;
+    until("an echo", TIMEOUT, || Ok(bed.ask_client(&format!("udp-rr {address} 0.05 64")).ok()))?;
     for size in bed.setup.sizes.clone() {
         let answer = bed.ask_client(&format!("udp-rr {address} {seconds} {size}"))?;
         // The smallest size has the plain name.
@@ -84,7 +84,7 @@ fn sink(bed: &Bed, pace: &Pace) -> Result<Process> {
     let sink = bed.start_at_client("sink", &format!("udp-sink {} {seconds}", testpmd::SINK))?;
     let address = SocketAddr::from((bed.pod.net.client4, testpmd::SINK));
     // Bound when another cannot be.
-    until("the sink", PATIENCE, || {
+    until("the sink", TIMEOUT, || {
         let free = bed.pod.net.client.enter(|| Ok(std::net::UdpSocket::bind(address).is_ok()))?;
         Ok((!free).then_some(()))
     })?;
@@ -92,7 +92,7 @@ fn sink(bed: &Bed, pace: &Pace) -> Result<Process> {
 }
 
 fn counted(sink: &Process) -> Result<Value> {
-    until("the sink's count", PATIENCE * 2, || {
+    until("the sink's count", TIMEOUT * 2, || {
         let log = sink.log();
         Ok(log.lines().last().and_then(|line| serde_json::from_str(line).ok()))
     })

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use podvirt_e2e::until;
 
 use super::Found;
-use crate::bed::{Bed, PATIENCE, Pace, Used};
+use crate::bed::{Bed, Pace, TIMEOUT, Used};
 use crate::iperf::Report;
 
 /// The state of a listening socket in /proc/net/tcp6.
@@ -56,7 +56,7 @@ pub(crate) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &
     let command = ["iperf3", "--server", "--one-off", "--json", "--port", &port.to_string()];
     let server = bed.pod.peer(&format!("iperf3-{}", direction.key())).spawn(&command)?;
     let client = &bed.pod.net.client;
-    until("iperf3's port", PATIENCE, || {
+    until("iperf3's port", TIMEOUT, || {
         let sockets = client.enter(|| Ok(fs::read_to_string("/proc/thread-self/net/tcp6")?))?;
         Ok(listens(&sockets, port).then_some(()))
     })?;
@@ -64,13 +64,13 @@ pub(crate) fn iperf(bed: &mut Bed, pace: &Pace, direction: Direction, options: &
     let (seconds, omit) = (pace.seconds, pace.warm_up_seconds);
     let reverse = if direction == Direction::H2g { " --reverse" } else { "" };
     let address = bed.client();
-    let limit = Duration::from_secs((seconds + omit).into()) + PATIENCE;
+    let limit = Duration::from_secs((seconds + omit).into()) + TIMEOUT;
     let command = format!(
         "iperf3 --client {address} --port {port} --json --time {seconds} --omit {omit}{reverse} {options}"
     );
     let guests = bed.machine.linux()?.console().run(&command, limit)?.text;
     // The server's report is complete when it can be read.
-    let hosts = until("iperf3's report", PATIENCE, || Ok(Report::parse(&server.log()).ok()));
+    let hosts = until("iperf3's report", TIMEOUT, || Ok(Report::parse(&server.log()).ok()));
     let used = bed.since(&before)?;
     let guests = Report::parse(&guests)?;
     let hosts = hosts.with_context(|| server.log())?;

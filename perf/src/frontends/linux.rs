@@ -7,7 +7,7 @@ use podvirt_e2e::artefacts::artefact;
 use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, UML, Vhost, uml_container};
 
 use super::masquerade;
-use crate::bed::{GUEST_PORT, PATIENCE};
+use crate::bed::{GUEST_PORT, TIMEOUT};
 use crate::plan::{Case, Frontend, Peer, Setup};
 
 /// Boot of a guest; TCG on a busy machine is slow.
@@ -56,7 +56,7 @@ impl Linux {
         let listens = format!("ss -Hltun | grep -q ':{port} '");
         let wait =
             format!("i=0; until {listens}; do i=$((i + 1)); [ $i -lt 200 ] || exit 1; usleep 50000; done");
-        self.sh(&format!("{program} >/tmp/{port}.log 2>&1 & ({wait})"), PATIENCE).map(drop)
+        self.sh(&format!("{program} >/tmp/{port}.log 2>&1 & ({wait})"), TIMEOUT).map(drop)
     }
 
     /// The release of its kernel.
@@ -64,7 +64,7 @@ impl Linux {
     /// # Errors
     /// The guest is gone.
     pub(crate) fn kernel(&mut self) -> Result<String> {
-        self.sh("uname -r", PATIENCE)
+        self.sh("uname -r", TIMEOUT)
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
                 Frontend::Uml => uml(pod, memory_mib, setup.mtu)?,
                 _ => qemu(pod, memory_mib, &netdev)?,
             };
-            guest.sh(&masquerade::addresses(setup.mtu, setup.family == Family::V6), PATIENCE)?;
+            guest.sh(&masquerade::addresses(setup.mtu, setup.family == Family::V6), TIMEOUT)?;
             Ok(guest)
         }
         Peer::Slirp => {
@@ -101,7 +101,7 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             let forward = |p| format!("hostfwd={p}::{GUEST_PORT}-:{GUEST_PORT}");
             let netdev = format!("user,id=net,ipv6=off,{},{}", forward("tcp"), forward("udp"));
             let mut guest = qemu(pod, memory_mib, &netdev)?;
-            guest.sh(&by_hand(setup.mtu, SLIRP[0], SLIRP[1]), PATIENCE)?;
+            guest.sh(&by_hand(setup.mtu, SLIRP[0], SLIRP[1]), TIMEOUT)?;
             Ok(guest)
         }
     }
@@ -152,7 +152,7 @@ fn qemu(pod: &Pod, memory_mib: u32, netdev: &str) -> Result<Linux> {
         "console=ttyS0 quiet mitigations=off init_on_alloc=0 pv.dhcp=no".to_owned(),
     ]);
     let process = container.spawn(&command)?;
-    match Console::connect(&pod.path("serial.sock"), PATIENCE) {
+    match Console::connect(&pod.path("serial.sock"), TIMEOUT) {
         Ok(console) => booted(console, process),
         Err(e) => bail!("{e}\n{}", process.log()),
     }

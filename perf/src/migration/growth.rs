@@ -29,7 +29,7 @@ const PORT: u16 = 7003;
 /// Of so many connections one is tried in the end.
 const TRIED: usize = 97;
 /// For an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// For each of these numbers of connections.
 ///
@@ -69,7 +69,7 @@ fn with(count: usize) -> Result<Growth> {
     }
     for (guest, client) in connections.iter().step_by(TRIED) {
         for (mut from, mut to) in [(guest, client), (client, guest)] {
-            to.set_read_timeout(Some(PATIENCE))?;
+            to.set_read_timeout(Some(TIMEOUT))?;
             from.write_all(b"x")?;
             to.read_exact(&mut [0]).context("a connection after its migrations")?;
         }

@@ -25,7 +25,7 @@ const AGENT_PORT: u16 = 7000;
 /// A socket for the guest's memory.
 const STATE: &str = "state.sock";
 /// For what takes no time unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// As much as fits between two processes of one machine.
 const BANDWIDTH: u64 = 1 << 40;
 
@@ -117,7 +117,7 @@ impl Place {
         let mut source = self.guest.replace(target).context("no guest")?;
         // It may end before it answers.
         drop(source.qmp()?.execute("quit", json!({})));
-        source.process.wait(PATIENCE)?;
+        source.process.wait(TIMEOUT)?;
         drop(source);
         let told = self.pods.leave()?;
         drop(helpers);

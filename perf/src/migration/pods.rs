@@ -28,7 +28,7 @@ use crate::plan::Peer;
 /// Of the guest's link in bytes.
 pub(crate) const MTU: u16 = 1500;
 /// For what takes no time unless something is broken.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// More than the measurement needs.
 const LIMITS: &str = "limits: {flows: 19000, new_flows_per_second: 1000000, new_flows_burst: 1000000}\n";
 
@@ -155,7 +155,7 @@ impl Pods {
             }
             if backend.process.ended()?.is_none() {
                 drop(backend.process.signal(Signal::SIGTERM));
-                drop(backend.process.wait(PATIENCE));
+                drop(backend.process.wait(TIMEOUT));
             }
             fs::write(self.sides[from].pod.path("last.log"), backend.process.log())?;
         }
@@ -172,12 +172,12 @@ impl Pods {
 
 /// What two netds tell after a guest has moved from one to the other.
 fn ask(source: &RunningBackend, target: &RunningBackend) -> Result<Told> {
-    until("the end at the source", PATIENCE, || {
+    until("the end at the source", TIMEOUT, || {
         Ok((source.ask("status")?["frontend_connected"] == Value::Bool(false)).then_some(()))
     })?;
     let out = source.counter("migrated_connections_out")?;
     // Released in the background.
-    until("all connections at the target", PATIENCE, || {
+    until("all connections at the target", TIMEOUT, || {
         Ok((target.counter("migrated_connections_in")? + lost(target)? >= out).then_some(()))
     })?;
     let (here, there) = (source.process.log(), target.process.log());

@@ -26,7 +26,7 @@ const LITTLE: Sending = Sending::Paced { chunk: 4 << 10, pause: Duration::from_m
 /// For a stream to go on after a move.
 const STALLED: Duration = Duration::from_secs(5);
 /// For a connection to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the guest and the client do.
 type Shape = [(Sending, Reading); 2];
@@ -200,7 +200,7 @@ impl Streams {
         let begin = Instant::now();
         report.write_all(&Role::REPORT)?;
         let here: Vec<Outcome> = self.ends.iter().map(|e| e.outcome(begin)).collect();
-        report.set_read_timeout(Some(PATIENCE))?;
+        report.set_read_timeout(Some(TIMEOUT))?;
         let lines = BufReader::new(report).lines().map(|line| Ok(serde_json::from_str(&line?)?));
         let there = lines.collect::<Result<Vec<Outcome>>>().context("the guest's report")?;
         ensure!(!there.is_empty(), "the guest tells nothing");

@@ -15,7 +15,7 @@ pub(super) const AREA_MIB: u32 = 192;
 /// Seconds before each job that are not counted.
 const WARM_UP: f64 = 0.5;
 /// How much longer than its jobs fio may take: it is loaded by an emulated processor.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A job: its name in results, what it is called, and its lines.
 struct Job {
@@ -128,7 +128,7 @@ fn jobs(device: &str, seconds: f64) -> String {
 }
 
 fn run(guest: &mut Guest, jobs: &str, limit: Duration) -> Result<Value> {
-    guest.sh(&format!("cat >/tmp/jobs <<'EOF'\n{jobs}EOF"), PATIENCE)?;
+    guest.sh(&format!("cat >/tmp/jobs <<'EOF'\n{jobs}EOF"), TIMEOUT)?;
     let loader = "/tmp/bin/ld-linux-x86-64.so.2 --library-path /tmp/bin /tmp/bin/fio";
     let said = guest.sh(&format!("{loader} --output-format=json --eta=never /tmp/jobs 2>&1"), limit)?;
     // Notes may stand before it.
@@ -145,7 +145,7 @@ pub(super) fn fill(guest: &mut Guest, disk: &Disk) -> Result<()> {
     let fill = format!(
         "[fill]\nfilename={device}\nsize={AREA_MIB}m\nioengine=libaio\ndirect=1\nrw=write\nbs=1m\niodepth=4\n"
     );
-    run(guest, &fill, PATIENCE).map(drop)
+    run(guest, &fill, TIMEOUT).map(drop)
 }
 
 /// Measures a disk; figures are called DISK.JOB.
@@ -160,7 +160,7 @@ pub(super) fn measure(
 ) -> Result<()> {
     let device = guest.device(disk.key)?;
     #[allow(clippy::cast_precision_loss, reason = "a handful of jobs")]
-    let limit = PATIENCE + Duration::from_secs_f64((seconds + WARM_UP) * JOBS.len() as f64);
+    let limit = TIMEOUT + Duration::from_secs_f64((seconds + WARM_UP) * JOBS.len() as f64);
     let answer = run(guest, &jobs(&device, seconds), limit)?;
     for (key, value) in taken(&answer)? {
         figures.insert(format!("{}.{key}", disk.key), value);

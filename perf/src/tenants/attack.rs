@@ -34,7 +34,7 @@ const FULL: Duration = Duration::from_micros(100);
 /// Between two frames of a kind that lives by its answers.
 const SPARSE: Duration = Duration::from_micros(500);
 /// For a backend to serve again.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two tries.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How often a byte is sent that is not answered.
@@ -137,7 +137,7 @@ impl Guest {
                     self.bad.clear();
                     return Ok(());
                 }
-                Err(error) if begin.elapsed() > PATIENCE => return Err(error.context("the backend is gone")),
+                Err(error) if begin.elapsed() > TIMEOUT => return Err(error.context("the backend is gone")),
                 Err(_) => thread::sleep(AGAIN),
             }
         }
@@ -336,7 +336,7 @@ impl Guest {
 
 fn until<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < TIMEOUT {
         let found = attempt()?;
         if found.is_some() {
             return Ok(found);

@@ -14,7 +14,7 @@ use podvirt_e2e::{Backend, BackendOptions, Guest, Net, Pod, Process, RunningBack
 use serde_json::Value;
 
 use super::limits::Limits;
-use crate::bed::{GUEST_PORT, PATIENCE};
+use crate::bed::{GUEST_PORT, TIMEOUT};
 use crate::excerpt::excerpt;
 use crate::frontends::BACKEND_MAC;
 use crate::plan::Peer;
@@ -80,7 +80,7 @@ impl<'p> Attacker<'p> {
         attacker.peer("open", &format!("serve {OPEN_PORT}"))?;
         attacker.peer("deaf", &format!("deaf {DEAF_PORT}"))?;
         for port in [OPEN_PORT, DEAF_PORT] {
-            until("a peer's port", PATIENCE, || Ok(pod.net.connect((pod.net.client4, port).into()).ok()))?;
+            until("a peer's port", TIMEOUT, || Ok(pod.net.connect((pod.net.client4, port).into()).ok()))?;
         }
         Ok(attacker)
     }

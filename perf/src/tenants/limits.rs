@@ -18,7 +18,7 @@ const PERIOD_US: f64 = 100_000.0;
 /// The weight of one processor that is asked for: Kubernetes'.
 const SHARES: f64 = 1024.0;
 /// For the last process of a group to be gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pod's group; dropping it removes it, when its processes are gone.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Drop for Limits {
         for controller in USED {
             let begin = Instant::now();
             while fs::remove_dir(self.path(controller)).is_err_and(|e| e.kind() != io::ErrorKind::NotFound) {
-                if begin.elapsed() > PATIENCE {
+                if begin.elapsed() > TIMEOUT {
                     eprintln!("{} is left", self.path(controller).display());
                     break;
                 }

@@ -21,9 +21,9 @@ const LINGER: Duration = Duration::from_millis(300);
 
 pub(super) async fn run(cluster: &Cluster, args: &Console) -> anyhow::Result<()> {
     let vmi = Object::new(Kind::Vmi, &args.name, cluster.namespace())?;
-    let patience = Duration::from_secs(60 * u64::from(args.timeout));
+    let timeout = Duration::from_secs(60 * u64::from(args.timeout));
     let stream = tokio::select! {
-        stream = connect(cluster, &vmi, patience) => stream?,
+        stream = connect(cluster, &vmi, timeout) => stream?,
         signal = end_signal() => {
             complain(&format!("\n{} ended the wait for {vmi}.", signal.context("cannot watch signals")?));
             return Ok(());
@@ -55,8 +55,8 @@ pub(super) async fn run(cluster: &Cluster, args: &Console) -> anyhow::Result<()>
 }
 
 /// Connects, and asks again while the machine is on its way.
-async fn connect(cluster: &Cluster, vmi: &Object, patience: Duration) -> anyhow::Result<Stream> {
-    let until = Instant::now() + patience;
+async fn connect(cluster: &Cluster, vmi: &Object, timeout: Duration) -> anyhow::Result<Stream> {
+    let until = Instant::now() + timeout;
     let mut told = false;
     loop {
         let error = match cluster.open(vmi, "console").await {

@@ -29,7 +29,7 @@ const DEVICE: &str = "/dev/vda";
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 /// Time between two looks at the pod, and how long it may take to run (upstream's).
 const LOOK: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(500);
+const TIMEOUT: Duration = Duration::from_secs(500);
 
 /// What a server tells of its image.
 #[derive(Debug, Default, Deserialize)]
@@ -193,7 +193,7 @@ fn pod(args: &Guestfs, claim: &str, image: &str, is_block: bool, vm: Option<&Vir
 
 /// Waits for the pod and connects this terminal to its shell.
 async fn shell(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let found = cluster.object(PODS, namespace, name).await;
         let found = found.map_err(|error| error.explain_plain(&format!("read Pod {namespace}/{name}")))?;

@@ -19,7 +19,7 @@ use crate::target::{Kind, Object, checked};
 /// Time between two looks (upstream's).
 const LOOK: Duration = Duration::from_secs(2);
 /// How long a dump may take (upstream's).
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// How often a download is tried again: the claim's former pod may be on its way out (upstream's).
 const RETRIES: i64 = 2;
 
@@ -107,7 +107,7 @@ impl Machine<'_> {
 
     /// The claim of the dump, once it is complete.
     async fn complete(&self) -> anyhow::Result<String> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let request = self.read().await?.status.memory_dump_request;
             let request = request.with_context(|| format!("VM {} has no memory dump", self.vm.name))?;
@@ -120,7 +120,7 @@ impl Machine<'_> {
                     bail!(request.message.unwrap_or_else(|| "the memory dump has failed".into()))
                 }
                 phase if Instant::now() >= end => {
-                    bail!("the memory dump is in phase {} after {} s", phase.as_str(), PATIENCE.as_secs())
+                    bail!("the memory dump is in phase {} after {} s", phase.as_str(), TIMEOUT.as_secs())
                 }
                 phase => complain(&format!(
                     "Waiting for memorydump {} to complete, current phase: {}...",

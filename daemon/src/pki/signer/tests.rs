@@ -71,7 +71,7 @@ fn signer(server: &Arc<Mutex<Server>>) -> Signer {
 }
 
 /// Longer than an answer takes, in virtual time: a request without one is asked for without end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks for the certificate of `node` while `replicas` look at what was asked, until there is an answer.
 async fn answered(server: &Arc<Mutex<Server>>, node: &str, replicas: usize) -> Result<KeyPairPem, AskError> {
@@ -94,7 +94,7 @@ async fn answered(server: &Arc<Mutex<Server>>, node: &str, replicas: usize) -> R
         }
     };
     tokio::select! {
-        answer = tokio::time::timeout(PATIENCE, ask(requests, node.to_owned())) => answer.expect("no answer"),
+        answer = tokio::time::timeout(TIMEOUT, ask(requests, node.to_owned())) => answer.expect("no answer"),
         () = look => unreachable!(),
     }
 }
@@ -144,7 +144,7 @@ async fn what_another_replica_left_half_done_is_finished_and_judged_again() {
         };
         request["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
         signer(&server).answer(&serde_json::from_value(request).unwrap()).await.unwrap();
-        let answer = tokio::time::timeout(PATIENCE, asks).await.expect("no answer").unwrap();
+        let answer = tokio::time::timeout(TIMEOUT, asks).await.expect("no answer").unwrap();
         assert_eq!(answer.is_ok(), signed, "{answer:?}");
     }
 }

@@ -38,8 +38,8 @@ use launcher::Launcher;
 pub(crate) const VMI: &str = "11111111-1111-4111-8111-111111111111";
 /// UID of its pod.
 pub(crate) const POD: &str = "22222222-2222-4222-8222-222222222222";
-/// Patience with something that takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For something that takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The node's directories, which outlive a handler.
 pub(crate) struct Ground {
@@ -242,5 +242,5 @@ pub(crate) fn vmi_of(name: &str, uid: &str, pod: &str, phase: &str) -> Value {
 
 /// Waits for what will come, and fails when it does not.
 pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| panic!("{what}: not in time"))
+    tokio::time::timeout(TIMEOUT, work).await.unwrap_or_else(|_| panic!("{what}: not in time"))
 }

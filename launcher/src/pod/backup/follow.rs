@@ -16,7 +16,7 @@ use crate::hypervisor::{BackupEnd, Hypervisor, HypervisorError};
 /// Between two looks at the job.
 const LOOK: Duration = Duration::from_millis(300);
 /// Looks that may fail, one after the other, before the backup is given up for lost: libvirt may be starting again.
-const PATIENCE: u32 = 100;
+const FAILED_LOOKS: u32 = 100;
 
 /// How a job has ended, as far as the launcher sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut backup: Backup, job: Job) {
             Err(HypervisorError::NotRunning(_)) => break Seen::Gone,
             Err(error) => {
                 failures += 1;
-                if failures >= PATIENCE {
+                if failures >= FAILED_LOOKS {
                     break Seen::Lost(error.to_string());
                 }
             }

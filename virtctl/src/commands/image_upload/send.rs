@@ -26,7 +26,7 @@ const SYNC: &str = "/v1beta1/upload";
 /// How much is read at a time.
 const CHUNK: usize = 256 << 10;
 /// Longest time until the proxy is reached.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest answer that is shown.
 const MAX_ANSWER: usize = 64 << 10;
 /// Time before the second attempt; each further one waits as much longer.
@@ -104,7 +104,7 @@ impl Sender {
             let body = Empty::new().map_err(|never: Infallible| match never {}).boxed_unsync();
             self.ask(Method::HEAD, ASYNC, 0, body).await
         };
-        matches!(timeout(PATIENCE, asked).await, Ok(Ok(answer)) if answer.0 == StatusCode::OK)
+        matches!(timeout(TIMEOUT, asked).await, Ok(Ok(answer)) if answer.0 == StatusCode::OK)
     }
 
     async fn attempt(
@@ -142,8 +142,8 @@ impl Sender {
             };
             spoken(stream).await
         };
-        let connected = timeout(PATIENCE, connected).await;
-        let mut proxy = connected.with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
+        let connected = timeout(TIMEOUT, connected).await;
+        let mut proxy = connected.with_context(|| format!("no answer within {} s", TIMEOUT.as_secs()))??;
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))

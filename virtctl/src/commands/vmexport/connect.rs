@@ -13,7 +13,7 @@ use crate::api::Cluster;
 use crate::web::{Both, Trust, bare, secured, spoken};
 
 /// Longest time until the server is reached, and until its answer begins.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest manifest.
 const MAX_TEXT: usize = 16 << 20;
 
@@ -72,9 +72,7 @@ impl Server<'_> {
             }
             Ok(sender.send_request(request.body(Empty::<Bytes>::new())?).await?)
         };
-        timeout(PATIENCE, asked)
-            .await
-            .with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))?
+        timeout(TIMEOUT, asked).await.with_context(|| format!("no answer within {} s", TIMEOUT.as_secs()))?
     }
 
     /// A text, or why there is none.

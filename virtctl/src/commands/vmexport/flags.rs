@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::VmExport;
 
 /// How long an export may take to be ready where no flag says it.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(super) struct Wishes {
     pub(super) forwards: bool,
     pub(super) service: Option<String>,
     pub(super) retries: u32,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 fn pairs(all: &[String]) -> BTreeMap<String, String> {
@@ -161,7 +161,7 @@ impl Wishes {
             forwards: args.port_forward,
             service: args.service_url.clone(),
             retries,
-            patience: span(&args.readiness_timeout, "--readiness-timeout")?.unwrap_or(PATIENCE),
+            timeout: span(&args.readiness_timeout, "--readiness-timeout")?.unwrap_or(TIMEOUT),
         })
     }
 
@@ -232,6 +232,6 @@ mod tests {
         assert_eq!(wishes.labels, BTreeMap::from([("a".into(), "b".into()), ("c".into(), "d=e".into())]));
         let download = VmExport { output: Some("-".into()), port_forward: true, ..args("download") };
         let wishes = Wishes::of(&download).unwrap();
-        assert_eq!((wishes.file.clone(), wishes.is_direct(), wishes.patience), (None, true, PATIENCE));
+        assert_eq!((wishes.file.clone(), wishes.is_direct(), wishes.timeout), (None, true, TIMEOUT));
     }
 }

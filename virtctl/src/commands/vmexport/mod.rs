@@ -234,7 +234,7 @@ impl Export<'_> {
 
     /// The export once it is ready.
     async fn ready(&self) -> anyhow::Result<VirtualMachineExport> {
-        let end = Instant::now() + self.wishes.patience;
+        let end = Instant::now() + self.wishes.timeout;
         let mut found: Option<VirtualMachineExport>;
         loop {
             found = self.find().await?;

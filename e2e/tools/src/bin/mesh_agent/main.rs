@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 /// Where the sidecar is asked to quit.
 const AGENT: u16 = 15020;
 /// A request and its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -75,7 +75,7 @@ fn sidecar(program: &str, arguments: &[&str]) -> Result<ExitCode> {
 
 /// Answers one request; whether it asks to quit, which the pod alone may.
 fn answer(mut client: TcpStream) -> Result<bool> {
-    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(TIMEOUT))?;
     let mut head = BufReader::new(client.try_clone()?.take(4096));
     let mut request = String::new();
     head.read_line(&mut request)?;
