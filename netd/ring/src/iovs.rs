@@ -74,6 +74,7 @@ impl Iovs {
 
     /// Empties the list and lets go of the memory; the capacity stays. `truncate(0)` keeps hold of the memory,
     /// which is cheaper when the same list is filled again at once.
+    #[inline]
     pub fn clear(&mut self) {
         self.slices.clear();
         self.bytes = 0;
@@ -82,16 +83,19 @@ impl Iovs {
     }
 
     /// The number of slices.
+    #[inline]
     pub fn len(&self) -> usize {
         self.slices.len()
     }
 
     /// Whether there is no slice.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.slices.is_empty()
     }
 
     /// The bytes in all slices together.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -166,6 +170,7 @@ impl Iovs {
     }
 
     /// The slices, for vectored system calls. They are valid as long as `self` lives and is not changed.
+    #[inline]
     pub fn as_raw(&self) -> &[libc::iovec] {
         &self.slices
     }

@@ -389,36 +389,43 @@ impl Conn {
     }
 
     /// The state.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
     }
 
     /// The tunables it was made with.
+    #[inline]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
     /// The guest's initial sequence number.
+    #[inline]
     pub fn guest_isn(&self) -> Seq {
         self.irs
     }
 
     /// Segments sent to the guest again.
+    #[inline]
     pub fn retransmits(&self) -> u32 {
         self.retransmits
     }
 
     /// Nothing more will come of this connection.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
 
     /// Both directions have ended and the socket is of no more use.
+    #[inline]
     pub fn is_done_with_socket(&self) -> bool {
         matches!(self.state, State::TimeWait | State::Closed)
     }
 
     /// Whether the connection is being opened: the pod's side or the guest's has not answered yet.
+    #[inline]
     pub fn is_opening(&self) -> bool {
         matches!(self.state, State::Connecting | State::SynReceived | State::SynSent)
     }
@@ -441,6 +448,7 @@ impl Conn {
     }
 
     /// The next thing to do with the pod's socket.
+    #[inline]
     pub fn command(&mut self) -> Option<Command> {
         if std::mem::take(&mut self.abort) {
             return Some(Command::Abort);

@@ -320,6 +320,7 @@ impl Conn {
     }
 
     /// The number of the guest's next byte.
+    #[inline]
     pub fn next_from_guest(&self) -> Seq {
         self.rcv_nxt
     }

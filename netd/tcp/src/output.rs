@@ -217,6 +217,7 @@ impl Conn {
     }
 
     /// The stream is known to end.
+    #[inline]
     pub fn at_eof(&self) -> bool {
         self.fin_at.is_some_and(|fin| fin <= self.snd_nxt)
     }

@@ -22,11 +22,13 @@ impl TcpFlags {
     pub const ACK: TcpFlags = TcpFlags(16);
 
     /// Whether every bit of `f` is set.
+    #[inline]
     pub fn has(self, f: TcpFlags) -> bool {
         self.0 & f.0 == f.0
     }
 
     /// Both sets of bits.
+    #[inline]
     pub const fn with(self, f: TcpFlags) -> TcpFlags {
         TcpFlags(self.0 | f.0)
     }
