@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 pub struct Time(NonZeroU64);
 
 impl Default for Time {
-    #[inline]
     fn default() -> Self {
         Time::ZERO
     }
@@ -25,25 +24,21 @@ impl Time {
     pub const ZERO: Time = Time(NonZeroU64::MIN);
 
     /// The moment `micros` microseconds after the clock's start.
-    #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Time(NonZeroU64::MIN.saturating_add(micros))
     }
 
     /// The moment `millis` milliseconds after the clock's start.
-    #[inline]
     pub const fn from_millis(millis: u64) -> Self {
         Time::from_micros(millis * 1000)
     }
 
     /// Microseconds since the clock's start.
-    #[inline]
     pub const fn as_micros(self) -> u64 {
         self.0.get() - 1
     }
 
     /// The time from `earlier` to `self`, zero if `earlier` is not earlier.
-    #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_micros(self.0.get().saturating_sub(earlier.0.get()))
     }
@@ -52,7 +47,6 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
 
-    #[inline]
     fn add(self, d: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(d.as_micros()).unwrap_or(u64::MAX)))
     }
@@ -61,7 +55,6 @@ impl Add<Duration> for Time {
 impl Sub<Time> for Time {
     type Output = Duration;
 
-    #[inline]
     fn sub(self, earlier: Time) -> Duration {
         self.since(earlier)
     }
@@ -77,19 +70,16 @@ pub struct Clock {
 impl Clock {
     /// Starts a clock at [`Time::ZERO`].
     #[allow(clippy::new_without_default)]
-    #[inline]
     pub fn new() -> Self {
         Clock::resume(Time::ZERO)
     }
 
     /// Starts a clock that shows `now`: deadlines of another one, which showed that, come up when they would have.
-    #[inline]
     pub fn resume(now: Time) -> Self {
         Clock { since: Instant::now(), then: now }
     }
 
     /// The time that it shows.
-    #[inline]
     pub fn now(&self) -> Time {
         self.then + self.since.elapsed()
     }

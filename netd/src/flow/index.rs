@@ -23,16 +23,16 @@ pub(super) struct Index {
 impl Index {
     /// An empty index for at most `limit` entries.
     pub(super) fn new(limit: usize) -> Self {
+        let random = RandomState::new();
+        Index::with_seeds(limit, std::array::from_fn(|i| random.hash_one(i)))
+    }
+
+    /// As [`Index::new`], with a hash that is keyed by `seeds`.
+    pub(super) fn with_seeds(limit: usize, seeds: [u64; 4]) -> Self {
         // Three quarters full at most: a search looks at two or three buckets.
         let buckets = (limit.saturating_mul(4) / 3 + 1).next_power_of_two();
-        let random = RandomState::new();
-        Index {
-            buckets: vec![0; buckets],
-            mask: buckets - 1,
-            // Odd, so that no product with them loses bits.
-            seeds: std::array::from_fn(|i| random.hash_one(i) | 1),
-            len: 0,
-        }
+        // Odd, so that no product with them loses bits.
+        Index { buckets: vec![0; buckets], mask: buckets - 1, seeds: seeds.map(|seed| seed | 1), len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -45,10 +45,12 @@ impl Index {
         let [a, b, c, d] = self.seeds;
         let (guest, guest_port) = words(&key.guest);
         let (peer, peer_port) = words(&key.peer);
-        let ends = u64::from(guest_port) << 32 | u64::from(peer_port) << 8 | key.kind as u64;
-        let h = mix(guest[0] ^ a, guest[1] ^ b);
+        let ports = u64::from(guest_port) << 32 | u64::from(peer_port) << 8 | key.kind as u64;
+        let h = mix(guest[0] ^ a, guest[1] ^ ports ^ b);
         let h = mix(h ^ peer[0] ^ c, peer[1] ^ d);
-        mix(h ^ ends, a.rotate_left(32) ^ d) as u32
+        // One product alone keeps ports or addresses in a row in a row, of whatever stride the seeds give: for some seeds they
+        // would fill neighbouring buckets. So neither ports nor addresses enter the last one.
+        mix(h, a.rotate_left(32) ^ d) as u32
     }
 
     /// The slot that `is` says yes to, of those with this hash.
@@ -101,10 +103,11 @@ impl Index {
         self.buckets[hole] = 0;
     }
 
-    /// The most buckets that stand one behind another: what the longest search looks at.
+    /// Of each entry, how many buckets its search looks at.
     #[cfg(test)]
-    pub(super) fn longest_run(&self) -> usize {
-        self.buckets.split(|b| *b == 0).map(<[Bucket]>::len).max().unwrap_or(0)
+    pub(super) fn search_lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        let entries = self.buckets.iter().enumerate().filter(|(_, bucket)| **bucket != 0);
+        entries.map(|(at, bucket)| (at.wrapping_sub(hash_of(*bucket) as usize) & self.mask) + 1)
     }
 }
 

@@ -33,14 +33,17 @@ pub enum ParseError {
 pub const ETH_LEN: usize = 14;
 
 /// The `N` bytes at `offset`, or [`ParseError::Malformed`].
+#[inline]
 fn take<const N: usize>(b: &[u8], offset: usize) -> Result<[u8; N], ParseError> {
     b.get(offset..).and_then(|b| b.first_chunk()).copied().ok_or(ParseError::Malformed)
 }
 
+#[inline]
 fn be16(b: &[u8], offset: usize) -> Result<u16, ParseError> {
     take(b, offset).map(u16::from_be_bytes)
 }
 
+#[inline]
 fn be32(b: &[u8], offset: usize) -> Result<u32, ParseError> {
     take(b, offset).map(u32::from_be_bytes)
 }

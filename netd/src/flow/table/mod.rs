@@ -37,11 +37,20 @@ pub struct Table<F> {
 impl<F> Table<F> {
     /// An empty table that takes at most `limit` flows.
     pub fn new(limit: u32) -> Self {
-        let limit = limit as usize;
+        Table::with_index(limit as usize, Index::new(limit as usize))
+    }
+
+    /// As [`Table::new`], with a hash that is keyed by `seeds`: for measurements, which are to find each key in the same
+    /// place every time. A peer that knows the seeds can make its flows collide.
+    pub fn with_seeds(limit: u32, seeds: [u64; 4]) -> Self {
+        Table::with_index(limit as usize, Index::with_seeds(limit as usize, seeds))
+    }
+
+    fn with_index(limit: usize, index: Index) -> Self {
         Table {
             slots: Vec::with_capacity(limit.min(ROOM)),
             free: NONE,
-            index: Index::new(limit),
+            index,
             deadlines: Deadlines::with_capacity(limit.min(ROOM)),
             recent: Recent::with_capacity(limit.min(ROOM)),
             limit,

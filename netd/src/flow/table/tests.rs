@@ -1,6 +1,7 @@
 //! The table against a plain model, and at full size in virtual time.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ fn key(port: u16) -> Key {
     Key {
         kind: Kind::Tcp,
         guest: "10.9.0.2:22".parse().unwrap(),
-        peer: std::net::SocketAddr::new("192.0.2.1".parse().unwrap(), port),
+        peer: SocketAddr::new("192.0.2.1".parse().unwrap(), port),
     }
 }
 
@@ -60,11 +61,11 @@ fn deadlines_come_up_once_and_in_order() {
 /// A key of many: addresses and ports that follow each other, as scans and clients make them.
 fn numbered(i: u32) -> Key {
     let peer = match i % 3 {
-        0 => std::net::SocketAddr::new(std::net::Ipv4Addr::from(0x0a00_0000 + i / 60_000).into(), i as u16),
-        1 => std::net::SocketAddr::new(std::net::Ipv4Addr::from(0xc000_0200 + i).into(), 443),
+        0 => SocketAddr::new(std::net::Ipv4Addr::from(0x0a00_0000 + i / 60_000).into(), i as u16),
+        1 => SocketAddr::new(std::net::Ipv4Addr::from(0xc000_0200 + i).into(), 443),
         _ => {
             let address = std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(i) << 64);
-            std::net::SocketAddr::new(address.into(), 53)
+            SocketAddr::new(address.into(), 53)
         }
     };
     let guest = if peer.is_ipv4() { "10.9.0.2:7000" } else { "[fd00:9::2]:7000" };
@@ -137,6 +138,43 @@ proptest! {
     }
 }
 
+/// Whatever the seeds are, ports and addresses in a row do not fill neighbouring buckets.
+#[test]
+fn keys_in_a_row_spread_whatever_the_seeds_are() {
+    const FLOWS: u16 = 1_000;
+    let patterns: [fn(u16) -> (SocketAddr, SocketAddr); 5] = [
+        |n| (([10, 9, 0, 2], 443).into(), ([198, 18, 0, 1], 10_000 + n).into()),
+        |n| (([10, 9, 0, 2], 10_000 + n).into(), ([198, 18, 0, 1], 443).into()),
+        |n| (([10, 9, 0, 2], 443).into(), ([198, 18, (n >> 8) as u8, n as u8], 40_000).into()),
+        |n| (([0xfd00, 0, 0, 0, 0, 0, 0, 2], 443).into(), ([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 40_000).into()),
+        |n| (([0xfd00, 0, 0, 0, 0, 0, 0, 2], 443).into(), ([0x2001, 0xdb8, n, 0, 0, 0, 0, 1], 40_000).into()),
+    ];
+    let mut state = 1u64;
+    let mut draw = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    for (which, pattern) in patterns.iter().enumerate() {
+        for _ in 0..200 {
+            let seeds: [u64; 4] = std::array::from_fn(|_| draw());
+            let mut table = Table::with_seeds(u32::from(FLOWS), seeds);
+            for n in 0..FLOWS {
+                let (guest, peer) = pattern(n);
+                table.insert(Key { kind: Kind::Tcp, guest, peer }, ()).unwrap();
+            }
+            let (count, sum) =
+                table.index.search_lengths().fold((0, 0), |(count, sum), n| (count + 1, sum + n));
+            // The table is half full: 1.5 buckets for a search that succeeds.
+            assert!(
+                sum <= 2 * count,
+                "pattern {which}, seeds {seeds:x?}: {sum} buckets for {count} searches"
+            );
+        }
+    }
+}
+
 /// What a table of a large node's guest does in an hour of virtual time: it fills, every flow has deadlines that come
 /// and go, half of the flows are replaced, and all end. Prints what it took.
 #[test]
@@ -162,7 +200,7 @@ fn a_table_of_131072_flows_keeps_its_order_for_an_hour() {
     eprintln!("{FLOWS} insertions: {:?} each, the worst {worst:?}", begin.elapsed() / FLOWS);
     assert!(table.is_full() && table.insert(numbered(FLOWS), 0).is_none());
     assert_eq!(table.slots.capacity(), capacity, "the slab has moved");
-    let longest = table.index.longest_run();
+    let longest = table.index.search_lengths().max().unwrap();
     eprintln!("the longest search looks at {longest} buckets");
     assert!(longest < 200, "keys collide: {longest} in a row");
 
