@@ -59,6 +59,9 @@ pub fn record<T: Field>(out: &mut Vec<u8>, tag: u16, mandatory: bool, body: &T) 
 }
 
 /// The next record: its tag, whether it is mandatory, and a reader of its body as [`Field::take`] wants it.
+///
+/// # Errors
+/// The stream ends inside the record.
 pub fn next_record<'a>(r: &mut Reader<'a>) -> Result<Option<(u16, bool, Reader<'a>)>, DecodeError> {
     if r.is_empty() {
         return Ok(None);
@@ -110,6 +113,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The inside of a struct.
+    ///
+    /// # Errors
+    /// The stream ends before the struct does.
     pub fn nested(&mut self) -> Result<Reader<'a>, DecodeError> {
         let len = usize::try_from(u32::take(self)?).unwrap_or(usize::MAX);
         let at = self.at;
@@ -117,6 +123,9 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field; at the end of the struct its empty value.
+    ///
+    /// # Errors
+    /// It is cut short, its value is not allowed, or it is not there and has no empty value.
     pub fn field<T: Field>(&mut self) -> Result<T, DecodeError> {
         if self.is_empty() { T::missing().ok_or(DecodeError::Truncated(self.at)) } else { T::take(self) }
     }
@@ -127,6 +136,9 @@ pub trait Field: Sized {
     /// Appends it.
     fn put(&self, out: &mut Vec<u8>);
     /// Reads it.
+    ///
+    /// # Errors
+    /// It is cut short, or its value is not allowed.
     fn take(r: &mut Reader<'_>) -> Result<Self, DecodeError>;
     /// What it is where an older version did not write it; none: it was always written.
     fn missing() -> Option<Self> {

@@ -117,6 +117,9 @@ impl Bell {
     }
 
     /// As [`Bell::ring`], for a thread that no other thread interrupts: a helper thread does it, and is not waited for for long.
+    ///
+    /// # Errors
+    /// As [`Bell::ring`].
     pub fn ring_aside(&self) -> nix::Result<()> {
         aside(|| self.ring())
     }
