@@ -46,13 +46,13 @@ MAN := target/man
 
 deb: ## netd as a Debian package, target/debian/netd_*.deb; PROFILE=dev
 	@e2e/setup tools deb-tools
-	$(BUILD) -p netd
+	$(BUILD) -p netd -p netctl
 	rm -rf $(MAN); mkdir -p $(MAN)
 	$(PODVIRT_BIN)/netd --man $(MAN); $(PODVIRT_BIN)/netctl man $(MAN)
 	cargo deb --no-build --locked --profile $(PROFILE) -p netd
 
 demo: ## a VM on a pod's sockets, without privilege: 40 s, 5 minutes the first time; SHELL=1 leaves you on its console
-	@e2e/setup demo $(BUILD) -p netd -p virt-launcher -p podvirt-bed-tools
+	@e2e/setup demo $(BUILD) -p netd -p netctl -p virt-launcher -p podvirt-bed-tools
 	@e2e/demo $(if $(CONSOLE),--console)
 
 # Unoptimised and always of the whole workspace, so that nothing is compiled twice, and with the checks that release builds

@@ -13,8 +13,9 @@
 //! `unsafe` is allowed in [`ring`] (guest memory, and system calls on it) and in [`sys`] (socket options and calls
 //! that no crate wraps).
 //!
-//! [`time`], [`codec`], [`wire`], [`ring`] and [`tcp`] are crates of their own (`netd-base`, `netd-wire`, `netd-ring`,
-//! `netd-tcp`), which use nothing of netd's.
+//! [`time`], [`codec`] and [`port`], [`wire`], [`ring`], [`tcp`] are crates of their own (`netd-base`, `netd-wire`, `netd-ring`,
+//! `netd-tcp`), and so are captured frames (`netd-capture`); they use nothing of netd's. The command `netctl` is a crate that uses
+//! nothing of netd's either: what is between the two is the contract in `podvirt-proto`.
 //!
 //! # Order
 //!
@@ -22,7 +23,7 @@
 //! `order` fails where one does.
 //!
 //! ```text
-//! values       counters  limits  port  stop
+//! values       counters  limits  stop
 //! kernel       sys  sockets
 //! the link     flow  egress  net  spoof  frag  shared
 //! translators  guest  icmp  udp
@@ -52,7 +53,6 @@ pub mod limits;
 pub mod man;
 pub mod net;
 pub mod pod;
-pub mod port;
 pub mod repair;
 pub mod sandbox;
 pub mod shared;
@@ -68,7 +68,7 @@ pub mod update;
 pub mod vhost;
 pub mod worker;
 
-pub use netd_base::{codec, time};
+pub use netd_base::{codec, port, time};
 pub use netd_ring as ring;
 pub use netd_tcp as tcp;
 pub use netd_wire as wire;

@@ -17,29 +17,16 @@ const DAEMONS: &str = "8";
 /// # Errors
 /// When a file cannot be written.
 pub fn write_netd(dir: &Path) -> io::Result<()> {
-    write(Args::command(), DAEMONS, dir)?;
-    write(Passt::command().name("netd-passt").bin_name("passt"), DAEMONS, dir)
+    write(Args::command(), dir)?;
+    write(Passt::command().name("netd-passt").bin_name("passt"), dir)
 }
 
-/// Writes the page of a program into `dir`, and one for each of its commands, as `NAME-COMMAND`.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn write(mut program: Command, section: &str, dir: &Path) -> io::Result<()> {
-    program = program.disable_help_subcommand(true);
+fn write(mut program: Command, dir: &Path) -> io::Result<()> {
     program.build();
-    pages(&program, section, dir)
-}
-
-fn pages(program: &Command, section: &str, dir: &Path) -> io::Result<()> {
-    for command in program.get_subcommands().filter(|c| !c.is_hide_set()) {
-        pages(command, section, dir)?;
-    }
-    let name = program.get_display_name().unwrap_or(program.get_name()).to_owned();
-    let page = Man::new(program.clone()).title(name.to_uppercase()).section(section);
+    let name = program.get_name().to_owned();
     let mut text = Vec::new();
-    page.render(&mut text)?;
-    std::fs::write(dir.join(format!("{name}.{section}")), text)
+    Man::new(program).title(name.to_uppercase()).section(DAEMONS).render(&mut text)?;
+    std::fs::write(dir.join(format!("{name}.{DAEMONS}")), text)
 }
 
 #[cfg(test)]

@@ -9,13 +9,14 @@ mod daemon;
 mod pod;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use daemon::Daemon;
-use netd::ctl::client::Client;
-use netd::port::{PortRule, Proto};
+use netctl::client::Client;
+use netctl::show::{self, PortRow, StatusView};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use podvirt_proto::netd::v1 as proto;
 
 /// Runs `test` in a pod.
 fn in_pod<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
@@ -43,13 +44,9 @@ fn end(netd: &mut Daemon, signal: Signal) -> Option<i32> {
     netd.0.wait().unwrap().code()
 }
 
-fn netctl(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_netctl"))
-        .arg("--socket")
-        .arg(dir.join("control.sock"))
-        .args(args)
-        .output()
-        .unwrap()
+/// A rule of the control interface.
+fn tcp(pod: u32, guest: u32) -> proto::PortRule {
+    proto::PortRule { transport: proto::Transport::Tcp.into(), pod, guest }
 }
 
 #[test]
@@ -62,8 +59,7 @@ fn it_serves_and_ends_in_order() {
             let status = client.status().await.unwrap();
             assert_eq!(status.link.unwrap().v4.unwrap().guest, "10.9.0.2");
             assert_eq!(status.listeners, 2);
-            let rule = PortRule { proto: Proto::Tcp, pod: 9000, guest: 9000 };
-            assert_eq!(client.add_ports(&[rule]).await.unwrap()[0].error, "");
+            assert_eq!(client.add_ports(vec![tcp(9000, 9000)]).await.unwrap()[0].error, "");
             assert_eq!(client.ports().await.unwrap().len(), 3);
             drop(client);
             assert_eq!(end(&mut netd, signal), Some(0));
@@ -91,7 +87,8 @@ fn it_has_no_privilege_and_is_filtered() {
             count += 1;
         }
         assert!(count >= 3, "the worker, the vhost-user server and the control thread");
-        let metrics = String::from_utf8(netctl(dir.path(), &["metrics"]).stdout).unwrap();
+        let mut client = Client::connect(&dir.path().join("control.sock")).await.unwrap();
+        let metrics = client.metrics().await.unwrap();
         for metric in ["process_resident_memory_bytes", "process_open_fds"] {
             let value =
                 metrics.lines().find_map(|l| l.strip_prefix(metric)).unwrap_or_else(|| panic!("{metrics}"));
@@ -101,21 +98,24 @@ fn it_has_no_privilege_and_is_filtered() {
 }
 
 #[test]
-fn netctl_shows_and_steers_it() {
+fn it_is_shown_and_steered() {
     in_pod(async || {
         let dir = tempfile::tempdir().unwrap();
         let _netd = start(dir.path(), &["-t", "8080", "-u", "none"]);
-        let text = |args: &[&str]| String::from_utf8(netctl(dir.path(), args).stdout).unwrap();
-        assert!(text(&["status"]).contains("guest 10.9.0.2/24"));
-        let json: serde_json::Value = serde_json::from_str(&text(&["status", "--json"])).unwrap();
-        assert_eq!(json["v4"]["pod"], "10.9.0.2");
-        assert!(text(&["ports", "add", "tcp", "9000-9001:90-91"]).contains("9000-9001  90-91  listening"));
-        let reserved = netctl(dir.path(), &["ports", "add", "tcp", "15001"]);
-        assert_eq!(reserved.status.code(), Some(1));
-        assert!(text(&["ports", "remove", "tcp", "8080"]).contains("8080"));
-        assert!(!text(&["ports"]).contains("8080"));
-        assert_eq!(text(&["flows", "--json"]), "[]\n");
-        assert!(text(&["metrics"]).ends_with("# EOF\n"));
+        let mut client = Client::connect(&dir.path().join("control.sock")).await.unwrap();
+        let view = StatusView::from(client.status().await.unwrap());
+        assert!(show::status(&view).contains("guest 10.9.0.2/24"));
+        assert_eq!(serde_json::to_value(&view).unwrap()["v4"]["pod"], "10.9.0.2");
+        let text =
+            |ports: Vec<proto::Port>| show::ports(&ports.into_iter().map(PortRow::from).collect::<Vec<_>>());
+        let added = client.add_ports(vec![tcp(9000, 90), tcp(9001, 91)]).await.unwrap();
+        assert!(text(added).contains("9000-9001  90-91  listening"));
+        let reserved = client.add_ports(vec![tcp(15001, 15001)]).await.unwrap();
+        assert!(PortRow::from(reserved[0].clone()).failed(), "{reserved:?}");
+        assert!(text(client.remove_ports(vec![tcp(8080, 8080)]).await.unwrap()).contains("8080"));
+        assert!(!text(client.ports().await.unwrap()).contains("8080"));
+        assert_eq!(client.flows(proto::ListFlowsRequest::default()).await.unwrap(), []);
+        assert!(client.metrics().await.unwrap().ends_with("# EOF\n"));
     });
 }
 
@@ -130,15 +130,6 @@ fn wrong_settings_are_told_before_anything_starts() {
     for field in ["vhost_user.socket: missing", "mtu: '3'", "ports.tcp[1]: 'x'"] {
         assert!(text.contains(field), "{text}");
     }
-}
-
-#[test]
-fn netctl_names_the_socket_that_nobody_serves() {
-    let dir = tempfile::tempdir().unwrap();
-    let out = netctl(dir.path(), &["status"]);
-    assert_eq!(out.status.code(), Some(1));
-    let text = String::from_utf8(out.stderr).unwrap();
-    assert!(text.contains("control.sock") && text.contains("No such file"), "{text}");
 }
 
 /// passt's options, with its files in `dir`.

@@ -4,9 +4,10 @@ use clap::{CommandFactory, Parser};
 
 use super::cli::Args;
 use super::file::{File, Words};
-use super::ports::{PortMap, PortSpec, Reserved};
+use super::ports::{PortSpec, Reserved};
 use super::*;
 use crate::egress::{Action, Egress};
+use crate::port::PortMap;
 
 const FULL: &str = r#"
 vhost_user: { socket: /run/netd/vm.sock, mode: client, queue_pairs: 4 }

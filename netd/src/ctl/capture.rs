@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::{Stream, stream};
+use netd_capture::{Direction, FilterError, Packet};
 use podvirt_proto::netd::v1 as proto;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Interval, MissedTickBehavior, interval};
@@ -13,7 +14,7 @@ use tonic::Status;
 
 use crate::control::Control;
 use crate::limits::{MAX_CAPTURE_KIB, MAX_CAPTURES};
-use crate::tap::{self, Direction, MAX_SNAPLEN, Packet, Reader, Settings};
+use crate::tap::{self, MAX_SNAPLEN, Reader, Settings};
 
 /// KiB that may wait by default: some 60 of the largest frames.
 const DEFAULT_BUFFER_KIB: u32 = 4096;
@@ -116,7 +117,7 @@ impl Captures {
         };
         Ok(Settings {
             id: self.next_id.fetch_add(1, Relaxed),
-            filter: r.filter.parse().map_err(|e: tap::filter::FilterError| e.to_string())?,
+            filter: r.filter.parse().map_err(|e: FilterError| e.to_string())?,
             snaplen,
             segment: r.segment,
             buffer_bytes: buffer_kib as usize * 1024,
@@ -157,20 +158,5 @@ fn frame(p: Packet) -> proto::CapturedFrame {
         length: p.len,
         gso_size: p.gso_size.into(),
         data: p.data,
-    }
-}
-
-/// A frame that netd sent, as [`crate::tap::pcapng`] writes it.
-pub(super) fn packet(f: proto::CapturedFrame) -> Packet {
-    let direction = match f.direction() {
-        proto::FrameDirection::Inbound => Direction::Inbound,
-        proto::FrameDirection::Outbound | proto::FrameDirection::Unspecified => Direction::Outbound,
-    };
-    Packet {
-        at: Duration::from_nanos(f.time_ns),
-        direction,
-        len: f.length,
-        gso_size: u16::try_from(f.gso_size).unwrap_or(u16::MAX),
-        data: f.data,
     }
 }

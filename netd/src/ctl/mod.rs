@@ -1,15 +1,12 @@
-//! The control plane's two ends.
+//! The control interface, which `netctl` and others use.
 //!
 //! [`server`] serves [`Control`](crate::control::Control) as gRPC on a UNIX socket, [`metrics`] as Prometheus metrics, [`http`] serves these over
-//! TCP where that is configured. [`client`] and [`show`] are the other end, the command `netctl`.
+//! TCP where that is configured. The other end, client and command, is the crate `netctl`.
 
-pub mod client;
 pub mod http;
 mod listening;
 pub mod metrics;
 pub mod server;
-pub mod show;
-pub mod upgrade;
 
 mod capture;
 mod convert;

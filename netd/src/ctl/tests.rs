@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use netctl::client::Client;
+use netctl::show;
 use podvirt_proto::netd::v1 as proto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::client::Client;
 use super::metrics::Metrics;
 use super::server::ControlServer;
 use super::*;
@@ -147,8 +148,8 @@ fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> 
     });
 }
 
-fn tcp(pod: u16, guest: u16) -> PortRule {
-    PortRule { proto: Proto::Tcp, pod, guest }
+fn tcp(pod: u16, guest: u16) -> proto::PortRule {
+    convert::rule_to_proto(PortRule { proto: Proto::Tcp, pod, guest })
 }
 
 #[test]
@@ -291,8 +292,8 @@ fn captures_are_few_and_end_with_netd() {
 #[test]
 fn ports_come_and_go() {
     with_client(Fake::new(), async |mut client| {
-        let rules = [tcp(80, 8080), tcp(81, 81), tcp(15001, 15001)];
-        let added = client.add_ports(&rules).await.unwrap();
+        let rules = vec![tcp(80, 8080), tcp(81, 81), tcp(15001, 15001)];
+        let added = client.add_ports(rules).await.unwrap();
         let errors: Vec<(u32, &str)> =
             added.iter().map(|p| (p.rule.unwrap().pod, p.error.as_str())).collect();
         assert_eq!(errors[..2], [(80, ""), (81, "address already in use")]);
@@ -301,8 +302,8 @@ fn ports_come_and_go() {
 
         let ports = client.ports().await.unwrap();
         assert_eq!(ports.len(), 1);
-        assert_eq!(ports[0].rule, Some(convert::rule_to_proto(tcp(80, 8080))));
-        let removed = client.remove_ports(&[tcp(80, 8080), tcp(9, 9)]).await.unwrap();
+        assert_eq!(ports[0].rule, Some(tcp(80, 8080)));
+        let removed = client.remove_ports(vec![tcp(80, 8080), tcp(9, 9)]).await.unwrap();
         assert_eq!(removed.len(), 1);
         assert_eq!(client.ports().await.unwrap(), []);
     });
@@ -323,7 +324,10 @@ fn rules_that_name_no_port_are_refused() {
     let rule = |transport: proto::Transport, pod, guest| {
         convert::rule(&proto::PortRule { transport: transport.into(), pod, guest })
     };
-    assert_eq!(rule(proto::Transport::Tcp, 80, 8080), Ok(tcp(80, 8080)));
+    assert_eq!(
+        rule(proto::Transport::Tcp, 80, 8080),
+        Ok(PortRule { proto: Proto::Tcp, pod: 80, guest: 8080 })
+    );
     assert!(rule(proto::Transport::Unspecified, 80, 80).is_err());
     assert!(rule(proto::Transport::Udp, 0, 80).unwrap_err().starts_with("pod: 0 "));
     assert!(rule(proto::Transport::Udp, 80, 65_536).unwrap_err().starts_with("guest: 65536 "));

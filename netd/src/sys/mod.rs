@@ -12,7 +12,6 @@ mod options;
 mod process;
 pub mod repair;
 mod tap;
-mod terminal;
 mod text;
 mod udp;
 mod wait;
@@ -24,7 +23,6 @@ pub use options::{
 };
 pub use process::{Fork, fork};
 pub use tap::open_tap;
-pub use terminal::terminal_size;
 pub use text::release_startup_pages;
 pub use udp::{BATCH, Datagram, ReceiveBatch, SocketError, recv_error};
 pub use wait::Waiter;

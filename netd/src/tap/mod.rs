@@ -15,29 +15,25 @@
 //!
 //! What is shown is what a wire would carry: a checksum that was left to the device is completed, over the whole
 //! frame, before the copy is cut. Frames that are to be segmented by the device are shown as they are, up to 64 KiB,
-//! or as the segments that they stand for ([`segment`](segment::segment)), which the control thread makes.
+//! or as the segments that they stand for ([`segment`]), which the control thread makes.
 //!
 //! The guest may change a frame of its own while it is read. Headers and copy are then read at different moments; a
 //! capture may lie about a guest that wants it to, and does no other harm.
 
-pub mod filter;
-mod headers;
-pub mod pcapng;
-pub mod segment;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-pub use filter::Filter;
-pub use headers::Headers;
+pub use netd_capture::{Direction, Filter, Packet};
+use netd_capture::{Headers, segment};
 
 use crate::ring::Iovs;
-use crate::wire::{GsoType, VNET_LEN, VnetHeader, fold};
+use crate::wire::{GsoType, VNET_LEN, VnetHeader};
 
 /// Bytes of a frame that are looked at by the filter: all headers, with options and some extension headers.
 const HEAD: usize = 192;
@@ -45,30 +41,6 @@ const HEAD: usize = 192;
 const OVERHEAD: usize = size_of::<Packet>() + 16;
 /// Bytes of a frame that are kept by default, and at most: the largest frame and then some, as tcpdump has it.
 pub const MAX_SNAPLEN: u32 = 262_144;
-
-/// Which way a frame goes, as the guest's network card has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The guest receives it.
-    Inbound,
-    /// The guest sends it.
-    Outbound,
-}
-
-/// One frame, or what was kept of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
-    /// Since the UNIX epoch.
-    pub at: Duration,
-    /// Which way it goes.
-    pub direction: Direction,
-    /// Its length in bytes, Ethernet header included.
-    pub len: u32,
-    /// Payload bytes of one segment if the device is to cut it, otherwise 0.
-    pub gso_size: u16,
-    /// Its first bytes.
-    pub data: Vec<u8>,
-}
 
 /// What a tap does.
 #[derive(Clone, Debug)]
@@ -252,9 +224,4 @@ impl Frame<'_> {
         }
         data
     }
-}
-
-/// The checksum field's value for `data`, whose own field is zero, on top of `pseudo`.
-fn checksum(data: &[u8], pseudo: u32) -> u16 {
-    !fold(crate::wire::sum(data, pseudo))
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use frontend_double::{Double, Options};
-use netd::ctl::client::Client;
-use netd::ctl::upgrade::Upgrade;
+use netctl::client::Client;
+use netctl::upgrade::Upgrade;
 use podvirt_proto::netd::v1::StatusResponse;
 use tempfile::TempDir;
 use tokio::runtime::Builder;

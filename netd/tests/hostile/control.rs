@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use netd::ctl::client::Client;
-use netd::port::{PortRule, Proto};
+use netctl::client::Client;
+use podvirt_proto::netd::v1 as proto;
 
 use super::bed::{Netd, TIMEOUT, works};
 use super::pod::in_pod;
@@ -78,14 +78,14 @@ fn a_request_that_is_too_large_is_refused_and_costs_nothing_afterwards() {
         let mut guest = netd.plug();
         block_on(async {
             let mut client = Client::connect(&netd.control()).await.unwrap();
-            let rule = |pod| PortRule { proto: Proto::Tcp, pod, guest: pod };
+            let rule = |pod| proto::PortRule { transport: proto::Transport::Tcp.into(), pod, guest: pod };
             // More rules than there are ports; beyond the largest message, too.
             for count in [140_000usize, 1_500_000] {
-                let rules: Vec<_> = (0..count).map(|n| rule((n % 65_000 + 1) as u16)).collect();
-                assert!(client.add_ports(&rules).await.is_err(), "{count} rules");
+                let rules: Vec<_> = (0..count).map(|n| rule((n % 65_000 + 1) as u32)).collect();
+                assert!(client.add_ports(rules).await.is_err(), "{count} rules");
             }
-            assert!(client.add_ports(&[rule(0)]).await.is_err(), "port 0");
-            assert_eq!(client.add_ports(&[rule(4000)]).await.unwrap()[0].error, "");
+            assert!(client.add_ports(vec![rule(0)]).await.is_err(), "port 0");
+            assert_eq!(client.add_ports(vec![rule(4000)]).await.unwrap()[0].error, "");
         });
         works(&mut guest);
         block_on(answers(&netd));

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use frontend_double::{Double, Options, TapOptions, TapPump};
-use netd::ctl::client::Client;
+use netctl::client::Client;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::geteuid;
 use tempfile::TempDir;

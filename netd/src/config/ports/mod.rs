@@ -17,12 +17,10 @@
 //! never forwarded, not even by an explicit entry.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use super::value::{Problems, integer};
-use crate::port::{PortRange, PortRule, Proto};
+use super::value::Problems;
+use crate::port::{EntryError, PortMap, PortRange, PortRule, Proto};
 
 /// Ports of Istio's proxy and its ambient redirection, TCP.
 const ISTIO_TCP: &[u16] = &[15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
@@ -33,70 +31,6 @@ const LINKERD_TCP: &[u16] = &[4140, 4143, 4190, 4191];
 
 /// The default of [`Ports::all_ports_budget`]: about 100 MiB of kernel memory when it is used up.
 pub const DEFAULT_BUDGET: u32 = 24_576;
-
-impl FromStr for PortRange {
-    type Err = EntryError;
-
-    fn from_str(text: &str) -> Result<Self, EntryError> {
-        let port = |t: &str| {
-            let n = integer(t.trim()).and_then(|n| u16::try_from(n).ok());
-            n.filter(|n| *n != 0).ok_or(EntryError::Port)
-        };
-        let (first, last) = match text.split_once('-') {
-            Some((first, last)) => (port(first)?, port(last)?),
-            None => (port(text)?, port(text)?),
-        };
-        PortRange::new(first, last).ok_or(EntryError::Backwards)
-    }
-}
-
-/// Why a port entry is refused, as the end of a sentence about what is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EntryError {
-    /// Not a port number.
-    #[error("ports from 1 to 65535 are, as in '80', '8000-8099', '2222:22' (pod:guest) or '~22'")]
-    Port,
-    /// A range from a higher to a lower port.
-    #[error("a range goes from the lower to the higher port")]
-    Backwards,
-    /// The pod's and the guest's range differ in length.
-    #[error("the ranges before and after ':' have the same number of ports")]
-    Lengths,
-}
-
-/// Ports of the pod and the ports of the guest that they lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortMap {
-    /// Ports of the pod.
-    pub pod: PortRange,
-    /// Ports of the guest, as many.
-    pub guest: PortRange,
-}
-
-impl PortMap {
-    /// The single rules for `proto`.
-    pub fn rules(self, proto: Proto) -> impl Iterator<Item = PortRule> {
-        self.pod.ports().zip(self.guest.ports()).map(move |(pod, guest)| PortRule { proto, pod, guest })
-    }
-}
-
-impl fmt::Display for PortMap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pod == self.guest { self.pod.fmt(f) } else { write!(f, "{}:{}", self.pod, self.guest) }
-    }
-}
-
-impl FromStr for PortMap {
-    type Err = EntryError;
-
-    fn from_str(text: &str) -> Result<Self, EntryError> {
-        let (pod, guest) = match text.split_once(':') {
-            Some((pod, guest)) => (pod.parse::<PortRange>()?, guest.parse::<PortRange>()?),
-            None => (text.parse()?, text.parse()?),
-        };
-        if pod.span() == guest.span() { Ok(PortMap { pod, guest }) } else { Err(EntryError::Lengths) }
-    }
-}
 
 /// The forwarded ports of one protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::Socket;
 
-use super::{Entry, STEERED};
+use super::{Entry, STEERED, rule_for};
 use crate::counters::Reason;
 use crate::flow::{Key, Kind};
 use crate::port::{PortRule, Proto};
@@ -135,7 +135,7 @@ impl Worker {
                         continue;
                     }
                     let port = || s.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port());
-                    let rule = if rule.pod == STEERED { rule.for_port(port()) } else { rule };
+                    let rule = if rule.pod == STEERED { rule_for(rule, port()) } else { rule };
                     self.on_accepted(rule, s, from);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,

@@ -279,11 +279,10 @@ impl Listeners {
     }
 }
 
-impl PortRule {
-    /// The rule for what came to the pod's `port`: of a steered socket every port leads to the same of the guest.
-    pub(super) fn for_port(self, port: u16) -> PortRule {
-        if self.pod == STEERED { PortRule { proto: self.proto, pod: port, guest: port } } else { self }
-    }
+/// The rule for what came to the pod's `port` by a listener of `rule`: of a steered socket every port leads to the same of
+/// the guest.
+pub(super) fn rule_for(rule: PortRule, port: u16) -> PortRule {
+    if rule.pod == STEERED { PortRule { proto: rule.proto, pod: port, guest: port } } else { rule }
 }
 
 impl Entry {

@@ -18,8 +18,8 @@ use crate::wire::{ETH_LEN, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, su
 use crate::worker::command::PassedDatagram;
 use crate::worker::datagrams::{OpenError, Via, kind_of};
 use crate::worker::flows::Flow;
-use crate::worker::listening::STEERED;
 use crate::worker::listening::carriers::{OutletId, PortSocket};
+use crate::worker::listening::{STEERED, rule_for};
 use crate::worker::peers::PASSED_COST;
 use crate::worker::slow::FragmentIds;
 use crate::worker::turn::{Worker, fd};
@@ -322,7 +322,7 @@ impl Worker {
         to: Option<IpAddr>,
     ) -> Result<Option<FlowId>, Reason> {
         let (rule, _) = self.listening.listeners.udp(at).ok_or(Reason::Denied)?;
-        let rule = rule.for_port(d.to_port.unwrap_or(STEERED));
+        let rule = rule_for(rule, d.to_port.unwrap_or(STEERED));
         match self.assign(Kind::Udp, rule, d.from) {
             Some(worker) => self.pass_datagram(worker, Ok(rule), d, to).map(|()| None),
             None => self.flow_of_assigned(rule, d, to).map(Some),

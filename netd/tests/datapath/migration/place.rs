@@ -28,7 +28,7 @@ use super::helper::{Fault, Helper};
 use crate::bed::{Family, GUEST_MAC, MAC, Namespace, eventually};
 use crate::daemon::Daemon;
 use crate::update::{counter, on_runtime};
-use netd::ctl::client::Client;
+use netctl::client::Client;
 use netd::net::Mode;
 
 /// The port of the socket to which netd lets UDP ports be steered, in both pods.

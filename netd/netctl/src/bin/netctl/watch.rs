@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use netd::ctl::client::Client;
-use netd::ctl::show::{self, DropRow};
+use netctl::client::Client;
+use netctl::show::{self, DropRow};
 use podvirt_proto::netd::v1 as proto;
 
 #[derive(Debug, clap::Args)]

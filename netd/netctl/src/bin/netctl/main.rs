@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use netd::config::ports::PortMap;
-use netd::ctl::client::Client;
-use netd::ctl::show::{self, PortRow, StatusView};
-use netd::ctl::upgrade::Upgrade;
-use netd::port::{PortRule, Proto};
+use netctl::client::Client;
+use netctl::show::{self, PortRow, StatusView};
+use netctl::upgrade::Upgrade;
+use netd_base::port::PortMap;
 use podvirt_proto::descriptors::raise_limit;
 use podvirt_proto::hold::{self, Hold};
+use podvirt_proto::netd::v1 as proto;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -119,12 +119,17 @@ enum ProtoArg {
 }
 
 impl PortsArgs {
-    fn rules(&self) -> Vec<PortRule> {
-        let proto = match self.proto {
-            ProtoArg::Tcp => Proto::Tcp,
-            ProtoArg::Udp => Proto::Udp,
+    fn rules(&self) -> Vec<proto::PortRule> {
+        let transport = match self.proto {
+            ProtoArg::Tcp => proto::Transport::Tcp,
+            ProtoArg::Udp => proto::Transport::Udp,
         };
-        self.ports.iter().flat_map(|map| map.rules(proto)).collect()
+        let rule = |(pod, guest): (u16, u16)| proto::PortRule {
+            transport: transport.into(),
+            pod: pod.into(),
+            guest: guest.into(),
+        };
+        self.ports.iter().flat_map(|map| map.pairs()).map(rule).collect()
     }
 }
 
@@ -154,7 +159,7 @@ async fn call(args: &Args) -> Result<ExitCode> {
     match &args.command {
         Command::Upgrade(how) => return upgrade(args, how).await,
         Command::Man { dir } => {
-            netd::man::write(Args::command(), "1", dir).with_context(|| dir.display().to_string())?;
+            clap_mangen::generate_to(Args::command(), dir).with_context(|| dir.display().to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Hold { path, keep } => return keep_hold(path, Duration::from_secs(*keep)).await,
@@ -172,8 +177,8 @@ async fn call(args: &Args) -> Result<ExitCode> {
         Command::Ports { change } => {
             let ports = match change {
                 None => client.ports().await?,
-                Some(PortsCommand::Add(ports)) => client.add_ports(&ports.rules()).await?,
-                Some(PortsCommand::Remove(ports)) => client.remove_ports(&ports.rules()).await?,
+                Some(PortsCommand::Add(ports)) => client.add_ports(ports.rules()).await?,
+                Some(PortsCommand::Remove(ports)) => client.remove_ports(ports.rules()).await?,
             };
             let rows: Vec<PortRow> = ports.into_iter().map(PortRow::from).collect();
             print(args.json, &rows, |rows| show::ports(rows))?;

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use ipnet::IpNet;
-use netd::ctl::client::Client;
-use netd::ctl::show::{self, FlowRow, FlowSort};
+use netctl::client::Client;
+use netctl::show::{self, FlowRow, FlowSort};
 use podvirt_proto::netd::v1 as proto;
 
 /// Which flows are shown; all of the options must fit, one value of each is enough.

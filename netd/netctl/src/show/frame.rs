@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::tap::{Direction, Headers, Packet};
-use crate::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, protocol};
+use netd_capture::{Direction, Headers, Packet};
+use netd_wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, protocol};
 
 /// Letters of TCP's control bits, lowest first, as tcpdump has them.
 const FLAGS: &str = "FSRP.U";

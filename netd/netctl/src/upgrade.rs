@@ -1,7 +1,7 @@
 //! `netctl upgrade`: another netd in the place of the one that runs, and neither the guest nor a peer notices.
 //!
 //! The running netd offers what it has; the new program is started with the same arguments and goes and takes it
-//! ([`crate::update`]). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
+//! (netd's live update). Whatever goes wrong before the new one is ready leaves the running one as it is: the new
 //! process is ended then, and the reason told.
 //!
 //! A new one that is late may take over at any moment, and would be the only netd then. So its offer is withdrawn before
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::client::{Client, ConnectError};
+use crate::client::{Client, ConnectError};
 
 /// Between two looks whether the new one has taken over.
 const INTERVAL: Duration = Duration::from_millis(10);

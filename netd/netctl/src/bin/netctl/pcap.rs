@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use netd::ctl::client::{Capture, Captured, Client};
-use netd::ctl::show;
-use netd::tap::pcapng::{Interface, Statistics, Writer};
-use netd::tap::{Headers, Packet};
+use netctl::client::{Capture, Captured, Client};
+use netctl::show;
+use netd_capture::pcapng::{Interface, Statistics, Writer};
+use netd_capture::{Headers, Packet};
 use podvirt_proto::netd::v1 as proto;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::{Packet, checksum};
-use crate::wire::{ETH_LEN, Eth, Ip, TcpFlags, TcpHeader, fold, protocol, pseudo_header, sum};
+use netd_wire::{ETH_LEN, ETHERTYPE_IPV4, Eth, Ip, TcpFlags, TcpHeader, fold, protocol, pseudo_header, sum};
+
+use super::Packet;
 
 /// Control bits that only the last segment keeps.
 const LAST_ONLY: u8 = TcpFlags::FIN.0 | TcpFlags::PSH.0;
@@ -11,7 +12,7 @@ const LAST_ONLY: u8 = TcpFlags::FIN.0 | TcpFlags::PSH.0;
 const CWR: u8 = 0x80;
 
 /// The segments of a packet, each cut to `snaplen`; the packet itself where it is none that can be cut.
-pub(super) fn segments(packet: Packet, snaplen: u32) -> Vec<Packet> {
+pub fn segments(packet: Packet, snaplen: u32) -> Vec<Packet> {
     let cut = |mut p: Packet| {
         p.data.truncate(snaplen as usize);
         p
@@ -34,7 +35,7 @@ pub fn segment(frame: &[u8], size: u16) -> Option<Vec<Vec<u8>>> {
     let packet = &frame[ETH_LEN..];
     let ip = Ip::parse(packet, packet.len()).ok()?;
     let known = ip.protocol == protocol::TCP && ip.fragment.is_none() && size > 0;
-    if !known || ip.src.is_ipv4() != (eth.ethertype == crate::wire::ETHERTYPE_IPV4) {
+    if !known || ip.src.is_ipv4() != (eth.ethertype == ETHERTYPE_IPV4) {
         return None;
     }
     let tcp_at = ETH_LEN + ip.header_len;
@@ -64,6 +65,11 @@ pub fn segment(frame: &[u8], size: u16) -> Option<Vec<Vec<u8>>> {
         segments.push(s);
     }
     Some(segments).filter(|s| !s.is_empty())
+}
+
+/// The checksum field's value for `data`, whose own field is zero, on top of `pseudo`.
+fn checksum(data: &[u8], pseudo: u32) -> u16 {
+    !fold(sum(data, pseudo))
 }
 
 /// Writes the lengths of an IP header for `payload_len` bytes behind it, and IPv4's identification and checksum.

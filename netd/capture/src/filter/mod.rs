@@ -34,10 +34,9 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use netd_wire::MacAddr;
 
-use super::Direction;
-use super::headers::{Headers, SrcDst};
-use crate::wire::MacAddr;
+use super::{Direction, Headers, SrcDst};
 
 pub use parse::FilterError;
 

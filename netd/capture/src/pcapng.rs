@@ -6,8 +6,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use netd_wire::MacAddr;
+
 use super::{Direction, Packet};
-use crate::wire::MacAddr;
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;

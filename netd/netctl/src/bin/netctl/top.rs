@@ -1,16 +1,15 @@
 //! `netctl top`: on a terminal drawn over itself until q or ctrl-c, elsewhere one picture below the other.
 
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use netd::ctl::client::Client;
-use netd::ctl::show::{self, Sample, Top};
-use netd::sys;
+use netctl::client::Client;
+use netctl::show::{self, Sample, Top};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 use podvirt_proto::netd::v1 as proto;
+use rustix::termios::tcgetwinsize;
 use tokio::sync::Notify;
 
 use crate::flows::Which;
@@ -60,7 +59,7 @@ pub(crate) async fn run(client: &mut Client, args: &TopArgs, json: bool) -> Resu
         before = now;
         match (&screen, args.limit) {
             (Some(_), limit) => {
-                let (lines, _) = sys::terminal_size(io::stdout().as_fd()).unwrap_or((24, 80));
+                let (lines, _) = screen_size();
                 let room = usize::from(lines).saturating_sub(HEADER_LINES + 1);
                 top.truncate(if limit == 0 { room } else { room.min(limit) });
             }
@@ -81,6 +80,12 @@ pub(crate) async fn run(client: &mut Client, args: &TopArgs, json: bool) -> Resu
             return Ok(());
         }
     }
+}
+
+/// Lines and columns of the terminal; what terminals had for long where it does not tell.
+fn screen_size() -> (u16, u16) {
+    let told = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+    told.map_or((24, 80), |size| (size.ws_row, size.ws_col))
 }
 
 /// A terminal that is drawn on; it is as it was when this goes.
@@ -121,7 +126,7 @@ impl Screen {
 
     /// Draws `text` from the top, cut at the right edge, and clears what is left of the picture before.
     fn draw(&self, text: &str) -> io::Result<()> {
-        let (_, columns) = sys::terminal_size(io::stdout().as_fd()).unwrap_or((24, 80));
+        let (_, columns) = screen_size();
         let mut picture = String::from("\x1b[H");
         for line in text.lines() {
             picture.extend(line.chars().take(columns.into()));

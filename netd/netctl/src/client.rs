@@ -4,15 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use netd_capture::{Direction, Packet};
 use podvirt_proto::netd::v1 as proto;
 use podvirt_proto::netd::v1::netd_client::NetdClient;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
-
-use super::{capture, convert};
-use crate::port::PortRule;
-use crate::tap::Packet;
 
 /// The answer of netd takes a turn of its worker's loop; one that takes so long does not come.
 const CALL_TIME: Duration = Duration::from_secs(30);
@@ -98,8 +95,7 @@ impl Client {
     /// # Errors
     ///
     /// The status of the call.
-    pub async fn add_ports(&mut self, rules: &[PortRule]) -> Result<Vec<proto::Port>, Status> {
-        let rules = rules.iter().copied().map(convert::rule_to_proto).collect();
+    pub async fn add_ports(&mut self, rules: Vec<proto::PortRule>) -> Result<Vec<proto::Port>, Status> {
         Ok(self.0.add_ports(proto::AddPortsRequest { rules }).await?.into_inner().ports)
     }
 
@@ -108,8 +104,7 @@ impl Client {
     /// # Errors
     ///
     /// The status of the call.
-    pub async fn remove_ports(&mut self, rules: &[PortRule]) -> Result<Vec<proto::Port>, Status> {
-        let rules = rules.iter().copied().map(convert::rule_to_proto).collect();
+    pub async fn remove_ports(&mut self, rules: Vec<proto::PortRule>) -> Result<Vec<proto::Port>, Status> {
         Ok(self.0.remove_ports(proto::RemovePortsRequest { rules }).await?.into_inner().ports)
     }
 
@@ -184,7 +179,22 @@ impl Capture {
     /// The status of the call.
     pub async fn next(&mut self) -> Result<Option<Captured>, Status> {
         let Some(m) = self.messages.message().await? else { return Ok(None) };
-        let packets = m.frames.into_iter().map(capture::packet).collect();
+        let packets = m.frames.into_iter().map(packet).collect();
         Ok(Some(Captured { packets, matched: m.matched, dropped: m.dropped }))
+    }
+}
+
+/// A frame that netd sent.
+fn packet(f: proto::CapturedFrame) -> Packet {
+    let direction = match f.direction() {
+        proto::FrameDirection::Inbound => Direction::Inbound,
+        proto::FrameDirection::Outbound | proto::FrameDirection::Unspecified => Direction::Outbound,
+    };
+    Packet {
+        at: Duration::from_nanos(f.time_ns),
+        direction,
+        len: f.length,
+        gso_size: u16::try_from(f.gso_size).unwrap_or(u16::MAX),
+        data: f.data,
     }
 }

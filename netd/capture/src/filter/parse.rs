@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use netd_wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, protocol};
 
 use super::{Node, Side, Test};
-use crate::tap::Direction;
-use crate::wire::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, protocol};
+use crate::Direction;
 
 /// Longest expression in bytes: longer ones are not typed by people.
 const MAX_LEN: usize = 4096;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::tap::Direction::{Inbound, Outbound};
+use crate::Direction::{Inbound, Outbound};
 
 /// TCP from the guest 10.0.2.2:40000 to 192.0.2.1:443.
 fn tcp4() -> Headers {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::wire::{ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, MacAddr, protocol};
+use netd_wire::{ETH_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Eth, Ip, MacAddr, protocol};
 
 /// Two values of which one belongs to the sender and one to the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
