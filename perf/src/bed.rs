@@ -134,7 +134,7 @@ impl Bed {
         let backend = match peer {
             Peer::Netd => Some(Backend::Netd),
             Peer::Passt => Some(Backend::Passt),
-            Peer::Tap | Peer::Slirp => None,
+            Peer::Tap | Peer::Slirp | Peer::Plain => None,
         };
         let mut options = BackendOptions {
             tcp: vec![GUEST_PORT],
@@ -266,6 +266,12 @@ impl Bed {
     /// Sends the agent to the guest over the network.
     fn send_agent(&mut self) -> Result<()> {
         if self.has_agent {
+            return Ok(());
+        }
+        if self.machine.linux()?.is_pod() {
+            // It is there, and the pod's range of ports is set.
+            self.machine.linux()?.sh("cp /podvirt/perf-agent /tmp/agent", TIMEOUT)?;
+            self.has_agent = true;
             return Ok(());
         }
         let program = fs::read(program_dir("perf-agent")?.join("perf-agent"))?;

@@ -1,7 +1,8 @@
 //! Many connections at once: how fast they are opened, what memory each takes, and how fast a bulk stream is beside them.
 //!
 //! The guest connects; every connection has had a byte echoed and is idle afterwards. The numbers grow, so memory is
-//! compared with that before the first connection. Memory of the backend is what is its own (heap and stacks); that of
+//! compared with that before the first connection. Memory of the backend is what is its own (heap and stacks; a pod without
+//! a guest has none); that of
 //! the kernel is what the whole machine's slab grew by, which has the sockets of the peers, too.
 //!
 //! A peer that cannot carry a number of connections has reached a lower one, which is its result: `flows_reached` is the
@@ -31,8 +32,11 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     // What a first connection brings along is not the connections'.
     let address = SocketAddr::from((bed.client(), CLIENT_PORT));
     bed.ask_guest(&format!("rr {address} 0.1 1"), pace.short)?;
-    let backend = bed.backend.as_ref().context("no backend of its own")?.process.init_pid()?;
-    let private = || Ok::<f64, anyhow::Error>(usage::memory(backend)?.anonymous_mib * 1024.0 * 1024.0);
+    let backend = bed.backend.as_ref().map(|backend| backend.process.init_pid()).transpose()?;
+    let private = || {
+        let memory = backend.map(usage::memory).transpose()?;
+        anyhow::Ok(memory.map(|memory| memory.anonymous_mib * 1024.0 * 1024.0))
+    };
     let (private_before, slab_before) = (private()?, usage::slab_bytes()?);
     // Less than other bulk measurements: there are many. One second tells little.
     let bulk = Pace { seconds: pace.seconds.div_ceil(2).max(2), ..pace.clone() };
@@ -48,7 +52,9 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
         #[allow(clippy::cast_precision_loss, reason = "at most some ten thousand")]
         let each = |bytes: f64| bytes / count as f64;
         if count >= 1000 {
-            found.put(bed.name(&format!("flows_bytes_{count}")), each(private()? - private_before));
+            if let (Some(now), Some(before)) = (private()?, private_before) {
+                found.put(bed.name(&format!("flows_bytes_{count}")), each(now - before));
+            }
             found.put(
                 bed.name(&format!("flows_kernel_bytes_{count}")),
                 each(usage::slab_bytes()? - slab_before),

@@ -1,9 +1,10 @@
-//! The tiny guest: on a vhost-user socket as in the end-to-end tests, or behind a tap device or QEMU's own network.
+//! The tiny guest: on a vhost-user socket as in the end-to-end tests, or behind a tap device or QEMU's own network. In its
+//! place may stand a shell in the pod itself, without a guest.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use podvirt_e2e::artefacts::artefact;
+use podvirt_e2e::artefacts::{artefact, program_dir};
 use podvirt_e2e::{Boot, Console, Family, Guest, Pod, Process, UML, Vhost, uml_container};
 
 use super::masquerade;
@@ -21,6 +22,8 @@ pub(crate) enum Linux {
     Vhost(Box<Guest>),
     /// On something else.
     Other(Console, Process),
+    /// No guest: a shell in a container of the pod.
+    Pod(Console, Process),
 }
 
 impl Linux {
@@ -28,7 +31,7 @@ impl Linux {
     pub(crate) fn process(&self) -> &Process {
         match self {
             Linux::Vhost(guest) => &guest.process,
-            Linux::Other(_, process) => process,
+            Linux::Other(_, process) | Linux::Pod(_, process) => process,
         }
     }
 
@@ -36,8 +39,13 @@ impl Linux {
     pub(crate) fn console(&mut self) -> &mut Console {
         match self {
             Linux::Vhost(guest) => &mut guest.console,
-            Linux::Other(console, _) => console,
+            Linux::Other(console, _) | Linux::Pod(console, _) => console,
         }
+    }
+
+    /// Whether its programs are processes of the pod.
+    pub(crate) fn is_pod(&self) -> bool {
+        matches!(self, Linux::Pod(..))
     }
 
     /// Runs a command that must succeed.
@@ -103,6 +111,12 @@ pub(crate) fn start(pod: &Pod, setup: &Setup, peer: Peer) -> Result<Linux> {
             let mut guest = qemu(pod, memory_mib, &netdev)?;
             guest.sh(&by_hand(setup.mtu, SLIRP[0], SLIRP[1]), TIMEOUT)?;
             Ok(guest)
+        }
+        Peer::Plain => {
+            let container = pod.container("plain")?.ro(&program_dir("perf-agent")?, "/podvirt");
+            let (process, mut console) = container.spawn_with_console(&["sh"])?;
+            console.sh("true", TIMEOUT)?;
+            Ok(Linux::Pod(console, process))
         }
     }
 }

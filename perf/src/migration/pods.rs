@@ -100,7 +100,7 @@ impl Pods {
             Peer::Netd => Backend::Netd,
             Peer::Passt => Backend::Passt,
             // The kernel's is there.
-            Peer::Tap | Peer::Slirp => return Ok(()),
+            Peer::Tap | Peer::Slirp | Peer::Plain => return Ok(()),
         };
         let side = &mut self.sides[at];
         let options = BackendOptions {

@@ -9,11 +9,11 @@ pub(crate) use rows::sections;
 
 use std::fmt::Write as _;
 
-use crate::results::{NETD, PARTS, PASST, Results};
+use crate::results::{NETD, PARTS, PASST, PLAIN, Results, TO_PASST, TO_PLAIN};
 use crate::stats::Summary;
 
 /// Peers in the order of tables.
-const PEERS: [&str; 4] = [NETD, PASST, "tap", "slirp"];
+const PEERS: [&str; 5] = [NETD, PASST, "tap", "slirp", PLAIN];
 
 /// A figure with its range.
 pub(crate) fn cell(summary: Option<Summary>, digits: usize) -> String {
@@ -54,22 +54,26 @@ pub(crate) fn table(head: &[&str], body: &[Vec<String>]) -> String {
     text
 }
 
-/// A section's table: each peer's median and range, and netd's ratio to passt; empty if nothing of it was measured.
+/// A section's table: each peer's median and range, and netd's ratios to passt and to the pod without a guest; empty if nothing
+/// of it was measured.
 fn figures_of(results: &Results, rows: &[rows::Row]) -> String {
     let has = |peer: &&str, row: &rows::Row| results.summary(peer, &row.figure).is_some();
     let peers: Vec<&str> = PEERS.into_iter().filter(|p| rows.iter().any(|r| has(p, r))).collect();
     let measured = rows.iter().filter(|r| peers.iter().any(|p| has(p, r)));
+    let has_plain = peers.contains(&PLAIN);
     let line = |row: &rows::Row| {
         let mut cells = vec![row.label.clone()];
         cells.extend(peers.iter().map(|p| cell(results.summary(p, &row.figure), row.digits)));
-        cells.push(cell(results.summary("ratios", &row.figure), 2));
+        cells.push(cell(results.summary(TO_PASST, &row.figure), 2));
+        cells.extend(has_plain.then(|| cell(results.summary(TO_PLAIN, &row.figure), 2)));
         cells
     };
     let body: Vec<_> = measured.map(line).collect();
     if body.is_empty() {
         return String::new();
     }
-    let head: Vec<&str> = [""].into_iter().chain(peers).chain(["netd / passt"]).collect();
+    let ratios = ["netd / passt"].into_iter().chain(has_plain.then_some("netd / plain"));
+    let head: Vec<&str> = [""].into_iter().chain(peers.iter().copied()).chain(ratios).collect();
     table(&head, &body)
 }
 

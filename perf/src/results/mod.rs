@@ -4,7 +4,8 @@
 //! peer's medians, `ratios` netd's figures divided by passt's, `absolute` the figures that stand for themselves: these
 //! two have the figures of [`RATIOS`] and [`ABSOLUTE`] and no others, as far as they were measured. A ratio is taken
 //! within each round, from runs that follow each other, and the median of the rounds' ratios is the result: what slowed a
-//! whole round down slowed both. The ratios of all other figures are in `spread`.
+//! whole round down slowed both. The ratios of all other figures are in `spread`, and so are netd's divided by those of the
+//! pod without a guest (`ratios_plain`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,6 +25,11 @@ pub(crate) const DISTURBED_CPUS: f64 = 0.2;
 pub(crate) const NETD: &str = "netd";
 /// The peer's it is divided by.
 pub(crate) const PASST: &str = "passt";
+/// The pod without a guest, by which it is divided too.
+pub(crate) const PLAIN: &str = "plain";
+/// Where ratios to passt stand among the ranges, and ratios to the pod without a guest.
+pub(crate) const TO_PASST: &str = "ratios";
+pub(crate) const TO_PLAIN: &str = "ratios_plain";
 /// Where figures stand that are of no peer: parts of netd alone.
 pub(crate) const PARTS: &str = "parts";
 
@@ -52,7 +58,7 @@ pub(crate) struct Run {
     pub(crate) round: u32,
     /// Frontend, MTU and family, e.g. `uml-1500-v4`.
     pub(crate) setup: String,
-    /// `netd`, `passt`, `tap`, `slirp`, or `parts`.
+    /// `netd`, `passt`, `tap`, `slirp`, `plain`, or `parts`.
     pub(crate) peer: String,
     /// What was measured.
     pub(crate) case: String,
@@ -111,16 +117,21 @@ pub(crate) struct Results {
 }
 
 /// The figures that are required as netd's divided by passt's.
-pub(crate) const RATIOS: [&str; 10] = [
+pub(crate) const RATIOS: [&str; 15] = [
     "tcp_g2h_1500",
     "tcp_h2g_1500",
+    "tcp4_h2g_1500",
     "tcp_g2h_65520",
     "tcp_h2g_65520",
     "cpu_per_gb_g2h_1500",
     "cpu_per_gb_h2g_1500",
+    "cpu_per_gb_h2g_65520",
     "udp_echo_pps",
     "udp_echo_rtt_p50",
+    "udp_g2h_1400_pps",
     "tcp_rr_p50",
+    "tcp_rr_p99",
+    "udp_rr_p50",
     "tcp_crr",
 ];
 
@@ -152,13 +163,15 @@ impl Results {
         for peer in runs.iter().map(|r| r.peer.as_str()).collect::<BTreeSet<_>>() {
             spread.insert(peer.to_owned(), summarise(rounds(&runs, peer).into_values()));
         }
-        let passt = rounds(&runs, PASST);
-        let ratios = rounds(&runs, NETD).into_iter().filter_map(|(round, mut netd)| {
-            let mut passt = passt.get(&round)?.clone();
-            worse_direction(&mut netd, &mut passt);
-            Some(quotients(&netd, &passt))
-        });
-        let ratios = summarise(ratios);
+        let to = |peer: &str| {
+            let peers = rounds(&runs, peer);
+            summarise(rounds(&runs, NETD).into_iter().filter_map(|(round, mut netd)| {
+                let mut peer = peers.get(&round)?.clone();
+                worse_direction(&mut netd, &mut peer);
+                Some(quotients(&netd, &peer))
+            }))
+        };
+        let (ratios, to_plain) = (to(PASST), to(PLAIN));
         let medians: BTreeMap<String, Figures> =
             spread.iter().map(|(p, s)| (p.clone(), middles(s))).collect();
         let absolute = ABSOLUTE.iter().filter_map(|(name, peer, figure)| {
@@ -176,7 +189,10 @@ impl Results {
             ratios: required.collect(),
             medians,
             warnings: warnings(&runs),
-            spread: spread.into_iter().chain([("ratios".to_owned(), ratios)]).collect(),
+            spread: spread
+                .into_iter()
+                .chain([(TO_PASST.to_owned(), ratios), (TO_PLAIN.to_owned(), to_plain)])
+                .collect(),
             runs,
         }
     }
@@ -246,6 +262,8 @@ fn rounds(runs: &[Run], peer: &str) -> BTreeMap<u32, Figures> {
 fn worse_direction(netd: &mut Figures, passt: &mut Figures) {
     for (name, directions, larger_is_better) in [
         ("tcp_rr_p50", ["tcp_rr_g2h_p50", "tcp_rr_h2g_p50"], false),
+        ("tcp_rr_p99", ["tcp_rr_g2h_p99", "tcp_rr_h2g_p99"], false),
+        ("udp_rr_p50", ["udp_rr_g2h_p50", "udp_rr_h2g_p50"], false),
         ("tcp_crr", ["tcp_crr_g2h", "tcp_crr_h2g"], true),
     ] {
         let pair = |at: &str| Some((*netd.get(at)?, *passt.get(at)?));

@@ -50,7 +50,7 @@ impl<'p> Attacker<'p> {
         let kind = match peer {
             Peer::Netd => Backend::Netd,
             Peer::Passt => Backend::Passt,
-            Peer::Tap | Peer::Slirp => bail!("{peer} has no vhost-user socket"),
+            Peer::Tap | Peer::Slirp | Peer::Plain => bail!("{peer} has no vhost-user socket"),
         };
         let options = BackendOptions {
             tcp: vec![GUEST_PORT],
