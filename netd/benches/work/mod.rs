@@ -175,7 +175,7 @@ impl Frames {
 
 /// A flow table that is as full as it is going to be, in virtual time.
 pub(crate) struct Flows {
-    table: Table<[u64; 16]>,
+    table: Table<Box<[u64; 16]>>,
     ids: Vec<FlowId>,
     now: Time,
     at: usize,
@@ -205,7 +205,7 @@ impl Flows {
     pub(crate) fn new(count: usize) -> Flows {
         let mut table = Table::with_seeds(count as u32 + 1, SEEDS);
         let now = Time::ZERO;
-        let ids: Vec<FlowId> = (0..count).map(|n| table.insert(key(n), [0; 16]).unwrap()).collect();
+        let ids: Vec<FlowId> = (0..count).map(|n| table.insert(key(n), Box::new([0; 16])).unwrap()).collect();
         for (n, id) in ids.iter().enumerate() {
             table.arm(*id, now + AHEAD + Duration::from_micros(n as u64 % 1000));
         }

@@ -5,9 +5,8 @@
 //! the kernel's zero page. The hash is keyed: a peer who chooses ports and addresses cannot make them collide.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 
-use super::Key;
+use super::packed::Packed;
 
 /// A bucket: the hash in the upper half, the slot's index plus one in the lower; zero when it is empty.
 type Bucket = u64;
@@ -41,12 +40,10 @@ impl Index {
 
     /// The keyed hash of `key`.
     #[inline]
-    pub(super) fn hash(&self, key: &Key) -> u32 {
+    pub(super) fn hash(&self, key: &Packed) -> u32 {
         let [a, b, c, d] = self.seeds;
-        let (guest, guest_port) = words(&key.guest);
-        let (peer, peer_port) = words(&key.peer);
-        let ports = u64::from(guest_port) << 32 | u64::from(peer_port) << 8 | key.kind as u64;
-        let h = mix(guest[0] ^ a, guest[1] ^ ports ^ b);
+        let Packed { guest, peer, rest } = key;
+        let h = mix(guest[0] ^ a, guest[1] ^ rest ^ b);
         let h = mix(h ^ peer[0] ^ c, peer[1] ^ d);
         // One product alone keeps ports or addresses in a row in a row, of whatever stride the seeds give: for some seeds they
         // would fill neighbouring buckets. So neither ports nor addresses enter the last one.
@@ -124,15 +121,4 @@ fn slot_of(bucket: Bucket) -> u32 {
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
-}
-
-#[inline]
-fn words(a: &SocketAddr) -> ([u64; 2], u16) {
-    match a {
-        SocketAddr::V4(a) => ([u64::from(a.ip().to_bits()), 0], a.port()),
-        SocketAddr::V6(a) => {
-            let bits = a.ip().to_bits();
-            ([(bits >> 64) as u64, bits as u64], a.port())
-        }
-    }
 }

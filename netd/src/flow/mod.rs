@@ -11,6 +11,7 @@
 mod admission;
 mod deadlines;
 mod index;
+mod packed;
 mod recent;
 mod table;
 
@@ -24,11 +25,11 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A TCP connection.
-    Tcp,
+    Tcp = 0,
     /// A UDP flow.
-    Udp,
+    Udp = 1,
     /// Echo requests of one identifier; the peer is the unspecified address.
-    Echo,
+    Echo = 2,
 }
 
 /// The tuple of a flow as the guest sees it.

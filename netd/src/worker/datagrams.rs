@@ -431,7 +431,7 @@ impl Worker {
 
     /// Relays the errors in a flow's error queue to the guest.
     pub(super) fn on_datagram_errors(&mut self, id: FlowId) {
-        let Some(key) = self.flows.key(id).copied() else { return };
+        let Some(key) = self.flows.key(id) else { return };
         for _ in 0..ERRORS_PER_TURN {
             let (error, echo) = match self.flows.get(id) {
                 Some(Flow::Udp(f)) => match &f.via {

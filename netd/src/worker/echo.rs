@@ -222,7 +222,7 @@ impl Worker {
             if most == 0 {
                 return true;
             }
-            let Some(key) = self.flows.key(id).copied() else { return false };
+            let Some(key) = self.flows.key(id) else { return false };
             let Some(Flow::Echo(f)) = self.flows.get_mut(id) else { return false };
             let n = match self.echoes.batch.receive(fd(&f.socket), most) {
                 Ok(n) => n,

@@ -95,9 +95,9 @@ impl Worker {
         };
         for (_, key, flow) in self.flows.iter() {
             match flow {
-                Flow::Tcp(f) => out.tcp.push(f.state(key, &mut named)),
-                Flow::Udp(f) => out.udp.push(f.state(key, &mut named)),
-                Flow::Echo(f) => out.echo.push(f.state(key, &mut named)),
+                Flow::Tcp(f) => out.tcp.push(f.state(&key, &mut named)),
+                Flow::Udp(f) => out.udp.push(f.state(&key, &mut named)),
+                Flow::Echo(f) => out.echo.push(f.state(&key, &mut named)),
             }
         }
         pack.add(named.fds())?;

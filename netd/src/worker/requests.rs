@@ -248,9 +248,9 @@ impl Worker {
                 break;
             }
             let mut info = match flow {
-                Flow::Tcp(f) => f.info(key, self.now),
-                Flow::Udp(f) => f.info(key, self.now),
-                Flow::Echo(f) => f.info(key, self.now),
+                Flow::Tcp(f) => f.info(&key, self.now),
+                Flow::Udp(f) => f.info(&key, self.now),
+                Flow::Echo(f) => f.info(&key, self.now),
             };
             if !query.matches(&info) {
                 continue;

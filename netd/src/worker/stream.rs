@@ -241,7 +241,7 @@ impl Worker {
 
     /// Writes the control segments that the connection has.
     fn send_controls(&mut self, id: FlowId) {
-        let Some(key) = self.flows.key(id).copied() else { return };
+        let Some(key) = self.flows.key(id) else { return };
         let Some(ends) = self.receiveq.ends(&key, None) else { return };
         loop {
             if !self.receiveq.has_room() {

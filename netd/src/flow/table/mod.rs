@@ -5,6 +5,7 @@
 
 use super::deadlines::{Deadlines, NOWHERE};
 use super::index::Index;
+use super::packed::Packed;
 use super::recent::Recent;
 use super::{FlowId, GENERATION_BITS, Key};
 use crate::time::Time;
@@ -14,12 +15,17 @@ const ROOM: usize = 1 << 18;
 /// The end of the list of free slots.
 const NONE: u32 = u32::MAX;
 
+/// With a flow of sixteen bytes one line of the cache, and no more than one: among very many flows a search waits for memory, not
+/// for instructions.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Slot<F> {
+    key: Packed,
     generation: u32,
     /// The place among the deadlines; of a free slot the next free one.
     place: u32,
-    flow: Option<(Key, F)>,
+    /// None in a free slot, whose key means nothing.
+    flow: Option<F>,
 }
 
 /// Flows by key and by id.
@@ -75,25 +81,28 @@ impl<F> Table<F> {
     /// The flow with this key.
     #[inline]
     pub fn find(&self, key: &Key) -> Option<FlowId> {
-        self.find_hashed(self.index.hash(key), key)
+        let key = Packed::from(key);
+        self.find_hashed(self.index.hash(&key), &key)
     }
 
     #[inline]
-    fn find_hashed(&self, hash: u32, key: &Key) -> Option<FlowId> {
-        let is = |slot: u32| self.slots[slot as usize].flow.as_ref().is_some_and(|(k, _)| k == key);
+    fn find_hashed(&self, hash: u32, key: &Packed) -> Option<FlowId> {
+        // The index leads to slots with flows only.
+        let is = |slot: u32| self.slots[slot as usize].key == *key;
         let index = self.index.find(hash, is)?;
         Some(FlowId { index, generation: self.slots[index as usize].generation })
     }
 
     /// Takes in a flow; None, and the flow dropped, when the table is full or the key is taken.
     pub fn insert(&mut self, key: Key, flow: F) -> Option<FlowId> {
+        let key = Packed::from(&key);
         let hash = self.index.hash(&key);
         if self.is_full() || self.find_hashed(hash, &key).is_some() {
             return None;
         }
         let index = if self.free == NONE {
             let i = u32::try_from(self.slots.len()).ok().filter(|i| *i < NONE)?;
-            self.slots.push(Slot { generation: 0, place: NOWHERE, flow: None });
+            self.slots.push(Slot { key, generation: 0, place: NOWHERE, flow: None });
             i
         } else {
             let i = self.free;
@@ -101,7 +110,8 @@ impl<F> Table<F> {
             i
         };
         let slot = &mut self.slots[index as usize];
-        slot.flow = Some((key, flow));
+        slot.key = key;
+        slot.flow = Some(flow);
         slot.place = NOWHERE;
         self.index.insert(hash, index);
         Some(FlowId { index, generation: slot.generation })
@@ -117,8 +127,9 @@ impl<F> Table<F> {
         let flow = slot.flow.take()?;
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
         slot.place = std::mem::replace(&mut self.free, id.index);
-        self.index.remove(self.index.hash(&flow.0), id.index);
-        Some(flow)
+        let key = slot.key;
+        self.index.remove(self.index.hash(&key), id.index);
+        Some((key.key(), flow))
     }
 
     /// The slot of a flow that is there.
@@ -130,32 +141,32 @@ impl<F> Table<F> {
     /// The flow with this id, if it is still there.
     #[inline]
     pub fn get(&self, id: FlowId) -> Option<&F> {
-        self.slot(id)?.flow.as_ref().map(|(_, f)| f)
+        self.slot(id)?.flow.as_ref()
     }
 
     /// The flow with this id, to be changed.
     #[inline]
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut F> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
-        slot.flow.as_mut().map(|(_, f)| f)
+        slot.flow.as_mut()
     }
 
     /// The key of a flow.
     #[inline]
-    pub fn key(&self, id: FlowId) -> Option<&Key> {
-        self.slot(id)?.flow.as_ref().map(|(k, _)| k)
+    pub fn key(&self, id: FlowId) -> Option<Key> {
+        Some(self.slot(id)?.key.key())
     }
 
     /// Every flow.
-    pub fn iter(&self) -> impl Iterator<Item = (FlowId, &Key, &F)> {
+    pub fn iter(&self) -> impl Iterator<Item = (FlowId, Key, &F)> {
         self.iter_from(0)
     }
 
     /// The flows from slot `first` on; a flow stays in its slot.
-    pub fn iter_from(&self, first: usize) -> impl Iterator<Item = (FlowId, &Key, &F)> {
+    pub fn iter_from(&self, first: usize) -> impl Iterator<Item = (FlowId, Key, &F)> {
         self.slots.iter().enumerate().skip(first).filter_map(|(i, s)| {
-            let (key, flow) = s.flow.as_ref()?;
-            Some((FlowId { index: i as u32, generation: s.generation }, key, flow))
+            let flow = s.flow.as_ref()?;
+            Some((FlowId { index: i as u32, generation: s.generation }, s.key.key(), flow))
         })
     }
 
@@ -186,12 +197,14 @@ impl<F> Table<F> {
     }
 
     /// Asks for the flow to come up in [`Table::due`] at `at`, or earlier if it already does.
+    #[inline]
     pub fn arm(&mut self, id: FlowId, at: Time) {
         self.arm_before(id, at, Time::ZERO);
     }
 
     /// As [`Table::arm`], but a deadline before `soon` is moved to a later `at`. To move one that is far away costs more
     /// than to look at the flow once for nothing.
+    #[inline]
     pub fn arm_before(&mut self, id: FlowId, at: Time, soon: Time) {
         let Some(Slot { place, .. }) = self.slot(id) else { return };
         let place = *place;

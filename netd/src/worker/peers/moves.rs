@@ -134,7 +134,7 @@ impl Worker {
             return;
         }
         let mut parted: Vec<Vec<(Key, Flow)>> = (0..self.peers.count()).map(|_| Vec::new()).collect();
-        let all: Vec<(FlowId, Key)> = self.flows.iter().map(|(id, key, _)| (id, *key)).collect();
+        let all: Vec<(FlowId, Key)> = self.flows.iter().map(|(id, key, _)| (id, key)).collect();
         for (id, key) in all {
             let to = self.peers.shared.assign(&key).filter(|to| *to != self.peers.index);
             if let Some(to) = to

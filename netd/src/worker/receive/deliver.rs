@@ -31,7 +31,7 @@ impl Worker {
     }
 
     fn deliver_once(&mut self, id: FlowId) -> bool {
-        let Some(key) = self.flows.key(id).copied() else { return false };
+        let Some(key) = self.flows.key(id) else { return false };
         let Some(ends) = self.receiveq.ends(&key, None) else { return false };
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id) else { return false };
         let Some(socket) = f.socket.as_ref().filter(|_| f.readable) else { return false };

@@ -220,7 +220,7 @@ impl Worker {
     ) -> Result<(), Full> {
         let ends = placed.and_then(|id| {
             let Some(id) = id else { return Ok(None) };
-            let key = self.flows.key(id).copied().ok_or(Reason::NoConnection)?;
+            let key = self.flows.key(id).ok_or(Reason::NoConnection)?;
             if self.receiveq.guest_mac.is_none() {
                 let link = self.receiveq.link.clone();
                 crate::guest::Services::solicit(&link, &mut self.frames);

@@ -180,7 +180,7 @@ impl Worker {
         if !matches!(self.udp(g.flow).map(|f| &f.via), Some(Via::Port(_))) {
             return;
         }
-        let (Some(key), Some(item)) = (self.flows.key(g.flow).copied(), g.items.get(item)) else { return };
+        let (Some(key), Some(item)) = (self.flows.key(g.flow), g.items.get(item)) else { return };
         let mut payload = vec![0; (item.bytes as usize).min(QUOTE_BYTES)];
         g.iovs.read(item.first as usize, 0, &mut payload);
         if let Some(quote) = crate::icmp::quote_udp(key.guest, key.peer, &payload) {
