@@ -83,7 +83,12 @@ pub(super) async fn send(handle: &Handle, index: u32) -> Result<(), NetError> {
     if swallows {
         let mut request = handle.qdisc().del(index.cast_signed());
         request.message_mut().header.parent = TcHandle::ROOT;
-        request.execute().await.map_err(NetError::netlink("send frames again"))?;
+        match request.execute().await {
+            // It is called for the machine that stays and for the one that has come: the other call has taken it away.
+            Err(rtnetlink::Error::NetlinkError(e)) if e.raw_code() == -(nix::errno::Errno::ENOENT as i32) => {
+            }
+            done => done.map_err(NetError::netlink("send frames again"))?,
+        }
     }
     Ok(())
 }
