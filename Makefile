@@ -141,7 +141,7 @@ perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 
 	e2e/jail $(BUILT)/release/perf migration $(ARGS)
 	$(BUILT)/release/perf report
 
-perf-storage: setup build ## disks of machines beside plain QEMU, plugs, snapshots, exports: 35 minutes, writes perf/results/storage.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
+perf-storage: setup build ## disks of machines beside plain QEMU, plugs, snapshots, exports: 50 minutes, writes perf/results/storage.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
 	@e2e/setup packages fio
 	e2e/cluster/cluster with $(BUILT)/release/perf storage $(if $(QUICK),--quick) $(ARGS)
 	$(BUILT)/release/perf report

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use podvirt_api::v1::VirtualMachineInstance;
 use podvirt_e2e::Console;
 use podvirt_e2e::artefacts::artefact;
 use podvirt_e2e::cluster::{BOOT, Manifest, Namespace, Running, SOON};
@@ -189,14 +190,16 @@ impl Guest {
     }
 }
 
+/// The machines: their names, and whether each disk has an IO thread.
+const KINDS: [(&str, bool); 2] = [("usual", false), ("threads", true)];
+
 /// Starts the machines: one with an IO thread for each disk, and one without.
 ///
 /// # Errors
 /// One does not come up.
 pub(super) fn machines(namespace: &Namespace<'_>) -> Result<Vec<Guest>> {
-    let kinds = [("usual", false), ("threads", true)];
     let of = |threads: bool| DISKS.into_iter().filter(move |disk| disk.thread == threads);
-    for (name, threads) in kinds {
+    for (name, threads) in KINDS {
         let (volumes, disks): (Vec<_>, Vec<_>) = of(threads).map(|disk| disk.entries()).unzip();
         let volumes = format!(
             "{{name: {PROGRAMS}, persistentVolumeClaim: {{claimName: {PROGRAMS}}}}}, {}",
@@ -220,7 +223,17 @@ pub(super) fn machines(namespace: &Namespace<'_>) -> Result<Vec<Guest>> {
         guest.equip().with_context(|| name.to_owned())?;
         Ok(guest)
     };
-    kinds.into_iter().map(up).collect()
+    KINDS.into_iter().map(up).collect()
+}
+
+/// Ends the machines and the pod with plain QEMU, and waits until they have gone; the claims stay.
+///
+/// # Errors
+/// One of them does not go.
+pub(super) fn end_all(namespace: &Namespace<'_>) -> Result<()> {
+    namespace.kubectl(&["delete", "vmi", "--all", "--wait=false"])?;
+    namespace.kubectl(&["delete", "pod", PLAIN, "--grace-period=1"])?;
+    KINDS.into_iter().try_for_each(|(name, _)| namespace.wait_gone::<VirtualMachineInstance>(name, SOON))
 }
 
 /// Whose a guest's memory is.

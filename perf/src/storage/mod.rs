@@ -10,10 +10,11 @@
 //!   pod with QEMU     6 disks ─┘
 //! ```
 //!
-//! The three guests run at the same time; the storage is shared between nodes, so nothing keeps two of them from one claim, and
+//! The guests run at the same time; the storage is shared between nodes, so nothing keeps two of them from one claim, and
 //! QEMU's own lock on an image is off in the pod. None of them has a file system on a disk that is measured. The sides take turns
-//! on each disk ([`crate::sides`]), in the other order in each second round. Each part has a namespace of its own, which is deleted
-//! before the next part begins.
+//! on each disk ([`crate::sides`]), in the other order in each second round. Each round starts guests of its own: of guests that are
+//! started alike one reads up to a quarter faster than another for as long as both live, so guests of all rounds would give the same
+//! ratio in each round, and a wrong one. Each part has a namespace of its own, which is deleted before the next part begins.
 
 mod boots;
 mod disks;
@@ -34,7 +35,7 @@ use podvirt_e2e::cluster::{Cluster, Namespace, Security, prepare_volumes};
 
 use crate::machine::{self, Machine};
 use crate::sides::{Run, turns};
-use disks::{DISKS, Guest, Memory, PLAIN, PROGRAMS, claim, copy, machines, plain, pod};
+use disks::{DISKS, Guest, Memory, PLAIN, PROGRAMS, claim, copy, end_all, machines, plain, pod};
 pub(crate) use record::Storage;
 
 /// The sides of a disk, in results.
@@ -49,10 +50,10 @@ const PARTS: [&str; 5] = ["disks", "boots", "plugs", "snapshots", "exports"];
 /// How long and how often.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Rounds on each disk and of each download [default: 5, quick: 1]
+    /// Rounds on each disk, each with new guests, and of each download [default: 7, quick: 1]
     #[arg(short = 'n', value_name = "ROUNDS", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Length of each of fio's jobs after its warm-up [default: 2, quick: 0.5]
+    /// Length of each of fio's jobs after its warm-up [default: 1, quick: 0.5]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Only these of disks, boots, plugs, snapshots, exports, with commas; no result is written
@@ -68,11 +69,11 @@ pub(crate) struct Options {
 
 impl Options {
     fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.quick { 0.5 } else { 2.0 })
+        self.seconds.unwrap_or(if self.quick { 0.5 } else { 1.0 })
     }
 
     fn rounds(&self) -> u32 {
-        self.rounds.unwrap_or(if self.quick { 1 } else { 5 })
+        self.rounds.unwrap_or(if self.quick { 1 } else { 7 })
     }
 
     fn wants(&self, part: &str) -> bool {
@@ -116,6 +117,7 @@ pub(crate) fn run(options: &Options, results: &Path, out: &mut impl Write) -> Re
         machine: computer,
         seconds: options.seconds(),
         notes: options.note.clone(),
+        guests_anew: true,
         disks: Vec::new(),
         boots: None,
         plugs: None,
@@ -166,20 +168,24 @@ fn fio_by_turns(
     }
     claim(namespace, PROGRAMS, "Block", "256Mi")?;
     devices.push(PROGRAMS);
-    pod(namespace, PLAIN, &devices, &files)?;
-    copy(namespace, programs, PLAIN, &format!("/dev/{PROGRAMS}"))?;
-    // The machines make the disk images that plain QEMU has, too.
-    let mut machines = machines(namespace)?;
-    let mut own = plain(namespace, Memory::Own)?;
-    let mut shared = plain(namespace, Memory::Shared).context("with shared memory")?;
-    for disk in DISKS {
-        fio::fill(having(&mut machines, disk)?, &disk).context(disk.name)?;
-    }
     let mut runs = Vec::new();
     for round in 0..options.rounds() {
+        let start = Instant::now();
+        pod(namespace, PLAIN, &devices, &files)?;
+        if round == 0 {
+            copy(namespace, programs, PLAIN, &format!("/dev/{PROGRAMS}"))?;
+        }
+        // The machines make the disk images that plain QEMU has, too.
+        let mut machines = machines(namespace)?;
+        let mut own = plain(namespace, Memory::Own)?;
+        let mut shared = plain(namespace, Memory::Shared).context("with shared memory")?;
+        if round == 0 {
+            for disk in DISKS {
+                fio::fill(having(&mut machines, disk)?, &disk).context(disk.name)?;
+            }
+        }
         let mut figures = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
         let mut errors = [None, None, None];
-        let start = Instant::now();
         for disk in DISKS {
             for side in turns(3, round) {
                 let guest = match side {
@@ -205,6 +211,8 @@ fn fio_by_turns(
             figures,
             error,
         }));
+        drop((machines, own, shared));
+        end_all(namespace)?;
     }
     Ok(runs)
 }

@@ -35,6 +35,9 @@ pub(crate) struct Storage {
     /// What a reader must know.
     #[serde(default)]
     pub(super) notes: Vec<String>,
+    /// Each round of disks had guests that were started for it, which in older results it had not.
+    #[serde(default)]
+    pub(super) guests_anew: bool,
     /// fio in guests, each side's turns.
     pub(super) disks: Vec<Run>,
     /// Machines that start.
@@ -204,11 +207,12 @@ impl Storage {
                  the same guest in the same version of QEMU, started by hand in a pod on the same node with the same claims, and told what \
                  podvirt tells it by default: `cache=none`, `aio=native` on devices and `threads` on files with holes.{shared} They take turns on \
                  each disk; while one works the others are idle. {AREA_MIB} MiB of each disk, past all caches, {seconds} s each after half \
-                 a second; {rounds} rounds, median and range, ratios within a round. **There is no KVM: the guest's processor is \
+                 a second; {rounds} rounds{anew}, median and range, ratios within a round. **There is no KVM: the guest's processor is \
                  emulated and bounds the operations a second; the ratios count, not the figures.**\n\n{means}\n{table}",
                 shared = if self.has_shared() { OF_SHARED } else { "" },
                 seconds = self.seconds,
                 rounds = rounds(&self.disks),
+                anew = if self.guests_anew { ", each with guests that are started for it" } else { "" },
                 means = self.means(),
                 table = self.disks_table(),
             )
@@ -245,6 +249,7 @@ mod tests {
             machine: Machine::sample(),
             seconds: 2.0,
             notes: vec!["something".into()],
+            guests_anew: true,
             disks: vec![
                 run(MACHINE, &[("file-scsi.random-read", 990.0), ("file-scsi.one-read", 50.0)]),
                 run(PLAIN_QEMU, &[("file-scsi.random-read", 1000.0), ("file-scsi.one-read", 40.0)]),
