@@ -1,5 +1,6 @@
 //! The way to the guest: what has something for it, in turn, and the receive ring that takes it.
 
+mod belongs;
 mod deliver;
 pub(super) mod inbound;
 pub(super) mod payload;
