@@ -11,9 +11,10 @@ use anyhow::{Context, Result, bail, ensure};
 use podvirt_bed_tools::wait;
 
 use crate::artefacts::program_dir;
-use crate::backend::Backend;
+use crate::backend::{Backend, RunningBackend};
 use crate::bed::{Bed, Family, PEER, PORT};
 use crate::peer;
+use crate::pod::Pod;
 use crate::process::Process;
 
 /// An update, of which the new netd's start is the most.
@@ -33,13 +34,13 @@ fn pattern() -> Vec<u8> {
     (0..PATTERN).map(|_| next()).collect()
 }
 
-impl Bed {
+impl RunningBackend {
     /// Starts `netctl upgrade` with these further words in a container of its own, which the new netd lives in.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn upgrade(&self, name: &str, words: &[&str]) -> Result<Process> {
-        let container = self.pod.container(name)?.ro(&program_dir("netctl")?, "/podvirt");
+    pub fn upgrade(&self, pod: &Pod, name: &str, words: &[&str]) -> Result<Process> {
+        let container = pod.container(name)?.ro(&program_dir("netctl")?, "/podvirt");
         let control = format!("/w/{}", Backend::CONTROL);
         let command = [&["netctl", "--socket", &control, "upgrade", "--wait"], words].concat();
         container.spawn(&command)
@@ -49,8 +50,8 @@ impl Bed {
     ///
     /// # Errors
     /// It does not go so.
-    pub fn update(&mut self, generation: u64) -> Result<()> {
-        let mut new = self.upgrade(&format!("netd-{generation}"), &["--binary", "/podvirt/netd"])?;
+    pub fn update(&mut self, pod: &Pod, generation: u64) -> Result<()> {
+        let mut new = self.upgrade(pod, &format!("netd-{generation}"), &["--binary", "/podvirt/netd"])?;
         let went_on = wait::until("update", UPDATE, || {
             if let Some(status) = new.ended()? {
                 bail!("netctl ended: {status}");
@@ -58,17 +59,17 @@ impl Bed {
             Ok(self.ask_generation().filter(|g| *g == generation))
         });
         if let Err(error) = went_on {
-            bail!("{error}\n{}\n{}", new.log(), self.running.process.log());
+            bail!("{error}\n{}\n{}", new.log(), self.process.log());
         }
-        let status = self.running.process.wait(UPDATE)?;
-        ensure!(status.success(), "the old netd ended with {status}: {}", self.running.process.log());
-        self.running.process = new;
+        let status = self.process.wait(UPDATE)?;
+        ensure!(status.success(), "the old netd ended with {status}: {}", self.process.log());
+        self.process = new;
         Ok(())
     }
 
     /// How many netds had the connections of the running one before; none while nobody answers.
     pub fn ask_generation(&self) -> Option<u64> {
-        self.running.ask("status").ok()?["generation"].as_u64()
+        self.ask("status").ok()?["generation"].as_u64()
     }
 
     /// What the last update cost the guest, by the new netd's own clock.
@@ -76,11 +77,21 @@ impl Bed {
     /// # Errors
     /// It did not say.
     pub fn pause(&self) -> Result<Duration> {
-        let log = self.running.process.log();
+        let log = self.process.log();
         let line = log.lines().find(|l| l.contains("went on where another netd stopped"));
         let field = line.and_then(|l| l.split_whitespace().find_map(|w| w.strip_prefix("pause_us=")));
         let micros: u64 = field.with_context(|| format!("no pause was told:\n{log}"))?.parse()?;
         Ok(Duration::from_micros(micros))
+    }
+}
+
+impl Bed {
+    /// Updates the backend as [`RunningBackend::update`] does.
+    ///
+    /// # Errors
+    /// It does not go so.
+    pub fn update(&mut self, generation: u64) -> Result<()> {
+        self.running.update(&self.pod, generation)
     }
 
     /// Opens connections to an echo in the guest that do nothing but be there.

@@ -45,7 +45,7 @@ fn updates(boot: Boot, count: u64) {
     let mut pauses = Vec::new();
     for generation in 1..=count {
         bed.update(generation).unwrap();
-        pauses.push(bed.pause().unwrap());
+        pauses.push(bed.running.pause().unwrap());
         bulk.moves().unwrap();
     }
     idle.check().unwrap();
@@ -97,7 +97,7 @@ fn an_update_that_fails_leaves_everything_as_it_is() {
         ),
     ];
     for (i, (words, says)) in cases.iter().enumerate() {
-        let mut failed = bed.upgrade(&format!("failed-{i}"), words).unwrap();
+        let mut failed = bed.running.upgrade(&bed.pod, &format!("failed-{i}"), words).unwrap();
         let status = failed.wait(SOON).unwrap();
         let log = failed.log();
         assert!(!status.success() && log.contains(says), "{words:?}: {status}\n{log}");
@@ -105,7 +105,7 @@ fn an_update_that_fails_leaves_everything_as_it_is() {
         idle.check().unwrap();
     }
     assert!(bed.running.process.log().contains("this one goes on"), "{}", bed.running.process.log());
-    assert_eq!(bed.ask_generation(), Some(0));
+    assert_eq!(bed.running.ask_generation(), Some(0));
     bed.update(1).unwrap();
     idle.check().unwrap();
     works(bed);
@@ -124,7 +124,7 @@ fn replace(bed: &mut Bed, name: &str, generation: u64) -> Duration {
     );
     let container = bed.pod.container(name).unwrap().ro(&program_dir("netd").unwrap(), "/podvirt");
     bed.running.process = container.spawn(&["netd", "--config", "/w/netd.yaml"]).unwrap();
-    until("the next netd", SOON, || Ok(bed.ask_generation().filter(|g| *g == generation))).unwrap();
+    until("the next netd", SOON, || Ok(bed.running.ask_generation().filter(|g| *g == generation))).unwrap();
     since.elapsed()
 }
 
@@ -140,7 +140,7 @@ fn a_netd_that_is_ended_leaves_everything_to_the_next_by_the_hold() {
     for generation in 1..=3 {
         bulk.moves().unwrap();
         let without = replace(&mut bed, &format!("netd-{generation}"), generation);
-        println!("HOLD {without:?} without a netd, the guest {:?}", bed.pause().unwrap());
+        println!("HOLD {without:?} without a netd, the guest {:?}", bed.running.pause().unwrap());
     }
     bulk.moves().unwrap();
     idle.check().unwrap();

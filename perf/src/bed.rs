@@ -328,7 +328,7 @@ impl Bed {
         let guest = matches!(self.machine, Machine::Linux(_));
         let fits = match case {
             Case::Echo | Case::Txonly => matches!(self.machine, Machine::Testpmd(_)),
-            Case::Ceiling | Case::Pairs => matches!(self.machine, Machine::Double(_)),
+            Case::Ceiling | Case::Pairs | Case::Receiver => matches!(self.machine, Machine::Double(_)),
             Case::Peers => guest || matches!(self.machine, Machine::Double(_)),
             Case::Micro | Case::Ports | Case::Migration => false,
             _ => guest,

@@ -11,6 +11,7 @@
 //! | `tcg_tcp_g2h_1500` | the guest runs under QEMU's TCG |
 //! | `udp_echo_*`, `udp_tx_*` | testpmd is the frontend |
 //! | `ring_*` | the double in a loop is the frontend |
+//! | `receiver_*` | the double acknowledges TCP and reads nothing: no guest's own receiving is in it |
 //! | `pairs_2_*` | the same with two queue pairs |
 //! | `peers_new_*`, `peers_one_*` | beside 100,000 datagrams a second, each from a new peer, or all from one |
 //! | `peers_steered_*`, `peers_2_*` | the same to a steered port, and with two queue pairs |
@@ -108,6 +109,8 @@ pub(crate) enum Case {
     Ceiling,
     /// What one and several queue pairs carry, each filled by a loop
     Pairs,
+    /// TCP streams of the host to a loop that acknowledges them
+    Receiver,
     /// Parts of netd alone: rings, headers, flow table, timers
     Micro,
     /// All ports open
@@ -197,7 +200,7 @@ impl Setup {
 
 /// Everything that is measured with a frontend.
 pub(crate) fn whole() -> Vec<Setup> {
-    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Receiver, Rr, Tcp, Tcp4, Txonly, Udp};
     use Frontend::{Double, Tcg, Testpmd, Uml};
     use Peer::{Netd, Passt, Plain, Slirp, Tap};
     let user = [Netd, Passt];
@@ -212,7 +215,8 @@ pub(crate) fn whole() -> Vec<Setup> {
         Setup { rounds: 2, ..jumbo(Setup::new(Uml, 9000, &[Tcp, Udp], &all)) },
         Setup { rounds: 2, ..Setup::new(Uml, 1280, &[Tcp], &all) },
         Setup { rounds: 2, ..jumbo(Setup::new(Testpmd, 9000, &[Echo, Txonly], &user)) },
-        Setup::new(Double, 1500, &[Ceiling, Pairs], &user),
+        Setup::new(Double, 1500, &[Ceiling, Pairs, Receiver], &user),
+        Setup::new(Double, 65520, &[Receiver], &user),
         Setup { pairs: 2, ..Setup::new(Double, 1500, &[Pairs], &[Netd]) },
         // Each takes half a minute for each peer; what they are compared with is far away.
         Setup { rounds: 2, ..Setup::new(Uml, 1400, &[Flows], &[Netd, Passt, Plain]) },

@@ -157,28 +157,54 @@ impl Pair {
     /// # Errors
     /// When the backend is gone, or completes what it should not.
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>> {
+        let mut parts = Vec::new();
+        if !self.await_frame(&mut parts, timeout)? {
+            return Ok(None);
+        }
+        let mut frame = vec![0; length(&parts)];
+        self.take(&parts, &mut frame);
+        Ok(Some(frame))
+    }
+
+    /// As [`Pair::recv`], but only the frame's first bytes are copied, as many as `head` has room for. How long the frame is.
+    ///
+    /// # Errors
+    /// As [`Pair::recv`].
+    pub fn recv_head(&mut self, head: &mut [u8], timeout: Duration) -> Result<Option<usize>> {
+        let mut parts = Vec::new();
+        if !self.await_frame(&mut parts, timeout)? {
+            return Ok(None);
+        }
+        self.take(&parts, head);
+        Ok(Some(length(&parts)))
+    }
+
+    /// Waits for one frame, as [`Pair::next_frame`] tells of it; false when none came.
+    fn await_frame(&mut self, parts: &mut Vec<(u64, usize, u32)>, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
         loop {
-            let mut parts = Vec::new();
-            if self.next_frame(&mut parts)? {
-                let mut frame = vec![0; parts.iter().map(|&(_, len, _)| len).sum()];
-                let mut rest = frame.as_mut_slice();
-                for &(at, len, slot) in &parts {
-                    let (part, left) = rest.split_at_mut(len);
-                    self.mem.read(at, part);
-                    rest = left;
-                    self.recycle(slot);
-                }
-                self.rings[RX].publish();
-                return Ok(Some(frame));
+            if self.next_frame(parts)? {
+                return Ok(true);
             }
             let pause = self.arm();
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(None);
+                return Ok(false);
             }
             self.wait(&[], left.min(pause))?;
         }
+    }
+
+    /// Copies a frame as far as it fits, and offers its buffers again.
+    fn take(&mut self, parts: &[(u64, usize, u32)], to: &mut [u8]) {
+        let mut rest = to;
+        for &(at, len, slot) in parts {
+            let (part, left) = rest.split_at_mut(len.min(rest.len()));
+            self.mem.read(at, part);
+            rest = left;
+            self.recycle(slot);
+        }
+        self.rings[RX].publish();
     }
 
     /// Asks for an interrupt when something is received; how long the caller may sleep until then.
@@ -286,4 +312,9 @@ impl Pair {
 
     /// Length of a transmit buffer.
     pub(crate) const TX_BUFFER: usize = LARGE as usize;
+}
+
+/// Bytes of a frame in these buffers.
+fn length(parts: &[(u64, usize, u32)]) -> usize {
+    parts.iter().map(|&(_, len, _)| len).sum()
 }

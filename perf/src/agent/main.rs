@@ -11,6 +11,7 @@
 //! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
 //! perf-agent deaf PORT                        accepts TCP connections and reads nothing, for ever
 //! perf-agent pour ADDR COUNT [urgent]         fills so many connections with as much as they take, for ever
+//! perf-agent stream ADDR COUNT                writes to so many connections, each from its own thread, for ever
 //! perf-agent spray ADDR COUNT                 sends datagrams from so many ports as fast as it goes, for ever
 //! perf-agent udp-rr ADDR SECONDS SIZE         datagrams there and back, one at a time
 //! perf-agent udp-echo ADDR SECONDS SIZE WINDOW [gso]   as many as come back, so many under way
@@ -50,6 +51,7 @@ fn main() -> Result<()> {
         ["deaf", port] => pour::deaf(port.parse()?),
         ["pour", address, count] => pour::pour(at(address)?, count.parse()?, false),
         ["pour", address, count, "urgent"] => pour::pour(at(address)?, count.parse()?, true),
+        ["stream", address, count] => pour::stream(at(address)?, count.parse()?),
         ["spray", address, count] => pour::spray(at(address)?, count.parse()?),
         ["flows", address, count] => {
             let end = SigSet::from(Signal::SIGTERM);

@@ -1,6 +1,6 @@
-//! Peers that are of no use: one reads nothing, two send without end.
+//! Peers that are of no use: one reads nothing, three send without end.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const BACKLOG: i32 = 4096;
 /// Bytes of one call.
 const PART: usize = 16 << 10;
+/// Bytes of one call of a stream that is alone on its thread, as iperf3 has it.
+const BULK: usize = 128 << 10;
 /// Bytes of a datagram.
 const DATAGRAM: usize = 64;
 /// Of those whose last byte is urgent.
@@ -64,6 +66,21 @@ pub(crate) fn pour(address: SocketAddr, count: usize, urgent: bool) -> Result<()
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// Opens connections and writes to each as fast as it takes bytes, until this process is ended.
+pub(crate) fn stream(address: SocketAddr, count: usize) -> Result<()> {
+    let write = || -> Result<()> {
+        let mut stream = TcpStream::connect(address)?;
+        let data = vec![b'x'; BULK];
+        loop {
+            stream.write_all(&data)?;
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(write)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().ok().context("a thread panicked")?)
+    })
 }
 
 /// Sends datagrams from `count` ports in turn, and reads no answer.

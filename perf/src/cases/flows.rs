@@ -5,23 +5,30 @@
 //! a guest has none); that of
 //! the kernel is what the whole machine's slab grew by, which has the sockets of the peers, too.
 //!
+//! At the end netd is updated a few times beside a thousand of them: how long each update held the guest up.
+//!
 //! A peer that cannot carry a number of connections has reached a lower one, which is its result: `flows_reached` is the
 //! most that were open at once, and nothing else is measured at that number or beyond.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use podvirt_e2e::until;
 use serde_json::Value;
 
 use super::Found;
 use super::transfer::{self, Direction};
 use crate::bed::{Bed, CLIENT_PORT, Pace, TIMEOUT, number};
+use crate::stats::Summary;
 use crate::usage;
 
 /// Where the agent's answer is.
 const ANSWER: &str = "/tmp/flows.json";
+/// Connections beside which netd is updated.
+const UPDATED: usize = 1000;
+/// How often it is.
+const UPDATES: u64 = 5;
 /// The share of connections that must be open for a number to count as reached; how many failed is recorded.
 const REACHED: f64 = 0.99;
 /// The agent gives up after a minute, and waits up to five seconds for silent ones.
@@ -83,7 +90,28 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
             found.put(name, slope);
         }
     }
-    Ok(())
+    updates(bed, address, found).context("updates")
+}
+
+/// Live updates of netd beside idle connections, which it alone has.
+fn updates(bed: &mut Bed, address: SocketAddr, found: &mut Found) -> Result<()> {
+    if !bed.backend.as_ref().is_some_and(|backend| backend.control.exists()) {
+        return Ok(());
+    }
+    let answer = open(bed, address, UPDATED)?;
+    let held = number(&answer, "held")?;
+    ensure!(reached(held, UPDATED), "{held} connections of {UPDATED}");
+    let mut pauses = Vec::new();
+    for generation in 1..=UPDATES {
+        let backend = bed.backend.as_mut().context("no backend")?;
+        backend.update(&bed.pod, generation)?;
+        pauses.push(backend.pause()?.as_secs_f64() * 1000.0);
+    }
+    if let Some(summary) = Summary::of(pauses) {
+        found.put(bed.name(&format!("update_pause_ms_{UPDATED}")), summary.median);
+        found.put(bed.name(&format!("update_pause_max_ms_{UPDATED}")), summary.max);
+    }
+    bed.machine.linux()?.sh("kill $flows; wait $flows", TIMEOUT).map(drop)
 }
 
 /// Whether so many connections are as many as were wanted, but for a few.

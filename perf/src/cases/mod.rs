@@ -6,6 +6,7 @@ mod idle;
 mod packets;
 mod pairs;
 mod parts;
+mod receiver;
 mod transactions;
 pub(crate) mod transfer;
 
@@ -55,6 +56,7 @@ pub(crate) fn run(bed: &mut Bed, case: Case, pace: &Pace, found: &mut Found) -> 
         Case::Txonly => packets::send_only(bed, pace, found),
         Case::Ceiling => packets::ceiling(bed, pace, found),
         Case::Pairs => pairs::run(bed, pace, found),
+        Case::Receiver => receiver::run(bed, pace, found),
         Case::Micro | Case::Ports | Case::Migration => Ok(()),
     }
 }

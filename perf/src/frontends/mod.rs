@@ -3,6 +3,7 @@
 pub(crate) mod double;
 pub(crate) mod linux;
 pub(crate) mod masquerade;
+pub(crate) mod receiver;
 pub(crate) mod testpmd;
 
 use anyhow::{Context, Result};

@@ -42,7 +42,7 @@ const fn requirement(
 /// Of round trips, the limit and the aim.
 const RTT: [f64; 2] = [0.95, 0.7];
 
-const REQUIREMENTS: [Requirement; 28] = [
+const REQUIREMENTS: [Requirement; 29] = [
     requirement("guest → host at MTU 1500 ÷ passt", Of::Ratio, "tcp_g2h_1500", true, [3.5, 3.5]),
     requirement("guest → host at MTU 1500 ÷ plain", Of::Plain, "tcp_g2h_1500", true, [0.9, 1.2]),
     requirement("host → guest at MTU 1500 ÷ passt", Of::Ratio, "tcp_h2g_1500", true, [1.5, 2.0]),
@@ -84,6 +84,13 @@ const REQUIREMENTS: [Requirement; 28] = [
     requirement("host → guest beside 18,000 ÷ 1,000", Of::Netd, "flows_tcp_h2g_slope", true, [0.9, 0.9]),
     requirement("table look-up, 131k ÷ 1k flows", Of::Part, "flow_find_slope", false, [4.0, 2.0]),
     requirement("two queue pairs ÷ one, datagrams taken", Of::Netd, "pairs_udp_scale", true, [1.6, 1.9]),
+    requirement(
+        "live update beside 1,000 connections, median pause, ms",
+        Of::Netd,
+        "update_pause_ms_1000",
+        false,
+        [10.0, 5.0],
+    ),
     requirement("bytes of netd for a flow", Of::Absolute, "bytes_per_flow", false, [1024.0, 512.0]),
     requirement("idle, resident MiB", Of::Absolute, "idle_rss_mib", false, [6.0, 5.0]),
     requirement("idle, wake-ups in 10 s", Of::Netd, "idle_wakeups_per_10s", false, [0.0, 0.0]),

@@ -52,6 +52,13 @@ pub(crate) fn sections() -> Vec<Section> {
             rows: cost(),
         },
         Section {
+            title: "TCP without a guest",
+            intro: "The host's streams, requests and connections to this project's own frontend, which answers by itself and reads \
+                    nothing: what the backend does where no guest's own receiving is the limit.",
+            plots: &[],
+            rows: receiver(),
+        },
+        Section {
             title: "Transactions",
             intro: "One byte there and back. Times in µs as the asking program sees them; *connections* are opened, \
                     used once and closed, one after the other. For times a ratio below 1 is good, for rates one above.",
@@ -145,6 +152,25 @@ fn cost() -> Vec<Row> {
     rows
 }
 
+fn receiver() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for mtu in [1500, 65520] {
+        for (many, streams) in [("", ""), ("4", ", 4 streams")] {
+            rows.push(row(format!("receiver{many}_{mtu}"), format!("MTU {mtu}{streams}, Gbit/s"), 2));
+            rows.push(row(format!("receiver{many}_cpu_per_gb_{mtu}"), "… backend CPU s/GB", 3));
+            rows.push(row(format!("receiver{many}_user_share_{mtu}"), "… share of it in user space", 3));
+        }
+        rows.push(row(
+            format!("receiver_rr_p50_{mtu}"),
+            format!("MTU {mtu}, round trip of a byte, median, µs"),
+            0,
+        ));
+        rows.push(row(format!("receiver_rr_p99_{mtu}"), "… 99th percentile", 0));
+        rows.push(row(format!("receiver_crr_{mtu}"), format!("MTU {mtu}, connections a second"), 0));
+    }
+    rows
+}
+
 fn transactions() -> Vec<Row> {
     let mut rows = Vec::new();
     for (key, way) in [("h2g", "the host asks"), ("g2h", "the guest asks")] {
@@ -204,6 +230,8 @@ fn flows() -> Vec<Row> {
     rows.push(row("flows_setup_slope", "slope of opening", 2));
     rows.push(row("flows_tcp_g2h_slope", "slope of guest → host", 2));
     rows.push(row("flows_tcp_h2g_slope", "slope of host → guest", 2));
+    rows.push(row("update_pause_ms_1000", "live update beside 1000, median pause, ms", 2));
+    rows.push(row("update_pause_max_ms_1000", "… the longest of five", 2));
     rows
 }
 
