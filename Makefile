@@ -10,7 +10,7 @@ endif
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants perf-storage storage
+.PHONY: help setup packages tools build deb demo test unit fuzz soak e2e lint perf perf-crowds perf-bindings perf-migration bench clean conformance examples upgrade admission cluster-up cluster-sync cluster-down kubectl perf-tenants perf-scale perf-storage storage
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/podvirt
 TOOLS := $(shell awk -v c='$(CACHE)' '{printf "%s/tools/%s-%s/bin:", c, $$1, $$2}' .config/cargo-tools .config/bench-tools .config/deb-tools)
@@ -144,6 +144,10 @@ perf-migration: setup build ## 100 live migrations with netd, 40 with passt, 40 
 perf-storage: setup build ## disks of machines beside plain QEMU, plugs, snapshots, exports: 50 minutes, writes perf/results/storage.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help
 	@e2e/setup packages fio
 	e2e/cluster/cluster with $(BUILT)/release/perf storage $(if $(QUICK),--quick) $(ARGS)
+	$(BUILT)/release/perf report
+
+perf-scale: setup build ## 1, 4 and 16 machines of one node at once on the cluster, and what each costs: 20 minutes, writes perf/results/scale.json and docs/performance.md; ARGS=--help
+	e2e/cluster/cluster with $(BUILT)/release/perf scale $(ARGS)
 	$(BUILT)/release/perf report
 
 perf-tenants: setup build ## what a machine keeps beside one that floods, with netd and with passt: 36 minutes, writes perf/results/tenants.json and docs/performance.md; QUICK=1: a look, writes nothing; ARGS=--help

@@ -9,6 +9,7 @@ mod bed;
 mod bindings;
 mod budget;
 mod cases;
+mod cgroups;
 mod compare;
 mod excerpt;
 mod frontends;
@@ -21,6 +22,7 @@ mod plan;
 mod ports;
 mod report;
 mod results;
+mod scale;
 mod sides;
 mod start;
 mod stats;
@@ -69,6 +71,8 @@ enum Command {
     },
     /// Measure the bindings of a machine's network side by side, and machines in a mesh; needs root and podvirt in the cluster
     Bindings(bindings::Options),
+    /// Measure what many machines of one node do at once, and what they cost; needs root and podvirt in the cluster
+    Scale(scale::Options),
     /// Measure what machines' disks do beside plain QEMU, plugs, snapshots and exports; needs root, fio and podvirt in the cluster
     Storage(storage::Options),
     /// Measure what it costs to ask the guest about its listed ports; needs root
@@ -144,6 +148,9 @@ fn files(results: &Results, dir: &Path) -> Result<Vec<(PathBuf, String)>> {
     if let Some(bindings) = bindings::Bindings::read(dir)? {
         text += &bindings.section();
     }
+    if let Some(scale) = scale::Scale::read(dir)? {
+        text += &scale.section();
+    }
     if let Some(asking) = asking::Asking::read(dir)? {
         text += &asking.section();
     }
@@ -181,6 +188,7 @@ fn main() -> Result<()> {
         Command::Start { count } => start::run(count, &results_dir(), &mut out)?,
         Command::Load { count } => load::run(count, &results_dir(), &mut out)?,
         Command::Bindings(options) => bindings::run(&options, &results_dir(), &mut out)?,
+        Command::Scale(options) => scale::run(&options, &results_dir(), &mut out)?,
         Command::Storage(options) => storage::run(&options, &results_dir(), &mut out)?,
         Command::Asking(options) => asking::run(&options, &results_dir(), &mut out)?,
         Command::Migration(options) => migration::run(&options, &results_dir(), &mut out)?,

@@ -14,7 +14,7 @@ use podvirt_e2e::artefacts::program_dir;
 use podvirt_e2e::cluster::mesh::{ISTIO, Sidecar};
 use podvirt_e2e::cluster::{BOOT, ClientPod, Manifest, Namespace, Running, SOON};
 
-use super::cost::Cgroups;
+use crate::cgroups::Cgroups;
 
 /// The port of the echo, everywhere.
 pub(super) const ECHO: u16 = 8001;

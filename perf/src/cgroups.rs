@@ -26,14 +26,14 @@ const SHARED: &str = "/memfd:memory-backend";
 
 /// A pod's cgroups.
 #[derive(Clone, Debug)]
-pub(super) struct Cgroups {
+pub(crate) struct Cgroups {
     pod: PathBuf,
     containers: BTreeMap<String, PathBuf>,
 }
 
 /// Seconds of processor time, all of them.
 #[derive(Clone, Debug)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     at: Instant,
     machine: f64,
     own: f64,
@@ -44,19 +44,19 @@ pub(super) struct Sample {
 
 /// What was used between two samples, in seconds.
 #[derive(Clone, Debug)]
-pub(super) struct Used {
+pub(crate) struct Used {
     /// On the clock.
-    pub(super) wall: f64,
+    pub(crate) wall: f64,
     /// By everything on the machine.
-    pub(super) machine: f64,
+    pub(crate) machine: f64,
     /// By this program and what it started.
-    pub(super) own: f64,
+    pub(crate) own: f64,
     /// By all pods of the pod's node.
-    pub(super) node: f64,
+    pub(crate) node: f64,
     /// By the pod.
-    pub(super) pod: f64,
+    pub(crate) pod: f64,
     /// By each of its containers.
-    pub(super) containers: BTreeMap<String, f64>,
+    pub(crate) containers: BTreeMap<String, f64>,
 }
 
 impl Cgroups {
@@ -64,7 +64,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The kernel has none for it.
-    pub(super) fn of(pod: &Pod) -> Result<Cgroups> {
+    pub(crate) fn of(pod: &Pod) -> Result<Cgroups> {
         let uid = pod.metadata.uid.as_deref().context("a pod without an identity")?;
         let dir = find(Path::new(ACCOUNTS), &format!("pod{uid}"), DEPTH);
         let dir = dir.with_context(|| format!("{ACCOUNTS} has no pod{uid}"))?;
@@ -82,7 +82,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The pod is gone.
-    pub(super) fn sample(&self) -> Result<Sample> {
+    pub(crate) fn sample(&self) -> Result<Sample> {
         let containers = self.containers.iter().map(|(name, dir)| Ok((name.clone(), seconds(dir)?)));
         let node = self
             .pod
@@ -102,7 +102,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The pod is gone.
-    pub(super) fn since(&self, before: &Sample) -> Result<Used> {
+    pub(crate) fn since(&self, before: &Sample) -> Result<Used> {
         let now = self.sample()?;
         let container = |(name, now): (&String, &f64)| {
             (name.clone(), now - before.containers.get(name).copied().unwrap_or_default())
@@ -122,7 +122,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The pod is gone.
-    pub(super) fn memory(&self, guest: u64) -> Result<(f64, BTreeMap<String, f64>)> {
+    pub(crate) fn memory(&self, guest: u64) -> Result<(f64, BTreeMap<String, f64>)> {
         let mut pod = 0.0;
         for dir in fs::read_dir(&self.pod)?.flatten() {
             if dir.path().is_dir() {
