@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::report::{cell, table};
@@ -25,6 +26,33 @@ pub(crate) struct Run {
     /// Why something is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+}
+
+/// Seen from a subject: whether it opens connections and sends, or its peer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The subject.
+    Out,
+    /// Its peer.
+    In,
+}
+
+impl Way {
+    /// As names of figures have it.
+    pub(crate) fn key(self) -> &'static str {
+        if self == Way::Out { "out" } else { "in" }
+    }
+}
+
+/// Whether all runs found what they should.
+///
+/// # Errors
+/// Some did not.
+pub(crate) fn check<'r>(runs: impl IntoIterator<Item = &'r Run>) -> Result<()> {
+    let all: Vec<&Run> = runs.into_iter().collect();
+    let failed = all.iter().filter(|run| run.error.is_some()).count();
+    ensure!(failed == 0, "{failed} of {} turns failed", all.len());
+    Ok(())
 }
 
 /// A subject's key, and what it is called.

@@ -10,6 +10,7 @@ use podvirt_e2e::until;
 use super::subjects::{AGENT, BULK, ECHO, End, GUEST_MIB, Peer, Subject};
 use crate::bed::{number, parse};
 use crate::iperf::Report;
+use crate::sides::Way;
 
 /// Beyond what a measurement takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,19 +26,6 @@ pub(super) struct Pace {
     pub(super) warm_up: u32,
     /// Anything of which there are hundreds in a second.
     pub(super) short: f64,
-}
-
-/// Which side opens the connections: the subject, or the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Out,
-    In,
-}
-
-impl Way {
-    fn key(self) -> &'static str {
-        if self == Way::Out { "out" } else { "in" }
-    }
 }
 
 /// The figures of one turn, and the processors that were kept busy by other things than pods and this program.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::subjects::KINDS;
 use crate::machine::Machine;
-use crate::sides::{Row, Run, Subject, failures, rounds, side_by_side};
+use crate::sides::{Row, Run, Subject, check, failures, rounds, side_by_side};
 use crate::stats::Summary;
 
 /// The file `perf/results/bindings.json`.
@@ -94,9 +94,7 @@ impl Bindings {
     /// # Errors
     /// Something was not.
     pub(super) fn check(&self) -> Result<()> {
-        let failed = self.runs.iter().filter(|run| run.error.is_some()).count();
-        ensure!(failed == 0, "{failed} of {} turns failed", self.runs.len());
-        Ok(())
+        check(&self.runs)
     }
 
     fn table(&self, meshed: bool, pair: [&str; 2]) -> String {

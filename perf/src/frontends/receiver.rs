@@ -2,13 +2,15 @@
 //!
 //! # Theory of operation
 //!
-//! Of a connection it knows the byte that is expected next. A SYN sets it. A segment that begins there moves it by all that it
-//! carries, a large one (GSO) as well as a small one, and asks for an answer; so does one that begins elsewhere, and its
-//! acknowledgement tells the peer's end where to go on. [`Receiver::answers`] gives one frame for each connection that one is
-//! asked for, so that its caller decides how many segments are acknowledged together, as a guest's driver does by its
-//! budget. A receiver that echoes puts as many bytes into the answer as have come. A FIN is answered by a FIN, and the connection is
-//! forgotten with the next segment. The window never closes, as nothing waits to be read. There is no timer: what is lost on its
-//! way to the peer's end is asked for again by that end's own.
+//! For each connection the receiver keeps the number of the byte that it expects next. A SYN of the peer sets this number. A
+//! segment whose first byte has this number moves it by the segment's length, whether the segment is small or one of 64 KiB (GSO),
+//! and marks the connection as one to be answered. A segment with another first byte marks it as well: the acknowledgement tells
+//! the peer which byte to send next. [`Receiver::answers`] makes one frame for each marked connection and takes the mark away, so
+//! the caller of `answers` decides how many segments one acknowledgement covers, as a driver in a guest does by its budget.
+//!
+//! A receiver that echoes puts as many bytes into its answer as the segments brought. It answers a FIN by a FIN, and forgets the
+//! connection with the peer's next segment. The window never closes, because the receiver keeps no data that a program would
+//! have to read. There is no timer: if an answer is lost, the peer's own timer makes the peer send again.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -30,7 +30,7 @@ use podvirt_e2e::cluster::{BOOT, ClientPod, Cluster, Manifest, Namespace, Runnin
 use crate::cgroups::{Cgroups, Used};
 use crate::iperf::Report;
 use crate::machine::{self, Machine};
-use crate::sides::Run;
+use crate::sides::{Run, Way};
 use crate::stats::Summary;
 pub(crate) use record::Scale;
 
@@ -42,7 +42,7 @@ const GUEST_MIB: u64 = 128;
 const REPORT: &str = "/tmp/report";
 /// Beyond what a measurement takes: all guests share few processors.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// After a start, before it is looked at machines that do nothing.
+/// From the last machine's start until idle machines are measured: guests still have something to do right after their boot.
 const CALM: Duration = Duration::from_secs(10);
 /// netd's container.
 const NETD: &str = "netd";
@@ -91,19 +91,6 @@ struct Guest {
     cgroups: Cgroups,
     /// Behind the console: it ends with what shows it.
     _running: Running,
-}
-
-/// Which way the bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Out,
-    In,
-}
-
-impl Way {
-    fn key(self) -> &'static str {
-        if self == Way::Out { "out" } else { "in" }
-    }
 }
 
 /// Measures, prints, and writes the file unless it was only a look.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::boots::{self, Boots};
@@ -14,7 +14,7 @@ use super::snapshots::Frozen;
 use super::{MACHINE, PLAIN_QEMU, SHARED};
 use crate::machine::Machine;
 use crate::report::{cell, table};
-use crate::sides::{Run, failures, ratio, rounds, side_by_side, summary};
+use crate::sides::{Run, check, failures, ratio, rounds, side_by_side, summary};
 use crate::stats::Summary;
 
 /// What the page tells of [`SHARED`].
@@ -72,10 +72,7 @@ impl Storage {
     /// # Errors
     /// Something was not.
     pub(super) fn check(&self) -> Result<()> {
-        let all = self.disks.iter().chain(&self.exports);
-        let failed = all.filter(|run| run.error.is_some()).count();
-        ensure!(failed == 0, "{failed} turns failed");
-        Ok(())
+        check(self.disks.iter().chain(&self.exports))
     }
 
     /// Whether plain QEMU with shared memory was measured as well, which older results have not.
