@@ -54,13 +54,14 @@ const HEADER: usize = 4;
 /// What is to be done with the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Receive nothing any more, acknowledge nothing, and stand still to be looked at.
+    /// Receive nothing any more, acknowledge nothing, and stand still to be looked at. Without sockets: the guest is about to
+    /// leave, and a helper that can sends after it what comes for it from the answer on.
     Freeze,
     /// Stand still to be set up.
     Repair,
-    /// Begin, with a window probe.
+    /// Begin, with a window probe. Without sockets: the guest is about to run here.
     Release,
-    /// Go on as before [`Command::Freeze`], without a word to the peer.
+    /// Go on as before [`Command::Freeze`], without a word to the peer. Without sockets: the guest stays.
     Thaw,
     /// Nothing: whether the helper is there.
     Ping,

@@ -7,7 +7,7 @@
 //! Nothing comes in by a table as the target's ([`silence`]). What goes out is swallowed by a queueing discipline, and not
 //! dropped by nftables: TCP hears of such a drop, takes it for a lack of buffers, probes a closed window every half second
 //! and gives the connection up after some seconds, with a migration that fails after longer than that. The machine's
-//! connections are to go on then.
+//! connections are to go on then. What comes in for the machine meanwhile is [kept](Kept).
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -21,30 +21,52 @@ use rtnetlink::packet_core::{
 };
 
 use super::activate::{global, name_of};
+use super::kept::Kept;
 use super::{NetError, attach, netns, silence};
 
 /// The queueing discipline that swallows everything and says that it was sent: sch_blackhole, part of every kernel with any.
 const SWALLOWS: &str = "blackhole";
 
-/// Makes the interfaces of the namespace `pod` silent whose addresses are all among `to`, where their machine goes;
-/// answers their names. [`activate`](super::activate()) has them speak again, if the machine stays.
+/// What a machine leaves.
+#[derive(Debug)]
+pub struct Departed {
+    /// Names of the interfaces that are silent.
+    pub silent: Vec<String>,
+    /// What comes in over them; none where the kernel has no such packet sockets.
+    pub kept: Option<Kept>,
+}
+
+/// Makes the interfaces of the namespace `pod` silent whose addresses are all among `to`, where their machine goes.
+/// [`activate`](super::activate()) has them speak again, if the machine stays. `deaf` is called in between: from then on
+/// nothing comes in, and what comes is kept.
 ///
 /// # Errors
 /// There is no such namespace; the kernel refuses. What was made silent stays so.
-pub fn depart(pod: &File, to: &[IpAddr]) -> Result<Vec<String>, NetError> {
+pub fn depart(pod: &File, to: &[IpAddr], deaf: impl FnOnce() + Send) -> Result<Departed, NetError> {
     netns::inside(Some(pod), |handle| async move {
-        let mut silent = Vec::new();
+        let mut leaving = Vec::new();
         for link in attach::links(&handle).await? {
             let index = link.header.index;
             let addresses = attach::addresses(&handle, index).await?;
             let mut addresses = addresses.iter().map(ipnet::IpNet::addr).filter(global).peekable();
             let leaves = addresses.peek().is_some() && addresses.all(|address| to.contains(&address));
-            let Some(name) = name_of(link).filter(|_| leaves) else { continue };
-            silence::deafen(&name)?;
-            swallow(&handle, index).await?;
-            silent.push(name);
+            leaving.extend(name_of(link).filter(|_| leaves).map(|name| (name, index)));
         }
-        Ok(silent)
+        let (silent, indexes): (Vec<String>, Vec<u32>) = leaving.into_iter().unzip();
+        let kept = Kept::open(&silent);
+        silent.iter().try_for_each(|name| silence::deafen(name))?;
+        let kept = kept.and_then(|kept| {
+            kept.begin()?;
+            Ok(kept)
+        });
+        let kept = kept.inspect_err(|error| {
+            tracing::warn!(%error, "frames for the machine are lost until it is heard at its new place");
+        });
+        deaf();
+        for index in indexes {
+            swallow(&handle, index).await?;
+        }
+        Ok(Departed { silent, kept: kept.ok() })
     })
 }
 

@@ -18,7 +18,7 @@
 //! [`silence`] comes before the interface is up, when nothing has been sent yet. It is lifted by [`activate`], which
 //! also forgets what the neighbours did not answer meanwhile and announces the addresses; an interface that is not
 //! silent is announced when it is made, since a switch may still look for the machine elsewhere. What a machine leaves
-//! is made silent by [`depart`].
+//! is made silent by [`depart()`], and what comes in there is [`Kept`] until the machine is heard at its new place.
 
 pub mod announce;
 pub mod attach;
@@ -29,11 +29,14 @@ mod activate;
 #[cfg(test)]
 pub(crate) mod bed;
 mod depart;
+mod kept;
+mod packet;
 #[cfg(test)]
 mod tests;
 
 pub use activate::{Activated, activate, announce_again, silent_interfaces};
-pub use depart::depart;
+pub use depart::{Departed, depart};
+pub use kept::{Fate, Kept};
 
 /// Something of the kernel or of files did not work.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +58,7 @@ pub enum NetError {
         source: rtnetlink::Error,
     },
     /// An interface cannot be made silent.
-    #[error(
-        "nftables cannot keep {interface:?} silent (it takes Linux 5.16 with CONFIG_NETFILTER_EGRESS): {source}"
-    )]
+    #[error("nftables cannot keep {interface:?} silent (it takes Linux 5.16 with CONFIG_NETFILTER_EGRESS): {source}")]
     Silence {
         /// Its name.
         interface: String,

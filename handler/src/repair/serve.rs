@@ -141,8 +141,10 @@ impl Server {
         match request.command {
             Command::Release => self.arrive(),
             Command::Freeze => self.depart(true),
-            // One that ends says nothing on the machine, which has left.
-            Command::Thaw if request.sockets.iter().all(|(_, flags)| flags & ENDS != 0) => {}
+            // Connections that end say nothing on the machine, which has left.
+            Command::Thaw
+                if !request.sockets.is_empty()
+                    && request.sockets.iter().all(|(_, flags)| flags & ENDS != 0) => {}
             Command::Thaw => self.depart(false),
             Command::Repair | Command::Ping => {}
         }

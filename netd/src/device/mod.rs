@@ -176,8 +176,13 @@ impl Device {
         let since = Instant::now();
         let mut stand = self.idle_stand()?;
         let helper = self.present();
+        // What has come is read by workers that do not stand still yet; what comes from here on follows the guest.
+        if let Some(helper) = helper {
+            helper.leaves();
+        }
         // Before the workers stand still: no new connection comes, and those that have come are accepted.
         let listeners = helper.map(|helper| silence(helper, worker)).unwrap_or_default();
+        worker.keep_datagrams();
         let written = if worker.freeze() {
             worker.accept_waiting();
             let way = Pipe::new(to).map_err(StateError::from).map_err(save::Failed::from);

@@ -115,6 +115,9 @@ impl Settling<'_> {
             while !self.helper.arrived() && !work.is_empty() && self.goes_on() {
                 std::thread::sleep(AGAIN);
             }
+        } else {
+            // Also without connections and listeners.
+            self.helper.stays();
         }
         self.thaw_listeners(listeners);
         let (mut todo, mut unsent) = (VecDeque::from(work), Vec::new());

@@ -109,6 +109,16 @@ impl Helper {
         self.ask(Command::Release, &[], &[]).is_ok()
     }
 
+    /// Tells that the guest is about to leave: from the answer on the helper keeps what comes for it, where it can.
+    pub(crate) fn leaves(&self) -> bool {
+        self.ask(Command::Freeze, &[], &[]).is_ok()
+    }
+
+    /// Tells that the guest stays.
+    pub(crate) fn stays(&self) -> bool {
+        self.ask(Command::Thaw, &[], &[]).is_ok()
+    }
+
     /// Has something done to the sockets; what became of each.
     pub(crate) fn call<F: AsFd>(&self, command: Command, sockets: &[F]) -> Vec<Outcome> {
         self.call_with(command, sockets, &vec![0; sockets.len()])

@@ -88,6 +88,8 @@ pub(super) enum Command {
     PairsChanged,
     Tap(Tap),
     Untap(u64),
+    /// The guest leaves, and has no rings any more: read the datagrams that have come for it.
+    Keep(SyncSender<()>),
     /// Stand still until `Thaw`; answered when it does.
     Freeze(SyncSender<()>),
     /// Give the state and lend the sockets; only while it stands still.

@@ -184,7 +184,7 @@ impl Worker {
         self.receiveq.guest_mac = self.receiveq.link.guest_mac.or(state.guest_mac);
         self.guest.station_seen = state.station_seen;
         self.guest.services.restore(state.seen_mac, state.seen);
-        waiting.into_iter().for_each(|frame| self.receiveq.queue(frame));
+        self.receiveq.restore(waiting);
         let (mut over, mut refused) = (Vec::new(), Vec::new());
         for f in tcp {
             let key = key(Kind::Tcp, f.key);

@@ -51,6 +51,14 @@ impl Handle {
         self.mailboxes[0].send(Command::Steer(sockets));
     }
 
+    /// The guest leaves, and has no rings any more: datagrams that have come for it become a part of the state.
+    pub(crate) fn keep_datagrams(&self) {
+        // The first worker reads the UDP listeners, and passes on what belongs to others: they are to keep it by then.
+        for mailbox in self.mailboxes.iter().rev() {
+            mailbox.call(Command::Keep);
+        }
+    }
+
     /// Makes the workers stand still; false when they have ended.
     pub(crate) fn freeze(&self) -> bool {
         let frozen = self.mailboxes.iter().all(|m| m.call(Command::Freeze).is_some());

@@ -95,6 +95,10 @@ impl Worker {
             Command::PairsChanged => {}
             Command::Tap(tap) => self.receiveq.taps = Taps::add(self.receiveq.taps.take(), tap),
             Command::Untap(id) => self.receiveq.taps = Taps::remove(self.receiveq.taps.take(), id),
+            Command::Keep(reply) => {
+                self.keep_datagrams();
+                let _ = reply.send(());
+            }
             Command::Freeze(reply) => {
                 let again = std::mem::replace(&mut self.life.frozen, true);
                 let _ = reply.send(());
@@ -127,7 +131,10 @@ impl Worker {
                 self.abandon(&except);
                 let _ = reply.send(());
             }
-            Command::Thaw => (self.life.frozen, self.life.packed) = (false, false),
+            Command::Thaw => {
+                self.receiveq.keep(false);
+                (self.life.frozen, self.life.packed) = (false, false);
+            }
         }
     }
 

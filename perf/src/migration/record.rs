@@ -89,16 +89,18 @@ impl Side {
         self.migrations = self.runs.len() as u64;
         let (full, runs): (Vec<&One>, Vec<&One>) = self.runs.iter().partition(|r| r.full);
         let step = |runs: &[&One], at: usize| runs.iter().filter_map(|r| r.netd_ms[at]).collect();
-        let figures: [(&str, Vec<f64>); 12] = [
+        let figures: [(&str, Vec<f64>); 14] = [
             ("downtime_ms", runs.iter().map(|r| r.downtime()).collect()),
             ("downtime_udp_ms", runs.iter().map(|r| r.udp_ms).collect()),
             ("downtime_tcp_ms", runs.iter().map(|r| r.tcp_ms).collect()),
+            ("udp_lost", runs.iter().map(|r| r.udp_lost as f64).collect()),
             ("stopped_ms", runs.iter().map(|r| r.stopped_ms).collect()),
             ("total_ms", runs.iter().map(|r| r.total_ms).collect()),
             ("netd_save_ms", step(&runs, 0)),
             ("netd_load_ms", step(&runs, 1)),
             ("netd_release_ms", step(&runs, 2)),
             ("full_downtime_ms", full.iter().map(|r| r.downtime()).collect()),
+            ("full_udp_lost", full.iter().map(|r| r.udp_lost as f64).collect()),
             ("full_stopped_ms", full.iter().map(|r| r.stopped_ms).collect()),
             ("full_netd_save_ms", step(&full, 0)),
             ("full_netd_load_ms", step(&full, 1)),
@@ -244,10 +246,12 @@ impl Record {
             row("not heard by UDP or TCP, ms", &spread("downtime_ms")),
             row("not heard by UDP, ms", &spread("downtime_udp_ms")),
             row("not heard by TCP, ms", &spread("downtime_tcp_ms")),
+            row("datagrams lost, of one a millisecond", &spread("udp_lost")),
             row("guest stands still, ms", &spread("stopped_ms")),
             row("from order to arrival, ms", &spread("total_ms")),
             row("with full connections: not heard, ms", &spread("full_downtime_ms")),
             row("with full connections: stands still, ms", &spread("full_stopped_ms")),
+            row("with full connections: datagrams lost", &spread("full_udp_lost")),
         ];
         table(&["p50 / p95 / p99", "netd", "passt", "tap, privileged"], &body)
     }
@@ -260,7 +264,8 @@ impl Record {
              sixteen in parallel, idle, half-closed. Every second guest, but none with passt, has four more on which both sides send what nobody \
              reads, so that megabytes wait unread and unsent. Every byte is compared at \
              both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any. netd's \
-             connections are repaired by virt-handler, which makes the target's address speak before the first of them goes on; passt's by \
+             connections are repaired by virt-handler, which makes the target's address speak before the first of them goes on, and sends on what \
+             comes to the source meanwhile; passt's by \
              passt-repair, and the address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for \
              good. With the tap device there is no backend: the kernel's bridge and translation lead to the guest, by a node agent's \
              privilege. That is how long QEMU and its emulated processor are not heard by themselves; connections that only the pod left \

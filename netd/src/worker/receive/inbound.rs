@@ -8,11 +8,11 @@
 use std::collections::HashSet;
 use std::io;
 
-use super::queue::{FrameAddresses, Full, ReceiveQueue};
+use super::queue::{FrameAddresses, Full, ReceiveQueue, complete};
 use crate::counters::Reason;
 use crate::flow::FlowId;
 use crate::sys::{BATCH, Datagram, ReceiveBatch};
-use crate::wire::{ETH_LEN, MAX_HEADERS, UdpHeader, VNET_LEN, build_udp, fold, sum};
+use crate::wire::{ETH_LEN, MAX_HEADERS, VNET_LEN, build_udp};
 use crate::worker::command::PassedDatagram;
 use crate::worker::flows::Flow;
 use crate::worker::listening::carriers::OutletId;
@@ -80,7 +80,7 @@ impl Worker {
         }
         let before = self.counters.udp_datagrams_to_guest.get();
         for _ in 0..READS_PER_TURN {
-            if !self.in_hand.inbound.hurries && !self.receiveq.has_room() {
+            if !self.in_hand.inbound.hurries && !self.receiveq.takes_datagram() {
                 return true;
             }
             let most = if self.in_hand.inbound.runs { RUNS } else { BATCH };
@@ -282,6 +282,9 @@ impl Worker {
 
     /// How many datagrams the receive ring can surely take.
     pub(in crate::worker) fn receivable(&mut self) -> usize {
+        if self.receiveq.is_keeping() {
+            return if self.receiveq.takes_datagram() { BATCH } else { 0 };
+        }
         // Mergeable buffers are at least 1.5 KiB; a larger datagram takes several.
         let each = 1 + usize::from(self.receiveq.link.mtu) / 1536;
         let datagrams = self.receiveq.free_chains(BATCH * each) / each;
@@ -315,7 +318,7 @@ fn write_datagram(
         return receiveq.frame(head, payload);
     }
     // The pod's kernel has put it together from fragments; for the guest it is cut again.
-    let frame = complete_checksum(head, payload);
+    let frame = complete(head, payload);
     match crate::frag::split_frame(&frame, mtu, fragment_ids.next()) {
         Some(fragments) => receiveq.fragments(fragments),
         None => {
@@ -323,17 +326,4 @@ fn write_datagram(
             Ok(())
         }
     }
-}
-
-/// The Ethernet frame of a UDP datagram with its checksum complete.
-fn complete_checksum(headers: &[u8], payload: &[u8]) -> Vec<u8> {
-    let mut frame = [&headers[VNET_LEN..], payload].concat();
-    let udp = headers.len() - VNET_LEN - UdpHeader::LEN;
-    // The field holds the pseudo header's sum; RFC 768: a sum of zero is sent as its complement.
-    let sum = match !fold(sum(&frame[udp..], 0)) {
-        0 => 0xffff,
-        s => s,
-    };
-    frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
-    frame
 }

@@ -11,10 +11,12 @@ use crate::counters::{Counters, Reason};
 use crate::net::Link;
 use crate::ring::{Iovs, PopError, Ring};
 use crate::tap::{Direction, Taps};
-use crate::wire::{EthIp, MacAddr, VNET_LEN, VnetHeader, fold};
+use crate::wire::{EthIp, MacAddr, VNET_LEN, VnetHeader, fold, sum};
 
 /// Frames that netd makes itself and that wait for a receive buffer.
 const MAX_WAITING: usize = 256;
+/// Bytes of datagrams that are kept for a guest that leaves: beyond this they are lost, as in a full ring.
+const MOST_KEPT: usize = 4 << 20;
 /// Smallest Ethernet frame without its checksum (IEEE 802.3): shorter ones are padded.
 const MIN_FRAME: usize = 60;
 
@@ -74,6 +76,10 @@ pub(in crate::worker) struct ReceiveQueue {
     /// Who watches the frames; see [`crate::tap`].
     pub(in crate::worker) taps: Option<Box<Taps>>,
     waiting: VecDeque<Vec<u8>>,
+    /// The guest leaves: datagrams wait with the other frames while there is no ring.
+    keeps: bool,
+    /// Bytes of those that do.
+    kept: usize,
     // Scratch of one operation, kept for its capacity.
     pub(in crate::worker) chains: Vec<Chain>,
     pub(in crate::worker) frames: Vec<Frame>,
@@ -98,6 +104,8 @@ impl ReceiveQueue {
             moved: 0,
             taps: None,
             waiting: VecDeque::new(),
+            keeps: false,
+            kept: 0,
             chains: Vec::new(),
             frames: Vec::new(),
             slices: Iovs::new(),
@@ -190,6 +198,21 @@ impl ReceiveQueue {
         !self.starved && self.free_chains(1) == 1
     }
 
+    /// Whether a datagram can be taken now.
+    pub(in crate::worker) fn takes_datagram(&mut self) -> bool {
+        if self.is_keeping() { self.kept < MOST_KEPT } else { self.has_room() }
+    }
+
+    /// Whether datagrams wait for the guest at the place that it goes to.
+    pub(in crate::worker) fn is_keeping(&self) -> bool {
+        self.keeps && self.rx.is_none()
+    }
+
+    /// From now on datagrams wait while there is no ring, or no longer.
+    pub(in crate::worker) fn keep(&mut self, on: bool) {
+        (self.keeps, self.kept) = (on, 0);
+    }
+
     /// The ring has no buffer left: the guest's next kick on it is waited for.
     pub(in crate::worker) fn full(&mut self) -> Full {
         if !self.starved {
@@ -210,6 +233,9 @@ impl ReceiveQueue {
 
     /// Writes one frame: headers with the virtio header in front, then the payload.
     pub(in crate::worker) fn frame(&mut self, headers: &[u8], payload: &[u8]) -> Result<(), Full> {
+        if self.is_keeping() {
+            return self.keep_frames(vec![complete(headers, payload)]);
+        }
         self.begin();
         match self.plan_frame(headers.len() + payload.len()) {
             Planned::Fits => self.write_planned(0, headers, payload),
@@ -223,6 +249,9 @@ impl ReceiveQueue {
     /// Writes the fragments of one datagram, Ethernet frames each: all of them or none. Fragments that no ring of this
     /// size could hold together wait with the other frames, if there is room for all of them.
     pub(in crate::worker) fn fragments(&mut self, fragments: Vec<Vec<u8>>) -> Result<(), Full> {
+        if self.is_keeping() {
+            return self.keep_frames(fragments);
+        }
         self.begin();
         for fragment in &fragments {
             match self.plan_frame(VNET_LEN + fragment.len()) {
@@ -361,6 +390,28 @@ impl ReceiveQueue {
         fits
     }
 
+    fn keep_frames(&mut self, frames: Vec<Vec<u8>>) -> Result<(), Full> {
+        if self.kept >= MOST_KEPT {
+            return Err(Full);
+        }
+        self.kept += frames.iter().map(Vec::len).sum::<usize>();
+        self.waiting.extend(frames);
+        Ok(())
+    }
+
+    /// Takes in frames that waited elsewhere; what is more than may be kept is dropped.
+    pub(in crate::worker) fn restore(&mut self, frames: Vec<Vec<u8>>) {
+        let mut left = MOST_KEPT;
+        for frame in frames {
+            if left == 0 {
+                self.counters.count_drop(Reason::NoRxBuffer);
+                continue;
+            }
+            left = left.saturating_sub(frame.len());
+            self.waiting.push_back(frame);
+        }
+    }
+
     /// The frames that wait, oldest first.
     pub(in crate::worker) fn waiting(&self) -> Vec<Vec<u8>> {
         self.waiting.iter().cloned().collect()
@@ -406,4 +457,25 @@ impl ReceiveQueue {
         self.unpublished = false;
         self.starved = false;
     }
+}
+
+/// The Ethernet frame of headers and payload, with the checksum complete that the headers leave to the guest.
+pub(super) fn complete(headers: &[u8], payload: &[u8]) -> Vec<u8> {
+    let (vnet, ethernet) = headers.split_at(VNET_LEN.min(headers.len()));
+    let mut frame = [ethernet, payload].concat();
+    let vnet = vnet.first_chunk().and_then(VnetHeader::parse).filter(|h| h.needs_csum);
+    let Some(h) = vnet else { return frame };
+    let start = usize::from(h.csum_start);
+    let field = start + usize::from(h.csum_offset);
+    if let Some(covered) = frame.get(start..)
+        && field + 2 <= frame.len()
+    {
+        // The field holds the pseudo header's sum; RFC 768: a sum of zero is sent as its complement.
+        let sum = match !fold(sum(covered, 0)) {
+            0 if h.csum_offset == 6 => 0xffff,
+            s => s,
+        };
+        frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
 }

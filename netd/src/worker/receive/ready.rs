@@ -112,6 +112,59 @@ impl Worker {
         self.others_receive() || (!self.receiveq.starved && self.receiveq.rx.is_some())
     }
 
+    /// The guest leaves, and its rings are gone: what has come for its datagram flows waits with the frames that follow it.
+    pub(in crate::worker) fn keep_datagrams(&mut self) {
+        self.receiveq.keep(true);
+        let mut all = std::mem::take(&mut self.queues.ready);
+        all.append(&mut self.queues.heard);
+        for origin in all {
+            let more = match origin {
+                Origin::Listener(_) | Origin::Outlet(_) => {
+                    self.set_heard_queued(origin, false);
+                    if self.peers.alone() {
+                        self.keep_all(|worker| worker.deliver_datagrams(origin))
+                    } else {
+                        self.keep_all(|worker| worker.deliver_arrivals(origin))
+                    }
+                }
+                Origin::Flow(id) => {
+                    let Some(flow) = self.flows.get_mut(id) else { continue };
+                    match flow {
+                        // A connection's bytes stay in its socket, which goes along.
+                        Flow::Tcp(_) => {
+                            self.queues.ready.push_back(origin);
+                            continue;
+                        }
+                        Flow::Udp(f) => {
+                            f.queued = false;
+                            self.keep_all(|worker| worker.deliver_datagrams(origin))
+                        }
+                        Flow::Echo(f) => {
+                            f.queued = false;
+                            self.keep_all(|worker| worker.deliver_echoes(id))
+                        }
+                    }
+                }
+            };
+            match origin {
+                // If the guest stays they have their turn again.
+                Origin::Flow(id) if more => self.make_ready(id),
+                _ if more => self.make_heard_ready(origin),
+                _ => {}
+            }
+        }
+    }
+
+    /// Delivers until there is no more; true when there is no more room.
+    fn keep_all(&mut self, mut deliver: impl FnMut(&mut Worker) -> bool) -> bool {
+        while deliver(self) {
+            if !self.receiveq.takes_datagram() {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Makes every flow, UDP listener and outlet ready: what each has waited for is there.
     pub(in crate::worker) fn wake_all(&mut self) {
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _, _)| id).collect();

@@ -1,7 +1,9 @@
-//! UDP flows that share a socket of a port: they go along, and the target has one socket for them as well.
+//! UDP flows: those that share a socket of a port go along, and the target has one socket for them as well; so does what has come
+//! for the guest and it has not got yet.
 
 use std::net::UdpSocket;
 
+use super::helper::{Fault, Helper};
 use super::place::{STEERED, families};
 use super::{Place, Ports};
 use crate::bed::{Family, eventually, with_place_of};
@@ -98,4 +100,74 @@ fn the_peers_of_a_steered_port_and_of_a_guests_port_go_along_with_their_shared_s
 #[test]
 fn the_peers_of_a_forwarded_port_go_along_to_the_listener_of_the_target() {
     flows_that_share_a_socket_go_along(Ports::Forwarded, 7000);
+}
+
+/// Datagrams of each peer that come while the guest stands still.
+const MEANWHILE: u32 = 40;
+
+/// A flow that a peer has opened to port 7000 and one that the guest has opened, of each family: the guest's end and the peer's.
+fn both_ways(place: &Place) -> Vec<(UdpSocket, UdpSocket)> {
+    let of = |family: Family| {
+        let (served, asks) = (place.guest.udp(family.guest(7000)), place.world.udp(family.client(20_000)));
+        ask(&served, &asks, family.pod(7000), b"first");
+        asks.connect(family.pod(7000)).unwrap();
+        let (speaks, hears) = (place.guest.udp(family.guest(FROM)), place.world.udp(family.client(20_001)));
+        speaks.send_to(b"first", family.client(20_001)).unwrap();
+        let (_, from) = hears.recv_from(&mut [0; 64]).unwrap();
+        hears.connect(from).unwrap();
+        [(served, asks), (speaks, hears)]
+    };
+    families().into_iter().flat_map(of).collect()
+}
+
+fn send_meanwhile(flows: &[(UdpSocket, UdpSocket)]) {
+    for number in 0..MEANWHILE {
+        // Of several lengths, one that needs padding and one that had to be fragmented among them.
+        let length = [4, 100, 1400, 4000][number as usize % 4];
+        let mut payload = vec![7; length];
+        payload[..4].copy_from_slice(&number.to_be_bytes());
+        flows.iter().for_each(|(_, peer)| assert_eq!(peer.send(&payload).unwrap(), length));
+    }
+}
+
+fn assert_got(flows: &[(UdpSocket, UdpSocket)]) {
+    let mut buffer = [0; 5000];
+    for (guest, _) in flows {
+        for number in 0..MEANWHILE {
+            let n = guest.recv(&mut buffer).expect("a datagram is lost");
+            assert_eq!(
+                (n, &buffer[..4]),
+                ([4, 100, 1400, 4000][number as usize % 4], &number.to_be_bytes()[..])
+            );
+            assert!(buffer[4..n].iter().all(|byte| *byte == 7));
+        }
+    }
+}
+
+#[test]
+fn datagrams_that_come_while_the_guest_stands_still_go_along() {
+    with_place_of(Ports::Forwarded, |place| {
+        let flows = both_ways(place);
+        for _ in 0..2 {
+            let positions = place.stop_guest();
+            send_meanwhile(&flows);
+            let target = place.target();
+            let helper = Helper::serve(&target.vhost_user(), Fault::None, place.activation(1 - place.at));
+            let moved = place.carry_over(&positions, target, Some(helper));
+            assert_got(&flows);
+            place.end(moved);
+        }
+    });
+}
+
+#[test]
+fn datagrams_that_come_while_the_guest_stands_still_are_its_own_where_it_stays() {
+    with_place_of(Ports::Forwarded, |place| {
+        let flows = both_ways(place);
+        let positions = place.stop_guest();
+        send_meanwhile(&flows);
+        place.pump.double().unwrap().save().unwrap();
+        place.go_on(&positions);
+        assert_got(&flows);
+    });
 }

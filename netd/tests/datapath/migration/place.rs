@@ -272,9 +272,19 @@ impl Place {
 
     pub(crate) fn migrate_to(&mut self, target: Process, helper: Option<Helper>) -> Moved {
         let positions = self.stop_guest();
+        self.carry_over(&positions, target, helper)
+    }
+
+    /// Moves a guest that stands still.
+    pub(crate) fn carry_over(
+        &mut self,
+        positions: &[Position],
+        target: Process,
+        helper: Option<Helper>,
+    ) -> Moved {
         let since = Instant::now();
         let (loaded, state) = self.double().transfer(target.dial()).unwrap();
-        let left: Source = self.double().arrive(loaded, &positions).unwrap();
+        let left: Source = self.double().arrive(loaded, positions).unwrap();
         self.pump.resume().unwrap();
         let downtime = since.elapsed();
         // QEMU's end at the source.
