@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// It refuses, it does not answer in time, the port is not forwarded, or netd cannot be asked.
 pub async fn run(args: &Probe) -> Result<()> {
     let probe = async {
-        let mut netd = link::client(&args.netd).await.with_context(|| unreachable(&args.netd))?;
+        let mut netd = link::client(&args.netd);
         let addresses = link::addresses(&mut netd).await.with_context(|| unreachable(&args.netd))?;
         let address = addresses.first().context("the pod has no address")?;
         let address: IpAddr = address.parse().with_context(|| format!("the pod's address {address}"))?;

@@ -36,7 +36,7 @@ use netd::{pod, sockets, worker};
 use nix::sys::resource::{Resource, getrlimit};
 use podvirt_proto::descriptors::raise_limit;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{Span, debug, error_span, info, warn};
 use tracing_subscriber::EnvFilter;
@@ -298,28 +298,29 @@ async fn control_plane(
     let (stop_server, server_stopped) = oneshot::channel::<()>();
     // The sender is never used but dropped, which stops the server as well.
     let server_stopped = server_stopped.map(|_| ());
+    let (present, links) = watch::channel(link.clone());
     let mut socket_file = None;
     let server = match listening.control {
         Some((path, listener, file)) => {
             socket_file = Some(file);
             info!(socket = %path.display(), "serving the control interface");
-            let server =
-                ControlServer::new(control.clone(), metrics, config.ports.reserved.clone()).named(name);
-            server.with_offers(offers).serve(listener, server_stopped).boxed()
+            let server = ControlServer::new(control.clone(), metrics, links, config.ports.reserved.clone());
+            server.named(name).with_offers(offers).serve(listener, server_stopped).boxed()
         }
         None => server_stopped.map(Ok).boxed(),
     };
     let mut server = server.fuse();
-    let push = async move |link| {
-        let control = control.clone();
+    let push = async move |link: Arc<Link>| {
+        let (control, new) = (control.clone(), link.clone());
         // It fails only when the runtime ends.
-        let _ = tokio::task::spawn_blocking(move || control.set_link(link)).await;
+        let _ = tokio::task::spawn_blocking(move || control.set_link(new)).await;
+        present.send_replace(link);
     };
-    let watch = pod::watch(config, pod::RESOLV_CONF.into(), link, push);
+    let watching = pod::watch(config, pod::RESOLV_CONF.into(), link, push);
 
     let result = tokio::select! {
         _ = stop => Ok(()),
-        result = watch => result.context("the pod's network cannot be watched"),
+        result = watching => result.context("the pod's network cannot be watched"),
         ended = &mut server => ended.context("the control interface failed"),
     };
     // No new client, but the calls of this moment are answered.

@@ -1,61 +1,99 @@
 //! What netd knows of the guest's network, by its control socket: the pod's addresses, which lead to the guest.
 
+use std::collections::BTreeMap;
+use std::future::pending;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::join_all;
 use hyper_util::rt::TokioIo;
 use podvirt_api::names::path;
-use podvirt_proto::netd::v1::StatusRequest;
 use podvirt_proto::netd::v1::netd_client::NetdClient;
+use podvirt_proto::netd::v1::{Link, StatusRequest, WatchLinkRequest, WatchLinkResponse};
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tracing::debug;
 
 use super::shared::{Facts, Links, ManifestInterface, Shared};
 
-/// The first pause between two questions: a guest that starts is of most interest.
+/// The first pause before a netd that did not answer is asked again: a guest that starts is of most interest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause: a pod's addresses hardly ever change.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The largest part of netd's answers.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// How long netd may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Asks netd again and again once the machine is there; never ends.
-pub(super) async fn poll(shared: &Shared) {
+/// A connection to each netd of the pod, by the interface that it serves: made when it is first used, and again after it broke.
+#[derive(Debug, Default)]
+pub(super) struct Netds(Mutex<BTreeMap<usize, NetdClient<Channel>>>);
+
+impl Netds {
+    /// The client of the netd that serves the interface of this index.
+    pub(super) fn of(&self, index: usize) -> NetdClient<Channel> {
+        let mut netds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        netds.entry(index).or_insert_with(|| client(&path::netd_control(index))).clone()
+    }
+}
+
+/// Has each netd tell the addresses once the machine is there, and whenever they change; never ends.
+pub(super) async fn watch(shared: &Shared) {
     let mut facts = shared.facts.subscribe();
-    let mut pause = FIRST_PAUSE;
     loop {
         let started = facts.wait_for(|facts| facts.started_at.is_some()).await.map(|f| f.interfaces.clone());
-        let Ok(interfaces) = started else { return std::future::pending().await };
-        let asked = interfaces.clone();
-        let mut links = Links::default();
-        for interface in interfaces.into_iter().filter(|i| i.by_netd && !i.unplugged) {
-            let control = path::netd_control(interface.index);
-            let asked = async { addresses(&mut client(&control).await?).await };
-            match timeout(ANSWER, asked).await {
-                Ok(Ok(addresses)) => drop(links.insert(interface.name, addresses)),
-                // netd is being started again: its last word holds.
-                Ok(Err(error)) => debug!(%error, interface = interface.name, "netd does not answer"),
-                Err(_) => debug!(interface = interface.name, "netd does not answer in time"),
-            }
-        }
-        set(shared, links);
+        let Ok(interfaces) = started else { return pending().await };
+        let served = interfaces.iter().filter(|i| i.by_netd && !i.unplugged);
+        let followed = join_all(served.map(|interface| follow(shared, interface)));
         tokio::select! {
-            () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            // None of them ends, but there may be none.
+            () = followed.then(|_| pending()) => {}
             // One has come or gone.
-            () = others(&mut facts, &asked) => pause = FIRST_PAUSE,
+            () = others(&mut facts, &interfaces) => {}
         }
     }
 }
 
+/// Notes the addresses that the netd of one interface tells; never ends.
+async fn follow(shared: &Shared, interface: &ManifestInterface) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match told(shared, interface, &mut pause).await {
+            // netd is being started again, or another one follows it: its last word holds.
+            Ok(()) => debug!(interface = interface.name, "netd has ended"),
+            Err(error) => debug!(%error, interface = interface.name, "netd does not answer"),
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Notes what the netd of `interface` tells until it tells no more; `pause` is the first one again once it has told something.
+async fn told(shared: &Shared, interface: &ManifestInterface, pause: &mut Duration) -> Result<(), Status> {
+    let mut netd = shared.netds.of(interface.index);
+    let late = |_| Status::deadline_exceeded("no answer in time");
+    let first = async {
+        let mut links = netd.watch_link(WatchLinkRequest {}).await?.into_inner();
+        Ok::<_, Status>((links.message().await?, links))
+    };
+    let (mut message, mut links) = timeout(ANSWER, first).await.map_err(late)??;
+    while let Some(WatchLinkResponse { link }) = message {
+        *pause = FIRST_PAUSE;
+        set(shared, Links::from([(interface.name.clone(), pod_addresses(link.unwrap_or_default()))]));
+        message = links.message().await?;
+    }
+    Ok(())
+}
+
 /// Until the machine's interfaces are others than these.
-async fn others(facts: &mut watch::Receiver<Facts>, known: &[ManifestInterface]) {
+async fn others(facts: &mut Receiver<Facts>, known: &[ManifestInterface]) {
     if facts.wait_for(|facts| facts.interfaces != known).await.is_err() {
-        std::future::pending::<()>().await;
+        pending::<()>().await;
     }
 }
 
@@ -68,23 +106,25 @@ pub(super) fn set(shared: &Shared, links: Links) {
     });
 }
 
-/// A connection to netd's control socket.
-pub(crate) async fn client(control: &Path) -> anyhow::Result<NetdClient<Channel>> {
+/// A client of the netd that has this control socket; it connects when it is first used.
+pub(crate) fn client(control: &Path) -> NetdClient<Channel> {
     let socket: PathBuf = control.to_owned();
     // The address is for form's sake: the connector knows the way.
-    let channel = Endpoint::from_static("http://netd")
-        .connect_with_connector(tower::service_fn(move |_: Uri| {
+    let channel =
+        Endpoint::from_static("http://netd").connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-        }))
-        .await?;
-    Ok(NetdClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        }));
+    NetdClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
 }
 
 /// The pod's addresses, IPv4 first.
-pub(crate) async fn addresses(netd: &mut NetdClient<Channel>) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn addresses(netd: &mut NetdClient<Channel>) -> Result<Vec<String>, Status> {
     let status = netd.status(StatusRequest {}).await?.into_inner();
-    let link = status.link.unwrap_or_default();
-    let families = [link.v4, link.v6];
-    Ok(families.into_iter().flatten().map(|family| family.pod).filter(|ip| !ip.is_empty()).collect())
+    Ok(pod_addresses(status.link.unwrap_or_default()))
+}
+
+fn pod_addresses(link: Link) -> Vec<String> {
+    let families = [link.v4, link.v6].into_iter().flatten();
+    families.map(|family| family.pod).filter(|ip| !ip.is_empty()).collect()
 }

@@ -32,9 +32,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut seen = Seen::default();
     let mut reboots = 0;
     let agent_poll = agent::poll(&shared);
-    let link_poll = link::poll(&shared);
+    let link_watch = link::watch(&shared);
     let credentials_poll = credentials::poll(&shared);
-    tokio::pin!(agent_poll, link_poll, credentials_poll);
+    tokio::pin!(agent_poll, link_watch, credentials_poll);
     loop {
         let rebooted = view.borrow_and_update().reboots;
         if std::mem::replace(&mut reboots, rebooted) != rebooted {
@@ -72,7 +72,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             _ = word.changed() => {}
             () = sleep(RECHECK) => {}
             () = &mut agent_poll => {}
-            () = &mut link_poll => {}
+            () = &mut link_watch => {}
             () = &mut credentials_poll => {}
         }
     }

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::backup::Pull;
 use super::freeze::Freezes;
 use super::held::Held;
+use super::link::Netds;
 use super::migration::moved::Moved;
 use super::services::Services;
 use crate::hooks::Hooks;
@@ -167,6 +168,8 @@ pub(super) struct Shared {
     /// Credentials of the guest's users by the manifest, once the machine is prepared.
     pub(super) credentials: watch::Sender<Vec<AccessCredential>>,
     pub(super) links: watch::Sender<Links>,
+    /// How the netds of the pod are asked.
+    pub(super) netds: Netds,
     /// The present report.
     pub(super) report: watch::Sender<Domain>,
     /// Number of the last report that the handler has taken.
@@ -214,6 +217,7 @@ impl Shared {
             moved: watch::Sender::default(),
             credentials: watch::Sender::default(),
             links: watch::Sender::new(Links::default()),
+            netds: Netds::default(),
             report: watch::Sender::new(report),
             taken: watch::Sender::new(0),
             sync,

@@ -10,16 +10,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use podvirt_api::names::path;
 use podvirt_proto::migration::Progress;
+use podvirt_proto::netd::v1::netd_client::NetdClient;
 use podvirt_proto::netd::v1::{Counter, CountersRequest, CountersResponse};
 use podvirt_proto::stats::{DomainStats, Job, Load, Net};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tonic::transport::Channel;
 use tracing::debug;
 
-use super::link;
 use super::shared::{ManifestInterface, Shared};
 use crate::hypervisor::HypervisorError;
 
@@ -78,7 +78,8 @@ async fn by_netd(shared: &Shared) -> Vec<Net> {
     let interfaces = shared.facts.borrow().interfaces.clone();
     let mut asked = JoinSet::new();
     for interface in interfaces.into_iter().filter(|one| one.by_netd && !one.unplugged) {
-        asked.spawn(async move { Some((interface.index, netd_counts(&interface).await?)) });
+        let netd = shared.netds.of(interface.index);
+        asked.spawn(async move { Some((interface.index, netd_counts(netd, &interface).await?)) });
     }
     let mut counted: Vec<(usize, Net)> = asked.join_all().await.into_iter().flatten().collect();
     counted.sort_by_key(|(index, _)| *index);
@@ -86,14 +87,9 @@ async fn by_netd(shared: &Shared) -> Vec<Net> {
 }
 
 /// What the netd of an interface has counted; none where the netd does not answer, as while it is started again.
-async fn netd_counts(interface: &ManifestInterface) -> Option<Net> {
-    let control = path::netd_control(interface.index);
-    let counters = async {
-        let answer = link::client(&control).await?.counters(CountersRequest {}).await?;
-        anyhow::Ok(answer.into_inner())
-    };
-    match timeout(ANSWER, counters).await {
-        Ok(Ok(counters)) => Some(carried(interface, &counters)),
+async fn netd_counts(mut netd: NetdClient<Channel>, interface: &ManifestInterface) -> Option<Net> {
+    match timeout(ANSWER, netd.counters(CountersRequest {})).await {
+        Ok(Ok(counters)) => Some(carried(interface, counters.get_ref())),
         Ok(Err(error)) => {
             debug!(%error, interface = interface.name, "netd does not tell its counters");
             None

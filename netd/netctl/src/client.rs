@@ -67,6 +67,15 @@ impl Client {
         Ok(self.0.status(proto::StatusRequest {}).await?.into_inner())
     }
 
+    /// The link, and each that follows, until the stream is dropped or netd ends.
+    ///
+    /// # Errors
+    ///
+    /// The status of the call.
+    pub async fn watch_link(&mut self) -> Result<tonic::Streaming<proto::WatchLinkResponse>, Status> {
+        Ok(self.0.watch_link(proto::WatchLinkRequest {}).await?.into_inner())
+    }
+
     /// The part of the flow table that `request` asks for.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! [`Control`] is the contract between the datapath and everything that shows or steers it (the gRPC server,
 //! Prometheus, the command line). The workers implement it by their mailboxes; calls may block for one turn of
-//! a worker's loop and must not be made from a worker's thread.
+//! a worker's loop where nothing else is said, and must not be made from a worker's thread.
 
 mod query;
 
@@ -134,7 +134,7 @@ pub trait Control: Send + Sync + 'static {
     fn remove_ports(&self, rules: Vec<PortRule>) -> Vec<PortInfo>;
     /// Replaces the link's snapshot.
     fn set_link(&self, link: Arc<Link>);
-    /// The counters.
+    /// The counters. Does not block.
     fn counters(&self) -> Arc<Counters>;
     /// Shows every frame to `tap` from now on; false when the worker has ended.
     fn tap(&self, tap: Tap) -> bool;

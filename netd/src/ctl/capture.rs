@@ -32,7 +32,6 @@ pub(super) type CaptureStream = Pin<Box<dyn Stream<Item = Result<proto::CaptureR
 pub(super) struct Captures {
     permits: Arc<Semaphore>,
     next_id: AtomicU64,
-    stop: watch::Sender<bool>,
 }
 
 /// A capture that runs; the worker forgets it when this goes.
@@ -42,7 +41,7 @@ struct Running {
     reader: Reader,
     interface: Option<proto::CaptureInterface>,
     pulse: Interval,
-    stop: watch::Receiver<bool>,
+    ending: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -56,24 +55,16 @@ impl Drop for Running {
 
 impl Captures {
     pub(super) fn new() -> Captures {
-        Captures {
-            permits: Arc::new(Semaphore::new(MAX_CAPTURES)),
-            next_id: AtomicU64::new(1),
-            stop: watch::Sender::new(false),
-        }
+        Captures { permits: Arc::new(Semaphore::new(MAX_CAPTURES)), next_id: AtomicU64::new(1) }
     }
 
-    /// What ends all captures, to be kept where the end is known.
-    pub(super) fn stopper(&self) -> watch::Sender<bool> {
-        self.stop.clone()
-    }
-
-    /// Starts one at the guest's card `name` with the address `mac`.
+    /// Starts one at the guest's card `name` with the address `mac`; it ends when `ending` becomes true.
     pub(super) fn start(
         &self,
         control: Arc<dyn Control>,
         request: &proto::CaptureRequest,
         (name, mac): (&str, String),
+        ending: watch::Receiver<bool>,
     ) -> Result<CaptureStream, Status> {
         let settings = self.settings(request).map_err(Status::invalid_argument)?;
         let permit = self.permits.clone().try_acquire_owned();
@@ -91,7 +82,7 @@ impl Captures {
             reader,
             interface: Some(proto::CaptureInterface { name: name.to_owned(), mac, snaplen }),
             pulse,
-            stop: self.stop.subscribe(),
+            ending,
             _permit: permit,
         };
         if !running.control.tap(tap) {
@@ -131,7 +122,7 @@ impl Running {
         let mut response = proto::CaptureResponse { interface: self.interface.take(), ..Default::default() };
         if response.interface.is_none() {
             tokio::select! {
-                _ = self.stop.wait_for(|stop| *stop) => return None,
+                _ = self.ending.wait_for(|ending| *ending) => return None,
                 packets = self.reader.read(FRAMES_PER_MESSAGE) => {
                     if packets.is_empty() {
                         return None;

@@ -52,7 +52,7 @@ pub(super) fn status(s: &Status, name: &str) -> proto::StatusResponse {
     }
 }
 
-fn link(l: &Link) -> proto::Link {
+pub(super) fn link(l: &Link) -> proto::Link {
     let mode = match l.mode {
         Mode::Passthrough => proto::link::Mode::Passthrough,
         Mode::Masquerade => proto::link::Mode::Masquerade,

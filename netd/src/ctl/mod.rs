@@ -10,6 +10,7 @@ pub mod server;
 
 mod capture;
 mod convert;
+mod link;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
 //! The gRPC server of the control interface.
 //!
-//! [`Control`]'s calls block for a turn of the worker's loop, so each runs on the runtime's blocking threads.
+//! [`Control`]'s calls that block for a turn of the worker's loop run on the runtime's blocking threads.
 
 use std::future::Future;
 use std::io;
@@ -9,14 +9,17 @@ use std::sync::Arc;
 
 use podvirt_proto::netd::v1 as proto;
 use podvirt_proto::netd::v1::netd_server::{Netd, NetdServer};
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::capture::{CaptureStream, Captures};
 use super::convert;
+use super::link::{self, LinkStream};
 use super::metrics::Metrics;
 use crate::config::ports::Reserved;
 use crate::control::{Control, FlowQuery, PortInfo};
+use crate::net::Link;
 use crate::port::PortRule;
 use crate::update::Offers;
 
@@ -34,18 +37,28 @@ pub struct ControlServer {
     reserved: Reserved,
     name: String,
     captures: Captures,
+    links: watch::Receiver<Arc<Link>>,
+    /// Becomes true when the server ends: calls that last until then have no end of their own.
+    ending: watch::Sender<bool>,
     offers: Option<Arc<Offers>>,
 }
 
 impl ControlServer {
-    /// Serves `control` and `metrics`; ports of `reserved` cannot be added.
-    pub fn new(control: Arc<dyn Control>, metrics: Arc<Metrics>, reserved: Reserved) -> ControlServer {
+    /// Serves `control`, `metrics` and the link that `links` has; ports of `reserved` cannot be added.
+    pub fn new(
+        control: Arc<dyn Control>,
+        metrics: Arc<Metrics>,
+        links: watch::Receiver<Arc<Link>>,
+        reserved: Reserved,
+    ) -> ControlServer {
         ControlServer {
             control,
             metrics,
             reserved,
             name: String::new(),
             captures: Captures::new(),
+            links,
+            ending: watch::Sender::new(false),
             offers: None,
         }
     }
@@ -69,11 +82,10 @@ impl ControlServer {
     /// When the listener cannot be used at all; what goes wrong with one connection ends that connection.
     pub async fn serve(self, listener: UnixListener, stop: impl Future<Output = ()>) -> io::Result<()> {
         let incoming = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
-        let captures = self.captures.stopper();
+        let ending = self.ending.clone();
         let stop = async move {
             stop.await;
-            // A capture has no end of its own.
-            captures.send_replace(true);
+            ending.send_replace(true);
         };
         tonic::transport::Server::builder()
             .concurrency_limit_per_connection(CALLS)
@@ -109,6 +121,7 @@ fn ports(ports: &[PortInfo]) -> Vec<proto::Port> {
 #[tonic::async_trait]
 impl Netd for ControlServer {
     type CaptureStream = CaptureStream;
+    type WatchLinkStream = LinkStream;
     type ListFlowsStream = tokio_stream::Iter<std::vec::IntoIter<Result<proto::ListFlowsResponse, Status>>>;
 
     async fn status(
@@ -119,6 +132,13 @@ impl Netd for ControlServer {
         let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
         let generation = self.offers.as_ref().map_or(0, |o| o.generation());
         Ok(Response::new(proto::StatusResponse { generation, ..convert::status(&status, &self.name) }))
+    }
+
+    async fn watch_link(
+        &self,
+        _: Request<proto::WatchLinkRequest>,
+    ) -> Result<Response<Self::WatchLinkStream>, Status> {
+        Ok(Response::new(link::stream(self.links.clone(), self.ending.subscribe())))
     }
 
     async fn offer(&self, _: Request<proto::OfferRequest>) -> Result<Response<proto::OfferResponse>, Status> {
@@ -191,8 +211,7 @@ impl Netd for ControlServer {
         &self,
         _: Request<proto::CountersRequest>,
     ) -> Result<Response<proto::CountersResponse>, Status> {
-        let counters = self.call(Control::counters).await?;
-        Ok(Response::new(convert::counters(&counters)))
+        Ok(Response::new(convert::counters(&self.control.counters())))
     }
 
     async fn metrics(
@@ -212,7 +231,8 @@ impl Netd for ControlServer {
         let status = status.ok_or_else(|| Status::unavailable("netd's worker has ended"))?;
         let mac = status.guest_mac.map(|m| m.to_string()).unwrap_or_default();
         let name = if self.name.is_empty() { "netd" } else { &self.name };
-        let stream = self.captures.start(self.control.clone(), &request.into_inner(), (name, mac))?;
+        let ending = self.ending.subscribe();
+        let stream = self.captures.start(self.control.clone(), &request.into_inner(), (name, mac), ending)?;
         Ok(Response::new(stream))
     }
 }

@@ -1,6 +1,7 @@
 //! The control interface end to end: client, socket and server around a datapath that is a plain list.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use netctl::show;
 use podvirt_proto::netd::v1 as proto;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tonic::Streaming;
 
 use super::metrics::Metrics;
 use super::server::ControlServer;
@@ -130,6 +133,12 @@ impl Control for Fake {
 
 /// Runs `test` with a client that is connected to a server around `fake`.
 fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> F) {
+    let link = fake.link.lock().unwrap().clone();
+    with_server(fake, watch::channel(link).1, async |path| test(Client::connect(&path).await.unwrap()).await);
+}
+
+/// Runs `test` with the socket of a server around `fake`, which tells the link that `links` has.
+fn with_server(fake: Fake, links: watch::Receiver<Arc<Link>>, test: impl AsyncFnOnce(PathBuf)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let dir = tempfile::tempdir().unwrap();
@@ -137,15 +146,36 @@ fn with_client<F: Future<Output = ()>>(fake: Fake, test: impl FnOnce(Client) -> 
         let (listener, _file) = crate::sockets::unix::listen(&path, false).unwrap();
         let control: Arc<dyn Control> = Arc::new(fake);
         let metrics = Arc::new(Metrics::new(control.clone(), "vm1"));
-        let server = ControlServer::new(control, metrics, Reserved::presets());
+        let server = ControlServer::new(control, metrics, links, Reserved::presets());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let served = tokio::spawn(server.serve(listener, async {
             let _ = stopped.await;
         }));
-        test(Client::connect(&path).await.unwrap()).await;
+        test(path).await;
         stop.send(()).unwrap();
         served.await.unwrap().unwrap();
     });
+}
+
+#[test]
+fn the_link_is_told_at_once_and_when_it_changes_until_the_server_ends() {
+    let first = Arc::new(test_link());
+    let second = Arc::new(Link { mtu: 1400, ..test_link() });
+    let (present, links) = watch::channel(first);
+    let told = async |messages: &mut Streaming<proto::WatchLinkResponse>| {
+        messages.message().await.unwrap().map(|m| m.link.unwrap().mtu)
+    };
+    let (keep, kept) = std::sync::mpsc::channel();
+    with_server(Fake::new(), links, async |path| {
+        let mut client = Client::connect(&path).await.unwrap();
+        let mut messages = client.watch_link().await.unwrap();
+        assert_eq!(told(&mut messages).await, Some(test_link().mtu.into()));
+        present.send_replace(second);
+        assert_eq!(told(&mut messages).await, Some(1400));
+        // The call is still open when the server is told to end.
+        keep.send((client, messages)).unwrap();
+    });
+    drop(kept);
 }
 
 fn tcp(pod: u16, guest: u16) -> proto::PortRule {

@@ -57,6 +57,7 @@ fn not_here<T>() -> Answer<T> {
 impl Netd for FlowTable {
     type ListFlowsStream = BoxStream<netd::ListFlowsResponse>;
     type CaptureStream = BoxStream<netd::CaptureResponse>;
+    type WatchLinkStream = BoxStream<netd::WatchLinkResponse>;
 
     async fn list_flows(&self, _: Request<netd::ListFlowsRequest>) -> Answer<Self::ListFlowsStream> {
         let mut inner = self.0.lock().unwrap();
@@ -66,6 +67,10 @@ impl Netd for FlowTable {
     }
 
     async fn status(&self, _: Request<netd::StatusRequest>) -> Answer<netd::StatusResponse> {
+        not_here()
+    }
+
+    async fn watch_link(&self, _: Request<netd::WatchLinkRequest>) -> Answer<Self::WatchLinkStream> {
         not_here()
     }
 

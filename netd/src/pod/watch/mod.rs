@@ -1,9 +1,11 @@
 //! Keeping the link current.
 //!
 //! Netlink's multicast groups and inotify only say *that* something changed; what it is now is read anew, once
-//! the changes have settled for [`QUIET`] or have gone on for [`CHANGING_AT_MOST`]. In between the watcher reads
-//! everything every [`POLL`]: a resolv.conf can be replaced behind a bind mount where no watch sees it, and
-//! netlink drops messages when they come too fast.
+//! the changes have settled for [`QUIET`] or have gone on for [`CHANGING_AT_MOST`]. Messages that the kernel dropped because
+//! they came too fast are a change as well: the connection says so. Every [`POLL`] the watcher reads everything though
+//! nothing seems to have changed: a resolv.conf can be replaced where no watch sees it.
+//!
+//! A guest is idle for hours: each reading of everything wakes netd, so they are rare.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,10 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use rtnetlink::{MulticastGroup, new_multicast_connection};
+use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::net::unix::pipe;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::{PodError, ResolvConf, build_link, netlink};
 use crate::config::Config;
@@ -27,7 +30,9 @@ const QUIET: Duration = Duration::from_millis(200);
 /// A link that keeps changing is read this often.
 const CHANGING_AT_MOST: Duration = Duration::from_secs(1);
 /// How often everything is read though nothing seems to have changed.
-const POLL: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_secs(300);
+/// The same where changes of netlink or of resolv.conf cannot be seen.
+const POLL_UNSEEN: Duration = Duration::from_secs(30);
 
 const GROUPS: &[MulticastGroup] = &[
     MulticastGroup::Link,
@@ -52,8 +57,7 @@ pub async fn watch(
     mut link: Arc<Link>,
     mut push: impl AsyncFnMut(Arc<Link>),
 ) -> Result<(), PodError> {
-    let (connection, handle, mut messages) = new_multicast_connection(GROUPS).map_err(PodError::Socket)?;
-    let connection = AbortOnDrop(tokio::spawn(connection));
+    let mut netlink = Netlink::open().map_err(PodError::Socket)?;
     let mut files = FileWatch::new(&resolv_conf);
     let mut last_error = None;
     let mut resolv = LastResolvConf::new(&resolv_conf);
@@ -62,7 +66,7 @@ pub async fn watch(
         // A guest is not renumbered because its pod has got a further address.
         let present = [link.v4.as_ref().map(|l| l.pod.into()), link.v6.as_ref().map(|l| l.pod.into())];
         let present: Vec<IpAddr> = present.into_iter().flatten().collect();
-        match netlink::read(&handle, config.interface.as_deref(), &present)
+        match netlink::read(&netlink.handle, config.interface.as_deref(), &present)
             .await
             .and_then(|facts| Ok(build_link(&config, &facts, resolv.read())?))
         {
@@ -85,38 +89,33 @@ pub async fn watch(
                 }
             }
         }
-        let poll = Instant::now() + POLL;
-        if !changed(&mut messages, &mut files, poll).await {
-            continue;
+        let seen = !netlink.ended && files.watched;
+        let poll = Instant::now() + if seen { POLL } else { POLL_UNSEEN };
+        if changed(&mut netlink, &mut files, poll).await {
+            settle(&mut netlink, &mut files).await;
         }
-        let give_up = Instant::now() + CHANGING_AT_MOST;
-        loop {
-            let quiet = (Instant::now() + QUIET).min(give_up);
-            if !changed(&mut messages, &mut files, quiet).await {
-                break;
+        if netlink.ended {
+            match Netlink::open() {
+                Ok(another) => netlink = another,
+                Err(error) => {
+                    tracing::warn!(%error, "netlink's connection ended, and no other can be made yet");
+                }
             }
-        }
-        if connection.0.is_finished() {
-            tracing::warn!("netlink's connection ended; changes are found by polling");
         }
     }
 }
 
+/// Waits until no more changes come, or until they have come for long enough.
+async fn settle(netlink: &mut Netlink, files: &mut FileWatch) {
+    let give_up = Instant::now() + CHANGING_AT_MOST;
+    while changed(netlink, files, (Instant::now() + QUIET).min(give_up)).await {}
+}
+
 /// Waits for any change until `deadline`; whether there was one.
-async fn changed<T>(
-    messages: &mut (impl futures::Stream<Item = T> + Unpin),
-    files: &mut FileWatch,
-    deadline: Instant,
-) -> bool {
-    let message = async {
-        if messages.next().await.is_none() {
-            // The connection has ended: only the deadline is left.
-            sleep_until(deadline + POLL).await;
-        }
-    };
+async fn changed(netlink: &mut Netlink, files: &mut FileWatch, deadline: Instant) -> bool {
     let either = async {
         tokio::select! {
-            () = message => (),
+            () = netlink.changed() => (),
             () = files.changed() => (),
         }
     };
@@ -170,6 +169,32 @@ impl<'a> LastResolvConf<'a> {
     }
 }
 
+/// A connection to the kernel that asks it and is told of changes.
+struct Netlink {
+    handle: Handle,
+    /// Something for each message that tells of a change, or that messages were lost.
+    messages: BoxStream<'static, ()>,
+    /// Whether the kernel can no longer be asked by it.
+    ended: bool,
+    _connection: AbortOnDrop,
+}
+
+impl Netlink {
+    fn open() -> io::Result<Netlink> {
+        let (connection, handle, messages) = new_multicast_connection(GROUPS)?;
+        let messages = messages.map(|_| ()).boxed();
+        Ok(Netlink { handle, messages, ended: false, _connection: AbortOnDrop(tokio::spawn(connection)) })
+    }
+
+    /// Waits for a change, or for the connection's end.
+    async fn changed(&mut self) {
+        if self.ended {
+            return std::future::pending().await;
+        }
+        self.ended = self.messages.next().await.is_none();
+    }
+}
+
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -182,6 +207,8 @@ impl Drop for AbortOnDrop {
 struct FileWatch {
     path: PathBuf,
     inotify: Option<(Inotify, pipe::Receiver)>,
+    /// Whether the file itself is watched, which it is not while it does not exist.
+    watched: bool,
 }
 
 impl FileWatch {
@@ -190,7 +217,7 @@ impl FileWatch {
         if let Err(error) = &inotify {
             tracing::warn!(%error, path = %path.display(), "changes of the file are found by polling");
         }
-        let mut watch = FileWatch { path: path.to_owned(), inotify: inotify.ok() };
+        let mut watch = FileWatch { path: path.to_owned(), inotify: inotify.ok(), watched: false };
         watch.arm();
         watch
     }
@@ -217,13 +244,18 @@ impl FileWatch {
             | AddWatchFlags::IN_MOVE_SELF;
         let target = std::fs::canonicalize(&self.path).ok();
         let directories = [self.path.parent(), target.as_deref().and_then(Path::parent)];
-        let places = directories.into_iter().flatten().map(|d| (d, directory));
-        for (place, flags) in places.chain(target.as_deref().map(|t| (t, file))) {
-            // What is not there, or may not be watched, is found by polling.
-            if let Err(error) = inotify.add_watch(place, flags) {
+        let watch = |place: &Path, flags| match inotify.add_watch(place, flags) {
+            Ok(_) => true,
+            // What may not be watched is found by polling.
+            Err(error) => {
                 tracing::debug!(%error, path = %place.display(), "not watched");
+                false
             }
+        };
+        for place in directories.into_iter().flatten() {
+            watch(place, directory);
         }
+        self.watched = target.is_some_and(|target| watch(&target, file));
     }
 
     /// Waits until something happened at the file; for ever when it cannot be watched.
@@ -244,7 +276,7 @@ impl FileWatch {
             Ok(_) => self.arm(),
             Err(error) => {
                 tracing::warn!(%error, "changes of the file are found by polling");
-                self.inotify = None;
+                (self.inotify, self.watched) = (None, false);
             }
         }
     }

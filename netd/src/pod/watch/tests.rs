@@ -8,6 +8,9 @@ use crate::config::file::File;
 use crate::pod::read;
 use crate::pod::testns::{add_address, add_interface, in_netns, remove_address, set_mtu};
 
+/// Far below the polling interval, so that only an event can bring the link in time.
+const LIMIT: Duration = Duration::from_secs(24);
+
 const MAC: [u8; 6] = [0x0a, 0x58, 10, 9, 0, 2];
 
 /// Starts a watcher; the links it pushes, and the task.
@@ -26,9 +29,7 @@ async fn start(resolv_conf: &Path) -> (UnboundedReceiver<Arc<Link>>, AbortOnDrop
 
 /// The next link that `wanted` holds of; links on the way there are passed over.
 async fn until(links: &mut UnboundedReceiver<Arc<Link>>, wanted: impl Fn(&Link) -> bool) {
-    // Below the polling interval, so that only an event can bring the link in time.
-    let limit = POLL.mul_f32(0.8);
-    timeout(limit, async { while !wanted(&links.recv().await.unwrap()) {} }).await.unwrap();
+    timeout(LIMIT, async { while !wanted(&links.recv().await.unwrap()) {} }).await.unwrap();
 }
 
 fn has_resolver(text: &str) -> impl Fn(&Link) -> bool {
