@@ -9,7 +9,8 @@ use podvirt_api::v1::{VirtualMachine, VirtualMachineInstance};
 use podvirt_daemon::patch;
 use serde_json::{Value, json};
 
-use super::decide::{Action, fail, has_failed_for};
+use super::decide::Action;
+use super::failed::{fail, has_failed_for};
 use super::instance::{Link, TEMPLATE_DIGEST};
 use super::reconcile::{Error, Shell};
 use super::{nics, revision};

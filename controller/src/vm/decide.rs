@@ -11,6 +11,7 @@ use podvirt_api::v1::{
 };
 use serde_json::Value;
 
+use super::failed::{fail, has_failed_so};
 use super::instance::{Link, generation_of, has_other_metadata, is_outdated, links, render};
 use super::instancetype::Problem;
 use super::moves::{self, Moves};
@@ -476,29 +477,6 @@ fn tell(
     }
     status.printable_status = Some(printable(vm, status, vmi, data, waits));
     warnings
-}
-
-/// Writes the condition Failure.
-pub fn fail(status: &mut VirtualMachineStatus, reason: &str, message: &str, now: Timestamp) {
-    let kind = VirtualMachineConditionType::Failure;
-    condition::set(status, kind, names_condition::TRUE, reason, message, now);
-}
-
-fn has_failed_so(status: &VirtualMachineStatus, reason: &str, message: &str) -> bool {
-    status.conditions.iter().any(|condition| {
-        condition.r#type == VirtualMachineConditionType::Failure
-            && condition.reason.as_deref() == Some(reason)
-            && condition.message.as_deref() == Some(message)
-    })
-}
-
-/// Whether the condition Failure tells of this reason, with a message that begins with `what`.
-pub fn has_failed_for(status: &VirtualMachineStatus, reason: &str, what: &str) -> bool {
-    status.conditions.iter().any(|condition| {
-        condition.r#type == VirtualMachineConditionType::Failure
-            && condition.reason.as_deref() == Some(reason)
-            && condition.message.as_deref().is_some_and(|message| message.starts_with(what))
-    })
 }
 
 fn has_finalizer(vm: &VirtualMachine, finalizer: &str) -> bool {

@@ -35,6 +35,7 @@ mod act;
 pub mod condition;
 mod data;
 pub mod decide;
+pub mod failed;
 pub mod failure;
 pub mod instance;
 pub mod instancetype;
