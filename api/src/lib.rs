@@ -29,6 +29,7 @@ pub mod cdi;
 pub mod csi;
 pub mod defaults;
 pub mod duration;
+pub mod error;
 pub mod export;
 pub mod fields;
 pub mod gates;

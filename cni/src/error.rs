@@ -1,5 +1,6 @@
 //! What the plugin answers when it cannot (CNI specification 1.1, section 5, "Error").
 
+use podvirt_api::error::chain;
 use serde::Serialize;
 
 /// Kinds of errors; below 100 the specification's.
@@ -54,9 +55,7 @@ impl Error {
 
     /// An error with the chain of its causes.
     pub fn because(code: Code, msg: impl Into<String>, cause: &(dyn std::error::Error + 'static)) -> Self {
-        let chain: Vec<String> =
-            std::iter::successors(Some(cause), |e| e.source()).map(ToString::to_string).collect();
-        Error { code, msg: msg.into(), details: chain.join(": ") }
+        Error { code, msg: msg.into(), details: chain(cause) }
     }
 
     /// The object that is printed.

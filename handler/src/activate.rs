@@ -36,7 +36,7 @@ pub enum Error {
     #[error(transparent)]
     Interface(#[from] NetError),
     /// Files or threads.
-    #[error("the pod's network namespace: {0}")]
+    #[error("the pod's network namespace cannot be entered")]
     Io(#[from] io::Error),
 }
 
@@ -86,7 +86,7 @@ async fn announce_again(pod: Arc<File>, interface: String, activated: Activated)
             Ok(Ok(())) => {}
             // The pod may be gone already, with its interfaces.
             Ok(Err(error)) => {
-                warn!(interface, %error, "not announced again");
+                warn!(interface, error = &error as &dyn std::error::Error, "not announced again");
                 return;
             }
             Err(_) => return,

@@ -41,7 +41,7 @@ pub fn run(args: &Attach) -> Result<()> {
         let served =
             stream.map_err(volumes::Error::from).and_then(|stream| serve(&stream, &args.claims, &all));
         if let Err(error) = served {
-            warn!(%error, "a disk is not handed over");
+            warn!(error = &error as &dyn std::error::Error, "a disk is not handed over");
         }
     }
     Ok(())

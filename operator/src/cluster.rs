@@ -17,7 +17,7 @@ pub const SYSTEM: &str = "kube-system";
 
 /// What the API server did not do.
 #[derive(Debug, thiserror::Error)]
-#[error("{what} {title}: {source}")]
+#[error("{what} {title}")]
 pub struct ClusterError {
     what: &'static str,
     title: String,

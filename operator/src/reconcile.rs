@@ -12,6 +12,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, watcher};
 use kube::{Api, ResourceExt};
 use podvirt_api::admission::kubevirt::validate;
+use podvirt_api::error::chain;
 use podvirt_api::names;
 use podvirt_api::v1::KubeVirt;
 use podvirt_daemon::events::Recorder;
@@ -165,7 +166,7 @@ impl Parts {
             if deleting { remove::pass(&self.cluster).await } else { self.install(&kubevirt, &target).await };
         let outcome = outcome.unwrap_or_else(|error| {
             let reason = if deleting { DELETION_FAILED } else { FAILED };
-            Outcome::Failed { reason, message: format!("An error occurred: {error}") }
+            Outcome::Failed { reason, message: format!("An error occurred: {}", chain(&error)) }
         });
         let failed = matches!(outcome, Outcome::Failed { .. });
         if failed {

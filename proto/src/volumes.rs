@@ -51,7 +51,7 @@ impl Message {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The connection broke, or the other end is silent.
-    #[error("the connection for its disk: {0}")]
+    #[error("the connection for its disk broke")]
     Connection(#[from] io::Error),
     /// What came is no message.
     #[error("what came is no message about a volume")]

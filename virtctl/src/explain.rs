@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::io;
 
+use podvirt_api::error::chain;
+
 use crate::target::Object;
 
 /// What was asked of the API server, in RBAC's words.
@@ -205,20 +207,6 @@ pub(crate) fn cause(error: &(dyn StdError + 'static)) -> Cause {
         kind = Trouble::Certificate;
     }
     Cause::Unreachable { message: deepest, kind }
-}
-
-/// An error with all its sources, each said once.
-fn chain(error: &dyn StdError) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        next = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

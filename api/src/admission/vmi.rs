@@ -7,6 +7,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::defaults::{self, Choices};
+use crate::error::chain;
 use crate::fields::{On, check_annotations};
 use crate::names::{self, annotation, label};
 use crate::problem::{Problems, Reason};
@@ -241,13 +242,7 @@ pub(super) fn spec_problems(object: &Value, config: &v1::KubeVirtConfiguration) 
 /// Says that an object cannot be read because of `field`, or of something in it.
 pub(super) fn unreadable(field: &str, error: &dyn std::error::Error) -> Problems {
     let mut problems = Problems::default();
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    problems.add(Reason::FieldValueTypeInvalid, field, text);
+    problems.add(Reason::FieldValueTypeInvalid, field, chain(error));
     problems
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kube::Api;
 use kube::api::ListParams;
+use podvirt_api::error::chain;
 
-use crate::dynamic::chain;
 use crate::ipam::StoreError;
 
 /// How long one answer of the API server is waited for.

@@ -8,11 +8,12 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
+use podvirt_api::error::chain;
 use serde_json::Value;
 use tracing::{debug, info};
 
 use super::difference::{Attached, Difference, Element, Told};
-use super::error::{Error, Failure, chain};
+use super::error::{Error, Failure};
 use super::multus::{Made, Subject};
 use super::{ADDED, Dynamic, FAILED_TO_ADD, FAILED_TO_REMOVE, REMOVED};
 use crate::objects::NetworkAttachmentDefinition;

@@ -1,5 +1,6 @@
 //! Why an attempt failed.
 
+use podvirt_api::error::chain;
 use podvirt_api::names::annotation::NETWORKS;
 
 use super::{difference, multus, sandbox};
@@ -74,20 +75,6 @@ impl Error {
 
 fn joined(errors: &[Error]) -> String {
     errors.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; ")
-}
-
-/// An error with its causes; one that repeats what was said is left out.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        let next = e.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = e.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -60,7 +60,6 @@ use isolation::Isolation;
 use multus::{Multus, Subject};
 use sandbox::Runtime;
 
-pub(crate) use error::chain;
 pub use error::{Error, Failure};
 
 /// Pods that are worked on at a time.

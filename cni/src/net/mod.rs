@@ -42,7 +42,7 @@ pub use kept::{Fate, Kept};
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// A file, a socket, a system call.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Io {
         /// Which step.
         what: String,
@@ -50,7 +50,7 @@ pub enum NetError {
         source: std::io::Error,
     },
     /// rtnetlink refuses.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Netlink {
         /// Which step.
         what: String,
@@ -58,7 +58,7 @@ pub enum NetError {
         source: rtnetlink::Error,
     },
     /// An interface cannot be made silent.
-    #[error("nftables cannot keep {interface:?} silent (it takes Linux 5.16 with CONFIG_NETFILTER_EGRESS): {source}")]
+    #[error("nftables cannot keep {interface:?} silent (it takes Linux 5.16 with CONFIG_NETFILTER_EGRESS)")]
     Silence {
         /// Its name.
         interface: String,

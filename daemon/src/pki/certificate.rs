@@ -42,7 +42,7 @@ pub enum CertificateError {
     #[error("the certificate cannot be made")]
     Make(#[from] rcgen::Error),
     /// The text is no request for a certificate, or its signature is wrong.
-    #[error("the request for a certificate cannot be read: {0}")]
+    #[error("the request for a certificate cannot be read")]
     Request(#[source] rcgen::Error),
     /// A request asks for what no certificate of ours has.
     #[error("the request asks for {0}")]

@@ -62,7 +62,7 @@ pub enum DoubleError {
     #[error("double cannot be set up")]
     Io(#[from] io::Error),
     /// The backend refuses something, or is gone.
-    #[error("vhost-user request failed: {0}")]
+    #[error("vhost-user request failed")]
     Protocol(#[from] vhost::Error),
     /// The backend lacks features without which a double cannot work.
     #[error("the backend offers features {0:#x}")]

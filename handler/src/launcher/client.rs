@@ -56,13 +56,13 @@ pub enum Error {
     #[error("the connection to the launcher broke: {0}")]
     Broken(String),
     /// The socket could not be reached.
-    #[error("the launcher's socket")]
+    #[error("the launcher's socket cannot be reached")]
     Socket(#[from] io::Error),
     /// The answer cannot be read.
     #[error("the launcher's answer cannot be read: {0}")]
     Answer(String),
     /// What the machine needs in its pod's network namespace cannot be made there.
-    #[error("the pod's network: {0}")]
+    #[error("the pod's network cannot be made ready")]
     Network(#[from] crate::podnet::Error),
     /// The launcher's machine is another one's.
     #[error("the launcher runs the machine of VMI {0}")]

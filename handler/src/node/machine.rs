@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use podvirt_api::error::chain;
 use podvirt_api::names::{path, pod};
 use podvirt_api::v1::{VirtualMachineInstance, VirtualMachineInstancePhase as Phase};
 use podvirt_proto::domain::Domain;
@@ -220,7 +221,10 @@ impl Machine {
                     return Ok((Launcher::Silent(since), self.newest.get()));
                 }
                 Err(error) if error.is_broken() => {
-                    tracing::debug!(%error, "connecting to the launcher again");
+                    tracing::debug!(
+                        error = &error as &dyn std::error::Error,
+                        "connecting to the launcher again"
+                    );
                     self.link = None;
                 }
                 Err(error) => return Err(error),
@@ -285,7 +289,7 @@ impl Machine {
             }
             Err(error) => {
                 // A connection that broke is no word of the launcher's: what broke it is seen elsewhere.
-                memory.sync_error = if error.is_broken() { String::new() } else { error.to_string() };
+                memory.sync_error = if error.is_broken() { String::new() } else { chain(&error) };
                 cut(&mut memory.sync_error, SENTENCE_MAX);
                 let failures = memory.sync_failures.map_or(0, |(failures, _)| failures).saturating_add(1);
                 memory.sync_failures = Some((failures, now));
@@ -397,7 +401,11 @@ impl Machine {
             match started {
                 Ok(steering) => self.steering.push(steering),
                 // netd falls back to listeners.
-                Err(error) => tracing::warn!(%error, index, "the pod's ports are not steered"),
+                Err(error) => tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    index,
+                    "the pod's ports are not steered"
+                ),
             }
         }
     }

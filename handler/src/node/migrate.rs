@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as KubePod;
+use podvirt_api::error::chain;
 use podvirt_api::names::annotation::NETWORK_STATUS;
 use podvirt_api::names::pod;
 use podvirt_api::v1::VirtualMachineInstance;
@@ -103,7 +104,7 @@ impl Moving {
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the target is not ready");
                 let times = self.session.unprepared.as_ref().map_or(0, |(times, ..)| *times);
-                self.session.unprepared = Some((times.saturating_add(1), now, error.to_string()));
+                self.session.unprepared = Some((times.saturating_add(1), now, chain(&error)));
             }
         }
     }
@@ -170,7 +171,7 @@ pub(super) async fn carry_out(
                 Ok(()) => tracing::info!(migration = options.migration_uid, "the machine moves"),
                 Err(error @ (Error::Refused(_) | Error::Unsupported(_))) => {
                     moving.session.asked = false;
-                    moving.session.refused = format!("the source's launcher refuses: {error}");
+                    moving.session.refused = format!("the source's launcher refuses: {}", chain(&error));
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -88,7 +88,7 @@ pub enum Error {
     #[error(transparent)]
     Device(std::io::Error),
     /// Files or threads.
-    #[error("the pod's network namespace: {0}")]
+    #[error("the pod's network namespace cannot be worked in")]
     Io(#[from] std::io::Error),
 }
 

@@ -59,7 +59,7 @@ impl Lease {
                 (held, bits, diag.listening().map_err(kernel("sock_diag"))?.udp)
             }
             None => attach(netns, &lent, &offer, &diag, interface).inspect_err(|error| {
-                let answer = Answer { attached: false, error: Some(error.to_string()) };
+                let answer = Answer { attached: false, error: Some(podvirt_api::error::chain(error)) };
                 // netd learns by the end of the connection otherwise.
                 let _ = send(connection.as_fd(), &answer, &[]);
             })?,

@@ -37,6 +37,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::stat::fstat;
+use podvirt_api::error::chain;
 use tracing::{Span, info, warn};
 
 pub use cli::{Command, run};
@@ -64,7 +65,7 @@ pub struct Report {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket of netd.
-    #[error("netd's steering socket {path}: {source}")]
+    #[error("netd's steering socket {path} cannot be reached")]
     Connect {
         /// Where.
         path: PathBuf,
@@ -81,7 +82,7 @@ pub enum Error {
     #[error("{0} is the node's own network namespace; the ports of a node are not steered")]
     NodeNamespace(PathBuf),
     /// The kernel.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     Kernel {
         /// Which step.
         what: &'static str,
@@ -253,11 +254,11 @@ impl Keeper {
     }
 
     fn failed(&self, error: &Error) {
-        let text = error.to_string();
+        let text = chain(error);
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         // Once, not every two seconds.
         if report.error.as_deref() != Some(&text) {
-            warn!(%error, "the pod's ports are not steered");
+            warn!(error = text, "the pod's ports are not steered");
         }
         *report = Report { error: Some(text), ..Report::default() };
     }

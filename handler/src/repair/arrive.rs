@@ -37,7 +37,10 @@ impl Arrival {
         if !*done {
             match self.runtime.block_on((self.make)()) {
                 Ok(()) => *done = true,
-                Err(error) => warn!(%error, "the machine arrives, and its addresses stay silent"),
+                Err(error) => warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the machine arrives, and its addresses stay silent"
+                ),
             }
         }
     }

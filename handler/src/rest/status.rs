@@ -5,6 +5,7 @@ use std::io;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use podvirt_api::error::chain;
 use serde_json::json;
 
 use crate::launcher::client::Error;
@@ -69,7 +70,7 @@ impl From<Error> for Failure {
             Error::Silent(_) => Self::timeout(error.to_string()),
             Error::Broken(_) => Self::unavailable(error.to_string()),
             Error::Socket(_) | Error::Answer(_) | Error::OtherMachine(_) | Error::Network(_) => {
-                Self::internal(error.to_string())
+                Self::internal(chain(&error))
             }
         }
     }

@@ -93,7 +93,11 @@ impl Statistics {
                         Some(report).filter(|report| !report.stats.name.is_empty())
                     }
                     Ok(Err(error)) => {
-                        debug!(vmi = name, %error, "the launcher tells no statistics");
+                        debug!(
+                            vmi = name,
+                            error = &error as &dyn std::error::Error,
+                            "the launcher tells no statistics"
+                        );
                         None
                     }
                     Err(_) => {

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use podvirt_api::error::chain;
 use podvirt_api::names::path;
 use podvirt_proto::volumes::{self, Error, Message};
 use rustix::fs::OFlags;
@@ -174,7 +175,7 @@ pub(super) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
         let served = tokio::task::spawn_blocking(move || one(stream, &shared));
         tokio::spawn(async move {
             if let Err(error) = served.await.unwrap_or_else(|error| Err(io::Error::other(error).into())) {
-                warn!(%error, "a disk is not handed over");
+                warn!(error = &error as &dyn std::error::Error, "a disk is not handed over");
             }
         });
     }
@@ -198,8 +199,9 @@ fn one(stream: tokio::net::UnixStream, shared: &Shared) -> Result<(), Error> {
             volumes::send(&stream, &message, None)
         }
         Err(error) => {
-            warn!(volume, %error, "its disk is not taken");
-            refuse(&stream, volume, &error.to_string())
+            let error = chain(&error);
+            warn!(volume, error, "its disk is not taken");
+            refuse(&stream, volume, &error)
         }
     }
 }

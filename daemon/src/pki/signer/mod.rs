@@ -22,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use podvirt_api::error::chain;
 use serde_json::json;
 use tracing::{debug, info, warn};
 
@@ -128,8 +129,7 @@ impl Signer {
         let granted = match judge(&request.spec, &self.user) {
             Ok(granted) => granted,
             Err(refused) => {
-                let cause = std::error::Error::source(&refused).map(|cause| format!(": {cause}"));
-                let message = format!("{refused}{}", cause.unwrap_or_default());
+                let message = chain(&refused);
                 warn!(
                     name,
                     user = request.spec.username,

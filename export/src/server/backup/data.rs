@@ -56,7 +56,8 @@ async fn send(
         };
         let failed = read.is_err();
         if let Err(error) = &read {
-            tracing::warn!(volume, start, %error, "the disk's data is not served to its end");
+            let error = error as &dyn std::error::Error;
+            tracing::warn!(volume, start, error, "the disk's data is not served to its end");
         }
         let sent = chunks.send(read.map(Bytes::from)).await;
         if failed {

@@ -128,7 +128,7 @@ pub(super) async fn answer(pool: &Pool, volume: &str, uri: &Uri) -> Response {
             Json(map).into_response()
         }
         Err(error) => {
-            tracing::warn!(volume, %error, "the disk's map is not served");
+            tracing::warn!(volume, error = &error as &dyn std::error::Error, "the disk's map is not served");
             Unserved::from(error).into_response()
         }
     }

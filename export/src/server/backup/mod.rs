@@ -33,6 +33,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use podvirt_api::backup::tunnel_identity;
+use podvirt_api::error::chain;
 use podvirt_api::export::backup::TUNNEL_PATH;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -59,13 +60,13 @@ enum Unserved {
     #[error("the backup's machine is not connected: {0}")]
     Away(String),
     /// The machine cannot do what is wanted.
-    #[error("the backup's machine cannot serve this: {0}")]
+    #[error("the backup's machine cannot serve this")]
     Refused(#[from] NbdError),
 }
 
 impl IntoResponse for Unserved {
     fn into_response(self) -> Response {
-        let text = format!("{self}\n");
+        let text = format!("{}\n", chain(&self));
         match self {
             Unserved::Away(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, RETRY_SECONDS)], text)
@@ -134,9 +135,13 @@ async fn session(pool: &Pool, export: &str, contexts: &[&str]) -> Result<Session
         };
         match opened {
             Ok(session) => return Ok(session),
-            Err(error @ (NbdError::Stream(_) | NbdError::Silent(_))) => last = error.to_string(),
+            Err(error @ (NbdError::Stream(_) | NbdError::Silent(_))) => last = chain(&error),
             Err(error) => {
-                tracing::warn!(export, %error, "the machine's disk is not served");
+                tracing::warn!(
+                    export,
+                    error = &error as &dyn std::error::Error,
+                    "the machine's disk is not served"
+                );
                 return Err(error.into());
             }
         }

@@ -33,7 +33,7 @@ pub(super) const DIRTY_BITMAP: &str = "qemu:dirty-bitmap:";
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NbdError {
     /// The stream has ended, or does not work.
-    #[error("the connection to the NBD server: {0}")]
+    #[error("the connection to the NBD server broke")]
     Stream(#[from] std::io::Error),
     /// The server sends something that it must not send.
     #[error("the NBD server breaks the protocol: {0}")]

@@ -31,16 +31,16 @@ const QUESTIONS: u32 = 4;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
     /// No connection.
-    #[error("connect: {0}")]
-    Connect(std::io::Error),
+    #[error("no connection")]
+    Connect(#[source] std::io::Error),
     /// No TLS, or a certificate of the wrong name or CA.
-    #[error("TLS: {0}")]
-    Tls(std::io::Error),
+    #[error("TLS failed")]
+    Tls(#[source] std::io::Error),
     /// It does not speak HTTP.
-    #[error("HTTP: {0}")]
+    #[error("HTTP failed")]
     Http(#[from] hyper::Error),
     /// The request cannot be made.
-    #[error("the request cannot be made: {0}")]
+    #[error("the request cannot be made")]
     Request(#[from] http::Error),
     /// It does not take the stream.
     #[error("it answers {0}")]

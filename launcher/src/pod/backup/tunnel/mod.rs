@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use podvirt_api::error::chain;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -58,7 +59,7 @@ impl Dial for Target {
     type Stream = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
     async fn dial(&self) -> Result<Self::Stream, String> {
-        Target::dial(self).await.map_err(|error| error.to_string())
+        Target::dial(self).await.map_err(|error| chain(&error))
     }
 }
 

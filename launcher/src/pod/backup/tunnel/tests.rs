@@ -222,7 +222,7 @@ async fn an_exporter_reads_the_machines_disks() {
 #[tokio::test]
 async fn an_exporter_and_a_machine_are_known_by_their_certificates() {
     let both = Both::new().await;
-    let fails = async |target: Target| target.dial().await.map(drop).unwrap_err().to_string();
+    let fails = async |target: Target| chain(&target.dial().await.map(drop).unwrap_err());
     let strange = fails(both.target(&both.served.cas[1], NAME, UID)).await;
     // Both CAs have the same name, if they were made in the same second.
     assert!(strange.contains("UnknownIssuer") || strange.contains("BadSignature"), "{strange}");
