@@ -41,8 +41,9 @@ use super::packet::{HEADER, Packets};
 const ROOM: usize = 16 << 20;
 /// Bytes that wait in the kernel while this thread does not run.
 const BUFFER: usize = 4 << 20;
-/// How long segments of TCP wait after the target was heard.
-const RELEASE: Duration = Duration::from_millis(3);
+/// How long segments of TCP wait after the target was heard: for some hundred connections to go on, and a fraction of the
+/// time after which their senders would send them again.
+const RELEASE: Duration = Duration::from_millis(25);
 /// How long what still comes is sent on after that: switches farther away learn later.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long frames are kept. What is older is of no use: its sender has sent it again or has given it up.
@@ -269,9 +270,9 @@ mod tests {
         assert_eq!(line.deadline(500 * MS), Some(LONGEST));
         line.take(&frame(OWN, UDP, 40), 500 * MS);
         assert_eq!(sent(&mut line, 500 * MS), [UDP]);
-        assert_eq!(line.deadline(500 * MS), Some(503 * MS));
-        assert_eq!(sent(&mut line, 502 * MS), [0; 0]);
-        assert_eq!(sent(&mut line, 503 * MS), [TCP]);
+        assert_eq!(line.deadline(500 * MS), Some(525 * MS));
+        assert_eq!(sent(&mut line, 524 * MS), [0; 0]);
+        assert_eq!(sent(&mut line, 525 * MS), [TCP]);
         // What still comes goes on at once.
         line.take(&frame(PEER, TCP, 40), 700 * MS);
         assert_eq!(sent(&mut line, 700 * MS), [TCP]);

@@ -68,10 +68,7 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
                 }
             }
             // In this order: a socket in repair mode receives and acknowledges as any other.
-            match &inside.silence {
-                Some(silence) => attach_filter(socket.as_fd(), silence.as_fd())?,
-                None => filter(&s, &DROP_ALL)?,
-            }
+            deafen(inside, socket)?;
             let frozen = setsockopt(socket, sockopt::TcpRepair, &ON);
             if frozen.is_err() {
                 s.detach_filter()?;
@@ -79,6 +76,8 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
             Ok(frozen?)
         }
         Command::Repair => {
+            // The address speaks before every connection goes on, and what comes for one that does not is to come again.
+            deafen(inside, socket)?;
             setsockopt(socket, sockopt::TcpRepair, &ON)?;
             if flags & SHORT != 0 {
                 return Ok(());
@@ -96,19 +95,34 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
                 // What is in the queue stays there.
                 setsockopt(socket, sockopt::RcvBufForce, &LONG_LEFT)?;
             }
+            // In this order: the end of the mode sends a probe, whose answer is to be heard.
+            hear(&s)?;
             Ok(setsockopt(socket, sockopt::TcpRepair, &OFF)?)
         }
         Command::Thaw => {
             if !s.is_listener()? {
                 setsockopt(socket, sockopt::TcpRepair, &OFF_SILENTLY)?;
             }
-            match s.detach_filter() {
-                // It was done already: who asks has not heard so.
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-                detached => detached,
-            }
+            hear(&s)
         }
         Command::Ping => Ok(()),
+    }
+}
+
+/// Has a connection take no segment.
+fn deafen(inside: &Inside, socket: &OwnedFd) -> io::Result<()> {
+    match &inside.silence {
+        Some(silence) => attach_filter(socket.as_fd(), silence.as_fd()),
+        None => filter(&SockRef::from(socket), &DROP_ALL),
+    }
+}
+
+/// Has it take segments again.
+fn hear(s: &SockRef<'_>) -> io::Result<()> {
+    match s.detach_filter() {
+        // It was done already: the backend that asks has not heard so.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        detached => detached,
     }
 }
 

@@ -135,13 +135,11 @@ fn act(command: Command, socket: &OwnedFd, flags: u8, silence: Option<&Silence>)
             SockFilter::new(6, 0, 0, u32::MAX),
         ]),
         Command::Freeze => {
-            match silence {
-                Some(silence) => silence.attach(socket)?,
-                None => s.attach_filter(&[SockFilter::new(6, 0, 0, 0)])?,
-            }
+            deafen(socket, silence)?;
             Ok(setsockopt(socket, sockopt::TcpRepair, &1)?)
         }
         Command::Repair => {
+            deafen(socket, silence)?;
             setsockopt(socket, sockopt::TcpRepair, &1)?;
             if flags & SHORT != 0 {
                 return Ok(());
@@ -154,17 +152,29 @@ fn act(command: Command, socket: &OwnedFd, flags: u8, silence: Option<&Silence>)
             if flags & LONG != 0 {
                 setsockopt(socket, sockopt::RcvBufForce, &LONG_LEFT)?;
             }
+            hear(&s)?;
             Ok(setsockopt(socket, sockopt::TcpRepair, &0)?)
         }
         Command::Thaw => {
             if !listens {
                 setsockopt(socket, sockopt::TcpRepair, &u32::MAX)?;
             }
-            match s.detach_filter() {
-                Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(()),
-                other => other,
-            }
+            hear(&s)
         }
         Command::Ping => Ok(()),
+    }
+}
+
+fn deafen(socket: &OwnedFd, silence: Option<&Silence>) -> io::Result<()> {
+    match silence {
+        Some(silence) => silence.attach(socket),
+        None => SockRef::from(socket).attach_filter(&[SockFilter::new(6, 0, 0, 0)]),
+    }
+}
+
+fn hear(s: &SockRef<'_>) -> io::Result<()> {
+    match s.detach_filter() {
+        Err(e) if e.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(()),
+        other => other,
     }
 }
