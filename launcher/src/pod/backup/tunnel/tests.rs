@@ -233,5 +233,5 @@ async fn an_exporter_and_a_machine_are_known_by_their_certificates() {
     both.target(&both.served.cas[0], NAME, UID).dial().await.map(drop).unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let away = fails(both.target(&both.served.cas[0], NAME, UID).at(closed)).await;
-    assert!(away.starts_with("connect: "), "{away}");
+    assert!(away.starts_with("no connection: "), "{away}");
 }
