@@ -48,6 +48,9 @@ const RELEASE: Duration = Duration::from_millis(25);
 const LINGER: Duration = Duration::from_secs(1);
 /// How long frames are kept. What is older is of no use: its sender has sent it again or has given it up.
 const LONGEST: Duration = Duration::from_secs(10);
+/// Frames taken in one turn, and at most thrown away in the beginning: more than the kernel's buffer holds. A flood does not
+/// keep this thread from its other work.
+const AT_ONCE: usize = 16_384;
 /// The largest frame with its header, as the kernel makes them without jumbograms.
 const LARGEST: usize = HEADER + 14 + 4 + 65_535;
 
@@ -92,7 +95,11 @@ impl Kept {
     /// # Errors
     /// The socket fails.
     pub(super) fn begin(&self) -> io::Result<()> {
-        while self.packets.receive(&mut [0; HEADER])?.is_some() {}
+        for _ in 0..AT_ONCE {
+            if self.packets.receive(&mut [0; HEADER])?.is_none() {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -130,9 +137,9 @@ impl Kept {
     }
 
     fn receive(&mut self, buffer: &mut [u8], now: Duration, fate: &mut Fate) -> io::Result<()> {
-        loop {
+        for _ in 0..AT_ONCE {
             match self.packets.receive(buffer) {
-                Ok(None) => return Ok(()),
+                Ok(None) => break,
                 Ok(Some((frame, index))) => {
                     let line = self.lines.iter_mut().find(|(link, _)| link.ifindex() == index);
                     if let Some((_, line)) = line {
@@ -144,6 +151,7 @@ impl Kept {
                 Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     fn send(&mut self, now: Duration, fate: &mut Fate) {
@@ -225,7 +233,7 @@ impl Line {
     }
 }
 
-/// An address that is locally administered, of one host, and of no other pod's stand-in.
+/// A unicast address, locally administered, made of all but the first byte of the pod's.
 fn stand_in(own: [u8; 6]) -> [u8; 6] {
     let [_, rest @ ..] = own.map(|byte| !byte);
     let mut address = [0xfe; 6];

@@ -112,14 +112,20 @@ fn a_target_on_macvlan_is_not_heard_before_its_activation() {
     });
 }
 
+/// The pods of a machine that moves, the target silent, and of its peer, on one network.
+fn moving() -> (PodNet, PodNet, PodNet, Network) {
+    let (source, target, peer) = (PodNet::new(), PodNet::new(), PodNet::new());
+    let network = network(&json!({}));
+    make(&network, &peer, "peer", 10, false).unwrap();
+    make(&network, &source, "source", 9, false).unwrap();
+    make(&network, &target, "target", 9, true).unwrap();
+    (source, target, peer, network)
+}
+
 #[test]
 fn an_address_moves_from_the_source_to_the_target() {
     on_node(|| {
-        let (source, target, peer) = (PodNet::new(), PodNet::new(), PodNet::new());
-        let network = network(&json!({}));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
-        make(&network, &target, "target", 9, true).unwrap();
+        let (source, target, peer, network) = moving();
         for address in [v4(9), v6(9)] {
             // Both are there, and only the source answers.
             let silent = target.serve(address, "target");
@@ -152,11 +158,7 @@ fn an_address_moves_from_the_source_to_the_target() {
 #[test]
 fn what_comes_to_the_source_meanwhile_reaches_the_target() {
     on_node(|| {
-        let (source, target, peer) = (PodNet::new(), PodNet::new(), PodNet::new());
-        let network = network(&json!({}));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
-        make(&network, &target, "target", 9, true).unwrap();
+        let (source, target, peer, _) = moving();
         let bound = |pod: &PodNet, address| {
             let socket = pod.enter(|| UdpSocket::bind((address, 7)).unwrap());
             socket.set_read_timeout(Some(LIMIT)).unwrap();

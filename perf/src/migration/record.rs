@@ -260,15 +260,14 @@ impl Record {
     pub(crate) fn section(&self) -> String {
         let mut text = format!(
             "\n## Live migration\n\nA guest of 256 MiB under QEMU without KVM moves between two pods with the same addresses, back and \
-             forth, while its connections go on: of both families, opened by either side, busy in one direction or both, \
-             sixteen in parallel, idle, half-closed. Every second guest, but none with passt, has four more on which both sides send what nobody \
+             forth. Its connections with the client go on meanwhile. There are connections of both families, opened by the guest or by the client, \
+             busy in one direction or both, sixteen in parallel, idle, and half-closed. Every second guest, but none with passt, has four more on which both sides send what nobody \
              reads, so that megabytes wait unread and unsent. Every byte is compared at \
-             both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any. netd's \
-             connections are repaired by virt-handler, which makes the target's address speak before the first of them goes on, and sends on what \
-             comes to the source meanwhile; passt's by \
-             passt-repair, and the address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for \
-             good. With the tap device there is no backend: the kernel's bridge and translation lead to the guest, by a node agent's \
-             privilege. That is how long QEMU and its emulated processor are not heard by themselves; connections that only the pod left \
+             both ends. Probes are echoes of the guest a thousand times a second; what they miss is the longest time without any. virt-handler \
+             repairs netd's connections: it makes the target's address speak before the first connection goes on, and sends to the target \
+             what the client has sent to the source meanwhile. passt-repair repairs passt's, \
+             and their address speaks when the guest runs: a datagram that comes earlier keeps this passt in a loop for good. With the tap device there is no backend: the kernel's bridge and translation lead to the guest, by a node agent's \
+             privilege. Its column shows for how long the client hears nothing because of QEMU and the emulated processor alone; connections that only the pod left \
              can translate break. \
              QEMU's downtime limit is {} ms ({}, commit {}; `perf migration`):\n\n{}",
             self.downtime_limit_ms,

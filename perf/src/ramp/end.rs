@@ -190,7 +190,7 @@ impl End {
             Sending::Full => {
                 let mut bytes = vec![0; FEW];
                 loop {
-                    // The other end may take as fast as this one sends.
+                    // The socket is never full where its peer reads as fast as this thread sends.
                     while !stop.within(Duration::ZERO) && self.push(seed, &mut bytes)? {}
                     if stop.within(AGAIN) {
                         break;

@@ -407,7 +407,7 @@ impl ReceiveQueue {
                 self.counters.count_drop(Reason::NoRxBuffer);
                 continue;
             }
-            left = left.saturating_sub(frame.len());
+            left = left.saturating_sub(frame.len().max(MIN_FRAME));
             self.waiting.push_back(frame);
         }
     }

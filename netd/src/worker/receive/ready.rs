@@ -16,6 +16,8 @@ use crate::worker::turn::Worker;
 
 /// Flows served with data in one turn, before the transmit ring gets its turn again.
 const FLOWS_PER_TURN: usize = 64;
+/// Turns of a socket whose datagrams are kept for a guest that leaves: more than a socket's buffer holds.
+const KEEP_TURNS: usize = 64;
 /// Entries of what has ended that the queue may have, beside as many as there are flows and listeners.
 const STALE: usize = 1024;
 
@@ -155,14 +157,17 @@ impl Worker {
         }
     }
 
-    /// Delivers until there is no more; true when there is no more room.
+    /// Delivers until there is no more; true when there may be: there is no more room, or a peer sends without end.
     fn keep_all(&mut self, mut deliver: impl FnMut(&mut Worker) -> bool) -> bool {
-        while deliver(self) {
+        for _ in 0..KEEP_TURNS {
+            if !deliver(self) {
+                return false;
+            }
             if !self.receiveq.takes_datagram() {
-                return true;
+                break;
             }
         }
-        false
+        true
     }
 
     /// Makes every flow, UDP listener and outlet ready: what each has waited for is there.
