@@ -19,7 +19,7 @@ use futures::future::FusedFuture;
 use netd::config::cli::Args;
 use netd::config::passt::{self, Passt};
 use netd::config::ports::{Expansion, expand};
-use netd::config::{Config, SocketRole};
+use netd::config::{Config, SocketRole, SpinMode};
 use netd::control::Control;
 use netd::counters::Counters;
 use netd::ctl::metrics::Metrics;
@@ -107,6 +107,7 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
     if let Some(interface) = config.interface.as_deref().filter(|_| config.bind_interface) {
         sockets::bind_to(interface).with_context(|| format!("bind_interface: {interface}"))?;
     }
+    let spins = config.spin == SpinMode::Auto && !pod::cpu::is_limited();
     // Before there is a second thread: what comes after inherits it.
     let _sandbox = netd::sandbox::enter(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -114,14 +115,14 @@ fn work(config: Config, filter: &str, takeover: Option<&Path>, launch: &Launch) 
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .context("cannot make the control thread's runtime")?;
-    let result = runtime.block_on(run(config, takeover, launch));
+    let result = runtime.block_on(run(config, spins, takeover, launch));
     // Blocking calls that wait for a worker that does not end shall not keep the process.
     runtime.shutdown_background();
     result
 }
 
 /// Starts every part, waits for the end and ends every part.
-async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> Result<()> {
+async fn run(mut config: Config, spins: bool, takeover: Option<Source>, launch: &Launch) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     if let Err(error) = raise_limit() {
@@ -142,6 +143,7 @@ async fn run(mut config: Config, takeover: Option<Source>, launch: &Launch) -> R
         counters: counters.clone(),
         pairs: config.vhost_user.queue_pairs,
         peek_offset: true,
+        spins,
         ask_guest: config.ports.ask_guest,
         inherited: None,
     };

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use super::SandboxMode;
 use super::egress::egress;
 use super::file::{self, File, Words};
 use super::ports::{PortSpec, Ports, Reserved};
 use super::value::{Problems, is_domain, is_hostname};
 use super::{Config, ControlSocket, Guest, Limits, Loopback, Masquerade, SocketRole, Timeouts, VhostUser};
+use super::{SandboxMode, SpinMode};
 use crate::limits::{MAX_ASKED, MAX_QUEUE_PAIRS};
 use crate::net::{DhcpOption, Mode};
 use crate::wire::MacAddr;
@@ -111,6 +111,13 @@ impl File {
             limits: limits(p, &self.limits),
             timeouts: timeouts(p, &self.timeouts),
             hold: socket_path(p, "hold.socket", self.hold.socket.as_deref()),
+            spin: p
+                .read("spin", self.spin.as_deref(), "'auto' or 'never' is", |t| match t {
+                    "auto" => Some(SpinMode::Auto),
+                    "never" => Some(SpinMode::Never),
+                    _ => None,
+                })
+                .unwrap_or_default(),
             sandbox: p
                 .read("sandbox", self.sandbox.as_deref(), "'enforce', 'log' or 'off' is", |t| match t {
                     "enforce" => Some(SandboxMode::Enforce),

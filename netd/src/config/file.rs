@@ -48,6 +48,8 @@ pub struct File {
     pub timeouts: Timeouts,
     /// The hold.
     pub hold: Hold,
+    /// `auto` or `never`.
+    pub spin: Option<String>,
     /// `enforce`, `log` or `off`.
     pub sandbox: Option<String>,
     /// Log filter.

@@ -66,6 +66,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Socket of the hold, which keeps everything between two netds; default none.
     pub hold: Option<PathBuf>,
+    /// Whether workers may look for answers before they sleep; default [`SpinMode::Auto`].
+    pub spin: SpinMode,
     /// How much netd confines itself; default [`SandboxMode::Enforce`].
     pub sandbox: SandboxMode,
     /// Log filter in the syntax of `tracing`; default `info`.
@@ -99,6 +101,16 @@ pub struct ControlSocket {
     pub path: PathBuf,
     /// Whether netd's group may use it (permissions 0660 in place of 0600); default no.
     pub group: bool,
+}
+
+/// Whether workers may look for what comes next before they sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SpinMode {
+    /// Where no limit of processor time is set for netd.
+    #[default]
+    Auto,
+    /// They sleep at once.
+    Never,
 }
 
 /// How much of the sandbox is in force.

@@ -55,6 +55,7 @@ timeouts:
   tcp_handshake: 2500ms
   tcp_time_wait: 30s
   tcp_idle: 3h
+spin: never
 sandbox: log
 log: netd=debug,info
 name: default/vm1
@@ -121,7 +122,7 @@ fn every_field_reaches_the_configuration() {
     assert_eq!(t.udp_exchange, Duration::from_secs(2));
     assert_eq!((t.echo, t.tcp_handshake), (Duration::from_secs(10), Duration::from_millis(2500)));
     assert_eq!((t.tcp_time_wait, t.tcp_idle), (Duration::from_secs(30), Duration::from_secs(10800)));
-    assert_eq!(c.sandbox, SandboxMode::Log);
+    assert_eq!((c.spin, c.sandbox), (SpinMode::Never, SandboxMode::Log));
     assert_eq!(c.log, "netd=debug,info");
     assert_eq!(c.name.as_deref(), Some("default/vm1"));
 }
@@ -135,6 +136,7 @@ fn only_the_socket_is_needed() {
     assert_eq!(c.ports.reserved, Reserved::presets());
     assert_eq!(c.loopback, Loopback::default());
     assert_eq!((c.egress.as_ref(), c.sandbox), (&Egress::default(), SandboxMode::Enforce));
+    assert_eq!(c.spin, SpinMode::Auto);
     let missing = check("").unwrap_err();
     assert_eq!(missing.0.len(), 1);
     assert_eq!((missing.0[0].field.as_str(), &missing.0[0].value), ("vhost_user.socket", &None));

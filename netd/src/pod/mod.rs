@@ -5,6 +5,8 @@
 //! something changed and hands out the new snapshot. Everything concerns the network namespace that the calling
 //! thread is in.
 
+pub mod cpu;
+
 mod facts;
 mod link;
 mod netlink;

@@ -69,6 +69,7 @@ impl Bench {
             asks: false,
             counters: Arc::new(Counters::default()),
             peek: PeekOffset::probe(),
+            spins: false,
             carriers: Arc::default(),
             peers: Peers::new(0, Arc::new(Shared::new(1, &limits, Clock::new())), mailboxes),
         };

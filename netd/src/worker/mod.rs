@@ -61,6 +61,7 @@ mod receive;
 mod requests;
 mod room;
 mod slow;
+mod spin;
 mod stream;
 mod transmit;
 mod turn;
@@ -100,6 +101,8 @@ pub struct Settings {
     pub pairs: usize,
     /// Whether the kernel keeps offsets of peeks where it can (SO_PEEK_OFF); false: netd does as where it cannot.
     pub peek_offset: bool,
+    /// Whether workers may look for what comes next before they sleep.
+    pub spins: bool,
     /// What another netd's workers had: these go on with it once they are thawed.
     pub inherited: Option<Inherited>,
 }
@@ -140,7 +143,7 @@ pub enum SpawnError {
 /// [`SpawnError`]. A port that cannot be opened is no error: see
 /// [`crate::control::Control::ports`].
 pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
-    let Settings { limits, timeouts, link, ports, ask_guest, counters, pairs, peek_offset, inherited } =
+    let Settings { limits, timeouts, link, ports, ask_guest, counters, pairs, peek_offset, spins, inherited } =
         settings;
     let pairs = pairs.clamp(1, MAX_QUEUE_PAIRS);
     let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
@@ -159,7 +162,7 @@ pub fn spawn(settings: Settings) -> Result<Handle, SpawnError> {
         let counters = all[index].clone();
         let (link, carriers) = (link.clone(), carriers.clone());
         let asks = ask_guest;
-        let parts = turn::Parts { limits, timeouts, link, asks, counters, peek, peers, carriers };
+        let parts = turn::Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers };
         workers.push(turn::Worker::new(parts, inbox)?);
     }
     if let Some(Inherited { workers: states, mut fds, .. }) = inherited {

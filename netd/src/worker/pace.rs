@@ -8,7 +8,7 @@
 //! again. Meanwhile the guest fills its rings. When naps bring little for [`BULK_FOR`], the loop asks for kicks and
 //! sleeps ([`Pause::Sleep`]); asking looks at the ring once more, so no frame is missed, and an idle worker is woken by
 //! nothing. A frame that comes during a nap waits for [`NAP`] at most, events of sockets end it at once, and
-//! where no bulk flows there is no nap at all.
+//! where no bulk flows there is no nap at all. Small messages that follow each other make it spin ([`super::spin`]).
 //!
 //! The other way, the driver asks for an interrupt when its transmitted buffers come back ([`Owed`]). Where these
 //! are bare acknowledgements the guest does not wait for them: the guest's sockets are not charged for ACKs, unlike for data
@@ -18,6 +18,7 @@
 
 use std::time::Duration;
 
+use super::spin::Spin;
 use crate::time::Time;
 
 /// Length of a nap: as the interrupt moderation of a network card, long enough for some large frames at some
@@ -31,6 +32,8 @@ const BULK_GAP: Duration = Duration::from_micros(300);
 const BULK_FOR: Duration = Duration::from_micros(150);
 /// Turns that have more to do follow each other without a look at events for so long.
 const UNSEEN: Duration = Duration::from_micros(200);
+/// For so long after a turn in bulk small messages are what belongs to it.
+const AFTER_BULK: Duration = Duration::from_millis(2);
 /// How long the interrupt for bare acknowledgements is owed.
 pub(super) const OWED_FOR: Duration = Duration::from_millis(1);
 /// The part of the ring that may be held up by it.
@@ -43,14 +46,29 @@ pub(super) enum Pause {
     None,
     /// It looks at events.
     Look,
+    /// It yields its processor and looks at events.
+    Spin,
     /// It waits for events for [`NAP`] and is not kicked.
     Nap,
     /// It asks for kicks and waits.
     Sleep,
 }
 
+/// What a turn did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// When it began.
+    pub(super) at: Time,
+    /// Bytes that it moved.
+    pub(super) moved: usize,
+    /// Something had happened, or there were frames.
+    pub(super) worked: bool,
+    /// There is more to do at once.
+    pub(super) more: bool,
+}
+
 /// The loop's pace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pace {
     /// When events were last looked at.
     looked: Time,
@@ -58,12 +76,21 @@ pub(super) struct Pace {
     last_bulk: Option<Time>,
     /// It was not the only one.
     in_bulk: bool,
+    spin: Spin,
 }
 
 impl Pace {
-    /// After a turn that began at `now`, moved `moved` bytes, and has `more` to do at once; `fine`: naps are
-    /// possible.
-    pub(super) fn after(&mut self, now: Time, moved: usize, more: bool, fine: bool) -> Pause {
+    /// The pace of a loop that may spin if this is `allowed`.
+    pub(super) fn new(allowed: bool) -> Pace {
+        Pace { looked: Time::ZERO, last_bulk: None, in_bulk: false, spin: Spin::new(allowed) }
+    }
+
+    /// What follows a turn; `fine`: naps are possible.
+    pub(super) fn after(&mut self, turn: Turn, fine: bool) -> Pause {
+        let Turn { at: now, moved, worked, more } = turn;
+        if worked {
+            self.spin.on_work(now);
+        }
         if moved >= BULK {
             let last = self.last_bulk.replace(now);
             self.in_bulk = last.is_some_and(|last| now.since(last) <= BULK_GAP);
@@ -78,7 +105,15 @@ impl Pace {
             return Pause::Look;
         }
         self.looked = now;
-        if fine && self.in_bulk { Pause::Nap } else { Pause::Sleep }
+        if fine && self.in_bulk {
+            return Pause::Nap;
+        }
+        let after_bulk = self.last_bulk.is_some_and(|last| now.since(last) < AFTER_BULK);
+        if after_bulk {
+            self.spin.forget();
+            return Pause::Sleep;
+        }
+        if self.spin.on_idle(now) { Pause::Spin } else { Pause::Sleep }
     }
 }
 
@@ -125,56 +160,74 @@ mod tests {
         Time::from_micros(1_000_000 + us)
     }
 
+    fn after(pace: &mut Pace, at: Time, moved: usize, more: bool, fine: bool) -> Pause {
+        pace.after(Turn { at, moved, worked: moved > 0, more }, fine)
+    }
+
     #[test]
     fn what_little_moves_is_followed_by_a_sleep() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(false);
         for us in [0, 10, 20, 5_000] {
-            assert_eq!(pace.after(at(us), BULK - 1, false, true), Pause::Sleep);
+            assert_eq!(after(&mut pace, at(us), BULK - 1, false, true), Pause::Sleep);
         }
     }
 
     #[test]
     fn bulk_is_followed_by_naps_and_naps_without_work_by_a_sleep() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.after(at(0), BULK, false, true), Pause::Sleep);
-        assert_eq!(pace.after(at(100), BULK, false, true), Pause::Nap);
-        assert_eq!(pace.after(at(200), BULK, false, true), Pause::Nap);
-        assert_eq!(pace.after(at(350), 0, false, true), Pause::Sleep);
-        assert_eq!(pace.after(at(360), 100, false, true), Pause::Sleep);
+        let mut pace = Pace::new(false);
+        assert_eq!(after(&mut pace, at(0), BULK, false, true), Pause::Sleep);
+        assert_eq!(after(&mut pace, at(100), BULK, false, true), Pause::Nap);
+        assert_eq!(after(&mut pace, at(200), BULK, false, true), Pause::Nap);
+        assert_eq!(after(&mut pace, at(350), 0, false, true), Pause::Sleep);
+        assert_eq!(after(&mut pace, at(360), 100, false, true), Pause::Sleep);
     }
 
     #[test]
     fn acknowledgements_between_turns_in_bulk_do_not_end_the_naps() {
-        let mut pace = Pace::default();
-        pace.after(at(0), BULK, false, true);
+        let mut pace = Pace::new(false);
+        after(&mut pace, at(0), BULK, false, true);
         for us in [100, 220, 340] {
-            assert_eq!(pace.after(at(us), BULK, false, true), Pause::Nap);
-            assert_eq!(pace.after(at(us + 20), 100, false, true), Pause::Nap);
-            assert_eq!(pace.after(at(us + 70), 100, false, true), Pause::Nap);
+            assert_eq!(after(&mut pace, at(us), BULK, false, true), Pause::Nap);
+            assert_eq!(after(&mut pace, at(us + 20), 100, false, true), Pause::Nap);
+            assert_eq!(after(&mut pace, at(us + 70), 100, false, true), Pause::Nap);
         }
-        assert_eq!(pace.after(at(490), 100, false, true), Pause::Sleep);
+        assert_eq!(after(&mut pace, at(490), 100, false, true), Pause::Sleep);
     }
 
     #[test]
     fn a_single_large_message_is_no_bulk() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(false);
         for us in [0, 301, 602, 903] {
-            assert_eq!(pace.after(at(us), 60_000, false, true), Pause::Sleep);
+            assert_eq!(after(&mut pace, at(us), 60_000, false, true), Pause::Sleep);
         }
     }
 
     #[test]
     fn where_waits_are_coarse_there_is_no_nap() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(false);
         for us in [0, 100, 200] {
-            assert_eq!(pace.after(at(us), BULK, false, false), Pause::Sleep);
+            assert_eq!(after(&mut pace, at(us), BULK, false, false), Pause::Sleep);
         }
     }
 
     #[test]
+    fn small_messages_that_follow_each_other_make_it_spin_but_not_beside_bulk() {
+        let mut pace = Pace::new(true);
+        let pauses: Vec<Pause> = (0..4).map(|n| after(&mut pace, at(n * 30), 100, false, true)).collect();
+        assert_eq!(pauses, [Pause::Sleep, Pause::Sleep, Pause::Spin, Pause::Spin]);
+        after(&mut pace, at(130), BULK, false, true);
+        assert_eq!(after(&mut pace, at(600), 100, false, true), Pause::Sleep);
+        assert_eq!(
+            after(&mut pace, at(2_200), 100, false, true),
+            Pause::Sleep,
+            "another dialogue, if at all"
+        );
+    }
+
+    #[test]
     fn turns_with_more_to_do_look_at_events_now_and_then() {
-        let mut pace = Pace::default();
-        let pauses: Vec<Pause> = (0..5).map(|n| pace.after(at(n * 90), BULK, true, true)).collect();
+        let mut pace = Pace::new(false);
+        let pauses: Vec<Pause> = (0..5).map(|n| after(&mut pace, at(n * 90), BULK, true, true)).collect();
         assert_eq!(pauses, [Pause::Look, Pause::None, Pause::None, Pause::Look, Pause::None]);
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -16,7 +17,7 @@ use super::held::HoldBudget;
 use super::life::Life;
 use super::listening::Listening;
 use super::listening::carriers::{Carriers, OutletId};
-use super::pace::{NAP, Pace, Pause};
+use super::pace::{NAP, Pace, Pause, Turn};
 use super::peers::Peers;
 use super::receive::{InHand, Origin, Queues, ReceiveQueue};
 use super::slow::Slow;
@@ -60,6 +61,7 @@ pub(super) struct Parts {
     pub(super) asks: bool,
     pub(super) counters: Arc<Counters>,
     pub(super) peek: PeekOffset,
+    pub(super) spins: bool,
     pub(super) peers: Peers,
     pub(super) carriers: Arc<Carriers>,
 }
@@ -71,6 +73,8 @@ pub(super) struct Worker {
     pub(super) now: Time,
     pub(super) epoll: Arc<Epoll>,
     inbox: Inbox,
+    /// It may spin; see [`super::spin`].
+    spins: bool,
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
     pub(super) life: Life,
@@ -97,7 +101,7 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(parts: Parts, inbox: Inbox) -> io::Result<Self> {
-        let Parts { limits, timeouts, link, asks, counters, peek, peers, carriers } = parts;
+        let Parts { limits, timeouts, link, asks, counters, peek, spins, peers, carriers } = parts;
         let clock = peers.shared.clock;
         let now = clock.now();
         // A datagram's fragments come by one ring: each worker has its part of the bounds.
@@ -115,6 +119,7 @@ impl Worker {
             now,
             epoll,
             inbox,
+            spins,
             life: Life::new(now),
             receiveq: ReceiveQueue::new(link.clone(), counters.clone()),
             guest: Guest::new(link),
@@ -158,7 +163,7 @@ impl Worker {
     pub(super) fn run(&mut self) {
         let mut events = vec![EpollEvent::empty(); EVENTS];
         let mut waiter = Waiter::new();
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(self.spins);
         let mut pause = Pause::Look;
         if self.life.frozen {
             self.stand_still();
@@ -167,6 +172,10 @@ impl Worker {
             let waited = match pause {
                 Pause::None => Ok(0),
                 Pause::Look => waiter.wait(&self.epoll, &mut events, Some(Duration::ZERO)),
+                Pause::Spin => {
+                    thread::yield_now();
+                    waiter.wait(&self.epoll, &mut events, Some(Duration::ZERO))
+                }
                 Pause::Nap => waiter.wait(&self.epoll, &mut events, Some(NAP)),
                 Pause::Sleep => {
                     let timeout = self.timeout();
@@ -181,7 +190,6 @@ impl Worker {
                 }
             };
             self.now = self.clock.now();
-            self.counters.wakeups.add(1);
             for event in events.iter().take(n) {
                 self.on_event(*event);
             }
@@ -198,12 +206,26 @@ impl Worker {
             self.plan_move();
             more |= self.life.rung;
             let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);
-            pause = pace.after(self.now, moved, more, waiter.is_fine());
+            let turn = Turn { at: self.now, moved, worked: n > 0 || moved > 0, more };
+            let next = pace.after(turn, waiter.is_fine());
+            self.count_turn(pause, next, turn.worked);
+            pause = next;
             match pause {
                 Pause::Sleep if self.rest() => pause = Pause::Look,
-                Pause::Nap if self.rest_rx() => pause = Pause::Look,
+                Pause::Nap | Pause::Spin if self.rest_rx() => pause = Pause::Look,
                 _ => {}
             }
+        }
+    }
+
+    /// Counts the turn between two pauses; it had something to do if it `worked`.
+    fn count_turn(&self, before: Pause, next: Pause, worked: bool) {
+        if worked || before != Pause::Spin {
+            self.counters.wakeups.add(1);
+        }
+        if before == Pause::Spin {
+            self.counters.spins_found.add(u64::from(worked));
+            self.counters.spins_in_vain.add(u64::from(!worked && next == Pause::Sleep));
         }
     }
 

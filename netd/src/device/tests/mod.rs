@@ -47,6 +47,7 @@ fn workers_at(link: Link, pairs: usize, inherited: Option<Inherited>) -> Running
         counters: Arc::default(),
         pairs,
         peek_offset: true,
+        spins: true,
         ask_guest: false,
         inherited,
     });

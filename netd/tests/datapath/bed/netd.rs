@@ -133,6 +133,7 @@ impl Netd {
             counters: Arc::clone(&counters),
             pairs: setup.pairs,
             peek_offset: setup.peek_offset,
+            spins: true,
             ask_guest: setup.ask_guest,
         };
         let config = ServerConfig {

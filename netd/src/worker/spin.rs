@@ -1,0 +1,251 @@
+//! Whether a worker looks for what comes next before it sleeps, and for how long.
+//!
+//! # Theory of operation
+//!
+//! A worker that sleeps is woken by way of the scheduler. Where its processor has gone idle meanwhile, that takes longer than
+//! all that netd does for a small message: some microseconds on a machine's own processor, and 50 µs or more where the
+//! processor is a virtual one and its hypervisor has to run it first. So a worker *spins* while requests and answers
+//! follow each other: it looks at its rings and sockets over and over, and sleeps only when that finds nothing for [`SPIN`]. Meanwhile the
+//! guest need not kick, which spares its hypervisor a system call. KVM does the same for a virtual processor that halts
+//! (`halt_poll_ns`, 200 µs).
+//!
+//! ```text
+//!            short waits in a row,
+//!            something in the budget
+//!   asleep ──────────────────────────> spinning ──┐ found something
+//!      ^                                │    ^    │
+//!      └────────────────────────────────┘    └────┘
+//!        SPIN is over, or the budget is used up
+//! ```
+//!
+//! What bounds it:
+//!
+//! - Before each look the worker yields its processor, so that it takes what no other thread there has a use for.
+//! - The last [`DIALOGUE`] waits were no longer than [`SHORT`], asleep or not. A guest that is idle, or asks now and then,
+//!   never makes its worker spin.
+//! - The *budget* of processor time. Spinning takes from it; each event that was found brings [`WORTH`] back, about what
+//!   the sleep would have cost; and it fills with a part of the time that passes ([`SHARE`]), up to [`BURST`]. So events that
+//!   follow each other closely are spun for as long as they do, and all other spinning, whether it finds something or not, takes an eighth of a
+//!   processor at most. A budget that is used up fills to [`REFILLED`] before it is touched again: the worker spins for
+//!   some milliseconds and then sleeps for some, and does not mix both within one exchange.
+//! - Where bytes flow in bulk the worker naps instead (see `pace`).
+//! - A process whose control group has a limit of processor time does not spin at all: the kernel would make all of it wait
+//!   for what its spinning has used up.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// How long one spin lasts at most: as KVM's for a virtual processor that halts.
+const SPIN: Duration = Duration::from_micros(200);
+/// A wait that is no longer may be one of a dialogue. Asleep it is longer than it were otherwise: everything that takes part
+/// is woken from its sleep each time.
+const SHORT: Duration = Duration::from_micros(500);
+/// So many short waits in a row make a dialogue.
+const DIALOGUE: u8 = 2;
+/// What the budget gets for an event that was found: the sleep that was spared costs netd's thread about 25 µs, and about as
+/// much the guest that kicks and the kernel that wakes.
+const WORTH: Duration = Duration::from_micros(50);
+/// The part of the time that passes by which the budget grows: one in so many.
+const SHARE: u32 = 8;
+/// The most that the budget holds.
+const BURST: Duration = Duration::from_millis(20);
+/// What the budget holds when it is touched again.
+const REFILLED: Duration = Duration::from_millis(10);
+
+/// Whether and how long a worker spins.
+#[derive(Debug)]
+pub(super) struct Spin {
+    allowed: bool,
+    /// Since when there has been nothing to do.
+    idle_since: Option<Time>,
+    /// The worker has slept since then.
+    slept: bool,
+    /// Short waits in a row.
+    short: u8,
+    budget: Budget,
+}
+
+impl Spin {
+    /// A worker that may spin if this is `allowed`; its budget is full.
+    pub(super) fn new(allowed: bool) -> Spin {
+        Spin { allowed, idle_since: None, slept: false, short: 0, budget: Budget::new() }
+    }
+
+    /// The turn that began at `now` had something to do.
+    pub(super) fn on_work(&mut self, now: Time) {
+        let Some(since) = self.idle_since.take() else { return };
+        let waited = now.since(since);
+        self.short = if waited <= SHORT { self.short.saturating_add(1) } else { 0 };
+        if !self.slept {
+            self.budget.take(waited.saturating_sub(WORTH));
+            self.budget.put(WORTH.saturating_sub(waited));
+        }
+        self.slept = false;
+    }
+
+    /// What has been is no dialogue: there was bulk.
+    pub(super) fn forget(&mut self) {
+        (self.idle_since, self.slept, self.short) = (None, false, 0);
+    }
+
+    /// There is nothing to do after the turn that began at `now`: true if the worker shall spin, false if it shall sleep.
+    pub(super) fn on_idle(&mut self, now: Time) -> bool {
+        let since = *self.idle_since.get_or_insert(now);
+        if self.slept {
+            return false;
+        }
+        let spun = now.since(since);
+        if self.allowed && self.short >= DIALOGUE && spun < SPIN && self.budget.has_some(now) {
+            return true;
+        }
+        self.budget.take(spun);
+        self.slept = true;
+        false
+    }
+}
+
+/// Processor time that may be spent.
+#[derive(Debug)]
+struct Budget {
+    left: Duration,
+    /// Until when it was filled.
+    filled: Time,
+    /// It was used up, and is not yet at [`REFILLED`].
+    empty: bool,
+}
+
+impl Budget {
+    fn new() -> Budget {
+        Budget { left: BURST, filled: Time::ZERO, empty: false }
+    }
+
+    fn has_some(&mut self, now: Time) -> bool {
+        self.put(now.since(self.filled) / SHARE);
+        self.filled = now;
+        self.empty &= self.left < REFILLED;
+        !self.empty
+    }
+
+    fn put(&mut self, more: Duration) {
+        self.left = BURST.min(self.left + more);
+    }
+
+    /// What is beyond the budget is not owed: it is one spin's at most.
+    fn take(&mut self, spent: Duration) {
+        self.left = self.left.saturating_sub(spent);
+        self.empty |= self.left.is_zero();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    /// Events that follow each other after `gaps` without end for `span`; a turn takes a microsecond, waking up takes `wake`.
+    struct Run {
+        /// Processor time spent with looking.
+        spun: Duration,
+        /// Events that were found without a sleep, and all.
+        found: usize,
+        events: usize,
+    }
+
+    fn run(spin: &mut Spin, gaps: &[u64], wake: u64, span: Duration) -> Run {
+        let begin = Time::from_micros(1_000_000);
+        let mut run = Run { spun: us(0), found: 0, events: 0 };
+        let mut now = begin;
+        for gap in gaps.iter().cycle() {
+            if now.since(begin) > span {
+                break;
+            }
+            let due = now + us(*gap);
+            let idle = now;
+            let mut sleeps = false;
+            while now < due {
+                if spin.on_idle(now) {
+                    now = now + us(1);
+                } else {
+                    run.spun += now.since(idle);
+                    sleeps = true;
+                    now = due + us(wake);
+                }
+            }
+            if !sleeps {
+                run.spun += now.since(idle);
+                run.found += 1;
+            }
+            run.events += 1;
+            spin.on_work(now);
+        }
+        run
+    }
+
+    fn share(of: &Run, span: Duration) -> f64 {
+        of.spun.as_secs_f64() / span.as_secs_f64()
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_follows_closely_is_found_without_sleeping() {
+        let mut spin = Spin::new(true);
+        let run = run(&mut spin, &[20, 30], 60, SECOND);
+        assert_eq!(run.found + usize::from(DIALOGUE), run.events);
+    }
+
+    #[test]
+    fn a_dialogue_whose_sleeps_make_it_slow_is_one_nevertheless() {
+        let mut spin = Spin::new(true);
+        let run = run(&mut spin, &[20], 400, SECOND);
+        assert_eq!(run.found + usize::from(DIALOGUE), run.events);
+    }
+
+    #[test]
+    fn what_comes_now_and_then_is_slept_for() {
+        for gap in [501, 1_000, 20_000] {
+            let mut spin = Spin::new(true);
+            let run = run(&mut spin, &[gap], 0, SECOND);
+            assert_eq!((run.found, run.spun), (0, us(0)), "{gap}");
+        }
+        // One request in 10 ms: the wait for the answer alone is short.
+        let run = run(&mut Spin::new(true), &[10_000, 30], 50, SECOND);
+        assert_eq!((run.found, run.spun), (0, us(0)));
+    }
+
+    #[test]
+    fn spins_that_are_longer_than_a_sleep_is_worth_take_an_eighth_of_a_processor() {
+        for gap in [60, 100, 150, 199, 201, 300, 499] {
+            let mut spin = Spin::new(true);
+            let run = run(&mut spin, &[gap], 0, SECOND);
+            let worth = run.found as f64 * WORTH.as_secs_f64();
+            let beyond = share(&run, SECOND) - worth / SECOND.as_secs_f64();
+            // A full budget at the beginning is 0.02 of a second.
+            assert!(beyond < 0.15, "every {gap} µs: {:?} for {} found", run.spun, run.found);
+            assert!(gap < 201 || run.found == 0, "{gap}");
+        }
+    }
+
+    #[test]
+    fn a_worker_with_a_limit_never_spins() {
+        let mut spin = Spin::new(false);
+        assert_eq!(run(&mut spin, &[20], 60, SECOND).spun, us(0));
+    }
+
+    #[test]
+    fn a_wake_up_without_work_is_followed_by_a_sleep() {
+        let mut spin = Spin::new(true);
+        run(&mut spin, &[20], 60, us(1000));
+        let mut now = Time::from_micros(2_000_000);
+        let begin = now;
+        while spin.on_idle(now) {
+            now = now + us(1);
+        }
+        assert_eq!(now.since(begin), SPIN);
+        assert!(!spin.on_idle(now + us(10)), "a timer, which found nothing to do");
+    }
+}
