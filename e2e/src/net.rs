@@ -29,13 +29,18 @@ impl Netns {
         &self.name
     }
 
+    /// Its file, as setns(2) takes it.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
     /// Runs `work` on a thread inside the namespace. Sockets stay in the namespace they were made in, so a listener
     /// or a connection made here can be used outside.
     ///
     /// # Errors
     /// The namespace cannot be entered, or what `work` returned.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        let namespace = File::open(PathBuf::from("/run/netns").join(&self.name))?;
+        let namespace = File::open(self.path())?;
         let inside = move || {
             setns(namespace, CloneFlags::CLONE_NEWNET)?;
             work()
@@ -86,6 +91,13 @@ impl Net {
     pub const BESIDE_ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 10, 0, 1);
     /// The IPv6 address of a pod that [`Net::beside`] makes.
     pub const BESIDE6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 2, 0, 0, 0, 0, 2);
+
+    /// The IPv4 address of the peer that [`Net::far`] makes.
+    pub const FAR4: Ipv4Addr = Ipv4Addr::new(10, 11, 0, 2);
+    /// The IPv6 address of the peer that [`Net::far`] makes.
+    pub const FAR6: Ipv6Addr = Ipv6Addr::new(0xfd00, 9, 3, 0, 0, 0, 0, 2);
+    /// The taps of its link, in the client's namespace and in its own.
+    pub const FAR_TAP: &str = "far0";
 
     /// Makes a network of its own for this test.
     ///
@@ -147,6 +159,17 @@ impl Net {
         let made = Command::new(script("net")).args(["beside", &self.prefix]).status()?;
         ensure!(made.success(), "the second pod cannot be made");
         Ok(other)
+    }
+
+    /// A peer behind the client of a network without [`NetOptions::hop`], at [`Net::FAR4`] and [`Net::FAR6`]. The link to it has a tap
+    /// [`Net::FAR_TAP`] at each end, and frames get from one to the other when a program carries them.
+    ///
+    /// # Errors
+    /// The script failed.
+    pub fn far(&self) -> Result<Netns> {
+        let made = Command::new(script("net")).args(["far", &self.prefix]).status()?;
+        ensure!(made.success(), "the far peer cannot be made");
+        Ok(Netns { name: format!("{}-far", self.prefix) })
     }
 
     /// The router between client and pod of a network with [`NetOptions::hop`].

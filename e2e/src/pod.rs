@@ -68,7 +68,12 @@ impl Pod {
 
     /// A command of the client: root, outside the pod.
     pub fn peer(&self, name: &str) -> Sandbox {
-        let mut sandbox = Sandbox::new(name, &self.net.client, self.dir());
+        self.peer_at(name, &self.net.client)
+    }
+
+    /// A command of another peer: root, outside the pod.
+    pub fn peer_at(&self, name: &str, netns: &Netns) -> Sandbox {
+        let mut sandbox = Sandbox::new(name, netns, self.dir());
         sandbox.options.push("--root".into());
         sandbox
     }

@@ -7,10 +7,12 @@
 //! - A [`Double`] may have several queue pairs, each a [`Pair`].
 //! - [`TapPump`] joins a double with a tap device in a network namespace, so that the namespace's own TCP/IP
 //!   stack is the guest: its frames, GSO headers included, go through the backend as a guest's would.
+//! - [`LongWire`] joins two taps of two namespaces, so that each is as far from the other as it is long.
 //!
 //! ```text
 //!   Double      ──rings, vhost-user──▶ backend
 //!   namespace's TCP/IP ── tap ── TapPump ── Double ──rings, vhost-user──▶ backend
+//!   namespace's TCP/IP ── tap ── LongWire ── tap ── other namespace's TCP/IP
 //! ```
 //!
 //! Frames carry the 12-byte `virtio_net_hdr` (VIRTIO 1.2, 5.1.6.1) in front, in both directions.
@@ -23,6 +25,7 @@ mod pair;
 mod ring;
 mod sys;
 mod tap;
+mod wire;
 
 pub use double::{Double, DoubleError, HEADER, Options, RX, TX};
 pub use migrate::{Loaded, Position, Source};
@@ -30,6 +33,7 @@ pub use pair::Pair;
 pub use ring::{Descriptor, DriverRing, INDIRECT, NEXT, Used, WRITE};
 pub use sys::{GuestMem, Silence};
 pub use tap::{PumpStats, TapOptions, TapPump};
+pub use wire::LongWire;
 
 /// Bits of `VIRTIO_NET_F_*` and `VIRTIO_F_*` that a double can accept (VIRTIO 1.2, 5.1.3 and 6).
 pub mod feature {

@@ -74,10 +74,7 @@ impl TapPump {
     /// When the namespace or the tap cannot be had (it takes `CAP_NET_ADMIN`).
     pub fn start(mut double: Double, options: &TapOptions) -> Result<TapPump, DoubleError> {
         let (features, queues) = (double.features(), double.pairs().len());
-        let options = options.clone();
-        // A thread of its own: setns holds for the calling thread.
-        let opened = std::thread::spawn(move || open(&options, features, queues));
-        let taps = opened.join().map_err(|_| DoubleError::Closed)??;
+        let taps = open(options, features, queues)?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let mut pump = TapPump {
             double: Some(double),
@@ -208,11 +205,18 @@ impl Drop for TapPump {
     }
 }
 
-fn io(e: nix::errno::Errno) -> DoubleError {
+pub(crate) fn io(e: nix::errno::Errno) -> DoubleError {
     DoubleError::Io(e.into())
 }
 
-fn open(options: &TapOptions, features: u64, queues: usize) -> Result<Vec<OwnedFd>, DoubleError> {
+/// Opens the queues of a tap, which gives what a backend with these features takes.
+pub(crate) fn open(options: &TapOptions, features: u64, queues: usize) -> Result<Vec<OwnedFd>, DoubleError> {
+    // A thread of its own: setns holds for the calling thread.
+    let opened = std::thread::scope(|scope| scope.spawn(|| open_here(options, features, queues)).join());
+    opened.map_err(|_| DoubleError::Closed)?
+}
+
+fn open_here(options: &TapOptions, features: u64, queues: usize) -> Result<Vec<OwnedFd>, DoubleError> {
     if let Some(path) = &options.netns {
         setns(File::open(path)?, CloneFlags::CLONE_NEWNET).map_err(io)?;
     }
