@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::unistd::Pid;
 use podvirt_e2e::artefacts::program_dir;
 use podvirt_e2e::{
-    Backend, BackendOptions, Family, Guest, Net, NetOptions, Pod, Process, RunningBackend, peer, until,
+    Backend, BackendOptions, Family, Guest, Net, NetOptions, Netns, Pod, Process, RunningBackend, peer, until,
 };
 use serde_json::Value;
 use virt_handler::ports::{Namespace, Steering};
@@ -223,7 +223,15 @@ impl Bed {
     /// # Errors
     /// It does not start.
     pub(crate) fn start_at_client(&self, name: &str, words: &str) -> Result<Process> {
-        let agent = self.pod.peer(name).ro(&program_dir("perf-agent")?, "/podvirt");
+        self.start_at(&self.pod.net.client, name, words)
+    }
+
+    /// Starts the agent in the network of a peer.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(crate) fn start_at(&self, netns: &Netns, name: &str, words: &str) -> Result<Process> {
+        let agent = self.pod.peer_at(name, netns).ro(&program_dir("perf-agent")?, "/podvirt");
         let command: Vec<&str> = ["perf-agent"].into_iter().chain(words.split(' ')).collect();
         agent.spawn(&command)
     }

@@ -13,6 +13,7 @@
 //! | `ring_*` | the double in a loop is the frontend |
 //! | `receiver_*` | the double acknowledges TCP and reads nothing: no guest's own receiving is in it |
 //! | `pairs_2_*` | the same with two queue pairs |
+//! | `far_*` | a thousand connections to a peer that is 20 ms away |
 //! | `peers_new_*`, `peers_one_*` | beside 100,000 datagrams a second, each from a new peer, or all from one |
 //! | `peers_steered_*`, `peers_2_*` | the same to a steered port, and with two queue pairs |
 //! | `names_*` | beside 5,000 questions a second of the guest, each from a fresh port |
@@ -97,6 +98,8 @@ pub(crate) enum Case {
     Udp,
     /// From 1 to 18,000 connections at once: set-up, memory, throughput beside them
     Flows,
+    /// A thousand connections to a peer that is 20 ms away, each sending at a steady rate
+    Far,
     /// What others have beside datagrams of ever new peers
     Peers,
     /// What others have beside questions from ever new ports
@@ -200,14 +203,14 @@ impl Setup {
 
 /// Everything that is measured with a frontend.
 pub(crate) fn whole() -> Vec<Setup> {
-    use Case::{Ceiling, Crr, Echo, Flows, Idle, Pairs, Receiver, Rr, Tcp, Tcp4, Txonly, Udp};
+    use Case::{Ceiling, Crr, Echo, Far, Flows, Idle, Pairs, Receiver, Rr, Tcp, Tcp4, Txonly, Udp};
     use Frontend::{Double, Tcg, Testpmd, Uml};
     use Peer::{Netd, Passt, Plain, Slirp, Tap};
     let user = [Netd, Passt];
     let all = [Netd, Passt, Tap, Plain];
     let jumbo = |setup: Setup| Setup { link_mtu: 9000, sizes: vec![8972], ..setup };
     vec![
-        Setup::new(Uml, 1500, &[Idle, Rr, Crr, Tcp, Tcp4, Udp], &all),
+        Setup::new(Uml, 1500, &[Idle, Rr, Crr, Tcp, Tcp4, Udp, Far], &all),
         Setup::new(Testpmd, 1500, &[Echo, Txonly], &user),
         Setup::new(Uml, 65520, &[Tcp, Tcp4], &all),
         // Nothing is required of these.
@@ -245,7 +248,7 @@ pub(crate) fn asking() -> Setup {
 
 /// As [`whole`] in five minutes: what the required figures need.
 pub(crate) fn quick() -> Vec<Setup> {
-    let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Txonly);
+    let keep = |case: &Case| !matches!(case, Case::Tcp4 | Case::Udp | Case::Far | Case::Txonly);
     let mut setups = whole();
     setups.retain(|s| {
         let required = matches!(s.frontend, Frontend::Uml | Frontend::Testpmd);

@@ -9,6 +9,9 @@
 //! perf-agent crr ADDR SECONDS [RATE]          connection, one byte there and back, end
 //! perf-agent refusals ADDR SECONDS            connects to a port that no program serves, until that is known
 //! perf-agent flows ADDR COUNT                 opens so many connections, tells how fast, and holds them until SIGTERM
+//! perf-agent sink PORT                        reads all that comes and answers a connection's end with how much, for ever
+//! perf-agent pace ADDR COUNT SECONDS BYTES MILLISECONDS   opens so many connections to a sink, tells how fast, waits for
+//!                                             SIGUSR1, and sends by each so many bytes so often
 //! perf-agent deaf PORT                        accepts TCP connections and reads nothing, for ever
 //! perf-agent pour ADDR COUNT [urgent]         fills so many connections with as much as they take, for ever
 //! perf-agent stream ADDR COUNT                writes to so many connections, each from its own thread, for ever
@@ -21,6 +24,7 @@
 //! ```
 
 mod names;
+mod paced;
 mod pour;
 mod ramps;
 mod serve;
@@ -28,7 +32,7 @@ mod tcp;
 mod udp;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -48,18 +52,20 @@ fn main() -> Result<()> {
             tell(&tcp::connections(at(address)?, seconds(time)?, per_second(rate)?)?)
         }
         ["refusals", address, time] => tell(&tcp::refusals(at(address)?, seconds(time)?)?),
+        ["sink", port] => paced::sink(port.parse()?),
+        ["pace", address, count, time, bytes, millis] => {
+            let every = Duration::from_millis(millis.parse()?);
+            let pace = paced::Pace { time: seconds(time)?, bytes: bytes.parse()?, every };
+            let streams = open(address, count, Signal::SIGUSR1)?;
+            tell(&paced::send(streams, &pace)?)
+        }
         ["deaf", port] => pour::deaf(port.parse()?),
         ["pour", address, count] => pour::pour(at(address)?, count.parse()?, false),
         ["pour", address, count, "urgent"] => pour::pour(at(address)?, count.parse()?, true),
         ["stream", address, count] => pour::stream(at(address)?, count.parse()?),
         ["spray", address, count] => pour::spray(at(address)?, count.parse()?),
         ["flows", address, count] => {
-            let end = SigSet::from(Signal::SIGTERM);
-            end.thread_block()?;
-            let (held, found) = tcp::flows(at(address)?, count.parse()?)?;
-            tell(&found)?;
-            end.wait()?;
-            tcp::close(held);
+            tcp::close(open(address, count, Signal::SIGTERM)?);
             Ok(())
         }
         ["udp-rr", address, time, size] => {
@@ -80,6 +86,16 @@ fn main() -> Result<()> {
         ["udp-sink", port, time] => tell(&udp::sink(port.parse()?, seconds(time)?)?),
         _ => bail!("perf-agent does not know: {}", words.join(" ")),
     }
+}
+
+/// Opens so many connections, tells how fast, and holds them until this signal comes.
+fn open(address: &str, count: &str, until: Signal) -> Result<Vec<TcpStream>> {
+    let until = SigSet::from(until);
+    until.thread_block()?;
+    let (held, found) = tcp::flows(at(address)?, count.parse()?)?;
+    tell(&found)?;
+    until.wait()?;
+    Ok(held)
 }
 
 fn at(address: &str) -> Result<SocketAddr> {
@@ -197,12 +213,12 @@ mod tests {
     }
 
     /// A server on a port that was free a moment ago.
-    fn served() -> SocketAddr {
+    fn served(serve: fn(u16) -> Result<()>) -> SocketAddr {
         let port = {
             let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
             tcp.local_addr().unwrap().port()
         };
-        thread::spawn(move || serve::serve(port));
+        thread::spawn(move || serve(port));
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         while std::net::TcpStream::connect(address).is_err() {
             thread::yield_now();
@@ -212,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_measurement_works_against_its_own_server() {
-        let address = served();
+        let address = served(serve::serve);
         let time = Duration::from_millis(50);
         for found in [
             tcp::round_trips(address, time, 1, None).unwrap(),
@@ -235,6 +251,24 @@ mod tests {
             assert!(found["per_second"].as_f64().unwrap() > 0.0, "{found}");
             assert!(found["lost_share"].as_f64().unwrap() < 1.0, "{found}");
         }
+    }
+
+    #[test]
+    fn what_is_sent_at_a_pace_is_counted_where_it_arrives() {
+        let address = served(paced::sink);
+        allow_descriptors(512).unwrap();
+        let (streams, found) = tcp::flows(address, 20).unwrap();
+        assert_eq!(found["held"], 20, "{found}");
+        let every = Duration::from_millis(10);
+        let pace = paced::Pace { time: Duration::from_millis(50), bytes: 100, every };
+        let found = paced::send(streams, &pace).unwrap();
+        assert_eq!((&found["arrived"], &found["failed"]), (&json!(20 * 5 * 100), &json!(0)), "{found}");
+        let share = found["share"].as_f64().unwrap();
+        assert!(share > 0.0 && share <= 1.0, "{found}");
+        let ended = tcp::flows(address, 1).unwrap().0;
+        ended[0].shutdown(std::net::Shutdown::Both).unwrap();
+        let found = paced::send(ended, &pace).unwrap();
+        assert_eq!((&found["arrived"], &found["failed"]), (&json!(0), &json!(1)), "{found}");
     }
 
     #[test]

@@ -13,8 +13,6 @@ use socket2::{Domain, Socket, Type};
 
 /// Between two looks at full connections.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
 /// Bytes of one call.
 const PART: usize = 16 << 10;
 /// Bytes of one call of a stream that is alone on its thread, as iperf3 has it.
@@ -27,12 +25,7 @@ const URGENT: usize = 64;
 /// Accepts connections and reads nothing of them.
 pub(crate) fn deaf(port: u16) -> Result<()> {
     crate::allow_descriptors(1 << 16)?;
-    let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
-    listener.set_reuse_address(true)?;
-    listener
-        .bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())
-        .with_context(|| format!("TCP port {port}"))?;
-    listener.listen(BACKLOG)?;
+    let listener = crate::serve::listen(port)?;
     let mut held = Vec::new();
     loop {
         match listener.accept() {

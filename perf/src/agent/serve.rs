@@ -20,14 +20,9 @@ const TURN: usize = 256;
 /// Echoes what comes by TCP and UDP, in both families.
 pub(crate) fn serve(port: u16) -> Result<()> {
     crate::allow_descriptors(1 << 16)?;
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
-    listener.set_reuse_address(true)?;
-    listener.bind(&any.into()).with_context(|| format!("TCP port {port}"))?;
-    listener.listen(BACKLOG)?;
-    let listener = TcpListener::from(listener);
+    let listener = listen(port)?;
     listener.set_nonblocking(true)?;
-    let datagrams = UdpSocket::bind(any).with_context(|| format!("UDP port {port}"))?;
+    let datagrams = UdpSocket::bind(any(port)).with_context(|| format!("UDP port {port}"))?;
     datagrams.set_nonblocking(true)?;
 
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -66,6 +61,19 @@ pub(crate) fn serve(port: u16) -> Result<()> {
             }
         }
     }
+}
+
+fn any(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+}
+
+/// A TCP port of both families.
+pub(crate) fn listen(port: u16) -> Result<TcpListener> {
+    let listener = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    listener.set_reuse_address(true)?;
+    listener.bind(&any(port).into()).with_context(|| format!("TCP port {port}"))?;
+    listener.listen(BACKLOG)?;
+    Ok(listener.into())
 }
 
 fn token(fd: &impl AsRawFd) -> u64 {

@@ -24,7 +24,7 @@ use crate::stats::Summary;
 use crate::usage;
 
 /// Where the agent's answer is.
-const ANSWER: &str = "/tmp/flows.json";
+pub(super) const ANSWER: &str = "/tmp/flows.json";
 /// Connections beside which netd is updated.
 const UPDATED: usize = 1000;
 /// How often it is.
@@ -48,7 +48,8 @@ pub(super) fn run(bed: &mut Bed, pace: &Pace, found: &mut Found) -> Result<()> {
     // Less than other bulk measurements: there are many. One second tells little.
     let bulk = Pace { seconds: pace.seconds.div_ceil(2).max(2), ..pace.clone() };
     for &count in &pace.flows {
-        let answer = open(bed, address, count).with_context(|| format!("{count} connections"))?;
+        let answer =
+            open(bed, &format!("flows {address} {count}")).with_context(|| format!("{count} connections"))?;
         let (held, failed) = (number(&answer, "held")?, number(&answer, "failed")?);
         found.put(bed.name("flows_reached"), held);
         if !reached(held, count) {
@@ -98,7 +99,7 @@ fn updates(bed: &mut Bed, address: SocketAddr, found: &mut Found) -> Result<()> 
     if !bed.backend.as_ref().is_some_and(|backend| backend.control.exists()) {
         return Ok(());
     }
-    let answer = open(bed, address, UPDATED)?;
+    let answer = open(bed, &format!("flows {address} {UPDATED}"))?;
     let held = number(&answer, "held")?;
     ensure!(reached(held, UPDATED), "{held} connections of {UPDATED}");
     let mut pauses = Vec::new();
@@ -115,17 +116,16 @@ fn updates(bed: &mut Bed, address: SocketAddr, found: &mut Found) -> Result<()> 
 }
 
 /// Whether so many connections are as many as were wanted, but for a few.
-fn reached(held: f64, count: usize) -> bool {
+pub(super) fn reached(held: f64, count: usize) -> bool {
     #[allow(clippy::cast_precision_loss, reason = "at most some ten thousand")]
     let wanted = count as f64;
     held >= wanted * REACHED
 }
 
-/// Opens so many connections in the guest, which stay open; the shell's `flows` is who holds them.
-fn open(bed: &mut Bed, address: SocketAddr, count: usize) -> Result<Value> {
+/// Has the guest's agent open connections, which stay open; the shell's `flows` is the process that holds them.
+pub(super) fn open(bed: &mut Bed, words: &str) -> Result<Value> {
     let guest = bed.machine.linux()?;
-    guest
-        .sh(&format!(": >{ANSWER}; /tmp/agent flows {address} {count} >{ANSWER} 2>&1 & flows=$!"), TIMEOUT)?;
+    guest.sh(&format!(": >{ANSWER}; /tmp/agent {words} >{ANSWER} 2>&1 & flows=$!"), TIMEOUT)?;
     let text = until("the connections", OPENING, || {
         let text = guest.sh(&format!("cat {ANSWER}"), TIMEOUT)?;
         Ok((!text.is_empty()).then_some(text))

@@ -1,6 +1,7 @@
 //! What is measured, one module for each kind; each gives figures by their full names.
 
 mod crowds;
+mod far;
 mod flows;
 mod idle;
 mod packets;
@@ -50,6 +51,7 @@ pub(crate) fn run(bed: &mut Bed, case: Case, pace: &Pace, found: &mut Found) -> 
         Case::Tcp4 => transfer::tcp(bed, pace, 4, found),
         Case::Udp => transfer::udp(bed, pace, found),
         Case::Flows => flows::run(bed, pace, found),
+        Case::Far => far::run(bed, pace, found),
         Case::Peers => crowds::peers(bed, pace, found),
         Case::Names => crowds::names(bed, pace, found),
         Case::Echo => packets::echo(bed, pace, found),

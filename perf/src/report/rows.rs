@@ -82,6 +82,12 @@ pub(crate) fn sections() -> Vec<Section> {
             rows: flows(),
         },
         Section {
+            title: "Connections to a far peer",
+            intro: "A thousand connections of the guest to a peer whose round trip is 20 ms: each sends 12,500 bytes every 100 ms,                     1 Mbit/s, in turn. *Reached* is what of it arrived; a ratio of CPU below 1 is good.",
+            plots: &[],
+            rows: far(),
+        },
+        Section {
             title: "Idle",
             intro: "With a guest that is up, before any payload. The resident set includes program text and the pages of the \
                     guest's memory that the backend has touched.",
@@ -233,6 +239,16 @@ fn flows() -> Vec<Row> {
     rows.push(row("update_pause_ms_1000", "live update beside 1000, median pause, ms", 2));
     rows.push(row("update_pause_max_ms_1000", "… the longest of five", 2));
     rows
+}
+
+fn far() -> Vec<Row> {
+    vec![
+        row("far_cpu_per_gb", "backend CPU s/GB", 3),
+        row("far_share", "reached by a connection, share of what it sends", 3),
+        row("far_share_p1", "… 1st percentile", 3),
+        row("far_failed", "connections that failed", 0),
+        row("far_crr_p50", "one connection, opened for a byte there and back, median, µs", 0),
+    ]
 }
 
 fn pairs() -> Vec<Row> {
