@@ -90,8 +90,13 @@ fn goes_on(mut conn: Conn, mut now: Time, b: &mut Bytes<'_>) {
                 }
             }
             3 => {
-                let pod =
-                    PodState { space: b.u32(), acked: b.u32(), peer_window: b.u32(), near: b.one_in(2) };
+                let pod = PodState {
+                    space: b.u32(),
+                    acked: b.u32(),
+                    peer_window: b.u32(),
+                    near: b.one_in(2),
+                    rtt: Duration::from_micros(b.u32().into()),
+                };
                 if conn.state() == State::Connecting {
                     conn.on_connected(&pod);
                 } else if !conn.is_done_with_socket() {

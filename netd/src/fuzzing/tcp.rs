@@ -60,7 +60,8 @@ pub fn tcp(data: &[u8]) {
     let (iss, irs) = if shape & 4 == 0 { (u32::MAX - 100, u32::MAX - 50) } else { (b.u32(), b.u32()) };
     let (iss, irs) = (Seq(iss), Seq(irs));
     let now = Time::from_millis(1000);
-    let pod = PodState { space: 64 << 10, acked: 0, peer_window: 1 << 20, near: shape & 8 == 0 };
+    let (near, rtt) = (shape & 8 == 0, Duration::from_millis(if shape & 16 == 0 { 0 } else { 20 }));
+    let pod = PodState { space: 64 << 10, acked: 0, peer_window: 1 << 20, near, rtt };
     let mut m;
     if shape & 1 == 0 {
         let syn = Segment {

@@ -114,7 +114,8 @@ impl Worker {
             }
         };
         let short = sent < g.bytes;
-        f.stale = true;
+        // Of a far peer there is no news yet: the connection plans when to look for some.
+        f.stale |= f.near || short;
         f.room.take(sent);
         if short {
             f.room.forget();
@@ -157,9 +158,10 @@ impl Worker {
             f.urgent = events.contains(EpollFlags::EPOLLPRI);
             f.peer_closed |= events.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP);
         }
-        // A socket is writable whenever something else happens to it as well. That is news to who waits for room, and
-        // to who counts what a far peer has acknowledged.
-        f.stale |= events.contains(EpollFlags::EPOLLOUT) && (f.room.is_awaited() || !f.near);
+        // A socket is writable whenever something else happens to it as well. That is news where room is waited for, and what
+        // a far peer sends has an acknowledgement with it.
+        f.stale |=
+            events.contains(EpollFlags::EPOLLOUT) && (f.room.is_awaited() || f.conn.may_have_news(self.now));
         self.settle_stream(id);
     }
 
@@ -194,7 +196,7 @@ impl Worker {
         let Some(Flow::Tcp(f)) = self.flows.get_mut(id).filter(|f| !f.is_parked()) else { return };
         f.conn.on_flushed(0, 0, now);
         let mut rewatch = false;
-        if std::mem::take(&mut f.stale)
+        if (std::mem::take(&mut f.stale) || f.conn.wants_pod_state(now))
             && !f.conn.is_done_with_socket()
             && let Some((state, full)) = f.pod_state()
         {

@@ -1,5 +1,7 @@
 //! The connection's variables, how it opens, and what the pod's side tells it.
 
+use std::time::Duration;
+
 use super::config::{ACK_DELAY, Config, DEFAULT_MSS, POLL_MAX, POLL_MIN, STRETCH};
 use super::rtt::Rtt;
 use super::seq::Seq;
@@ -73,6 +75,8 @@ pub struct PodState {
     pub peer_window: u32,
     /// The peer is near enough to acknowledge what is queued ([`Config::ack_queued_rtt`]).
     pub near: bool,
+    /// The shortest round trip to the peer; zero where it is not known. A near peer's does not matter.
+    pub rtt: Duration,
 }
 
 /// What the worker must do with the pod's socket.
@@ -164,7 +168,14 @@ pub struct Conn {
     pub(super) poll_at: Option<Time>,
     /// When an acknowledgement that was held back is sent at the latest.
     pub(super) ack_at: Option<Time>,
-    pub(super) poll_interval: std::time::Duration,
+    pub(super) poll_interval: Duration,
+    /// When the socket's state was read last, and before when it has no news; see [`super::pacing`].
+    pub(super) read_at: Time,
+    pub(super) quiet_until: Time,
+    /// The shortest round trip to a far peer, zero where it is not known; none where the peer is near.
+    pub(super) peer_rtt: Option<Duration>,
+    /// A deadline asked for the state that is read next: the guest gets nothing else now that could carry an acknowledgement.
+    pub(super) polled: bool,
     pub(super) heard_at: Time,
     pub(super) probes: u8,
     /// When the last keepalive probe was sent.
@@ -224,6 +235,10 @@ impl Conn {
             poll_at: None,
             ack_at: None,
             poll_interval: POLL_MIN,
+            read_at: Time::ZERO,
+            quiet_until: Time::ZERO,
+            peer_rtt: None,
+            polled: false,
             heard_at: now,
             probes: 0,
             probed_at: now,
@@ -318,7 +333,8 @@ impl Conn {
         self.on_pod_window(pod);
         // RFC 9293 3.8.6.2.1 has an override timeout for the same reason: nothing says that more will come.
         self.impatient = self.poll_interval == POLL_MAX && self.window_is_small();
-        if self.window_worth_telling() || self.ack_ready.since(self.acked) >= self.stretch() {
+        let stretched = self.ack_ready.since(self.acked) >= self.stretch();
+        if self.window_worth_telling() || stretched || self.nothing_follows() {
             self.need_ack = true;
         } else if self.ack_ready > self.acked {
             self.ack_at.get_or_insert(now + ACK_DELAY);
@@ -328,14 +344,11 @@ impl Conn {
             self.refused = false;
             self.repeat_ack = super::input::DUP_ACKS;
         }
-        if self.ack_ready > before || self.poll_at.is_none() {
-            self.poll_interval = POLL_MIN;
-        }
-        let waiting = !self.guest_closed() && (self.ack_ready < self.rcv_nxt || self.window_is_small());
-        self.poll_at = waiting.then(|| now + self.poll_interval);
+        self.plan_read(self.ack_ready > before, now);
     }
 
     fn on_pod_window(&mut self, pod: &PodState) {
+        self.peer_rtt = (!pod.near).then_some(pod.rtt);
         let space = pod.space.min(MAX_WINDOW);
         let mut edge = self.rcv_nxt.plus(space);
         self.space_max = self.space_max.max(space);
@@ -373,7 +386,7 @@ impl Conn {
     }
 
     /// Whether the guest may be waiting for the window to grow.
-    fn window_is_small(&self) -> bool {
+    pub(super) fn window_is_small(&self) -> bool {
         self.offered_edge().since(self.rcv_nxt) < self.worthwhile()
     }
 

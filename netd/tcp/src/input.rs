@@ -346,6 +346,9 @@ impl Conn {
             self.refused = true;
             return;
         }
+        if sent > 0 {
+            self.expect_ack(sent, now);
+        }
         if fin {
             self.rcv_nxt = self.rcv_nxt.plus(1);
             self.ack_ready = self.rcv_nxt;

@@ -27,9 +27,10 @@
 //! ([`Conn::on_held`]), so that a loss costs the guest a round trip and one segment, and no timeout. The acknowledgement
 //! follows the peer's own acknowledgement (`tcpi_bytes_acked`), so that data the guest believes delivered has
 //! left the pod; for peers closer than [`Config::ack_queued_rtt`] it follows what the socket has queued,
-//! which saves a poll per round trip. The window is the free space of the socket's send buffer and, for far
-//! peers, never more than the peer's own window. Its right edge never moves left (RFC 9293 3.8.6), and moves
-//! right by a segment or half of the buffer at least; where the room stays smaller for long, it is told all
+//! which saves a poll per round trip. The kernel has to be asked for either; of a far peer it is asked about four
+//! times in a round trip, the first time when one has passed (the module `pacing`). The window is the free space of
+//! the socket's send buffer and, for far peers, never more than the peer's own window. Its right edge never moves
+//! left (RFC 9293 3.8.6), and moves right by a segment or half of the buffer at least; where the room stays smaller for long, it is told all
 //! the same. What the socket refuses is given back and asked for by duplicate ACKs once there is room.
 //!
 //! **Pod to guest.** [`Conn::budget`] says how many bytes may be sent now; the worker peeks at most that many
@@ -53,7 +54,7 @@
 //! through both ways.
 //!
 //! **Timers.** One deadline a connection ([`Conn::poll_at`]): retransmission (RFC 6298, at least 200 ms),
-//! persist (zero window), keepalive towards a silent guest, polling of the peer's acknowledgement, an
+//! persist (zero window), keepalive towards a silent guest, reading what a far peer has acknowledged, an
 //! acknowledgement held back so that a bulk transfer gets few of them, TIME-WAIT.
 //!
 //! Neither SACK nor timestamps are offered to the guest, so it uses neither; they are stepped over where they
@@ -66,6 +67,7 @@ mod facts;
 mod hold;
 mod input;
 mod output;
+mod pacing;
 mod rtt;
 mod saved;
 mod seq;

@@ -8,6 +8,7 @@ use super::conn::{Conn, State};
 use super::rtt::Rtt;
 use super::seq::Seq;
 use netd_base::codec::{DecodeError, Field, Reader, fields, variants};
+use netd_base::time::Time;
 
 variants!(State as "a connection's state" {
     Connecting = 0, SynReceived = 1, SynSent = 2, Established = 3, FinWait1 = 4, FinWait2 = 5, CloseWait = 6,
@@ -42,6 +43,11 @@ fields!(Conn {
     unheard: None,
     // The next loss finds it again.
     ssthresh: u32::MAX,
+    // A successor reads the state of each socket first of all.
+    read_at: Time::ZERO,
+    quiet_until: Time::ZERO,
+    peer_rtt: None,
+    polled: false,
 });
 
 /// Largest shift of a window (RFC 7323 2.3).

@@ -1,6 +1,6 @@
 //! The connection's one deadline and what happens at it.
 
-use super::config::{KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, MAX_RETRIES, MAX_SYN_RETRIES, POLL_MAX};
+use super::config::{KEEPALIVE_INTERVAL, KEEPALIVE_PROBES, MAX_RETRIES, MAX_SYN_RETRIES};
 use super::conn::{Conn, State};
 use netd_base::time::Time;
 
@@ -15,11 +15,6 @@ impl Conn {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// Whether the worker should read the socket's state and call [`Conn::on_pod`].
-    pub fn wants_pod_state(&self, now: Time) -> bool {
-        self.poll_at.is_some_and(|at| at <= now)
     }
 
     fn keepalive_at(&self) -> Option<Time> {
@@ -40,8 +35,7 @@ impl Conn {
             return;
         }
         if self.wants_pod_state(now) {
-            self.poll_interval = (self.poll_interval * 2).min(POLL_MAX);
-            self.poll_at = Some(now + self.poll_interval);
+            self.put_off_read(now);
         }
         if self.ack_at.is_some_and(|at| at <= now) {
             self.ack_at = None;

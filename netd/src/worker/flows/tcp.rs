@@ -44,7 +44,8 @@ pub(in crate::worker) struct TcpFlow {
     pub(in crate::worker) parked: bool,
     /// Payload of the guest that came out of order.
     pub(in crate::worker) held: Option<Box<Held>>,
-    /// Something was sent to the socket, or its buffer may have drained: its state is to be read.
+    /// The socket's state is to be read, whatever the connection has planned ([`Conn::wants_pod_state`]): a near peer was sent
+    /// something, or the buffer may have drained.
     pub(in crate::worker) stale: bool,
     pub(in crate::worker) room: Room,
     /// The peer is near: see [`Config::ack_queued_rtt`].
@@ -232,7 +233,13 @@ impl TcpFlow {
         self.acked_base = info.bytes_acked;
         self.near = self.is_near(info.min_rtt);
         let space = usable(buffer.free());
-        Some(PodState { space, acked: 0, peer_window: info.snd_wnd, near: self.near })
+        Some(PodState {
+            space,
+            acked: 0,
+            peer_window: info.snd_wnd,
+            near: self.near,
+            rtt: shortest(info.min_rtt),
+        })
     }
 
     fn is_near(&self, rtt: u32) -> bool {
@@ -242,7 +249,10 @@ impl TcpFlow {
     /// The socket's state for [`Conn`], and whether epoll must be asked to tell of free space.
     pub(in crate::worker) fn pod_state(&mut self) -> Option<(PodState, bool)> {
         let s = self.socket.as_ref()?;
-        let near = |space| PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true };
+        let near = |space| {
+            let rtt = Duration::ZERO;
+            PodState { space, acked: 0, peer_window: u32::MAX >> 1, near: true, rtt }
+        };
         if self.near
             && let Some(free) = self.room.known()
         {
@@ -256,6 +266,7 @@ impl TcpFlow {
         {
             self.near = self.is_near(info.min_rtt);
             state.near = self.near;
+            state.rtt = shortest(info.min_rtt);
             state.acked = info.bytes_acked.wrapping_sub(self.acked_base) as u32;
             state.peer_window = info.snd_wnd;
         }
@@ -291,6 +302,11 @@ impl TcpFlow {
         }
         Ok(())
     }
+}
+
+/// The kernel's shortest round trip in microseconds; zero before the first, where it has the largest number.
+fn shortest(min_rtt: u32) -> Duration {
+    if min_rtt == u32::MAX { Duration::ZERO } else { Duration::from_micros(min_rtt.into()) }
 }
 
 /// What the guest may fill of free room: an eighth is left for the kernel's own bookkeeping per segment, which counts

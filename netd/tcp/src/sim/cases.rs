@@ -114,7 +114,7 @@ fn guest_habits(rng: &mut Rng, plan: &Plan, opens: bool) -> guest::Habits {
     }
 }
 
-fn world<G: Guest>(guest: G, plan: Plan, opens: bool, lossy: bool, mut rng: Rng) -> World<G> {
+pub(super) fn world<G: Guest>(guest: G, plan: Plan, opens: bool, lossy: bool, mut rng: Rng) -> World<G> {
     let mut pod = Pod::new(pod_habits(&mut rng), plan, micros(rng.range(0, 50_000)));
     if !opens {
         pod.connect(Time::ZERO);

@@ -39,6 +39,8 @@ pub(super) struct Driver {
     pub(super) retransmits: u32,
     /// Bytes that peeks would have copied if the kernel kept no offset: what is in flight, and what is new behind it.
     pub(super) copied: u64,
+    /// Times that the socket's state was read while the connection was open.
+    pub(super) state_reads: u32,
 }
 
 /// What the guest has been told, in bytes from its initial sequence number.
@@ -73,6 +75,7 @@ impl Driver {
             refusals: 0,
             retransmits: 0,
             copied: 0,
+            state_reads: 0,
         }
     }
 
@@ -135,6 +138,7 @@ impl Driver {
             acked: if near { 0 } else { pod.acked as u32 },
             peer_window: if near { u32::MAX >> 1 } else { pod.peer_window() as u32 },
             near,
+            rtt: pod.habits.round_trip,
         }
     }
 
@@ -147,7 +151,8 @@ impl Driver {
         }
         self.readable |= events.readable || events.end;
         self.peer_closed |= events.end;
-        self.stale |= events.writable;
+        // As of epoll: it tells of room that was asked for, and with whatever else happens that the socket is writable.
+        self.stale |= events.writable || conn.may_have_news(self.now);
         self.settle(pod);
     }
 
@@ -213,7 +218,7 @@ impl Driver {
         if pod.died {
             conn.on_pod_error();
         }
-        self.stale = true;
+        self.stale |= pod.habits.near || sent < gathered.len();
         self.refusals += u32::from(sent < gathered.len());
         conn.on_flushed(gathered.len() as u32, sent as u32, self.now);
         gathered.clear();
@@ -240,7 +245,9 @@ impl Driver {
     fn settle(&mut self, pod: &mut Pod) {
         let Some(conn) = &mut self.conn else { return };
         conn.on_flushed(0, 0, self.now);
-        if std::mem::take(&mut self.stale) && pod.open && !conn.is_done_with_socket() {
+        let due = std::mem::take(&mut self.stale) || conn.wants_pod_state(self.now);
+        if due && pod.open && !conn.is_done_with_socket() {
+            self.state_reads += 1;
             conn.on_pod(&Self::pod_state(pod), self.now);
             if !pod.is_writable() {
                 pod.ask_writable();

@@ -15,6 +15,7 @@
 
 mod cases;
 mod driver;
+mod far;
 mod guest;
 mod link;
 mod pod;

@@ -9,7 +9,7 @@ use super::*;
 enum Step {
     Segment { seq: u32, ack: u32, flags: u8, window: u16, len: u32, near_edges: bool },
     Flush { sent: u32 },
-    Pod { space: u32, acked: u32, window: u32, near: bool },
+    Pod { space: u32, acked: u32, window: u32, near: bool, micros: u32 },
     Deliver { most: u32 },
     End,
     Broken,
@@ -22,8 +22,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (number.clone(), number, 0..64u8, any::<u16>(), prop_oneof![Just(0), 0..3_000u32, any::<u16>().prop_map(u32::from)], any::<bool>())
             .prop_map(|(seq, ack, flags, window, len, near_edges)| Step::Segment { seq, ack, flags, window, len, near_edges }),
         3 => any::<u32>().prop_map(|sent| Step::Flush { sent }),
-        3 => (0..200_000u32, any::<u32>(), any::<u32>(), any::<bool>())
-            .prop_map(|(space, acked, window, near)| Step::Pod { space, acked, window, near }),
+        3 => (0..200_000u32, any::<u32>(), any::<u32>(), any::<bool>(), any::<u32>())
+            .prop_map(|(space, acked, window, near, micros)| Step::Pod { space, acked, window, near, micros }),
         4 => (1..100_000u32).prop_map(|most| Step::Deliver { most }),
         1 => Just(Step::End),
         1 => Just(Step::Broken),
@@ -50,9 +50,10 @@ impl Victim {
                 self.segment(seq, ack, flags, window, len, near_edges);
             }
             Step::Flush { sent } => self.flush(sent),
-            Step::Pod { space, acked, window, near } => {
+            Step::Pod { space, acked, window, near, micros } => {
                 self.flush(u32::MAX);
-                let pod = PodState { space, acked, peer_window: window >> 1, near };
+                let rtt = Duration::from_micros(micros.into());
+                let pod = PodState { space, acked, peer_window: window >> 1, near, rtt };
                 self.b.conn.on_connected(&pod);
                 self.b.on_pod(&pod);
             }
