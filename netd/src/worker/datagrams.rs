@@ -209,6 +209,7 @@ impl Worker {
             }
         }
         self.note_use(id, used);
+        self.met.add(id);
         if self.tx.gathers.slices_of(id).is_none() && self.tx.gathers.is_full() {
             self.flush_gathers();
         }

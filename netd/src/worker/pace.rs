@@ -63,6 +63,8 @@ pub(super) struct Turn {
     pub(super) moved: usize,
     /// Something had happened, or there were frames.
     pub(super) worked: bool,
+    /// What [`super::spin::Met::end_turn`] says.
+    pub(super) same: Option<bool>,
     /// There is more to do at once.
     pub(super) more: bool,
 }
@@ -87,9 +89,9 @@ impl Pace {
 
     /// What follows a turn; `fine`: naps are possible.
     pub(super) fn after(&mut self, turn: Turn, fine: bool) -> Pause {
-        let Turn { at: now, moved, worked, more } = turn;
+        let Turn { at: now, moved, worked, same, more } = turn;
         if worked {
-            self.spin.on_work(now);
+            self.spin.on_work(now, same);
         }
         if moved >= BULK {
             let last = self.last_bulk.replace(now);
@@ -161,7 +163,7 @@ mod tests {
     }
 
     fn after(pace: &mut Pace, at: Time, moved: usize, more: bool, fine: bool) -> Pause {
-        pace.after(Turn { at, moved, worked: moved > 0, more }, fine)
+        pace.after(Turn { at, moved, worked: moved > 0, same: Some(true), more }, fine)
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! (`halt_poll_ns`, 200 µs).
 //!
 //! ```text
-//!            short waits in a row,
+//!            the score of a dialogue,
 //!            something in the budget
 //!   asleep ──────────────────────────> spinning ──┐ found something
 //!      ^                                │    ^    │
@@ -21,9 +21,11 @@
 //! What bounds it:
 //!
 //! - Before each look the worker yields its processor, so that it takes what no other thread there has a use for.
-//! - The last [`DIALOGUE`] waits were no longer than [`SHORT`], asleep or not. A guest that is idle, or asks now and then,
-//!   never makes its worker spin.
-//! - The *budget* of processor time. Spinning takes from it; each event that was found brings [`WORTH`] back, about what
+//! - It takes a dialogue. A *score* grows with each event that came within [`SHORT`], asleep or not, and was of one of the last
+//!   two flows; an event of another flow takes [`OTHER`] from it, a longer wait all of it. So connections that are opened and closed one after
+//!   the other are a dialogue, but not a thousand connections in which little happens at a time. A guest that is idle, or asks now and then, never makes its
+//!   worker spin.
+//! - The *budget* of processor time. Spinning takes from it; each event of such a flow that was found brings [`WORTH`] back, about what
 //!   the sleep would have cost; and it fills with a part of the time that passes ([`SHARE`]), up to [`BURST`]. So events that
 //!   follow each other closely are spun for as long as they do, and all other spinning, whether it finds something or not, takes an eighth of a
 //!   processor at most. A budget that is used up fills to [`REFILLED`] before it is touched again: the worker spins for
@@ -34,6 +36,7 @@
 
 use std::time::Duration;
 
+use crate::flow::FlowId;
 use crate::time::Time;
 
 /// How long one spin lasts at most: as KVM's for a virtual processor that halts.
@@ -41,8 +44,12 @@ const SPIN: Duration = Duration::from_micros(200);
 /// A wait that is no longer may be one of a dialogue. Asleep it is longer than it were otherwise: everything that takes part
 /// is woken from its sleep each time.
 const SHORT: Duration = Duration::from_micros(500);
-/// So many short waits in a row make a dialogue.
+/// From this score on it is a dialogue.
 const DIALOGUE: u8 = 2;
+/// The highest score.
+const MOST: u8 = 8;
+/// What is taken from the score for an event of another flow.
+const OTHER: u8 = 2;
 /// What the budget gets for an event that was found: the sleep that was spared costs netd's thread about 25 µs, and about as
 /// much the guest that kicks and the kernel that wakes.
 const WORTH: Duration = Duration::from_micros(50);
@@ -61,32 +68,38 @@ pub(super) struct Spin {
     idle_since: Option<Time>,
     /// The worker has slept since then.
     slept: bool,
-    /// Short waits in a row.
-    short: u8,
+    /// How much it looks like a dialogue.
+    score: u8,
     budget: Budget,
 }
 
 impl Spin {
     /// A worker that may spin if this is `allowed`; its budget is full.
     pub(super) fn new(allowed: bool) -> Spin {
-        Spin { allowed, idle_since: None, slept: false, short: 0, budget: Budget::new() }
+        Spin { allowed, idle_since: None, slept: false, score: 0, budget: Budget::new() }
     }
 
-    /// The turn that began at `now` had something to do.
-    pub(super) fn on_work(&mut self, now: Time) {
+    /// The turn that began at `now` had something to do; `same` is what [`Met::end_turn`] says of it.
+    pub(super) fn on_work(&mut self, now: Time, same: Option<bool>) {
         let Some(since) = self.idle_since.take() else { return };
         let waited = now.since(since);
-        self.short = if waited <= SHORT { self.short.saturating_add(1) } else { 0 };
+        self.score = match same {
+            _ if waited > SHORT => 0,
+            Some(true) => MOST.min(self.score + 1),
+            Some(false) => self.score.saturating_sub(OTHER),
+            None => self.score,
+        };
         if !self.slept {
-            self.budget.take(waited.saturating_sub(WORTH));
-            self.budget.put(WORTH.saturating_sub(waited));
+            let worth = if same == Some(false) { Duration::ZERO } else { WORTH };
+            self.budget.take(waited.saturating_sub(worth));
+            self.budget.put(worth.saturating_sub(waited));
         }
         self.slept = false;
     }
 
     /// What has been is no dialogue: there was bulk.
     pub(super) fn forget(&mut self) {
-        (self.idle_since, self.slept, self.short) = (None, false, 0);
+        (self.idle_since, self.slept, self.score) = (None, false, 0);
     }
 
     /// There is nothing to do after the turn that began at `now`: true if the worker shall spin, false if it shall sleep.
@@ -96,12 +109,38 @@ impl Spin {
             return false;
         }
         let spun = now.since(since);
-        if self.allowed && self.short >= DIALOGUE && spun < SPIN && self.budget.has_some(now) {
+        if self.allowed && self.score >= DIALOGUE && spun < SPIN && self.budget.has_some(now) {
             return true;
         }
         self.budget.take(spun);
         self.slept = true;
         false
+    }
+}
+
+/// The flows that turns have something of.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    /// The first of this turn.
+    now: Option<FlowId>,
+    /// The last two of turns before.
+    before: [Option<FlowId>; 2],
+}
+
+impl Met {
+    /// This turn has something of a flow.
+    pub(super) fn add(&mut self, id: FlowId) {
+        self.now.get_or_insert(id);
+    }
+
+    /// Whether the turn that ends had something of one of the last two flows; none: it had something of no flow.
+    pub(super) fn end_turn(&mut self) -> Option<bool> {
+        let met = self.now.take()?;
+        let same = self.before.contains(&Some(met));
+        if self.before[0] != Some(met) {
+            self.before = [Some(met), self.before[0]];
+        }
+        Some(same)
     }
 }
 
@@ -155,11 +194,11 @@ mod tests {
         events: usize,
     }
 
-    fn run(spin: &mut Spin, gaps: &[u64], wake: u64, span: Duration) -> Run {
+    fn run(spin: &mut Spin, same: &[bool], gaps: &[u64], wake: u64, span: Duration) -> Run {
         let begin = Time::from_micros(1_000_000);
         let mut run = Run { spun: us(0), found: 0, events: 0 };
         let mut now = begin;
-        for gap in gaps.iter().cycle() {
+        for (gap, same) in gaps.iter().cycle().zip(same.iter().cycle()) {
             if now.since(begin) > span {
                 break;
             }
@@ -180,7 +219,7 @@ mod tests {
                 run.found += 1;
             }
             run.events += 1;
-            spin.on_work(now);
+            spin.on_work(now, Some(*same));
         }
         run
     }
@@ -189,19 +228,20 @@ mod tests {
         of.spun.as_secs_f64() / span.as_secs_f64()
     }
 
+    const SAME: &[bool] = &[true];
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn what_follows_closely_is_found_without_sleeping() {
         let mut spin = Spin::new(true);
-        let run = run(&mut spin, &[20, 30], 60, SECOND);
+        let run = run(&mut spin, SAME, &[20, 30], 60, SECOND);
         assert_eq!(run.found + usize::from(DIALOGUE), run.events);
     }
 
     #[test]
     fn a_dialogue_whose_sleeps_make_it_slow_is_one_nevertheless() {
         let mut spin = Spin::new(true);
-        let run = run(&mut spin, &[20], 400, SECOND);
+        let run = run(&mut spin, SAME, &[20], 400, SECOND);
         assert_eq!(run.found + usize::from(DIALOGUE), run.events);
     }
 
@@ -209,11 +249,11 @@ mod tests {
     fn what_comes_now_and_then_is_slept_for() {
         for gap in [501, 1_000, 20_000] {
             let mut spin = Spin::new(true);
-            let run = run(&mut spin, &[gap], 0, SECOND);
+            let run = run(&mut spin, SAME, &[gap], 0, SECOND);
             assert_eq!((run.found, run.spun), (0, us(0)), "{gap}");
         }
         // One request in 10 ms: the wait for the answer alone is short.
-        let run = run(&mut Spin::new(true), &[10_000, 30], 50, SECOND);
+        let run = run(&mut Spin::new(true), SAME, &[10_000, 30], 50, SECOND);
         assert_eq!((run.found, run.spun), (0, us(0)));
     }
 
@@ -221,7 +261,7 @@ mod tests {
     fn spins_that_are_longer_than_a_sleep_is_worth_take_an_eighth_of_a_processor() {
         for gap in [60, 100, 150, 199, 201, 300, 499] {
             let mut spin = Spin::new(true);
-            let run = run(&mut spin, &[gap], 0, SECOND);
+            let run = run(&mut spin, SAME, &[gap], 0, SECOND);
             let worth = run.found as f64 * WORTH.as_secs_f64();
             let beyond = share(&run, SECOND) - worth / SECOND.as_secs_f64();
             // A full budget at the beginning is 0.02 of a second.
@@ -231,15 +271,40 @@ mod tests {
     }
 
     #[test]
+    fn connections_one_after_the_other_are_a_dialogue_and_many_at_a_time_are_none() {
+        // Of each connection seven events, the first of which is of a flow that was not there before.
+        let one = [false, true, true, true, true, true, true];
+        let run_of = |same: &[bool]| run(&mut Spin::new(true), same, &[30], 60, SECOND);
+        let run = run_of(&one);
+        assert!(run.found + 10 > run.events, "{} of {}", run.found, run.events);
+        // A burst comes in two parts, and the next one is another flow's.
+        let run = run_of(&[false, true]);
+        assert_eq!((run.found, run.spun), (0, us(0)));
+    }
+
+    #[test]
+    fn the_last_two_flows_are_known() {
+        let mut met = Met::default();
+        let mut turn = |flows: &[u32]| {
+            flows.iter().for_each(|n| met.add(FlowId::from_token(u64::from(*n))));
+            met.end_turn()
+        };
+        let (a, b, c) = (1, 2, 3);
+        assert_eq!([turn(&[a]), turn(&[a]), turn(&[])], [Some(false), Some(true), None]);
+        assert_eq!([turn(&[b]), turn(&[a]), turn(&[b])], [Some(false), Some(true), Some(true)]);
+        assert_eq!([turn(&[c, b]), turn(&[b]), turn(&[a])], [Some(false), Some(true), Some(false)]);
+    }
+
+    #[test]
     fn a_worker_with_a_limit_never_spins() {
         let mut spin = Spin::new(false);
-        assert_eq!(run(&mut spin, &[20], 60, SECOND).spun, us(0));
+        assert_eq!(run(&mut spin, SAME, &[20], 60, SECOND).spun, us(0));
     }
 
     #[test]
     fn a_wake_up_without_work_is_followed_by_a_sleep() {
         let mut spin = Spin::new(true);
-        run(&mut spin, &[20], 60, us(1000));
+        run(&mut spin, SAME, &[20], 60, us(1000));
         let mut now = Time::from_micros(2_000_000);
         let begin = now;
         while spin.on_idle(now) {

@@ -21,6 +21,7 @@ use super::pace::{NAP, Pace, Pause, Turn};
 use super::peers::Peers;
 use super::receive::{InHand, Origin, Queues, ReceiveQueue};
 use super::slow::Slow;
+use super::spin::Met;
 use super::transmit::Transmit;
 use crate::counters::Counters;
 use crate::flow::{FlowId, Key};
@@ -75,6 +76,8 @@ pub(super) struct Worker {
     inbox: Inbox,
     /// It may spin; see [`super::spin`].
     spins: bool,
+    /// The flows that turns have something of.
+    pub(super) met: Met,
     pub(super) counters: Arc<Counters>,
     pub(super) timeouts: Timeouts,
     pub(super) life: Life,
@@ -120,6 +123,7 @@ impl Worker {
             epoll,
             inbox,
             spins,
+            met: Met::default(),
             life: Life::new(now),
             receiveq: ReceiveQueue::new(link.clone(), counters.clone()),
             guest: Guest::new(link),
@@ -206,7 +210,7 @@ impl Worker {
             self.plan_move();
             more |= self.life.rung;
             let moved = self.tx.take_sent() + std::mem::take(&mut self.receiveq.moved);
-            let turn = Turn { at: self.now, moved, worked: n > 0 || moved > 0, more };
+            let turn = Turn { at: self.now, moved, worked: n > 0 || moved > 0, same: self.met.end_turn(), more };
             let next = pace.after(turn, waiter.is_fine());
             self.count_turn(pause, next, turn.worked);
             pause = next;
@@ -291,6 +295,7 @@ impl Worker {
     }
 
     fn on_flow_event(&mut self, id: FlowId, events: EpollFlags) {
+        self.met.add(id);
         match self.flows.get_mut(id) {
             Some(Flow::Tcp(_)) => self.on_stream_event(id, events),
             Some(Flow::Udp(_) | Flow::Echo(_)) => {

@@ -212,6 +212,7 @@ impl Worker {
     ) -> Result<(), Full> {
         let ends = placed.and_then(|id| {
             let Some(id) = id else { return Ok(None) };
+            self.met.add(id);
             let key = self.flows.key(id).ok_or(Reason::NoConnection)?;
             if self.receiveq.guest_mac.is_none() {
                 let link = self.receiveq.link.clone();

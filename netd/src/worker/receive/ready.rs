@@ -196,7 +196,10 @@ impl Worker {
             }
             let id = match self.queues.ready.pop_front() {
                 None => break,
-                Some(Origin::Flow(id)) => id,
+                Some(Origin::Flow(id)) => {
+                    self.met.add(id);
+                    id
+                }
                 Some(origin @ (Origin::Listener(_) | Origin::Outlet(_))) => {
                     self.set_heard_queued(origin, false);
                     if self.deliver_datagrams(origin) {

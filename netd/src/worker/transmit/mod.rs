@@ -244,6 +244,7 @@ impl Worker {
 
     /// Marks a flow for [`Worker::settle_touched`].
     pub(super) fn touch(&mut self, id: FlowId) {
+        self.met.add(id);
         if self.tx.touched.last() != Some(&id) {
             self.tx.touched.push(id);
         }
