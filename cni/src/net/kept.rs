@@ -3,8 +3,9 @@
 //! # Theory of operation
 //!
 //! From the moment the source's pod is deaf until switches know the target, frames for the machine come to the source's pod,
-//! where nothing takes them. Lost, a segment of TCP comes again after 200 ms or more, and a datagram never. So a packet socket,
-//! which sees them before the table that drops them, keeps them:
+//! where nothing takes them. Lost, a segment of TCP comes again after 200 ms or more, and a datagram never. So each interface
+//! that is silent has a packet socket, which sees its frames before the table that drops them, and keeps them. What the pod has
+//! besides, such as the `lo` between a mesh's sidecar and a guest that netd serves, is not seen at all.
 //!
 //! ```text
 //! silent ──▶ heard elsewhere ──▶ over
@@ -22,11 +23,12 @@
 //! and one that does not yet takes nothing. A segment for a connection that has not come along is answered by a RST, as it
 //! is to be.
 //!
-//! Nothing is taken twice: the socket is opened before the pod goes deaf, and what it has until then is thrown away, as the pod
+//! Nothing is taken twice: a socket is opened before the pod goes deaf, and what it has until then is thrown away, as the pod
 //! has taken it. The backend waits for that moment before its own connections and sockets stand still.
 
 use std::collections::VecDeque;
 use std::io;
+use std::iter::once;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -48,8 +50,8 @@ const RELEASE: Duration = Duration::from_millis(25);
 const LINGER: Duration = Duration::from_secs(1);
 /// How long frames are kept. What is older is of no use: its sender has sent it again or has given it up.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Frames taken in one turn, and at most thrown away in the beginning: more than the kernel's buffer holds. A flood does not
-/// keep this thread from its other work.
+/// Frames taken of one interface in one turn, and at most thrown away in the beginning: more than the kernel's buffer holds. A
+/// flood keeps this thread neither from its other work nor from another interface.
 const AT_ONCE: usize = 16_384;
 /// The largest frame with its header, as the kernel makes them without jumbograms.
 const LARGEST: usize = HEADER + 14 + 4 + 65_535;
@@ -64,8 +66,7 @@ const TCP: u8 = 6;
 /// Frames of a pod whose machine leaves.
 #[derive(Debug)]
 pub struct Kept {
-    packets: Packets,
-    lines: Vec<(LinkAddr, Line)>,
+    lines: Vec<(Packets, Line)>,
 }
 
 /// What became of the frames.
@@ -83,22 +84,20 @@ impl Kept {
     /// # Errors
     /// There is no packet socket to be had; the interfaces cannot be listed.
     pub(super) fn open(names: &[String]) -> io::Result<Kept> {
-        let packets = Packets::open(BUFFER)?;
         let links = getifaddrs()?.filter(|one| names.contains(&one.interface_name));
         let links = links.filter_map(|one| one.address?.as_link_addr().copied());
-        let lines = links.filter_map(|link| Some((link, Line::new(link.addr()?)))).collect();
-        Ok(Kept { packets, lines })
+        let line = |link: LinkAddr| Some((link, Line::new(link.addr()?)));
+        let lines = links.filter_map(line).map(|(link, line)| Ok((Packets::open(link, BUFFER)?, line)));
+        Ok(Kept { lines: lines.collect::<io::Result<_>>()? })
     }
 
     /// The interfaces are deaf: what was taken until now, the pod has taken as well.
     ///
     /// # Errors
-    /// The socket fails.
+    /// A socket fails.
     pub(super) fn begin(&self) -> io::Result<()> {
-        for _ in 0..AT_ONCE {
-            if self.packets.receive(&mut [0; HEADER])?.is_none() {
-                break;
-            }
+        for (packets, _) in &self.lines {
+            turn(&mut [0; HEADER], |buffer| packets.receive(buffer), |_| ())?;
         }
         Ok(())
     }
@@ -107,7 +106,7 @@ impl Kept {
     /// of it, or when `stay` is readable: the machine stays, or its migration has been seen to its end.
     ///
     /// # Errors
-    /// The socket fails.
+    /// A socket fails.
     pub fn send_on(mut self, stay: BorrowedFd<'_>) -> io::Result<Fate> {
         let began = Instant::now();
         let (mut buffer, mut fate) = (vec![0; LARGEST], Fate::default());
@@ -117,8 +116,9 @@ impl Kept {
             let Some(next) = deadlines.min() else { break };
             let wait = next.saturating_sub(now).as_micros().div_ceil(1000);
             let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
-            let mut fds =
-                [PollFd::new(stay, PollFlags::POLLIN), PollFd::new(self.packets.as_fd(), PollFlags::POLLIN)];
+            let sockets = self.lines.iter().map(|(packets, _)| packets.as_fd());
+            let mut fds: Vec<PollFd<'_>> =
+                once(stay).chain(sockets).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             match poll(&mut fds, wait) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
@@ -137,27 +137,17 @@ impl Kept {
     }
 
     fn receive(&mut self, buffer: &mut [u8], now: Duration, fate: &mut Fate) -> io::Result<()> {
-        for _ in 0..AT_ONCE {
-            match self.packets.receive(buffer) {
-                Ok(None) => break,
-                Ok(Some((frame, index))) => {
-                    let line = self.lines.iter_mut().find(|(link, _)| link.ifindex() == index);
-                    if let Some((_, line)) = line {
-                        fate.lost += usize::from(!line.take(frame, now));
-                    }
-                }
-                // Told once when an interface goes down: the pod ends.
-                Err(error) if error.raw_os_error() == Some(Errno::ENETDOWN as i32) => {}
-                Err(error) => return Err(error),
-            }
+        for (packets, line) in &mut self.lines {
+            let take = |frame: &[u8]| fate.lost += usize::from(!line.take(frame, now));
+            turn(buffer, |buffer| packets.receive(buffer), take)?;
         }
         Ok(())
     }
 
     fn send(&mut self, now: Duration, fate: &mut Fate) {
-        for (link, line) in &mut self.lines {
+        for (packets, line) in &mut self.lines {
             while let Some(frame) = line.next(now) {
-                match self.packets.send(&frame, link) {
+                match packets.send(&frame) {
                     Ok(()) => fate.sent += 1,
                     Err(error) => {
                         tracing::debug!(%error, bytes = frame.len(), "a frame is not sent on");
@@ -167,6 +157,24 @@ impl Kept {
             }
         }
     }
+}
+
+/// Has `take` see each frame that `receive` puts into `buffer`, until there is none or it was [`AT_ONCE`].
+fn turn(
+    buffer: &mut [u8],
+    mut receive: impl FnMut(&mut [u8]) -> io::Result<Option<usize>>,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    for _ in 0..AT_ONCE {
+        match receive(buffer) {
+            Ok(Some(length)) => take(buffer.get(..length).unwrap_or_default()),
+            Ok(None) => break,
+            // Told once when an interface goes down: the pod ends.
+            Err(error) if error.raw_os_error() == Some(Errno::ENETDOWN as i32) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The frames of one interface. Times are since the beginning.
@@ -251,76 +259,5 @@ fn is_tcp(kind: [u8; 2], packet: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: [u8; 6] = [0x02, 0x70, 172, 30, 0, 9];
-    const PEER: [u8; 6] = [0x02, 0x70, 172, 30, 0, 10];
-    const MS: Duration = Duration::from_millis(1);
-    const UDP: u8 = 17;
-
-    /// An IPv4 packet of `length` bytes from `source` with its header.
-    fn frame(source: [u8; 6], protocol: u8, length: usize) -> Vec<u8> {
-        let mut packet = vec![0; length];
-        packet[9] = protocol;
-        [&[0; HEADER][..], &OWN, &source, &ETHERTYPE_IPV4, &packet].concat()
-    }
-
-    fn sent(line: &mut Line, now: Duration) -> Vec<u8> {
-        std::iter::from_fn(|| line.next(now)).map(|frame| frame[HEADER + ETHERNET + 9]).collect()
-    }
-
-    #[test]
-    fn frames_wait_for_the_target_and_segments_for_their_connections() {
-        let mut line = Line::new(OWN);
-        assert!(line.take(&frame(PEER, TCP, 40), MS) && line.take(&frame(PEER, UDP, 40), MS));
-        assert_eq!(sent(&mut line, 500 * MS), [0; 0]);
-        assert_eq!(line.deadline(500 * MS), Some(LONGEST));
-        line.take(&frame(OWN, UDP, 40), 500 * MS);
-        assert_eq!(sent(&mut line, 500 * MS), [UDP]);
-        assert_eq!(line.deadline(500 * MS), Some(525 * MS));
-        assert_eq!(sent(&mut line, 524 * MS), [0; 0]);
-        assert_eq!(sent(&mut line, 525 * MS), [TCP]);
-        // What still comes goes on at once.
-        line.take(&frame(PEER, TCP, 40), 700 * MS);
-        assert_eq!(sent(&mut line, 700 * MS), [TCP]);
-        assert_eq!((line.bytes, line.waiting()), (0, 0));
-        assert_eq!(line.deadline(1499 * MS), Some(1500 * MS));
-        assert_eq!(line.deadline(1500 * MS), None);
-    }
-
-    #[test]
-    fn a_frame_keeps_all_but_its_source() {
-        let mut line = Line::new(OWN);
-        let original = frame(PEER, UDP, 60);
-        line.take(&original, MS);
-        line.take(&frame(OWN, UDP, 40), MS);
-        let sent = line.next(MS).unwrap();
-        let source = HEADER + 6..HEADER + 12;
-        assert_eq!(sent[source.clone()], [0xfe, 0x8f, 83, 225, 255, 246]);
-        assert_eq!(sent[..source.start], original[..source.start]);
-        assert_eq!(sent[source.end..], original[source.end..]);
-    }
-
-    #[test]
-    fn what_is_for_others_or_no_packet_is_not_kept() {
-        let mut line = Line::new(OWN);
-        let mut multicast = frame(PEER, UDP, 40);
-        multicast[HEADER..HEADER + 6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
-        let mut strange = frame(PEER, UDP, 40);
-        strange[HEADER + 12..HEADER + 14].copy_from_slice(&[0x88, 0xcc]);
-        for other in [multicast, strange, vec![0; HEADER + 3], Vec::new()] {
-            assert!(line.take(&other, MS));
-        }
-        assert_eq!(line.waiting(), 0);
-    }
-
-    #[test]
-    fn there_is_an_end_to_the_room_and_to_the_time() {
-        let mut line = Line::new(OWN);
-        let large = frame(PEER, TCP, 65_000);
-        let taken = (0..1000).filter(|_| line.take(&large, MS)).count();
-        assert_eq!(taken, ROOM / large.len());
-        assert_eq!(line.deadline(LONGEST), None);
-    }
-}
+#[path = "kept_tests.rs"]
+mod tests;

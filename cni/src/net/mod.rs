@@ -30,6 +30,8 @@ mod activate;
 pub(crate) mod bed;
 mod depart;
 mod kept;
+#[cfg(test)]
+mod move_tests;
 mod packet;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! A packet socket (packet(7)) that takes frames as they come in and sends them as they are.
+//! A packet socket (packet(7)) that takes frames as they come in over one interface and sends them over it as they are.
 //!
 //! A frame between two pods of a node may stand for several, and its checksum may still have to be made. So each comes with
 //! the header by which the kernel tells that (`struct virtio_net_hdr`), and goes out with the same.
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvfrom, sendto, setsockopt,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, sendto, setsockopt,
     socket, sockopt,
 };
 
@@ -18,53 +18,69 @@ pub(super) const HEADER: usize = 10;
 
 /// The socket.
 #[derive(Debug)]
-pub(super) struct Packets(OwnedFd);
+pub(super) struct Packets {
+    socket: OwnedFd,
+    interface: LinkAddr,
+}
 
 impl Packets {
-    /// Takes every frame from now on that comes in over any interface of the calling thread's namespace, up to `buffer`
+    /// Takes every frame from now on that comes in over this interface of the calling thread's namespace, up to `buffer`
     /// bytes before they are received.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW; before Linux 4.20.
-    pub(super) fn open(buffer: usize) -> io::Result<Packets> {
+    /// Without CAP_NET_RAW; before Linux 4.20; the interface is gone.
+    pub(super) fn open(interface: LinkAddr, buffer: usize) -> io::Result<Packets> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, Some(SockProtocol::EthAll))?;
+        // Protocol 0: it receives nothing before it is bound.
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
         for option in [libc::PACKET_VNET_HDR, libc::PACKET_QDISC_BYPASS, libc::PACKET_IGNORE_OUTGOING] {
             enable(socket.as_fd(), option)?;
         }
         setsockopt(&socket, sockopt::RcvBufForce, &buffer)?;
-        Ok(Packets(socket))
+        bind(socket.as_raw_fd(), &every_frame_of(&interface)?)?;
+        Ok(Packets { socket, interface })
     }
 
-    /// The next frame behind its header, and the index of the interface that it came in over; None when there is none.
+    /// Bytes of the next frame, its header included, which is at the beginning of `buffer` then; None when there is none.
     ///
     /// # Errors
-    /// As recvfrom(2).
-    pub(super) fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<(&'a [u8], usize)>> {
-        match recvfrom::<LinkAddr>(self.0.as_raw_fd(), buffer) {
-            Ok((length, from)) => {
-                let frame = buffer.get(..length).unwrap_or_default();
-                Ok(Some((frame, from.map_or(0, |from| from.ifindex()))))
-            }
+    /// As recv(2).
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match recv(self.socket.as_raw_fd(), buffer, MsgFlags::empty()) {
+            Ok(length) => Ok(Some(length)),
             Err(nix::errno::Errno::EAGAIN) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Sends a frame with its header over an interface, past its queueing discipline.
+    /// Sends a frame with its header over the interface, past its queueing discipline.
     ///
     /// # Errors
     /// As sendto(2).
-    pub(super) fn send(&self, frame: &[u8], interface: &LinkAddr) -> io::Result<()> {
-        sendto(self.0.as_raw_fd(), frame, interface, MsgFlags::MSG_DONTWAIT)?;
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        sendto(self.socket.as_raw_fd(), frame, &self.interface, MsgFlags::MSG_DONTWAIT)?;
         Ok(())
     }
 }
 
 impl AsFd for Packets {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
+}
+
+/// The address to bind to for frames of any protocol; getifaddrs(3) names none.
+fn every_frame_of(interface: &LinkAddr) -> io::Result<LinkAddr> {
+    const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
+    let address = libc::sockaddr_ll { sll_protocol: ALL, ..*interface.as_ref() };
+    // SAFETY: the pointer is to a whole address that lives through the call, and its length is told.
+    let address = unsafe {
+        LinkAddr::from_raw(
+            (&raw const address).cast(),
+            Some(size_of::<libc::sockaddr_ll>() as libc::socklen_t),
+        )
+    };
+    address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 fn enable(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<()> {

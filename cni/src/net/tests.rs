@@ -1,22 +1,16 @@
 //! Attachments in real network namespaces.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::net::{IpAddr, UdpSocket};
 
 use podvirt_api::mac::MacAddr;
 use rtnetlink::{LinkUnspec, LinkVeth};
 use serde_json::json;
-use socket2::{Domain, Socket, Type};
 
 use super::attach::{self, Plan};
 use super::bed::{Ear, PodNet, attachment, interfaces, network, on_node};
-use super::{NetError, activate, announce_again, depart, netns, silence, silent_interfaces};
+use super::{NetError, activate, announce_again, netns, silence, silent_interfaces};
 use crate::config::Network;
 use crate::result::Expected;
-
-/// How long what has to happen is waited for.
-const LIMIT: Duration = Duration::from_secs(20);
 
 const RARP: u16 = 0x8035;
 const ARP: u16 = 0x0806;
@@ -26,7 +20,13 @@ fn mac(last: u8) -> MacAddr {
     MacAddr([0x02, 0x70, 172, 30, 0, last])
 }
 
-fn make(network: &Network, pod: &PodNet, container: &str, last: u8, silent: bool) -> Result<(), NetError> {
+pub(super) fn make(
+    network: &Network,
+    pod: &PodNet,
+    container: &str,
+    last: u8,
+    silent: bool,
+) -> Result<(), NetError> {
     let addresses =
         [format!("172.30.0.{last}/24"), format!("fd00:30::{last}/64")].map(|a| a.parse().unwrap());
     let attachment = attachment(container);
@@ -34,11 +34,11 @@ fn make(network: &Network, pod: &PodNet, container: &str, last: u8, silent: bool
     attach::make(&plan, &pod.0).map(|_| ())
 }
 
-fn v4(last: u8) -> IpAddr {
+pub(super) fn v4(last: u8) -> IpAddr {
     [172, 30, 0, last].into()
 }
 
-fn v6(last: u8) -> IpAddr {
+pub(super) fn v6(last: u8) -> IpAddr {
     format!("fd00:30::{last}").parse().unwrap()
 }
 
@@ -109,140 +109,6 @@ fn a_target_on_a_bridge_is_not_heard_before_its_activation() {
 fn a_target_on_macvlan_is_not_heard_before_its_activation() {
     on_node(|| {
         nothing_is_heard_before_the_activation(&network(&json!({"mode": "macvlan", "master": "up1"})));
-    });
-}
-
-/// The pods of a machine that moves, the target silent, and of its peer, on one network.
-fn moving() -> (PodNet, PodNet, PodNet, Network) {
-    let (source, target, peer) = (PodNet::new(), PodNet::new(), PodNet::new());
-    let network = network(&json!({}));
-    make(&network, &peer, "peer", 10, false).unwrap();
-    make(&network, &source, "source", 9, false).unwrap();
-    make(&network, &target, "target", 9, true).unwrap();
-    (source, target, peer, network)
-}
-
-#[test]
-fn an_address_moves_from_the_source_to_the_target() {
-    on_node(|| {
-        let (source, target, peer, network) = moving();
-        for address in [v4(9), v6(9)] {
-            // Both are there, and only the source answers.
-            let silent = target.serve(address, "target");
-            let server = source.serve(address, "source");
-            assert_eq!(peer.ask(address), "source");
-            server.join().unwrap();
-            drop(silent);
-        }
-        // The order of a switch-over: the source's address goes on to exist, silently, while the target's begins to speak.
-        assert_eq!(depart(&source.0, &[v4(9)], || ()).unwrap().silent, [""; 0], "the other address stays");
-        assert!(!source.enter(|| silence::is_silent("net1")).unwrap());
-        assert_eq!(depart(&source.0, &[v4(9), v6(9)], || ()).unwrap().silent, ["net1"]);
-        activate(&target.0, "net1", None).unwrap();
-        assert!(source.enter(|| silence::is_silent("net1")).unwrap());
-        // Who sends does not hear that nothing goes out.
-        let lost = source.enter(|| {
-            let socket = std::net::UdpSocket::bind((v4(9), 0)).unwrap();
-            // Otherwise the kernel keeps it to itself.
-            nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv4RecvErr, &true).unwrap();
-            socket.send_to(b"x", (v4(10), 9)).map(drop)
-        });
-        assert!(lost.is_ok(), "{lost:?}");
-        attach::remove(&attachment("source"), &network, Some(&source.0)).unwrap();
-        for address in [v4(9), v6(9)] {
-            assert_eq!(peer.ask(address), "target");
-        }
-    });
-}
-
-#[test]
-fn what_comes_to_the_source_meanwhile_reaches_the_target() {
-    on_node(|| {
-        let (source, target, peer, _) = moving();
-        let bound = |pod: &PodNet, address| {
-            let socket = pod.enter(|| UdpSocket::bind((address, 7)).unwrap());
-            socket.set_read_timeout(Some(LIMIT)).unwrap();
-            socket
-        };
-        let both = [v4(9), v6(9)].map(|at| (at, bound(&source, at), bound(&target, at)));
-        let asks = [v4(10), v6(10)].map(|at| bound(&peer, at));
-        let mut buffer = [0; 16];
-        for ((at, here, _), ask) in both.iter().zip(&asks) {
-            ask.send_to(b"before", (*at, 7)).unwrap();
-            assert_eq!(here.recv(&mut buffer).unwrap(), 6, "the peer knows the way");
-        }
-
-        let departed = depart(&source.0, &[v4(9), v6(9)], || ()).unwrap();
-        let over = std::sync::Arc::new(nix::sys::eventfd::EventFd::new().unwrap());
-        let ended = over.clone();
-        let sending = std::thread::spawn(move || departed.kept.unwrap().send_on(ended.as_fd()).unwrap());
-        for ((at, ..), ask) in both.iter().zip(&asks) {
-            ask.send_to(b"meanwhile", (*at, 7)).unwrap();
-        }
-        let server = target.serve(v4(9), "target");
-        let client = peer.enter(|| {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            let begun = socket.connect(&SocketAddr::new(v4(9), 80).into());
-            assert_eq!(begun.unwrap_err().raw_os_error(), Some(nix::libc::EINPROGRESS));
-            socket.set_nonblocking(false).unwrap();
-            TcpStream::from(socket)
-        });
-        activate(&target.0, "net1", None).unwrap();
-        for ((_, here, there), ask) in both.iter().zip(&asks) {
-            let (length, from) = there.recv_from(&mut buffer).unwrap();
-            assert_eq!(&buffer[..length], b"meanwhile");
-            there.send_to(b"answer", from).unwrap();
-            assert_eq!(ask.recv(&mut buffer).unwrap(), 6, "the switch knows the peer");
-            here.set_nonblocking(true).unwrap();
-            assert!(here.recv(&mut buffer).is_err(), "the source has taken nothing");
-        }
-        server.join().unwrap();
-        drop(client);
-        over.write(1).unwrap();
-        let fate = sending.join().unwrap();
-        assert!(fate.sent >= 3 && fate.lost == 0, "{fate:?}");
-    });
-}
-
-#[test]
-fn frames_for_a_machine_that_stays_go_nowhere() {
-    on_node(|| {
-        let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
-        let here = source.enter(|| UdpSocket::bind((v4(9), 7)).unwrap());
-        let ask = peer.enter(|| UdpSocket::bind((v4(10), 7)).unwrap());
-        ask.send_to(b"before", (v4(9), 7)).unwrap();
-        here.recv(&mut [0; 16]).unwrap();
-        let departed = depart(&source.0, &[v4(9), v6(9)], || ()).unwrap();
-        ask.send_to(b"meanwhile", (v4(9), 7)).unwrap();
-        activate(&source.0, "net1", None).unwrap();
-        let over = nix::sys::eventfd::EventFd::new().unwrap();
-        over.write(1).unwrap();
-        let fate = departed.kept.unwrap().send_on(over.as_fd()).unwrap();
-        assert_eq!((fate.sent, fate.lost), (0, 1));
-    });
-}
-
-#[test]
-fn a_source_that_stays_is_heard_again() {
-    on_node(|| {
-        let (source, peer, network) = (PodNet::new(), PodNet::new(), network(&json!({})));
-        make(&network, &peer, "peer", 10, false).unwrap();
-        make(&network, &source, "source", 9, false).unwrap();
-        for _ in 0..2 {
-            for _ in 0..2 {
-                assert_eq!(depart(&source.0, &[v4(9), v6(9)], || ()).unwrap().silent, ["net1"]);
-            }
-            assert_eq!(silent_interfaces(&source.0).unwrap(), ["net1"]);
-            assert!(activate(&source.0, "net1", None).unwrap().was_silent);
-            for address in [v4(9), v6(9)] {
-                let server = source.serve(address, "source");
-                assert_eq!(peer.ask(address), "source");
-                server.join().unwrap();
-            }
-        }
     });
 }
 
