@@ -39,6 +39,7 @@ pub mod record;
 pub mod repair;
 pub mod rest;
 pub mod serve;
+mod socket_options;
 pub mod sockets;
 pub mod statistics;
 pub mod vm;

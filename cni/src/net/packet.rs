@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
+use nix::sys::socket::sockopt::SetBool;
 use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, sendto, setsockopt,
     socket, sockopt,
@@ -15,6 +16,21 @@ use nix::sys::socket::{
 
 /// Bytes of the header before each frame.
 pub(super) const HEADER: usize = 10;
+
+/// `PACKET_VNET_HDR`: each frame has the header before it.
+#[derive(Clone, Copy, Debug)]
+struct VnetHdr;
+nix::setsockopt_impl!(VnetHdr, libc::SOL_PACKET, libc::PACKET_VNET_HDR, bool, SetBool);
+
+/// `PACKET_QDISC_BYPASS`: what is sent goes past the interface's queueing discipline.
+#[derive(Clone, Copy, Debug)]
+struct QdiscBypass;
+nix::setsockopt_impl!(QdiscBypass, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, bool, SetBool);
+
+/// `PACKET_IGNORE_OUTGOING`: what the pod sends is not received.
+#[derive(Clone, Copy, Debug)]
+struct IgnoreOutgoing;
+nix::setsockopt_impl!(IgnoreOutgoing, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, bool, SetBool);
 
 /// The socket.
 #[derive(Debug)]
@@ -33,9 +49,9 @@ impl Packets {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         // Protocol 0: it receives nothing before it is bound.
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
-        for option in [libc::PACKET_VNET_HDR, libc::PACKET_QDISC_BYPASS, libc::PACKET_IGNORE_OUTGOING] {
-            enable(socket.as_fd(), option)?;
-        }
+        setsockopt(&socket, VnetHdr, &true)?;
+        setsockopt(&socket, QdiscBypass, &true)?;
+        setsockopt(&socket, IgnoreOutgoing, &true)?;
         setsockopt(&socket, sockopt::RcvBufForce, &buffer)?;
         bind(socket.as_raw_fd(), &every_frame_of(&interface)?)?;
         Ok(Packets { socket, interface })
@@ -81,19 +97,4 @@ fn every_frame_of(interface: &LinkAddr) -> io::Result<LinkAddr> {
         )
     };
     address.ok_or_else(|| io::ErrorKind::InvalidInput.into())
-}
-
-fn enable(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the kernel reads one int.
-    let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            option,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

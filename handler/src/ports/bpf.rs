@@ -1,5 +1,4 @@
-//! bpf(2), as far as steering and repair need it: two kinds of map, two program types, one kind of link; and the one
-//! option of lent sockets that no safe library reads.
+//! bpf(2), as far as steering and repair need it: two kinds of map, two program types, one kind of link.
 //!
 //! The calls are made by hand: a loader library would bring an ELF reader and a compiler's output for forty
 //! instructions. Every call of bpf(2) passes one zeroed attribute block, and what it points to lives through the call.
@@ -69,26 +68,6 @@ impl Attr {
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
-}
-
-/// The interface that a socket is bound to, if it is bound to one.
-///
-/// # Errors
-/// As getsockopt(2).
-pub(super) fn bound_interface(socket: BorrowedFd<'_>) -> io::Result<Option<i32>> {
-    let mut index: libc::c_int = 0;
-    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(io::Error::other)?;
-    // SAFETY: the kernel writes at most `length` bytes, which is the integer's size.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BINDTOIFINDEX,
-            (&raw mut index).cast(),
-            &raw mut length,
-        )
-    };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok((index != 0).then_some(index)) }
 }
 
 fn map(kind: u32, entries: u32) -> io::Result<OwnedFd> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::{OFlag, open};
+use nix::sys::socket::getsockopt;
 use nix::sys::stat::{Mode, SFlag, fstat};
 use podvirt_proto::steering::{Answer, Held, Lent, Offer, Ranges, recv, send};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -14,6 +15,7 @@ use super::closed::{ALL_WORDS, Bits};
 use super::diag::Diag;
 use super::program::{TCP_SOCKET, UDP_SOCKET, program};
 use super::{Error, bpf};
+use crate::socket_options::BindToIfindex;
 
 /// How long netd may take to accept a connection, to make its offer and to take an answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -44,9 +46,9 @@ impl Lease {
         let kernel = |what| move |source| Error::Kernel { what, source };
         let (connection, offer, lent) = ask(path)?;
         // A netd that has one interface of the pod has its sockets bound to it.
-        let bound =
-            lent.tcp.as_ref().or(lent.udp.as_ref()).map(|socket| bpf::bound_interface(socket.as_fd()));
-        let interface = bound.transpose().map_err(kernel("SO_BINDTOIFINDEX"))?.flatten();
+        let bound = lent.tcp.as_ref().or(lent.udp.as_ref()).map(|socket| getsockopt(socket, BindToIfindex));
+        let bound = bound.transpose().map_err(|errno| kernel("SO_BINDTOIFINDEX")(errno.into()))?;
+        let interface = bound.filter(|index| *index != 0);
         let diag =
             Diag::open(netns, interface).map_err(kernel("sock_diag in the pod's network namespace"))?;
         let resumed = lent.held.is_some();

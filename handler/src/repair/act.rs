@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::PoisonError;
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -12,7 +12,7 @@ use tracing::debug;
 
 use super::conntrack;
 use super::namespace::Inside;
-use super::sys::attach_filter;
+use crate::socket_options::AttachBpf;
 
 /// Filters (linux/filter.h): code, jumps when true and when not, and a number. A socket's filter sees a segment from its
 /// TCP header on. No segment is taken.
@@ -112,7 +112,7 @@ pub(super) fn act(inside: &Inside, command: Command, socket: &OwnedFd, flags: u8
 /// Has a connection take no segment.
 fn deafen(inside: &Inside, socket: &OwnedFd) -> io::Result<()> {
     match &inside.silence {
-        Some(silence) => attach_filter(socket.as_fd(), silence.as_fd()),
+        Some(silence) => Ok(setsockopt(socket, AttachBpf, &silence.as_raw_fd())?),
         None => filter(&SockRef::from(socket), &DROP_ALL),
     }
 }

@@ -33,7 +33,6 @@ mod conntrack;
 mod depart;
 mod namespace;
 mod serve;
-mod sys;
 #[cfg(test)]
 mod tests;
 

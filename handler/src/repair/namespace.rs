@@ -9,11 +9,12 @@ use std::thread;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::getsockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use tracing::debug;
 
-use super::sys::netns_cookie;
 use crate::ports::{Namespace, bpf};
+use crate::socket_options::NetnsCookie;
 
 /// Instructions (RFC 9669): r0 = 0, exit. Of a segment nothing is taken.
 const SILENCE: [u64; 2] =
@@ -58,7 +59,7 @@ impl Inside {
     pub(super) fn here() -> io::Result<Inside> {
         let flags = SocketFlags::CLOEXEC;
         let probe = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        let cookie = netns_cookie(probe.as_fd())?;
+        let cookie = getsockopt(&probe, NetnsCookie)?;
         let netfilter = Socket::new(NETLINK_NETFILTER).and_then(|socket| {
             socket.connect(&SocketAddr::new(0, 0))?;
             Ok(socket)
@@ -88,6 +89,6 @@ impl Inside {
     /// # Errors
     /// It is no socket.
     pub(super) fn has(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        Ok(netns_cookie(socket)? == self.cookie)
+        Ok(getsockopt(&socket, NetnsCookie)? == self.cookie)
     }
 }
