@@ -34,6 +34,16 @@ impl Netns {
         PathBuf::from("/run/netns").join(&self.name)
     }
 
+    /// Carries out a command of ip(8) in the namespace: its words, with one space between them.
+    ///
+    /// # Errors
+    /// It cannot be run, or fails.
+    pub fn ip(&self, command: &str) -> Result<()> {
+        let status = Command::new("ip").args(["-n", &self.name]).args(command.split(' ')).status()?;
+        ensure!(status.success(), "ip {command}: {status}");
+        Ok(())
+    }
+
     /// Runs `work` on a thread inside the namespace. Sockets stay in the namespace they were made in, so a listener
     /// or a connection made here can be used outside.
     ///

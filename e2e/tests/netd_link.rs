@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
-use std::process::Command;
 use std::time::Duration;
 
 use podvirt_e2e::{
-    Backend, BackendOptions, Bed, Boot, Family, Guest, Net, NetOptions, Netns, PORT, Pod, Vhost, until,
+    Backend, BackendOptions, Bed, Boot, Family, Guest, Net, NetOptions, PORT, Pod, Vhost, until,
 };
 
 /// netd looks again within a second or so of a change.
@@ -19,21 +18,11 @@ fn options() -> BackendOptions {
 /// A bed whose pod was changed by these `ip` commands before netd saw it.
 fn bed(net: NetOptions, changes: &[&str], kernel: &str) -> Bed {
     let pod = Pod::new(net).unwrap();
-    changes.iter().for_each(|change| ip(&pod, change));
+    changes.iter().for_each(|change| pod.net.pod.ip(change).unwrap());
     let running = Backend::Netd.start(&pod, &options()).unwrap();
     let vhost = Vhost { kernel: vec![kernel.into()], ..Default::default() };
     let guest = Guest::boot(Boot::Uml, &pod, &vhost).unwrap();
     Bed { backend: Backend::Netd, guest, running, pod }
-}
-
-fn ip(pod: &Pod, command: &str) {
-    ip_in(&pod.net.pod, command);
-}
-
-fn ip_in(netns: &Netns, command: &str) {
-    let mut ip = Command::new("ip");
-    let status = ip.args(["-n", netns.name()]).args(command.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {command}");
 }
 
 /// The guest's MTU is the pod's, and frames of neither direction are too large for it.
@@ -91,13 +80,13 @@ fn a_bound_interface_is_all_that_the_guest_has_of_the_pod() {
     // The client is the peer on the second link from here on.
     (pod.net.client4, pod.net.client6) = ("10.9.2.1".parse().unwrap(), "fd00:9:2::1".parse().unwrap());
     let (own, there) = (&pod.net.pod, &pod.net.client);
-    ip_in(there, &format!("link add eth1 type veth peer name net1 netns {}", own.name()));
+    there.ip(&format!("link add eth1 type veth peer name net1 netns {}", own.name())).unwrap();
     for (netns, link, addresses) in
         [(own, "net1", ["10.9.2.2/24", "fd00:9:2::2/64"]), (there, "eth1", ["10.9.2.1/24", "fd00:9:2::1/64"])]
     {
-        ip_in(netns, &format!("link set {link} up"));
-        ip_in(netns, &format!("addr add {} dev {link}", addresses[0]));
-        ip_in(netns, &format!("addr add {} dev {link} nodad", addresses[1]));
+        netns.ip(&format!("link set {link} up")).unwrap();
+        netns.ip(&format!("addr add {} dev {link}", addresses[0])).unwrap();
+        netns.ip(&format!("addr add {} dev {link} nodad", addresses[1])).unwrap();
     }
     let arguments = ["--interface", "net1", "--bind-interface", "true"].map(str::to_owned).to_vec();
     let running = Backend::Netd.start(&pod, &BackendOptions { arguments, ..options() }).unwrap();
@@ -134,10 +123,10 @@ fn a_bound_interface_is_all_that_the_guest_has_of_the_pod() {
 fn the_guests_link_follows_the_pods() {
     let mut bed = bed(NetOptions::default(), &[], "");
     bed.works().unwrap();
-    ip(&bed.pod, "addr del 10.9.0.2/24 dev eth0");
-    ip(&bed.pod, "addr add 10.9.0.7/24 dev eth0");
-    ip(&bed.pod, "route replace default via 10.9.0.1 dev eth0");
-    ip(&bed.pod, "link set eth0 mtu 1400");
+    bed.pod.net.pod.ip("addr del 10.9.0.2/24 dev eth0").unwrap();
+    bed.pod.net.pod.ip("addr add 10.9.0.7/24 dev eth0").unwrap();
+    bed.pod.net.pod.ip("route replace default via 10.9.0.1 dev eth0").unwrap();
+    bed.pod.net.pod.ip("link set eth0 mtu 1400").unwrap();
     until("netd's link", SOON, || {
         let status = bed.running.ask("status")?;
         Ok((status["v4"]["guest"] == "10.9.0.7" && status["mtu"] == 1400).then_some(()))

@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use podvirt_e2e::artefacts::{artefact, program_dir};
-use podvirt_e2e::{Console, Net, NetOptions, Pod, Process, until};
+use podvirt_e2e::{Console, Net, NetOptions, Pod, Process, Sandbox, until};
 use podvirt_proto::cmd::v1::cmd_client::CmdClient;
 use podvirt_proto::cmd::v1::{EmptyRequest, Response, Vmi, VmiRequest};
 use podvirt_proto::domain::Domain;
@@ -142,6 +143,7 @@ impl Notify for Heard {
 pub(crate) struct Launched {
     // Dropped first to last: the containers before what they use.
     pub(crate) compute: Process,
+    netds: Vec<Process>,
     _sidecars: Vec<Process>,
     pub(crate) runtime: Runtime,
     pub(crate) pod: Pod,
@@ -156,6 +158,28 @@ fn netd_environment(vmi: &Value) -> Vec<(String, String)> {
         virt_controller::template::launcher_pod(&vmi, &Default::default(), &Default::default()).unwrap();
     let netd = pod.spec.unwrap().init_containers.into_iter().flatten().find(|c| c.name == "netd");
     netd.into_iter().flat_map(|c| c.env.unwrap()).map(|v| (v.name, v.value.unwrap())).collect()
+}
+
+/// A container of the pod with this project's programs.
+fn container(pod: &Pod, name: &str) -> Sandbox {
+    let programs = program_dir("virt-launcher").unwrap();
+    pod.container(name).unwrap().no_init().ro(&programs, "/podvirt")
+}
+
+/// Runs `command` with the pod's volumes where the containers of a real one have them.
+fn shell(command: &str) -> [String; 3] {
+    let mounts = "ln -s /w/public /run/kubevirt; ln -s /w/private /run/kubevirt-private; \
+                  ln -s /w/ephemeral /run/kubevirt-ephemeral-disks; exec ";
+    ["sh".to_owned(), "-c".to_owned(), format!("{mounts}{command}")]
+}
+
+/// The netds of `vmi`, in containers of this name.
+fn netds(pod: &Pod, name: &str, vmi: &Value) -> Vec<Process> {
+    let start = |(variable, value): (String, String)| {
+        let netd = container(pod, name).env(&variable, &value);
+        netd.spawn(&shell("virt-launcher run-netd --netd /podvirt/netd")).unwrap()
+    };
+    netd_environment(vmi).into_iter().map(start).collect()
 }
 
 impl Launched {
@@ -224,33 +248,35 @@ impl Launched {
             chown(&path, Some(107), Some(107)).unwrap();
         }
         std::os::unix::fs::symlink("../netd", pod.path("public/netd")).unwrap();
-        let programs = program_dir("virt-launcher").unwrap();
-        // The pod's volumes where the containers of a real one have them.
-        let mounts = "ln -s /w/public /run/kubevirt; ln -s /w/private /run/kubevirt-private; \
-                      ln -s /w/ephemeral /run/kubevirt-ephemeral-disks; exec ";
-        let shell = |command: &str| ["sh".to_owned(), "-c".to_owned(), format!("{mounts}{command}")];
-        let container = |name: &str| pod.container(name).unwrap().no_init().ro(&programs, "/podvirt");
+        let netds = netds(&pod, "netd", vmi);
         let mut sidecars = Vec::new();
-        for (name, value) in netd_environment(vmi) {
-            let netd = container("netd").env(&name, &value);
-            sidecars.push(netd.spawn(&shell("virt-launcher run-netd --netd /podvirt/netd")).unwrap());
-        }
         for (name, image, arguments) in images {
             let command = format!("container-disk --listen /run/kubevirt/container-disks/{arguments}");
-            sidecars.push(container(name).ro(image, "/mnt/image").spawn(&shell(&command)).unwrap());
+            sidecars.push(container(&pod, name).ro(image, "/mnt/image").spawn(&shell(&command)).unwrap());
         }
         let command = format!(
             "virt-launcher pod --name tiny --namespace demo --uid {VMI_UID} --grace-period-seconds 60 {options}"
         );
-        let compute = container("compute").rw(&libvirt, "/run/libvirt").spawn(&shell(&command)).unwrap();
+        let compute =
+            container(&pod, "compute").rw(&libvirt, "/run/libvirt").spawn(&shell(&command)).unwrap();
         Launched {
             compute,
+            netds,
             _sidecars: sidecars,
             runtime: Runtime::new().unwrap(),
             pod,
             image: None,
             _grown: None,
         }
+    }
+
+    /// Ends the netds of `vmi` by `signal` and starts others in containers of this name, as the kubelet does.
+    pub(crate) fn restart_netd(&mut self, name: &str, vmi: &Value, signal: Signal) {
+        for mut netd in self.netds.drain(..) {
+            netd.signal(signal).unwrap();
+            netd.wait(LIMIT).unwrap();
+        }
+        self.netds = netds(&self.pod, name, vmi);
     }
 
     /// A handler that listens on the pod's socket.

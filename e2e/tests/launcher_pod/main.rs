@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails it")]
 
 mod launched;
+mod link;
 mod mesh;
 mod migration;
 
