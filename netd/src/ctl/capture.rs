@@ -34,6 +34,17 @@ pub(super) struct Captures {
     next_id: AtomicU64,
 }
 
+/// What is wrong with a request.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error("snaplen: {0} is not allowed; at most {max} is", max = MAX_SNAPLEN)]
+    Snaplen(u32),
+    #[error("buffer_kib: {0} is not allowed; {least} to {max} is", least = LEAST_BUFFER_KIB, max = MAX_CAPTURE_KIB)]
+    Buffer(u32),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+}
+
 /// A capture that runs; the worker forgets it when this goes.
 struct Running {
     control: Arc<dyn Control>,
@@ -66,7 +77,7 @@ impl Captures {
         (name, mac): (&str, String),
         ending: watch::Receiver<bool>,
     ) -> Result<CaptureStream, Status> {
-        let settings = self.settings(request).map_err(Status::invalid_argument)?;
+        let settings = self.settings(request).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let permit = self.permits.clone().try_acquire_owned();
         let permit = permit.map_err(|_| {
             Status::resource_exhausted(format!("{MAX_CAPTURES} captures run already, no more can"))
@@ -92,23 +103,20 @@ impl Captures {
         Ok(Box::pin(stream::unfold(running, Running::step)))
     }
 
-    fn settings(&self, r: &proto::CaptureRequest) -> Result<Settings, String> {
+    fn settings(&self, r: &proto::CaptureRequest) -> Result<Settings, RequestError> {
         let snaplen = match r.snaplen {
             0 => MAX_SNAPLEN,
             n if n <= MAX_SNAPLEN => n,
-            n => return Err(format!("snaplen: {n} is not allowed; at most {MAX_SNAPLEN} is")),
+            n => return Err(RequestError::Snaplen(n)),
         };
         let buffer_kib = match r.buffer_kib {
             0 => DEFAULT_BUFFER_KIB,
             n if (LEAST_BUFFER_KIB..=MAX_CAPTURE_KIB).contains(&n) => n,
-            n => {
-                let allowed = format!("{LEAST_BUFFER_KIB} to {MAX_CAPTURE_KIB}");
-                return Err(format!("buffer_kib: {n} is not allowed; {allowed} is"));
-            }
+            n => return Err(RequestError::Buffer(n)),
         };
         Ok(Settings {
             id: self.next_id.fetch_add(1, Relaxed),
-            filter: r.filter.parse().map_err(|e: FilterError| e.to_string())?,
+            filter: r.filter.parse()?,
             snaplen,
             segment: r.segment,
             buffer_bytes: buffer_kib as usize * 1024,

@@ -87,6 +87,12 @@ pub enum LaunchError {
     /// The process in the background has ended; why, in its own words.
     #[error("{0}")]
     Child(String),
+    /// It has ended without a word.
+    #[error("netd ended before it was at work; --log-file may tell why")]
+    Silent,
+    /// What it says cannot be read.
+    #[error("the background process cannot be heard")]
+    Unheard(#[source] io::Error),
 }
 
 /// How netd was started. The default is the ordinary way.
