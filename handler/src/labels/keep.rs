@@ -81,6 +81,7 @@ pub async fn keep(
                 PERIOD
             }
             Err(error) => {
+                let error = &error as &dyn std::error::Error;
                 tracing::warn!(node, error, "the node's labels are not written");
                 RETRY
             }
@@ -122,7 +123,11 @@ async fn tell(
 }
 
 /// Makes the node's labels of this kind those that are wanted, unless the node is to be left alone. The node's UID.
-async fn written(api: &Api<Node>, node: &str, wanted: &BTreeMap<String, String>) -> Result<String, String> {
+async fn written(
+    api: &Api<Node>,
+    node: &str,
+    wanted: &BTreeMap<String, String>,
+) -> Result<String, PatchError> {
     // virt-handler has no right to read nodes; an empty patch changes nothing and is answered by what is there.
     let there = patched(api, node, &json!({})).await?;
     if there.annotations().contains_key(annotation::SKIP_NODE) {
@@ -136,13 +141,19 @@ async fn written(api: &Api<Node>, node: &str, wanted: &BTreeMap<String, String>)
     Ok(there.uid().unwrap_or_default())
 }
 
-async fn patched(api: &Api<Node>, node: &str, patch: &Value) -> Result<PartialObjectMeta<Node>, String> {
+/// Why the node is as it was.
+#[derive(Debug, thiserror::Error)]
+enum PatchError {
+    #[error(transparent)]
+    Refused(#[from] kube::Error),
+    #[error("no answer within {} s", DEADLINE.as_secs())]
+    Late,
+}
+
+async fn patched(api: &Api<Node>, node: &str, patch: &Value) -> Result<PartialObjectMeta<Node>, PatchError> {
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
     let request = api.patch_metadata(node, &parameters, &patch);
-    match tokio::time::timeout(DEADLINE, request).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", DEADLINE.as_secs())),
-    }
+    Ok(tokio::time::timeout(DEADLINE, request).await.map_err(|_| PatchError::Late)??)
 }
 
 /// What has to change of the labels that are there: also those of this kind go that are not wanted.

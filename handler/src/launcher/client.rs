@@ -64,6 +64,14 @@ pub enum Error {
     /// What the machine needs in its pod's network namespace cannot be made there.
     #[error("the pod's network cannot be made ready")]
     Network(#[from] crate::podnet::Error),
+    /// A disk that is to be plugged cannot be brought to the launcher.
+    #[error("volume {volume}")]
+    Disk {
+        /// The volume's name.
+        volume: String,
+        /// Why.
+        source: anyhow::Error,
+    },
     /// The launcher's machine is another one's.
     #[error("the launcher runs the machine of VMI {0}")]
     OtherMachine(String),

@@ -246,16 +246,16 @@ impl Machine {
             let given = async {
                 let wanted = if runs { podnet::attached(&vmi) } else { podnet::wanted(&vmi) };
                 network.make(&client.process, wanted).await?;
-                let delivered = volumes::deliver(&node, &vmi, &pod_uid, &held).await;
+                let mut delivered = volumes::deliver(&node, &vmi, &pod_uid, &held).await;
                 if !runs {
                     // A machine starts with all of its disks.
-                    delivered.clone().map_err(Error::Refused)?;
+                    std::mem::replace(&mut delivered, Ok(()))?;
                 }
                 // A disk that does not come keeps nothing else of a running machine from being changed.
                 client.sync(&vmi, options.get().await).await?;
                 // The guest has let go of all of these.
                 network.clear(&client.process, podnet::unplugged(&vmi)).await?;
-                delivered.map_err(Error::Refused)?;
+                delivered?;
                 if let Some(file) = wanted_dump(&vmi).filter(|_| runs) {
                     client.memory_dump(&vmi, file).await?;
                 }

@@ -281,7 +281,7 @@ fn prepare(
     let task = Task::spawn(async move {
         let given = async {
             network.make(&client.process, podnet::wanted(&vmi)).await?;
-            volumes::deliver(&node, &vmi, &pod_uid, &[]).await.map_err(Error::Refused)?;
+            volumes::deliver(&node, &vmi, &pod_uid, &[]).await?;
             client.receive(&vmi, options.get().await).await
         };
         // The caller waits no longer, or this process is ending.

@@ -18,6 +18,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::{Node, pods};
+use crate::launcher::client::Error;
 use crate::migration;
 
 /// How long the program of an attachment pod that runs may take to listen.
@@ -44,22 +45,22 @@ pub(super) async fn deliver(
     vmi: &VirtualMachineInstance,
     launcher_uid: &str,
     held: &[String],
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let mut failed = Ok(());
     for ready in
         ready(vmi, &node.name, launcher_uid).into_iter().filter(|ready| !held.contains(&ready.volume))
     {
-        let carried = carry(node, vmi, launcher_uid, &ready).await;
-        match &carried {
+        match carry(node, vmi, launcher_uid, &ready).await {
             Ok(()) => {
                 tracing::info!(volume = ready.volume, pod_uid = ready.uid, "the disk is with the launcher");
             }
-            Err(error) => {
-                let error = format!("volume {}: {error:#}", ready.volume);
-                tracing::warn!(error, "a disk is not brought to the launcher");
-                if failed.is_ok() {
-                    failed = Err(error);
-                }
+            Err(source) => {
+                let error = Error::Disk { volume: ready.volume, source };
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "a disk is not brought to the launcher"
+                );
+                failed = failed.and(Err(error));
             }
         }
     }

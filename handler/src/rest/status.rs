@@ -69,9 +69,11 @@ impl From<Error> for Failure {
             }
             Error::Silent(_) => Self::timeout(error.to_string()),
             Error::Broken(_) => Self::unavailable(error.to_string()),
-            Error::Socket(_) | Error::Answer(_) | Error::OtherMachine(_) | Error::Network(_) => {
-                Self::internal(chain(&error))
-            }
+            Error::Socket(_)
+            | Error::Answer(_)
+            | Error::OtherMachine(_)
+            | Error::Network(_)
+            | Error::Disk { .. } => Self::internal(chain(&error)),
         }
     }
 }
