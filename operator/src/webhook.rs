@@ -16,12 +16,13 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::core::{ApiResource, PartialObjectMeta};
 use kube::{Api, Client};
 use podvirt_api::admission::kubevirt::{validate, validate_update};
+use podvirt_api::error::chain;
 use podvirt_api::names;
 use podvirt_api::problem::Problems;
 use podvirt_api::v1::{KubeVirt, KubeVirtUninstallStrategy};
 use serde_json::{Value, json};
 
-use crate::customize::objects;
+use crate::customize::{CustomizeError, objects};
 use crate::rights::ACCOUNT;
 use crate::target::{Own, Target};
 
@@ -39,6 +40,39 @@ const WORKLOADS: [(&str, &str, &str, &str); 4] = [
     ("kubevirt.io", "v1", "virtualmachineinstancereplicasets", "VirtualMachineInstanceReplicaSets"),
     ("pool.kubevirt.io", "v1beta1", "virtualmachinepools", "VirtualMachinePools"),
 ];
+
+/// Why a change of the KubeVirt object is not allowed.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    /// There is one KubeVirt object, and the daemons know its name.
+    #[error(
+        "metadata.name: {name} in namespace {namespace}: a cluster has one KubeVirt object, '{only}' in namespace '{home}'",
+        only = names::KUBEVIRT
+    )]
+    Another { name: Value, namespace: Value, home: Arc<str> },
+    #[error("{}", told(.0))]
+    Fields(Problems),
+    #[error(transparent)]
+    Unreadable(#[from] serde_json::Error),
+    #[error(transparent)]
+    Customize(#[from] CustomizeError),
+    #[error(
+        "spec.uninstallStrategy: '{strategy}': the object is not deleted, there are still {title}; delete them first, or set \
+         uninstallStrategy to RemoveWorkloads, which deletes them",
+        strategy = BLOCKS.as_str()
+    )]
+    Workloads { title: &'static str },
+    #[error("whether there are {title} cannot be found out")]
+    Unknown { title: &'static str, source: kube::Error },
+}
+
+fn told(problems: &Problems) -> String {
+    let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+/// The strategy by which workloads keep podvirt.
+const BLOCKS: KubeVirtUninstallStrategy = KubeVirtUninstallStrategy::BlockUninstallIfWorkloadsExist;
 
 /// What the webhook goes by.
 #[derive(Clone)]
@@ -59,7 +93,7 @@ impl Judge {
         Router::new().route(PATH, post(answer)).with_state(self)
     }
 
-    async fn judge(&self, request: &AdmissionRequest<DynamicObject>) -> Result<(), String> {
+    async fn judge(&self, request: &AdmissionRequest<DynamicObject>) -> Result<(), Refusal> {
         let value = |object: &Option<DynamicObject>| {
             object.as_ref().and_then(|object| serde_json::to_value(object).ok()).unwrap_or_default()
         };
@@ -67,12 +101,12 @@ impl Judge {
         match request.operation {
             Operation::Create => {
                 self.only(&new)?;
-                told(validate(&new))?;
+                validate(&new).into_result().map_err(Refusal::Fields)?;
                 self.fits(&new)
             }
             Operation::Update if !new["metadata"]["deletionTimestamp"].is_null() => Ok(()),
             Operation::Update => {
-                told(validate_update(&old, &new))?;
+                validate_update(&old, &new).into_result().map_err(Refusal::Fields)?;
                 if old["spec"] == new["spec"] { Ok(()) } else { self.fits(&new) }
             }
             Operation::Delete => self.may_go(&old).await,
@@ -80,30 +114,27 @@ impl Judge {
         }
     }
 
-    /// There is one KubeVirt object, and the daemons know its name.
-    fn only(&self, new: &Value) -> Result<(), String> {
+    /// Whether it is the one KubeVirt object.
+    fn only(&self, new: &Value) -> Result<(), Refusal> {
         let (namespace, name) = (&new["metadata"]["namespace"], &new["metadata"]["name"]);
         if *namespace == *self.namespace && *name == names::KUBEVIRT {
             return Ok(());
         }
-        Err(format!(
-            "metadata.name: {name} in namespace {namespace}: a cluster has one KubeVirt object, '{}' in namespace '{}'",
-            names::KUBEVIRT,
-            self.namespace
-        ))
+        let home = Arc::clone(&self.namespace);
+        Err(Refusal::Another { name: name.clone(), namespace: namespace.clone(), home })
     }
 
     /// Whether podvirt's objects can be made by it.
-    fn fits(&self, new: &Value) -> Result<(), String> {
-        let kubevirt: KubeVirt = serde_json::from_value(new.clone()).map_err(|error| error.to_string())?;
+    fn fits(&self, new: &Value) -> Result<(), Refusal> {
+        let kubevirt: KubeVirt = serde_json::from_value(new.clone())?;
         let target = Target::of(&kubevirt.spec, &self.own);
-        objects(&kubevirt.spec, &target, &self.namespace).map(drop).map_err(|error| error.to_string())
+        objects(&kubevirt.spec, &target, &self.namespace)?;
+        Ok(())
     }
 
     /// Whether podvirt may be removed with the machines that are there.
-    async fn may_go(&self, old: &Value) -> Result<(), String> {
-        let blocks = KubeVirtUninstallStrategy::BlockUninstallIfWorkloadsExist;
-        if old["spec"]["uninstallStrategy"].as_str() != Some(blocks.as_str()) {
+    async fn may_go(&self, old: &Value) -> Result<(), Refusal> {
+        if old["spec"]["uninstallStrategy"].as_str() != Some(BLOCKS.as_str()) {
             return Ok(());
         }
         for (group, version, plural, title) in WORKLOADS {
@@ -117,27 +148,14 @@ impl Judge {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(self.client.clone(), &resource);
             match api.list(&ListParams::default().limit(1)).await {
                 Ok(list) if list.items.is_empty() => {}
-                Ok(_) => {
-                    return Err(format!(
-                        "spec.uninstallStrategy: '{}': the object is not deleted, there are still {title}; delete them \
-                         first, or set uninstallStrategy to RemoveWorkloads, which deletes them",
-                        blocks.as_str()
-                    ));
-                }
+                Ok(_) => return Err(Refusal::Workloads { title }),
                 // The kind is not there: neither are objects of it.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(format!("whether there are {title} cannot be found out: {error}")),
+                Err(source) => return Err(Refusal::Unknown { title, source }),
             }
         }
         Ok(())
     }
-}
-
-fn told(problems: Problems) -> Result<(), String> {
-    problems.into_result().map_err(|problems| {
-        let texts: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
-        texts.join("; ")
-    })
 }
 
 async fn answer(
@@ -151,7 +169,8 @@ async fn answer(
     let response = AdmissionResponse::from(&request);
     Json(match judge.judge(&request).await {
         Ok(()) => response.into_review(),
-        Err(why) => {
+        Err(refusal) => {
+            let why = chain(&refusal);
             tracing::info!(operation = ?request.operation, why, "refused");
             response.deny(why).into_review()
         }
