@@ -15,6 +15,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use podvirt_api::cdi::DataVolume;
+use podvirt_api::error::chain;
 use podvirt_api::names::event;
 use podvirt_api::snapshot::{RESTORE_FINALIZER, content_name, restores, set_condition};
 use podvirt_api::v1::{
@@ -335,7 +336,8 @@ impl<'a> Pass<'a> {
             Next::DataVolumes(places) => {
                 let content = self.content()?;
                 let stored = content.spec.source.virtual_machine.clone().unwrap_or_default();
-                let vm = machine::restored(restore, &stored, target).map_err(Error::Refused)?;
+                let vm = machine::restored(restore, &stored, target);
+                let vm = vm.map_err(|error| Error::Refused(chain(&error)))?;
                 act::make_data(context, restore, target, &vm, &places).await?;
                 self.updating(status).await?;
                 return Ok(Some(AGAIN));

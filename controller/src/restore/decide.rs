@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use podvirt_api::cdi::{DataVolume, POPULATED_FOR, Phase};
+use podvirt_api::error::chain;
 use podvirt_api::snapshot::{
     DEFAULT_DEADLINE, LAST_RESTORE, RESTORE_FINALIZER, restored_by, restores, volumes,
 };
@@ -186,7 +187,7 @@ pub fn decide(seen: &Observed<'_>) -> Next {
     }
     let vm = match restored(restore, stored, target) {
         Ok(vm) => vm,
-        Err(why) => return Next::Problem(why),
+        Err(error) => return Next::Problem(chain(&error)),
     };
     match of_data(seen, &vm) {
         Ok(None) => {}

@@ -13,6 +13,19 @@ use serde_json::Value;
 use super::decide::is_kept;
 use crate::data::look::name_of;
 
+/// A patch of a restore that does not fit the machine.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PatchError {
+    #[error(transparent)]
+    Machine(#[from] serde_json::Error),
+    #[error("spec.patches: {patch}")]
+    Unreadable { patch: String, source: serde_json::Error },
+    #[error("spec.patches: {patch}")]
+    Refused { patch: String, source: json_patch::PatchError },
+    #[error("spec.patches")]
+    NoMachine(#[source] serde_json::Error),
+}
+
 /// The place of a DataVolume among the templates of a machine.
 pub(super) fn template(spec: &VirtualMachineSpec, data: &str) -> Option<usize> {
     spec.data_volume_templates.iter().position(|template| name_of(template) == data)
@@ -27,7 +40,7 @@ pub(super) fn restored(
     restore: &Restore,
     stored: &SnapshotVirtualMachine,
     target: Option<&VirtualMachine>,
-) -> Result<VirtualMachine, String> {
+) -> Result<VirtualMachine, PatchError> {
     let of = stored.spec.clone().unwrap_or_default();
     let spec = on_claims(restore, of);
     let mut vm = match target {
@@ -113,21 +126,21 @@ fn on_claims(restore: &Restore, of: VirtualMachineSpec) -> VirtualMachineSpec {
 }
 
 /// The machine with the operations of a JSON patch, each of which is a text, applied. A replacement of what is not there adds it.
-fn patched(vm: VirtualMachine, patches: &[String]) -> Result<VirtualMachine, String> {
+fn patched(vm: VirtualMachine, patches: &[String]) -> Result<VirtualMachine, PatchError> {
     if patches.is_empty() {
         return Ok(vm);
     }
-    let wrong = |what: &dyn std::fmt::Display, patch: &str| format!("spec.patches: {patch}: {what}");
-    let mut object = serde_json::to_value(&vm).map_err(|error| error.to_string())?;
+    let mut object = serde_json::to_value(&vm)?;
     for patch in patches {
-        let mut operation: Value = serde_json::from_str(patch).map_err(|error| wrong(&error, patch))?;
+        let unreadable = |source| PatchError::Unreadable { patch: patch.clone(), source };
+        let mut operation: Value = serde_json::from_str(patch).map_err(unreadable)?;
         let there = operation["path"].as_str().is_some_and(|path| object.pointer(path).is_some());
         if operation["op"] == "replace" && !there {
             operation["op"] = "add".into();
         }
-        let operation = serde_json::from_value(operation).map_err(|error| wrong(&error, patch))?;
+        let operation = serde_json::from_value(operation).map_err(unreadable)?;
         json_patch::patch(&mut object, &json_patch::Patch(vec![operation]))
-            .map_err(|error| wrong(&error, patch))?;
+            .map_err(|source| PatchError::Refused { patch: patch.clone(), source })?;
     }
-    serde_json::from_value(object).map_err(|error| format!("spec.patches: {error}"))
+    serde_json::from_value(object).map_err(PatchError::NoMachine)
 }
