@@ -23,7 +23,7 @@ pub(crate) async fn stored(client: &Client, cluster: &Cluster, target: &Target) 
     let kind = Kind::VirtualMachine.in_errors();
     let vm = vms.get_opt(&target.name).await?.ok_or_else(|| Status::not_found(kind, &target.name))?;
     let expanded = expanded(client, &target.namespace, &vm, &cluster.configuration).await;
-    Ok(Json(expanded.map_err(Status::internal)?).into_response())
+    Ok(Json(expanded.map_err(|error| Status::internal(error.to_string()))?).into_response())
 }
 
 /// Answers with the VM that `body` is; nothing is stored.
@@ -40,7 +40,7 @@ pub(crate) async fn given(
     let mut vm = read(body, &target.namespace)?;
     vm.metadata.namespace = Some(target.namespace.clone());
     let expanded = expanded(client, &target.namespace, &vm, &cluster.configuration).await;
-    Ok(Json(expanded.map_err(Status::bad_request)?).into_response())
+    Ok(Json(expanded.map_err(|error| Status::bad_request(error.to_string()))?).into_response())
 }
 
 fn read(body: &[u8], namespace: &str) -> Result<VirtualMachine, Status> {

@@ -8,7 +8,8 @@ use kube::{Api, Client, ResourceExt};
 use podvirt_api::cdi::{self, DataVolume};
 use podvirt_api::instancetype::infer::{self, InferError, Inferred, Source};
 use podvirt_api::instancetype::{
-    self, GROUP, KindError, Matcher, RevisionError, Scope, Specs, Subject, VERSION, is_name, is_of, spec_of,
+    self, Conflicts, GROUP, KindError, Matcher, RevisionError, Scope, Specs, Subject, VERSION, is_name,
+    is_of, spec_of,
 };
 use podvirt_api::v1::{KubeVirtConfiguration, VirtualMachine};
 use serde::de::DeserializeOwned;
@@ -61,6 +62,20 @@ impl Error {
             other => other.to_string(),
         }
     }
+}
+
+/// Why a machine cannot be had with what it names in its template.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpandError {
+    /// The machine is no JSON.
+    #[error(transparent)]
+    Object(#[from] serde_json::Error),
+    /// What it names is not found.
+    #[error("{}", .0.message())]
+    Lookup(Error),
+    /// What it names contradicts its template.
+    #[error("{0}")]
+    Conflicts(Conflicts),
 }
 
 /// What the machine `object` of `namespace` names; with it, why a part of it was not found.
@@ -194,17 +209,17 @@ async fn inferred(
 ///
 /// # Errors
 ///
-/// What it names is not found, or contradicts its template; for people.
+/// What it names is not found, or contradicts its template.
 pub async fn expanded(
     client: &Client,
     namespace: &str,
     vm: &VirtualMachine,
     config: &KubeVirtConfiguration,
-) -> Result<VirtualMachine, String> {
-    let object = serde_json::to_value(vm).map_err(|error| error.to_string())?;
+) -> Result<VirtualMachine, ExpandError> {
+    let object = serde_json::to_value(vm)?;
     let (specs, errors) = find(client, namespace, &object).await;
-    if let Some(error) = errors.first() {
-        return Err(error.message());
+    if let Some(error) = errors.into_iter().next() {
+        return Err(ExpandError::Lookup(error));
     }
-    instancetype::expand(vm, &specs, config).map_err(|conflicts| conflicts.to_string())
+    instancetype::expand(vm, &specs, config).map_err(ExpandError::Conflicts)
 }
